@@ -13,6 +13,7 @@ mod frames;
 mod host;
 mod input;
 mod memnode;
+mod resp;
 mod story;
 mod switch;
 mod traversal;
@@ -21,6 +22,7 @@ mod wire;
 pub use control::control_events;
 pub use host::host_events;
 pub use memnode::memnode_events;
+pub use resp::resp_parse;
 pub use story::Run;
 pub use switch::switch_events;
 pub use traversal::traversal_verify_run;
@@ -43,6 +45,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "wire_parse", feed: wire_parse, cases: 200_000, marks: 0 },
     Target { name: "traversal_verify_run", feed: traversal_verify_run, cases: 50_000, marks: 1 },
+    Target { name: "resp_parse", feed: resp_parse, cases: 100_000, marks: 10 },
     Target { name: "switch_events", feed: switch_events, cases: 400_000, marks: 29 },
     Target { name: "memnode_events", feed: memnode_events, cases: 400_000, marks: 45 },
     Target { name: "host_events", feed: host_events, cases: 400_000, marks: 25 },

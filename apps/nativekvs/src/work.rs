@@ -38,7 +38,8 @@ impl Orders {
             Workload::A => 0,
             Workload::B => 1,
             Workload::C => 2,
-            Workload::E => 3,
+            // Workers have the first three.
+            Workload::D | Workload::E | Workload::F => 3,
         };
         let Self { board, table, worker, workers, records, operations, seed, .. } = *self;
         [board.0, table.0, worker, workers, records, operations, workload, seed]

@@ -51,7 +51,9 @@ impl Iterator for Operations {
         let what = match operation {
             ycsb::Operation::Scan { len, .. } => What::Scan(Scan::new(key, index(len))),
             ycsb::Operation::Read { .. } => What::Scan(Scan::new(key, 1)),
-            ycsb::Operation::Insert { .. } | ycsb::Operation::Update { .. } => What::Insert(Insert::new(key)),
+            ycsb::Operation::Insert { .. }
+            | ycsb::Operation::Update { .. }
+            | ycsb::Operation::ReadModifyWrite { .. } => What::Insert(Insert::new(key)),
         };
         Some(Operation { state: Rc::clone(&self.state), what })
     }

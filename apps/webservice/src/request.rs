@@ -48,7 +48,10 @@ impl Iterator for Requests {
 
     fn next(&mut self) -> Option<Request> {
         let operation = self.operations.next()?;
-        let update = matches!(operation, Operation::Update { .. } | Operation::Insert { .. });
+        let update = matches!(
+            operation,
+            Operation::Update { .. } | Operation::Insert { .. } | Operation::ReadModifyWrite { .. }
+        );
         Some(Request {
             state: Rc::clone(&self.state),
             user: operation.record(),

@@ -10,7 +10,7 @@ use farmem_workload::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub(crate) use index::{Index, IndexLive, IndexPlan};
+pub(crate) use index::{Index, IndexLive, IndexLoad, IndexPlan, IndexServe};
 
 /// Far memory for a rack of ordinary Linux machines.
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Tablestore(farmem_tablestore::Args),
     /// Run a key-value store whose one table is shared by workers on many hosts, by loads and stores.
     Nativekvs(farmem_nativekvs::Args),
+    /// An ordered key-value store whose index switches hold: values of up to 64 KiB, YCSB A to F.
+    Orderedkv(farmem_orderedkv::Args),
     /// Windows of 1 s to 8 s over sensor data in far memory: sum, mean, min and max.
     Timeseries(farmem_timeseries::Args),
     /// Measure, beside the raw operation in the same run.
@@ -48,7 +50,7 @@ pub(crate) enum Command {
     Migrate(Migrate),
     /// Compile an iterator, in C or C++, to a traversal program (docs/iterators.md).
     Compile(Compile),
-    /// The index of a B+tree that switches hold (Fat-B+Tree): what it costs, who keeps it, what it answers.
+    /// The index of a B+tree that switches hold (Fat-B+Tree): what it costs, who keeps it, what it answers; ordered stores over it.
     #[command(subcommand)]
     Index(Index),
     /// Say what this machine can and cannot do, and the remedy for each.

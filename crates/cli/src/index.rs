@@ -1,6 +1,7 @@
 //! `farmem index`: what an index in switches would be, and what it costs.
 
 pub(crate) mod live;
+pub(crate) mod service;
 
 use crate::args::IndexPlan;
 use crate::output::{self, Report};

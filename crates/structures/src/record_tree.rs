@@ -25,9 +25,8 @@ const WRITES: usize = 256;
 /// A program's hold of a tree.
 #[derive(Debug)]
 pub struct RecordTree {
-    name: String,
-    /// The record that describes it.
-    at: Record,
+    /// Its name, and the record that describes it.
+    named: Option<(String, Record)>,
     tree: BLinkTree,
     /// Looks a key up and brings its record.
     get: Program,
@@ -51,7 +50,7 @@ impl RecordTree {
             Err(error) => heap.free(memory, at).and(Err(error)),
         });
         match named {
-            Ok(at) => Ok(Self::new(memory, name, at, tree)),
+            Ok(at) => Ok(Self::new(memory, Some((name.into(), at)), tree)),
             Err(error) => tree.destroy(memory).and(Err(error)),
         }
     }
@@ -72,11 +71,33 @@ impl RecordTree {
             return Err(Error::Broken { addr: at.at, what: "a tree of records" });
         };
         let tree = BLinkTree::open(memory, VirtAddr(tree), layout)?;
-        Ok(Self::new(memory, name, at, tree))
+        Ok(Self::new(memory, Some((name.into(), at)), tree))
     }
 
-    fn new(memory: &(impl FarMemory + ?Sized), name: &str, at: Record, tree: BLinkTree) -> Self {
-        Self { name: name.into(), at, tree, get: record_program(memory.scratch_len_max()) }
+    /// Makes a tree without a name. Whoever has its address ([`BLinkTree::address`] of [`RecordTree::tree`]) opens it; its records are of any one heap.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when there is no room.
+    pub fn create_unnamed(memory: &mut (impl FarMemory + ?Sized), layout: Layout) -> Result<Self, Error> {
+        let tree = BLinkTree::create(memory, layout)?;
+        Ok(Self::new(memory, None, tree))
+    }
+
+    /// Opens the tree at this address.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] when there is none.
+    pub fn open_unnamed(
+        memory: &mut (impl FarMemory + ?Sized),
+        address: VirtAddr,
+        layout: Layout,
+    ) -> Result<Self, Error> {
+        let tree = BLinkTree::open(memory, address, layout)?;
+        Ok(Self::new(memory, None, tree))
+    }
+
+    fn new(memory: &(impl FarMemory + ?Sized), named: Option<(String, Record)>, tree: BLinkTree) -> Self {
+        Self { named, tree, get: record_program(memory.scratch_len_max()) }
     }
 
     /// Frees the tree: its values, its name, and the nodes that this handle made; those that other handles made are lost room. No other handle may use it
@@ -85,12 +106,14 @@ impl RecordTree {
     /// # Errors
     /// [`Error`] when far memory does not answer.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized), heap: &mut Heap) -> Result<(), Error> {
-        heap.remove_root(memory, &self.name)?;
+        if let Some((name, _)) = &self.named {
+            heap.remove_root(memory, name)?;
+        }
         for (_, word) in self.tree.scan(memory, .., usize::MAX)? {
             heap.free(memory, Record::unpacked(word)?)?;
         }
         self.tree.destroy(memory)?;
-        heap.free(memory, self.at)
+        self.named.map_or(Ok(()), |(_, at)| heap.free(memory, at))
     }
 
     /// The tree of words: its address, and what an index of it is made from.

@@ -164,8 +164,12 @@ pub enum Workload {
     B,
     /// Reads only.
     C,
+    /// 95 % reads, of records that were inserted last the more often, 5 % inserts.
+    D,
     /// 95 % scans of 1 to 100 records, 5 % inserts.
     E,
+    /// Half reads, half reads with an update behind each.
+    F,
 }
 
 /// What to do, by the number of a record; [`Operation::key`] makes a key of it.
@@ -193,6 +197,11 @@ pub enum Operation {
         /// How many, 1 to [`SCAN_LEN_MAX`].
         len: u32,
     },
+    /// Read a record, and then write it.
+    ReadModifyWrite {
+        /// Which.
+        record: u64,
+    },
 }
 
 impl Operation {
@@ -203,6 +212,7 @@ impl Operation {
             Self::Read { record }
             | Self::Update { record }
             | Self::Insert { record }
+            | Self::ReadModifyWrite { record }
             | Self::Scan { record, .. } => record,
         }
     }
@@ -231,6 +241,8 @@ impl Workload {
             left: count,
             keys: Keys::Zipfian,
             chooser: ScrambledZipfian::new(records + expected + 1),
+            // YCSB's "latest": a zipfian number of records before the last one.
+            latest: (self == Self::D).then(|| Zipfian::new(records)),
             rng: Rng::from_number(seed),
         }
     }
@@ -245,6 +257,8 @@ pub struct Operations {
     left: u64,
     keys: Keys,
     chooser: ScrambledZipfian,
+    /// Of workload D: how long before the last record.
+    latest: Option<Zipfian>,
     rng: Rng,
 }
 
@@ -257,6 +271,9 @@ impl Operations {
     }
 
     fn existing(&mut self) -> u64 {
+        if let (Some(latest), Keys::Zipfian) = (&mut self.latest, self.keys) {
+            return self.records - 1 - latest.next_below(self.records, &mut self.rng);
+        }
         loop {
             let record = match self.keys {
                 Keys::Zipfian => self.chooser.next(&mut self.rng),
@@ -275,8 +292,8 @@ impl Iterator for Operations {
     fn next(&mut self) -> Option<Operation> {
         self.left = self.left.checked_sub(1)?;
         let common = match self.workload {
-            Workload::A => self.rng.chance(50, 100),
-            Workload::B | Workload::E => self.rng.chance(95, 100),
+            Workload::A | Workload::F => self.rng.chance(50, 100),
+            Workload::B | Workload::D | Workload::E => self.rng.chance(95, 100),
             Workload::C => true,
         };
         Some(match (self.workload, common) {
@@ -284,10 +301,11 @@ impl Iterator for Operations {
                 let record = self.existing();
                 Operation::Scan { record, len: 1 + self.rng.below(SCAN_LEN_MAX) }
             }
-            (Workload::E, false) => {
+            (Workload::D | Workload::E, false) => {
                 self.records += 1;
                 Operation::Insert { record: self.records - 1 }
             }
+            (Workload::F, false) => Operation::ReadModifyWrite { record: self.existing() },
             (_, true) => Operation::Read { record: self.existing() },
             (_, false) => Operation::Update { record: self.existing() },
         })
@@ -386,16 +404,19 @@ mod tests {
     fn workloads_have_their_mix() {
         let (records, count) = (5_000, 40_000);
         for (workload, shares) in [
-            (Workload::A, [50.0, 50.0, 0.0, 0.0]),
-            (Workload::B, [95.0, 5.0, 0.0, 0.0]),
-            (Workload::C, [100.0, 0.0, 0.0, 0.0]),
-            (Workload::E, [0.0, 0.0, 5.0, 95.0]),
+            (Workload::A, [50.0, 50.0, 0.0, 0.0, 0.0]),
+            (Workload::B, [95.0, 5.0, 0.0, 0.0, 0.0]),
+            (Workload::C, [100.0, 0.0, 0.0, 0.0, 0.0]),
+            (Workload::D, [95.0, 0.0, 5.0, 0.0, 0.0]),
+            (Workload::E, [0.0, 0.0, 5.0, 95.0, 0.0]),
+            (Workload::F, [50.0, 0.0, 0.0, 0.0, 50.0]),
         ] {
-            let (mut seen, mut there, mut lens) = ([0_u32; 4], records, 0);
+            let (mut seen, mut there, mut lens) = ([0_u32; 5], records, 0);
             for operation in workload.operations(records, count, 42) {
                 match operation {
                     Operation::Read { .. } => seen[0] += 1,
                     Operation::Update { .. } => seen[1] += 1,
+                    Operation::ReadModifyWrite { .. } => seen[4] += 1,
                     Operation::Insert { record } => {
                         seen[2] += 1;
                         assert_eq!(record, there, "the next");
@@ -417,6 +438,26 @@ mod tests {
                 assert!((f64::from(lens) / f64::from(seen[3]) - 50.5).abs() < 1.0);
             }
         }
+    }
+
+    /// Workload D: the record that was inserted last is read the most often, with an item's share of the zipfian distribution, as records come.
+    #[test]
+    fn the_latest_records_are_read_most() {
+        let (mut there, mut reads, mut last, mut old) = (1_000_u64, 0_u32, 0_u32, 0_u32);
+        for operation in Workload::D.operations(1_000, 100_000, 11) {
+            match operation {
+                Operation::Insert { .. } => there += 1,
+                other => {
+                    reads += 1;
+                    last += u32::from(other.record() == there - 1);
+                    old += u32::from(other.record() < 1_000);
+                }
+            }
+        }
+        // Zeta of 1,000 to 6,000 items is 7.7 to 9.6.
+        let share = f64::from(last) / f64::from(reads);
+        assert!((1.0 / 9.8..1.0 / 7.5).contains(&share), "{share}");
+        assert!(old * 3 < reads, "{old} of {reads} are of those that were there first");
     }
 
     /// Uniform keys: every record about as often as any other, new ones too.

@@ -3,7 +3,10 @@
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use farmem_index::{ADDR_BITS, Budget, PIVOTS, RANGES_DEFAULT, RANGES_MAX, SET_NODES_MAX, SETS_MAX};
+use farmem_orderedkv::KeyKind;
+use farmem_orderedkv::load::{Column, Format, KeyType};
 use farmem_workload::Keys;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +20,98 @@ pub(crate) enum Index {
     Agent(IndexLive),
     /// Show what a published tree answers: look-ups by layer, entries in use, and how much a selection for just these look-ups would save.
     Top(IndexLive),
+    /// Fill an ordered store from a CSV or Parquet file.
+    Load(IndexLoad),
+    /// Serve an ordered store to clients that speak RESP2, such as redis-cli, until Ctrl-C.
+    Serve(IndexServe),
+}
+
+/// `farmem index load`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "farmem index load orders.csv --rack rack.toml --domain shop --store orders --key id --key-type u64 --value total\n\
+                        farmem index load events.parquet --rack rack.toml --domain shop --store events --key at --key-type timestamp\n\
+                        All rows are looked at before the first is written. Numbers in ascending order go into an empty store together; anything else key by\n\
+                        key, and a load that was stopped goes on behind its last note, of every 1,024 rows, when the command is given again."
+)]
+pub(crate) struct IndexLoad {
+    /// The file. A name that ends in .csv, .tsv, .txt, .parquet or .pq says what it is.
+    pub(crate) file: PathBuf,
+    /// The rack's description.
+    #[arg(long)]
+    pub(crate) rack: PathBuf,
+    /// The protection domain of the store.
+    #[arg(long)]
+    pub(crate) domain: String,
+    /// The store's name; it is made when there is none.
+    #[arg(long)]
+    pub(crate) store: String,
+    /// The column of the keys, by name or by number from 1 on [default: the first].
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) key: Option<Column>,
+    /// What the keys are [default: string].
+    #[arg(long, value_enum)]
+    pub(crate) key_type: Option<KeyType>,
+    /// The column of the values [default: the values are the rows' numbers].
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) value: Option<Column>,
+    /// What the file is, where its name does not say so.
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// The first line of a CSV file has no names.
+    #[arg(long)]
+    pub(crate) no_header: bool,
+    /// What is between two fields of a CSV file: one character, or tab.
+    #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
+    pub(crate) delimiter: u8,
+    /// Write to a store of texts whose writer is known to have ended.
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A field's end, as people write it.
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        &[byte] if byte.is_ascii() && !matches!(byte, b'"' | b'\n' | b'\r') => Ok(byte),
+        _ => Err("write one ASCII character, such as ; or tab".to_owned()),
+    }
+}
+
+/// `farmem index serve`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "farmem index serve --rack rack.toml --domain shop --store orders --listen 127.0.0.1:6379 &\n\
+                        redis-cli set apple 1\n\
+                        redis-cli range apple + limit 10\n\
+                        Keys are in order. RANGE first last [LIMIT n] and KEYRANGE are its own; - is before all keys and + behind them. There are no options to SET,\n\
+                        and no keys that end by themselves. Whoever reaches the port may read and write."
+)]
+pub(crate) struct IndexServe {
+    /// The rack's description.
+    #[arg(long)]
+    pub(crate) rack: PathBuf,
+    /// The protection domain of the store.
+    #[arg(long)]
+    pub(crate) domain: String,
+    /// The store's name; it is made when there is none.
+    #[arg(long)]
+    pub(crate) store: String,
+    /// What its keys are.
+    #[arg(long, value_enum, default_value_t = KeyKind::Text)]
+    pub(crate) keys: KeyKind,
+    /// Where to listen; port 0 takes any.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
+    pub(crate) listen: SocketAddr,
+    /// Serve a store of texts whose writer is known to have ended.
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Print one JSON object when it listens.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `farmem index agent`, `farmem index top`

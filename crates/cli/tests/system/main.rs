@@ -28,5 +28,6 @@ mod run_forks;
 mod run_lease;
 mod run_pins;
 mod run_shared;
+mod service;
 mod sim;
 mod trace;

@@ -1,0 +1,183 @@
+//! The commands that the service has, by the names that Redis clients know, and two for ranges.
+//!
+//! `GET`, `SET`, `DEL`, `EXISTS`, `MGET`, `MSET`, `STRLEN`, `PING`, `ECHO`, `INFO`, `COMMAND`, `QUIT` are Redis's, without options. Redis has no command for a range of its keys: its
+//! `SCAN` has no order, and `ZRANGEBYLEX` is of the members of one key. So `RANGE first last [LIMIT n]` answers keys and values in turn, and `KEYRANGE` the keys alone;
+//! `-` is before all keys, and `+` behind them, as `ZRANGEBYLEX` has it; a key that begins with one of `-`, `+` and `[` has a `[` in front.
+
+use crate::resp::Reply;
+use crate::store::{Store, StoreError};
+use farmem::Client;
+
+/// Keys that a range answers at most, and without `LIMIT`.
+pub const RANGE_MAX: usize = 10_000;
+/// Bytes of keys and values that one reply has, nearly: a range ends there.
+pub const REPLY_LEN_MAX: usize = 32 << 20;
+/// Keys of a range that are looked up together.
+const PIECE: usize = 256;
+
+/// What was done so far.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Done {
+    /// Requests.
+    pub(crate) commands: u64,
+    /// Requests that were refused.
+    pub(crate) refused: u64,
+}
+
+/// Carries a request out.
+pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done, args: &[&[u8]]) -> Reply {
+    done.commands += 1;
+    let reply = match args {
+        [] => return Reply::Error("ERR a request has at least one word".into()),
+        [name, args @ ..] => command(store, client, *done, &name.to_ascii_uppercase(), args),
+    };
+    let reply = reply.unwrap_or_else(|error| match error {
+        Refused::Args(usage) => Reply::Error(format!("ERR wrong arguments; {usage}")),
+        Refused::Unknown => {
+            let name = String::from_utf8_lossy(&args[0][..args[0].len().min(40)]).into_owned();
+            Reply::Error(format!("ERR unknown command {name:?}; there are GET SET DEL EXISTS MGET MSET STRLEN RANGE KEYRANGE PING ECHO INFO QUIT"))
+        }
+        Refused::Store(error) => {
+            let remedy = error.remedy();
+            Reply::Error(if remedy.is_empty() { format!("ERR {error}") } else { format!("ERR {error}; {remedy}") })
+        }
+    });
+    done.refused += u64::from(matches!(reply, Reply::Error(_)));
+    reply
+}
+
+enum Refused {
+    /// How the command is written.
+    Args(&'static str),
+    Unknown,
+    Store(StoreError),
+}
+
+impl<E: Into<StoreError>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+fn command(
+    store: &mut Store,
+    client: &mut Client,
+    done: Done,
+    name: &[u8],
+    args: &[&[u8]],
+) -> Result<Reply, Refused> {
+    let bulk = |value: Option<Vec<u8>>| value.map_or(Reply::Nil, Reply::Bulk);
+    match (name, args) {
+        (b"PING", []) => Ok(Reply::Simple("PONG")),
+        (b"PING" | b"ECHO", [text]) => Ok(Reply::Bulk(text.to_vec())),
+        (b"PING" | b"ECHO", _) => Err(Refused::Args("PING [text], ECHO text")),
+        (b"GET", [key]) => Ok(bulk(store.get(client, key)?)),
+        (b"GET", _) => Err(Refused::Args("GET key")),
+        (b"STRLEN", [key]) => {
+            Ok(Reply::Integer(count(store.get(client, key)?.map_or(0, |value| value.len()))))
+        }
+        (b"STRLEN", _) => Err(Refused::Args("STRLEN key")),
+        (b"SET", [key, value]) => {
+            store.set(client, key, value)?;
+            Ok(Reply::Simple("OK"))
+        }
+        (b"SET", _) => Err(Refused::Args("SET key value: options are none")),
+        (b"MSET", [_, _, ..]) if args.len().is_multiple_of(2) => {
+            args.chunks(2).try_for_each(|pair| store.set(client, pair[0], pair[1]).map(drop))?;
+            Ok(Reply::Simple("OK"))
+        }
+        (b"MSET", _) => Err(Refused::Args("MSET key value [key value ...]")),
+        (b"MGET", [_, ..]) => {
+            let values: Result<Vec<Reply>, StoreError> =
+                args.iter().map(|key| Ok(bulk(store.get(client, key)?))).collect();
+            Ok(Reply::Array(values?))
+        }
+        (b"MGET", _) => Err(Refused::Args("MGET key [key ...]")),
+        (b"DEL", [_, ..]) => {
+            let removed: Result<Vec<bool>, StoreError> =
+                args.iter().map(|key| store.remove(client, key)).collect();
+            Ok(Reply::Integer(count(removed?.into_iter().filter(|was| *was).count())))
+        }
+        (b"DEL", _) => Err(Refused::Args("DEL key [key ...]")),
+        (b"EXISTS", [_, ..]) => {
+            let found: Result<Vec<bool>, StoreError> =
+                args.iter().map(|key| Ok(store.get(client, key)?.is_some())).collect();
+            Ok(Reply::Integer(count(found?.into_iter().filter(|is| *is).count())))
+        }
+        (b"EXISTS", _) => Err(Refused::Args("EXISTS key [key ...]")),
+        (b"RANGE", _) => range(store, client, args, true),
+        (b"KEYRANGE", _) => range(store, client, args, false),
+        (b"INFO", _) => Ok(Reply::Bulk(info(store, client, done).into_bytes())),
+        // Clients ask for it when they begin; that there is nothing to say is an answer.
+        (b"COMMAND", _) => Ok(Reply::Array(Vec::new())),
+        _ => Err(Refused::Unknown),
+    }
+}
+
+/// How ranges are written.
+const RANGE_USAGE: &str = "RANGE first last [LIMIT n] with n of 1 to 10000, - for the first of all keys, + for the last, [ in front of a key that begins with -, + or [";
+
+fn range(
+    store: &mut Store,
+    client: &mut Client,
+    args: &[&[u8]],
+    with_values: bool,
+) -> Result<Reply, Refused> {
+    let (first, last, limit) = match args {
+        [first, last] => (first, last, RANGE_MAX),
+        [first, last, word, limit] if word.eq_ignore_ascii_case(b"LIMIT") => {
+            let limit = std::str::from_utf8(limit).ok().and_then(|text| text.parse().ok());
+            let limit = limit.filter(|limit| (1..=RANGE_MAX).contains(limit));
+            (first, last, limit.ok_or(Refused::Args(RANGE_USAGE))?)
+        }
+        _ => return Err(Refused::Args(RANGE_USAGE)),
+    };
+    // Of both signs one end is open, and behind the other there is nothing.
+    if *first == b"+" || *last == b"-" {
+        return Ok(Reply::Array(Vec::new()));
+    }
+    let bound =
+        |text: &[u8], open: &[u8]| (text != open).then(|| text.strip_prefix(b"[").unwrap_or(text).to_vec());
+    let (mut from, to) = (bound(first, b"-"), bound(last, b"+"));
+    let (mut replies, mut bytes, mut left) = (Vec::new(), 0, limit);
+    // In pieces: values are long, and what a reply has is bounded. The key that a piece ends with is the first of the next.
+    let mut skip = 0;
+    while left > 0 && bytes < REPLY_LEN_MAX {
+        let wanted = PIECE.min(left) + skip;
+        let piece = store.range(client, from.as_deref(), to.as_deref(), wanted)?;
+        let (is_last, next) = (piece.len() < wanted, piece.last().map(|(key, _)| key.clone()));
+        for (key, value) in piece.into_iter().skip(skip) {
+            bytes += key.len() + value.len();
+            left -= 1;
+            replies.push(Reply::Bulk(key));
+            if with_values {
+                replies.push(Reply::Bulk(value));
+            }
+        }
+        if is_last {
+            break;
+        }
+        (from, skip) = (next, 1);
+    }
+    Ok(Reply::Array(replies))
+}
+
+fn info(store: &Store, client: &Client, done: Done) -> String {
+    let tally = client.tally();
+    let mut text = format!(
+        "# Server\r\nfarmem_version:{}\r\n# Store\r\nkeys:{}\r\nfirst_tree:{:#x}\r\nlayers_known:{}\r\n",
+        env!("CARGO_PKG_VERSION"),
+        store.kind().name(),
+        store.first().tree().address().0,
+        store.trees().count() - 1,
+    );
+    text += &format!(
+        "# Stats\r\ntotal_commands_processed:{}\r\ncommands_refused:{}\r\nfar_requests:{}\r\nfar_visits:{}\r\n",
+        done.commands, done.refused, tally.requests, tally.iterations
+    );
+    text
+}
+
+fn count(n: usize) -> i64 {
+    i64::try_from(n).expect("fewer than memory has")
+}

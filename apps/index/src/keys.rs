@@ -1,0 +1,159 @@
+//! Keys of a store: what a client says, the bytes that have the same order, and their slices of eight.
+//!
+//! Key type: [`KeyKind`]. A store has keys of one kind. A number is one slice. A text is one slice for every eight bytes of it and of its end: the tree of the
+//! first slices leads to one of second slices where texts have the first in common, and so on ([`crate::Store`]).
+
+use farmem_index::{KeyBytes, prefix};
+
+/// Bytes of a text key at most.
+pub const KEY_LEN_MAX: usize = 512;
+/// Bytes of a slice: what one tree orders by.
+pub(crate) const SLICE: usize = 8;
+
+/// What keys of a store are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum KeyKind {
+    /// Any bytes, 0 to [`KEY_LEN_MAX`], ordered byte by byte.
+    Text,
+    /// Numbers of 0 to 2^64 - 1, written in decimal.
+    U64,
+    /// Numbers of -2^63 to 2^63 - 1, written in decimal. Times are microseconds since 1970 in UTC.
+    I64,
+}
+
+/// A key that a store cannot have: what was expected.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KeyError {
+    /// More bytes than a key may have.
+    #[error("a key of {0} bytes: keys have at most {KEY_LEN_MAX}")]
+    TooLong(usize),
+    /// No number of the store's kind.
+    #[error("{text:?} is no key of this store: its keys are {expected}")]
+    NoNumber {
+        /// The beginning of what was said.
+        text: String,
+        /// What keys are.
+        expected: &'static str,
+    },
+}
+
+impl KeyKind {
+    /// The number by which a store says its kind.
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::Text => 1,
+            Self::U64 => 2,
+            Self::I64 => 3,
+        }
+    }
+
+    pub(crate) fn numbered(number: u64) -> Option<Self> {
+        [Self::Text, Self::U64, Self::I64].into_iter().find(|kind| kind.number() == number)
+    }
+
+    /// As people call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text of up to 512 bytes",
+            Self::U64 => "whole numbers of 0 to 2^64 - 1, in decimal",
+            Self::I64 => "whole numbers of -2^63 to 2^63 - 1, in decimal",
+        }
+    }
+
+    /// The bytes that have the order of keys.
+    ///
+    /// # Errors
+    /// [`KeyError`] when it is no key of this kind.
+    pub fn encode(self, key: &[u8]) -> Result<Vec<u8>, KeyError> {
+        let no_number = || KeyError::NoNumber {
+            text: String::from_utf8_lossy(&key[..key.len().min(40)]).into_owned(),
+            expected: self.name(),
+        };
+        let text = || std::str::from_utf8(key).ok();
+        match self {
+            Self::Text if key.len() > KEY_LEN_MAX => Err(KeyError::TooLong(key.len())),
+            Self::Text => Ok(KeyBytes::new().bytes(key).as_bytes().to_vec()),
+            Self::U64 => {
+                let number = text().and_then(|text| text.parse().ok()).ok_or_else(no_number)?;
+                Ok(KeyBytes::new().u64(number).as_bytes().to_vec())
+            }
+            Self::I64 => {
+                let number = text().and_then(|text| text.parse().ok()).ok_or_else(no_number)?;
+                Ok(KeyBytes::new().i64(number).as_bytes().to_vec())
+            }
+        }
+    }
+
+    /// The key that these bytes are of; zeros may follow them.
+    pub(crate) fn decode(self, encoded: &[u8]) -> Vec<u8> {
+        match self {
+            Self::U64 => prefix(encoded).to_string().into_bytes(),
+            Self::I64 => (prefix(encoded) ^ 1 << 63).cast_signed().to_string().into_bytes(),
+            Self::Text => {
+                let (mut key, mut rest) = (Vec::new(), encoded);
+                while let [byte, behind @ ..] = rest {
+                    rest = behind;
+                    // A zero of the text has a one behind it; two zeros end it.
+                    match (byte, rest.first()) {
+                        (0, Some(1)) => rest = &rest[1..],
+                        (0, _) => break,
+                        _ => {}
+                    }
+                    key.push(*byte);
+                }
+                key
+            }
+        }
+    }
+}
+
+/// Slice number `at` of a key's bytes, as the number that a tree orders by.
+pub(crate) fn slice(encoded: &[u8], at: usize) -> u64 {
+    prefix(encoded.get(SLICE * at..).unwrap_or_default())
+}
+
+/// What is behind that slice.
+pub(crate) fn behind(encoded: &[u8], at: usize) -> &[u8] {
+    encoded.get(SLICE * (at + 1)..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_are_decimal() {
+        assert_eq!(KeyKind::U64.encode(b"258").unwrap(), [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(KeyKind::I64.encode(b"-1").unwrap(), [0x7f, 255, 255, 255, 255, 255, 255, 255]);
+        for (kind, wrong) in [
+            (KeyKind::U64, "-1"),
+            (KeyKind::U64, "18446744073709551616"),
+            (KeyKind::I64, "1.5"),
+            (KeyKind::I64, ""),
+        ] {
+            let refused = kind.encode(wrong.as_bytes()).unwrap_err().to_string();
+            assert!(refused.contains(&format!("{wrong:?}")) && refused.contains("2^6"), "{refused}");
+        }
+        assert!(KeyKind::U64.encode(&[0xff; 80]).is_err(), "no text");
+        assert_eq!(KeyKind::Text.encode(&[0; 513]), Err(KeyError::TooLong(513)));
+    }
+
+    proptest! {
+        /// Keys come back, are in order as their bytes are, and no two of them have the same slices.
+        #[test]
+        fn texts_and_numbers_come_back(a in vec(prop_oneof![0..3_u8, any::<u8>()], 0..40), b in vec(prop_oneof![0..3_u8, any::<u8>()], 0..40), n: i64) {
+            let [first, second] = [&a, &b].map(|key| KeyKind::Text.encode(key).unwrap());
+            prop_assert_eq!(KeyKind::Text.decode(&first), a.clone());
+            let padded: Vec<u8> = (0..9).flat_map(|at| slice(&first, at).to_be_bytes()).collect();
+            prop_assert_eq!(KeyKind::Text.decode(&padded), a.clone());
+            prop_assert_eq!(first.cmp(&second), a.cmp(&b));
+            let slices = |encoded: &[u8]| (0..12).map(|at| slice(encoded, at)).collect::<Vec<_>>();
+            prop_assert_eq!(slices(&first).cmp(&slices(&second)), a.cmp(&b));
+            let number = n.to_string().into_bytes();
+            prop_assert_eq!(KeyKind::I64.decode(&KeyKind::I64.encode(&number).unwrap()), number);
+        }
+    }
+}

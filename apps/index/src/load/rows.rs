@@ -1,0 +1,409 @@
+//! Rows of CSV and Parquet files, one at a time, each with its place.
+
+use super::{KeyType, Source};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use parquet::basic::{Compression, LogicalType, TimeUnit};
+use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Field;
+use parquet::record::reader::RowIter;
+use parquet::schema::types::Type;
+use std::fmt;
+use std::fs::File;
+use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+/// What a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Format {
+    /// Lines of fields.
+    Csv,
+    /// Columns in row groups.
+    Parquet,
+}
+
+impl Format {
+    /// What the end of a file's name says.
+    #[must_use]
+    pub fn of(file: &Path) -> Option<Self> {
+        match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "csv" | "tsv" | "txt" => Some(Self::Csv),
+            "parquet" | "pq" => Some(Self::Parquet),
+            _ => None,
+        }
+    }
+}
+
+/// A column by its name, or by its number from 1 on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Column {
+    /// Called so.
+    Name(String),
+    /// This one.
+    Number(usize),
+}
+
+impl std::str::FromStr for Column {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(0) => Err("columns are numbered from 1 on".into()),
+            Ok(number) => Ok(Self::Number(number)),
+            Err(_) if text.is_empty() => Err("a column has a name, or a number from 1 on".into()),
+            Err(_) => Ok(Self::Name(text.into())),
+        }
+    }
+}
+
+impl Column {
+    /// Its place among these names.
+    fn among(&self, names: &[&str], place: Place) -> Result<usize, RowError> {
+        let found = match self {
+            Self::Name(name) => names.iter().position(|other| other == name),
+            Self::Number(number) => (*number <= names.len()).then(|| number - 1),
+        };
+        let there = || names.iter().take(20).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+        found.ok_or_else(|| RowError {
+            place,
+            fault: Fault::NoColumn { column: self.to_string(), there: there() },
+        })
+    }
+}
+
+impl fmt::Display for Column {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "column {name:?}"),
+            Self::Number(number) => write!(f, "column {number}"),
+        }
+    }
+}
+
+/// A key as a store's clients write it, and its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Numbers in decimal.
+    pub key: Vec<u8>,
+    /// As it stands in the file; numbers of a Parquet file in decimal.
+    pub value: Vec<u8>,
+}
+
+/// Where in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A line, from 1 on.
+    Line(u64),
+    /// A row, from 1 on.
+    Row(u64),
+    /// The file as a whole.
+    File,
+}
+
+/// What is wrong, and where.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}{fault}", match place { Place::Line(n) => format!("line {n}: "), Place::Row(n) => format!("row {n}: "), Place::File => String::new() })]
+pub struct RowError {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub fault: Fault,
+}
+
+/// What is wrong with a file or a row of it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Fault {
+    /// The file cannot be read, or is none of its kind.
+    #[error("{0}")]
+    File(String),
+    /// There is no such column.
+    #[error("there is no {column}; there are {there}")]
+    NoColumn {
+        /// Which.
+        column: String,
+        /// What there is.
+        there: String,
+    },
+    /// The key is not what was expected.
+    #[error("{0}")]
+    Key(String),
+    /// A store cannot have the key.
+    #[error("{0}")]
+    KeyLength(String),
+    /// The row has no key, or no value.
+    #[error("no {0}: expected one in every row")]
+    Null(&'static str),
+    /// The value is too long.
+    #[error("a value of {0} bytes: expected at most 65536")]
+    ValueLength(usize),
+    /// A column whose values are none of text, bytes or numbers.
+    #[error("{0} is no text and no number: expected a flat column of these")]
+    Nested(String),
+    /// The store did not take it.
+    #[error("{0}")]
+    Store(String),
+}
+
+/// The rows of a file.
+pub struct Rows {
+    reader: Reader,
+    key_type: KeyType,
+    place: Place,
+    number: u64,
+}
+
+enum Reader {
+    Csv {
+        file: PathBuf,
+        reader: Box<csv::Reader<BufReader<File>>>,
+        key: usize,
+        value: Option<usize>,
+        record: csv::ByteRecord,
+    },
+    Parquet {
+        rows: RowIter<'static>,
+        key: String,
+        value: Option<String>,
+        nanoseconds: bool,
+    },
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Rows {
+    pub(super) fn open(source: &Source) -> Result<Self, RowError> {
+        let whole = |error: String| RowError { place: Place::File, fault: Fault::File(error) };
+        let file = File::open(&source.file).map_err(|error| whole(error.to_string()))?;
+        let (reader, place) = match source.format {
+            Format::Csv => (open_csv(file, source)?, Place::Line(1)),
+            // Not every damaged file is an error to the library: some make it panic.
+            Format::Parquet => {
+                let opened = catch_unwind(AssertUnwindSafe(|| open_parquet(file, source)));
+                (opened.unwrap_or_else(|_| Err(whole("the file is damaged".into())))?, Place::Row(0))
+            }
+        };
+        Ok(Self { reader, key_type: source.key_type, place, number: 0 })
+    }
+
+    /// Where the row is that came last. Of a CSV file that is looked for in the file: for errors.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        match &self.reader {
+            Reader::Csv { file, record, .. } if self.place == Place::Line(0) => {
+                Place::Line(line_of(file, record.position()))
+            }
+            _ => self.place,
+        }
+    }
+
+    fn read(&mut self) -> Option<Result<Row, Fault>> {
+        self.number += 1;
+        let Self { reader, key_type, place, number } = self;
+        match reader {
+            Reader::Csv { file, reader, key, value, record } => {
+                match reader.read_byte_record(record) {
+                    Ok(false) => return None,
+                    Ok(true) => *place = Place::Line(0),
+                    Err(error) => {
+                        *place = Place::Line(line_of(file, error.position()));
+                        return Some(Err(Fault::File(csv_fault(&error))));
+                    }
+                }
+                let field = |at: usize| record.get(at).unwrap_or_default();
+                let made = key_of(field(*key), *key_type);
+                let value = value.map_or_else(|| number.to_string().into_bytes(), |at| field(at).to_vec());
+                Some(made.map(|key| Row { key, value }))
+            }
+            Reader::Parquet { rows, key, value, nanoseconds } => {
+                *place = Place::Row(*number);
+                let damaged = || Fault::File("the file is damaged".into());
+                let next = catch_unwind(AssertUnwindSafe(|| rows.next()));
+                let row = match next {
+                    Ok(None) => return None,
+                    Ok(Some(Ok(row))) => row,
+                    Ok(Some(Err(error))) => return Some(Err(Fault::File(error.to_string()))),
+                    Err(_) => return Some(Err(damaged())),
+                };
+                let field = |name: &str| {
+                    row.get_column_iter().find(|(n, _)| *n == name).map_or(&Field::Null, |(_, field)| field)
+                };
+                let made = parquet_key(field(key), *key_type, *nanoseconds);
+                let value = match value {
+                    None => Ok(number.to_string().into_bytes()),
+                    Some(name) => parquet_value(field(name)),
+                };
+                Some(made.and_then(|key| Ok(Row { key, value: value? })))
+            }
+        }
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<Row, RowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let row = self.read()?;
+        Some(row.map_err(|fault| RowError { place: self.place(), fault }))
+    }
+}
+
+fn open_csv(file: File, source: &Source) -> Result<Reader, RowError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(source.header)
+        .delimiter(source.delimiter)
+        .from_reader(BufReader::with_capacity(1 << 18, file));
+    let place = Place::Line(1);
+    let first =
+        reader.byte_headers().map_err(|error| RowError { place, fault: Fault::File(csv_fault(&error)) })?;
+    let names: Vec<String> = match source.header {
+        true => first.iter().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect(),
+        false => vec![String::new(); first.len()],
+    };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let key = source.key.among(&names, place)?;
+    let value = source.value.as_ref().map(|column| column.among(&names, place)).transpose()?;
+    let (file, record) = (source.file.clone(), csv::ByteRecord::new());
+    Ok(Reader::Csv { file, reader: Box::new(reader), key, value, record })
+}
+
+/// The line of the record at `position`, which is where the record before ended: empty lines, and what is left of a line's end, may follow it.
+fn line_of(file: &Path, position: Option<&csv::Position>) -> u64 {
+    let Some(position) = position else { return 1 };
+    let mut line = position.line();
+    let bytes = File::open(file).and_then(|mut file| {
+        file.seek(SeekFrom::Start(position.byte()))?;
+        Ok(BufReader::new(file).bytes())
+    });
+    // A file that is gone by now has lost its lines, too.
+    let ends = bytes.into_iter().flatten().map_while(Result::ok).take_while(|byte| b"\r\n".contains(byte));
+    line += ends.filter(|byte| *byte == b'\n').count() as u64;
+    line
+}
+
+fn csv_fault(error: &csv::Error) -> String {
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("{len} fields: expected {expected_len}, as the first line has")
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// The key of a text.
+fn key_of(text: &[u8], key_type: KeyType) -> Result<Vec<u8>, Fault> {
+    let shown = || String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
+    let trimmed = text.trim_ascii();
+    let number = |expected: &str| Fault::Key(format!("key {:?}: expected {expected}", shown()));
+    let said = std::str::from_utf8(trimmed).unwrap_or_default();
+    match key_type {
+        KeyType::String => Ok(text.to_vec()),
+        KeyType::U64 => {
+            let parsed = said.parse::<u64>().map_err(|_| number("a whole number of 0 to 2^64 - 1"))?;
+            Ok(parsed.to_string().into_bytes())
+        }
+        KeyType::I64 => {
+            let parsed = said.parse::<i64>().map_err(|_| number("a whole number of -2^63 to 2^63 - 1"))?;
+            Ok(parsed.to_string().into_bytes())
+        }
+        KeyType::Timestamp => {
+            let zoned = said.parse::<Timestamp>().ok();
+            let utc = || said.parse::<DateTime>().ok().and_then(|time| TimeZone::UTC.to_timestamp(time).ok());
+            let time = zoned.or_else(utc);
+            let time = time.ok_or_else(|| number("a time such as 2026-11-23T17:56:00Z"))?;
+            Ok(time.as_microsecond().to_string().into_bytes())
+        }
+    }
+}
+
+/// The columns as a schema of their own.
+fn open_parquet(file: File, source: &Source) -> Result<Reader, RowError> {
+    let whole = |error: String| RowError { place: Place::File, fault: Fault::File(error) };
+    let reader = SerializedFileReader::new(file).map_err(|error| whole(error.to_string()))?;
+    let schema = reader.metadata().file_metadata().schema();
+    let fields = schema.get_fields();
+    let names: Vec<&str> = fields.iter().map(|field| field.name()).collect();
+    let key = source.key.among(&names, Place::File)?;
+    let value = source.value.as_ref().map(|column| column.among(&names, Place::File)).transpose()?;
+    let mut wanted: Vec<usize> = [Some(key), value].into_iter().flatten().collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    for &at in &wanted {
+        let name = names[at];
+        if !fields[at].is_primitive() {
+            return Err(RowError { place: Place::File, fault: Fault::Nested(format!("column {name:?}")) });
+        }
+        let compressions = reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
+        let mut others =
+            compressions.filter(|chunk| chunk.column_path().string() == name).map(|c| c.compression());
+        let can_read = |how: &Compression| {
+            matches!(
+                how,
+                Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_) | Compression::ZSTD(_)
+            )
+        };
+        if let Some(how) = others.find(|how| !can_read(how)) {
+            return Err(whole(format!(
+                "column {name:?} is compressed as {how}: write the file with Snappy, gzip, zstd or without compression"
+            )));
+        }
+    }
+    let nanoseconds = matches!(
+        fields[key].get_basic_info().logical_type_ref(),
+        Some(LogicalType::Timestamp(stamp)) if stamp.unit == TimeUnit::NANOS
+    );
+    let (key, value) = (names[key].to_owned(), value.map(|at| names[at].to_owned()));
+    let projected = Type::group_type_builder(schema.name())
+        .with_fields(wanted.iter().map(|&at| fields[at].clone()).collect())
+        .build()
+        .map_err(|error| whole(error.to_string()))?;
+    let rows = RowIter::from_file_into(Box::new(reader)).project(Some(projected));
+    let rows = rows.map_err(|error| whole(error.to_string()))?;
+    Ok(Reader::Parquet { rows, key, value, nanoseconds })
+}
+
+/// The key of a field.
+fn parquet_key(field: &Field, key_type: KeyType, nanoseconds: bool) -> Result<Vec<u8>, Fault> {
+    let microseconds = match (key_type, field) {
+        (KeyType::Timestamp, Field::TimestampMillis(n)) => Some(n.saturating_mul(1000)),
+        (KeyType::Timestamp, Field::TimestampMicros(n)) => Some(*n),
+        (KeyType::Timestamp, Field::Long(n)) if nanoseconds => Some(n.div_euclid(1000)),
+        _ => None,
+    };
+    if let Some(microseconds) = microseconds {
+        return Ok(microseconds.to_string().into_bytes());
+    }
+    match field {
+        Field::Null => Err(Fault::Null("key")),
+        other => key_of(&parquet_value(other)?, key_type),
+    }
+}
+
+/// A field as the bytes of a value.
+fn parquet_value(field: &Field) -> Result<Vec<u8>, Fault> {
+    Ok(match field {
+        Field::Null => return Err(Fault::Null("value")),
+        Field::Str(text) => text.clone().into_bytes(),
+        Field::Bytes(bytes) => bytes.data().to_vec(),
+        Field::Bool(is) => is.to_string().into_bytes(),
+        Field::Byte(n) => n.to_string().into_bytes(),
+        Field::Short(n) => n.to_string().into_bytes(),
+        Field::Int(n) => n.to_string().into_bytes(),
+        Field::Long(n) | Field::TimestampMillis(n) | Field::TimestampMicros(n) => n.to_string().into_bytes(),
+        Field::UByte(n) => n.to_string().into_bytes(),
+        Field::UShort(n) => n.to_string().into_bytes(),
+        Field::UInt(n) => n.to_string().into_bytes(),
+        Field::ULong(n) => n.to_string().into_bytes(),
+        Field::Float(_) | Field::Double(_) | Field::Float16(_) | Field::Decimal(_) | Field::Date(_) => {
+            field.to_string().into_bytes()
+        }
+        other => return Err(Fault::Nested(other.to_string().chars().take(40).collect())),
+    })
+}

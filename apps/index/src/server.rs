@@ -1,0 +1,217 @@
+//! The service: a store behind a TCP port, for clients that speak RESP2.
+//!
+//! Key type: [`Server`]. A thread for each connection reads requests and writes replies; one thread has the store and carries requests out, those that a client
+//! has sent together one after the other. Connections, requests under way and their bytes are bounded. What a client sends wrongly ends its connection, and nothing else.
+
+use crate::command::{Done, carry_out};
+use crate::resp::{Parsed, REQUEST_LEN_MAX, Reply, parse};
+use crate::store::Store;
+use farmem::{Client, Error};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// Connections at once.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Requests of one connection that are carried out together at most.
+const TOGETHER_MAX: usize = 1_024;
+/// Bytes that are still taken of a connection that has ended.
+const LEFT_MAX: usize = 16 << 20;
+/// Bytes that are read at once.
+const CHUNK: usize = 64 << 10;
+/// A connection looks this often whether the service ends.
+const LOOK: Duration = Duration::from_millis(200);
+/// A client that takes no reply for this long is let go.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The store's heap hears of this program at least so often.
+const KEEP: Duration = Duration::from_secs(2);
+
+/// Requests of a connection, each its words, and where the replies go.
+struct Work {
+    requests: Vec<Vec<Vec<u8>>>,
+    replies: SyncSender<Vec<u8>>,
+}
+
+/// A service that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    stop: Arc<AtomicBool>,
+}
+
+/// Ends a service from another thread.
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// The service answers what it has read, and ends.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Server {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn listen(at: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, stop: Arc::default() })
+    }
+
+    /// Where it listens: with the port that the system chose.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// How it is ended.
+    #[must_use]
+    pub fn stopper(&self) -> Stop {
+        Stop(Arc::clone(&self.stop))
+    }
+
+    /// Serves until it is ended. What it answers are requests carried out.
+    ///
+    /// # Errors
+    /// [`Error`] when the store cannot be kept: then another program may have it. What goes wrong with one request is its reply.
+    pub fn serve(self, store: &mut Store, client: &mut Client) -> Result<u64, Error> {
+        let (work, take) = sync_channel(CONNECTIONS_MAX);
+        let stop = Arc::clone(&self.stop);
+        let accepting = thread::spawn(move || self.accept(&work));
+        let worked = carry_out_all(store, client, &take);
+        stop.store(true, Ordering::Release);
+        drop(take);
+        accepting.join().expect("the thread that accepts does not panic");
+        worked
+    }
+
+    /// Takes connections until the service ends, and waits for theirs.
+    fn accept(&self, work: &SyncSender<Work>) {
+        let open = Arc::new(AtomicUsize::new(0));
+        let mut threads: Vec<thread::JoinHandle<()>> = Vec::new();
+        while !self.stop.load(Ordering::Acquire) {
+            threads.retain(|thread| !thread.is_finished());
+            match self.listener.accept() {
+                Ok((stream, _)) if open.load(Ordering::Acquire) >= CONNECTIONS_MAX => refuse(stream),
+                Ok((stream, _)) => {
+                    open.fetch_add(1, Ordering::AcqRel);
+                    let (work, stop, open) = (work.clone(), Arc::clone(&self.stop), Arc::clone(&open));
+                    threads.push(thread::spawn(move || {
+                        // The client went, or takes nothing: that is its own matter.
+                        let _client_is_gone = connection(stream, &work, &stop);
+                        open.fetch_sub(1, Ordering::AcqRel);
+                    }));
+                }
+                // Nothing to take, or the system has no room for more: it is asked again.
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        threads.into_iter().for_each(|thread| thread.join().expect("a connection's thread does not panic"));
+    }
+}
+
+/// One too many is told so.
+fn refuse(mut stream: TcpStream) {
+    let mut bytes = Vec::new();
+    Reply::Error(format!("ERR {CONNECTIONS_MAX} clients are connected, as many as may be")).emit(&mut bytes);
+    let _client_is_gone = stream.set_write_timeout(Some(LOOK)).and_then(|()| stream.write_all(&bytes));
+}
+
+/// Carries out what connections send, until the last of them is gone.
+fn carry_out_all(store: &mut Store, client: &mut Client, work: &Receiver<Work>) -> Result<u64, Error> {
+    let mut done = Done::default();
+    loop {
+        match work.recv_timeout(KEEP) {
+            Ok(Work { requests, replies }) => {
+                let mut bytes = Vec::new();
+                for request in &requests {
+                    let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+                    carry_out(store, client, &mut done, &args).emit(&mut bytes);
+                }
+                // Its connection may have ended meanwhile.
+                let _nobody_waits = replies.send(bytes);
+            }
+            Err(RecvTimeoutError::Timeout) => store.keep(client)?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(done.commands),
+        }
+    }
+}
+
+/// Ends a connection so that its last reply arrives: a socket that is closed with unread bytes takes the reply back.
+fn leave(stream: &mut TcpStream, chunk: &mut [u8]) -> io::Result<()> {
+    stream.shutdown(Shutdown::Write)?;
+    for _ in 0..LEFT_MAX / CHUNK {
+        if stream.read(chunk)? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads requests and writes replies until the client goes, says what is no request, or the service ends.
+fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let (mut bytes, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+    loop {
+        let mut at = 0;
+        let (mut requests, mut end) = (Vec::new(), None);
+        while end.is_none() && requests.len() < TOGETHER_MAX {
+            match parse(&bytes[at..]) {
+                Parsed::More => break,
+                Parsed::Broken(what) => end = Some(Reply::Error(format!("ERR Protocol error: {what}"))),
+                Parsed::Request { args, len } => {
+                    at += len;
+                    if args.first().is_some_and(|name| name.eq_ignore_ascii_case(b"QUIT")) {
+                        end = Some(Reply::Simple("OK"));
+                    } else if !args.is_empty() {
+                        requests.push(args.into_iter().map(<[u8]>::to_vec).collect());
+                    }
+                }
+            }
+        }
+        bytes.drain(..at);
+        let had_some = !requests.is_empty();
+        if had_some {
+            let (replies, answer) = sync_channel(1);
+            // The service ends: nothing is carried out any more.
+            if work.send(Work { requests, replies }).is_err() {
+                return Ok(());
+            }
+            let Ok(answer) = answer.recv() else { return Ok(()) };
+            stream.write_all(&answer)?;
+        }
+        if let Some(last) = end {
+            let mut answer = Vec::new();
+            last.emit(&mut answer);
+            stream.write_all(&answer)?;
+            return leave(&mut stream, &mut chunk);
+        }
+        if had_some {
+            continue; // there may be more in what was read
+        }
+        assert!(bytes.len() <= REQUEST_LEN_MAX + CHUNK, "no more is kept than a request has");
+        match stream.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(len) => bytes.extend_from_slice(&chunk[..len]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if stop.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

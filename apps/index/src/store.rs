@@ -1,0 +1,574 @@
+//! An ordered store in far memory: keys of one kind, values of up to 64 KiB, found by a name from any host of the rack.
+//!
+//! Key type: [`Store`]. It is a [`RecordTree`] by the first eight bytes of a key ([`KeyKind`]), its first *slice*. Where two texts have a slice in common, its record
+//! leads to a tree of their next slices, a *layer*, and so on (as Masstree has it: Mao, Kohler and Morris, EuroSys 2012). A text that has a slice for itself
+//! is there, with the rest of it beside its value. Layers stay when keys go; a program remembers where they are, so a look-up begins at the deepest one.
+//!
+//! Numbers have one slice: each operation is the tree's own, one round trip, and any number of programs write. Texts have one writer at a time, which holds a lock,
+//! because two texts may become a layer in several steps; readers find every text that stands still meanwhile.
+
+use crate::keys::{KeyError, KeyKind, SLICE, behind, slice};
+use farmem::blink_tree::Cursor;
+use farmem::heap::{Heap, HeapOptions};
+use farmem::{Client, Error, FarMemory, Layout, LockWord, RecordTree, VirtAddr};
+use farmem_index::prefix;
+use std::collections::HashMap;
+
+/// Bytes of a value at most.
+pub const VALUE_LEN_MAX: usize = 64 << 10;
+/// Layers that a program remembers; when there are more it begins at the first slice again.
+const LAYERS_KNOWN_MAX: usize = 4_096;
+/// Keys that a range reads together.
+const PIECE: usize = 128;
+
+/// "farmemOK": a store that is whole.
+const MAGIC: u64 = u64::from_le_bytes(*b"farmemOK");
+/// The store's named memory, in words of eight bytes: the address of its first tree (so that its name leads index agents there), magic, kind of keys, the
+/// writer's lock, and of a load under way the file and its rows so far.
+const WORDS: usize = 8;
+const MAGIC_AT: u64 = 8;
+const LOCK_AT: u64 = 24;
+const LOAD_AT: u64 = 32;
+
+/// A record's first byte.
+const VALUE: u8 = 0;
+const LAYER: u8 = 1;
+/// Bytes of a value's record in front of the rest of its key.
+const HEAD: usize = 3;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The value.
+    #[error("a value of {0} bytes: values have at most {VALUE_LEN_MAX}")]
+    Value(usize),
+    /// A store of this name has other keys.
+    #[error("the keys of this store are {0}")]
+    Kind(&'static str),
+    /// Another program writes.
+    #[error("another program writes to this store of texts, or ended while it did")]
+    Locked,
+    /// Far memory.
+    #[error(transparent)]
+    Far(#[from] Error),
+}
+
+impl StoreError {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Far(error) => error.remedy(),
+            Self::Locked => "wait for its end; when it has ended, take over (--take-over)".into(),
+            Self::Kind(_) => "name another store, or write keys as it has them".into(),
+            Self::Key(_) | Self::Value(_) => String::new(),
+        }
+    }
+}
+
+/// What a program may do with a store of texts. Of numbers all may write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Look up.
+    Read,
+    /// Write: no other program may meanwhile.
+    Write,
+    /// Write, in place of one that is known to have ended.
+    TakeOver,
+}
+
+/// A program's hold of a store.
+pub struct Store {
+    name: String,
+    at: VirtAddr,
+    kind: KeyKind,
+    pub(crate) heap: Heap,
+    /// The trees that are known, by the slices that lead to them; of none, the first one.
+    trees: HashMap<Vec<u8>, RecordTree>,
+    lock: Option<LockWord>,
+}
+
+impl core::fmt::Debug for Store {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { name, kind, .. } = self;
+        f.debug_struct("Store").field("name", name).field("kind", kind).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// The store called `name` in the client's domain; made when there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Kind`] when it has keys of another kind; [`StoreError::Locked`]; [`StoreError::Far`].
+    pub fn create(
+        client: &mut Client,
+        name: &str,
+        kind: KeyKind,
+        access: Access,
+    ) -> Result<Self, StoreError> {
+        let at = client.create_named(name, 8 * WORDS as u64)?.base;
+        let heap_name = format!("{name}.heap");
+        let (mut heap, tree);
+        if word(client, at.0 + MAGIC_AT)? == MAGIC {
+            return Self::open(client, name, Some(kind), access);
+        }
+        heap = match Heap::create(client, &heap_name, HeapOptions::default()) {
+            Err(Error::Exists { .. }) => Heap::open(client, &heap_name, HeapOptions::default())?,
+            made => made?,
+        };
+        tree = match RecordTree::create(client, &mut heap, TREE, LAYOUT) {
+            Err(Error::Exists { .. }) => RecordTree::open(client, &mut heap, TREE, LAYOUT)?,
+            made => made?,
+        };
+        client.write(at, &tree.tree().address().0.to_le_bytes())?;
+        client.write(VirtAddr(at.0 + 16), &kind.number().to_le_bytes())?;
+        // The magic word comes last: what has it is whole.
+        client.write(VirtAddr(at.0 + MAGIC_AT), &MAGIC.to_le_bytes())?;
+        heap.close(client)?;
+        Self::open(client, name, Some(kind), access)
+    }
+
+    /// The store called `name`, with keys of this kind if one is said.
+    ///
+    /// # Errors
+    /// As [`Store::create`]; [`Error::Missing`] when there is none.
+    pub fn open(
+        client: &mut Client,
+        name: &str,
+        kind: Option<KeyKind>,
+        access: Access,
+    ) -> Result<Self, StoreError> {
+        let at = client.open_named(name)?.base;
+        let broken = || Error::Broken { addr: at, what: "an ordered store" };
+        if word(client, at.0 + MAGIC_AT)? != MAGIC {
+            return Err(broken().into());
+        }
+        let found = KeyKind::numbered(word(client, at.0 + 16)?).ok_or_else(broken)?;
+        if kind.is_some_and(|kind| kind != found) {
+            return Err(StoreError::Kind(found.name()));
+        }
+        let lock = match access {
+            Access::Write | Access::TakeOver if found == KeyKind::Text => {
+                Some(take(client, VirtAddr(at.0 + LOCK_AT), access)?)
+            }
+            Access::Read | Access::Write | Access::TakeOver => None,
+        };
+        let mut heap = Heap::open(client, &format!("{name}.heap"), HeapOptions::default())?;
+        let tree = RecordTree::open(client, &mut heap, TREE, LAYOUT)?;
+        let trees = HashMap::from([(Vec::new(), tree)]);
+        Ok(Self { name: name.into(), at, kind: found, heap, trees, lock })
+    }
+
+    /// What its keys are.
+    #[must_use]
+    pub const fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    /// The first tree: what an index agent follows.
+    #[must_use]
+    pub fn first(&self) -> &RecordTree {
+        &self.trees[&[][..]]
+    }
+
+    /// The first tree and the heap, for a bulk load.
+    pub(crate) fn first_mut(&mut self) -> (&mut RecordTree, &mut Heap) {
+        (self.trees.get_mut(&[][..]).expect("the first tree is always known"), &mut self.heap)
+    }
+
+    /// The trees that are known, each with how many slices lead to it.
+    pub fn trees(&self) -> impl Iterator<Item = (usize, &RecordTree)> {
+        self.trees.iter().map(|(slices, tree)| (slices.len() / SLICE, tree))
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Key`]; [`StoreError::Far`].
+    pub fn get(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let encoded = self.kind.encode(key)?;
+        let mut at = self.deepest(&encoded);
+        loop {
+            match self.entry(memory, &encoded, at)? {
+                Some(Entry::Layer(layer)) => {
+                    self.know(memory, &encoded, at, layer)?;
+                    at += 1;
+                }
+                Some(Entry::Value { rest, value }) if rest == behind(&encoded, at) => return Ok(Some(value)),
+                Some(Entry::Value { .. }) | None => return Ok(None),
+            }
+        }
+    }
+
+    /// Puts `value` under `key`; true when there was one.
+    ///
+    /// # Errors
+    /// [`StoreError::Key`], [`StoreError::Value`]; [`StoreError::Far`]: then it is open whether the value is there.
+    pub fn set(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, StoreError> {
+        let encoded = self.kind.encode(key)?;
+        if value.len() > VALUE_LEN_MAX {
+            return Err(StoreError::Value(value.len()));
+        }
+        self.check_writer()?;
+        let mut at = self.deepest(&encoded);
+        if self.kind != KeyKind::Text {
+            return Ok(self.put(memory, &encoded, at, &emit(&[], value))?);
+        }
+        loop {
+            match self.entry(memory, &encoded, at)? {
+                Some(Entry::Layer(layer)) => self.know(memory, &encoded, at, layer)?,
+                Some(Entry::Value { rest, value: other }) if rest != behind(&encoded, at) => {
+                    self.make_layer(memory, &encoded, at, &rest, &other)?;
+                }
+                Some(Entry::Value { .. }) | None => {
+                    return Ok(self.put(memory, &encoded, at, &emit(behind(&encoded, at), value))?);
+                }
+            }
+            at += 1;
+        }
+    }
+
+    /// Takes `key` out; true when it was there.
+    ///
+    /// # Errors
+    /// As [`Store::set`].
+    pub fn remove(&mut self, memory: &mut (impl FarMemory + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
+        let encoded = self.kind.encode(key)?;
+        self.check_writer()?;
+        if self.kind == KeyKind::Text && self.get(memory, key)?.is_none() {
+            return Ok(false);
+        }
+        // The look-up has come to the tree that has it.
+        let at = self.deepest(&encoded);
+        let Self { trees, heap, .. } = self;
+        let tree = trees.get_mut(&encoded[..SLICE * at]).expect("the deepest is known");
+        Ok(tree.remove(memory, heap, slice(&encoded, at))?)
+    }
+
+    /// The first `most` keys from `first` to `last`, both included, with their values, in order; without an end, from or to the end. A range whose first key
+    /// is behind its last has none.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn range(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        first: Option<&[u8]>,
+        last: Option<&[u8]>,
+        most: usize,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+        let encoded = |key: Option<&[u8]>| key.map(|key| self.kind.encode(key)).transpose();
+        let (first, last) = (encoded(first)?, encoded(last)?);
+        let mut found = Vec::new();
+        if first.as_ref().zip(last.as_ref()).is_none_or(|(first, last)| first <= last) {
+            let within = Within { first: first.as_deref(), last: last.as_deref() };
+            self.walk(memory, &mut Vec::new(), &within, most, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Tells the heap's other programs that this one is there; to be called once in a few seconds when nothing else is.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn keep(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.heap.keep(memory)
+    }
+
+    /// Lets go of the store.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn close(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        if let Some(mut lock) = self.lock {
+            lock.unlock(memory)?;
+        }
+        self.heap.close(memory)
+    }
+
+    /// Frees all that it has in far memory. No other program may use it meanwhile or afterwards.
+    ///
+    /// # Errors
+    /// [`StoreError`] when far memory does not answer.
+    pub fn destroy(mut self, client: &mut Client) -> Result<(), StoreError> {
+        // All layers, those before that they lead from.
+        let mut layers = Vec::new();
+        self.layers(client, &mut Vec::new(), &mut layers)?;
+        for slices in layers.into_iter().rev() {
+            let known = self.trees.remove(&slices).expect("they were all opened");
+            known.destroy(client, &mut self.heap)?;
+        }
+        let first = self.trees.remove(&[][..]).expect("the first tree is always known");
+        first.destroy(client, &mut self.heap)?;
+        self.heap.destroy(client)?;
+        client.unlink_named(&self.name)?;
+        Ok(())
+    }
+
+    /// What a load has noted: the file, and how many rows of it are in.
+    pub(crate) fn load_mark(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(u64, u64), Error> {
+        Ok((word(memory, self.at.0 + LOAD_AT)?, word(memory, self.at.0 + LOAD_AT + 8)?))
+    }
+
+    /// Notes how far a load is.
+    pub(crate) fn mark_load(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        (file, rows): (u64, u64),
+    ) -> Result<(), Error> {
+        let bytes = [file.to_le_bytes(), rows.to_le_bytes()].concat();
+        memory.write(VirtAddr(self.at.0 + LOAD_AT), &bytes)
+    }
+
+    /// A store of texts that was opened for reading is not written to.
+    const fn check_writer(&self) -> Result<(), StoreError> {
+        match self.kind {
+            KeyKind::Text if self.lock.is_none() => Err(StoreError::Locked),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many slices lead to the deepest tree that is known on the way to a key.
+    fn deepest(&self, encoded: &[u8]) -> usize {
+        if self.trees.len() == 1 {
+            return 0;
+        }
+        (0..encoded.len().div_ceil(SLICE))
+            .rev()
+            .find(|at| self.trees.contains_key(&encoded[..SLICE * at]))
+            .unwrap_or(0)
+    }
+
+    /// What the tree behind `at` slices has of a key.
+    fn entry(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        encoded: &[u8],
+        at: usize,
+    ) -> Result<Option<Entry>, Error> {
+        let Self { trees, heap, .. } = self;
+        let tree = &trees[&encoded[..SLICE * at]];
+        let content = tree.get(memory, heap, slice(encoded, at))?;
+        content.map(|content| parse(tree, content)).transpose()
+    }
+
+    fn put(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        encoded: &[u8],
+        at: usize,
+        content: &[u8],
+    ) -> Result<bool, Error> {
+        let Self { trees, heap, .. } = self;
+        let tree = trees.get_mut(&encoded[..SLICE * at]).expect("what was looked at is known");
+        tree.insert(memory, heap, slice(encoded, at), content)
+    }
+
+    /// Remembers the layer behind `at` slices and one more.
+    fn know(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        encoded: &[u8],
+        at: usize,
+        layer: VirtAddr,
+    ) -> Result<(), Error> {
+        let tree = RecordTree::open_unnamed(memory, layer, LAYOUT)?;
+        self.remember(encoded[..SLICE * (at + 1)].to_vec(), tree);
+        Ok(())
+    }
+
+    fn remember(&mut self, slices: Vec<u8>, tree: RecordTree) {
+        if self.trees.len() >= LAYERS_KNOWN_MAX {
+            self.trees.retain(|slices, _| slices.is_empty());
+        }
+        self.trees.insert(slices, tree);
+    }
+
+    /// The text of this slice gets a layer for itself and others: it is there before anything leads to it.
+    fn make_layer(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        encoded: &[u8],
+        at: usize,
+        rest: &[u8],
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let mut layer = RecordTree::create_unnamed(memory, LAYOUT)?;
+        layer.insert(
+            memory,
+            &mut self.heap,
+            prefix(rest),
+            &emit(rest.get(SLICE..).unwrap_or_default(), value),
+        )?;
+        let leads = [&[LAYER][..], &layer.tree().address().0.to_le_bytes()].concat();
+        self.put(memory, encoded, at, &leads)?;
+        self.remember(encoded[..SLICE * (at + 1)].to_vec(), layer);
+        Ok(())
+    }
+
+    /// Adds what is within of the tree behind these slices, and of its layers.
+    fn walk(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        slices: &mut Vec<u8>,
+        within: &Within<'_>,
+        most: usize,
+        found: &mut Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<(), Error> {
+        let mut cursor = Cursor::new(within.slices(slices));
+        while !cursor.is_at_end() && found.len() < most {
+            let Self { trees, heap, .. } = &mut *self;
+            let tree = &trees[slices.as_slice()];
+            let wanted = PIECE.min(most - found.len());
+            let piece = cursor.next_records(tree, memory, heap, wanted)?;
+            let piece = piece.into_iter().map(|(slice, content)| Ok((slice, parse(tree, content)?)));
+            for (slice, entry) in piece.collect::<Result<Vec<_>, Error>>()? {
+                let len = slices.len();
+                slices.extend(slice.to_be_bytes());
+                match entry {
+                    Entry::Layer(layer) => {
+                        if !self.trees.contains_key(slices.as_slice()) {
+                            let tree = RecordTree::open_unnamed(memory, layer, LAYOUT)?;
+                            self.trees.insert(slices.clone(), tree);
+                        }
+                        self.walk(memory, slices, within, most, found)?;
+                        if self.trees.len() > LAYERS_KNOWN_MAX {
+                            self.trees.remove(slices.as_slice());
+                        }
+                    }
+                    Entry::Value { rest, value } => {
+                        slices.extend(rest);
+                        if found.len() < most && within.has(slices) {
+                            found.push((self.kind.decode(slices), value));
+                        }
+                    }
+                }
+                slices.truncate(len);
+            }
+        }
+        Ok(())
+    }
+
+    /// The slices of all layers behind these, each before those that it leads to; all of them are known then.
+    fn layers(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        slices: &mut Vec<u8>,
+        found: &mut Vec<Vec<u8>>,
+    ) -> Result<(), Error> {
+        if self.kind != KeyKind::Text {
+            return Ok(());
+        }
+        let mut cursor = Cursor::new(..);
+        while !cursor.is_at_end() {
+            let Self { trees, heap, .. } = &mut *self;
+            let tree = &trees[slices.as_slice()];
+            for (slice, content) in cursor.next_records(tree, memory, heap, PIECE)? {
+                let entry = parse(&self.trees[slices.as_slice()], content)?;
+                let Entry::Layer(layer) = entry else { continue };
+                slices.extend(slice.to_be_bytes());
+                let tree = RecordTree::open_unnamed(memory, layer, LAYOUT)?;
+                self.trees.entry(slices.clone()).or_insert(tree);
+                found.push(slices.clone());
+                self.layers(memory, slices, found)?;
+                slices.truncate(slices.len() - SLICE);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first tree's name in the store's heap.
+const TREE: &str = "tree";
+const LAYOUT: Layout = Layout::Partitioned;
+
+/// What a record says.
+enum Entry {
+    /// The value of the one key with this slice, and what of the key is behind the slice.
+    Value { rest: Vec<u8>, value: Vec<u8> },
+    /// The tree of the next slices is there.
+    Layer(VirtAddr),
+}
+
+/// A value's record.
+pub(crate) fn emit(rest: &[u8], value: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(rest.len()).expect("a key has at most 512 bytes, twice that encoded");
+    [&[VALUE][..], &len.to_le_bytes(), rest, value].concat()
+}
+
+fn parse(tree: &RecordTree, content: Vec<u8>) -> Result<Entry, Error> {
+    let broken = || Error::Broken { addr: tree.tree().address(), what: "a record of an ordered store" };
+    match content.split_first() {
+        Some((&VALUE, _)) if content.len() >= HEAD => {
+            let len = usize::from(u16::from_le_bytes([content[1], content[2]]));
+            let rest = content.get(HEAD..HEAD + len).ok_or_else(broken)?.to_vec();
+            Ok(Entry::Value { rest, value: content[HEAD + len..].to_vec() })
+        }
+        Some((&LAYER, address)) => {
+            let address = address.try_into().map_err(|_| broken())?;
+            Ok(Entry::Layer(VirtAddr(u64::from_le_bytes(address))))
+        }
+        _ => Err(broken()),
+    }
+}
+
+/// Encoded keys, both included.
+struct Within<'a> {
+    first: Option<&'a [u8]>,
+    last: Option<&'a [u8]>,
+}
+
+impl Within<'_> {
+    /// The slices that keys behind these may have next.
+    fn slices(&self, slices: &[u8]) -> core::ops::RangeInclusive<u64> {
+        let of = |bound: Option<&[u8]>, otherwise: u64| {
+            let rest = bound.and_then(|bound| bound.strip_prefix(slices));
+            rest.map_or(otherwise, prefix)
+        };
+        of(self.first, 0)..=of(self.last, u64::MAX)
+    }
+
+    /// Whether a key is within, behind which zeros may follow.
+    fn has(&self, encoded: &[u8]) -> bool {
+        // Padded alike, an encoded key compares as the key.
+        let padded = |bytes: &[u8]| {
+            let mut padded = bytes.to_vec();
+            padded.resize(bytes.len().next_multiple_of(SLICE), 0);
+            padded
+        };
+        let key = padded(encoded);
+        self.first.is_none_or(|first| padded(first) <= key)
+            && self.last.is_none_or(|last| key <= padded(last))
+    }
+}
+
+/// Takes the writer's lock.
+fn take(client: &mut Client, at: VirtAddr, access: Access) -> Result<LockWord, StoreError> {
+    let mut lock = LockWord::new(at);
+    if lock.try_lock(client)? {
+        return Ok(lock);
+    }
+    let seen = lock.version(client)?;
+    if access == Access::TakeOver && lock.break_lock(client, seen)? && lock.try_lock(client)? {
+        return Ok(lock);
+    }
+    Err(StoreError::Locked)
+}
+
+fn word(memory: &mut (impl FarMemory + ?Sized), at: u64) -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    memory.read(VirtAddr(at), &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,128 @@
+//! `farmem index serve` and `farmem index load`: an ordered store of a rack, behind a port and from a file.
+
+use crate::args::{IndexLoad, IndexServe};
+use crate::output::{self, Report};
+use crate::{End, Failure, progress};
+use farmem::Rack;
+use farmem_orderedkv::load::{Column, Format, KeyType, Loaded, Source, Stage, load};
+use farmem_orderedkv::{Access, Server, Store, StoreError};
+use farmem_workload::STOPPED;
+use serde::Serialize;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn failed(error: StoreError) -> Failure {
+    Failure::environment(error.to_string(), error.remedy())
+}
+
+const fn access(take_over: bool) -> Access {
+    if take_over { Access::TakeOver } else { Access::Write }
+}
+
+/// What a service says when it listens.
+#[derive(Serialize)]
+struct Listening {
+    address: SocketAddr,
+    store: String,
+    keys: &'static str,
+    first_tree: String,
+}
+
+impl Report for Listening {
+    fn text(&self) -> String {
+        format!(
+            "store {:?} at {}; keys are {}\nits first tree for an index agent: --root {}\n",
+            self.store, self.address, self.keys, self.first_tree
+        )
+    }
+}
+
+/// Serves a store until Ctrl-C.
+pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
+    let server = Server::listen(args.listen).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::AddrInUse => "name another port, or 0 for any (--listen 127.0.0.1:0)",
+            _ => "name an address of this machine (--listen)",
+        };
+        Failure::environment(format!("cannot listen at {}: {error}", args.listen), remedy)
+    })?;
+    let address = server.address().map_err(|error| Failure::environment(format!("{error}"), ""))?;
+    let stop = server.stopper();
+    ctrlc::set_handler(move || stop.stop())
+        .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
+    let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
+    let mut store =
+        Store::create(&mut client, &args.store, args.keys, access(args.take_over)).map_err(failed)?;
+    let first_tree = format!("{:#x}", store.first().tree().address().0);
+    let keys = store.kind().name();
+    output::print(&Listening { address, store: args.store.clone(), keys, first_tree }, args.json);
+    let served = server.serve(&mut store, &mut client);
+    // The lock is to be free for the next one.
+    let closed = store.close(&mut client);
+    let commands = served?;
+    closed?;
+    output::note(&format!("farmem: {} requests served", output::count(commands)));
+    Ok(End::Fine)
+}
+
+impl Report for Loaded {
+    fn text(&self) -> String {
+        let how = match (self.bulk, self.ascending) {
+            (true, _) => "together, in order",
+            (false, true) => "key by key",
+            (false, false) => "key by key, as their keys do not ascend",
+        };
+        let mut text = format!("{} rows, {how}", output::count(self.rows));
+        if self.resumed_at > 0 {
+            text += &format!("; {} were written before", output::count(self.resumed_at));
+        }
+        if self.replaced > 0 {
+            text += &format!("; {} in place of others", output::count(self.replaced));
+        }
+        if self.stopped {
+            text += "; stopped before its end: the same command goes on";
+        }
+        text + "\n"
+    }
+}
+
+/// Loads a file.
+pub(crate) fn load_file(args: &IndexLoad) -> Result<End, Failure> {
+    let format = args.format.or_else(|| Format::of(&args.file)).ok_or_else(|| {
+        let message = format!("{}: neither .csv nor .parquet", args.file.display());
+        Failure::environment(message, "say what it is (--format csv)")
+    })?;
+    let source = Source {
+        file: args.file.clone(),
+        format,
+        key: args.key.clone().unwrap_or(Column::Number(1)),
+        value: args.value.clone(),
+        key_type: args.key_type.unwrap_or(KeyType::String),
+        header: !args.no_header,
+        delimiter: args.delimiter,
+    };
+    let asked = Arc::new(AtomicBool::new(false));
+    let ask = Arc::clone(&asked);
+    ctrlc::set_handler(move || ask.store(true, Ordering::Relaxed))
+        .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
+    let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
+    let looking = progress::spinner("rows looked at");
+    let writing = progress::bar("rows written", 0);
+    let mut tell = |stage: Stage, done: u64, total: u64| match stage {
+        Stage::Check => looking.set_position(done),
+        Stage::Write => {
+            looking.finish_and_clear();
+            writing.set_length(total);
+            writing.set_position(done);
+        }
+    };
+    let stop = || asked.load(Ordering::Relaxed);
+    let loaded = load(&mut client, &args.store, access(args.take_over), &source, &mut tell, &stop);
+    looking.finish_and_clear();
+    writing.finish_and_clear();
+    let loaded = loaded?;
+    output::print(&loaded, args.json);
+    Ok(if loaded.stopped { End::Program(STOPPED) } else { End::Fine })
+}

@@ -1,0 +1,102 @@
+//! `farmem index load`, `farmem index serve` and `farmem orderedkv` on a rack of processes.
+
+use crate::process::{Dir, Running, eventually, farmem, run, signal};
+use crate::rack::Description;
+use serde_json::Value;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+
+/// All that a service says to these requests.
+fn says(address: &str, requests: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(requests.as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said
+}
+
+/// A file is loaded, served, and the switch's index follows the look-ups; what was loaded is there for the next command.
+#[test]
+fn a_loaded_file_is_served() {
+    let description = Description::new("service", "udp").with_nodes(2);
+    let mut up = description.up();
+    let (file, dir) = (description.file(), Dir::new("service-data"));
+    let rows: String = (0..3_000).map(|n| format!("{},row {n}\n", 5 * n)).collect();
+    let data = dir.file("orders.csv", &format!("id,what\n{rows}"));
+    let on = ["--rack", &file, "--domain", "shop", "--store", "orders"];
+    let load = |more: &[&str]| run(&[&["index", "load", &data][..], &on, more].concat());
+    let loaded = load(&["--key", "id", "--key-type", "u64", "--value", "what", "--json"]).json();
+    assert_eq!((&loaded["rows"], &loaded["bulk"]), (&3_000.into(), &true.into()), "{loaded}");
+    let other = load(&["--key", "id", "--key-type", "string"]);
+    other.refuses(&["the keys of this store are whole numbers of 0 to 2^64 - 1"]);
+    let wrong = dir.file("wrong.csv", "id\n1\ntwo\n");
+    let wrong = [&["index", "load", &wrong][..], &on, &["--key-type", "i64"]].concat();
+    run(&wrong).refuses(&["wrong.csv", "line 3", "\"two\"", "--key-type"]);
+
+    let serve = ["index", "serve", "--keys", "u64", "--listen", "127.0.0.1:0", "--json"];
+    let mut service = Running::start(farmem(&[&serve[..], &on].concat()));
+    let listening: Value = serde_json::from_str(&service.line()).unwrap();
+    let address = listening["address"].as_str().unwrap().to_owned();
+    assert_eq!(
+        says(&address, "GET 35\r\nKEYRANGE 9 20\r\n"),
+        "$5\r\nrow 7\r\n*3\r\n$2\r\n10\r\n$2\r\n15\r\n$2\r\n20\r\n"
+    );
+    assert!(says(&address, "SET x 1\r\n").contains("\"x\" is no key of this store"));
+
+    // The store's name leads the agent to its first tree. Its look-ups bring values along, and begin further down.
+    let visits = || -> u64 {
+        let info = says(&address, "INFO\r\n");
+        let line = info.lines().find_map(|line| line.strip_prefix("far_visits:")).unwrap();
+        line.parse().unwrap()
+    };
+    let look_ups = |count: u64| {
+        let before = visits();
+        let requests: String = (0..count).map(|n| format!("GET {}\r\n", 5 * (n * 7 % 3_000))).collect();
+        assert_eq!(says(&address, &requests).matches("\r\nrow ").count() as u64, count);
+        visits() - before
+    };
+    look_ups(100);
+    assert_eq!(look_ups(100), 500, "three levels above the leaf, and the value");
+    let agent = [
+        "index", "agent", "--rack", &file, "--domain", "shop", "--root", "orders", "--epoch", "50ms",
+        "--json",
+    ];
+    let mut agent = Running::start(farmem(&agent));
+    assert!(!agent.line().is_empty());
+    eventually("look-ups begin at the leaf", || look_ups(100) == 200);
+    signal(agent.pid(), "INT");
+    assert_eq!(agent.ended().code, Some(0));
+
+    let refused = run(&[&["index", "serve", "--keys", "u64", "--listen", &address][..], &on].concat());
+    refused.refuses(&["cannot listen at", "--listen 127.0.0.1:0"]);
+    signal(service.pid(), "TERM");
+    let ended = service.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("requests served"), "{ended:?}");
+    assert!(up.is_whole());
+    assert_eq!(up.stop().stderr, "");
+}
+
+/// The workloads as a command, over a rack: every answer right, nothing left behind.
+#[test]
+fn ycsb_over_a_rack() {
+    let description = Description::new("orderedkv", "shm").with_nodes(2);
+    let up = description.up();
+    let file = description.file();
+    for mix in ["A", "d", "E", "F"] {
+        let arguments =
+            ["orderedkv", "--records", "1000", "--operations", "300", "--value-len", "2500", "--mixed"];
+        let report = run(&[&arguments[..], &["--workload", mix, "--rack", &file, "--json"]].concat()).json();
+        assert_eq!((&report["wrong_answers"], &report["operations"]), (&0.into(), &300.into()), "{report}");
+        assert!(report["remark"].as_str().unwrap().contains("ranges"), "{report}");
+    }
+    let text = run(&["orderedkv", "--records", "500", "--operations", "200", "--no-index"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert!(
+        text.stdout.contains("YCSB B on 500 records of 1000 bytes in order")
+            && text.stdout.contains("every answer was right")
+    );
+    assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "its memory is freed");
+    assert_eq!(up.stop().code, Some(0));
+}
