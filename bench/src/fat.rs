@@ -7,6 +7,7 @@
 mod baselines;
 mod drift;
 mod e2e;
+mod keyed;
 mod load;
 mod store;
 mod tables;
@@ -68,7 +69,8 @@ pub fn run<R: Racks>(
         let wanted = plan.wants(&format!("fat.e2e.scale.{keys}."))
             || all
                 && (plan.wants("fat.e2e.layers.") || plan.wants("fat.e2e.nodes.") || plan.wants("fat.load."))
-            || all && (plan.wants("fat.e2e.zipf.") || plan.wants("fat.e2e.drift."));
+            || all && (plan.wants("fat.e2e.zipf.") || plan.wants("fat.e2e.drift."))
+            || keyed::is_for(plan, keys) && plan.wants(&format!("fat.keyed.{keys}."));
         if wanted {
             e2e::measure(plan, racks, keys, all, &mut sheet)?;
         }

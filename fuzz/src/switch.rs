@@ -4,6 +4,7 @@
 //! changes the tables; and that everything else is answered to one receiver or dropped.
 
 mod model;
+mod relay;
 mod soft;
 
 use crate::Run;
@@ -35,6 +36,7 @@ const BUDGETS: Budgets = Budgets {
     translation_entries: 6,
     protection_entries: 16,
     sessions: 5,
+    connections: 2,
     peers: 6,
     directory_slots: 3,
     soft_bytes: soft::ROOM,
@@ -78,6 +80,10 @@ pub fn switch_events(data: &[u8], run: &mut Run) {
             }
             6..=8 => {
                 let sent = bench.continuation(&mut input);
+                bench.link.arrival(sent, &mut input)
+            }
+            14 => {
+                let sent = relay::sent(&mut input);
                 bench.link.arrival(sent, &mut input)
             }
             15 => {
@@ -273,6 +279,7 @@ fn update(input: &mut Input<'_>) -> Update {
         6 => open((endpoint(u32::from(input.u8())), 1, domain.0)),
         7 => Update::SessionGone { qpn: input.pick(&SESSIONS).0.qpn },
         8 => Update::Range { base, len, offset: 0 },
+        13..=15 => relay::update(input),
         _ => Update::Protect {
             domain,
             base,

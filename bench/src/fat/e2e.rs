@@ -2,7 +2,7 @@
 //! to 9).
 
 use super::store::{KEY_BYTES, LookupPath, Popularity, Store};
-use super::{baselines, drift, load, union};
+use super::{baselines, drift, keyed, load, union};
 use crate::pulse::{NodeKind, Racks};
 use crate::{CpuMeter, Plan, Row, Samples, Sheet, rate_row, to_f64};
 use farmem::blink_tree::Extent;
@@ -26,10 +26,12 @@ const PATHS: [LookupPath; 4] = [LookupPath::Index, LookupPath::Root, LookupPath:
 
 /// What was measured of a path.
 #[derive(Default)]
-struct Figures {
-    latency: Samples,
+pub(super) struct Figures {
+    pub(super) latency: Samples,
     /// Look-ups a second by round, one at a time.
-    alone: Vec<f64>,
+    pub(super) alone: Vec<f64>,
+    /// Packets that a look-up sent, of all one at a time: a READ is one.
+    pub(super) reads: Vec<u64>,
     /// With [`DEPTH`] under way, of paths that can.
     many: Vec<f64>,
     round_trips: u64,
@@ -63,6 +65,10 @@ pub(super) fn measure<R: Racks>(
         let section = bench.store.section(Extent::default())?;
         let figures = bench.compare(&PATHS, &section, &draw, effort, true)?;
         sheet.add(rows_of_scale(&format!("fat.e2e.scale.{keys}"), &figures));
+    }
+    if plan.wants(&format!("fat.keyed.{keys}.")) && keyed::is_for(plan, keys) {
+        sheet.begins(&format!("keyed READs of a tree of {keys} keys"));
+        sheet.add(keyed::measure(&mut bench, keys, &draw, effort)?);
     }
     if all {
         let usual = Extent::default();
@@ -130,8 +136,8 @@ pub(super) fn over_nodes<R: Racks>(
     Ok(())
 }
 
-struct Bench {
-    store: Store,
+pub(super) struct Bench {
+    pub(super) store: Store,
     cpu: CpuMeter,
 }
 
@@ -158,7 +164,7 @@ impl Bench {
     }
 
     /// All of `paths` in turn, round by round.
-    fn compare(
+    pub(super) fn compare(
         &mut self,
         paths: &[LookupPath],
         section: &TreeSection,
@@ -171,8 +177,10 @@ impl Bench {
         for round in 0..=effort.rounds {
             for (path, figures) in paths.iter().zip(&mut all) {
                 match path {
-                    LookupPath::Index => self.store.publish_section(section)?,
-                    LookupPath::Root | LookupPath::Relayed | LookupPath::Direct => self.store.withdraw()?,
+                    LookupPath::Index | LookupPath::Keyed => self.store.publish_section(section)?,
+                    LookupPath::Root | LookupPath::Relayed | LookupPath::Direct | LookupPath::Through => {
+                        self.store.withdraw()?
+                    }
                 }
                 // The first round warms up: nodes learn programs, the heap's lease begins.
                 let mut unused = Figures::default();
@@ -199,9 +207,11 @@ impl Bench {
         let cpu = self.cpu.begin();
         while busy < slice {
             let number = numbers.next().expect("a cycle has no end");
+            let sent = self.store.client().packets().0;
             let begin = Instant::now();
             self.store.get(number, path)?;
             let took = begin.elapsed();
+            figures.reads.push(self.store.client().packets().0 - sent);
             figures.latency.record(took);
             busy += took;
             count += 1;

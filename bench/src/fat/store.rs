@@ -3,8 +3,8 @@
 use farmem::blink_tree::{Extent, IndexAgent, Stepped, publish};
 use farmem::heap::{Heap, HeapOptions};
 use farmem::{
-    BLinkTree, Client, Completed, Error, FarMemory, Layout, Next, Op, OpQueue, Policy, REGION_DATA_MAX, Rack,
-    RecordTree, Task, VirtAddr, forward_far_memory,
+    BLinkTree, Client, Completed, Error, FarMemory, Layout, Next, NodeId, Op, OpQueue, Policy,
+    REGION_DATA_MAX, Rack, RecordTree, Task, Through, VirtAddr, forward_far_memory,
 };
 use farmem_index::TreeSection;
 use farmem_index::blink::Tree;
@@ -32,6 +32,10 @@ pub enum LookupPath {
     Relayed,
     /// The same over the connection to the node, past the switch.
     Direct,
+    /// A keyed READ over a reliable connection through the switch, and READs of that connection for what is below the node that it brings and for the value.
+    Keyed,
+    /// READs of that connection from the root to the leaf, and for the value: the paper's baseline as the paper has it, on the path of keyed READs.
+    Through,
 }
 
 /// Look-ups that are drawn before they begin anew.
@@ -95,6 +99,8 @@ pub(super) struct Store {
     heap: Heap,
     tree: Rc<RecordTree>,
     keys: u64,
+    /// A connection through the switch that means the tree.
+    over: Option<Through>,
     is_published: bool,
     /// Answers that were wrong.
     pub(super) wrong: u64,
@@ -129,7 +135,7 @@ impl Store {
         let pairs = numbers.map(|n| (key(n as u64, keys), value(n as u64)));
         tree.load(&mut client, &mut heap, pairs, FILL)?;
         tree.set_policy(Policy::Offload);
-        Ok(Self { client, heap, tree: Rc::new(tree), keys, is_published: false, wrong: 0 })
+        Ok(Self { client, heap, tree: Rc::new(tree), keys, over: None, is_published: false, wrong: 0 })
     }
 
     /// What the switch is told of the tree.
@@ -208,6 +214,11 @@ impl Store {
     /// The value of record number `n`, and whether it is right.
     pub(super) fn get(&mut self, n: u64, path: LookupPath) -> Result<(), Error> {
         let key = key(n, self.keys);
+        let over = match path {
+            LookupPath::Keyed | LookupPath::Through => Some(self.over()?),
+            _ => None,
+        };
+        let by = || over.ok_or_else(|| Error::Missing { what: "connection through the switch".into() });
         let Self { client, heap, tree, .. } = self;
         let tree = Rc::get_mut(tree).expect("no look-up of a run is left");
         let found = match path {
@@ -223,9 +234,24 @@ impl Store {
                 tree.set_policy(Policy::Host);
                 tree.get(&mut Relayed { client }, heap, key)?
             }
+            LookupPath::Keyed => tree.get_through(client, heap, by()?, key)?,
+            LookupPath::Through => {
+                tree.set_policy(Policy::Host);
+                tree.get(&mut client.through(by()?), heap, key)?
+            }
         };
         self.wrong += u64::from(found.is_none_or(|found| found != value(n)));
         Ok(())
+    }
+
+    /// The connection through the switch to the first memory node, which is set up when it is first wanted.
+    fn over(&mut self) -> Result<Through, Error> {
+        if let Some(over) = self.over {
+            return Ok(over);
+        }
+        let over = self.client.open_through(NodeId(1), Some(self.tree.root()))?;
+        self.over = Some(over);
+        Ok(over)
     }
 
     /// Look-ups of `numbers` with up to `depth` under way.

@@ -5,6 +5,7 @@ mod explain;
 mod places;
 #[cfg(test)]
 mod tests;
+mod through;
 
 use crate::Error;
 use crate::allocations::Allocations;
@@ -24,6 +25,9 @@ use farmem_transport::rc;
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
 use std::collections::VecDeque;
+use through::Lane;
+
+pub use through::{Through, ThroughMemory};
 
 /// The name of an operation under way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -111,6 +115,8 @@ pub struct Client {
     /// Memory that cards registered, of whatever domain.
     cards: Vec<NodeInfo>,
     allocations: Allocations,
+    /// Connections through the switch, by what names them.
+    lanes: Vec<Option<Lane>>,
     slots: Slots,
     /// Completions that came while another one was waited for.
     ready: VecDeque<Completed>,
@@ -153,6 +159,7 @@ impl Client {
             nodes,
             cards,
             allocations: Allocations::default(),
+            lanes: Vec::new(),
             slots: Slots::default(),
             ready: VecDeque::new(),
             joining: false,

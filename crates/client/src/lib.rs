@@ -25,7 +25,7 @@ pub mod serve;
 mod slots;
 pub mod task;
 
-pub use client::{Client, Completed, Ticket, Traversal, Vma};
+pub use client::{Client, Completed, Through, ThroughMemory, Ticket, Traversal, Vma};
 pub use config::{Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
 pub use dispatch::{Dispatched, Policy, Profile, Site};
 pub use error::{Error, TraversalStop};
@@ -34,6 +34,7 @@ pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
 pub use farmem_io::{Clock, LinkProfile, ProfileError, doctor, raw};
 pub use farmem_machine::Rng;
+pub use farmem_transport::rc::Work as Verb;
 pub use farmem_traversal::Program;
 pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};

@@ -7,7 +7,7 @@ use farmem_control::api::{Call, Request, Response};
 use farmem_host::{Host, HostRequest, Out};
 use farmem_io::{ApiClient, Driver, Link, LinkProfile, Wait};
 use farmem_machine::{Duration, Port};
-use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
+use farmem_wire::{Domain, Gid, NodeId, Qpn, VirtAddr};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -26,6 +26,8 @@ pub(crate) trait Path {
     fn pop(&mut self) -> Option<Out>;
     /// The memory node that has `addr`, as far as the host role knows.
     fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId>;
+    /// True when the host role has this connection through the switch, and it did not break.
+    fn is_open(&self, qpn: Qpn) -> bool;
     /// Request ids that the host role has left.
     fn ids_left(&self) -> u32;
     /// Bytes of the longest scratch pad that a datagram carries.
@@ -87,6 +89,10 @@ impl Path for InProcess {
 
     fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
         self.world.borrow().host(self.host).node_of(domain, addr)
+    }
+
+    fn is_open(&self, qpn: Qpn) -> bool {
+        self.world.borrow().host(self.host).is_open(qpn)
     }
 
     fn ids_left(&self) -> u32 {
@@ -166,6 +172,10 @@ impl<L: Link> Path for OverLink<L> {
 
     fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
         self.driver.machine().node_of(domain, addr)
+    }
+
+    fn is_open(&self, qpn: Qpn) -> bool {
+        self.driver.machine().is_open(qpn)
     }
 
     fn ids_left(&self) -> u32 {

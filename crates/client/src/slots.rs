@@ -1,6 +1,7 @@
 //! What a client remembers of each operation under way, found by ticket in constant time.
 
 use farmem_host::Op;
+use farmem_transport::rc::Work;
 use farmem_wire::VirtAddr;
 use slab::Slab;
 
@@ -8,6 +9,8 @@ use slab::Slab;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Touch {
     Read,
+    /// A READ whose address is a key.
+    Keyed,
     Write,
     Atomic,
     Traverse,
@@ -27,6 +30,15 @@ impl Meta {
             Op::Read { addr, buf } | Op::RegionRead { addr, buf } => (*addr, buf.len(), Touch::Read),
             Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => (*addr, buf.len(), Touch::Write),
             Op::CompareSwap { addr, .. } | Op::FetchAdd { addr, .. } => (*addr, 8, Touch::Atomic),
+            Op::Through { work, .. } => {
+                let touch = match work {
+                    Work::Read { .. } => Touch::Read,
+                    Work::KeyedRead { .. } => Touch::Keyed,
+                    Work::Write { .. } => Touch::Write,
+                    Work::CmpSwap { .. } | Work::FetchAdd { .. } => Touch::Atomic,
+                };
+                return Self { addr: work.addr(), len: work.span(), touch };
+            }
             Op::Traverse { program, cur_ptr, .. } => (*cur_ptr, program.window_len(), Touch::Traverse),
         };
         Self { addr, len: len as u64, touch }

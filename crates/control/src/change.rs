@@ -13,7 +13,7 @@ use crate::record::{
     Cache, Change, HostRow, LoggedUpdate, NodeRow, Refusal, Remap, Role, Span, SwitchRow, VmaRow, What, Why,
 };
 use crate::state::{Effect, LogError, State};
-use crate::tables::{queue_pair_gone, session_gone};
+use crate::tables::{connection_gone, session_gone};
 use crate::updates::{Entry, Queue, Reach};
 use alloc::vec::Vec;
 use farmem_machine::Port;
@@ -127,7 +127,7 @@ impl State {
             What::LeaveNode { node, .. } => {
                 let port = Port::node(*node);
                 self.reset(Role::Node(*node), Why::Left { port: port.0 }, |_| false, effects);
-                self.connections.retain(|_, row| row.node != *node);
+                self.end_connections_to(*node, effects);
                 self.nodes.remove(node).ok_or(LogError("an unknown node leaves"))?;
                 effects.push(Effect::Peer(PeerChange { port, gid: None }));
             }
@@ -193,7 +193,7 @@ impl State {
         self.lose_memory_of(*node);
         self.reset(role, Why::Joined { role }, What::is_protection, effects);
         // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.6).
-        self.connections.retain(|_, row| row.node != *node);
+        self.end_connections_to(*node, effects);
         if self.nodes.contains_key(node) {
             self.forget(Port::node(*node), effects);
         }
@@ -262,6 +262,17 @@ impl State {
         }
     }
 
+    /// The connections to a node that is no more, or begins anew: it has none of them, and the switch is told.
+    fn end_connections_to(&mut self, node: u16, effects: &mut Vec<Effect>) {
+        let ended = self.connections.values().filter(|row| row.node == node).flat_map(connection_gone);
+        let ended: Vec<Update> =
+            ended.filter(|(role, _)| *role == Role::Switch).map(|(_, update)| update).collect();
+        self.connections.retain(|_, row| row.node != node);
+        for update in ended {
+            self.enqueue(Role::Switch, None, LoggedUpdate(update), None, effects);
+        }
+    }
+
     /// Ends all that belongs to the host's present incarnation.
     fn cut_off(&mut self, host: u16, effects: &mut Vec<Effect>) {
         self.close_objects(host);
@@ -281,8 +292,7 @@ impl State {
             self.enqueue(Role::Switch, None, LoggedUpdate(update), None, effects);
         }
         let ended = self.connections.values().filter(|row| row.host == host);
-        let ended: Vec<(Role, Update)> =
-            ended.map(|row| (Role::Node(row.node), queue_pair_gone(row))).collect();
+        let ended: Vec<(Role, Update)> = ended.flat_map(connection_gone).collect();
         self.connections.retain(|_, row| row.host != host);
         for (role, update) in ended {
             self.enqueue(role, None, LoggedUpdate(update), None, effects);

@@ -265,6 +265,12 @@ impl State {
             must(its, "each connection has its own queue pair at the host")?;
             let its = qpns.insert((Port::node(row.node), row.peer_qpn));
             must(its, "each connection has its own queue pair at the node")?;
+            for virtual_qpn in row.through.iter().flat_map(|through| [through.to_node, through.to_host]) {
+                must(
+                    qpns.insert((Port::SWITCH, virtual_qpn)),
+                    "each connection has its own queue pairs at the switch",
+                )?;
+            }
             must(self.has_joined(row.host) && self.node_joined(row.node), "a connection's ends exist")?;
             must(self.domains.contains_key(&row.domain), "a connection's domain exists")?;
         }

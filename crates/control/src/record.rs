@@ -413,6 +413,28 @@ pub(crate) struct ConnectionRow {
     pub(crate) first_psn: u32,
     pub(crate) rkey: u32,
     pub(crate) pmtu: u16,
+    /// Of one that goes through the switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) through: Option<ThroughRow>,
+}
+
+/// How a connection goes through the switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ThroughRow {
+    /// The switch's queue pair that the host sends to.
+    pub(crate) to_node: u32,
+    /// The switch's queue pair that the node sends to.
+    pub(crate) to_host: u32,
+    /// The root of the tree that keyed READs mean; 0 for none.
+    pub(crate) root: u64,
+}
+
+impl ConnectionRow {
+    /// All queue pair numbers that it takes.
+    pub(crate) fn qpns(&self) -> impl Iterator<Item = u32> + use<> {
+        let virtual_ones = self.through.into_iter().flat_map(|through| [through.to_node, through.to_host]);
+        [self.qpn, self.peer_qpn].into_iter().chain(virtual_ones)
+    }
 }
 
 impl ConnectionRow {

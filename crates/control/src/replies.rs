@@ -3,8 +3,8 @@
 use crate::Control;
 use crate::allocate::PAGE;
 use crate::api::{
-    ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, NodeInfo, NodeJoined, ProcessInfo,
-    RackOverview, Response, Returned, SessionInfo, SwitchJoined,
+    ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, NodeInfo, NodeJoined, Place,
+    ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
 };
 use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
@@ -57,11 +57,12 @@ impl Control {
                 Some(node) => ConnectionInfo {
                     node: self.node_info(row.node, node),
                     qpn: row.qpn,
-                    peer_qpn: row.peer_qpn,
+                    peer_qpn: row.through.map_or(row.peer_qpn, |through| through.to_node),
                     first_psn: row.first_psn,
                     rkey: row.rkey,
                     pmtu: row.pmtu,
                     limits: if node.card.is_some() { CARD_LIMITS } else { LIMITS },
+                    through: row.through.map(|_| self.switch_place()),
                 }
                 .into(),
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
@@ -95,6 +96,12 @@ impl Control {
     pub(crate) fn session(&self, row: &SessionRow) -> SessionInfo {
         let gid = self.state.switch.as_ref().map_or([0; 16], |row| row.gid);
         SessionInfo { switch: endpoint(Port::SWITCH, gid, row.key), domain: row.domain }
+    }
+
+    /// Where the switch is.
+    fn switch_place(&self) -> Place {
+        let gid = self.state.switch.as_ref().map_or([0; 16], |row| row.gid);
+        Place { port: Port::SWITCH.0, gid: gid_text(gid) }
     }
 
     pub(crate) fn overview(&self) -> RackOverview {

@@ -10,13 +10,14 @@ use crate::errors::{LISTED, bad, bound, error, not_found};
 use crate::grants;
 use crate::members::name_allowed;
 use crate::own_numbers::own_psn;
-use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, VmaRow, What};
+use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, ThroughRow, VmaRow, What};
 use crate::soft::Want;
 use crate::syscalls::Call;
 use crate::updates::Reach;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use farmem_index::NODE_ALIGN;
 use farmem_wire::{Psn, Qpn};
 
 /// What to do about a request.
@@ -132,7 +133,7 @@ impl Control {
     }
 
     fn connect(&mut self, call: &Connect) -> Decided<Connect> {
-        let &Connect { host, node, domain, qpn, first_psn } = call;
+        let &Connect { host, node, domain, qpn, first_psn, through, root } = call;
         self.host_present(host)?;
         self.domain_known(domain)?;
         self.node_answers(node)?;
@@ -142,10 +143,18 @@ impl Control {
         }
         qpn.map_or(Ok(()), |qpn| self.own_qpn(host, qpn))?;
         first_psn.map_or(Ok(()), own_psn)?;
-        let qpn = qpn.unwrap_or_else(|| self.draw_qpn(0));
-        let (peer_qpn, rkey) = match self.card_takes(node, domain)? {
+        let through = self.through_switch(through, root)?;
+        let card = self.card_takes(node, domain)?;
+        if through.is_some() && card.is_some() {
+            let remedy =
+                "leave `through` out: a card's queue pair is set up for the host, and knows no switch";
+            return Err(bad(format!("node {node} is memory that a card registered"), remedy));
+        }
+        let [drawn, drawn_peer, to_node, to_host] = self.draw_qpns();
+        let qpn = qpn.unwrap_or(drawn);
+        let (peer_qpn, rkey) = match card {
             Some(given) => given,
-            None => (self.draw_qpn(qpn), self.draw_secret()),
+            None => (drawn_peer, self.draw_secret()),
         };
         let row = ConnectionRow {
             host,
@@ -156,8 +165,33 @@ impl Control {
             first_psn: first_psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()).get()),
             rkey,
             pmtu: self.config.pmtu as u16,
+            through: through.map(|root| ThroughRow { to_node, to_host, root }),
         };
         Ok(Decision::Begin(What::Connect(row)))
+    }
+
+    /// Of a connection through the switch: the root of its tree, 0 for none (PROTOCOL 15.14).
+    fn through_switch(&self, through: bool, root: Option<u64>) -> Result<Option<u64>, ApiError> {
+        match root {
+            Some(_) if !through => {
+                let remedy = "give `through` true, or no root: without a switch on the way no READ has a key";
+                return Err(bad("a root for a connection that does not go through the switch", remedy));
+            }
+            Some(root) if root == 0 || !root.is_multiple_of(NODE_ALIGN) => {
+                let remedy = "give the address of the tree's root, or no root";
+                return Err(bad(
+                    format!("{root:#x} is no root: not a multiple of {NODE_ALIGN}, or 0"),
+                    remedy,
+                ));
+            }
+            _ if !through => return Ok(None),
+            _ => {}
+        }
+        if self.state.switch.is_none() {
+            return Err(self.state.unavailable(Role::Switch, "has not joined"));
+        }
+        self.switch_answers()?;
+        Ok(Some(root.unwrap_or(0)))
     }
 
     fn disconnect(&self, host: u16, qpn: u32) -> Decided<Disconnect> {
@@ -370,6 +404,19 @@ impl Control {
             }
         }
         unreachable!("the bounds leave most queue pair numbers free")
+    }
+
+    /// Four that are free, and differ.
+    fn draw_qpns(&mut self) -> [u32; 4] {
+        let mut drawn = [0; 4];
+        for place in 0..drawn.len() {
+            let mut qpn = self.draw_qpn(0);
+            while drawn[..place].contains(&qpn) {
+                qpn = self.draw_qpn(qpn);
+            }
+            drawn[place] = qpn;
+        }
+        drawn
     }
 
     /// An rkey, not zero: that means a keyed READ.

@@ -228,7 +228,7 @@ impl State {
 
     /// True when some endpoint or connection has this queue pair number.
     pub(crate) fn uses_qpn(&self, qpn: u32) -> bool {
-        let connection = |row: &ConnectionRow| row.qpn == qpn || row.peer_qpn == qpn;
+        let connection = |row: &ConnectionRow| row.qpns().any(|its| its == qpn);
         self.home.is_some_and(|key| key.qpn == qpn)
             || self.switch.as_ref().is_some_and(|row| row.home.qpn == qpn)
             || self.nodes.values().any(|row| row.home.qpn == qpn)

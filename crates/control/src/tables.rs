@@ -4,15 +4,15 @@ use crate::api::PermName;
 use crate::grants;
 use crate::pieces;
 use crate::record::{
-    Cache, ConnectionRow, HostRow, Key, LoggedUpdate, Migration, NodeRow, Role, SessionRow, Span, VmaRow,
-    What, node_id, perm,
+    Cache, ConnectionRow, HostRow, Key, LoggedUpdate, Migration, NodeRow, Role, SessionRow, Span, ThroughRow,
+    VmaRow, What, node_id, perm,
 };
 use crate::state::State;
 use crate::syscalls::Edit;
 use crate::updates::Entry;
 use alloc::vec::Vec;
 use farmem_machine::Port;
-use farmem_wire::message::{Seq, Update};
+use farmem_wire::message::{Relayed, Seq, Update};
 use farmem_wire::{Domain, Gid, HostId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 
 /// An update and what takes it back; `None`: it must not be refused.
@@ -33,7 +33,10 @@ impl State {
             What::JoinHost { .. } | What::LeaveHost { .. } => core::iter::once(Role::Switch)
                 .chain(self.nodes.keys().map(|&node| Role::Node(node)))
                 .collect(),
-            What::Connect(row) | What::Disconnect(row) => Vec::from([Role::Node(row.node)]),
+            What::Connect(row) | What::Disconnect(row) => {
+                let switch = row.through.map(|_| Role::Switch);
+                [Role::Node(row.node)].into_iter().chain(switch).collect()
+            }
             What::Allocate { node, .. } => Vec::from([Role::Node(*node), Role::Switch]),
             What::Remap(remap) => {
                 let nodes = remap.edits.iter().flat_map(|edit| self.nodes_of_edit(edit));
@@ -77,7 +80,15 @@ impl State {
             ]),
             What::LeaveHost { host } => Vec::from([(Update::PeerGone { port: Port::host(*host).0 }, None)]),
             What::OpenSession(row) => Vec::from([step(session(row), [session_gone(row)])]),
+            What::Connect(row) if role == Role::Switch => row
+                .through
+                .iter()
+                .map(|through| step(relayed(row, through), [relayed_gone(through)]))
+                .collect(),
             What::Connect(row) => Vec::from([step(queue_pair(row), [queue_pair_gone(row)])]),
+            What::Disconnect(row) if role == Role::Switch => {
+                row.through.iter().map(|through| (relayed_gone(through), None)).collect()
+            }
             What::Disconnect(row) => Vec::from([(queue_pair_gone(row), None)]),
             What::Allocate { base, size, domain, .. } => allocate(*base, *size, *domain, role),
             What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| self.free(*base, vma)),
@@ -155,6 +166,8 @@ impl State {
         let caching = self.hosts.iter().filter(|(_, row)| matches!(row.cache, Cache::Live { .. }));
         updates.extend(caching.map(|(&host, row)| live(host, row.generation)));
         updates.extend(self.sessions.values().map(session));
+        let relayed = |row: &ConnectionRow| row.through.map(|through| relayed(row, &through));
+        updates.extend(self.connections.values().filter_map(relayed));
         updates
     }
 
@@ -279,17 +292,51 @@ pub(crate) fn session_gone(row: &SessionRow) -> Update {
 }
 
 fn queue_pair(row: &ConnectionRow) -> Update {
+    // Of a connection through the switch the switch is the peer of both ends (PROTOCOL 15.14).
+    let (peer_qpn, peer) = match row.through {
+        Some(through) => (through.to_host, Port::SWITCH),
+        None => (row.qpn, Port::host(row.host)),
+    };
     Update::QueuePair {
         qpn: Qpn::new(row.peer_qpn),
-        peer_qpn: Qpn::new(row.qpn),
-        peer_port: Port::host(row.host).0,
+        peer_qpn: Qpn::new(peer_qpn),
+        peer_port: peer.0,
         expected_psn: Psn::new(row.first_psn),
         rkey: Rkey(row.rkey),
         domain: Domain(row.domain),
-        pmtu: Pmtu::from_bytes(usize::from(row.pmtu)).unwrap_or(Pmtu::B1024),
+        pmtu: pmtu(row),
     }
 }
 
-pub(crate) fn queue_pair_gone(row: &ConnectionRow) -> Update {
+fn pmtu(row: &ConnectionRow) -> Pmtu {
+    Pmtu::from_bytes(usize::from(row.pmtu)).unwrap_or(Pmtu::B1024)
+}
+
+fn relayed(row: &ConnectionRow, through: &ThroughRow) -> Update {
+    Update::Connection(Relayed {
+        to_node: Qpn::new(through.to_node),
+        to_host: Qpn::new(through.to_host),
+        host: HostId(row.host),
+        host_qpn: Qpn::new(row.qpn),
+        node: node_id(row.node),
+        node_qpn: Qpn::new(row.peer_qpn),
+        rkey: Rkey(row.rkey),
+        domain: Domain(row.domain),
+        pmtu: pmtu(row),
+        root: VirtAddr(through.root),
+    })
+}
+
+fn relayed_gone(through: &ThroughRow) -> Update {
+    Update::ConnectionGone { to_node: Qpn::new(through.to_node) }
+}
+
+/// What node and switch are told when a connection ends.
+pub(crate) fn connection_gone(row: &ConnectionRow) -> impl Iterator<Item = (Role, Update)> + use<> {
+    let switch = row.through.map(|through| (Role::Switch, relayed_gone(&through)));
+    [(Role::Node(row.node), queue_pair_gone(row))].into_iter().chain(switch)
+}
+
+fn queue_pair_gone(row: &ConnectionRow) -> Update {
     Update::QueuePairGone { qpn: Qpn::new(row.peer_qpn) }
 }

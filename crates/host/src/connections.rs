@@ -312,6 +312,10 @@ impl Connections {
         line.queued.push_back(QueuedOp { id, work: refused, trail });
     }
 
+    pub(crate) fn has(&self, qpn: Qpn) -> bool {
+        self.by_qpn.contains_key(&qpn)
+    }
+
     pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Sink) {
         let found = self.by_qpn.get(&packet.bth.dest_qp).copied();
         let Some((place, requester)) = found.zip(found.and_then(|at| self.lines[at].requester.as_mut()))

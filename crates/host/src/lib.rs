@@ -18,12 +18,14 @@ pub mod caching;
 mod connections;
 mod following;
 mod lines;
+mod op;
 pub mod paged;
 mod requests;
 mod routes;
 mod split_ops;
 #[cfg(test)]
 mod tests;
+mod through;
 mod walk;
 mod wants;
 mod writes;
@@ -32,13 +34,14 @@ use alloc::vec::Vec;
 use connections::Connections;
 use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Port};
 use farmem_transport::{rc, ud};
-use farmem_traversal::Program;
-use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Status, VirtAddr, WireError};
+use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Qpn, Status, VirtAddr, WireError};
 use requests::Requests;
+use through::Through;
 
 pub use batches::BATCHES_OPEN_MAX;
 pub use following::MOVES_MAX;
 pub use lines::QUEUED_MAX;
+pub use op::Op;
 pub use requests::{ASTRAY_MAX, REGION_DATA_MAX, TRAVERSALS_CONTINUED_MAX};
 pub use routes::ROUTES_MAX;
 pub use wants::{Located, Piece, Reply, Want, Wish};
@@ -120,6 +123,18 @@ pub enum HostRequest {
     /// Requests of its domain to its addresses use this connection. Replaces those before to its node or to one of these addresses,
     /// whose requests are flushed. Also the answer to [`Wish::Connect`].
     Connect(Connection),
+    /// A connection through the switch, for operations that name it ([`Op::Through`]). In the place of one with its queue pair, whose operations are flushed.
+    Open {
+        /// The domain of everything sent over it.
+        domain: Domain,
+        /// The queue pair; its peer is the switch's. Values that [`rc::RequesterConfig`] rules out are the driver's broken invariant and panic.
+        rc: rc::RequesterConfig,
+    },
+    /// A connection through the switch is given up; what is under way on it ends as flushed.
+    Close {
+        /// The host's queue pair.
+        qpn: Qpn,
+    },
     /// A node has these addresses. The first operation of the domain that needs a connection to it has it set up.
     Node {
         /// The domain.
@@ -164,66 +179,6 @@ pub enum HostRequest {
         domain: Domain,
         /// What.
         op: Op,
-    },
-}
-
-/// One operation on far memory.
-#[derive(Clone, Debug)]
-pub enum Op {
-    /// Reads `buf.len()` bytes at `addr` over the connection to its node.
-    Read {
-        /// First byte.
-        addr: VirtAddr,
-        /// Where the bytes go.
-        buf: Vec<u8>,
-    },
-    /// Writes `buf` at `addr` over the connection to its node.
-    Write {
-        /// First byte.
-        addr: VirtAddr,
-        /// The bytes.
-        buf: Vec<u8>,
-    },
-    /// Compares and swaps a word.
-    CompareSwap {
-        /// The word; a multiple of 8.
-        addr: VirtAddr,
-        /// What must be there.
-        compare: u64,
-        /// What replaces it.
-        swap: u64,
-    },
-    /// Adds to a word, wrapping.
-    FetchAdd {
-        /// The word; a multiple of 8.
-        addr: VirtAddr,
-        /// What is added.
-        add: u64,
-    },
-    /// Reads `buf.len()` bytes at `addr` through the switch, for diagnosis; at most [`REGION_DATA_MAX`] bytes.
-    RegionRead {
-        /// First byte.
-        addr: VirtAddr,
-        /// Where the bytes go.
-        buf: Vec<u8>,
-    },
-    /// Writes `buf` at `addr` through the switch, for diagnosis; at most [`REGION_DATA_MAX`] bytes.
-    RegionWrite {
-        /// First byte.
-        addr: VirtAddr,
-        /// The bytes.
-        buf: Vec<u8>,
-    },
-    /// Runs a traversal at the memory nodes.
-    Traverse {
-        /// The program.
-        program: Program,
-        /// The first pointer.
-        cur_ptr: VirtAddr,
-        /// The scratch pad; as long as the program's.
-        scratch: Vec<u8>,
-        /// Iterations after which it stops, in all.
-        limit: u32,
     },
 }
 
@@ -396,6 +351,7 @@ impl From<rc::Note> for Note {
 pub struct Host {
     config: Config,
     connections: Connections,
+    through: Through,
     requests: Requests,
 }
 
@@ -411,6 +367,7 @@ impl Host {
         Self {
             config,
             connections: Connections::new(config.connections_max),
+            through: Through::new(config.connections_max),
             requests: Requests::new(&config),
         }
     }
@@ -424,7 +381,13 @@ impl Host {
     /// Operations submitted and not ended.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.connections.outstanding() + self.requests.outstanding()
+        self.connections.outstanding() + self.through.outstanding() + self.requests.outstanding()
+    }
+
+    /// True when this connection through the switch is open and has not broken.
+    #[must_use]
+    pub fn is_open(&self, qpn: Qpn) -> bool {
+        self.through.is_up(qpn)
     }
 
     /// True when the connection of `domain` to `node` is down: the next operation has it set up.
@@ -453,6 +416,7 @@ impl Host {
 
     fn joined(&mut self, generation: u16, home: ud::Endpoint, out: &mut Sink) {
         self.connections.end_all(out);
+        self.through.end_all(out);
         self.requests.end_all(out);
         self.config = Config { generation, home, ..self.config };
         self.requests = Requests::new(&self.config);
@@ -464,6 +428,9 @@ impl Host {
             Op::Write { addr, buf } => rc::Work::Write { addr, buf },
             Op::CompareSwap { addr, compare, swap } => rc::Work::CmpSwap { addr, compare, swap },
             Op::FetchAdd { addr, add } => rc::Work::FetchAdd { addr, add },
+            Op::Through { over, work } => {
+                return self.through.post(now, ticket, domain, over, work, out);
+            }
             Op::Traverse { cur_ptr, .. } if self.config.pairs_max > 1 => {
                 let node = self.connections.node_of(domain, cur_ptr);
                 return self.requests.submit(now, ticket, domain, op, node, out);
@@ -489,12 +456,20 @@ impl Host {
                     out.note(Note::NotForUs);
                 }
             }
-            _ => self.connections.packet(now, port, &packet, out),
+            _ if self.connections.has(packet.bth.dest_qp) => self.connections.packet(now, port, &packet, out),
+            _ => self.through.packet(now, port, &packet, out),
         }
     }
 
+    fn open(&mut self, domain: Domain, config: &rc::RequesterConfig, out: &mut Sink) {
+        if config.qpn == self.config.home.qpn || self.connections.has(config.qpn) {
+            return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
+        }
+        self.through.open(domain, config, out);
+    }
+
     fn connect(&mut self, now: Instant, connection: &Connection, out: &mut Sink) {
-        if connection.rc.qpn == self.config.home.qpn {
+        if connection.rc.qpn == self.config.home.qpn || self.through.has(connection.rc.qpn) {
             return self.connections.not_taken(connection, SetupFault::QueuePairTaken, out);
         }
         self.connections.add(now, connection, out);
@@ -517,6 +492,7 @@ impl Machine for Host {
             Event::Frame { port, bytes } => self.frame(now, port, bytes, out),
             Event::Wake => {
                 self.connections.wake(now, out);
+                self.through.wake(now, out);
                 self.requests.wake(now, out);
             }
             Event::Local(HostRequest::Session { domain, switch }) => {
@@ -527,6 +503,8 @@ impl Machine for Host {
             }
             Event::Local(HostRequest::Joined { generation, home }) => self.joined(generation, home, out),
             Event::Local(HostRequest::Connect(connection)) => self.connect(now, &connection, out),
+            Event::Local(HostRequest::Open { domain, rc }) => self.open(domain, &rc, out),
+            Event::Local(HostRequest::Close { qpn }) => self.through.close(qpn, out),
             Event::Local(HostRequest::Node { domain, node, base, len }) => {
                 self.connections.know(domain, node, base, len, out);
             }
@@ -541,14 +519,13 @@ impl Machine for Host {
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        match (self.connections.next_wake(), self.requests.next_wake()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let wakes = [self.connections.next_wake(), self.through.next_wake(), self.requests.next_wake()];
+        wakes.into_iter().flatten().min()
     }
 
     fn check(&self) {
         self.connections.check();
+        self.through.check();
         self.requests.check();
     }
 }

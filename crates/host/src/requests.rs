@@ -133,7 +133,11 @@ impl Requests {
                 walk.begin(self.traverse_room());
                 Kind::Traverse(walk, None)
             }
-            Op::Read { .. } | Op::Write { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => {
+            Op::Read { .. }
+            | Op::Write { .. }
+            | Op::CompareSwap { .. }
+            | Op::FetchAdd { .. }
+            | Op::Through { .. } => {
                 unreachable!("one-sided verbs go over connections")
             }
         };

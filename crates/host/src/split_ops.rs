@@ -49,7 +49,9 @@ impl SplitOps {
         let (write, first, buf) = match work {
             Work::Read { addr, buf } => (false, addr, buf),
             Work::Write { addr, buf } => (true, addr, buf),
-            Work::CmpSwap { .. } | Work::FetchAdd { .. } => unreachable!("an atomic has one place"),
+            Work::KeyedRead { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => {
+                unreachable!("it has one place")
+            }
         };
         let (name, before) = match self.segments.remove(&id) {
             Some((name, segment)) => (name, segment.skip),

@@ -37,6 +37,9 @@ pub const PROGRAMS_MAX: usize = 64;
 /// Trees that a switch has tables of at most.
 pub const TREES_MAX: usize = 1024;
 
+/// A node's address is a multiple of this: so a level fits beside it.
+pub const NODE_ALIGN: u64 = 256;
+
 const VERSION: u64 = 1;
 
 /// What is published of a tree.
@@ -193,7 +196,11 @@ fn count(what: &'static str, have: u64, most: usize) -> Result<usize, SectionErr
 }
 
 fn address(word: u64) -> Result<VirtAddr, SectionError> {
-    if word == 0 || word & 0xff != 0 { Err(SectionError::Address(word)) } else { Ok(VirtAddr(word)) }
+    if word == 0 || !word.is_multiple_of(NODE_ALIGN) {
+        Err(SectionError::Address(word))
+    } else {
+        Ok(VirtAddr(word))
+    }
 }
 
 fn child(word: u64) -> Result<Child, SectionError> {
@@ -321,6 +328,37 @@ impl IndexTables {
     #[must_use]
     pub fn start(&self, domain: Domain, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<Descent> {
         self.tree(domain, at, program).map(|tree| self.descend(tree, pad))
+    }
+
+    /// The deepest node that is known on the way to `key` from `from` on, of those that may be taken: none when no such node is known. From a root of a tree
+    /// that the domain published it goes by ranges and sets, from any other node by sets (PROTOCOL 15.5, 15.13).
+    #[must_use]
+    pub fn lead(
+        &self,
+        domain: Domain,
+        from: VirtAddr,
+        key: u64,
+        mut may_take: impl FnMut(VirtAddr) -> bool,
+    ) -> Option<Descent> {
+        let mut found = None;
+        let mut come_by = |tree: TreeId, child: Child, taken: &Taken| {
+            if may_take(child.addr) {
+                found = Some(Descent { at: child.addr, tree, taken: *taken });
+            }
+        };
+        if let Some(&id) = self.found.get(&(domain, from)) {
+            let tree = &self.trees[id.0 as usize];
+            tree.walk(tree.top(key), key, |child, taken| come_by(id, child, taken));
+            return found;
+        }
+        for &id in self.found.range((domain, VirtAddr(0))..=(domain, VirtAddr(u64::MAX))).map(|(_, id)| id) {
+            let tree = &self.trees[id.0 as usize];
+            if let Some(branch) = tree.branch_of(from, key) {
+                tree.walk(branch, key, |child, taken| come_by(id, child, taken));
+                break;
+            }
+        }
+        found
     }
 
     /// Counts a descent that began. The tables are those that the descent went by.

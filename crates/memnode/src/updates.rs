@@ -106,6 +106,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             | Update::Live { .. }
             | Update::Fence { .. }
             | Update::Drain { .. }
+            | Update::Connection(_)
+            | Update::ConnectionGone { .. }
             | Update::Translate { .. }
             | Update::Untranslate { .. }
             | Update::Session { .. }

@@ -72,7 +72,7 @@ pub const REACHED: &[&str] = &[
     "rc.TimedOut",
     "rc.WentBack",
     "switch.Continued",
-    "switch.Dropped(Connected)",
+    "switch.Dropped(NoConnection)",
     "switch.Dropped(Frame)",
     "switch.Dropped(Message)",
     "switch.Dropped(Sequence)",
@@ -138,6 +138,13 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("switch.Resized", "needs a control plane beside hosts that cache: tests of sim"),
     ("switch.Soft", "no image is loaded in these worlds: tests of switch, and of images in sim"),
     ("switch.Indexed", "likewise: tests of switch, and of blink_tree in farmem"),
+    (
+        "switch.Relayed",
+        "no connection of these worlds goes through the switch: tests of switch, and of keyed in sim",
+    ),
+    ("switch.Keyed", "likewise"),
+    ("switch.Dropped(NotItsEnd)", "likewise"),
+    ("rc.DuplicateElsewhere", "needs a keyed READ: tests of transport, and of keyed in sim"),
     ("switch.PageRefused", "all hosts of these worlds may have all pages: tests of switch"),
 ];
 
@@ -233,6 +240,9 @@ mod tests {
             Switch::SoftFlipped,
             Switch::SoftShown,
             Switch::SoftCounted,
+            Switch::Relayed,
+            Switch::Keyed { node, indexed: true },
+            Switch::KeyedRefused(farmem_switch::keyed::Refused::NoRoot),
         ];
         for note in all {
             let name = match note {
@@ -255,6 +265,9 @@ mod tests {
                 Switch::SoftRefused(_) => "SoftRefused",
                 Switch::SoftShown => "SoftShown",
                 Switch::SoftCounted => "SoftCounted",
+                Switch::Relayed => "Relayed",
+                Switch::Keyed { .. } => "Keyed",
+                Switch::KeyedRefused(_) => "KeyedRefused",
                 Switch::Dropped(_) => "Dropped",
             };
             assert!(is_listed(&format!("switch.{name}")), "{name}");
@@ -281,7 +294,9 @@ mod tests {
             assert!(is_listed(&format!("host.{name}")), "{name}");
         }
         use rc::Note as Rc;
-        for note in [Rc::TimedOut, Rc::WentBack, Rc::ImpliedNak, Rc::RnrWait, Rc::NakSequence] {
+        for note in
+            [Rc::DuplicateElsewhere, Rc::TimedOut, Rc::WentBack, Rc::ImpliedNak, Rc::RnrWait, Rc::NakSequence]
+        {
             let name = match note {
                 Rc::Dropped(_) => "Dropped",
                 Rc::TimedOut => "TimedOut",
@@ -294,6 +309,7 @@ mod tests {
                 Rc::InvalidRequest => "InvalidRequest",
                 Rc::DuplicateWrite => "DuplicateWrite",
                 Rc::DuplicateRead => "DuplicateRead",
+                Rc::DuplicateElsewhere => "DuplicateElsewhere",
                 Rc::DuplicateAtomic => "DuplicateAtomic",
                 Rc::DuplicateForgotten => "DuplicateForgotten",
                 Rc::NotReady => "NotReady",

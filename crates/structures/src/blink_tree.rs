@@ -26,6 +26,7 @@ use std::ops::{Bound, RangeBounds};
 
 mod agent;
 mod cursor;
+mod keyed;
 mod load;
 mod part;
 mod programs;

@@ -7,7 +7,7 @@
 use crate::blink_tree::{Extent, record_program};
 use crate::heap::{Decoded, Fresh, Heap, Record, decode, write_all};
 use crate::{BLinkTree, Layout};
-use farmem_client::{Completed, Error, FarMemory, NodeId, Op, Policy, Site};
+use farmem_client::{Client, Completed, Error, FarMemory, NodeId, Op, Policy, Site, Through};
 use farmem_index::TreeSection;
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -198,6 +198,38 @@ impl RecordTree {
             (VALUE, value) => Ok(value),
             _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
         }
+    }
+
+    /// The value of `key`, by a keyed READ over a connection through the switch that was opened with this tree's root, by READs from the node that it brings on, and a
+    /// READ of the record ([`BLinkTree::get_through`]).
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer or a pointer is broken.
+    pub fn get_through(
+        &self,
+        client: &mut Client,
+        heap: &mut Heap,
+        over: Through,
+        key: u64,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        heap.pin(client)?;
+        let word = self.tree.get_through(client, over, key);
+        let value = word.and_then(|word| {
+            heap.still(client)?;
+            let Some(record) = word.map(Record::unpacked).transpose()? else { return Ok(None) };
+            match heap.read(&mut client.through(over), record)? {
+                (VALUE, value) => Ok(Some(value)),
+                _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
+            }
+        });
+        heap.unpin();
+        value
+    }
+
+    /// Where its root is: what [`Client::open_through`] takes for keyed READs of this tree.
+    #[must_use]
+    pub const fn root(&self) -> VirtAddr {
+        self.tree.tree().root
     }
 
     /// The traversal that looks `key` up and brings its value; `scratch` is any buffer, its content is replaced. Its caller holds a [`Heap::pin`] from before it

@@ -13,6 +13,8 @@ pub struct Budgets {
     pub protection_entries: usize,
     /// Sessions, one per host and domain.
     pub sessions: usize,
+    /// Connections through the switch.
+    pub connections: usize,
     /// Peers: nodes and hosts. The control plane is known from the start and not counted.
     pub peers: usize,
     /// Slots of the directory, one for each region of which hosts cache pages.
@@ -23,13 +25,14 @@ pub struct Budgets {
 
 impl Default for Budgets {
     /// What one switch ASIC holds (the directory: MIND 7.2): about 45,000 match-action rules for translation and protection together (MIND 7.2), a
-    /// tenth of them for translation, because vmas by far outnumber nodes and outliers. Sessions and peers are exact
+    /// tenth of them for translation, because vmas by far outnumber nodes and outliers. Sessions, connections and peers are exact
     /// matches in SRAM, of which an ASIC has more.
     fn default() -> Self {
         Self {
             translation_entries: 4_096,
             protection_entries: 40_960,
             sessions: 16_384,
+            connections: 16_384,
             peers: 8_192,
             directory_slots: SLOTS_DEFAULT,
             soft_bytes: SOFT_IMAGE_MAX,
@@ -55,6 +58,8 @@ pub struct Occupancy {
     pub protection: Usage,
     /// Sessions.
     pub sessions: Usage,
+    /// Connections through the switch.
+    pub connections: Usage,
     /// Peers.
     pub peers: Usage,
     /// The image that stands, and how much of the next one is there.

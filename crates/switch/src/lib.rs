@@ -5,9 +5,10 @@
 //! node comes back and is routed on (PULSE 5). Its tables are changed by the control plane and by nobody else; so is its soft state
 //! ([`Soft`]), which comes as one image and changes at once.
 //!
-//! It keeps no state per request, executes nothing, and forwards no RC packets: those go directly between host and node.
+//! It keeps no state per request and executes nothing. Packets of reliable connections go directly between host and node, but for those of connections that
+//! were set up through the switch; a READ of these can have a key in the place of its address ([`keyed`], Fat-B+Tree III-D).
 //!
-//! Rules: docs/protocol/06-the-switch.md.
+//! Rules: docs/protocol/06-the-switch.md, docs/protocol/14-through-the-switch.md.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -15,12 +16,15 @@ extern crate alloc;
 
 mod answer;
 mod budgets;
+mod connections;
 pub mod directory;
 mod further_down;
+pub mod keyed;
 mod note;
 mod orders;
 mod pages;
 pub mod protect;
+mod relay;
 mod soft;
 mod switch;
 mod tables;

@@ -1,6 +1,7 @@
 //! What the switch tells whoever watches: one note per frame it was given.
 
 use crate::directory::Outcome;
+use crate::keyed::Refused;
 use farmem_wire::message::Verdict;
 use farmem_wire::{NodeId, Status};
 
@@ -76,6 +77,17 @@ pub enum Note {
     SoftShown,
     /// The control plane was told what the tables of a section counted.
     SoftCounted,
+    /// A packet of a connection through the switch went on to the other end.
+    Relayed,
+    /// A keyed READ went to this node.
+    Keyed {
+        /// The node.
+        node: NodeId,
+        /// True when tables led it to a node; false when it went to the root, as to a tree that is not known.
+        indexed: bool,
+    },
+    /// A keyed READ went to its node to be refused there.
+    KeyedRefused(Refused),
     /// A frame went nowhere and was not answered.
     Dropped(Reason),
 }
@@ -85,8 +97,10 @@ pub enum Note {
 pub enum Reason {
     /// The bytes are not a frame.
     Frame,
-    /// An RC packet: those do not go through the switch.
-    Connected,
+    /// A packet of a reliable connection, to a queue pair that is no connection's through the switch.
+    NoConnection,
+    /// A packet of a connection through the switch, from a port that is not the end that sends to this queue pair.
+    NotItsEnd,
     /// A datagram with immediate data, which means nothing here.
     Immediate,
     /// No session and not our own endpoint.
@@ -103,7 +117,7 @@ pub enum Reason {
     NotContinuation,
     /// The host to be answered is in no table.
     UnknownOrigin,
-    /// The node that has the address is to join again.
+    /// The node that has the address, or the other end of the connection, is to join again.
     NodeGone,
     /// About pages, from a host that has no lease.
     NoLease,

@@ -78,9 +78,13 @@ impl Switch {
 
     /// What becomes of one frame.
     fn receive(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
-        let datagram = match Datagram::open(bytes) {
-            Ok(datagram) => datagram,
-            Err(reason) => return Note::Dropped(reason),
+        let Ok(packet) = Packet::parse(bytes) else { return Note::Dropped(Reason::Frame) };
+        let datagram = match packet.ext {
+            Extension::Deth(deth) => {
+                Datagram { dest_qp: packet.bth.dest_qp, qkey: deth.qkey, payload: packet.payload }
+            }
+            Extension::DethImm(..) => return Note::Dropped(Reason::Immediate),
+            _ => return self.relay(port, bytes, &packet, out),
         };
         match self.sender(port, &datagram) {
             Ok(Sender::Control) if DirectoryMessage::is(datagram.payload) => {
@@ -326,19 +330,6 @@ struct Datagram<'a> {
     dest_qp: Qpn,
     qkey: Qkey,
     payload: &'a [u8],
-}
-
-impl<'a> Datagram<'a> {
-    fn open(frame: &'a [u8]) -> Result<Self, Reason> {
-        let packet = Packet::parse(frame).map_err(|_| Reason::Frame)?;
-        match packet.ext {
-            Extension::Deth(deth) => {
-                Ok(Self { dest_qp: packet.bth.dest_qp, qkey: deth.qkey, payload: packet.payload })
-            }
-            Extension::DethImm(..) => Err(Reason::Immediate),
-            _ => Err(Reason::Connected),
-        }
-    }
 }
 
 /// The access a request needs to be allowed before it is worth forwarding.

@@ -2,6 +2,7 @@
 //!
 //! It does not know the order of batches; that is [`farmem_transport::ud::Inbox`]'s.
 
+use crate::connections::Connections;
 use crate::{Budgets, Occupancy, Protection, Soft, TableError, Translation, Usage};
 use alloc::collections::BTreeMap;
 use farmem_machine::Port;
@@ -11,7 +12,7 @@ use farmem_wire::message::Update;
 use farmem_wire::{Domain, HostId, NodeId, Qkey, Qpn};
 
 /// Node numbers end here: those above have no port ([`Port::node`]).
-const NODES_MAX: u16 = 0xf000;
+pub(crate) const NODES_MAX: u16 = 0xf000;
 
 /// Who may speak to a session's queue pair, and in which domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Tables {
     pub(crate) translation: Translation,
     pub(crate) protection: Protection,
     sessions: Exact<Qpn, Session>,
+    /// Reliable connections that go through the switch.
+    pub(crate) connections: Connections,
     /// Nodes and hosts.
     peers: Exact<Port, Endpoint>,
     /// Who is answered for updates. It can move and not leave: there would be nobody to answer.
@@ -41,6 +44,7 @@ impl Tables {
             translation: Translation::new(budgets.translation_entries),
             protection: Protection::new(budgets.protection_entries),
             sessions: Exact::new(budgets.sessions),
+            connections: Connections::new(budgets.connections),
             peers: Exact::new(budgets.peers),
             control: home.control.endpoint,
             home: home.endpoint.qpn,
@@ -54,6 +58,10 @@ impl Tables {
     pub(crate) fn node(&self, node: NodeId) -> Option<Peer> {
         // Translation holds no node without a port, so this cannot panic.
         self.peer(Port::node(node.0))
+    }
+
+    pub(crate) fn has_peer(&self, port: Port) -> bool {
+        self.peers.entries.contains_key(&port)
     }
 
     pub(crate) fn host(&self, host: HostId) -> Option<Peer> {
@@ -83,7 +91,8 @@ impl Tables {
                 self.protection.set(domain, base, len, perm)?
             }
             Update::Session { qpn, qkey, host, domain } => {
-                if qpn == self.home || qpn.get() < Qpn::FIRST_FREE || domain == Domain(0) {
+                let taken = qpn == self.home || self.connections.find(qpn).is_some();
+                if taken || qpn.get() < Qpn::FIRST_FREE || domain == Domain(0) {
                     return Err(TableError::Malformed);
                 }
                 self.sessions.insert(qpn, Session { qkey, host, domain })?;
@@ -91,6 +100,12 @@ impl Tables {
             Update::SessionGone { qpn } => {
                 self.sessions.entries.remove(&qpn);
             }
+            Update::Connection(entry) => {
+                let (home, sessions) = (self.home, &self.sessions.entries);
+                let taken = |qpn| qpn == home || sessions.contains_key(&qpn);
+                self.connections.insert(entry, taken)?;
+            }
+            Update::ConnectionGone { to_node } => self.connections.remove(to_node),
             // The directory's, which the switch keeps beside its tables.
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
             Update::Drain { base, size_log2 } => self.translation.drain(base, size_log2)?,
@@ -115,6 +130,7 @@ impl Tables {
             translation: self.translation.usage(),
             protection: self.protection.usage(),
             sessions: self.sessions.usage(),
+            connections: self.connections.usage(),
             peers: self.peers.usage(),
             soft: soft.shown(),
             soft_bytes: Usage { used: soft.memory(), budget: 2 * soft.budget() as usize },
@@ -126,6 +142,8 @@ impl Tables {
         self.protection.assert_invariants();
         assert!(self.sessions.entries.len() <= self.sessions.budget, "sessions within their budget");
         assert!(self.peers.entries.len() <= self.peers.budget, "peers within their budget");
+        let taken = |qpn| qpn == self.home || self.sessions.entries.contains_key(&qpn);
+        self.connections.assert_invariants(taken);
         for (_, _, node) in self.translation.iter() {
             assert!(node.0 < NODES_MAX, "{node:?} has a port");
         }

@@ -17,6 +17,7 @@ mod fuzz;
 mod index;
 mod orders;
 mod pages;
+mod relay;
 mod requests;
 mod soft;
 mod updates;

@@ -90,6 +90,13 @@ pub enum Work {
         /// Where the bytes go; its length is the read's.
         buf: Vec<u8>,
     },
+    /// Reads as many bytes as `buf` has of the node that a switch on the way finds for `key`: 1 byte to one path MTU (PROTOCOL 15.9).
+    KeyedRead {
+        /// The key.
+        key: u64,
+        /// Where the bytes go; its length is the read's.
+        buf: Vec<u8>,
+    },
     /// Writes `buf` at `addr`. At most 2^31 bytes.
     Write {
         /// First byte.
@@ -116,7 +123,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// The first byte that it is about.
+    /// The first byte that it is about; of a keyed READ, which knows none, the key.
     #[must_use]
     pub const fn addr(&self) -> VirtAddr {
         match self {
@@ -124,6 +131,7 @@ impl Work {
             | Self::Write { addr, .. }
             | Self::CmpSwap { addr, .. }
             | Self::FetchAdd { addr, .. } => *addr,
+            Self::KeyedRead { key, .. } => VirtAddr(*key),
         }
     }
 
@@ -131,7 +139,9 @@ impl Work {
     #[must_use]
     pub const fn span(&self) -> u64 {
         match self {
-            Self::Read { buf, .. } | Self::Write { buf, .. } => buf.len() as u64,
+            Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => {
+                buf.len() as u64
+            }
             Self::CmpSwap { .. } | Self::FetchAdd { .. } => 8,
         }
     }
@@ -140,7 +150,7 @@ impl Work {
     #[must_use]
     pub fn buf(&self) -> &[u8] {
         match self {
-            Self::Read { buf, .. } | Self::Write { buf, .. } => buf,
+            Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => buf,
             Self::CmpSwap { .. } | Self::FetchAdd { .. } => &[],
         }
     }
@@ -149,7 +159,7 @@ impl Work {
     #[must_use]
     pub fn into_buf(self) -> Vec<u8> {
         match self {
-            Self::Read { buf, .. } | Self::Write { buf, .. } => buf,
+            Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => buf,
             Self::CmpSwap { .. } | Self::FetchAdd { .. } => Vec::new(),
         }
     }
@@ -208,6 +218,8 @@ pub enum Note {
     DuplicateWrite,
     /// Responder: a duplicate READ was executed again.
     DuplicateRead,
+    /// Responder: a duplicate READ was executed on other addresses than the first time (PROTOCOL 15.8).
+    DuplicateElsewhere,
     /// Responder: a duplicate atomic was answered from memory, not executed.
     DuplicateAtomic,
     /// Responder: a duplicate READ or atomic too old to answer.

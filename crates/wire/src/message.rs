@@ -56,7 +56,7 @@ pub use soft_message::{
     SOFT_COUNTS_MAX, SOFT_IMAGE_MAX, SOFT_PART_MAX, Shown, SoftBody, SoftMessage, Verdict,
 };
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
-pub use update::{Update, Updates};
+pub use update::{Relayed, Update, Updates};
 
 /// The version this crate speaks. A request in another one is answered with [`Status::Version`] (PROTOCOL 3.11).
 pub const VERSION: u8 = 1;

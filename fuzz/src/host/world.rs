@@ -265,6 +265,7 @@ impl World {
             Op::Read { buf, .. } | Op::Write { buf, .. } => (buf.len(), false),
             Op::RegionRead { buf, .. } | Op::RegionWrite { buf, .. } => (buf.len(), false),
             Op::CompareSwap { .. } | Op::FetchAdd { .. } => (0, false),
+            Op::Through { work, .. } => (work.buf().len(), false),
             Op::Traverse { scratch, .. } => (scratch.len(), true),
         };
         self.asked.insert(self.tickets, Asked { len, traversal });

@@ -281,6 +281,8 @@ impl Model {
             | Update::Away { .. }
             | Update::Unplace { .. }
             | Update::Drain { .. }
+            | Update::Connection(_)
+            | Update::ConnectionGone { .. }
             | Update::Directory { .. }
             | Update::Live { .. }
             | Update::Fence { .. }

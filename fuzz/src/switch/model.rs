@@ -1,5 +1,6 @@
 //! What a switch must make of a frame, said the slow way: the tables are lists of what the control plane said.
 
+use super::relay::{self, Onward};
 use super::soft::{self, SoftModel};
 use super::{CONTROL, HOME, Outcome, only};
 use crate::frames::heard;
@@ -7,7 +8,7 @@ use farmem_machine::Port;
 use farmem_switch::{Note, Protection, REGION_BYTES_MAX, Switch, Translation};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{Endpoint, Peer};
-use farmem_wire::message::{Update, Updates};
+use farmem_wire::message::{Relayed, Update, Updates};
 use farmem_wire::{Body, Domain, Header, HostId, Message, NodeId, Perm, Qkey, Qpn, Status, VirtAddr};
 use std::collections::BTreeMap;
 
@@ -20,6 +21,8 @@ pub(super) enum Expected {
     Updates(u64, Vec<Update>),
     /// The control plane says this about images.
     Soft(Vec<u8>),
+    /// It is a packet of a reliable connection.
+    Relayed(Onward),
     /// Nothing changes, and only the asker hears of it.
     Nothing,
 }
@@ -49,6 +52,7 @@ pub(super) struct Model {
     peers: BTreeMap<Port, Endpoint>,
     control: Endpoint,
     sessions: BTreeMap<Qpn, Session>,
+    connections: Vec<Relayed>,
     prefixes: BTreeMap<(u8, u64), NodeId>,
     /// The last one that holds a byte counts.
     grants: Vec<Grant>,
@@ -64,6 +68,7 @@ impl Model {
             peers: BTreeMap::new(),
             control: CONTROL.endpoint,
             sessions: BTreeMap::new(),
+            connections: Vec::new(),
             prefixes: BTreeMap::new(),
             grants: Vec::new(),
             translation: Translation::new(super::BUDGETS.translation_entries),
@@ -76,6 +81,12 @@ impl Model {
     pub(super) fn expect(&self, port: Port, frame: &[u8]) -> Expected {
         if let Some(payload) = soft::heard(port, frame) {
             return Expected::Soft(payload);
+        }
+        let is_peer = |port: Port| self.peers.contains_key(&port);
+        let may = |domain, addr, len: u32| self.may(domain, addr, len.into(), Perm::Read);
+        let owner = |addr| self.owner(addr);
+        if let Some(onward) = relay::expect(&self.connections, port, frame, &is_peer, &may, &owner) {
+            return Expected::Relayed(onward);
         }
         let Some((to, message)) = heard(frame) else { return Expected::Nothing };
         if message.header.response {
@@ -145,6 +156,11 @@ impl Model {
                 self.soft.judge(&payload, self.control, switch, outcome);
                 self.unchanged(switch, outcome);
             }
+            Expected::Relayed(onward) => {
+                assert!(switch.soft().index().is_empty(), "no tree is published in these stories");
+                relay::judge(&onward, note, outcome);
+                self.unchanged(switch, outcome);
+            }
             Expected::Updates(seq, updates) => self.updated(seq, &updates, switch, outcome),
             Expected::Nothing => {
                 assert!(!matches!(note, Note::Forwarded { .. } | Note::Continued { .. }), "{note:?}");
@@ -177,6 +193,7 @@ impl Model {
     fn counts(&self, switch: &Switch) {
         let occupancy = switch.occupancy();
         assert_eq!(occupancy.sessions.used, self.sessions.len());
+        assert_eq!(occupancy.connections.used, self.connections.len());
         assert_eq!(occupancy.peers.used, self.peers.len());
         assert_eq!(occupancy.translation.used, self.prefixes.len());
     }
@@ -253,6 +270,21 @@ impl Model {
             }
             Update::SessionGone { qpn } => {
                 self.sessions.remove(&qpn);
+            }
+            Update::Connection(of) => {
+                let own = |qpn: Qpn| {
+                    qpn == HOME.qpn || qpn.get() < Qpn::FIRST_FREE || self.sessions.contains_key(&qpn)
+                };
+                assert!(!own(of.to_node) && !own(of.to_host) && of.to_node != of.to_host);
+                assert!(of.node.0 < 0xf000 && of.rkey.0 != 0 && of.domain != Domain(0));
+                assert!(of.root.0.is_multiple_of(256));
+                self.connections.retain(|other| other.to_node != of.to_node);
+                let others = self.connections.iter().flat_map(|other| [other.to_node, other.to_host]);
+                assert!(others.into_iter().all(|qpn| qpn != of.to_node && qpn != of.to_host));
+                self.connections.push(of);
+            }
+            Update::ConnectionGone { to_node } => {
+                self.connections.retain(|other| other.to_node != to_node);
             }
             Update::Protect { domain, base, len, perm, .. } => {
                 assert!(domain != Domain(0), "domain 0 is granted nothing");

@@ -25,7 +25,7 @@ fn event(up: &mut Up<'_>) -> Value {
 }
 
 /// The role died by SIGKILL and serves again as another process; answers what was said of its death.
-fn died_and_serves(up: &mut Up<'_>, role: &str) -> Value {
+pub(crate) fn died_and_serves(up: &mut Up<'_>, role: &str) -> Value {
     let pid = kill(up, role);
     let died = event(up);
     assert_eq!((&died["event"], text(&died["role"]).as_str()), (&json!("died"), role), "{died}");

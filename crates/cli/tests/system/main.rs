@@ -14,6 +14,7 @@ mod frames;
 mod hostile;
 mod incarnation;
 mod index;
+mod keyed;
 mod large_pads;
 mod lifecycle;
 mod migrate;

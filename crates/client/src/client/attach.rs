@@ -1,6 +1,6 @@
 //! How a client comes to its sessions and connections, and how it comes to new ones: a connection that broke, request ids that run out.
 
-use super::{Client, gid, wrong_answer};
+use super::{Client, ConnParams, gid, wrong_answer};
 use crate::Error;
 use crate::rack::endpoint;
 use farmem_control::api::{
@@ -109,31 +109,17 @@ impl Client {
 
     /// Asks for a connection to `node`.
     fn connection(&mut self, node: u16) -> Result<Connection, Error> {
-        let request = Connect::new(self.host, node, self.domain.0);
-        let ConnectionInfo { node: info, qpn, peer_qpn, first_psn, rkey, pmtu, .. } =
-            self.path.call(request)?;
-        let Some(pmtu) = Pmtu::from_bytes(usize::from(pmtu)) else { return Err(wrong_answer("connect")) };
-        let port = Port(info.port);
-        self.path.set_peer(port, gid(&info.gid)?)?;
+        let told = self.path.call(Connect::new(self.host, node, self.domain.0))?;
+        let port = Port(told.node.port);
+        self.path.set_peer(port, gid(&told.node.gid)?)?;
+        let rc = requester(&told, port, &self.conn_params)?;
+        let info = told.node;
         let connection = Connection {
             node: NodeId(info.node),
             domain: self.domain,
             base: VirtAddr(info.base),
             len: info.capacity,
-            rc: rc::RequesterConfig {
-                qpn: Qpn::new(qpn),
-                peer_qpn: Qpn::new(peer_qpn),
-                port,
-                first_psn: Psn::new(first_psn),
-                rkey: Rkey(rkey),
-                pmtu,
-                window_psns: self.conn_params.window_psns,
-                depth: self.conn_params.depth,
-                queue_max: self.conn_params.queue_max,
-                timeout: self.conn_params.timeout,
-                retries_max: self.conn_params.retries_max,
-                rnr_retries_max: self.conn_params.retries_max,
-            },
+            rc,
         };
         let known = if info.card == 0 { &mut self.nodes } else { &mut self.cards };
         match known.iter_mut().find(|n| n.node == info.node) {
@@ -142,6 +128,29 @@ impl Client {
         }
         Ok(connection)
     }
+}
+
+/// The requester's half of a connection, whose packets go to `port`.
+pub(super) fn requester(
+    told: &ConnectionInfo,
+    port: Port,
+    params: &ConnParams,
+) -> Result<rc::RequesterConfig, Error> {
+    let Some(pmtu) = Pmtu::from_bytes(usize::from(told.pmtu)) else { return Err(wrong_answer("connect")) };
+    Ok(rc::RequesterConfig {
+        qpn: Qpn::new(told.qpn),
+        peer_qpn: Qpn::new(told.peer_qpn),
+        port,
+        first_psn: Psn::new(told.first_psn),
+        rkey: Rkey(told.rkey),
+        pmtu,
+        window_psns: params.window_psns,
+        depth: params.depth,
+        queue_max: params.queue_max,
+        timeout: params.timeout,
+        retries_max: params.retries_max,
+        rnr_retries_max: params.retries_max,
+    })
 }
 
 /// Where a vma is, as the host role keeps it.

@@ -52,8 +52,12 @@ impl Client {
 
     /// A NAK says little, so the switch is asked what was wrong.
     fn explain_connection(&mut self, failure: rc::Failure, meta: Meta) -> Error {
-        let Meta { addr, len, .. } = meta;
+        let Meta { addr, len, touch } = meta;
         match failure {
+            rc::Failure::RemoteAccess | rc::Failure::RemoteOperational if touch == Touch::Keyed => {
+                let reason = "what it leads to is not at the node of its connection, or this client's domain may not read it";
+                Error::Key { key: addr.0, reason }
+            }
             rc::Failure::RemoteAccess | rc::Failure::RemoteOperational => self.diagnose(meta),
             rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
             rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded => {

@@ -69,6 +69,10 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
         Op::FetchAdd { addr, add } => {
             (memory.fetch_add(addr, add).map(|old| Answer::Done { old }), Vec::new())
         }
+        Op::Through { work, .. } => {
+            let what = "connection through the switch of this far memory: only a client has some".into();
+            (Err(Error::Missing { what }), work.into_buf())
+        }
         Op::Traverse { program, cur_ptr, scratch, limit } => {
             return match memory.dispatch(&program, cur_ptr, scratch, limit, policy) {
                 Ok(Dispatched { site, end, scratch: buf }) => {

@@ -73,6 +73,18 @@ pub struct ConnectionInfo {
     pub pmtu: u16,
     /// What the node takes, and how long a requester should wait for it: what a card is to be set to.
     pub limits: ConnectionLimits,
+    /// Of a connection through the switch: where its packets go, and come from, at the host. The queue pair there is `peer_qpn`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<Place>,
+}
+
+/// Where a role is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// Its port.
+    pub port: u32,
+    /// Its address.
+    pub gid: String,
 }
 
 /// What the node at the other end of a connection takes, and what its requester is advised to (PROTOCOL 14.6).

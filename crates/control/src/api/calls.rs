@@ -127,6 +127,12 @@ calls! {
         /// The PSN of the host's first request, where the host has one already; below 2^24. Drawn for it otherwise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         first_psn: Option<u32>,
+        /// True for a connection whose packets go through the switch (PROTOCOL 15.1).
+        #[serde(default)]
+        through: bool,
+        /// Of one through the switch: the root of the tree that keyed READs mean; without it they mean none (PROTOCOL 15.5).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        root: Option<u64>,
     }
 
     /// Takes a connection down (the host's queue pair number names it).

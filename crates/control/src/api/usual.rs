@@ -23,6 +23,6 @@ impl Connect {
     /// A connection whose numbers the control plane draws.
     #[must_use]
     pub const fn new(host: u16, node: u16, domain: u32) -> Self {
-        Self { host, node, domain, qpn: None, first_psn: None }
+        Self { host, node, domain, qpn: None, first_psn: None, through: false, root: None }
     }
 }

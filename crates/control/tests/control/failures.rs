@@ -79,12 +79,17 @@ fn full_tables_refuse_members_sessions_and_connections() {
     let (host, _) = rack.join_host(1);
     let squeeze =
         |rack: &mut Rack, port: Port, budget: Budget| rack.peers.get_mut(&port).unwrap().budget = budget;
-    squeeze(&mut rack, Port::SWITCH, Budget { sessions: 0, peers: 2, translations: 1, ..Budget::default() });
+    squeeze(
+        &mut rack,
+        Port::SWITCH,
+        Budget { sessions: 0, connections: 0, peers: 2, translations: 1, ..Budget::default() },
+    );
     squeeze(&mut rack, NODE, Budget { queue_pairs: 0, ..Budget::default() });
     let new_node = JoinNode::new("n2".into(), text(12), MIB);
     for request in [
         Request::from(OpenSession { host, domain: owner }),
         Connect::new(host, 1, owner).into(),
+        Connect { through: true, ..Connect::new(host, 1, owner) }.into(),
         JoinHost::new("h2".into(), text(102)).into(),
         new_node.clone().into(),
     ] {
@@ -237,6 +242,8 @@ fn a_request_outlives_the_restart_of_a_role() {
         (NODE, node(), allocate.clone()),
         (Port::SWITCH, switch(), allocate),
         (NODE, node(), Connect::new(host, 1, owner).into()),
+        (NODE, node(), Connect { through: true, ..Connect::new(host, 1, owner) }.into()),
+        (Port::SWITCH, switch(), Connect { through: true, ..Connect::new(host, 1, owner) }.into()),
         (Port::SWITCH, switch(), OpenSession { host, domain: owner }.into()),
     ] {
         rack.cut.insert(cut);
@@ -250,7 +257,7 @@ fn a_request_outlives_the_restart_of_a_role() {
         rack.settle();
         tables_agree(&rack);
     }
-    assert_eq!(rack.noted(Note::BegunAnew), 2);
+    assert_eq!(rack.noted(Note::BegunAnew), 4);
     assert_eq!(rack.vmas().len(), 2);
 }
 
@@ -406,6 +413,10 @@ fn the_control_plane_may_die_at_every_action() {
             rack.call(OpenSession { host: 1, domain: 1 })?;
             let qpn = rack.call(Connect::new(1, 1, 1))?.qpn;
             rack.call(Disconnect { host: 1, qpn })?;
+            let through = Connect { through: true, root: Some(vma.base), ..Connect::new(1, 1, 1) };
+            let qpn = rack.call(through.clone())?.qpn;
+            rack.call(Disconnect { host: 1, qpn })?;
+            rack.call(through)?;
             rack.call(Free { domain: 1, base: vma.base, id: vma.id })?;
             rack.call(Leave { port: Port::node(1).0 })?;
             rack.call(Leave { port: Port::host(1).0 }).map(drop)

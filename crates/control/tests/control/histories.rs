@@ -221,7 +221,8 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
         Step::LeaveHost(host) => Leave { port: port(host) }.into(),
         Step::Session { host, domain } => OpenSession { host: host.into(), domain }.into(),
         Step::Connect { host, node, domain, own } => {
-            Connect { qpn: own, ..Connect::new(host.into(), node.into(), domain) }.into()
+            let through = domain % 2 == 0;
+            Connect { qpn: own, through, ..Connect::new(host.into(), node.into(), domain) }.into()
         }
         Step::Disconnect(index) => {
             let nth = index % caller.connections.len().max(1);
@@ -442,24 +443,32 @@ fn check_end(rack: &mut Rack, caller: &Caller) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The connections in the rows are those the nodes have, with the same numbers.
+/// The connections in the rows are those the nodes have, with the same numbers, and the switch those that go through it.
 fn check_connections(rack: &Rack) -> Result<(), TestCaseError> {
     let mut expected: BTreeMap<Port, BTreeMap<u32, QueuePairRow>> = BTreeMap::new();
+    let mut relayed = BTreeMap::new();
     for row in rack.control.compact() {
         let row = serde_json::to_value(&row).unwrap();
         let Some(row) = row.get("Connection") else { continue };
         let number = |field: &str| u32::try_from(row[field].as_u64().unwrap()).unwrap();
         let half = |field: &str| u16::try_from(number(field)).unwrap();
-        let told = (
-            number("qpn"),
-            Port::host(half("host")).0,
-            number("first_psn"),
-            number("rkey"),
-            number("domain"),
-        );
+        let through = row.get("through").map(|through| {
+            let of = |field: &str| u32::try_from(through[field].as_u64().unwrap()).unwrap();
+            relayed.insert(of("to_node"), (of("to_host"), half("host"), half("node"), number("rkey")));
+            (of("to_host"), Port::SWITCH.0)
+        });
+        let (peer_qpn, peer_port) = through.unwrap_or_else(|| (number("qpn"), Port::host(half("host")).0));
+        let told = (peer_qpn, peer_port, number("first_psn"), number("rkey"), number("domain"));
         expected.entry(Port::node(half("node"))).or_default().insert(number("peer_qpn"), told);
     }
     for (port, peer) in rack.peers.iter().filter(|(port, _)| rack.known.contains(port)) {
+        let has = peer
+            .tables
+            .connections
+            .iter()
+            .map(|(&to_node, of)| (to_node, (of.to_host.get(), of.host.0, of.node.0, of.rkey.0)));
+        let expects = if *port == Port::SWITCH { core::mem::take(&mut relayed) } else { BTreeMap::new() };
+        prop_assert_eq!(has.collect::<BTreeMap<_, _>>(), expects, "{:?}", port);
         prop_assert_eq!(&peer.tables.queue_pairs, &expected.remove(port).unwrap_or_default(), "{:?}", port);
     }
     prop_assert!(expected.is_empty());

@@ -13,3 +13,4 @@ mod processes;
 mod rack;
 mod refusals;
 mod storage;
+mod through;

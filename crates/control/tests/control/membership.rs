@@ -372,7 +372,7 @@ fn both_ends_of_a_connection_agree() {
     let domain = rack.domain("web");
     let mut seen = Vec::new();
     for _ in 0..50 {
-        let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, limits } =
+        let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, limits, .. } =
             rack.call(Connect::new(1, 1, domain)).unwrap();
         assert_eq!((node.node, pmtu), (1, 1024));
         let most = (limits.read_len_max, limits.write_len_max, limits.depth);

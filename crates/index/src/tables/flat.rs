@@ -107,21 +107,40 @@ impl TreeTables {
     }
 
     pub(super) fn descend(&self, key: u64) -> (Child, Taken) {
-        let mut taken = Taken::default();
+        self.walk(self.top(key), key, |_, _| {})
+    }
+
+    /// The slot of the range that has a key.
+    pub(super) fn top(&self, key: u64) -> u32 {
         // The first range begins at 0.
-        let mut slot = number(self.firsts.partition_point(|&first| first <= key)) - 1;
+        number(self.firsts.partition_point(|&first| first <= key)) - 1
+    }
+
+    /// The slot of the branch that a key takes at a node; none when no set has the node.
+    pub(super) fn branch_of(&self, at: VirtAddr, key: u64) -> Option<u32> {
+        self.head_of(at, 0).map(|head| self.branch(head, key))
+    }
+
+    /// Goes from a slot as deep as is known, and says where it comes by. It ends at the deepest child.
+    pub(super) fn walk(&self, from: u32, key: u64, mut come_by: impl FnMut(Child, &Taken)) -> (Child, Taken) {
+        let (mut taken, mut slot) = (Taken::default(), from);
         loop {
             taken.push(slot);
+            come_by(self.child(slot), &taken);
             let there = &self.slots[slot as usize];
             let link = if there.link == UNKNOWN { self.link_of(slot) } else { there.link };
             if link == LAST {
                 return (self.child(slot), taken);
             }
-            let (first, children) = head(self.pivots[link as usize]);
-            let pivots = &self.pivots[link as usize + 1..][..children as usize - 1];
-            let rank = pivots.iter().map(|&pivot| u32::from(pivot <= key)).sum::<u32>();
-            slot = first + rank;
+            slot = self.branch(link, key);
         }
+    }
+
+    /// The slot of the branch that a key takes at the node that begins there in `pivots`.
+    fn branch(&self, head_at: u32, key: u64) -> u32 {
+        let (first, children) = head(self.pivots[head_at as usize]);
+        let pivots = &self.pivots[head_at as usize + 1..][..children as usize - 1];
+        first + pivots.iter().map(|&pivot| u32::from(pivot <= key)).sum::<u32>()
     }
 
     fn child(&self, slot: u32) -> Child {
@@ -131,16 +150,18 @@ impl TreeTables {
 
     /// Where the node of a slot's child is, of the sets behind the slot's.
     fn link_of(&self, slot: u32) -> u32 {
-        let at = self.child(slot).addr;
         let behind = self.sets.partition_point(|set| set.slot <= slot);
+        self.head_of(self.child(slot).addr, behind).unwrap_or(LAST)
+    }
+
+    /// Where in `pivots` the node begins that the first set has for an address, of the sets from `set` on.
+    fn head_of(&self, at: VirtAddr, set: usize) -> Option<u32> {
         let ends = self.sets.iter().skip(1).map(|set| set.node).chain([number(self.addrs.len())]);
-        for (set, end) in self.sets.iter().zip(ends).skip(behind) {
+        self.sets.iter().zip(ends).skip(set).find_map(|(set, end)| {
             let addrs = &self.addrs[set.node as usize..end as usize];
-            if let Ok(place) = addrs.binary_search(&at) {
-                return self.heads[set.node as usize + place];
-            }
-        }
-        LAST
+            let place = addrs.binary_search(&at).ok()?;
+            Some(self.heads[set.node as usize + place])
+        })
     }
 
     /// Counts a descent.

@@ -2,7 +2,8 @@
 
 use super::{IndexTables, SectionError, TreeSection, TreeTables};
 use crate::{
-    Child, NodeSet, NodeSetError, RANGES_DEFAULT, RangeError, RangeTables, TreeView, fat_root, select_layers,
+    Child, NodeSet, NodeSetError, RANGES_DEFAULT, Range, RangeError, RangeTables, SetNode, TreeView,
+    fat_root, select_layers,
 };
 use alloc::vec::Vec;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
@@ -60,6 +61,47 @@ proptest! {
             let deepest = of_tree.deepest(key);
             prop_assert_eq!(descended(&tree, section.root, key, deepest.level), deepest.addr);
             prop_assert_eq!(start(&tables, OWNER, section.root, &key.to_le_bytes()), Some(deepest.addr));
+        }
+    }
+
+    /// PROTOCOL 15.5, 15.13: beside a plain descent. Of the nodes that it comes by and the tables know, the deepest that may be taken; and the same when each of several
+    /// switches has one set, whatever the others know.
+    #[test]
+    fn a_key_leads_to_the_deepest_node_that_may_be_taken(
+        count in 1..3_000_u64, ranges in 1..300_usize, sets in 0..4_usize, nodes in 0..200_usize, keys in prop::collection::vec(any::<u64>(), 1..20), parity in any::<bool>()
+    ) {
+        let (tree, section) = published(count, ranges, sets, nodes);
+        let tables = tables_of([section.emit().as_slice()]).unwrap();
+        let of_tree = TreeTables::new(section.clone()).unwrap();
+        // A switch with the ranges alone, and one for each set behind a range that no key of the tree's nodes is led by.
+        let whole = |child| vec![Range { first: 0, last: u64::MAX, child }];
+        let alone = |sets: Vec<Vec<SetNode>>, ranges| TreeSection { ranges, sets, ..section.clone() };
+        let first = alone(Vec::new(), section.ranges.clone());
+        let elsewhere = Child { addr: section.root, level: 9 };
+        let behind = section.sets.iter().map(|set| alone(vec![set.clone()], whole(elsewhere)));
+        let chain: Vec<IndexTables> =
+            [first].into_iter().chain(behind).map(|one| tables_of([one.emit().as_slice()]).unwrap()).collect();
+        for key in keys.into_iter().flat_map(|key| [key, key % (3 * count + 3), 0, u64::MAX]) {
+            let deepest = of_tree.deepest(key);
+            let lead = |may: &dyn Fn(VirtAddr) -> bool| {
+                tables.lead(OWNER, section.root, key, may).map(|descent| descent.at)
+            };
+            prop_assert_eq!(lead(&|_| true), Some(deepest.addr));
+            prop_assert_eq!(lead(&|_| false), None);
+            prop_assert_eq!(tables.lead(Domain(5), section.root, key, |_| true).map(|d| d.at), None);
+            let may = |at: VirtAddr| (at.0 / 256).is_multiple_of(2) == parity;
+            let known = |at: VirtAddr| {
+                section.ranges.iter().any(|range| range.child.addr == at)
+                    || section.sets.iter().flatten().any(|node| node.children.iter().any(|child| child.addr == at))
+            };
+            let top = of_tree.ranges.children()[usize::from(of_tree.ranges.range(key))];
+            let way = (deepest.level..=top.level).map(|level| descended(&tree, section.root, key, level));
+            prop_assert_eq!(lead(&may), way.into_iter().find(|&at| may(at) && known(at)));
+            let mut at = section.root;
+            for switch in &chain {
+                at = switch.lead(OWNER, at, key, |_| true).map_or(at, |descent| descent.at);
+            }
+            prop_assert_eq!(at, deepest.addr);
         }
     }
 
@@ -125,7 +167,7 @@ fn two_trees_have_two_roots() {
 fn a_tree_is_for_the_domain_that_published_it() {
     let (_, section) = published(3_000, 20, 1, 100);
     let other = Domain(5);
-    let whole = [crate::Range { first: 0, last: u64::MAX, child: section.ranges[0].child }];
+    let whole = [Range { first: 0, last: u64::MAX, child: section.ranges[0].child }];
     let theirs = TreeSection { ranges: whole.to_vec(), sets: Vec::new(), ..section.clone() };
     let mut tables = tables_of([section.emit().as_slice()]).unwrap();
     let start = |tables: &IndexTables, domain| start(tables, domain, section.root, &[0xff; 8]);

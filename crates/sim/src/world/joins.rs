@@ -146,8 +146,11 @@ impl<H: Guest> World<H> {
                 }
             }
             (RoleId::Host(n), Response::Connection(told)) => {
-                let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, .. } = told;
-                let (port, gid) = node_place(node);
+                let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, through, .. } = told;
+                let (port, gid) = match through {
+                    Some(place) => (Port(place.port), gid(&place.gid)),
+                    None => node_place(node),
+                };
                 self.host_knows(n, port, gid);
                 let Request::Connect(Connect { domain, .. }) = asked.request else { return };
                 let rc = rc::RequesterConfig {
@@ -164,6 +167,10 @@ impl<H: Guest> World<H> {
                     retries_max: self.layout.retries_max,
                     rnr_retries_max: self.layout.retries_max,
                 };
+                if through.is_some() {
+                    let domain = Domain(domain);
+                    return self.host_ask(n, HostRequest::Open { domain, rc });
+                }
                 let (base, len) = (VirtAddr(node.base), node.capacity);
                 let connection =
                     Connection { node: NodeId(node.node), domain: Domain(domain), base, len, rc };

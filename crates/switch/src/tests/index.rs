@@ -9,7 +9,7 @@ use farmem_wire::message::{
 };
 
 /// Keys below 1000 are below a node of node 1, others below one of node 2; the latter's children for 1000 and for 2000 on are known too.
-fn section() -> TreeSection {
+pub(super) fn section() -> TreeSection {
     let child = |addr, level| Child { addr: VirtAddr(addr), level };
     let ranges = Vec::from([
         Range { first: 0, last: 999, child: child(BASE_1 + 0x300, 1) },
@@ -20,10 +20,10 @@ fn section() -> TreeSection {
     TreeSection { root: ROOT, programs: Vec::from([PROGRAM]), ranges, sets: Vec::from([Vec::from([node])]) }
 }
 
-const ROOT: VirtAddr = VirtAddr(BASE_1 + 0x200);
+pub(super) const ROOT: VirtAddr = VirtAddr(BASE_1 + 0x200);
 const PROGRAM: ProgramHash = ProgramHash([0xa0; 16]);
 
-fn image(sections: &[TreeSection]) -> Image {
+pub(super) fn image(sections: &[TreeSection]) -> Image {
     let bytes: Vec<Vec<u8>> = sections.iter().map(TreeSection::emit).collect();
     let key = |id, domain| SectionKey { domain: Domain(domain), kind: SECTION_KIND, id };
     // One section a domain, from 10 on.

@@ -263,14 +263,14 @@ fn an_unreadable_message_is_answered_by_its_envelope() {
     }
 }
 
-/// PROTOCOL 6.3: RC goes directly between host and node; datagrams with immediate data and bytes that are no frame mean nothing here.
+/// PROTOCOL 6.3: a session is no connection; datagrams with immediate data and bytes that are no frame mean nothing here.
 #[test]
 fn frames_that_are_not_for_a_switch() {
     let mut scene = Scene::rack();
     let mut rc = Vec::new();
     let bth = Bth::new(Opcode::SendOnly, SESSION_1_10.qpn, Psn::new(0));
     Packet { bth, ext: Extension::None, payload: b"data" }.emit(&mut rc);
-    assert_eq!(scene.silent(HOST_1.port, &rc), Note::Dropped(Reason::Connected));
+    assert_eq!(scene.silent(HOST_1.port, &rc), Note::Dropped(Reason::NoConnection));
 
     let mut imm = Vec::new();
     let bth = Bth::new(Opcode::UdSendOnlyImm, SESSION_1_10.qpn, Psn::new(0));

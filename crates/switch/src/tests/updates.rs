@@ -6,7 +6,7 @@ use farmem_machine::Halt;
 use farmem_wire::{Pmtu, Rkey, Status, message};
 
 /// The answer to a batch, from our home to the control plane: its status, its number, and the index of the refused update.
-fn answered(out: &[Out]) -> (Status, u64, u16) {
+pub(super) fn answered(out: &[Out]) -> (Status, u64, u16) {
     let sent: Vec<_> = out
         .iter()
         .filter_map(|o| if let Out::Send(to, bytes) = o { Some((*to, bytes)) } else { None })

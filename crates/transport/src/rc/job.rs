@@ -3,7 +3,7 @@
 use super::{Completion, Failure, READ_SEGMENT_MAX, RequesterConfig, Work};
 use farmem_machine::Outbox;
 use farmem_wire::headers::DMA_LEN_MAX;
-use farmem_wire::{AtomicEth, Bth, Extension, Opcode, Packet, Psn, Reth, VirtAddr};
+use farmem_wire::{AtomicEth, Bth, Extension, Opcode, Packet, Pmtu, Psn, Reth, Rkey, VirtAddr};
 
 /// Bytes of the word an atomic works on.
 const WORD_LEN: u32 = 8;
@@ -26,7 +26,7 @@ impl Job {
     pub(super) fn new(id: u64, work: Work, first: u64, config: &RequesterConfig) -> Self {
         let packets = match work {
             Work::Read { .. } | Work::Write { .. } => config.pmtu.packets(len_of(&work)),
-            Work::CmpSwap { .. } | Work::FetchAdd { .. } => 1,
+            Work::KeyedRead { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => 1,
         };
         Self { id, work, first, packets }
     }
@@ -53,7 +53,12 @@ impl Job {
 
     /// True for what changes memory.
     pub(super) fn writes(&self) -> bool {
-        !matches!(self.work, Work::Read { .. })
+        !self.reads()
+    }
+
+    /// True for a READ, keyed or not.
+    pub(super) const fn reads(&self) -> bool {
+        matches!(self.work, Work::Read { .. } | Work::KeyedRead { .. })
     }
 
     /// The packet number after the last one that the request packet starting at `index` asks for or carries.
@@ -76,9 +81,14 @@ impl Job {
 
     /// True when this WRITE or atomic would change bytes that the earlier request `read` reads (PROTOCOL 4.16).
     pub(super) fn must_follow(&self, read: &Self) -> bool {
-        let Work::Read { addr: theirs, .. } = read.work else { return false };
+        let theirs = match read.work {
+            Work::Read { addr, .. } => addr,
+            // It may read any address (PROTOCOL 15.9).
+            Work::KeyedRead { .. } => return self.writes(),
+            _ => return false,
+        };
         let ours = match self.work {
-            Work::Read { .. } => return false,
+            Work::Read { .. } | Work::KeyedRead { .. } => return false,
             Work::Write { addr, .. } | Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => addr,
         };
         // Neither leaves the address space ([`refusal`]), so that one starts inside the other when they overlap.
@@ -118,6 +128,10 @@ impl Job {
                 let dma_len = byte_count(last + last_len - from);
                 (Opcode::ReadRequest, Extension::Reth(Reth { va: at(*addr, from), rkey, dma_len }))
             }
+            Work::KeyedRead { key, buf } => {
+                let reth = Reth { va: VirtAddr(*key), rkey: Rkey(0), dma_len: byte_count(buf.len()) };
+                (Opcode::ReadRequest, Extension::Reth(reth))
+            }
             Work::Write { addr, buf } => {
                 let reth = Extension::Reth(Reth { va: *addr, rkey, dma_len: byte_count(buf.len()) });
                 match (index, index + 1 == self.packets) {
@@ -149,9 +163,13 @@ pub(super) fn finish(id: u64, work: Work, result: Result<u64, Failure>) -> Compl
     Completion { id, result, work }
 }
 
-/// Why no packet could carry this request, if none could (PROTOCOL 4.17).
-pub(super) fn refusal(work: &Work) -> Option<Failure> {
+/// Why no packet could carry this request, if none could (PROTOCOL 4.17, 15.9).
+pub(super) fn refusal(work: &Work, pmtu: Pmtu) -> Option<Failure> {
     let (addr, len) = match work {
+        Work::KeyedRead { buf, .. } => {
+            let fits = (1..=pmtu.bytes()).contains(&buf.len());
+            return (!fits).then_some(Failure::InvalidRequest);
+        }
         Work::Read { addr, buf } | Work::Write { addr, buf } => (*addr, buf.len() as u64),
         Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => (*addr, u64::from(WORD_LEN)),
     };
@@ -178,7 +196,9 @@ pub(super) fn psn_of(config: &RequesterConfig, seq: u64) -> Psn {
 
 fn len_of(work: &Work) -> u32 {
     match work {
-        Work::Read { buf, .. } | Work::Write { buf, .. } => byte_count(buf.len()),
+        Work::Read { buf, .. } | Work::KeyedRead { buf, .. } | Work::Write { buf, .. } => {
+            byte_count(buf.len())
+        }
         Work::CmpSwap { .. } | Work::FetchAdd { .. } => WORD_LEN,
     }
 }

@@ -98,7 +98,8 @@ impl Requester {
         if self.unsent >= self.config.queue_max || self.jobs.len() + self.completions.len() >= bound {
             return Err(work);
         }
-        let refusal = if self.broken { Some(Failure::Flushed) } else { job::refusal(&work) };
+        let refusal =
+            if self.broken { Some(Failure::Flushed) } else { job::refusal(&work, self.config.pmtu) };
         if let Some(failure) = refusal {
             self.completions.push_back(job::finish(id, work, Err(failure)));
             return Ok(());
@@ -385,14 +386,16 @@ impl Requester {
             _ => true,
         };
         let shapely = packet.payload.len() == len && last_of_request == (index + 1 == index_end) && positive;
-        if !shapely || !matches!(job.work, Work::Read { .. }) {
+        if !shapely || !job.reads() {
             return Err(DropReason::Misshapen);
         }
         let request_end = job.first + u64::from(index_end);
         if !self.acknowledge(now, seq) {
             return self.implied_nak(out);
         }
-        if let Some(Job { work: Work::Read { buf, .. }, .. }) = self.jobs.front_mut() {
+        if let Some(Job { work: Work::Read { buf, .. } | Work::KeyedRead { buf, .. }, .. }) =
+            self.jobs.front_mut()
+        {
             buf[offset..offset + len].copy_from_slice(packet.payload);
         }
         if seq + 1 == request_end {

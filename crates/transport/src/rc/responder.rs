@@ -173,10 +173,13 @@ impl Responder {
                 out.note(Note::DuplicateWrite.into());
             }
             (O::ReadRequest, Extension::Reth(reth)) => {
-                if !self.saved.has_read(psn, &reth, &self.config) {
+                let same = self.saved.has_read(psn, &reth, &self.config);
+                if !same && !self.saved.has_keyed(psn, &reth, &self.config) {
                     return out.note(Note::DuplicateForgotten.into());
                 }
-                let allowed = self.may_again(memory, &reth);
+                // What it did not read the first time may have been written between there and here: it is read as by a new READ (PROTOCOL 15.8).
+                let allowed =
+                    if same { self.may_again(memory, &reth) } else { self.may(memory, &reth, Perm::Read) };
                 if let Err(AccessError::Lent(_) | AccessError::Moving) = allowed {
                     return self.not_ready(psn, out);
                 }
@@ -185,7 +188,7 @@ impl Responder {
                     out.note(Note::Refused(refusal).into());
                     return self.acknowledge(Syndrome::Nak(Nak::RemoteOperational), psn, out);
                 }
-                out.note(Note::DuplicateRead.into());
+                out.note(if same { Note::DuplicateRead } else { Note::DuplicateElsewhere }.into());
                 self.respond_read(psn, &reth, memory, out);
             }
             (O::CmpSwap | O::FetchAdd, _) => match self.saved.original(psn) {
@@ -450,6 +453,15 @@ impl Saved {
             let Some(offset) = index.checked_mul(pmtu) else { return false };
             let part = index < config.pmtu.packets(len) && reth.dma_len <= len - offset;
             part && reth.va.0 == addr.0.wrapping_add(u64::from(offset))
+        })
+    }
+
+    /// True when a READ of as many bytes, of one packet, had this PSN: a keyed one may be led elsewhere when it comes again (PROTOCOL 15.8).
+    fn has_keyed(&self, psn: Psn, reth: &Reth, config: &ResponderConfig) -> bool {
+        let one_packet = |len: u32| (1..=config.pmtu as u32).contains(&len) && len == reth.dma_len;
+        self.newest_first().any(|answered| {
+            let AnsweredOp::Read { len, .. } = answered.op else { return false };
+            answered.psn == psn && one_packet(len)
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod failures;
 mod hostile;
+mod keyed;
 mod requester;
 mod responder;
 mod simulation;

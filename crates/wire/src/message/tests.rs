@@ -28,7 +28,7 @@ fn emitted(message: &Message<'_>) -> Vec<u8> {
 }
 
 /// One update of each kind; the numbers are the tags.
-fn updates() -> [Update; 23] {
+fn updates() -> [Update; 25] {
     let (qpn, qkey, rkey, domain) = (Qpn::new(0x10), Qkey(0x1234), Rkey(0x5678), Domain(3));
     let (base, len) = (VirtAddr(0x1_0000), 0x1000);
     [
@@ -80,6 +80,19 @@ fn updates() -> [Update; 23] {
         Update::Unplace { base, size_log2: 12 },
         Update::Drain { base, size_log2: 12 },
         Update::Lose { base, len: 0x3000 },
+        Update::Connection(Relayed {
+            to_node: qpn,
+            to_host: Qpn::new(0x12),
+            host: HostId(4),
+            host_qpn: Qpn::new(0x13),
+            node: NodeId(2),
+            node_qpn: Qpn::new(0x14),
+            rkey,
+            domain,
+            pmtu: Pmtu::B256,
+            root: base,
+        }),
+        Update::ConnectionGone { to_node: qpn },
     ]
 }
 
@@ -452,6 +465,25 @@ fn update() -> impl Strategy<Value = Update> {
             }
         ),
         qpn().prop_map(|qpn| Update::QueuePairGone { qpn }),
+        qpn().prop_map(|to_node| Update::ConnectionGone { to_node }),
+        ([qpn(), qpn(), qpn(), qpn()], any::<(u16, u16, u32, u32, u64)>()).prop_map(
+            |([to_node, to_host, host_qpn, node_qpn], (host, node, rkey, domain, root))| {
+                let (host, node, rkey, domain) = (HostId(host), NodeId(node), Rkey(rkey), Domain(domain));
+                let (root, pmtu) = (VirtAddr(root), Pmtu::B2048);
+                Update::Connection(Relayed {
+                    to_node,
+                    to_host,
+                    host,
+                    host_qpn,
+                    node,
+                    node_qpn,
+                    rkey,
+                    domain,
+                    pmtu,
+                    root,
+                })
+            }
+        ),
         (1..1_u64 << 51, 1..1_u64 << 51)
             .prop_map(|(page, pages)| Update::Lose { base: VirtAddr(page << 12), len: pages << 12 }),
     ]

@@ -1,12 +1,14 @@
 //! Table updates from the control plane to a role: numbered, applied in order, each exactly once (PROTOCOL 3.9, 3.10).
 
 mod fields;
+mod relayed;
 
 use super::{Header, PAGE_LEN, Seq};
 use crate::reader::{Put, Reader};
 use crate::{Domain, Gid, HostId, NodeId, Perm, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
 use alloc::vec::Vec;
 use fields::{caching_host, inside, pages, pmtu, prefix, put_end, put_pages, put_span, qpn, span};
+pub use relayed::Relayed;
 
 /// One change to a role's tables. A role refuses the ones that are not for its kind with `Unsupported`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,6 +219,13 @@ pub enum Update {
         /// As it was given.
         size_log2: u8,
     },
+    /// Switch: a connection goes through it (PROTOCOL 15.1).
+    Connection(Relayed),
+    /// Switch: the connection is over.
+    ConnectionGone {
+        /// The queue pair of the switch that its host sends to.
+        to_node: Qpn,
+    },
 }
 
 impl Update {
@@ -324,6 +333,8 @@ impl Update {
                 }
                 Self::Lose { base, len }
             }
+            24 => Self::Connection(Relayed::read(r)?),
+            25 => Self::ConnectionGone { to_node: qpn(r)? },
             _ => return Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) }),
         })
     }
@@ -436,6 +447,14 @@ impl Update {
             Self::Lose { base, len } => {
                 out.put_u8(23);
                 put_span(base, len, out);
+            }
+            Self::Connection(relayed) => {
+                out.put_u8(24);
+                relayed.emit(out);
+            }
+            Self::ConnectionGone { to_node } => {
+                out.put_u8(25);
+                out.put_u32(to_node.get());
             }
         }
     }

@@ -300,6 +300,20 @@ fn numbers(update: Update) -> Vec<u128> {
         Update::Unplace { base, size_log2 } => vec![21, base.0.into(), size_log2.into()],
         Update::Drain { base, size_log2 } => vec![22, base.0.into(), size_log2.into()],
         Update::Lose { base, len } => vec![23, base.0.into(), len.into()],
+        Update::Connection(of) => vec![
+            24,
+            q(of.to_node),
+            q(of.to_host),
+            of.host.0.into(),
+            q(of.host_qpn),
+            of.node.0.into(),
+            q(of.node_qpn),
+            of.rkey.0.into(),
+            of.domain.0.into(),
+            (of.pmtu as u16).into(),
+            of.root.0.into(),
+        ],
+        Update::ConnectionGone { to_node } => vec![25, q(to_node)],
     }
 }
 

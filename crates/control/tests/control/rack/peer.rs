@@ -3,7 +3,9 @@
 use farmem_control::PAGE;
 use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
-use farmem_wire::message::{DirectoryBody, DirectoryMessage, Listing, Rows, UNKNOWN_MOVE, Update, Updates};
+use farmem_wire::message::{
+    DirectoryBody, DirectoryMessage, Listing, Relayed, Rows, UNKNOWN_MOVE, Update, Updates,
+};
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +28,8 @@ pub(crate) struct Tables {
     pub(crate) ranges: BTreeMap<(u64, u64), u64>,
     /// By queue pair.
     pub(crate) queue_pairs: BTreeMap<u32, QueuePairRow>,
+    /// Those that go through the switch, by the queue pair that the host sends to.
+    pub(crate) connections: BTreeMap<u32, Relayed>,
     /// First address and size of what is elsewhere than the range has it: at this offset, or at another node.
     pub(crate) outliers: BTreeMap<(u64, u8), Outlier>,
     /// Prefixes that are vacated.
@@ -49,6 +53,7 @@ pub(crate) struct Budget {
     pub(crate) perms: usize,
     pub(crate) sessions: usize,
     pub(crate) queue_pairs: usize,
+    pub(crate) connections: usize,
     pub(crate) outliers: usize,
 }
 
@@ -61,6 +66,7 @@ impl Default for Budget {
             perms: most,
             sessions: most,
             queue_pairs: most,
+            connections: most,
             outliers: most,
         }
     }
@@ -274,6 +280,17 @@ impl RolePeer {
             }
             Update::QueuePairGone { qpn } if node => {
                 t.queue_pairs.remove(&qpn.get());
+            }
+            Update::Connection(of) if !node => {
+                let replaced = t.connections.contains_key(&of.to_node.get());
+                room(t.connections.len(), replaced, self.budget.connections)?;
+                for port in [Port::host(of.host.0), Port::node(of.node.0)] {
+                    assert!(t.peers.contains_key(&port.0), "the ends of a connection are peers");
+                }
+                assert_eq!(t.connections.insert(of.to_node.get(), of), None, "a connection is told of once");
+            }
+            Update::ConnectionGone { to_node } if !node => {
+                t.connections.remove(&to_node.get());
             }
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } if !node => {}
             Update::AcceptLost { base, len } if node => {

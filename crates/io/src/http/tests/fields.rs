@@ -148,7 +148,6 @@ const LIMITS: ConnectionLimits =
 /// One of each answer.
 fn answers() -> Vec<Response> {
     let home = endpoint();
-    let limits = LIMITS;
     let overview = RackOverview {
         nodes: Vec::new(),
         hosts: Vec::new(),
@@ -165,7 +164,7 @@ fn answers() -> Vec<Response> {
         HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new(), cards: Vec::new() }
             .into(),
         SessionInfo { switch: home, domain: 0 }.into(),
-        ConnectionInfo { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0, limits }.into(),
+        connection(),
         VMA.into(),
         LocatedVma { vma: VMA, moved: Vec::new(), lost: Vec::new() }.into(),
         overview.into(),
@@ -183,6 +182,17 @@ fn answers() -> Vec<Response> {
 }
 
 const VMA: VmaInfo = VmaInfo { id: 0, base: 0, size: 0, node: 0, domain: 0 };
+
+/// One through the switch: it has all fields.
+fn connection() -> Response {
+    let through = Some(place());
+    ConnectionInfo { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0, limits: LIMITS, through }
+        .into()
+}
+
+fn place() -> Place {
+    Place { port: 0, gid: String::new() }
+}
 
 fn endpoint() -> Endpoint {
     Endpoint { port: 0, gid: String::new(), qpn: 0, qkey: 0 }
@@ -205,6 +215,7 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(limits)".to_owned(), keys(&LIMITS)),
         ("(moved)".to_owned(), keys(&MovedInfo { base: 0, size: 0, node: 0 })),
         ("(lost)".to_owned(), keys(&LostInfo { base: 0, len: 0 })),
+        ("(place)".to_owned(), keys(&place())),
         ("(directory)".to_owned(), keys(&DirectoryInfo::default())),
     ];
     for answer in answers() {

@@ -1,0 +1,217 @@
+//! Connections through the switch: a client opens them, names them in each operation, and reads by key over them (PROTOCOL 15; Fat-B+Tree III-D).
+
+use super::attach::requester;
+use super::{Client, Completed, Ticket, gid, wrong_answer};
+use crate::far_memory::FarMemory;
+use crate::{Error, forward_far_memory};
+use farmem_control::api::{Connect, ConnectionInfo, Disconnect, ErrorCode};
+use farmem_host::{Answer, HostRequest, Op};
+use farmem_machine::Port;
+use farmem_transport::rc::Work;
+use farmem_wire::{NodeId, Pmtu, Qpn, VirtAddr};
+
+/// A connection of a client to one memory node, through the switch. It names the connection until [`Client::close_through`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Through(usize);
+
+/// What a client knows of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    node: NodeId,
+    root: Option<VirtAddr>,
+    pmtu: Pmtu,
+    /// The host's queue pair.
+    qpn: Qpn,
+}
+
+/// Far memory whose verbs go over a connection through the switch where they are about its node, and over the client's own connections elsewhere. Programs run
+/// at the host, by READs.
+#[derive(Debug)]
+pub struct ThroughMemory<'a> {
+    client: &'a mut Client,
+    over: Through,
+}
+
+impl ThroughMemory<'_> {
+    /// The client, for what needs it meanwhile.
+    pub const fn client(&mut self) -> &mut Client {
+        self.client
+    }
+
+    fn word(&mut self, work: Work) -> Result<u64, Error> {
+        let ticket = self.client.submit_through(self.over, work)?;
+        match self.client.wait(ticket)?.result? {
+            Answer::Done { old } => Ok(old),
+            other @ Answer::Traversed(_) => unreachable!("an atomic does not answer {other:?}"),
+        }
+    }
+}
+
+impl FarMemory for ThroughMemory<'_> {
+    forward_far_memory!(client: allocate, allocate_on, free, nodes, buffer, recycle);
+
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        if !self.client.is_through(self.over, addr) {
+            return self.client.read(addr, into);
+        }
+        self.client.read_through(self.over, addr, into)
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        if !self.client.is_through(self.over, addr) {
+            return self.client.write(addr, data);
+        }
+        let mut buf = self.client.buffer(0);
+        buf.extend_from_slice(data);
+        let buf = self.client.carry_out_through(self.over, Work::Write { addr, buf })?;
+        self.client.recycle(buf);
+        Ok(())
+    }
+
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        if !self.client.is_through(self.over, addr) {
+            return self.client.compare_swap(addr, compare, swap);
+        }
+        self.word(Work::CmpSwap { addr, compare, swap })
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        if !self.client.is_through(self.over, addr) {
+            return self.client.fetch_add(addr, add);
+        }
+        self.word(Work::FetchAdd { addr, add })
+    }
+}
+
+impl Client {
+    /// This client's far memory by way of a connection through the switch.
+    pub const fn through(&mut self, over: Through) -> ThroughMemory<'_> {
+        ThroughMemory { client: self, over }
+    }
+
+    /// Sets up a connection to `node` whose packets go through the switch, and which keyed READs of the tree at `root` can be sent over.
+    ///
+    /// It leads to this node's memory only; what moves to another node is refused there. A connection that breaks is set up anew by the next operation.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when there is no such node, or the switch has no room for a connection or does not answer.
+    pub fn open_through(&mut self, node: NodeId, root: Option<VirtAddr>) -> Result<Through, Error> {
+        let lane = self.lane(node, root)?;
+        let free = self.lanes.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.lanes.len());
+        if free.is_none() {
+            self.lanes.push(None);
+        }
+        self.lanes[place] = Some(lane);
+        Ok(Through(place))
+    }
+
+    /// Takes a connection down; what is under way on it ends with [`Error::Interrupted`].
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when it was closed before; [`Error::Api`] when the control plane does not answer.
+    pub fn close_through(&mut self, over: Through) -> Result<(), Error> {
+        let lane = self.lane_of(over)?;
+        self.lanes[over.0] = None;
+        self.take_down(&lane)
+    }
+
+    /// Reads as many bytes as `into` has, 1 to one path MTU, from the deepest node on the way to `key` that the switch knows and that is at the connection's
+    /// node: one READ of a card's, with the key in the place of the address. Which node it was its bytes must say.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for a connection without a tree, [`Error::Empty`] and [`Error::TooLong`] for a length that cannot be, [`Error::Key`] when neither
+    /// the root nor what the switch knows below it is at the node and may be read, [`Error::Unreachable`], [`Error::Interrupted`].
+    pub fn keyed_read(&mut self, over: Through, key: u64, into: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(into.len());
+        let buf = self.carry_out_through(over, Work::KeyedRead { key, buf })?;
+        into.copy_from_slice(&buf);
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Reads `into.len()` bytes at `addr`, which is at the connection's node.
+    ///
+    /// # Errors
+    /// [`Error`] saying what was wrong with the address, or that the node does not answer.
+    pub fn read_through(&mut self, over: Through, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(into.len());
+        let buf = self.carry_out_through(over, Work::Read { addr, buf })?;
+        into.copy_from_slice(&buf);
+        self.recycle(buf);
+        Ok(())
+    }
+
+    /// Starts a verb over a connection through the switch; [`Client::poll`] or [`Client::wait`] gives its end. Those over one connection are executed in order.
+    ///
+    /// # Errors
+    /// As [`Client::keyed_read`] for what cannot be sent, and [`Error::Refused`] when the connection had broken and cannot be set up anew.
+    pub fn submit_through(&mut self, over: Through, work: Work) -> Result<Ticket, Error> {
+        let lane = self.lane_of(over)?;
+        if let Work::KeyedRead { buf, .. } = &work {
+            let max = lane.pmtu.bytes();
+            match (lane.root, buf.len()) {
+                (None, _) => {
+                    let what =
+                        "tree that keyed READs over this connection mean: it was opened without a root"
+                            .into();
+                    return Err(Error::Missing { what });
+                }
+                (Some(_), 0) => return Err(Error::Empty { what: "a keyed READ" }),
+                (Some(_), len) if len > max => return Err(Error::TooLong { len, max }),
+                _ => {}
+            }
+        }
+        let over = if self.path.is_open(lane.qpn) { lane.qpn } else { self.mend(over, &lane)? };
+        self.submit(Op::Through { over, work })
+    }
+
+    /// True when this client thinks that the address is at the node of the connection.
+    #[must_use]
+    pub fn is_through(&self, over: Through, addr: VirtAddr) -> bool {
+        self.lane_of(over).is_ok_and(|lane| self.path.node_of(self.domain, addr) == Some(lane.node))
+    }
+
+    fn carry_out_through(&mut self, over: Through, work: Work) -> Result<Vec<u8>, Error> {
+        let ticket = self.submit_through(over, work)?;
+        let Completed { result, buf, .. } = self.wait(ticket)?;
+        match result? {
+            Answer::Done { .. } => Ok(buf),
+            other @ Answer::Traversed(_) => unreachable!("a verb does not answer {other:?}"),
+        }
+    }
+
+    fn lane_of(&self, over: Through) -> Result<Lane, Error> {
+        let lane = self.lanes.get(over.0).copied().flatten();
+        lane.ok_or_else(|| Error::Missing { what: "connection through the switch: it was closed".into() })
+    }
+
+    /// Sets up anew what broke, once the old one is surely no more (PROTOCOL 9.6).
+    fn mend(&mut self, over: Through, lane: &Lane) -> Result<Qpn, Error> {
+        self.take_down(lane)?;
+        let lane = self.lane(lane.node, lane.root)?;
+        self.lanes[over.0] = Some(lane);
+        Ok(lane.qpn)
+    }
+
+    fn take_down(&mut self, lane: &Lane) -> Result<(), Error> {
+        self.path.submit(HostRequest::Close { qpn: lane.qpn })?;
+        match self.path.call(Disconnect { host: self.host, qpn: lane.qpn.get() }) {
+            // It ended with an earlier life of the node or of this host.
+            Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn lane(&mut self, node: NodeId, root: Option<VirtAddr>) -> Result<Lane, Error> {
+        let direct = Connect::new(self.host, node.0, self.domain.0);
+        let request = Connect { through: true, root: root.map(|root| root.0), ..direct };
+        let info: ConnectionInfo = self.path.call(request)?;
+        let Some(place) = &info.through else { return Err(wrong_answer("connect")) };
+        let port = Port(place.port);
+        self.path.set_peer(port, gid(&place.gid)?)?;
+        let rc = requester(&info, port, &self.conn_params)?;
+        self.path.submit(HostRequest::Open { domain: self.domain, rc })?;
+        Ok(Lane { node, root, pmtu: rc.pmtu, qpn: rc.qpn })
+    }
+}

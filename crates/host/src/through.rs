@@ -1,0 +1,124 @@
+//! Connections through the switch: queue pairs that their user opens and closes, and names for each operation (PROTOCOL 11.14).
+//!
+//! Unlike the connections of [`crate::connections`] they lead to one node and nowhere else: nothing follows memory that moved, no operation of several nodes is put
+//! together, and one that broke stays broken until its user closes it. What they are for is the keyed READ, of which only the switch knows the address.
+
+use crate::{Answer, Done, Failure, Note, Out, SetupFault, Sink};
+use alloc::collections::BTreeMap;
+use farmem_machine::{Instant, Port};
+use farmem_transport::rc::{self, Requester, Work};
+use farmem_wire::{Domain, Packet, Qpn};
+
+/// The connections through the switch of all domains.
+#[derive(Debug)]
+pub(crate) struct Through {
+    lines: BTreeMap<Qpn, (Domain, Requester)>,
+    lines_max: usize,
+}
+
+impl Through {
+    pub(crate) const fn new(lines_max: usize) -> Self {
+        Self { lines: BTreeMap::new(), lines_max }
+    }
+
+    pub(crate) fn has(&self, qpn: Qpn) -> bool {
+        self.lines.contains_key(&qpn)
+    }
+
+    /// Takes a connection in; one with its queue pair gives way, its operations flushed.
+    pub(crate) fn open(&mut self, domain: Domain, config: &rc::RequesterConfig, out: &mut Sink) {
+        if !self.has(config.qpn) && self.lines.len() >= self.lines_max {
+            return out.note(Note::NotTaken(SetupFault::Full));
+        }
+        self.close(config.qpn, out);
+        self.lines.insert(config.qpn, (domain, Requester::new(*config)));
+    }
+
+    /// Gives a connection up; what is under way on it ends as flushed.
+    pub(crate) fn close(&mut self, qpn: Qpn, out: &mut Sink) {
+        if let Some((_, mut requester)) = self.lines.remove(&qpn) {
+            requester.abandon(out);
+            finish(&mut requester, out);
+        }
+    }
+
+    pub(crate) fn end_all(&mut self, out: &mut Sink) {
+        while let Some(&qpn) = self.lines.keys().next() {
+            self.close(qpn, out);
+        }
+    }
+
+    /// True when the connection is open and did not break.
+    pub(crate) fn is_up(&self, qpn: Qpn) -> bool {
+        self.lines.get(&qpn).is_some_and(|(_, requester)| !requester.is_broken())
+    }
+
+    pub(crate) fn post(
+        &mut self,
+        now: Instant,
+        ticket: u64,
+        domain: Domain,
+        over: Qpn,
+        work: Work,
+        out: &mut Sink,
+    ) {
+        let addr = work.addr();
+        let line = self.lines.get_mut(&over).filter(|(of, _)| *of == domain);
+        let Some((_, requester)) = line else {
+            return end(ticket, Err(Failure::NotConnected { addr }), work, out);
+        };
+        let is_atomic = matches!(work, Work::CmpSwap { .. } | Work::FetchAdd { .. });
+        if is_atomic && !addr.0.is_multiple_of(8) {
+            // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
+            return end(ticket, Err(Failure::Misaligned { addr }), work, out);
+        }
+        match requester.post(ticket, work) {
+            Ok(()) => requester.pump(now, out),
+            Err(work) => return end(ticket, Err(Failure::QueueFull), work, out),
+        }
+        finish(requester, out);
+    }
+
+    /// A packet for one of them, or for no queue pair of this host.
+    pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Sink) {
+        let Some((_, requester)) = self.lines.get_mut(&packet.bth.dest_qp) else {
+            return out.note(Note::NotForUs);
+        };
+        requester.on_packet(now, port, packet, out);
+        finish(requester, out);
+    }
+
+    pub(crate) fn wake(&mut self, now: Instant, out: &mut Sink) {
+        for (_, requester) in self.lines.values_mut() {
+            if requester.next_wake().is_some_and(|at| at <= now) {
+                requester.on_wake(now, out);
+                finish(requester, out);
+            }
+        }
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.lines.values().filter_map(|(_, requester)| requester.next_wake()).min()
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.lines.values().map(|(_, requester)| requester.outstanding()).sum()
+    }
+
+    pub(crate) fn check(&self) {
+        assert!(self.lines.len() <= self.lines_max, "more connections than the bound");
+        self.lines.values().for_each(|(_, requester)| requester.check());
+    }
+}
+
+/// Hands on what ended.
+fn finish(requester: &mut Requester, out: &mut Sink) {
+    while let Some(rc::Completion { id, result, work }) = requester.pop_completion() {
+        let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);
+        end(id, result, work, out);
+    }
+}
+
+fn end(ticket: u64, result: Result<Answer, Failure>, work: Work, out: &mut Sink) {
+    out.local(Out::Done(Done { ticket, result, buf: work.into_buf() }));
+}
