@@ -1,4 +1,4 @@
-//! Makes the seeds in `fuzz/corpus`: `cargo run --release -p farmem-fuzz --example seeds`.
+//! Makes the seeds in `fuzz/corpus`: `cargo run --release -p farmem-fuzz --example seeds [TARGET]`.
 //!
 //! For an event target it tries random stories and keeps the fewest that together reach every mark that any of them reached. For the
 //! traversal target it assembles the programs in `testdata/programs`. What a fuzzer found lies beside them under other names and
@@ -19,7 +19,8 @@ const LEN_MAX: u32 = 600;
 const SEED: u64 = 4791;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for target in TARGETS {
+    let only = std::env::args().nth(1);
+    for target in TARGETS.iter().filter(|target| only.as_ref().is_none_or(|name| name == target.name)) {
         match target.name {
             "wire_parse" | "resp_parse" => {}
             "traversal_verify_run" => keep(target, &programs()?)?,

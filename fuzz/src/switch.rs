@@ -36,7 +36,7 @@ const BUDGETS: Budgets = Budgets {
     translation_entries: 6,
     protection_entries: 16,
     sessions: 5,
-    connections: 2,
+    connections: 3,
     peers: 6,
     directory_slots: 3,
     soft_bytes: soft::ROOM,
@@ -133,6 +133,7 @@ impl Bench {
             protect(10, BASES[1], VMA_LEN, Perm::ReadWrite),
             protect(20, BASES[1] + VMA_LEN, VMA_LEN, Perm::ReadWrite),
         ]);
+        updates.extend(relay::first());
         let first = (Port::CONTROL, batch(HOME, 1, &updates));
         self.hear(&first, &mut Run::new());
         assert_eq!(self.model.next_seq, 2, "the rack is set up");

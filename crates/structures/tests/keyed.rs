@@ -64,7 +64,7 @@ fn node_of(client: &mut Client, over: Through, key: u64) -> Node {
 /// look-up finds what a map says.
 #[test]
 fn a_tree_that_changes_is_found_whatever_the_switch_knows() {
-    for (round, entries) in [(0, 14), (1, 4), (2, 2)] {
+    for (round, entries) in [(0, 14), (1, 8), (2, 4)] {
         let rack = Rack::embedded_with(1, 64 << 20).unwrap();
         let mut client = rack.client("keys").unwrap();
         let mut tree = BLinkTree::create_with(&mut client, Layout::Partitioned, entries).unwrap();
@@ -107,10 +107,7 @@ fn a_tree_that_changes_is_found_whatever_the_switch_knows() {
             }
         }
         assert!(few > 30 && many > 100, "{few} look-ups were one READ, {many} more");
-        assert!(published > 3, "{published} times something was published, {contended} times not");
-        println!(
-            "{entries} entries: {few} one READ, {many} more; published {published}, contended {contended}"
-        );
+        assert!(published > 5, "{published} times something was published, {contended} times not");
     }
 }
 

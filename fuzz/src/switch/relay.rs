@@ -14,6 +14,25 @@ use farmem_wire::{
 /// Virtual queue pairs of the stories, and one of a session.
 const VIRTUAL: [u32; 5] = [0x4001, 0x4002, 0x4003, 0x4004, 0x31];
 
+/// The connections that stories begin with: one that means a tree, and one that means none.
+pub(super) fn first() -> [Update; 2] {
+    let of = |numbers: (usize, usize), node, root| {
+        Update::Connection(Relayed {
+            to_node: Qpn::new(VIRTUAL[numbers.0]),
+            to_host: Qpn::new(VIRTUAL[numbers.1]),
+            host: HostId(1),
+            host_qpn: Qpn::new(0x501),
+            node: NodeId(node),
+            node_qpn: Qpn::new(0x502),
+            rkey: Rkey(7),
+            domain: Domain(10),
+            pmtu: Pmtu::B4096,
+            root: VirtAddr(root),
+        })
+    };
+    [of((0, 1), 1, BASES[0]), of((2, 3), 2, 0)]
+}
+
 /// What the control plane says of a connection.
 pub(super) fn update(input: &mut Input<'_>) -> Update {
     let numbers = input.pick(&[(0, 1), (2, 3), (0, 3), (1, 2), (0, 0), (0, 4)]);

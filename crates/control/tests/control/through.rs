@@ -38,7 +38,7 @@ fn both_ends_and_the_switch_agree() {
     let mut seen = Vec::new();
     for round in 0..40 {
         let root = [None, Some(0x1000_0000_0200)][round % 2];
-        let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, through: place } =
+        let ConnectionInfo { node, qpn, peer_qpn, first_psn, rkey, pmtu, through: place, .. } =
             rack.call(through(domain, 1, root)).unwrap();
         assert_eq!(place, Some(Place { port: Port::SWITCH.0, gid: text(2) }));
         let entry = rack.tables(Port::SWITCH).connections[&peer_qpn];
@@ -173,6 +173,6 @@ fn a_silent_switch_holds_nothing_up_that_ends() {
     rack.pass(Duration::from_millis(10_000));
     rack.settle();
     assert!(rack.tables(Port::SWITCH).connections.is_empty(), "it is told when it answers again");
-    rack.call(JoinNode { name: "n1".into(), gid: text(11), capacity: MIB }).unwrap();
+    rack.call(JoinNode::new("n1".into(), text(11), MIB)).unwrap();
     check(&rack);
 }

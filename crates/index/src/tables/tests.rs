@@ -72,7 +72,7 @@ proptest! {
     ) {
         let (tree, section) = published(count, ranges, sets, nodes);
         let tables = tables_of([section.emit().as_slice()]).unwrap();
-        let of_tree = TreeTables::new(section.clone()).unwrap();
+        let of_tree = TreeTables::parse(&section.emit()).unwrap();
         // A switch with the ranges alone, and one for each set behind a range that no key of the tree's nodes is led by.
         let whole = |child| vec![Range { first: 0, last: u64::MAX, child }];
         let alone = |sets: Vec<Vec<SetNode>>, ranges| TreeSection { ranges, sets, ..section.clone() };
@@ -94,7 +94,7 @@ proptest! {
                 section.ranges.iter().any(|range| range.child.addr == at)
                     || section.sets.iter().flatten().any(|node| node.children.iter().any(|child| child.addr == at))
             };
-            let top = of_tree.ranges.children()[usize::from(of_tree.ranges.range(key))];
+            let top = section.ranges.iter().rfind(|range| range.first <= key).expect("the first one begins at 0").child;
             let way = (deepest.level..=top.level).map(|level| descended(&tree, section.root, key, level));
             prop_assert_eq!(lead(&may), way.into_iter().find(|&at| may(at) && known(at)));
             let mut at = section.root;
@@ -246,17 +246,17 @@ proptest! {
         let child = |n: u64| Child { addr: VirtAddr(0x100 * (1 + n % 60)), level: (n % 5) as u8 };
         let firsts: Vec<u64> = std::iter::once(0).chain(firsts.into_iter().filter(|&first| first > 0)).collect();
         let lasts = firsts.iter().skip(1).map(|first| first - 1).chain([u64::MAX]);
-        let ranges: Vec<crate::Range> =
-            firsts.iter().zip(lasts).map(|(&first, last)| crate::Range { first, last, child: child(first) }).collect();
+        let ranges: Vec<Range> =
+            firsts.iter().zip(lasts).map(|(&first, last)| Range { first, last, child: child(first) }).collect();
         let set = |nodes: std::collections::BTreeMap<u64, (std::collections::BTreeSet<u64>, u64)>| {
-            let node = |(at, (pivots, salt)): (u64, (std::collections::BTreeSet<u64>, u64))| crate::SetNode {
+            let node = |(at, (pivots, salt)): (u64, (std::collections::BTreeSet<u64>, u64))| SetNode {
                 addr: child(at - 1).addr,
                 children: (0..=pivots.len() as u64).map(|n| child((salt >> 8) + 7 * n)).collect(),
                 pivots: pivots.into_iter().collect(),
             };
             nodes.into_iter().map(node).collect::<Vec<_>>()
         };
-        let sets: Vec<Vec<crate::SetNode>> = sets.into_iter().map(set).collect();
+        let sets: Vec<Vec<SetNode>> = sets.into_iter().map(set).collect();
         let section = TreeSection { root: VirtAddr(0x100), programs: vec![PROGRAM], ranges: ranges.clone(), sets: sets.clone() };
         let mut tables = tables_of([section.emit().as_slice()]).unwrap();
         let ranges = RangeTables::new(&ranges).unwrap();

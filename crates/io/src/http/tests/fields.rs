@@ -186,8 +186,17 @@ const VMA: VmaInfo = VmaInfo { id: 0, base: 0, size: 0, node: 0, domain: 0 };
 /// One through the switch: it has all fields.
 fn connection() -> Response {
     let through = Some(place());
-    ConnectionInfo { node: node(), qpn: 0, peer_qpn: 0, first_psn: 0, rkey: 0, pmtu: 0, limits: LIMITS, through }
-        .into()
+    ConnectionInfo {
+        node: node(),
+        qpn: 0,
+        peer_qpn: 0,
+        first_psn: 0,
+        rkey: 0,
+        pmtu: 0,
+        limits: LIMITS,
+        through,
+    }
+    .into()
 }
 
 fn place() -> Place {
