@@ -2,7 +2,7 @@
 //!
 //! One run measures all that is compared, on one tree of one rack, in short rounds in turn: look-ups that the switch enters further down, look-ups by a
 //! traversal from the root, and READs from the root to the value, through the switch ([`LookupPath`]: *relayed*, the path that the index has) and straight to the
-//! node (*direct*). Every value is checked. Counts of round trips and packets come from racks in this process, the tables' entries from the tables.
+//! node (*direct*). Keyed READs are held against READs from the root over the same reliable connection through the switch. Every value is checked. Counts of round trips and packets come from racks in this process, the tables' entries from the tables.
 
 mod baselines;
 mod drift;

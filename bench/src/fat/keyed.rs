@@ -21,7 +21,7 @@ pub(super) fn measure(bench: &mut Bench, keys: u64, draw: &[u64], effort: Budget
     let section = bench.store.section(Extent::default())?;
     let figures = bench.compare(&paths, &section, draw, effort, false)?;
     let [keyed, through] = figures.as_slice() else { unreachable!("two paths were measured") };
-    let of = |what: &str| format!("fat.keyed.{keys}.{what}");
+    let of = |what: &str| format!("fat.keyed.{keys}.relayed.{what}");
     let n = keyed.latency.len();
     let p99 = |figures: &Figures| figures.latency.quantile(0.99);
     let mut rows = vec![

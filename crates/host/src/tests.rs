@@ -5,6 +5,7 @@ mod batches;
 mod coverage;
 mod following;
 mod requests;
+mod through;
 mod times;
 mod traversals;
 mod verbs;

@@ -7,57 +7,23 @@ use farmem_control::api::{
     SoftClear, SoftLoad, SoftSection,
 };
 use farmem_host::{Answer, Done, Failure, HostRequest, Op};
-use farmem_index::blink::{NODE_LEN, Node, State, Tag};
-use farmem_index::{Range, SECTION_KIND, TreeNode, TreeSection, TreeView, fat_root, select_layers};
+use farmem_index::blink::{NODE_LEN, Node};
+use farmem_index::{Range, SECTION_KIND, TreeSection, fat_root, select_layers};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_transport::rc::{self, Work};
 use farmem_wire::{Domain, Qpn, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
+mod small_tree;
+use small_tree::{KEYS, tree, view};
+
 const HOST: u16 = 1;
 const DOMAIN: u32 = 1;
-/// Keys of the tree: 0, 3, 6 and so on, each with itself and one more as its value.
-const KEYS: u64 = 256;
-/// Children of a node, and keys of a leaf: four levels.
-const FILL: usize = 4;
 /// Operations that are under way at once.
 const OPEN_MAX: usize = 8;
 /// Bytes beside the tree that ordinary verbs work on; behind them a word that is added to.
 const BESIDE: usize = 448;
-
-/// The nodes of the tree by address, and its root.
-fn tree(base: u64) -> (VirtAddr, BTreeMap<VirtAddr, Node>) {
-    let mut places = (1..).map(|n| base + n * NODE_LEN as u64);
-    let root = places.next().expect("endless");
-    let mut level: Vec<(u64, u64)> = (0..KEYS).map(|n| (3 * n, 3 * n + 1)).collect();
-    let mut nodes = BTreeMap::new();
-    for height in 0.. {
-        let chunks: Vec<&[(u64, u64)]> = level.chunks(FILL).collect();
-        let alone = chunks.len() == 1;
-        let at: Vec<u64> =
-            chunks.iter().map(|_| if alone { root } else { places.next().expect("endless") }).collect();
-        let first = |n: usize| if n == 0 { 0 } else { chunks[n][0].0 };
-        let mut above = Vec::new();
-        for (n, entries) in chunks.iter().enumerate() {
-            let is_last = n + 1 == chunks.len();
-            let (right, last) = if is_last { (0, u64::MAX) } else { (at[n + 1], first(n + 1) - 1) };
-            let mut entries = entries.to_vec();
-            if height > 0 {
-                entries[0].0 = first(n);
-            }
-            above.push((first(n), at[n]));
-            let (tag, state, right) = (Tag::new(7), State::Live, VirtAddr(right));
-            let node = Node { version: 0, tag, level: height, state, right, first: first(n), last, entries };
-            nodes.insert(VirtAddr(at[n]), node);
-        }
-        if alone {
-            return (VirtAddr(root), nodes);
-        }
-        level = above;
-    }
-    unreachable!("a level above is shorter")
-}
 
 /// What was asked for.
 #[derive(Clone, Debug)]
@@ -120,7 +86,8 @@ impl Bench {
         let mut vma =
             |size| world.call(host, Allocate { domain, size, node: Some(1) }).expect("there is room");
         let (of_tree, beside) = (vma(1 << 16), vma(4096));
-        let (root, nodes) = tree(of_tree.base);
+        let nodes = tree(of_tree.base);
+        let (root, nodes) = (nodes[0].0, nodes.into_iter().collect());
         let mut bench = Self {
             world,
             rng: Rng::from_number(seed ^ 0x1d),
@@ -349,12 +316,10 @@ impl Bench {
 
     /// Publishes a selection of some accesses.
     fn publish(&mut self) {
-        let inner = self.nodes.iter().filter(|(_, node)| node.level > 0).map(|(at, node)| {
-            let pivots = node.entries[1..].iter().map(|(first, _)| *first).collect();
-            let children = node.entries.iter().map(|(_, child)| VirtAddr(*child)).collect();
-            (*at, TreeNode { level: node.level, pivots, children, accesses: self.rng.below(1_000).into() })
-        });
-        let view = TreeView::new(self.root, inner.collect()).expect("a tree");
+        let mut nodes: Vec<_> = self.nodes.clone().into_iter().collect();
+        // The root first.
+        nodes.sort_by_key(|(at, _)| *at != self.root);
+        let view = view(&nodes, &mut self.rng);
         let ranges: Vec<Range> = fat_root(&view, 1 + self.rng.below(30) as usize);
         let sets = select_layers(&view, &ranges, self.rng.below(4) as usize, 1 + self.rng.below(8) as usize);
         let section = TreeSection { root: self.root, programs: Vec::new(), ranges, sets };

@@ -74,6 +74,9 @@ fn fat_compares_ways_to_a_key() {
         "fat.e2e.layers.0.latency",
         "fat.e2e.nodes.3900.throughput",
         "fat.e2e.zipf.90.latency",
+        "fat.keyed.20000.relayed.latency",
+        "fat.keyed.20000.relayed.throughput",
+        "fat.keyed.20000.relayed.round_trips.p99",
         "fat.load.time",
         "fat.load.p99",
     ] {

@@ -20,7 +20,7 @@ fn on_a_rack(transport: &'static str) {
     let mut up = description.up();
     let mut client = description.client("shop");
     let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
-    tree.load(&mut client, (0..KEYS).map(|n| (2 * u64::from(n), n.into())), 7).unwrap();
+    tree.load(&mut client, (0..KEYS).map(|n| (2 * u64::from(n), u64::from(n))), 7).unwrap();
     let name = client.name_of_node_at(tree.tree().root).unwrap();
     let node = NodeId(client.nodes().iter().find(|node| node.name == name).unwrap().node);
     let over = client.open_through(node, Some(tree.tree().root)).unwrap();
