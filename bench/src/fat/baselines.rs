@@ -13,7 +13,7 @@ use farmem::blink_tree::Extent;
 use farmem::{Error, FarMemory, Rack, VirtAddr};
 use farmem_index::blink::{NODE_LEN, Node, State, Tree, Turn};
 use farmem_index::{BRANCHES, Child, Range, SET_NODES_MAX, SetNode, TreeSection};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Nodes that one look-up reads at most.
@@ -25,7 +25,7 @@ pub(super) struct NodeCache {
     tree: Tree,
     bytes_max: usize,
     /// The root, and what it leads to.
-    top: HashMap<VirtAddr, Node>,
+    top: BTreeMap<VirtAddr, Node>,
     /// Nodes above leaves by their first key, and when each was used last.
     parents: BTreeMap<u64, (Node, u64)>,
     /// First keys by that time.
@@ -40,7 +40,7 @@ pub(super) struct NodeCache {
 impl NodeCache {
     /// An empty one, for this many bytes of nodes.
     pub(super) fn new(tree: Tree, bytes_max: usize) -> Self {
-        let (top, parents, used) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (top, parents, used) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { tree, bytes_max, top, parents, used, now: 0, hits: (0, 0), reads: 0 }
     }
 
@@ -291,7 +291,7 @@ impl Contest<'_> {
 /// Look-ups that fill a client's cache.
 const WARM: usize = 30_000;
 /// Look-ups that are counted.
-const LOOK_UPS: u64 = 2_000;
+const LOOK_UPS: usize = 2_000;
 
 /// Round trips and packets of a look-up by each way, before a drift and right behind it; counted exactly, on a rack in this process.
 pub(super) fn counted(keys: u64) -> Result<Vec<Row>, Error> {
@@ -306,16 +306,18 @@ pub(super) fn counted(keys: u64) -> Result<Vec<Row>, Error> {
             contest.begin(way)?;
             // The same records for all; memory nodes know the programs.
             let before = (contest.round_trips(), rack.frames().unwrap_or_default());
-            draw.iter().rev().take(LOOK_UPS as usize).try_for_each(|&n| contest.get(n, way))?;
+            draw.iter().rev().take(LOOK_UPS).try_for_each(|&n| contest.get(n, way))?;
             let after = (contest.round_trips(), rack.frames().unwrap_or_default());
             each.push((after.0 - before.0, after.1 - before.1));
         }
         let [index, others @ ..] = each.as_slice() else { unreachable!("all ways were counted") };
         for (way, other) in Way::ALL[1..].iter().zip(others) {
-            let per = |count: u64| to_f64(count) / to_f64(LOOK_UPS);
+            let per = |count: u64| to_f64(count) / to_f64(LOOK_UPS as u64);
             for (what, own, theirs) in [("round_trips", index.0, other.0), ("packets", index.1, other.1)] {
                 let id = format!("fat.union.{}{}.{what}", way.name(), after_drift(changed));
-                rows.push(Row::figure(id, "per operation", per(own), LOOK_UPS).beside(Some(per(theirs))));
+                rows.push(
+                    Row::figure(id, "per operation", per(own), LOOK_UPS as u64).beside(Some(per(theirs))),
+                );
             }
         }
     }

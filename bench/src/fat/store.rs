@@ -10,7 +10,7 @@ use farmem_index::TreeSection;
 use farmem_index::blink::Tree;
 use farmem_machine::Rng;
 use farmem_workload::ycsb::{self, Zipfian, zeta};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Bytes of a value (Fat-B+Tree V-B).
@@ -78,7 +78,7 @@ impl Popularity {
 
     /// The `most` most popular records before a drift, the most popular one first.
     pub(super) fn hottest(&self, most: usize) -> Vec<u64> {
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         let records = (0..self.keys).map(|rank| self.record(rank, false));
         records.filter(|&record| seen.insert(record)).take(most).collect()
     }

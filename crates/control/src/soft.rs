@@ -85,7 +85,8 @@ pub(crate) struct Soft {
 /// The Loads of a [`SOFT_PACE`].
 #[derive(Clone, Copy, Default, Debug)]
 struct Burst {
-    sent: u32,
+    /// Loads that may still be sent of it.
+    left: u32,
     /// When the next one may begin; none before the first Load.
     next: Option<Instant>,
     /// There is something to be sent then.
@@ -93,13 +94,18 @@ struct Burst {
 }
 
 impl Burst {
-    /// True when a Load may be sent now: then it counts.
+    /// True when a Load may be sent now: then it counts. A burst that waited and begins late has the Loads of the paces that it missed, up to a window: a busy machine
+    /// wakes the control plane late, and the image is to stand in time.
     fn takes(&mut self, now: Instant) -> bool {
         if self.next.is_none_or(|next| next <= now) {
-            *self = Self { sent: 0, next: Some(now + SOFT_PACE), waits: false };
+            let waited = self.next.filter(|_| self.waits);
+            let missed = waited.map_or(0, |next| now.since(next).as_nanos() / SOFT_PACE.as_nanos());
+            let paces = u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1);
+            let left = SOFT_BURST.saturating_mul(paces).min(SOFT_WINDOW);
+            *self = Self { left, next: Some(now + SOFT_PACE), waits: false };
         }
-        let takes = self.sent < SOFT_BURST;
-        self.sent += u32::from(takes);
+        let takes = self.left > 0;
+        self.left = self.left.saturating_sub(1);
         self.waits |= !takes;
         takes
     }
@@ -254,17 +260,15 @@ impl Control {
     /// What time has done, and a switch that joined again.
     pub(crate) fn see_to_soft(&mut self, out: &mut Actions) {
         self.withdraw_orphans(out);
-        let goes_on = self.soft.burst.due().is_some_and(|due| due <= self.now);
-        self.soft.burst.waits &= !goes_on;
         if self.soft.wanted.is_none() && self.soft.waiting() == 0 {
-            self.soft.due = None;
+            (self.soft.due, self.soft.burst.waits) = (None, false);
             return;
         }
         let hears = matches!(self.state.reach(Role::Switch), Some(Reach::Ready | Reach::Silent));
         let life = self.state.generation(Role::Switch);
         if !hears {
             // It joins, and is asked then; or it must join again, and nobody knows when.
-            self.soft.due = None;
+            (self.soft.due, self.soft.burst.waits) = (None, false);
             if self.state.reach(Role::Switch).is_none() {
                 let gone =
                     self.state.unavailable(Role::Switch, "must join again; the image is loaded when it has");
@@ -281,11 +285,12 @@ impl Control {
                 self.begin_image();
             }
         }
-        if goes_on {
+        if self.soft.burst.due().is_some_and(|due| due <= self.now) {
             let due = self.soft.due;
             self.send_parts(out);
-            // That its turn has come is no sign of the switch.
+            // That its turn has come is no sign of the switch. What has nothing to send any more waits for no turn.
             self.soft.due = due;
+            self.soft.burst.waits &= self.soft.burst.next.is_none_or(|next| next > self.now);
         }
         if !self.soft.is_open() {
             self.soft.due = None;

@@ -156,7 +156,6 @@ fn where_changes_begin() {
         took(false, Writes::Find),
         took(true, Writes::Find),
     ];
-    println!("{counts:?}");
     let [descends, beside_index, finds, found] = counts;
     assert_eq!((descends.0, descends.1), (500, 500 * 6), "from the root to the leaf");
     assert_eq!(descends, beside_index, "what stores is not led by the switch");

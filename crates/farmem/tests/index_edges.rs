@@ -163,16 +163,16 @@ fn values_up_to_the_limit_and_over_it() {
     let mut heap = Heap::create(&mut client, "heap", options).unwrap();
     let mut tree = RecordTree::create(&mut client, &mut heap, "tree", Layout::Partitioned).unwrap();
     let lens = [1, 1_960, 1_961, 64 << 10, RECORD_LEN_MAX];
-    for (key, len) in (0..).zip(lens) {
-        assert!(!tree.insert(&mut client, &mut heap, key, &vec![key as u8; len]).unwrap());
+    for (key, len) in (0_u8..).zip(lens) {
+        assert!(!tree.insert(&mut client, &mut heap, key.into(), &vec![key; len]).unwrap());
     }
     let section = tree.section(&mut client, Extent::default()).unwrap();
     publish(&mut client, &[section]).unwrap();
     (0..2).for_each(|key| _ = tree.get(&mut client, &mut heap, key).unwrap());
-    let frames = lens.iter().zip(0..).map(|(&len, key)| {
+    let frames = lens.iter().zip(0_u8..).map(|(&len, key)| {
         let before = rack.frames().unwrap();
-        let found = tree.get(&mut client, &mut heap, key).unwrap();
-        assert_eq!(found, Some(vec![key as u8; len]));
+        let found = tree.get(&mut client, &mut heap, key.into()).unwrap();
+        assert_eq!(found, Some(vec![key; len]));
         rack.frames().unwrap() - before
     });
     let frames: Vec<u64> = frames.collect();

@@ -37,22 +37,21 @@ const BATCHES: u32 = 256;
 const RANGES: u64 = 600;
 const NODES: u64 = 3_600;
 const CHILDREN: u64 = 14;
-const SETS: u64 = 3;
+const SETS: u8 = 3;
 
 fn main() {
     let mut args = std::env::args().skip(1);
     let (what, times) = (args.next(), args.next().and_then(|times| times.parse().ok()));
     let (Some(what @ ("index" | "root")), Some(times)) = (what.as_deref(), times) else {
-        eprintln!("indexed_batch index|root BATCHES");
-        std::process::exit(2);
+        panic!("indexed_batch index|root BATCHES");
     };
     let mut switch = Switch::new(Home { endpoint: HOME, control: CONTROL }, Budgets::default());
     let mut outbox = Outbox::new();
-    let mut indexed = 0_u64;
+    let mut indexed = 0;
     let mut handle = |port, bytes: &[u8]| {
         switch.handle(Instant::ZERO, Event::Frame { port, bytes }, &mut outbox);
         outbox.drain(|action| {
-            indexed += u64::from(matches!(action, Action::Note(Note::Indexed { .. })));
+            indexed += usize::from(matches!(action, Action::Note(Note::Indexed { .. })));
         });
     };
     handle(Port::CONTROL, &tables());
@@ -63,7 +62,7 @@ fn main() {
     for batch in batches.iter().cycle().take(times) {
         handle(Port::host(HOST.0), batch);
     }
-    assert_eq!(indexed, if what == "index" { times as u64 } else { 0 });
+    assert_eq!(indexed, if what == "index" { times } else { 0 });
 }
 
 /// A frame to `receiver` with this payload.
@@ -93,7 +92,7 @@ fn tables() -> Vec<u8> {
     ];
     let mut bytes = Vec::new();
     updates.iter().for_each(|update| update.emit(&mut bytes));
-    let updates = Updates::request(1, updates.len() as u16, &bytes).expect("a batch that fits");
+    let updates = Updates::request(1, 5, &bytes).expect("a batch that fits");
     let message = Message { header: Header::request(RequestId(0), 0), body: Body::Update(updates) };
     frame(HOME, message.len(), |bytes| message.emit(bytes))
 }
@@ -101,18 +100,18 @@ fn tables() -> Vec<u8> {
 /// The tree: of each layer as many nodes as a set takes, all over the keys.
 fn image() -> Image {
     // Node `n` of set `set`; nodes of each set begin at an address of their own.
-    let at = |set: u64, n: u64| VirtAddr(ROOT.0 + 0x100 + (set << 28) + n * 0x100);
-    let child = |set: u64, n: u64| Child { addr: at(set, n), level: (SETS - set) as u8 };
-    let width = |set: u64| u64::MAX / (RANGES * CHILDREN.pow(set as u32));
+    let at = |set: u8, n: u64| VirtAddr(ROOT.0 + 0x100 + (u64::from(set) << 28) + n * 0x100);
+    let child = |set: u8, n: u64| Child { addr: at(set, n), level: SETS - set };
+    let width = |set: u8| u64::MAX / (RANGES * CHILDREN.pow(set.into()));
     let last = |n: u64| if n + 1 == RANGES { u64::MAX } else { (n + 1) * width(0) - 1 };
     let ranges = (0..RANGES).map(|n| Range { first: n * width(0), last: last(n), child: child(0, n) });
-    let node = |set: u64, n: u64| SetNode {
+    let node = |set: u8, n: u64| SetNode {
         addr: at(set, n),
         pivots: (1..CHILDREN).map(|i| n * width(set) + i * width(set + 1)).collect(),
         children: (0..CHILDREN).map(|i| child(set + 1, n * CHILDREN + i)).collect(),
     };
     let sets = (0..SETS).map(|set| {
-        let there = RANGES * CHILDREN.pow(set as u32);
+        let there = RANGES * CHILDREN.pow(set.into());
         let taken = there.min(NODES);
         (0..taken).map(|n| node(set, n * (there / taken))).collect()
     });
