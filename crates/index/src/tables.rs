@@ -26,7 +26,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 use farmem_wire::{Domain, ProgramHash, VirtAddr};
-use flat::Taken;
+use flat::{Taken, Walk};
 
 /// The kind of a section that has a tree's tables.
 pub const SECTION_KIND: u16 = 0x0d13;
@@ -273,6 +273,19 @@ impl TreeSection {
     }
 }
 
+/// Descents that go on at the same time: what one waits for from memory, the others wait for with it.
+const WALKS: usize = 16;
+
+/// The key of a traversal: the first eight bytes of its pad, little-endian (PROTOCOL 13.14).
+fn key_of(pad: &[u8]) -> u64 {
+    let mut key = [0; 8];
+    match pad.first_chunk() {
+        Some(whole) => key = *whole,
+        None => key[..pad.len()].copy_from_slice(pad),
+    }
+    u64::from_le_bytes(key)
+}
+
 /// All trees that a switch knows, each for the traversals of one domain: what a domain publishes leads nobody else.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct IndexTables {
@@ -312,22 +325,43 @@ impl IndexTables {
         self.trees[id.0 as usize].is_for(program).then_some(id)
     }
 
-    /// Where a traversal of a tree may begin in place of the root. The pad may be without the zeros at its end.
-    #[must_use]
-    pub fn descend(&self, tree: TreeId, pad: &[u8]) -> Descent {
-        let mut key = [0; 8];
-        match pad.first_chunk() {
-            Some(whole) => key = *whole,
-            None => key[..pad.len()].copy_from_slice(pad),
+    /// Where traversals of a tree may begin in place of the root, one for each pad, behind `descents`. A pad may be without the zeros at its end.
+    pub fn descend<'a>(
+        &self,
+        tree: TreeId,
+        pads: impl IntoIterator<Item = &'a [u8]>,
+        descents: &mut Vec<Descent>,
+    ) {
+        let tables = &self.trees[tree.0 as usize];
+        let mut pads = pads.into_iter();
+        loop {
+            let mut walks = [Walk::new(0); WALKS];
+            let mut count = 0;
+            for (walk, pad) in walks.iter_mut().zip(pads.by_ref()) {
+                *walk = Walk::new(key_of(pad));
+                count += 1;
+            }
+            let walks = &mut walks[..count];
+            tables.descend(walks);
+            descents.extend(walks.iter().map(|walk| Descent {
+                at: tables.end(walk),
+                tree,
+                taken: walk.taken,
+            }));
+            if count < WALKS {
+                return;
+            }
         }
-        let (child, taken) = self.trees[tree.0 as usize].descend(u64::from_le_bytes(key));
-        Descent { at: child.addr, tree, taken }
     }
 
-    /// Where a traversal of a domain may begin in place of `at`: [`IndexTables::descend`] of [`IndexTables::tree`].
+    /// Where a traversal of a domain may begin in place of `at`: that of [`IndexTables::tree`] and [`IndexTables::descend`].
     #[must_use]
     pub fn start(&self, domain: Domain, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<Descent> {
-        self.tree(domain, at, program).map(|tree| self.descend(tree, pad))
+        let tree = self.tree(domain, at, program)?;
+        let mut walk = [Walk::new(key_of(pad))];
+        let tables = &self.trees[tree.0 as usize];
+        tables.descend(&mut walk);
+        Some(Descent { at: tables.end(&walk[0]), tree, taken: walk[0].taken })
     }
 
     /// The deepest node that is known on the way to `key` from `from` on, of those that may be taken: none when no such node is known. From a root of a tree

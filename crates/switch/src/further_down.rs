@@ -30,20 +30,25 @@ impl FurtherDown {
             }
             Body::Batch(batch) => {
                 self.pairs.clear();
-                // The pairs of a batch mostly begin at one root.
-                let mut last = None;
-                for mut pair in batch.pairs() {
-                    let tree = match last {
-                        Some((root, tree)) if root == pair.cur_ptr => tree,
-                        _ => index.tree(domain, pair.cur_ptr, batch.program()),
-                    };
-                    last = Some((pair.cur_ptr, tree));
-                    if let Some(tree) = tree {
-                        let descent = index.descend(tree, pair.scratch);
-                        pair.cur_ptr = descent.at;
-                        self.descents.push(descent);
+                // Pairs that follow each other mostly begin at one root: those go down together.
+                let mut pairs = batch.pairs();
+                let mut next = batch.pairs().peekable();
+                while let Some(first) = next.next() {
+                    let tree = index.tree(domain, first.cur_ptr, batch.program());
+                    let mut alike = 1;
+                    while next.next_if(|pair| pair.cur_ptr == first.cur_ptr).is_some() {
+                        alike += 1;
                     }
-                    self.pairs.push(&pair);
+                    let begun = self.descents.len();
+                    if let Some(tree) = tree {
+                        let pads = pairs.clone().take(alike).map(|pair| pair.scratch);
+                        index.descend(tree, pads, &mut self.descents);
+                    }
+                    for (n, mut pair) in pairs.by_ref().take(alike).enumerate() {
+                        pair.cur_ptr =
+                            self.descents.get(begun + n).map_or(pair.cur_ptr, |descent| descent.at);
+                        self.pairs.push(&pair);
+                    }
                 }
                 if !self.descents.is_empty() {
                     *batch = Batch::of(&message.header, batch.program(), batch.code(), &self.pairs);

@@ -72,6 +72,21 @@ impl Taken {
     }
 }
 
+/// A descent for a key, as far as it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    key: u64,
+    slot: u32,
+    link: u32,
+    pub(super) taken: Taken,
+}
+
+impl Walk {
+    pub(super) fn new(key: u64) -> Self {
+        Self { key, slot: 0, link: UNKNOWN, taken: Taken::default() }
+    }
+}
+
 impl TreeTables {
     /// The tables of a section's bytes.
     ///
@@ -103,11 +118,9 @@ impl TreeTables {
     /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
     #[must_use]
     pub fn deepest(&self, key: u64) -> Child {
-        self.descend(key).0
-    }
-
-    pub(super) fn descend(&self, key: u64) -> (Child, Taken) {
-        self.walk(self.top(key), key, |_, _| {})
+        let mut walk = [Walk::new(key)];
+        self.descend(&mut walk);
+        self.child(walk[0].slot)
     }
 
     /// The slot of the range that has a key.
@@ -121,19 +134,46 @@ impl TreeTables {
         self.head_of(at, 0).map(|head| self.branch(head, key))
     }
 
-    /// Goes from a slot as deep as is known, and says where it comes by. It ends at the deepest child.
-    pub(super) fn walk(&self, from: u32, key: u64, mut come_by: impl FnMut(Child, &Taken)) -> (Child, Taken) {
+    /// Goes from a slot as deep as is known, and says where it comes by.
+    pub(super) fn walk(&self, from: u32, key: u64, mut come_by: impl FnMut(Child, &Taken)) {
         let (mut taken, mut slot) = (Taken::default(), from);
         loop {
             taken.push(slot);
             come_by(self.child(slot), &taken);
-            let there = &self.slots[slot as usize];
-            let link = if there.link == UNKNOWN { self.link_of(slot) } else { there.link };
-            if link == LAST {
-                return (self.child(slot), taken);
+            let link = self.slots[slot as usize].link;
+            match if link == UNKNOWN { self.link_of(slot) } else { link } {
+                LAST => return,
+                link => slot = self.branch(link, key),
             }
-            slot = self.branch(link, key);
         }
+    }
+
+    /// Takes these walks to where they end, level by level: what one waits for from memory the others wait for at the same time.
+    pub(super) fn descend(&self, walks: &mut [Walk]) {
+        for walk in &mut *walks {
+            walk.slot = self.top(walk.key);
+        }
+        // A step leads to a set behind, so there are no more.
+        for _ in 0..=self.sets.len() {
+            let mut goes_on = false;
+            for walk in walks.iter_mut().filter(|walk| walk.link != LAST) {
+                walk.taken.push(walk.slot);
+                let link = self.slots[walk.slot as usize].link;
+                walk.link = if link == UNKNOWN { self.link_of(walk.slot) } else { link };
+                goes_on |= walk.link != LAST;
+            }
+            if !goes_on {
+                return;
+            }
+            for walk in walks.iter_mut().filter(|walk| walk.link != LAST) {
+                walk.slot = self.branch(walk.link, walk.key);
+            }
+        }
+    }
+
+    /// Where a walk has ended.
+    pub(super) fn end(&self, walk: &Walk) -> VirtAddr {
+        self.child(walk.slot).addr
     }
 
     /// The slot of the branch that a key takes at the node that begins there in `pivots`.

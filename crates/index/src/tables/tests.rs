@@ -271,6 +271,14 @@ proptest! {
                 tables.count(&descent);
             }
         }
+        // Many together go where each goes alone.
+        let pads: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
+        let mut together = Vec::new();
+        let tree = tables.tree(OWNER, section.root, PROGRAM).unwrap();
+        tables.descend(tree, pads.iter().map(|pad| &pad[..]), &mut together);
+        let alone: Vec<_> =
+            pads.iter().filter_map(|pad| tables.start(OWNER, section.root, PROGRAM, pad)).collect();
+        prop_assert_eq!(together, alone);
     }
 }
 
