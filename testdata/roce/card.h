@@ -200,6 +200,19 @@ static inline int card_rc_ready(const struct card *card, struct ibv_qp *qp, cons
                                       IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
+/* Big-endian numbers, as messages have them (PROTOCOL 3.1). */
+static inline uint64_t get(const uint8_t *at, int bytes) {
+    uint64_t value = 0;
+    while (bytes-- > 0)
+        value = value << 8 | *at++;
+    return value;
+}
+
+static inline void put(uint8_t *at, int bytes, uint64_t value) {
+    for (int n = bytes; n-- > 0; value >>= 8)
+        at[n] = value;
+}
+
 static inline double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -231,18 +231,6 @@ static void refusals(uint64_t other) {
 
 enum { GRH = 40, DETAILS = 24 + 40, DATAGRAM = 2048 };
 
-static void put(uint8_t *at, int bytes, uint64_t value) {
-    for (int n = bytes; n-- > 0; value >>= 8)
-        at[n] = value;
-}
-
-static uint64_t get(const uint8_t *at, int bytes) {
-    uint64_t value = 0;
-    while (bytes-- > 0)
-        value = value << 8 | *at++;
-    return value;
-}
-
 struct session {
     struct ibv_qp *qp;
     struct ibv_cq *cq;

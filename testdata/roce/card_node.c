@@ -30,18 +30,6 @@ static struct {
 } peers[PEERS_MAX];
 static int peers_known;
 
-static uint64_t get(const uint8_t *at, int bytes) {
-    uint64_t value = 0;
-    while (bytes-- > 0)
-        value = value << 8 | *at++;
-    return value;
-}
-
-static void put(uint8_t *at, int bytes, uint64_t value) {
-    for (int n = bytes; n-- > 0; value >>= 8)
-        at[n] = value;
-}
-
 /* --- Updates (PROTOCOL 3.5, 3.10) ------------------------------------------------------------------------------------------------- */
 
 enum status { OK = 0, OUT_OF_BOUNDS = 7, MALFORMED = 9, TABLE_FULL = 12, VERSION = 13, UNSUPPORTED = 14 };
