@@ -9,15 +9,18 @@ mod drift;
 mod e2e;
 mod keyed;
 mod load;
+mod ranges;
+mod server;
 mod store;
 mod tables;
 mod union;
 
+pub use server::{Lazy, lazy};
 pub use store::LookupPath;
 pub use union::{Counts, count};
 
-use crate::pulse::Racks;
-use crate::{Outcome, Plan, Progress, Sheet};
+use crate::pulse::{NodeKind, Racks};
+use crate::{Outcome, Plan, Progress, Row, Sheet};
 use std::time::Duration;
 
 impl Plan {
@@ -32,6 +35,16 @@ impl Plan {
             &[20_000]
         } else {
             &[2_000_000, 1_000_000, 3_000_000, 5_000_000, 7_000_000, 10_000_000]
+        }
+    }
+
+    /// Keys of the trees of `fat.server` (figure 10), and its mixes.
+    const fn server(&self) -> server::Sizes {
+        if self.quick {
+            server::Sizes { scales: &[20_000], mixes: &[50, 100] }
+        } else {
+            let scales = &[1_000_000, 2_000_000, 5_000_000, 10_000_000];
+            server::Sizes { scales, mixes: &[50, 60, 70, 80, 90, 95, 100] }
         }
     }
 }
@@ -75,5 +88,42 @@ pub fn run<R: Racks>(
             e2e::measure(plan, racks, keys, all, &mut sheet)?;
         }
     }
+    ranges_and_servers(plan, racks, &mut sheet)?;
     Ok(sheet.end())
+}
+
+/// Range queries, and the client-server mode.
+fn ranges_and_servers<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
+    if plan.wants("fat.ranges.") {
+        let keys = if plan.quick { 20_000 } else { 2_000_000 };
+        sheet.begins("ranges in sub-ranges");
+        let rack = racks.start(1, NodeKind::Offload, (keys * ranges::KEY_BYTES).next_power_of_two())?;
+        let (rows, wrong) = ranges::measure(rack.as_ref(), keys, plan.effort())?;
+        sheet.add(rows);
+        sheet.add_wrong(wrong);
+    }
+    if plan.wants("fat.server.lazy.") {
+        sheet.begins("an index that grows old");
+        sheet.add(server::lazy_rows(plan.quick)?);
+    }
+    let wants = |id: &str| plan.wants(id);
+    let sizes = plan.server();
+    for (at, &keys) in sizes.scales.iter().enumerate() {
+        let others = ["clients.", "mixed.", "zipf.", "sim."].map(|part| format!("fat.server.{part}"));
+        let wanted = plan.wants(&format!("fat.server.scale.{keys}"))
+            || at == 0 && others.iter().any(|part| plan.wants(part));
+        if wanted {
+            let needed = keys * server::KEY_BYTES;
+            if let Some(free) = e2e::free_memory().filter(|free| *free < needed + needed / 4) {
+                let why = format!("{keys} keys need {} MiB, and {} MiB are free", needed >> 20, free >> 20);
+                sheet.add([Row::absent(format!("fat.server.scale.{keys}.throughput"), "1/s", why)]);
+                continue;
+            }
+            sheet.begins(&format!("{} servers and {keys} keys: load", server::SERVERS));
+            let memory = (needed / u64::from(server::SERVERS)).next_power_of_two() * 2;
+            let rack = racks.start(server::SERVERS, NodeKind::Offload, memory.max(64 << 20))?;
+            server::measure(rack.as_ref(), keys, at == 0, &sizes, plan.effort(), &wants, sheet)?;
+        }
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use farmem::blink_tree::Cursor;
 use farmem::heap::{Heap, HeapOptions};
 use farmem::{Client, Error, FarMemory, Layout, LockWord, RecordTree, VirtAddr};
 use farmem_index::prefix;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Bytes of a value at most.
 pub const VALUE_LEN_MAX: usize = 64 << 10;
@@ -69,6 +69,9 @@ impl StoreError {
     }
 }
 
+/// A key and its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
 /// What a program may do with a store of texts. Of numbers all may write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
@@ -87,7 +90,7 @@ pub struct Store {
     kind: KeyKind,
     pub(crate) heap: Heap,
     /// The trees that are known, by the slices that lead to them; of none, the first one.
-    trees: HashMap<Vec<u8>, RecordTree>,
+    trees: BTreeMap<Vec<u8>, RecordTree>,
     lock: Option<LockWord>,
 }
 
@@ -158,7 +161,7 @@ impl Store {
         };
         let mut heap = Heap::open(client, &format!("{name}.heap"), HeapOptions::default())?;
         let tree = RecordTree::open(client, &mut heap, TREE, LAYOUT)?;
-        let trees = HashMap::from([(Vec::new(), tree)]);
+        let trees = BTreeMap::from([(Vec::new(), tree)]);
         Ok(Self { name: name.into(), at, kind: found, heap, trees, lock })
     }
 
@@ -268,7 +271,7 @@ impl Store {
         first: Option<&[u8]>,
         last: Option<&[u8]>,
         most: usize,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+    ) -> Result<Vec<Pair>, StoreError> {
         let encoded = |key: Option<&[u8]>| key.map(|key| self.kind.encode(key)).transpose();
         let (first, last) = (encoded(first)?, encoded(last)?);
         let mut found = Vec::new();
@@ -425,7 +428,7 @@ impl Store {
         slices: &mut Vec<u8>,
         within: &Within<'_>,
         most: usize,
-        found: &mut Vec<(Vec<u8>, Vec<u8>)>,
+        found: &mut Vec<Pair>,
     ) -> Result<(), Error> {
         let mut cursor = Cursor::new(within.slices(slices));
         while !cursor.is_at_end() && found.len() < most {

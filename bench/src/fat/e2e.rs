@@ -274,7 +274,7 @@ fn rows_of_scale(id: &str, figures: &[Figures]) -> Vec<Row> {
 }
 
 /// Bytes of memory that this machine has left.
-fn free_memory() -> Option<u64> {
+pub(super) fn free_memory() -> Option<u64> {
     use procfs_core::FromRead as _;
     let info = procfs_core::Meminfo::from_file("/proc/meminfo").ok()?;
     info.mem_available

@@ -7,6 +7,10 @@
 //!
 //! Rates are averaged exponentially, a half for the newest epoch: what was often come by is forgotten in a few epochs, and chance moves little.
 
+mod astray;
+
+pub use astray::led_astray;
+
 use crate::{Range, TreeSection, TreeView};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -37,7 +37,7 @@ mod tables;
 mod tree;
 
 pub use compare::{Compared, greater};
-pub use follow::{Hits, RATE_ONE, Rates, visits_saved};
+pub use follow::{Hits, RATE_ONE, Rates, led_astray, visits_saved};
 pub use keys::{KeyBytes, prefix};
 pub use nodes::{NodeSet, NodeSetError, SetNode};
 pub use plan::{ADDR_BITS, Budget, COUNTER_BITS, Excess, Memory, PART_STAGES, Part, Plan, StageUse, Step};

@@ -79,6 +79,11 @@ fn fat_compares_ways_to_a_key() {
         "fat.keyed.20000.relayed.round_trips.p99",
         "fat.load.time",
         "fat.load.p99",
+        "fat.ranges.10.accesses",
+        "fat.server.lazy.50.followed.visits",
+        "fat.server.clients.2.throughput",
+        "fat.server.mixed.50.visits",
+        "fat.server.sim.clients.16.throughput",
     ] {
         assert!(ids.iter().any(|known| known == id), "{id} is not in {ids:?}");
     }

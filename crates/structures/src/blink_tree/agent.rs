@@ -8,7 +8,7 @@ use super::publish::name_of;
 use super::{BLinkTree, Extent, publish, record_program, withdraw};
 use farmem_client::api::{ErrorCode, SoftCounted};
 use farmem_client::{Client, Error};
-use farmem_index::{Hits, RATE_ONE, Rates, TreeSection, edition, visits_saved};
+use farmem_index::{Hits, RATE_ONE, Rates, TreeSection, TreeView, edition, led_astray, visits_saved};
 use farmem_wire::ProgramHash;
 
 /// What is published is replaced when that saves, of all visits of inner nodes, more than one in so many.
@@ -175,14 +175,20 @@ impl IndexAgent {
         Ok(())
     }
 
-    fn saved(&self, view: &farmem_index::TreeView) -> (u64, u64) {
+    fn saved(&self, view: &TreeView) -> (u64, u64) {
         let nothing =
             TreeSection { root: self.tree.tree.root, programs: vec![], ranges: vec![], sets: vec![] };
         match &self.standing {
-            Some(standing) => visits_saved(view, &standing.section),
+            Some(standing) => net_saved(view, &standing.section),
             None => (0, visits_saved(view, &nothing).1),
         }
     }
+}
+
+/// Visits that a section saves, less the steps to the right that it costs where the tree has been split and merged since (Fat-B+Tree IV-B); and all of them.
+fn net_saved(view: &TreeView, section: &TreeSection) -> (u64, u64) {
+    let (saved, all) = visits_saved(view, section);
+    (saved.saturating_sub(led_astray(view, section)), all)
 }
 
 impl Stepped {
@@ -231,7 +237,7 @@ impl IndexWatch {
             let mut rates = Rates::default();
             rates.take(&section, &since);
             let view = self.tree.view(client, &rates, self.extent)?;
-            let (saved, all) = visits_saved(&view, &section);
+            let (saved, all) = net_saved(&view, &section);
             let best = visits_saved(&view, &self.tree.select(&view, self.extent)).0;
             let hits = Hits::of(&section, &since);
             let mut stepped = Stepped { epoch: counted.epoch, hits, ..Stepped::default() };
