@@ -1,12 +1,13 @@
 //! An agent keeps the index of a tree as its look-ups have it: what it selects beside the best selection that there is, by counts of visits.
 
 use farmem_client::{Client, Error, Policy, Rack, Rng, VirtAddr};
+use farmem_index::blink::{NODE_LEN, Node};
 use farmem_index::{
     Child, Range, SetNode, TreeNode, TreeSection, TreeView, accesses_left, fat_root, select_layers,
 };
 use farmem_structures::blink_tree::{Extent, IndexAgent, IndexWatch, publish, withdraw};
 use farmem_structures::{BLinkTree, Layout};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Keys of a leaf and children of an inner node.
 const FILL: usize = 7;
@@ -311,4 +312,46 @@ fn the_papers_index_is_published_and_counted() {
     assert_eq!(counted.counts.0[..8], [0, 0, 0, 7, 0, 0, 0, 0]);
     assert!(counted.counts.0[8..].iter().all(|&byte| byte == 0));
     assert_eq!(client.soft_section(name).unwrap(), section.emit());
+}
+
+/// Children of inner nodes that two of them lead to.
+fn with_two_parents(client: &mut Client, tree: &BLinkTree) -> usize {
+    let (mut level, mut seen, mut twice) = (vec![tree.tree().root], BTreeSet::new(), 0);
+    while let Some(at) = level.pop() {
+        let mut bytes = [0; NODE_LEN];
+        client.read(at, &mut bytes).unwrap();
+        let node = Node::parse(&bytes).unwrap();
+        for (_, child) in node.entries.iter().filter(|_| node.level > 0) {
+            twice += usize::from(!seen.insert(*child));
+            level.extend((node.level > 1).then_some(VirtAddr(*child)));
+        }
+    }
+    twice
+}
+
+/// A sparse leaf that is the last of its parent is merged into the first of the next parent, and both lead there from then on. Such a tree is published as any, and every
+/// key is found by what is published of it.
+#[test]
+fn a_child_of_two_parents_is_published() {
+    let mut client = Rack::embedded_with(2, 64 << 20).unwrap().client("merged").unwrap();
+    let mut rng = Rng::from_number(71);
+    for entries in [4, 8] {
+        let mut tree = BLinkTree::create_with(&mut client, Layout::Partitioned, entries).unwrap();
+        let mut keys: Vec<u64> = (0..600).collect();
+        tree.load(&mut client, (0..600_u32).map(|n| (n.into(), n.into())), entries).unwrap();
+        tree.set_policy(Policy::Offload);
+        let mut most = 0;
+        while keys.len() > 20 {
+            for _ in 0..10 {
+                let key = keys.swap_remove(rng.below(u32::try_from(keys.len()).unwrap()) as usize);
+                assert_eq!(tree.remove(&mut client, key).unwrap(), Some(key));
+            }
+            most = most.max(with_two_parents(&mut client, &tree));
+            let section = tree.section(&mut client, Extent { ranges: 40, sets: 2, nodes: 40 }).unwrap();
+            publish(&mut client, &[section]).unwrap();
+            keys.iter().for_each(|key| assert_eq!(tree.get(&mut client, *key).unwrap(), Some(*key)));
+        }
+        assert!(most > 0, "no merge went across a border of parents");
+        withdraw(&mut client, tree.tree().root).unwrap();
+    }
 }

@@ -142,14 +142,19 @@ impl BLinkTree {
             let mut reads: Vec<_> =
                 level.iter().zip(&mut bytes).map(|(wanted, bytes)| (wanted.at, &mut bytes[..])).collect();
             memory.read_many(&mut reads)?;
-            let mut below = Vec::new();
-            for (Wanted { at, first, rate }, bytes) in core::mem::take(&mut level).into_iter().zip(bytes) {
+            let mut nodes = Vec::with_capacity(bytes.len());
+            for (wanted, bytes) in core::mem::take(&mut level).into_iter().zip(bytes) {
+                let at = wanted.at;
                 let node = Node::parse(&bytes).map_err(|error| Error::Broken { addr: at, what: error.0 })?;
                 let is_inner = node.level > 0 && node.tag == self.tree.tag && node.state != State::Dead;
-                // One that has other keys than its parent knew was merged into meanwhile.
-                if !is_inner || node.first != first || found.contains_key(&at) {
-                    continue;
+                // One that has other keys than its parent knew was merged into meanwhile, or has two parents.
+                if is_inner && node.first == wanted.first && !found.contains_key(&at) {
+                    nodes.push((wanted, node));
                 }
+            }
+            nodes.sort_unstable_by_key(|(wanted, _)| wanted.first);
+            apart(&mut nodes);
+            for (Wanted { at, rate, .. }, node) in nodes {
                 let lasts = node.entries[1..].iter().map(|(first, _)| first - 1).chain([node.last]);
                 let children: Vec<(VirtAddr, u64, u64)> = node
                     .entries
@@ -160,16 +165,31 @@ impl BLinkTree {
                 if node.level > 1 {
                     let rates = rates.of_children(rate, &children);
                     let wanted = children.iter().zip(rates);
-                    below.extend(wanted.map(|(&(at, first, _), rate)| Wanted { at, first, rate }));
+                    level.extend(wanted.map(|(&(at, first, _), rate)| Wanted { at, first, rate }));
                 }
                 let pivots = node.entries[1..].iter().map(|(first, _)| *first).collect();
                 let children = children.into_iter().map(|(at, ..)| at).collect();
                 found.insert(at, TreeNode { level: node.level, pivots, children, accesses: rate });
             }
-            level = below;
         }
         Ok(found)
     }
+}
+
+/// Leaves of two parents of a child the right one. A node that was merged into its right neighbour across a border of parents leaves its own parent with a way to
+/// that neighbour, which has two parents then; tables have one. Keys between come there by a step to the right. Nodes are in the order of their keys.
+fn apart(nodes: &mut Vec<(Wanted, Node)>) {
+    let mut right = None;
+    for (_, node) in nodes.iter_mut().rev() {
+        let first_child = node.entries.first().map(|(_, child)| *child);
+        // Two parents that were merged have both of their ways to one child.
+        node.entries.dedup_by_key(|(_, child)| *child);
+        // A neighbour that was split since has its right half behind it here.
+        let shared = node.entries.iter().position(|(_, child)| right == Some(*child));
+        node.entries.truncate(shared.unwrap_or(node.entries.len()));
+        right = first_child;
+    }
+    nodes.retain(|(_, node)| !node.entries.is_empty());
 }
 
 /// A node that is to be read: the first key that its parent has for it, and how often it is come by.
