@@ -61,6 +61,39 @@ fn run<R: Send>(
     }
 }
 
+/// Numbers of a window are those of far memory, in whatever order they are asked for, and pages come and go under them.
+#[test]
+fn numbers_are_read_as_a_slice_is() {
+    for faults in MODES {
+        let (mut client, vma) = client();
+        let value = |n: usize| u32::try_from(n).unwrap().wrapping_mul(0x9e37_79b9);
+        let bytes: Vec<u8> = (0..SIZE / 4).flat_map(|n| value(n).to_le_bytes()).collect();
+        client.write(vma.base, &bytes).unwrap();
+        let ran = run(&mut client, &vma, options_by(faults), |memory| {
+            let all = memory.numbers::<u32>(0, SIZE / 4);
+            assert_eq!((all.len(), all.is_empty()), (SIZE / 4, false));
+            assert!(all.iter().enumerate().all(|(n, found)| found == value(n)));
+            let mut chance = Chance(7);
+            for _ in 0..2000 {
+                let at = chance.below(SIZE / 4);
+                assert_eq!(all.at(at), value(at));
+                let part = all.part(at..SIZE / 4);
+                assert_eq!(part.iter().next_back(), Some(value(SIZE / 4 - 1)));
+            }
+            let long = memory.numbers::<u64>(8, SIZE / 8 - 1);
+            assert_eq!(long.at(0), u64::from(value(2)) | u64::from(value(3)) << 32);
+            assert!(memory.numbers::<u64>(SIZE, 0).is_empty(), "none, at the end");
+            for wrong in [(4, 1), (SIZE, 1), (0, SIZE / 8 + 1), (0, usize::MAX)] {
+                let asked = std::panic::catch_unwind(|| memory.numbers::<u64>(wrong.0, wrong.1));
+                assert!(asked.is_err(), "{wrong:?} are not aligned numbers of the window");
+            }
+        });
+        let Some(((), stats)) = ran else { return };
+        assert_eq!((stats.write_backs, stats.upgrades), (0, 0), "they are only read");
+        assert!(stats.evictions > 0 && stats.bytes_here_max <= LIMIT);
+    }
+}
+
 fn far_bytes(client: &mut Client, vma: &Vma) -> Vec<u8> {
     let mut bytes = vec![0; SIZE];
     for (n, part) in bytes.chunks_mut(64 << 10).enumerate() {

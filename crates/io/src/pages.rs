@@ -11,6 +11,7 @@ mod doorbell;
 mod lease;
 mod looking;
 mod memory;
+mod numbers;
 pub mod remote;
 mod serve;
 mod shared_mapping;
@@ -26,6 +27,7 @@ pub use farmem_preload_abi::message::{BATCH, Cause, Fault, Message, Messages, Pa
 pub use farmem_preload_abi::userfaultfd::{Faulting, Features, Mapping, Reach, Stopped, Userfaultfd};
 pub use lease::{Apart, Lease, Watcher, Woken};
 pub use memory::Memory;
+pub use numbers::{Number, Numbers};
 pub use serve::{Faults, Handler, HandlerCpu, Next, Ring, serve, serve_shared};
 pub use shared_mapping::SharedMapping;
 pub use window::{FaultMode, Place, Window, WindowConfig};

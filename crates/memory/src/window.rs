@@ -29,7 +29,7 @@ use through::Through;
 use verbs::{Ended, Name, Verbs};
 
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
-pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Place};
+pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Ahead};
 
 /// How a window works.

@@ -3,6 +3,7 @@
 //! Key type: [`Memory`]. Its calls copy bytes and words atomically, so they are sound whatever other threads, and other hosts, do to
 //! the same bytes. C code, or Rust that promises more than the compiler sees, takes the address.
 
+use super::numbers::{Number, Numbers};
 use super::views::Views;
 use farmem_wire::message::PAGE_LEN;
 use std::io;
@@ -132,6 +133,22 @@ impl<'w> Memory<'w> {
         let place = unsafe { self.as_ptr().add(offset) };
         // SAFETY: aligned, mapped as long as 'w; all safe accesses are atomic.
         unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
+    }
+
+    /// Little-endian numbers from `offset` on, to be read as a slice is.
+    ///
+    /// # Panics
+    /// When they leave the window or are not aligned.
+    #[must_use]
+    pub fn numbers<T: Number>(&self, offset: usize, count: usize) -> Numbers<'w, T> {
+        const { assert!(cfg!(target_endian = "little")) };
+        let len = count.checked_mul(size_of::<T>()).expect("numbers of this machine's memory");
+        self.check(offset, len);
+        // SAFETY: inside the view, or its end, by the check.
+        let place = unsafe { self.as_ptr().add(offset) }.cast::<T::Atomic>();
+        assert!(place.is_aligned(), "aligned numbers");
+        // SAFETY: aligned, mapped as long as 'w; all safe accesses are atomic, and every pattern of bits is a number.
+        Numbers { all: unsafe { std::slice::from_raw_parts(place.as_ptr(), count) } }
     }
 
     /// The system reads from `file` into the window, at its own position: `read(2)` into far memory. Where faults are signals
