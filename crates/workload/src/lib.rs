@@ -16,7 +16,7 @@ pub mod ycsb;
 pub use alloc_guard::load_or_free;
 pub use measure::measure;
 pub use mix::{Keys, Mix};
-pub use plan::{Load, Plan, RunAt, on_rack};
+pub use plan::{Load, Plan, RunAt, on_rack, on_rack_of};
 pub use progress::Progress;
 pub use report::{Outcome, Report, Row, finish, to_f64};
 pub use size::bytes;

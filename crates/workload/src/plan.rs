@@ -3,7 +3,7 @@
 use crate::{Failure, stop};
 use clap::builder::RangedU64ValueParser;
 use farmem::{Client, Policy, Rack, RackConfig};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What every application can be told on its command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -98,19 +98,32 @@ const NODES: u16 = 4;
 /// Bytes of each at least; address space until it is written to.
 const NODE_MEMORY_MIN: u64 = 256 << 20;
 
-/// Does `work` with a client of the rack that `plan` names, or of one inside this process whose nodes have room for `bytes` together.
-/// `work` also gets the name of the rack's transport. On a rack that others use Ctrl-C has it end early: [`crate::measure()`] and
-/// [`crate::load_or_free()`] see to that.
+/// Does `work` as [`on_rack_of`] does, on the rack that `plan` names.
 ///
 /// # Errors
-/// [`Failure`] when there is no such rack or it does not answer, and what `work` says.
+/// As [`on_rack_of`].
 pub fn on_rack<R>(
     plan: &Plan,
     domain: &str,
     bytes: u64,
     work: impl FnOnce(&mut Client, &'static str) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    if let Some(file) = &plan.rack {
+    on_rack_of(plan.rack.as_deref(), domain, bytes, work)
+}
+
+/// Does `work` with a client of the running rack that `file` describes, or of one inside this process whose nodes have room for `bytes` together.
+/// `work` also gets the name of the rack's transport. On a rack that others use Ctrl-C has it end early: [`crate::measure()`] and
+/// [`crate::load_or_free()`] see to that.
+///
+/// # Errors
+/// [`Failure`] when there is no such rack or it does not answer, and what `work` says.
+pub fn on_rack_of<R>(
+    file: Option<&Path>,
+    domain: &str,
+    bytes: u64,
+    work: impl FnOnce(&mut Client, &'static str) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    if let Some(file) = file {
         let config = RackConfig::load(file)?;
         let transport = config.transport.name();
         stop::listen()?;
