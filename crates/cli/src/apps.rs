@@ -1,4 +1,4 @@
-//! `farmem webservice`, `tablestore`, `timeseries` and `nativekvs`: the applications of `apps/`, and PULSE's three together for the demonstration.
+//! `farmem webservice`, `tablestore`, `timeseries`, `nativekvs` and `graph`: the applications of `apps/`, and PULSE's three together for the demonstration.
 
 use crate::output::{self, Report as Printed};
 use crate::{End, Failure};
@@ -19,6 +19,12 @@ impl Printed for Report {
 impl Printed for farmem_nativekvs::Outcome {
     fn text(&self) -> String {
         Outcome::text(self)
+    }
+}
+
+impl Printed for farmem_graph::Said {
+    fn text(&self) -> String {
+        Self::text(self)
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) enum Command {
     Orderedkv(farmem_orderedkv::Args),
     /// Windows of 1 s to 8 s over sensor data in far memory: sum, mean, min and max.
     Timeseries(farmem_timeseries::Args),
+    /// Rank, search, connect and count in graphs whose arrays are in far memory; make and convert files of graphs.
+    #[command(subcommand)]
+    Graph(farmem_graph::Command),
     /// Measure, beside the raw operation in the same run.
     Bench {
         /// What to measure.

@@ -86,6 +86,7 @@ fn main() -> ExitCode {
         Command::Tablestore(args) => apps::finish(farmem_tablestore::run(&args), args.plan.json),
         Command::Orderedkv(args) => apps::finish(farmem_orderedkv::run(&args), args.plan.json),
         Command::Timeseries(args) => apps::finish(farmem_timeseries::run(&args), args.plan.json),
+        Command::Graph(command) => apps::finish(farmem_graph::run(&command), command.json()),
         Command::Bench { bench: Bench::Net(args) } => bench::net(&args),
         Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
         Command::Bench { bench: Bench::Mind(args) } => bench::mind(&args),

@@ -1,0 +1,97 @@
+//! Connected components: which vertices are connected, whatever the direction of edges.
+
+use super::{Unsuited, plain};
+use crate::edge_map::of_all;
+use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Labels that spread, a round at a time: each vertex takes the least of its neighbours'. In the end it is the least vertex of its component.
+#[derive(Clone, Debug)]
+pub struct Components {
+    labels: Vec<u32>,
+    set: VertexSubset,
+    rounds: u64,
+}
+
+struct Step<'a> {
+    /// At the beginning of the round.
+    before: &'a [u32],
+    labels: &'a [AtomicU32],
+}
+
+impl EdgeFn for Step<'_> {
+    fn push(&self, source: u32, target: u32, _: u32) -> bool {
+        let label = self.before[source as usize];
+        self.labels[target as usize].fetch_min(label, Relaxed) > label
+    }
+}
+
+impl Components {
+    /// Each of so many vertices by itself, before the first round.
+    #[must_use]
+    pub fn new(vertices: u32) -> Self {
+        Self { labels: (0..vertices).collect(), set: VertexSubset::all(vertices), rounds: 0 }
+    }
+
+    /// Goes on with what [`Components::labels`] and [`Components::changed`] were after so many rounds.
+    ///
+    /// # Panics
+    /// When there is not a label for each vertex.
+    #[must_use]
+    pub fn resumed(labels: Vec<u32>, changed: VertexSubset, rounds: u64) -> Self {
+        assert_eq!(labels.len(), changed.vertices() as usize, "a label for each vertex");
+        Self { labels, set: changed, rounds }
+    }
+
+    /// The label of each vertex.
+    #[must_use]
+    pub fn labels(&self) -> &[u32] {
+        &self.labels
+    }
+
+    /// Vertices whose label changed in the last round.
+    #[must_use]
+    pub const fn changed(&self) -> &VertexSubset {
+        &self.set
+    }
+
+    /// Rounds so far.
+    #[must_use]
+    pub const fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// A round; afterwards nothing is left to do when [`Components::changed`] is empty.
+    ///
+    /// # Errors
+    /// [`Unsuited::NoIncoming`].
+    ///
+    /// # Panics
+    /// When the graph has not as many vertices as there are labels.
+    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
+        assert_eq!(graph.vertices() as usize, self.labels.len(), "a label for each vertex");
+        let backwards = graph.reversed().ok_or(Unsuited::NoIncoming)?;
+        let labels = of_all(graph.vertices(), |vertex| AtomicU32::new(self.labels[vertex as usize]));
+        let step = Step { before: &self.labels, labels: &labels };
+        let mut next = edge_map(graph, &self.set, &step);
+        if !graph.is_symmetric() {
+            next = next.union(&edge_map(&backwards, &self.set, &step));
+        }
+        (self.labels, self.set) = (plain(labels), next);
+        self.rounds += 1;
+        Ok(())
+    }
+
+    /// How many components there are, and vertices of the largest.
+    #[must_use]
+    pub fn sizes(&self) -> (u64, u64) {
+        let sizes = of_all(u32::try_from(self.labels.len()).unwrap_or(u32::MAX), |_| AtomicU32::new(0));
+        let all = VertexSubset::all(self.set.vertices());
+        for_each_vertex(&all, |vertex| {
+            sizes[self.labels[vertex as usize] as usize].fetch_add(1, Relaxed);
+        });
+        let sizes = plain(sizes);
+        let count = sizes.iter().filter(|&&size| size > 0).count() as u64;
+        (count, sizes.into_iter().max().unwrap_or(0).into())
+    }
+}

@@ -1,0 +1,78 @@
+//! PageRank.
+
+use super::Unsuited;
+use crate::edge_map::{of_all, sum_of_all};
+use crate::{Array as _, Graph, Store};
+
+/// The part of a rank that is passed on along edges (the rest is divided evenly).
+pub const DAMPING: f64 = 0.85;
+
+/// Ranks that are being computed, a round at a time. Together they are 1: what a vertex without edges out of it has is divided evenly among
+/// all (as NetworkX has it; Ligra lets it vanish).
+#[derive(Clone, PartialEq, Debug)]
+pub struct PageRank {
+    ranks: Vec<f64>,
+    rounds: u64,
+}
+
+impl PageRank {
+    /// The same rank for all of so many vertices, before the first round.
+    #[must_use]
+    pub fn new(vertices: u32) -> Self {
+        Self { ranks: vec![1.0 / f64::from(vertices.max(1)); vertices as usize], rounds: 0 }
+    }
+
+    /// Goes on with what [`PageRank::ranks`] was after so many rounds.
+    #[must_use]
+    pub const fn resumed(ranks: Vec<f64>, rounds: u64) -> Self {
+        Self { ranks, rounds }
+    }
+
+    /// The rank of each vertex.
+    #[must_use]
+    pub fn ranks(&self) -> &[f64] {
+        &self.ranks
+    }
+
+    /// Rounds so far.
+    #[must_use]
+    pub const fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// A round. The answer is how far all ranks moved, together.
+    ///
+    /// # Errors
+    /// [`Unsuited::NoIncoming`]: ranks are pulled.
+    ///
+    /// # Panics
+    /// When the graph has not as many vertices as there are ranks.
+    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<f64, Unsuited> {
+        let vertices = graph.vertices();
+        assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
+        let incoming = graph.incoming().ok_or(Unsuited::NoIncoming)?;
+        let ranks = &self.ranks;
+        let passed = of_all(vertices, |vertex| match graph.out().degree(vertex) {
+            0 => 0.0,
+            degree => ranks[vertex as usize] / as_f64(degree),
+        });
+        let idle = sum_of_all(vertices, |vertex| match graph.out().degree(vertex) {
+            0 => ranks[vertex as usize],
+            _ => 0.0,
+        });
+        let each = (1.0 - DAMPING + DAMPING * idle) / f64::from(vertices.max(1));
+        let next = of_all(vertices, |vertex| {
+            let sum: f64 = incoming.neighbours(vertex).iter().map(|source| passed[source as usize]).sum();
+            each + DAMPING * sum
+        });
+        let moved = sum_of_all(vertices, |vertex| (next[vertex as usize] - ranks[vertex as usize]).abs());
+        self.ranks = next;
+        self.rounds += 1;
+        Ok(moved)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of edges, far below 2^52")]
+const fn as_f64(degree: u64) -> f64 {
+    degree as f64
+}

@@ -1,0 +1,62 @@
+//! Shortest paths by weight from one source (Bellman-Ford, Ligra 5.6).
+
+use super::{Unsuited, Watch, exists};
+use crate::edge_map::of_all;
+use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The distance of a vertex that no path leads to.
+pub const UNREACHED: u64 = u64::MAX;
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sssp {
+    /// The sum of weights on the lightest path to each vertex, or [`UNREACHED`].
+    pub distances: Vec<u64>,
+    /// Vertices that paths lead to, the source among them.
+    pub reached: u64,
+    /// Rounds it took.
+    pub rounds: u64,
+}
+
+struct Relax<'a> {
+    /// At the beginning of the round.
+    before: &'a [AtomicU64],
+    distances: &'a [AtomicU64],
+}
+
+impl EdgeFn for Relax<'_> {
+    fn push(&self, source: u32, target: u32, weight: u32) -> bool {
+        // A path has fewer than 2^32 edges of fewer than 2^32 each: it cannot overflow.
+        let distance = self.before[source as usize].load(Relaxed) + u64::from(weight);
+        self.distances[target as usize].fetch_min(distance, Relaxed) > distance
+    }
+}
+
+/// Finds paths from `source` along edges out of vertices.
+///
+/// # Errors
+/// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].
+pub fn sssp<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> Result<Sssp, Unsuited> {
+    let vertices = graph.vertices();
+    exists(source, vertices)?;
+    let unreached = || of_all(vertices, |_| AtomicU64::new(UNREACHED));
+    let (before, distances) = (unreached(), unreached());
+    before[source as usize].store(0, Relaxed);
+    distances[source as usize].store(0, Relaxed);
+    let mut set = VertexSubset::of(vertices, vec![source]);
+    let mut rounds = 0;
+    while !set.is_empty() {
+        rounds += 1;
+        if !watch(rounds, vertices.into()) {
+            return Err(Unsuited::Stopped);
+        }
+        set = edge_map(graph, &set, &Relax { before: &before, distances: &distances });
+        for_each_vertex(&set, |vertex| {
+            before[vertex as usize].store(distances[vertex as usize].load(Relaxed), Relaxed);
+        });
+    }
+    let distances: Vec<u64> = distances.into_iter().map(AtomicU64::into_inner).collect();
+    let reached = distances.iter().filter(|&&distance| distance != UNREACHED).count() as u64;
+    Ok(Sssp { distances, reached, rounds })
+}

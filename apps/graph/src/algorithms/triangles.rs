@@ -1,0 +1,50 @@
+//! Triangles: three vertices with an edge between each two.
+
+use super::{Unsuited, Watch};
+use crate::edge_map::simple;
+use crate::{Graph, Store};
+use rayon::prelude::*;
+
+/// Vertices between two questions whether to go on.
+const BLOCK: u32 = 1 << 14;
+
+/// Counts them, each once. Loops and edges that stand several times make no more of them.
+///
+/// # Errors
+/// [`Unsuited::Directed`], [`Unsuited::Unsorted`] and [`Unsuited::Stopped`].
+pub fn triangles<S: Store>(graph: &Graph<S>, watch: &mut Watch<'_>) -> Result<u64, Unsuited> {
+    if !graph.is_symmetric() {
+        return Err(Unsuited::Directed);
+    }
+    if !graph.out().is_sorted() {
+        return Err(Unsuited::Unsorted);
+    }
+    let vertices = graph.vertices();
+    let mut count = 0;
+    for first in (0..vertices).step_by(BLOCK as usize) {
+        if !watch(first.into(), vertices.into()) {
+            return Err(Unsuited::Stopped);
+        }
+        let block = first..vertices.min(first.saturating_add(BLOCK));
+        count += block.into_par_iter().map(|vertex| at(graph, vertex)).sum::<u64>();
+    }
+    Ok(count)
+}
+
+/// Triangles of which `vertex` is the largest.
+fn at<S: Store>(graph: &Graph<S>, vertex: u32) -> u64 {
+    let smaller: Vec<u32> =
+        simple(graph.out().neighbours(vertex), vertex).take_while(|&other| other < vertex).collect();
+    smaller.iter().map(|&middle| common(&smaller, graph, middle)).sum()
+}
+
+/// How many of an ascending list, below `middle`, are its neighbours.
+fn common<S: Store>(list: &[u32], graph: &Graph<S>, middle: u32) -> u64 {
+    let mut list = list.iter().copied().peekable();
+    let neighbours = simple(graph.out().neighbours(middle), middle).take_while(|&other| other < middle);
+    let shared = neighbours.filter(|&other| {
+        while list.next_if(|&mine| mine < other).is_some() {}
+        list.peek() == Some(&other)
+    });
+    shared.count() as u64
+}

@@ -1,0 +1,146 @@
+//! Checkpoints: how far an algorithm got, in a file, so that it goes on from there.
+//!
+//! ```text
+//!   0  8  "FARMCKPT"
+//!   8  4  version: 1
+//!  12  4  1 PageRank, 2 components
+//!  16 40  the graph's header (`load::binary`)
+//!  56  8  rounds so far
+//!  64     PageRank: of each vertex its rank, 8 bytes. Components: of each vertex its label, 4 bytes; then a bit for each whose label changed, in words of 8 bytes
+//!  ..  4  CRC-32 of all before
+//! ```
+
+use crate::VertexSubset;
+use crate::algorithms::{Components, PageRank};
+use crate::load::binary::Header;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+const MAGIC: [u8; 8] = *b"FARMCKPT";
+const VERSION: u32 = 1;
+const GRAPH: usize = 16;
+const ROUNDS: usize = 56;
+const STATE: usize = 64;
+const SUM: usize = 4;
+
+/// An algorithm that can be resumed.
+pub trait Resumable: Sized {
+    /// Its number in a checkpoint.
+    const NUMBER: u32;
+
+    /// Rounds so far.
+    fn rounds(&self) -> u64;
+
+    /// Appends what it knows.
+    fn save(&self, out: &mut Vec<u8>);
+
+    /// What [`Resumable::save`] wrote of so many vertices; `None` when it cannot have.
+    fn restore(state: &[u8], vertices: u32, rounds: u64) -> Option<Self>;
+}
+
+impl Resumable for PageRank {
+    const NUMBER: u32 = 1;
+
+    fn rounds(&self) -> u64 {
+        self.rounds()
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.extend(self.ranks().iter().flat_map(|rank| rank.to_le_bytes()));
+    }
+
+    fn restore(state: &[u8], vertices: u32, rounds: u64) -> Option<Self> {
+        let (ranks, []) = state.as_chunks() else { return None };
+        let ranks: Vec<f64> = ranks.iter().map(|&bytes| f64::from_le_bytes(bytes)).collect();
+        let sound = ranks.len() == vertices as usize && ranks.iter().all(|rank| (0.0..=1.0).contains(rank));
+        sound.then(|| Self::resumed(ranks, rounds))
+    }
+}
+
+impl Resumable for Components {
+    const NUMBER: u32 = 2;
+
+    fn rounds(&self) -> u64 {
+        self.rounds()
+    }
+
+    fn save(&self, out: &mut Vec<u8>) {
+        out.extend(self.labels().iter().flat_map(|label| label.to_le_bytes()));
+        out.extend(self.changed().bits().iter().flat_map(|word| word.to_le_bytes()));
+    }
+
+    fn restore(state: &[u8], vertices: u32, rounds: u64) -> Option<Self> {
+        let (labels, bits) = state.split_at_checked(4 * vertices as usize)?;
+        let labels: Vec<u32> = labels.as_chunks().0.iter().map(|&bytes| u32::from_le_bytes(bytes)).collect();
+        let (bits, []) = bits.as_chunks() else { return None };
+        let bits: Vec<u64> = bits.iter().map(|&bytes| u64::from_le_bytes(bytes)).collect();
+        let behind = vertices as usize % 64;
+        let sound = bits.len() == (vertices as usize).div_ceil(64)
+            && bits.last().is_none_or(|last| behind == 0 || last >> behind == 0)
+            && (0..).zip(&labels).all(|(vertex, &label)| label <= vertex);
+        sound.then(|| Self::resumed(labels, VertexSubset::of_bits(vertices, bits), rounds))
+    }
+}
+
+/// The bytes of a checkpoint.
+pub fn bytes(graph: &Header, state: &impl Resumable) -> Vec<u8> {
+    fn number<T: Resumable>(_: &T) -> u32 {
+        T::NUMBER
+    }
+    let mut out = MAGIC.to_vec();
+    out.extend(VERSION.to_le_bytes());
+    out.extend(number(state).to_le_bytes());
+    out.extend(graph.bytes());
+    out.extend(state.rounds().to_le_bytes());
+    state.save(&mut out);
+    let sum = crc32fast::hash(&out);
+    out.extend(sum.to_le_bytes());
+    out
+}
+
+/// What a checkpoint of this graph says.
+///
+/// # Errors
+/// A sentence: it is damaged, or of another graph or algorithm.
+pub fn resume<T: Resumable>(bytes: &[u8], graph: &Header) -> Result<T, String> {
+    let Some((body, sum)) = bytes.split_last_chunk::<SUM>().filter(|(body, _)| body.len() >= STATE) else {
+        return Err(format!("{} bytes: the checkpoint is cut short", bytes.len()));
+    };
+    if body[..8] != MAGIC {
+        return Err("byte 0: no FARMCKPT: this is no checkpoint".into());
+    }
+    if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+        return Err(format!("byte {}: the sum is wrong: the checkpoint is damaged", body.len()));
+    }
+    let word = |at: usize| u32::from_le_bytes(body[at..at + 4].try_into().expect("four bytes"));
+    if word(8) != VERSION {
+        return Err(format!("byte 8: version {}, expected {VERSION}", word(8)));
+    }
+    if word(12) != T::NUMBER {
+        return Err("byte 12: the checkpoint is of another algorithm".into());
+    }
+    if body[GRAPH..ROUNDS] != graph.bytes() {
+        return Err(format!("byte {GRAPH}: the checkpoint is of another graph"));
+    }
+    let rounds = u64::from_le_bytes(body[ROUNDS..STATE].try_into().expect("eight bytes"));
+    let vertices = u32::try_from(graph.vertices).expect("a graph has 32 bits of vertices");
+    T::restore(&body[STATE..], vertices, rounds)
+        .ok_or_else(|| format!("byte {STATE}: no state of this algorithm"))
+}
+
+/// Writes a file such that it is there whole, or as it was before.
+///
+/// # Errors
+/// What the system says.
+pub fn replace(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> io::Result<()> {
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut out = io::BufWriter::new(&mut file);
+    write(&mut out)?;
+    out.flush()?;
+    drop(out);
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! A graph as compressed sparse rows: where the edges of each vertex begin, and where they lead.
+//!
+//! Key types: [`Adjacency`], the edges in one direction, checked when it is opened; [`Graph`], edges out of vertices and, where they are
+//! wanted, into them.
+
+use crate::{Array, Store};
+
+/// Vertices of a graph at most: they have numbers of 32 bits, and one number is none.
+pub const VERTICES_MAX: u64 = u32::MAX as u64;
+
+/// Why arrays are no graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    /// There is not even the one offset of a graph without vertices.
+    #[error("there is no offset: a graph of n vertices has n + 1")]
+    NoOffsets,
+    /// More than 32 bits can number.
+    #[error("{0} vertices: a graph has {VERTICES_MAX} at most")]
+    Vertices(u64),
+    /// The first offset is not 0.
+    #[error("offset 0 is {0}, expected 0")]
+    First(u64),
+    /// An offset is smaller than the one before it.
+    #[error("offset {index} is {value}, less than the one before it, {before}: offsets ascend")]
+    Descends {
+        /// Which.
+        index: usize,
+        /// What it is.
+        value: u64,
+        /// What the one before it is.
+        before: u64,
+    },
+    /// The last offset is not the number of edges.
+    #[error("offset {index}, the last, is {value}, but there are {edges} edges")]
+    Last {
+        /// Which it is.
+        index: usize,
+        /// What it is.
+        value: u64,
+        /// Edges.
+        edges: usize,
+    },
+    /// An edge leads nowhere.
+    #[error("edge {edge} leads to vertex {target}, but there are only {vertices} vertices, from 0 on")]
+    Target {
+        /// Which.
+        edge: usize,
+        /// Where it leads.
+        target: u32,
+        /// Vertices.
+        vertices: usize,
+    },
+    /// Not every edge has a weight.
+    #[error("{weights} weights for {edges} edges")]
+    Weights {
+        /// Weights.
+        weights: usize,
+        /// Edges.
+        edges: usize,
+    },
+    /// Edges in and edges out are not of one graph.
+    #[error("{out} edges out of vertices, but {incoming} into them, or vertices or weights differ")]
+    Incoming {
+        /// Edges out.
+        out: usize,
+        /// Edges in.
+        incoming: usize,
+    },
+}
+
+/// Edges by the vertex at one of their ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Adjacency<S: Store> {
+    offsets: S::Offsets,
+    targets: S::Targets,
+    weights: Option<S::Targets>,
+    sorted: bool,
+}
+
+impl<S: Store> Adjacency<S> {
+    /// The edges of vertex `v` are those from `offsets[v]` to `offsets[v + 1]`. All is read once, and checked.
+    ///
+    /// # Errors
+    /// [`Malformed`] with the place of the first thing that is wrong.
+    pub fn new(
+        offsets: S::Offsets,
+        targets: S::Targets,
+        weights: Option<S::Targets>,
+    ) -> Result<Self, Malformed> {
+        let mut check = Check::new(offsets.len() as u64, targets.len())?;
+        offsets.iter().try_for_each(|offset| check.offset(offset))?;
+        check.last_offset()?;
+        let mut sorted = true;
+        let vertices = offsets.len() - 1;
+        for vertex in 0..vertices {
+            let mut before = 0;
+            let range = place(offsets.at(vertex))..place(offsets.at(vertex + 1));
+            for target in targets.part(range).iter() {
+                check.target(target)?;
+                sorted &= before <= target;
+                before = target;
+            }
+        }
+        Self::checked(offsets, targets, weights, sorted)
+    }
+
+    /// Arrays that were checked when they were written: they are not read here. Should they be malformed nevertheless, a use of them panics.
+    ///
+    /// # Errors
+    /// [`Malformed`] when their lengths alone are wrong.
+    pub fn checked(
+        offsets: S::Offsets,
+        targets: S::Targets,
+        weights: Option<S::Targets>,
+        sorted: bool,
+    ) -> Result<Self, Malformed> {
+        Check::new(offsets.len() as u64, targets.len())?;
+        if let Some(weights) = weights
+            && weights.len() != targets.len()
+        {
+            return Err(Malformed::Weights { weights: weights.len(), edges: targets.len() });
+        }
+        Ok(Self { offsets, targets, weights, sorted })
+    }
+
+    /// Vertices.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "checked when it was opened")]
+    pub fn vertices(&self) -> u32 {
+        (self.offsets.len() - 1) as u32
+    }
+
+    /// Edges.
+    #[must_use]
+    pub fn edges(&self) -> u64 {
+        self.targets.len() as u64
+    }
+
+    /// Whether edges have weights; otherwise each weighs 1.
+    #[must_use]
+    pub const fn is_weighted(&self) -> bool {
+        self.weights.is_some()
+    }
+
+    /// Whether every vertex's edges ascend by where they lead.
+    #[must_use]
+    pub const fn is_sorted(&self) -> bool {
+        self.sorted
+    }
+
+    /// Edges of `vertex`.
+    #[must_use]
+    #[inline]
+    pub fn degree(&self, vertex: u32) -> u64 {
+        self.offsets.at(vertex as usize + 1) - self.offsets.at(vertex as usize)
+    }
+
+    /// Where the edges of `vertex` lead.
+    #[must_use]
+    #[inline]
+    pub fn neighbours(&self, vertex: u32) -> S::Targets {
+        self.targets.part(self.range(vertex))
+    }
+
+    /// Where the edges of `vertex` lead, and their weights.
+    #[inline]
+    pub fn weighted(&self, vertex: u32) -> impl Iterator<Item = (u32, u32)> + use<S> {
+        let range = self.range(vertex);
+        let (targets, weights) = (self.targets.part(range.clone()), self.weights.map(|all| all.part(range)));
+        (0..targets.len()).map(move |at| (targets.at(at), weights.map_or(1, |weights| weights.at(at))))
+    }
+
+    #[inline]
+    fn range(&self, vertex: u32) -> std::ops::Range<usize> {
+        place(self.offsets.at(vertex as usize))..place(self.offsets.at(vertex as usize + 1))
+    }
+}
+
+/// What is in memory of this machine has a place there.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "farmem needs addresses of 64 bits")]
+const fn place(offset: u64) -> usize {
+    offset as usize
+}
+
+/// Checks arrays of a graph as they come by, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Check {
+    vertices: usize,
+    edges: usize,
+    next: usize,
+    before: u64,
+    targets: usize,
+}
+
+impl Check {
+    /// Of so many offsets and targets.
+    pub(crate) fn new(offsets: u64, edges: usize) -> Result<Self, Malformed> {
+        let vertices = offsets.checked_sub(1).ok_or(Malformed::NoOffsets)?;
+        let few = usize::try_from(vertices).ok().filter(|_| vertices <= VERTICES_MAX);
+        let vertices = few.ok_or(Malformed::Vertices(vertices))?;
+        Ok(Self { vertices, edges, next: 0, before: 0, targets: 0 })
+    }
+
+    pub(crate) fn offset(&mut self, value: u64) -> Result<(), Malformed> {
+        let (index, before) = (self.next, self.before);
+        if index == 0 && value != 0 {
+            return Err(Malformed::First(value));
+        }
+        if value < before {
+            return Err(Malformed::Descends { index, value, before });
+        }
+        if value > self.edges as u64 {
+            return Err(Malformed::Last { index, value, edges: self.edges });
+        }
+        (self.next, self.before) = (index + 1, value);
+        Ok(())
+    }
+
+    pub(crate) const fn last_offset(&self) -> Result<(), Malformed> {
+        if self.before == self.edges as u64 {
+            return Ok(());
+        }
+        Err(Malformed::Last { index: self.vertices, value: self.before, edges: self.edges })
+    }
+
+    pub(crate) const fn target(&mut self, target: u32) -> Result<(), Malformed> {
+        if target as usize >= self.vertices {
+            return Err(Malformed::Target { edge: self.targets, target, vertices: self.vertices });
+        }
+        self.targets += 1;
+        Ok(())
+    }
+}
+
+/// A graph: its edges out of vertices; those into them where an algorithm follows edges backwards.
+#[derive(Clone, Copy, Debug)]
+pub struct Graph<S: Store> {
+    out: Adjacency<S>,
+    incoming: Option<Adjacency<S>>,
+    symmetric: bool,
+}
+
+impl<S: Store> Graph<S> {
+    /// A graph whose edges have a direction. Without `incoming` nothing can be pulled.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the edges into vertices are not as many as those out of them.
+    pub fn directed(out: Adjacency<S>, incoming: Option<Adjacency<S>>) -> Result<Self, Malformed> {
+        if let Some(incoming) = incoming
+            && (incoming.vertices() != out.vertices()
+                || incoming.edges() != out.edges()
+                || incoming.is_weighted() != out.is_weighted())
+        {
+            return Err(Malformed::Incoming { out: out.targets.len(), incoming: incoming.targets.len() });
+        }
+        Ok(Self { out, incoming, symmetric: false })
+    }
+
+    /// A graph in which each edge stands at both of its ends.
+    pub const fn symmetric(edges: Adjacency<S>) -> Self {
+        Self { out: edges, incoming: Some(edges), symmetric: true }
+    }
+
+    /// Vertices.
+    #[must_use]
+    pub fn vertices(&self) -> u32 {
+        self.out.vertices()
+    }
+
+    /// Edges; of a symmetric graph each counts at both of its ends.
+    #[must_use]
+    pub fn edges(&self) -> u64 {
+        self.out.edges()
+    }
+
+    /// Edges out of vertices.
+    #[must_use]
+    pub const fn out(&self) -> &Adjacency<S> {
+        &self.out
+    }
+
+    /// Edges into vertices; `None` where the graph has a direction and they were not given.
+    #[must_use]
+    pub const fn incoming(&self) -> Option<&Adjacency<S>> {
+        self.incoming.as_ref()
+    }
+
+    /// Whether each edge stands at both of its ends.
+    #[must_use]
+    pub const fn is_symmetric(&self) -> bool {
+        self.symmetric
+    }
+
+    /// The graph with every edge turned round; `None` where edges into vertices were not given.
+    #[must_use]
+    pub fn reversed(&self) -> Option<Self> {
+        let incoming = self.incoming?;
+        Some(Self { out: incoming, incoming: Some(self.out), symmetric: self.symmetric })
+    }
+}

@@ -1,0 +1,158 @@
+//! Ligra's two calls: a function over the edges out of a set of vertices, and one over the vertices of a set.
+//!
+//! Key items: [`edge_map`], [`EdgeFn`], [`vertex_map`]. They run on the threads of the caller's `rayon` pool. Which direction is taken depends on
+//! the graph and the set alone, so it is the same for any number of threads; what comes of a round is too, where a function's
+//! updates have no order (the least of, the union of).
+
+use crate::subset::{WORD, is_set};
+use crate::{Graph, Store, VertexSubset};
+use rayon::prelude::*;
+
+/// What is done at an edge.
+pub trait EdgeFn: Sync {
+    /// The edge is followed from its source, beside others to the same target. True when the target belongs to the next set.
+    fn push(&self, source: u32, target: u32, weight: u32) -> bool;
+
+    /// The edge is looked at from its target, which no other thread changes meanwhile. True when the target belongs to the next set.
+    fn pull(&self, source: u32, target: u32, weight: u32) -> bool {
+        self.push(source, target, weight)
+    }
+
+    /// Whether anything may still be done at this target. Once it is not, the target's other edges are left out.
+    fn wants(&self, _target: u32) -> bool {
+        true
+    }
+}
+
+/// From which end edges are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From the sources: few of them.
+    Push,
+    /// From all targets: many sources.
+    Pull,
+}
+
+/// A set whose vertices and edges are more than this part of all edges is pulled (Ligra 4.2).
+pub const PULL_ABOVE: u64 = 20;
+
+/// Calls `function` at the edges out of the vertices of `set`, from the end that is cheaper. The answer is the targets of which it said true.
+pub fn edge_map<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) -> VertexSubset {
+    edge_map_by(graph, set, direction(graph, set), function)
+}
+
+/// The end from which [`edge_map`] looks at the edges of `set`.
+#[must_use]
+pub fn direction<S: Store>(graph: &Graph<S>, set: &VertexSubset) -> Direction {
+    let most = graph.edges() / PULL_ABOVE;
+    if graph.incoming().is_none() || set.is_empty() {
+        return Direction::Push;
+    }
+    if set.len() as u64 > most {
+        return Direction::Pull;
+    }
+    let edges: u64 = set.list().par_iter().map(|&vertex| graph.out().degree(vertex)).sum();
+    if set.len() as u64 + edges > most { Direction::Pull } else { Direction::Push }
+}
+
+/// As [`edge_map`], from the end that the caller says.
+///
+/// # Panics
+/// When the set is of another graph, or edges are to be pulled and the graph has none into vertices.
+pub fn edge_map_by<S: Store>(
+    graph: &Graph<S>,
+    set: &VertexSubset,
+    direction: Direction,
+    function: &impl EdgeFn,
+) -> VertexSubset {
+    assert_eq!(graph.vertices(), set.vertices(), "a set of this graph's vertices");
+    match direction {
+        Direction::Push => push(graph, set, function),
+        Direction::Pull => pull(graph, set, function),
+    }
+}
+
+fn push<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) -> VertexSubset {
+    let sources = set.list();
+    let next = sources.par_iter().fold(Vec::new, |mut next, &source| {
+        let edges = graph.out().weighted(source);
+        next.extend(edges.filter_map(|(target, weight)| {
+            (function.wants(target) && function.push(source, target, weight)).then_some(target)
+        }));
+        next
+    });
+    let next = next.reduce(Vec::new, |mut first, mut second| {
+        first.append(&mut second);
+        first
+    });
+    VertexSubset::of(graph.vertices(), next)
+}
+
+fn pull<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) -> VertexSubset {
+    let incoming = graph.incoming().expect("edges into vertices, to be pulled");
+    let sources = set.bits();
+    let mut next = vec![0_u64; sources.len()];
+    // A word of bits is one thread's.
+    next.par_iter_mut().enumerate().for_each(|(at, word)| {
+        for bit in 0..WORD {
+            let Some(target) = vertex(at * WORD + bit, graph.vertices()) else { break };
+            if function.wants(target) && pull_at(incoming.weighted(target), &sources, target, function) {
+                *word |= 1 << bit;
+            }
+        }
+    });
+    VertexSubset::of_bits(graph.vertices(), next)
+}
+
+fn pull_at(
+    edges: impl Iterator<Item = (u32, u32)>,
+    sources: &[u64],
+    target: u32,
+    function: &impl EdgeFn,
+) -> bool {
+    let mut wanted = false;
+    for (source, weight) in edges {
+        if is_set(sources, source) {
+            wanted |= function.pull(source, target, weight);
+            if !function.wants(target) {
+                break;
+            }
+        }
+    }
+    wanted
+}
+
+fn vertex(at: usize, vertices: u32) -> Option<u32> {
+    u32::try_from(at).ok().filter(|&vertex| vertex < vertices)
+}
+
+/// Calls `function` at the vertices of `set`; the answer is those of which it said true.
+pub fn vertex_map(set: &VertexSubset, function: impl Fn(u32) -> bool + Sync) -> VertexSubset {
+    let kept = set.list().par_iter().copied().filter(|&vertex| function(vertex)).collect();
+    VertexSubset::of(set.vertices(), kept)
+}
+
+/// Calls `function` at the vertices of `set`.
+pub fn for_each_vertex(set: &VertexSubset, function: impl Fn(u32) + Sync) {
+    set.list().par_iter().for_each(|&vertex| function(vertex));
+}
+
+/// For all of `count` vertices, what `of` says of each.
+pub(crate) fn of_all<T: Send>(count: u32, of: impl Fn(u32) -> T + Send + Sync) -> Vec<T> {
+    (0..count).into_par_iter().with_min_len(64).map(of).collect()
+}
+
+/// The sum of what `of` says of each of `count` vertices; added up in the same order whatever the number of threads.
+pub(crate) fn sum_of_all(count: u32, of: impl Fn(u32) -> f64 + Sync) -> f64 {
+    const BLOCK: u32 = 4096;
+    let block = |first: u32| (first..count.min(first.saturating_add(BLOCK))).map(&of).sum::<f64>();
+    let blocks: Vec<f64> =
+        (0..count.div_ceil(BLOCK)).into_par_iter().map(|number| block(number * BLOCK)).collect();
+    blocks.into_iter().sum()
+}
+
+/// Neighbours that ascend, each once, without `vertex` itself.
+pub(crate) fn simple<T: crate::Array<Item = u32>>(neighbours: T, vertex: u32) -> impl Iterator<Item = u32> {
+    let mut before = None;
+    neighbours.iter().filter(move |&other| before.replace(other) != Some(other) && other != vertex)
+}

@@ -1,0 +1,207 @@
+//! A graph in far memory: its arrays in one allocation, each from a page's beginning on, and a window on them.
+//!
+//! Key items: [`Source`], where a graph comes from; [`place`], which loads it block by block; [`with_graph`], which has it used.
+
+use crate::load::binary::{self, Header, Section, Sink};
+use crate::load::{self, At, Format, LoadError};
+use crate::{Adjacency, Csr, Far, Graph, Shape};
+use farmem::window::{Ahead, Memory, WindowOptions, WindowStats, with_window};
+use farmem::{Client, Error, FarMemory, PAGE_LEN, VirtAddr, Vma};
+use farmem_workload::{Failure, Progress, load_or_free, stopped};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Where a graph comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// A file in farmem's own form: it goes into far memory as it is read.
+    File(PathBuf, u64, Header),
+    /// Local memory.
+    Here(Csr, Header),
+}
+
+impl Source {
+    /// The graph in a file of any [`Format`].
+    ///
+    /// # Errors
+    /// [`Failure`] with the file and the place in it.
+    pub fn open(path: &Path, shape: Shape) -> Result<Self, Failure> {
+        if Format::of(path) == Format::Binary && shape == Shape::default() {
+            let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()), "");
+            let mut file = File::open(path).map_err(failed)?;
+            let len = file.metadata().map_err(failed)?.len();
+            let header = Header::read(&mut file, len).map_err(|error| refused(path, &error))?;
+            return Ok(Self::File(path.into(), len, header));
+        }
+        let csr = read(path, shape)?;
+        let header = Header::of(&csr);
+        Ok(Self::Here(csr, header))
+    }
+
+    /// What it is.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        match self {
+            Self::File(.., header) | Self::Here(_, header) => header,
+        }
+    }
+
+    /// Gives all of it to `sink`, block by block.
+    fn blocks(&self, sink: &mut Sink<'_, Error>) -> Result<(), Failure> {
+        match self {
+            Self::Here(csr, _) => Ok(binary::sections(csr, sink)?),
+            Self::File(path, len, _) => {
+                let mut failed = None;
+                let mut progress = Progress::new("loading the graph");
+                let mut told = |done, total| {
+                    progress.set(done, total);
+                    true
+                };
+                let read = binary::stream(
+                    || File::open(path),
+                    *len,
+                    &mut told,
+                    &mut |_, incoming, section, block| {
+                        sink(incoming, section, block).map_err(|error| {
+                            failed = Some(error);
+                            LoadError::new(At::Whole, "stopped")
+                        })
+                    },
+                );
+                match (failed, read) {
+                    (Some(error), _) => Err(error.into()),
+                    (None, Err(error)) => Err(refused(path, &error)),
+                    (None, Ok(_)) => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// The graph in a file, in local memory.
+///
+/// # Errors
+/// [`Failure`] with the file and the place in it.
+pub fn read(path: &Path, shape: Shape) -> Result<Csr, Failure> {
+    let mut progress = Progress::new("reading the graph");
+    let read = load::read(path, shape, &mut |done, total| {
+        progress.set(done, total);
+        !stopped()
+    });
+    read.map_err(|error| refused(path, &error))
+}
+
+fn refused(path: &Path, error: &LoadError) -> Failure {
+    let remedy = "docs/graph.md says which files are graphs; a file's name says what it is";
+    Failure::new(format!("{}: {error}", path.display()), remedy)
+}
+
+/// Where each array lies.
+#[derive(Clone, Debug)]
+pub struct Image {
+    header: Header,
+    /// Of each array its first byte.
+    sections: Vec<((bool, Section), u64)>,
+    len: u64,
+}
+
+impl Image {
+    /// Of such a graph.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        let mut len = 0;
+        let mut sections = Vec::new();
+        for (incoming, section, bytes) in header.sections() {
+            sections.push(((incoming, section), len));
+            len += bytes.next_multiple_of(PAGE_LEN as u64);
+        }
+        Self { header: *header, sections, len }
+    }
+
+    /// Bytes of far memory that it takes.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// False: even a graph without vertices has an offset.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn start(&self, incoming: bool, section: Section) -> u64 {
+        let found = self.sections.iter().find(|(name, _)| *name == (incoming, section));
+        found.expect("an array of this graph").1
+    }
+
+    /// The graph in a window of its allocation. Its arrays were checked when they were placed.
+    fn graph<'w>(&self, memory: Memory<'w>) -> Graph<Far<'w>> {
+        let small = |n: u64| usize::try_from(n).expect("far memory has addresses in this process");
+        let edges = small(self.header.edges);
+        let rows = |incoming| {
+            let start = |section| small(self.start(incoming, section));
+            let weights = self.header.weighted.then(|| memory.numbers(start(Section::Weights), edges));
+            let offsets = memory.numbers(start(Section::Offsets), small(self.header.vertices + 1));
+            let targets = memory.numbers(start(Section::Targets), edges);
+            Adjacency::checked(offsets, targets, weights, true).expect("lengths of one header")
+        };
+        if self.header.symmetric {
+            return Graph::symmetric(rows(false));
+        }
+        Graph::directed(rows(false), Some(rows(true))).expect("lengths of one header")
+    }
+}
+
+/// Loads a graph into far memory, and frees what it took when that fails.
+///
+/// # Errors
+/// [`Failure`] when the file is malformed, or the rack has no room or does not answer.
+pub fn place(client: &mut Client, source: &Source) -> Result<(Vma, Image), Failure> {
+    let image = Image::of(source.header());
+    let mut why = None;
+    let placed = load_or_free(client, |memory| {
+        let vma = memory.allocate(image.len())?;
+        write(memory, &vma, &image, source).map_err(|failure| {
+            why = Some(failure);
+            Error::System {
+                what: "the graph was not loaded".into(),
+                source: std::io::ErrorKind::InvalidData.into(),
+            }
+        })?;
+        Ok(vma)
+    });
+    match (placed, why) {
+        (Ok(vma), _) => Ok((vma, image)),
+        (Err(_), Some(why)) => Err(why),
+        (Err(error), None) => Err(error.into()),
+    }
+}
+
+fn write(memory: &mut dyn FarMemory, vma: &Vma, image: &Image, source: &Source) -> Result<(), Failure> {
+    let mut next: Option<((bool, Section), u64)> = None;
+    source.blocks(&mut |incoming, section, block| {
+        let same = next.filter(|(name, _)| *name == (incoming, section));
+        let at = same.map_or_else(|| image.start(incoming, section), |(_, at)| at);
+        next = Some(((incoming, section), at + block.len() as u64));
+        memory.write(VirtAddr(vma.base.0 + at), block)
+    })
+}
+
+/// Pages that are fetched ahead of a walk along an array, at most.
+const AHEAD: u64 = 64;
+
+/// Has `program` use the graph through a window with at most `local` bytes of it here.
+///
+/// # Errors
+/// What [`with_window`] says.
+pub fn with_graph<R: Send>(
+    client: &mut Client,
+    vma: &Vma,
+    image: &Image,
+    options: WindowOptions,
+    program: impl FnOnce(Graph<Far<'_>>) -> R + Send,
+) -> Result<(R, WindowStats), Error> {
+    let options = WindowOptions { ahead: Ahead::Stream(AHEAD), ..options };
+    with_window(client, vma, options, |memory| program(image.graph(memory)))
+}

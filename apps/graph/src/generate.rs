@@ -1,0 +1,71 @@
+//! Graphs from a seed: Kronecker (R-MAT), as GAPBS and Graph500 make them, and uniform ones.
+
+use crate::Edges;
+use farmem::Rng;
+
+/// The chance of each quarter of the matrix but the last, in 1/100: A, B and C of GAPBS and Graph500.
+const QUARTERS: [u32; 3] = [57, 19, 19];
+/// Graphs of 2^31 vertices are the largest that are made.
+pub const SCALE_MAX: u32 = 31;
+/// Weights of generated edges are 1 to this (GAPBS).
+pub const WEIGHT_MAX: u32 = 255;
+
+/// The edge-to-vertex ratios of SODA's graphs (table II): twitter7, friendster and moliere_2016.
+pub const RATIOS: [u64; 3] = [35, 55, 221];
+
+/// How edges are distributed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Kind {
+    /// Few vertices have most of the edges, as in networks of people and pages.
+    Kronecker,
+    /// Every pair of vertices is as likely.
+    Uniform,
+}
+
+/// A graph of 2^`scale` vertices with `ratio` times as many edges; one seed gives one graph. Loops and edges that stand several times are among
+/// them. The vertices of a Kronecker graph are numbered anew, so that the number says nothing of the degree.
+///
+/// # Panics
+/// When `scale` is above [`SCALE_MAX`].
+#[must_use]
+pub fn generate(kind: Kind, scale: u32, ratio: u64, seed: u64, weighted: bool) -> Edges {
+    assert!(scale <= SCALE_MAX, "vertices have 32 bits");
+    let (vertices, mut rng) = (1_u32 << scale, Rng::from_number(seed));
+    let count = ratio << scale;
+    let names = match kind {
+        Kind::Kronecker => shuffled(vertices, &mut rng),
+        Kind::Uniform => Vec::new(),
+    };
+    let mut edge = |_| match kind {
+        Kind::Kronecker => {
+            let (from, to) = quarter(scale, &mut rng);
+            (names[from as usize], names[to as usize])
+        }
+        Kind::Uniform => (rng.below(vertices), rng.below(vertices)),
+    };
+    let list = (0..count).map(&mut edge).collect();
+    let weights = weighted.then(|| (0..count).map(|_| rng.below(WEIGHT_MAX) + 1).collect());
+    Edges { vertices, list, weights }
+}
+
+/// An entry of the matrix: one of its quarters, of that again a quarter, and so on.
+fn quarter(scale: u32, rng: &mut Rng) -> (u32, u32) {
+    let [a, b, c] = QUARTERS;
+    (0..scale).fold((0, 0), |(from, to), _| {
+        let (row, column) = match rng.below(100) {
+            chance if chance < a => (0, 0),
+            chance if chance < a + b => (0, 1),
+            chance if chance < a + b + c => (1, 0),
+            _ => (1, 1),
+        };
+        (from << 1 | row, to << 1 | column)
+    })
+}
+
+fn shuffled(count: u32, rng: &mut Rng) -> Vec<u32> {
+    let mut names: Vec<u32> = (0..count).collect();
+    for last in (1..count).rev() {
+        names.swap(last as usize, rng.below(last + 1) as usize);
+    }
+    names
+}

@@ -1,0 +1,35 @@
+//! Graphs in far memory, by Ligra's interface (SODA V): breadth-first search, PageRank, radii, betweenness, connected components, shortest paths
+//! and triangles over arrays that lie in local memory or in a window.
+//!
+//! Key items: [`Graph`], the arrays, in either place ([`Store`]); [`edge_map`] and [`vertex_map`] with [`VertexSubset`], which every algorithm is
+//! written by; [`algorithms`].
+
+#![forbid(unsafe_code)]
+
+pub mod algorithms;
+mod array;
+mod build;
+pub mod checkpoint;
+mod command;
+mod csr;
+mod edge_map;
+pub mod far;
+pub mod generate;
+pub mod load;
+mod report;
+mod run;
+mod subset;
+
+pub use array::{Array, Far, Local, Store};
+pub use build::{Csr, Edges, Rows, Shape};
+pub use command::{
+    Command, ComponentsArgs, ConvertArgs, GenerateArgs, PageRankArgs, Part, RunArgs, SampleArgs, SourceArgs,
+    part,
+};
+pub use csr::{Adjacency, Graph, Malformed, VERTICES_MAX};
+pub use edge_map::{
+    Direction, EdgeFn, PULL_ABOVE, direction, edge_map, edge_map_by, for_each_vertex, vertex_map,
+};
+pub use report::{Answer, Ran, Said, Traffic, Values, Wrote};
+pub use run::run;
+pub use subset::VertexSubset;

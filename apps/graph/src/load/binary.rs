@@ -1,0 +1,369 @@
+//! farmem's own file of a graph (`.fmg`): the arrays as they lie in memory, so that they go into far memory block by block.
+//!
+//! All numbers are little-endian:
+//!
+//! ```text
+//!   0  8  "FARMGRAF"
+//!   8  4  version: 1
+//!  12  4  1 each edge stands at both of its ends, 2 edges have weights; else 0
+//!  16  8  vertices, n
+//!  24  8  edges, m
+//!  32  4  CRC-32 of everything behind the header
+//!  36  4  CRC-32 of the 36 bytes before
+//!  40     offsets of edges out of vertices, (n + 1) x 8; targets, m x 4, ascending for each vertex; weights, m x 4, if they have;
+//!         unless each stands at both ends, the same of edges into vertices
+//! ```
+//!
+//! What is read is checked as it comes by: lengths, both sums, offsets, targets and their order, and that edges into vertices are those out of
+//! them (by a sum over all edges; weights are not compared).
+
+use super::{At, LoadError, Progress};
+use crate::csr::{Check, VERTICES_MAX};
+use crate::{Csr, Edges, Rows};
+use crc32fast::Hasher;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+
+/// Bytes of the header.
+pub const HEADER: u64 = HEADER_LEN as u64;
+const HEADER_LEN: usize = 40;
+const MAGIC: [u8; 8] = *b"FARMGRAF";
+const VERSION: u32 = 1;
+const SYMMETRIC: u32 = 1;
+const WEIGHTED: u32 = 2;
+/// Bytes that are read at once; a multiple of 8.
+const BLOCK: usize = 1 << 16;
+
+/// What the header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Whether each edge stands at both of its ends.
+    pub symmetric: bool,
+    /// Whether edges have weights.
+    pub weighted: bool,
+    /// Vertices.
+    pub vertices: u64,
+    /// Edges.
+    pub edges: u64,
+    /// CRC-32 of all arrays.
+    pub sum: u32,
+}
+
+/// An array of a graph.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Section {
+    /// Where each vertex's edges begin.
+    Offsets,
+    /// Where they lead.
+    Targets,
+    /// What they weigh.
+    Weights,
+}
+
+impl Header {
+    /// Of a graph in local memory.
+    #[must_use]
+    pub fn of(csr: &Csr) -> Self {
+        let mut sum = Hasher::new();
+        let all: Result<(), std::convert::Infallible> = sections(csr, &mut |_, _, bytes| {
+            sum.update(bytes);
+            Ok(())
+        });
+        let Ok(()) = all;
+        Self {
+            symmetric: csr.symmetric,
+            weighted: csr.out.weights.is_some(),
+            vertices: csr.vertices(),
+            edges: csr.out.targets.len() as u64,
+            sum: sum.finalize(),
+        }
+    }
+
+    /// The arrays that follow, with their bytes; `true` for those of edges into vertices.
+    pub fn sections(&self) -> impl Iterator<Item = (bool, Section, u64)> + use<> {
+        let Self { symmetric, weighted, vertices, edges, .. } = *self;
+        [false, true].into_iter().filter(move |&incoming| !(incoming && symmetric)).flat_map(
+            move |incoming| {
+                let all = [
+                    (incoming, Section::Offsets, (vertices + 1) * 8),
+                    (incoming, Section::Targets, edges * 4),
+                    (incoming, Section::Weights, edges * 4),
+                ];
+                all.into_iter().filter(move |section| weighted || section.1 != Section::Weights)
+            },
+        )
+    }
+
+    /// Its bytes in a file.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; HEADER_LEN] {
+        let flags = if self.symmetric { SYMMETRIC } else { 0 } | if self.weighted { WEIGHTED } else { 0 };
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&flags.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.vertices.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.edges.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.sum.to_le_bytes());
+        let sum = crc32fast::hash(&bytes[..36]);
+        bytes[36..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the header of a file of `len` bytes.
+    ///
+    /// # Errors
+    /// [`LoadError`] with the byte; also when the file is not as long as the header says.
+    pub fn read(reader: &mut impl Read, len: u64) -> Result<Self, LoadError> {
+        let mut bytes = [0; HEADER_LEN];
+        reader.read_exact(&mut bytes).map_err(|error| LoadError::io(At::Byte(0), &error))?;
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let wrong = |at, what: String| Err(LoadError::new(At::Byte(at), what));
+        if bytes[..8] != MAGIC {
+            return wrong(0, "no FARMGRAF: this is no graph of farmem's".into());
+        }
+        if word(36) != crc32fast::hash(&bytes[..36]) {
+            return wrong(36, "the header's sum is wrong: the file is damaged".into());
+        }
+        if word(8) != VERSION {
+            return wrong(8, format!("version {}, expected {VERSION}", word(8)));
+        }
+        let flags = word(12);
+        if flags & !(SYMMETRIC | WEIGHTED) != 0 {
+            return wrong(12, format!("flags {flags:#x}, expected {:#x} at most", SYMMETRIC | WEIGHTED));
+        }
+        let (symmetric, weighted) = (flags & SYMMETRIC != 0, flags & WEIGHTED != 0);
+        let header = Self { symmetric, weighted, vertices: long(16), edges: long(24), sum: word(32) };
+        if header.vertices > VERTICES_MAX {
+            return wrong(16, format!("{} vertices, expected {VERTICES_MAX} at most", header.vertices));
+        }
+        // No file has more edges than bytes, so nothing below overflows.
+        let expected = || {
+            HEADER
+                .saturating_add(header.sections().fold(0, |sum: u64, section| sum.saturating_add(section.2)))
+        };
+        if header.edges > len || expected() != len {
+            let (vertices, edges) = (header.vertices, header.edges);
+            return wrong(
+                16,
+                format!("{vertices} vertices and {edges} edges do not make the {len} bytes of the file"),
+            );
+        }
+        Ok(header)
+    }
+}
+
+/// Takes the arrays as they come: of edges into vertices or out of them, which, and whole numbers of it.
+pub type Sink<'a, E> = dyn FnMut(bool, Section, &[u8]) -> Result<(), E> + 'a;
+
+/// Gives all arrays of a graph in local memory to `sink`, block by block, in the order of the file.
+///
+/// # Errors
+/// What `sink` says.
+pub fn sections<E>(csr: &Csr, sink: &mut Sink<'_, E>) -> Result<(), E> {
+    let mut block = Vec::with_capacity(BLOCK);
+    for (incoming, rows) in [(false, Some(&csr.out)), (true, csr.incoming.as_ref())] {
+        let Some(rows) = rows.filter(|_| !(incoming && csr.symmetric)) else { continue };
+        for numbers in rows.offsets.chunks(BLOCK / 8) {
+            block.clear();
+            block.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+            sink(incoming, Section::Offsets, &block)?;
+        }
+        let weights = rows.weights.iter().map(|weights| (Section::Weights, weights));
+        for (section, numbers) in [(Section::Targets, &rows.targets)].into_iter().chain(weights) {
+            for numbers in numbers.chunks(BLOCK / 4) {
+                block.clear();
+                block.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+                sink(incoming, section, &block)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a graph.
+///
+/// # Errors
+/// What `out` says.
+pub fn write(csr: &Csr, out: &mut impl Write) -> io::Result<()> {
+    out.write_all(&Header::of(csr).bytes())?;
+    sections(csr, &mut |_, _, bytes| out.write_all(bytes))
+}
+
+/// Reads a graph of `len` bytes into local memory. `open` opens the file; it is read at two places at once.
+///
+/// # Errors
+/// [`LoadError`] with the byte.
+pub fn read<R: Read + Seek>(
+    open: impl Fn() -> io::Result<R>,
+    len: u64,
+    progress: &mut Progress<'_>,
+) -> Result<Csr, LoadError> {
+    let mut csr = Csr::default();
+    let header = stream(open, len, progress, &mut |_, incoming, section, bytes| {
+        let rows = if incoming { csr.incoming.get_or_insert_default() } else { &mut csr.out };
+        let narrow = || bytes.as_chunks().0.iter().map(|&bytes| u32::from_le_bytes(bytes));
+        match section {
+            Section::Offsets => {
+                rows.offsets.extend(bytes.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes)));
+            }
+            Section::Targets => rows.targets.extend(narrow()),
+            Section::Weights => rows.weights.get_or_insert_default().extend(narrow()),
+        }
+        Ok(())
+    })?;
+    csr.symmetric = header.symmetric;
+    if header.weighted {
+        csr.out.weights.get_or_insert_default();
+        csr.incoming.as_mut().map(|rows| rows.weights.get_or_insert_default());
+    }
+    Ok(csr)
+}
+
+/// Takes the header, and arrays as [`Sink`] does.
+pub type Receiver<'a> = dyn FnMut(&Header, bool, Section, &[u8]) -> Result<(), LoadError> + 'a;
+
+/// Reads a graph of `len` bytes and gives its arrays to `sink`, block by block, checked. None of it may be used before all of it is read.
+///
+/// # Errors
+/// [`LoadError`] with the byte, and what `sink` says.
+pub fn stream<R: Read + Seek>(
+    open: impl Fn() -> io::Result<R>,
+    len: u64,
+    progress: &mut Progress<'_>,
+    sink: &mut Receiver<'_>,
+) -> Result<Header, LoadError> {
+    let whole = |error: io::Error| LoadError::io(At::Whole, &error);
+    let mut reader = open().map_err(whole)?;
+    let header = Header::read(&mut reader, len)?;
+    let (mut at, mut sum, mut ways) = (HEADER, Hasher::new(), [0_u64; 2]);
+    let (mut rows, mut block) = (None, vec![0; BLOCK]);
+    let edges = usize::try_from(header.edges).expect("fewer than bytes of the file");
+    let mut check = Check::new(header.vertices + 1, edges)?;
+    for (incoming, section, bytes) in header.sections() {
+        if section == Section::Offsets {
+            check = Check::new(header.vertices + 1, edges)?;
+            let mut ends = open().map_err(whole)?;
+            ends.seek(SeekFrom::Start(at + 8)).map_err(whole)?;
+            rows = Some(Places {
+                ends: BufReader::with_capacity(BLOCK, ends),
+                row: 0,
+                end: 0,
+                next: 0,
+                before: 0,
+            });
+        }
+        let end = at + bytes;
+        while at < end {
+            let count = usize::try_from(end - at).map_or(BLOCK, |left| left.min(BLOCK));
+            let block = &mut block[..count];
+            reader.read_exact(block).map_err(|error| LoadError::io(At::Byte(at), &error))?;
+            sum.update(block);
+            match (section, &mut rows) {
+                (Section::Offsets, _) => offsets(block, at, &mut check)?,
+                (Section::Targets, Some(rows)) => {
+                    let first = rows.next == 0;
+                    if first {
+                        check.last_offset().map_err(|m| LoadError::new(At::Byte(at - 8), m.to_string()))?;
+                    }
+                    targets(block, at, &mut check, rows, |row, target| {
+                        // As edges out of vertices have it, and turned round.
+                        let (from, to) = if incoming { (target, row) } else { (row, target) };
+                        let (this, other) = if incoming { (1, 0) } else { (0, 1) };
+                        ways[this] = ways[this].wrapping_add(mixed(from, to));
+                        if header.symmetric {
+                            ways[other] = ways[other].wrapping_add(mixed(to, from));
+                        }
+                    })?;
+                }
+                _ => {}
+            }
+            sink(&header, incoming, section, block)?;
+            at += count as u64;
+            if !progress(at, len) {
+                return Err(LoadError::new(At::Byte(at), "stopped"));
+            }
+        }
+        if section == Section::Offsets && header.edges == 0 {
+            check.last_offset().map_err(|m| LoadError::new(At::Byte(at - 8), m.to_string()))?;
+        }
+    }
+    if sum.finalize() != header.sum {
+        return Err(LoadError::new(At::Byte(32), "the sum of the arrays is wrong: the file is damaged"));
+    }
+    if ways[0] != ways[1] {
+        let what = "edges into vertices are not those out of them";
+        return Err(LoadError::new(At::Byte(HEADER), what));
+    }
+    Ok(header)
+}
+
+fn offsets(block: &[u8], at: u64, check: &mut Check) -> Result<(), LoadError> {
+    for (at, bytes) in (at..).step_by(8).zip(block.as_chunks().0) {
+        let checked = check.offset(u64::from_le_bytes(*bytes));
+        checked.map_err(|malformed| LoadError::new(At::Byte(at), malformed.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Whose edge comes next.
+struct Places<R> {
+    ends: R,
+    row: u32,
+    /// Of this row.
+    end: u64,
+    next: u64,
+    before: u32,
+}
+
+fn targets(
+    block: &[u8],
+    at: u64,
+    check: &mut Check,
+    rows: &mut Places<impl Read>,
+    mut edge: impl FnMut(u32, u32),
+) -> Result<(), LoadError> {
+    for (at, bytes) in (at..).step_by(4).zip(block.as_chunks().0) {
+        let target = u32::from_le_bytes(*bytes);
+        check.target(target).map_err(|malformed| LoadError::new(At::Byte(at), malformed.to_string()))?;
+        while rows.next == rows.end {
+            // The first row's end is the second offset; the file was read up to here, so they are there and ascend.
+            let mut end = [0; 8];
+            rows.ends.read_exact(&mut end).map_err(|error| LoadError::io(At::Byte(at), &error))?;
+            rows.end = u64::from_le_bytes(end);
+            rows.row = rows.row.wrapping_add(1);
+            rows.before = 0;
+        }
+        if target < rows.before {
+            let what = format!("edge to {target} behind one to {}: edges of a vertex ascend", rows.before);
+            return Err(LoadError::new(At::Byte(at), what));
+        }
+        rows.before = target;
+        rows.next += 1;
+        edge(rows.row.wrapping_sub(1), target);
+    }
+    Ok(())
+}
+
+/// A number that says which edge it is (SplitMix64).
+const fn mixed(from: u32, to: u32) -> u64 {
+    let mut z = ((from as u64) << 32 | to as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+impl Csr {
+    /// Its edges out of vertices, as a list.
+    #[must_use]
+    pub fn into_edges(self) -> Edges {
+        let Rows { offsets, targets, weights } = self.out;
+        let mut list = Vec::with_capacity(targets.len());
+        let mut left = targets.into_iter();
+        for (from, pair) in (0_u32..).zip(offsets.windows(2)) {
+            let degree = usize::try_from(pair[1] - pair[0]).expect("edges in memory");
+            list.extend(left.by_ref().take(degree).map(|to| (from, to)));
+        }
+        Edges { vertices: u32::try_from(offsets.len().saturating_sub(1)).expect("32 bits"), list, weights }
+    }
+}

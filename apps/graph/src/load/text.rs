@@ -1,0 +1,47 @@
+//! Edge lists: two numbers a line, from and to, or three with a weight, as SNAP's files have it. `#` and `%` begin a comment.
+
+use super::{At, Lines, LoadError, number, vertices};
+use crate::{Edges, VERTICES_MAX};
+use std::io::BufRead;
+
+/// Reads one. Vertices have the numbers of the file; there are as many as the largest says.
+///
+/// # Errors
+/// [`LoadError`] with the line.
+pub fn read_edge_list(reader: impl BufRead) -> Result<Edges, LoadError> {
+    let mut lines = Lines::new(reader);
+    let (mut edges, mut weights) = (Edges::default(), Vec::new());
+    let (mut largest, mut largest_at) = (None, At::Whole);
+    loop {
+        let at = At::Line(lines.number + 1);
+        let Some(line) = lines.next()? else { break };
+        if line.is_empty() || line.starts_with(['#', '%']) {
+            continue;
+        }
+        let mut words =
+            line.split(|c: char| c.is_ascii_whitespace() || c == ',').filter(|word| !word.is_empty());
+        let mut vertex = |what| number(words.next(), what, VERTICES_MAX - 1, at);
+        let (from, to) = (vertex("the vertex from")?, vertex("the vertex to")?);
+        let weight =
+            words.next().map(|word| number(Some(word), "the weight", u32::MAX.into(), at)).transpose()?;
+        if words.next().is_some() {
+            return Err(LoadError::new(at, "more than from, to and weight"));
+        }
+        if !edges.list.is_empty() && weight.is_some() == weights.is_empty() {
+            return Err(LoadError::new(at, "some edges have a weight and others have none"));
+        }
+        weights.extend(weight.map(narrow));
+        edges.list.push((narrow(from), narrow(to)));
+        if largest < Some(from.max(to)) {
+            (largest, largest_at) = (Some(from.max(to)), at);
+        }
+    }
+    edges.vertices = vertices(largest.map_or(0, |largest| largest + 1), &edges, largest_at)?;
+    edges.weights = (!weights.is_empty()).then_some(weights);
+    Ok(edges)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "checked as it was read")]
+const fn narrow(number: u64) -> u32 {
+    number as u32
+}

@@ -1,0 +1,327 @@
+//! Carries `farmem graph` out.
+
+use crate::algorithms::{
+    Components, NONE, PageRank, UNREACHED, Unsuited, betweenness, bfs, radii, sample, sssp, triangles,
+};
+use crate::checkpoint::{self, Resumable};
+use crate::command::{Command, ConvertArgs, GenerateArgs, RunArgs};
+use crate::far::{self, Image, Source};
+use crate::generate::generate;
+use crate::load::binary::{self, Header};
+use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
+use crate::{Csr, Graph, Shape, Store};
+use farmem::Client;
+use farmem::window::{Place, WindowOptions};
+use farmem_workload::{Failure, Progress, on_rack_of, stopped};
+use std::path::Path;
+use std::time::Instant;
+
+/// The command.
+///
+/// # Errors
+/// [`Failure`] when the graph cannot be read or does not suit the algorithm, there is no rack, or it has no room or does not answer.
+pub fn run(command: &Command) -> Result<Said, Failure> {
+    match command {
+        Command::Convert(args) => convert(args).map(Said::Wrote),
+        Command::Generate(args) => make(args).map(Said::Wrote),
+        Command::Pagerank(args) => on_graph(command, &args.run),
+        Command::Components(args) => on_graph(command, &args.run),
+        Command::Bfs(args) | Command::Sssp(args) => on_graph(command, &args.run),
+        Command::Radii(args) | Command::Bc(args) => on_graph(command, &args.run),
+        Command::Triangles(args) => on_graph(command, args),
+    }
+}
+
+fn convert(args: &ConvertArgs) -> Result<Wrote, Failure> {
+    let csr = far::read(&args.from, Shape { symmetric: args.symmetrize, simple: args.simple })?;
+    wrote(&csr, &args.to)
+}
+
+fn make(args: &GenerateArgs) -> Result<Wrote, Failure> {
+    let edges = generate(args.kind, args.scale, args.ratio, args.seed, args.weighted);
+    let built = edges.build(Shape { symmetric: args.symmetrize, simple: args.simple });
+    wrote(&built.map_err(|error| Failure::new(error.to_string(), ""))?, &args.to)
+}
+
+fn wrote(csr: &Csr, to: &Path) -> Result<Wrote, Failure> {
+    checkpoint::replace(to, |mut out| binary::write(csr, &mut out))
+        .map_err(|error| cannot_write(to, &error))?;
+    let header = Header::of(csr);
+    let bytes = binary::HEADER + header.sections().map(|section| section.2).sum::<u64>();
+    let Header { vertices, edges, symmetric, weighted, .. } = header;
+    Ok(Wrote { file: to.display().to_string(), vertices, edges, symmetric, weighted, bytes })
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(
+        format!("{} cannot be written: {error}", path.display()),
+        "name a file in a folder that may be written to",
+    )
+}
+
+fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
+    let source = Source::open(&args.file, args.shape())?;
+    let header = *source.header();
+    suits(command, &header)?;
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
+    let threads =
+        threads.map_err(|error| Failure::new(format!("no threads: {error}"), "take fewer: --threads"))?;
+    let image = Image::of(&header);
+    let local = args.local.of(image.len());
+    // An allocation is a power of two on one node, of the four that a rack of our own has.
+    let room = image.len().checked_next_power_of_two().and_then(|bytes| bytes.checked_mul(4));
+    let room = room.ok_or_else(|| Failure::new("the graph fits no rack", "take a smaller one"))?;
+    let ran = on_rack_of(args.rack.as_deref(), "graph", room, |client, transport| {
+        let begun = Instant::now();
+        let (vma, image) = far::place(client, &source)?;
+        let loaded = begun.elapsed().as_secs_f64();
+        let far = Placed { vma: &vma, image: &image, header: &header, local };
+        let ran = in_window(client, &far, command, &threads);
+        // Also when that failed: other programs may go on using the rack.
+        let freed = client.free(vma.base);
+        let (found, seconds, traffic) = ran?;
+        freed?;
+        Ok(Ran {
+            algorithm: name(command),
+            file: args.file.display().to_string(),
+            vertices: header.vertices,
+            edges: header.edges,
+            symmetric: header.symmetric,
+            weighted: header.weighted,
+            memory_nodes: client.nodes().len(),
+            transport,
+            link: client.link_profile().to_string(),
+            threads: threads.current_num_threads(),
+            far_bytes: image.len(),
+            local_limit: local,
+            load_seconds: loaded,
+            seconds,
+            traffic,
+            resumed_from: found.resumed_from,
+            answer: found.answer,
+            sum: found.values.sum(),
+            checked: args.check,
+            wrong_answers: 0,
+            stopped: found.stopped,
+            values: found.values,
+        })
+    })?;
+    finish(command, args, ran)
+}
+
+/// Refuses before anything is loaded.
+fn suits(command: &Command, header: &Header) -> Result<(), Failure> {
+    if matches!(command, Command::Triangles(_)) && !header.symmetric {
+        return Err(Failure::new(
+            Unsuited::Directed.to_string(),
+            "--symmetrize puts each edge at both of its ends",
+        ));
+    }
+    Ok(())
+}
+
+/// Writes what was asked for, and compares.
+fn finish(command: &Command, args: &RunArgs, mut ran: Ran) -> Result<Said, Failure> {
+    if let Some(path) = &args.output {
+        let written = checkpoint::replace(path, |out| ran.values.write(out));
+        written.map_err(|error| cannot_write(path, &error))?;
+    }
+    if args.check && !ran.stopped {
+        let csr = far::read(&args.file, args.shape())?;
+        let graph = csr.graph().map_err(|error| Failure::new(error.to_string(), ""))?;
+        let begin = Begin { command, header: Header::of(&csr), checkpoint: None };
+        let here = algorithm(&graph, &begin)?;
+        ran.wrong_answers = u64::from(here.answer != ran.answer || here.values.sum() != ran.sum);
+    }
+    Ok(Said::Ran(Box::new(ran)))
+}
+
+const fn name(command: &Command) -> &'static str {
+    match command {
+        Command::Pagerank(_) => "pagerank",
+        Command::Bfs(_) => "bfs",
+        Command::Radii(_) => "radii",
+        Command::Bc(_) => "bc",
+        Command::Components(_) => "components",
+        Command::Sssp(_) => "sssp",
+        Command::Triangles(_) => "triangles",
+        Command::Convert(_) => "convert",
+        Command::Generate(_) => "generate",
+    }
+}
+
+/// A graph in far memory, and how much of it may be here.
+struct Placed<'a> {
+    vma: &'a farmem::Vma,
+    image: &'a Image,
+    header: &'a Header,
+    local: u64,
+}
+
+fn in_window(
+    client: &mut Client,
+    far: &Placed<'_>,
+    command: &Command,
+    threads: &rayon::ThreadPool,
+) -> Result<(Found, f64, Traffic), Failure> {
+    let checkpoint = match command {
+        Command::Pagerank(args) => args.checkpoint.as_deref(),
+        Command::Components(args) => args.checkpoint.as_deref(),
+        _ => None,
+    };
+    let begin = Begin { command, header: *far.header, checkpoint };
+    let options = WindowOptions { place: Place::Anywhere, ..WindowOptions::new(far.local) };
+    let begun = Instant::now();
+    let (found, stats) = far::with_graph(client, far.vma, far.image, options, |graph| {
+        threads.install(|| algorithm(&graph, &begin))
+    })?;
+    Ok((found?, begun.elapsed().as_secs_f64(), Traffic::of(&stats)))
+}
+
+/// What an algorithm begins with.
+struct Begin<'a> {
+    command: &'a Command,
+    header: Header,
+    checkpoint: Option<&'a Path>,
+}
+
+fn algorithm<S: Store>(graph: &Graph<S>, begin: &Begin<'_>) -> Result<Found, Failure> {
+    let mut progress = Progress::new(name(begin.command));
+    let mut watch = |done, total| {
+        progress.set(done, total);
+        !stopped()
+    };
+    let watch = &mut watch;
+    let found = match begin.command {
+        Command::Pagerank(args) => {
+            return pagerank(graph, begin, (args.rounds, args.tolerance), watch);
+        }
+        Command::Components(_) => return components(graph, begin, watch),
+        Command::Bfs(args) => bfs(graph, args.source, watch).map(|found| {
+            let depth = found.levels.iter().copied().filter(|&level| level != NONE).max().unwrap_or(0);
+            let answer = Answer::Bfs { source: args.source, reached: found.reached, depth };
+            Found::new(answer, Values::Pairs(found.levels, found.parents))
+        }),
+        Command::Sssp(args) => sssp(graph, args.source, watch).map(|found| {
+            let reached = found.distances.iter().copied().filter(|&distance| distance != UNREACHED);
+            let farthest = reached.max().unwrap_or(0);
+            let answer =
+                Answer::Sssp { source: args.source, reached: found.reached, farthest, rounds: found.rounds };
+            Found::new(answer, Values::Long(found.distances))
+        }),
+        Command::Radii(args) => {
+            let sources = sample(graph, args.sample, args.seed);
+            radii(graph, &sources, watch).map(|found| {
+                let largest = found.radii.iter().copied().filter(|&radius| radius != NONE).max().unwrap_or(0);
+                let answer = Answer::Radii { sources: sources.len(), reached: found.reached, largest };
+                Found::new(answer, Values::Short(found.radii))
+            })
+        }
+        Command::Bc(args) => {
+            let sources = sample(graph, args.sample, args.seed);
+            betweenness(graph, &sources, watch).map(|sums| {
+                let answer = Answer::Bc { sources: sources.len(), top: top(&sums) };
+                Found::new(answer, Values::Real(sums))
+            })
+        }
+        Command::Triangles(_) => {
+            triangles(graph, watch).map(|triangles| Found::new(Answer::Triangles { triangles }, Values::None))
+        }
+        Command::Convert(_) | Command::Generate(_) => unreachable!("these run no algorithm"),
+    };
+    found.map_err(unsuited)
+}
+
+fn unsuited(error: Unsuited) -> Failure {
+    let remedy = match error {
+        Unsuited::Vertex { .. } => "name another: --source",
+        Unsuited::Stopped => "what was loaded is freed",
+        _ => "convert the graph: farmem graph convert",
+    };
+    Failure::new(error.to_string(), remedy)
+}
+
+fn pagerank<S: Store>(
+    graph: &Graph<S>,
+    begin: &Begin<'_>,
+    (rounds, tolerance): (u64, f64),
+    watch: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Found, Failure> {
+    let (mut ranks, resumed_from) = start(begin, || PageRank::new(graph.vertices()))?;
+    let (mut moved, mut stopped) = (f64::INFINITY, false);
+    while ranks.rounds() < rounds && moved >= tolerance && !stopped {
+        moved = ranks.round(graph).map_err(unsuited)?;
+        keep(begin, &ranks)?;
+        stopped = !watch(ranks.rounds(), rounds);
+    }
+    done(begin, stopped)?;
+    let answer = Answer::Pagerank { rounds: ranks.rounds(), top: top(ranks.ranks()) };
+    Ok(Found { resumed_from, stopped, ..Found::new(answer, Values::Real(ranks.ranks().to_vec())) })
+}
+
+fn components<S: Store>(
+    graph: &Graph<S>,
+    begin: &Begin<'_>,
+    watch: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Found, Failure> {
+    let (mut components, resumed_from) = start(begin, || Components::new(graph.vertices()))?;
+    let mut stopped = false;
+    while !components.changed().is_empty() && !stopped {
+        components.round(graph).map_err(unsuited)?;
+        keep(begin, &components)?;
+        let still = graph.vertices() - u32::try_from(components.changed().len()).unwrap_or(0);
+        stopped = !watch(still.into(), graph.vertices().into());
+    }
+    done(begin, stopped)?;
+    let (count, largest) = components.sizes();
+    let answer = Answer::Components { components: count, largest, rounds: components.rounds() };
+    Ok(Found { resumed_from, stopped, ..Found::new(answer, Values::Short(components.labels().to_vec())) })
+}
+
+/// From the checkpoint, if there is one.
+fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T, Option<u64>), Failure> {
+    let Some(path) = begin.checkpoint else { return Ok((new(), None)) };
+    let failed = |what: String| {
+        let remedy = "name another file: --checkpoint; or remove this one to begin anew";
+        Failure::new(format!("{}: {what}", path.display()), remedy)
+    };
+    match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((new(), None)),
+        Err(error) => Err(failed(error.to_string())),
+        Ok(bytes) => {
+            let state: T = checkpoint::resume(&bytes, &begin.header).map_err(failed)?;
+            let rounds = state.rounds();
+            Ok((state, Some(rounds)))
+        }
+    }
+}
+
+fn keep(begin: &Begin<'_>, state: &impl Resumable) -> Result<(), Failure> {
+    let Some(path) = begin.checkpoint else { return Ok(()) };
+    let bytes = checkpoint::bytes(&begin.header, state);
+    checkpoint::replace(path, |out| out.write_all(&bytes)).map_err(|error| cannot_write(path, &error))
+}
+
+/// The answer is there: nothing is left to resume.
+fn done(begin: &Begin<'_>, stopped: bool) -> Result<(), Failure> {
+    let Some(path) = begin.checkpoint.filter(|_| !stopped) else { return Ok(()) };
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(cannot_write(path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Vertices that are named in an answer.
+const TOP: usize = 5;
+
+/// The vertices with the largest values, the largest first; of equal ones the least first.
+fn top(values: &[f64]) -> Vec<(u32, f64)> {
+    let mut all: Vec<(u32, f64)> = (0..).zip(values.iter().copied()).collect();
+    let order = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if all.len() > TOP {
+        all.select_nth_unstable_by(TOP, order);
+        all.truncate(TOP);
+    }
+    all.sort_unstable_by(order);
+    all
+}

@@ -1,0 +1,153 @@
+//! A set of vertices, as Ligra has it: a list while it is small, bits when it is large.
+
+use rayon::prelude::*;
+use std::borrow::Cow;
+
+/// Some vertices of a graph.
+#[derive(Clone, Debug)]
+pub struct VertexSubset {
+    vertices: u32,
+    count: usize,
+    form: Form,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    /// Ascending, each once.
+    Sparse(Vec<u32>),
+    Dense(Vec<u64>),
+}
+
+pub(crate) const WORD: usize = u64::BITS as usize;
+
+impl VertexSubset {
+    /// None of so many vertices.
+    #[must_use]
+    pub const fn empty(vertices: u32) -> Self {
+        Self { vertices, count: 0, form: Form::Sparse(Vec::new()) }
+    }
+
+    /// All of so many vertices.
+    #[must_use]
+    pub fn all(vertices: u32) -> Self {
+        let mut bits = vec![u64::MAX; (vertices as usize).div_ceil(WORD)];
+        if let Some(last) = bits.last_mut()
+            && !(vertices as usize).is_multiple_of(WORD)
+        {
+            *last = (1 << (vertices as usize % WORD)) - 1;
+        }
+        Self { vertices, count: vertices as usize, form: Form::Dense(bits) }
+    }
+
+    /// Those in a list, in any order and as often as they like.
+    ///
+    /// # Panics
+    /// When one of them is no vertex.
+    #[must_use]
+    pub fn of(vertices: u32, mut list: Vec<u32>) -> Self {
+        list.par_sort_unstable();
+        list.dedup();
+        assert!(list.last().is_none_or(|&last| last < vertices), "vertices of this graph");
+        Self { vertices, count: list.len(), form: Form::Sparse(list) }
+    }
+
+    /// Those whose bit is set.
+    ///
+    /// # Panics
+    /// When there are not as many bits as vertices need, or one is set behind them.
+    #[must_use]
+    pub fn of_bits(vertices: u32, bits: Vec<u64>) -> Self {
+        assert_eq!(bits.len(), (vertices as usize).div_ceil(WORD), "a bit for each vertex");
+        let used = vertices as usize % WORD;
+        assert!(bits.last().is_none_or(|last| used == 0 || last >> used == 0), "vertices of this graph");
+        let count = bits.par_iter().map(|word| word.count_ones() as usize).sum();
+        Self { vertices, count, form: Form::Dense(bits) }
+    }
+
+    /// Vertices of the graph.
+    #[must_use]
+    pub const fn vertices(&self) -> u32 {
+        self.vertices
+    }
+
+    /// How many are in it.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether it is kept as bits.
+    #[must_use]
+    pub const fn is_dense(&self) -> bool {
+        matches!(self.form, Form::Dense(_))
+    }
+
+    /// Whether `vertex` is in it.
+    #[must_use]
+    pub fn contains(&self, vertex: u32) -> bool {
+        match &self.form {
+            Form::Sparse(list) => list.binary_search(&vertex).is_ok(),
+            Form::Dense(bits) => vertex < self.vertices && is_set(bits, vertex),
+        }
+    }
+
+    /// As an ascending list.
+    #[must_use]
+    pub fn list(&self) -> Cow<'_, [u32]> {
+        match &self.form {
+            Form::Sparse(list) => list.into(),
+            Form::Dense(bits) => {
+                let words = (0_u32..).step_by(WORD).zip(bits);
+                words.flat_map(|(first, &word)| set_in(first, word)).collect::<Vec<_>>().into()
+            }
+        }
+    }
+
+    /// As bits.
+    #[must_use]
+    pub fn bits(&self) -> Cow<'_, [u64]> {
+        match &self.form {
+            Form::Dense(bits) => bits.into(),
+            Form::Sparse(list) => {
+                let mut bits = vec![0; (self.vertices as usize).div_ceil(WORD)];
+                for &vertex in list {
+                    bits[vertex as usize / WORD] |= 1 << (vertex as usize % WORD);
+                }
+                bits.into()
+            }
+        }
+    }
+
+    /// What is in either of two.
+    ///
+    /// # Panics
+    /// When they are of different graphs.
+    #[must_use]
+    pub fn union(self, other: &Self) -> Self {
+        assert_eq!(self.vertices, other.vertices, "subsets of one graph");
+        if self.is_dense() || other.is_dense() {
+            let mut bits = self.bits().into_owned();
+            bits.iter_mut().zip(other.bits().iter()).for_each(|(bits, other)| *bits |= other);
+            return Self::of_bits(self.vertices, bits);
+        }
+        let mut list = self.list().into_owned();
+        list.extend_from_slice(&other.list());
+        Self::of(self.vertices, list)
+    }
+}
+
+pub(crate) fn is_set(bits: &[u64], vertex: u32) -> bool {
+    bits[vertex as usize / WORD] >> (vertex as usize % WORD) & 1 == 1
+}
+
+/// Vertices of the bits of a word whose first is `first`, ascending.
+fn set_in(first: u32, word: u64) -> impl Iterator<Item = u32> {
+    let rest = std::iter::successors(Some(word), |rest| Some(rest & (rest.wrapping_sub(1))));
+    rest.take_while(|&rest| rest != 0).map(move |rest| first + rest.trailing_zeros())
+}

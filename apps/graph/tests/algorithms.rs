@@ -1,0 +1,241 @@
+//! The algorithms beside plain sequential ones, on random graphs and on generated ones, for one thread and for several.
+
+mod reference;
+
+use farmem_graph::algorithms::{
+    Components, NONE, PageRank, Radii, Unsuited, betweenness, bfs, radii, sample, sssp, triangles,
+};
+use farmem_graph::generate::{Kind, RATIOS, generate};
+use farmem_graph::{Csr, Direction, EdgeFn, Edges, Graph, Local, Shape, VertexSubset, edge_map_by};
+use proptest::prelude::*;
+use reference::Plain;
+
+/// Vertices, some of them isolated; edges, with loops and several of the same ends; whether they have a direction.
+fn graphs() -> impl Strategy<Value = (Edges, bool)> {
+    let edges = (1_u32..40).prop_flat_map(|vertices| {
+        let edge = ((0..vertices, 0..vertices), 0_u32..20);
+        (Just(vertices), prop::collection::vec(edge, 0..160))
+    });
+    (edges, any::<bool>(), any::<bool>()).prop_map(|((vertices, edges), symmetric, weighted)| {
+        let (list, weights): (Vec<_>, Vec<_>) = edges.into_iter().unzip();
+        (Edges { vertices, list, weights: weighted.then_some(weights) }, symmetric)
+    })
+}
+
+fn built(edges: &Edges, symmetric: bool) -> Csr {
+    edges.clone().build(Shape { symmetric, simple: false }).unwrap()
+}
+
+/// What `work` says, the same on one thread and on three.
+fn alike<T: PartialEq + std::fmt::Debug + Send>(work: impl Fn() -> T + Sync) -> T {
+    let on = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(&work)
+    };
+    let one = on(1);
+    assert_eq!(one, on(3), "threads change nothing");
+    one
+}
+
+fn on(_: u64, _: u64) -> bool {
+    true
+}
+
+fn close(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len());
+    for (vertex, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (found - expected).abs();
+        assert!(error <= 1e-9 * expected.abs().max(1e-3), "vertex {vertex}: {found}, expected {expected}");
+    }
+}
+
+fn check(csr: &Csr, source: u32) {
+    let graph = csr.graph().unwrap();
+    let plain = Plain::of(csr);
+    let found = alike(|| bfs(&graph, source, &mut on).unwrap());
+    let levels = plain.levels(source);
+    assert_eq!(found.levels, levels);
+    assert_eq!(found.parents, plain.least_parents(source, &levels));
+    assert_eq!(found.reached, levels.iter().filter(|&&level| level != NONE).count() as u64);
+
+    let paths = alike(|| sssp(&graph, source, &mut on).unwrap());
+    assert_eq!(paths.distances, plain.distances(source));
+
+    let sources = sample(&graph, 64, 5);
+    let with_edges = (0..graph.vertices()).filter(|&vertex| graph.out().degree(vertex) > 0).count();
+    assert_eq!(sources.len(), with_edges.min(64));
+    let Radii { radii, reached } = alike(|| radii(&graph, &sources, &mut on).unwrap());
+    assert_eq!(radii, plain.radii(&sources));
+    assert_eq!(reached, radii.iter().filter(|&&radius| radius != NONE).count() as u64);
+
+    let few = &sources[..sources.len().min(8)];
+    close(&alike(|| betweenness(&graph, few, &mut on).unwrap()), &plain.betweenness(few));
+
+    let ranks = alike(|| ranks(&graph, 20));
+    close(&ranks, &plain.ranks(20));
+    assert!((ranks.iter().sum::<f64>() - 1.0).abs() < 1e-9, "nothing vanishes");
+
+    let components = alike(|| components(&graph));
+    assert_eq!(components.0, plain.components());
+    let mut labels = components.0.clone();
+    labels.sort_unstable();
+    let largest = labels.chunk_by(|a, b| a == b).map(<[u32]>::len).max().unwrap() as u64;
+    labels.dedup();
+    assert_eq!(components.1, (labels.len() as u64, largest));
+
+    let found = alike(|| triangles(&graph, &mut on));
+    assert_eq!(found, if csr.symmetric { Ok(plain.triangles()) } else { Err(Unsuited::Directed) });
+}
+
+fn ranks(graph: &Graph<Local<'_>>, rounds: usize) -> Vec<f64> {
+    let mut ranks = PageRank::new(graph.vertices());
+    (0..rounds).for_each(|_| _ = ranks.round(graph).unwrap());
+    ranks.ranks().to_vec()
+}
+
+fn components(graph: &Graph<Local<'_>>) -> (Vec<u32>, (u64, u64)) {
+    let mut components = Components::new(graph.vertices());
+    while !components.changed().is_empty() {
+        components.round(graph).unwrap();
+    }
+    (components.labels().to_vec(), components.sizes())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, rng_seed: proptest::test_runner::RngSeed::Fixed(14), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_answer_is_that_of_a_plain_algorithm((edges, symmetric) in graphs(), source in any::<prop::sample::Index>()) {
+        check(&built(&edges, symmetric), u32::try_from(source.index(edges.vertices as usize)).unwrap());
+    }
+
+    /// The two directions find the same targets: the union of what reaches each, counted.
+    #[test]
+    fn push_and_pull_do_the_same((edges, symmetric) in graphs(), bits in any::<u64>()) {
+        let csr = built(&edges, symmetric);
+        let graph = csr.graph().unwrap();
+        let some: Vec<u32> = (0..edges.vertices).filter(|vertex| bits >> vertex & 1 == 1).collect();
+        let set = VertexSubset::of(edges.vertices, some);
+        let run = |direction| {
+            let sums = Sums((0..edges.vertices).map(|_| 0.into()).collect());
+            let next = edge_map_by(&graph, &set, direction, &sums).list().into_owned();
+            (next, sums.0.into_iter().map(std::sync::atomic::AtomicU64::into_inner).collect::<Vec<_>>())
+        };
+        prop_assert_eq!(run(Direction::Push), run(Direction::Pull));
+    }
+
+    #[test]
+    fn a_set_is_the_same_in_both_forms(list in prop::collection::vec(0_u32..300, 0..80), other in prop::collection::vec(0_u32..300, 0..80)) {
+        use std::collections::BTreeSet;
+        let model: BTreeSet<u32> = list.iter().copied().collect();
+        let sparse = VertexSubset::of(300, list);
+        let dense = VertexSubset::of_bits(300, sparse.bits().into_owned());
+        for set in [&sparse, &dense] {
+            prop_assert_eq!(set.len(), model.len());
+            prop_assert!(set.list().iter().eq(model.iter()));
+            prop_assert!((0..400).all(|vertex| set.contains(vertex) == model.contains(&vertex)));
+        }
+        let both: Vec<u32> = model.union(&other.iter().copied().collect()).copied().collect();
+        let other = VertexSubset::of(300, other);
+        prop_assert!(sparse.union(&other).list().iter().eq(&both));
+        prop_assert!(dense.union(&other).list().iter().eq(&both));
+        prop_assert_eq!(other.union(&VertexSubset::of(300, both.clone())).list().into_owned(), both);
+    }
+}
+
+/// Of each target: the sum of sources and weights.
+struct Sums(Vec<std::sync::atomic::AtomicU64>);
+
+impl EdgeFn for Sums {
+    fn push(&self, source: u32, target: u32, weight: u32) -> bool {
+        let before = self.0[target as usize].fetch_add(
+            u64::from(source) * 1000 + u64::from(weight) + 1,
+            std::sync::atomic::Ordering::Relaxed,
+        );
+        before == 0
+    }
+}
+
+#[test]
+fn generated_graphs_of_each_ratio_are_answered_as_by_plain_algorithms() {
+    for (seed, ratio) in (1..).zip(RATIOS) {
+        for kind in [Kind::Kronecker, Kind::Uniform] {
+            for symmetric in [false, true] {
+                let edges = generate(kind, 7, ratio, seed, symmetric);
+                assert_eq!((edges.vertices, edges.list.len() as u64), (128, 128 * ratio));
+                check(&built(&edges, symmetric), 3);
+            }
+        }
+    }
+}
+
+/// A long path takes a round an edge, all of them pushed; a star is pulled.
+#[test]
+fn paths_and_stars() {
+    let path = Edges { vertices: 500, list: (1..500).map(|to| (to - 1, to)).collect(), weights: None };
+    let star = Edges { vertices: 500, list: (1..500).map(|to| (0, to)).collect(), weights: None };
+    for edges in [path, star] {
+        check(&built(&edges, false), 0);
+        check(&built(&edges, true), 499);
+    }
+}
+
+#[test]
+fn one_vertex_and_none() {
+    let one = |list| Edges { vertices: 1, list, weights: None };
+    for symmetric in [false, true] {
+        check(&built(&one(vec![]), symmetric), 0);
+        check(&built(&one(vec![(0, 0)]), symmetric), 0);
+        let none = built(&Edges::default(), symmetric);
+        let graph = none.graph().unwrap();
+        assert_eq!(bfs(&graph, 0, &mut on), Err(Unsuited::Vertex { vertex: 0, vertices: 0 }));
+        assert_eq!(sssp(&graph, 0, &mut on), Err(Unsuited::Vertex { vertex: 0, vertices: 0 }));
+        assert_eq!(radii(&graph, &[], &mut on).unwrap().reached, 0);
+        assert_eq!(betweenness(&graph, &[], &mut on), Ok(vec![]));
+        assert_eq!(ranks(&graph, 3), Vec::<f64>::new());
+        assert_eq!(components(&graph), (vec![], (0, 0)));
+    }
+}
+
+/// What an algorithm needs and a graph has not, it says; it ends when it is asked to.
+#[test]
+fn what_does_not_suit_is_refused() {
+    let edges = Edges { vertices: 3, list: vec![(0, 1), (1, 2)], weights: None };
+    let csr = Csr { incoming: None, ..built(&edges, false) };
+    let graph = csr.graph().unwrap();
+    assert_eq!(PageRank::new(3).round(&graph), Err(Unsuited::NoIncoming));
+    assert_eq!(Components::new(3).round(&graph), Err(Unsuited::NoIncoming));
+    // Without edges into vertices all are pushed.
+    assert_eq!(bfs(&graph, 0, &mut on).unwrap().levels, [0, 1, 2]);
+    let mut stop = |done, _| done < 2;
+    assert_eq!(bfs(&graph, 0, &mut stop), Err(Unsuited::Stopped));
+    assert_eq!(sssp(&graph, 0, &mut stop), Err(Unsuited::Stopped));
+    assert_eq!(radii(&graph, &[0], &mut stop), Err(Unsuited::Stopped));
+    assert_eq!(betweenness(&graph, &[0], &mut |_, _| false), Err(Unsuited::Stopped));
+    let unsorted = farmem_graph::Rows { offsets: vec![0, 2, 3, 4], targets: vec![2, 1, 0, 0], weights: None };
+    let unsorted = Csr { out: unsorted, incoming: None, symmetric: true };
+    assert_eq!(triangles(&unsorted.graph().unwrap(), &mut on), Err(Unsuited::Unsorted));
+}
+
+/// A checkpoint has what a round leaves behind: the rest of the way is the same, to the bit.
+#[test]
+fn a_resumed_algorithm_goes_the_same_way() {
+    let csr = built(&generate(Kind::Kronecker, 8, 3, 9, false), false);
+    let graph = csr.graph().unwrap();
+    let mut first = PageRank::new(graph.vertices());
+    (0..5).for_each(|_| _ = first.round(&graph).unwrap());
+    let mut second = PageRank::resumed(first.ranks().to_vec(), first.rounds());
+    assert_eq!(first.round(&graph), second.round(&graph));
+    assert_eq!(first, second);
+
+    let mut components = Components::new(graph.vertices());
+    components.round(&graph).unwrap();
+    let changed = VertexSubset::of(graph.vertices(), components.changed().list().into_owned());
+    let mut resumed = Components::resumed(components.labels().to_vec(), changed, components.rounds());
+    while !components.changed().is_empty() {
+        components.round(&graph).unwrap();
+        resumed.round(&graph).unwrap();
+        assert_eq!(components.labels(), resumed.labels());
+    }
+    assert_eq!(components.rounds(), resumed.rounds());
+}

@@ -1,0 +1,247 @@
+//! The command as typed, on a rack in this process: every answer beside local memory, exact limits, checkpoints, refusals.
+
+use clap::Parser as _;
+use farmem::window::{Place, WindowOptions, with_window};
+use farmem::{Error, Rack};
+use farmem_graph::algorithms::{Components, PageRank};
+use farmem_graph::load::binary::Header;
+use farmem_graph::load::read;
+use farmem_graph::{Answer, Command, Csr, Ran, Said, Shape, checkpoint, run};
+use farmem_workload::Failure;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+#[derive(Debug, clap::Parser)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn typed(words: &str) -> Result<Said, Failure> {
+    let line = Line::try_parse_from(["graph"].into_iter().chain(words.split_whitespace())).unwrap();
+    run(&line.command)
+}
+
+fn ran(words: &str) -> Ran {
+    match typed(words) {
+        Ok(Said::Ran(ran)) => *ran,
+        Ok(said) => panic!("{words}: {said:?}"),
+        Err(failure) => panic!("{words}: {failure:?}"),
+    }
+}
+
+fn refused(words: &str) -> String {
+    let Failure { message, remedy } = typed(words).unwrap_err();
+    format!("{message}; {remedy}")
+}
+
+/// False, with the reason on stderr, where this process may not serve faults.
+fn windows() -> bool {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let mut client = rack.client("probe").unwrap();
+    let vma = client.allocate(4096).unwrap();
+    let options = WindowOptions { place: Place::Anywhere, ..WindowOptions::new(64 << 10) };
+    match with_window(&mut client, &vma, options, |_| ()) {
+        Err(Error::Open(refused)) => {
+            eprintln!("skipped: {refused}");
+            false
+        }
+        other => other.is_ok(),
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn file(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).display().to_string()
+}
+
+/// A graph of 1.2 MB; of 2.4 MB with weights.
+fn generated(folder: &TempDir, flags: &str) -> String {
+    let path = file(folder, "g.fmg");
+    let said = typed(&format!("generate kronecker {path} --scale 12 --ratio 35 {flags}")).unwrap();
+    let Said::Wrote(wrote) = said else { panic!("{said:?}") };
+    assert_eq!((wrote.vertices, wrote.bytes), (4096, fs::metadata(&path).unwrap().len()));
+    path
+}
+
+fn local(path: &str) -> Csr {
+    read(Path::new(path), Shape::default(), &mut |_, _| true).unwrap()
+}
+
+#[test]
+fn every_algorithm_answers_as_in_local_memory_with_an_eighth_of_the_graph_here() {
+    let folder = folder();
+    if !windows() {
+        return;
+    }
+    let directed = generated(&folder, "--weighted");
+    let both = file(&folder, "both.fmg");
+    typed(&format!("convert {directed} {both} --symmetrize --simple")).unwrap();
+    for (words, path) in [
+        ("pagerank --tolerance 1e-4", &directed),
+        ("bfs --source 7", &directed),
+        ("radii --sample 64", &directed),
+        ("bc --sample 3", &directed),
+        ("components", &directed),
+        ("sssp --source 7", &directed),
+        ("triangles", &both),
+        ("components", &both),
+    ] {
+        let (name, flags) = words.split_once(' ').unwrap_or((words, ""));
+        let found = ran(&format!("{name} {path} {flags} --local 12% --check"));
+        assert_eq!((found.checked, found.wrong_answers, found.stopped), (true, 0, false), "{words}");
+        assert!(found.local_limit == found.far_bytes / 100 * 12 + found.far_bytes % 100 * 12 / 100);
+        assert!(found.traffic.bytes_here_max <= found.local_limit, "{words}: {:?}", found.traffic);
+        assert!(found.traffic.evictions > 0, "{words}: not all of it fits: {:?}", found.traffic);
+        let other = ran(&format!("{name} {path} {flags} --local 16MiB --threads 3"));
+        assert_eq!((other.answer, other.sum), (found.answer, found.sum), "{words}");
+        assert_eq!((other.traffic.evictions, other.threads), (0, 3), "{words}");
+        assert!(
+            other.traffic.bytes_fetched <= other.far_bytes.next_power_of_two(),
+            "{words}: each page once"
+        );
+    }
+}
+
+#[test]
+fn a_checkpoint_is_resumed_and_no_other() {
+    let folder = folder();
+    if !windows() {
+        return;
+    }
+    let path = generated(&folder, "");
+    let csr = local(&path);
+    let (graph, header) = (csr.graph().unwrap(), Header::of(&csr));
+    let (mut ranks, mut labels) = (PageRank::new(4096), Components::new(4096));
+    for _ in 0..2 {
+        ranks.round(&graph).unwrap();
+        labels.round(&graph).unwrap();
+    }
+    let saved = PathBuf::from(file(&folder, "checkpoint"));
+    let shown = saved.display();
+    for (words, bytes) in [
+        (format!("pagerank {path}"), checkpoint::bytes(&header, &ranks)),
+        (format!("components {path}"), checkpoint::bytes(&header, &labels)),
+    ] {
+        let whole = ran(&words);
+        assert_eq!(whole.resumed_from, None);
+        fs::write(&saved, &bytes).unwrap();
+        let resumed = ran(&format!("{words} --checkpoint {shown}"));
+        assert_eq!((resumed.resumed_from, resumed.sum), (Some(2), whole.sum));
+        assert_eq!(resumed.answer, whole.answer, "rounds before the checkpoint count");
+        assert!(!saved.exists(), "it has served");
+        // What a run leaves behind when it is ended: here the first round's.
+        let first = ran(&format!("{words} --checkpoint {shown}"));
+        assert_eq!((first.resumed_from, first.sum), (None, whole.sum));
+    }
+    let bytes = checkpoint::bytes(&header, &ranks);
+    let tell = |bytes: &[u8], words: &str| {
+        fs::write(&saved, bytes).unwrap();
+        let said = refused(&format!("{words} --checkpoint {shown}"));
+        assert!(saved.exists() && said.contains("remove this one to begin anew"), "{said}");
+        said
+    };
+    let other = file(&folder, "other.fmg");
+    typed(&format!("generate uniform {other} --scale 12 --ratio 35")).unwrap();
+    assert!(tell(&bytes, &format!("pagerank {other}")).contains("another graph"));
+    assert!(tell(&bytes, &format!("components {path}")).contains("another algorithm"));
+    assert!(tell(&bytes[..bytes.len() / 2], &format!("pagerank {path}")).contains("damaged"));
+    assert!(tell(b"FARM", &format!("pagerank {path}")).contains("cut short"));
+}
+
+/// Every byte of a checkpoint is under its sum, and a state that cannot be is refused where the sum is right.
+#[test]
+fn a_damaged_checkpoint_is_refused() {
+    let folder = folder();
+    let text = file(&folder, "g.txt");
+    fs::write(&text, "0 1\n1 2\n4 3\n").unwrap();
+    let csr = local(&text);
+    let header = Header::of(&csr);
+    let mut labels = Components::new(5);
+    labels.round(&csr.graph().unwrap()).unwrap();
+    let good = checkpoint::bytes(&header, &labels);
+    let back: Components = checkpoint::resume(&good, &header).unwrap();
+    assert_eq!((back.labels(), back.rounds()), (labels.labels(), 1));
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(checkpoint::resume::<Components>(&bytes, &header).is_err(), "bit {bit}");
+    }
+    for len in 0..good.len() {
+        assert!(checkpoint::resume::<Components>(&good[..len], &header).is_err(), "cut at {len}");
+    }
+    let lies = |at: usize, byte: u8| {
+        let mut bytes = good[..good.len() - 4].to_vec();
+        bytes[at] = byte;
+        let sum = crc32fast::hash(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        checkpoint::resume::<Components>(&bytes, &header).err()
+    };
+    assert!(lies(64, 1).unwrap().contains("no state"), "a label above its vertex");
+    assert!(lies(good.len() - 5, 1).unwrap().contains("no state"), "a bit behind the vertices");
+    assert!(lies(8, 9).unwrap().contains("version 9"));
+}
+
+#[test]
+fn what_was_found_of_each_vertex_is_written() {
+    let folder = folder();
+    if !windows() {
+        return;
+    }
+    let (text, out) = (file(&folder, "g.txt"), file(&folder, "found"));
+    fs::write(&text, "# two parts\n0 1 5\n1 2 5\n0 2 20\n4 3 1\n").unwrap();
+    let lines = |words: &str| {
+        let found = ran(&format!("{words} --output {out} --check"));
+        assert_eq!(found.wrong_answers, 0);
+        (found.answer, fs::read_to_string(&out).unwrap())
+    };
+    let (answer, found) = lines(&format!("bfs {text}"));
+    assert_eq!(answer, Answer::Bfs { source: 0, reached: 3, depth: 1 });
+    assert_eq!(found, "0 0 0\n1 1 0\n2 1 0\n3 - -\n4 - -\n");
+    assert_eq!(lines(&format!("sssp {text}")).1, "0 0\n1 5\n2 10\n3 -\n4 -\n");
+    let (answer, found) = lines(&format!("components {text}"));
+    assert!(matches!(answer, Answer::Components { components: 2, largest: 3, .. }), "{answer:?}");
+    assert_eq!(found, "0 0\n1 0\n2 0\n3 3\n4 3\n");
+    assert_eq!(lines(&format!("triangles {text} --symmetrize")).0, Answer::Triangles { triangles: 1 });
+    assert_eq!(lines(&format!("bc {text} --sample 5")).1.lines().count(), 5);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_what_to_do() {
+    let folder = folder();
+    let (text, cut) = (file(&folder, "g.txt"), file(&folder, "cut.fmg"));
+    fs::write(&text, "0 1\n1 zwei\n").unwrap();
+    assert!(refused(&format!("bfs {text}")).contains("g.txt: line 2: the vertex to is \"zwei\""));
+    assert!(refused("bfs absent.txt").contains("absent.txt"));
+    fs::write(&text, "0 1\n").unwrap();
+    assert!(refused(&format!("triangles {text}")).contains("--symmetrize"));
+    let path = generated(&folder, "");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.truncate(bytes.len() - 1);
+    fs::write(&cut, &bytes).unwrap();
+    assert!(refused(&format!("bfs {cut}")).contains("cut.fmg: byte 16:"));
+    // Only the arrays' sum tells: it is read to its end, and nothing of it is used.
+    bytes.push(!fs::read(&path).unwrap()[bytes.len()]);
+    fs::write(&cut, &bytes).unwrap();
+    let said = refused(&format!("bfs {cut}"));
+    assert!(said.contains("cut.fmg: byte "), "{said}");
+    if windows() {
+        assert!(refused(&format!("bfs {path} --source 4096")).contains("there is no vertex 4096"));
+    }
+    assert!(refused(&format!("bfs {path} --local 4KiB")).contains("local limit"));
+    for wrong in [
+        "bfs g --local 0%",
+        "bfs g --local 101%",
+        "bfs g --local much",
+        "radii g --sample 65",
+        "generate kronecker g.txt",
+        "generate uniform g.fmg --scale 32",
+    ] {
+        let parsed = Line::try_parse_from(["graph"].into_iter().chain(wrong.split(' ')));
+        assert!(parsed.is_err(), "{wrong}");
+    }
+}
