@@ -20,7 +20,7 @@ pub struct Edges {
 /// What is made of edges.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Shape {
-    /// Puts each edge at both of its ends, once. Loops stay one edge.
+    /// Puts each edge at both of its ends; loops stay one edge. What stands at both already stands there twice then, unless it is made simple.
     pub symmetric: bool,
     /// Keeps one of edges with the same ends, the lightest, and no loops.
     pub simple: bool,

@@ -65,7 +65,7 @@ pub struct PageRankArgs {
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub rounds: u64,
     /// End when all ranks together moved by less in a round.
-    #[arg(long, value_name = "X", default_value_t = 1e-6)]
+    #[arg(long, value_name = "X", default_value_t = 1e-6, value_parser = tolerance)]
     pub tolerance: f64,
     /// Go on from this file if it is there; write to it after each round; remove it in the end.
     #[arg(long, value_name = "FILE")]
@@ -113,6 +113,14 @@ pub struct SampleArgs {
 pub struct ConvertArgs {
     /// The graph.
     pub from: PathBuf,
+    /// What is written.
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// The file that `convert` and `generate` write.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WriteArgs {
     /// The file to write: .fmg.
     #[arg(value_parser = own_file)]
     pub to: PathBuf,
@@ -133,9 +141,9 @@ pub struct GenerateArgs {
     /// How edges are distributed.
     #[arg(value_enum)]
     pub kind: Kind,
-    /// The file to write: .fmg.
-    #[arg(value_parser = own_file)]
-    pub to: PathBuf,
+    /// What is written.
+    #[command(flatten)]
+    pub write: WriteArgs,
     /// The graph has 2^N vertices.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=i64::from(SCALE_MAX)))]
     pub scale: u32,
@@ -148,15 +156,6 @@ pub struct GenerateArgs {
     /// Give each edge a weight of 1 to 255.
     #[arg(long)]
     pub weighted: bool,
-    /// Put each edge at both of its ends.
-    #[arg(long)]
-    pub symmetrize: bool,
-    /// Leave out loops, and all but the lightest of edges with the same ends.
-    #[arg(long)]
-    pub simple: bool,
-    /// Print one JSON object instead of the line.
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl Command {
@@ -169,9 +168,15 @@ impl Command {
             Self::Bfs(args) | Self::Sssp(args) => args.run.json,
             Self::Radii(args) | Self::Bc(args) => args.run.json,
             Self::Triangles(args) => args.json,
-            Self::Convert(args) => args.json,
-            Self::Generate(args) => args.json,
+            Self::Convert(args) => args.write.json,
+            Self::Generate(args) => args.write.json,
         }
+    }
+}
+
+impl WriteArgs {
+    pub(crate) const fn shape(&self) -> Shape {
+        Shape { symmetric: self.symmetrize, simple: self.simple }
     }
 }
 
@@ -217,6 +222,11 @@ pub fn part(text: &str) -> Result<Part, String> {
     };
     let percent = number.trim().parse().ok().filter(|percent| (1..=100).contains(percent));
     percent.map(Part::Percent).ok_or_else(|| "a part is 1% to 100%".into())
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "it is a number, 0 or more".into())
 }
 
 fn own_file(text: &str) -> Result<PathBuf, String> {

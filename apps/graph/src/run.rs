@@ -9,7 +9,7 @@ use crate::far::{self, Image, Source};
 use crate::generate::generate;
 use crate::load::binary::{self, Header};
 use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
-use crate::{Csr, Graph, Shape, Store};
+use crate::{Csr, Graph, Store};
 use farmem::Client;
 use farmem::window::{Place, WindowOptions};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
@@ -33,14 +33,14 @@ pub fn run(command: &Command) -> Result<Said, Failure> {
 }
 
 fn convert(args: &ConvertArgs) -> Result<Wrote, Failure> {
-    let csr = far::read(&args.from, Shape { symmetric: args.symmetrize, simple: args.simple })?;
-    wrote(&csr, &args.to)
+    let csr = far::read(&args.from, args.write.shape())?;
+    wrote(&csr, &args.write.to)
 }
 
 fn make(args: &GenerateArgs) -> Result<Wrote, Failure> {
     let edges = generate(args.kind, args.scale, args.ratio, args.seed, args.weighted);
-    let built = edges.build(Shape { symmetric: args.symmetrize, simple: args.simple });
-    wrote(&built.map_err(|error| Failure::new(error.to_string(), ""))?, &args.to)
+    let built = edges.build(args.write.shape());
+    wrote(&built.map_err(|error| Failure::new(error.to_string(), ""))?, &args.write.to)
 }
 
 fn wrote(csr: &Csr, to: &Path) -> Result<Wrote, Failure> {

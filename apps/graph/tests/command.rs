@@ -237,6 +237,8 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
         "bfs g --local 0%",
         "bfs g --local 101%",
         "bfs g --local much",
+        "pagerank g --tolerance nan",
+        "pagerank g --tolerance -1",
         "radii g --sample 65",
         "generate kronecker g.txt",
         "generate uniform g.fmg --scale 32",
