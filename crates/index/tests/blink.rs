@@ -551,7 +551,7 @@ fn a_writer_that_dies_leaves_a_tree_to_go_on_with() {
 const WHOLE: usize = 400_000;
 
 #[test]
-#[ignore = "takes many minutes: what docs/exploration.md has of the tree"]
+#[ignore = "it takes many minutes: run it by its name"]
 fn every_state_of_two_writers() {
     let all = writes(0..=KEYS);
     // Which of the two comes first is explored anyway.
@@ -560,7 +560,7 @@ fn every_state_of_two_writers() {
 }
 
 #[test]
-#[ignore = "takes many minutes: what docs/exploration.md has of the tree"]
+#[ignore = "it takes many minutes: run it by its name"]
 fn every_state_of_two_writers_one_of_which_dies() {
     let all = writes(0..=KEYS);
     explore("a writer that may die", &trees(), &pairs(&all, &all), true, WHOLE);
