@@ -24,7 +24,7 @@ pub use array::{Array, Far, Local, Store};
 pub use build::{Csr, Edges, Rows, Shape};
 pub use command::{
     Command, ComponentsArgs, ConvertArgs, GenerateArgs, PageRankArgs, Part, RunArgs, SampleArgs, SourceArgs,
-    part,
+    WriteArgs, part,
 };
 pub use csr::{Adjacency, Graph, Malformed, VERTICES_MAX};
 pub use edge_map::{
