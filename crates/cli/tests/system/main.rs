@@ -11,6 +11,7 @@ mod demo;
 mod doctor;
 mod faults;
 mod frames;
+mod graph;
 mod hostile;
 mod incarnation;
 mod index;

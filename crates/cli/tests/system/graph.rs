@@ -1,0 +1,70 @@
+//! Graphs over a rack of processes: the answers of local memory, nothing left behind, and what was found survives Ctrl-C.
+
+use crate::process::{Running, eventually, farmem, run, signal};
+use crate::rack::Description;
+use serde_json::Value;
+
+/// A graph of 2,048 vertices in the folder of `description`.
+fn generated(description: &Description, flags: &[&str]) -> String {
+    let path = description.dir().path().join("g.fmg").display().to_string();
+    let arguments = ["graph", "generate", "kronecker", &path, "--scale", "11", "--ratio", "35", "--json"];
+    let said = run(&[&arguments[..], flags].concat()).json();
+    assert_eq!((&said["vertices"], &said["file"]), (&2048.into(), &path.as_str().into()));
+    path
+}
+
+#[test]
+fn every_algorithm_runs_over_a_rack_and_leaves_nothing() {
+    let description = Description::new("graph", "udp");
+    let path = generated(&description, &["--symmetrize", "--weighted"]);
+    let mut up = description.up();
+    let file = description.file();
+    for algorithm in ["pagerank", "bfs", "radii", "bc", "components", "sssp", "triangles"] {
+        let arguments = ["graph", algorithm, &path, "--rack", &file, "--local", "15%", "--check", "--json"];
+        let said = run(&arguments).json();
+        let told = (&said["algorithm"], &said["checked"], &said["wrong_answers"], &said["transport"]);
+        assert_eq!(told, (&algorithm.into(), &true.into(), &0.into(), &"udp".into()), "{said}");
+        let count = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{said}"));
+        assert!(count(&said["traffic"]["bytes_here_max"]) <= count(&said["local_limit"]), "{said}");
+        assert!(count(&said["traffic"]["bytes_fetched"]) > 0, "{said}");
+        assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "its memory is freed");
+    }
+    run(&["graph", "bfs", &path, "--rack", &file, "--source", "2048"]).refuses(&["there is no vertex 2048"]);
+    assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "also when it was refused");
+    assert!(up.is_whole());
+    assert_eq!(up.stop().code, Some(0));
+}
+
+fn with<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    [arguments, more].concat()
+}
+
+/// Ctrl-C in the middle of many rounds: the memory is freed, the checkpoint stays, and the next run goes on to the same bits as one that nothing
+/// interrupted.
+#[test]
+fn an_interrupted_run_is_resumed() {
+    let description = Description::new("graph-resumed", "udp");
+    let path = generated(&description, &[]);
+    let saved = description.dir().path().join("checkpoint");
+    let checkpoint = saved.display().to_string();
+    let mut up = description.up();
+    let file = description.file();
+    let arguments = ["graph", "pagerank", &path, "--rack", &file, "--tolerance", "0", "--json", "--rounds"];
+    let mut running = Running::start(farmem(&with(&arguments, &["1000000", "--checkpoint", &checkpoint])));
+    eventually("a round is kept", || saved.exists());
+    signal(running.pid(), "INT");
+    let ended = running.ended();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let said: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
+    assert_eq!((&said["stopped"], &said["resumed_from"]), (&true.into(), &Value::Null));
+    assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "its memory is freed");
+    let before = said["answer"]["rounds"].as_u64().unwrap();
+    let rounds = (before + 2).to_string();
+    let resumed = run(&with(&arguments, &[&rounds, "--checkpoint", &checkpoint])).json();
+    assert_eq!((&resumed["resumed_from"], &resumed["stopped"]), (&before.into(), &false.into()));
+    assert!(!saved.exists(), "the answer is there");
+    let whole = run(&with(&arguments, &[&rounds])).json();
+    assert_eq!((&resumed["sum"], &resumed["answer"]), (&whole["sum"], &whole["answer"]));
+    assert!(up.is_whole());
+    assert_eq!(up.stop().code, Some(0));
+}
