@@ -16,7 +16,7 @@ fn reads(client: &mut Client, tree: &BLinkTree, over: Through, key: u64) -> u64 
 }
 
 fn on_a_rack(transport: &'static str) {
-    let description = Description::new("keyed", transport);
+    let description = Description::new("keyed", transport).with_nodes(1);
     let mut up = description.up();
     let mut client = description.client("shop");
     let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
