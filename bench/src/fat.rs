@@ -7,6 +7,7 @@
 mod baselines;
 mod drift;
 mod e2e;
+mod fabric;
 mod keyed;
 mod load;
 mod ranges;
@@ -15,6 +16,7 @@ mod store;
 mod tables;
 mod union;
 
+pub use fabric::{FabricSize, count_fabric};
 pub use server::{Lazy, lazy};
 pub use store::LookupPath;
 pub use union::{Counts, count};
@@ -76,6 +78,11 @@ pub fn run<R: Racks>(
     if plan.wants("fat.drift.recovery") {
         sheet.begins("epochs until the index has followed");
         sheet.add(drift::recovery(if plan.quick { 20_000 } else { 500_000 })?);
+    }
+    if plan.wants("fat.fabric.") {
+        sheet.begins("a FatTree of index switches");
+        let (keys, ranges, nodes) = if plan.quick { (100_000, 100, 150) } else { (10_000_000, 600, 3_600) };
+        sheet.add(fabric::measure(keys, FabricSize { ranges, nodes })?);
     }
     for (at, &keys) in plan.scales().iter().enumerate() {
         let all = at == 0;

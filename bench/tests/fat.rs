@@ -1,6 +1,6 @@
 //! What the in-network index takes, exactly, on a tree that is scattered over four memory nodes.
 
-use farmem_bench::fat::{count, lazy};
+use farmem_bench::fat::{FabricSize, count, count_fabric, lazy};
 
 /// A look-up is one round trip, with the index and without; with it there are fewer visits and fewer packets (Fat-B+Tree II, PULSE 5).
 #[test]
@@ -31,4 +31,16 @@ fn an_old_index_costs_steps_and_no_answer() {
             "{lazy:?}"
         );
     }
+}
+
+/// By way of a FatTree a look-up is one round trip of six packets: up to the core, down by pod and edge to its node, and the answer. Two sets each of pod and edge
+/// save visits that one switch's tables have no room for.
+#[test]
+fn a_fat_tree_saves_the_visits_that_one_switch_has_no_room_for() {
+    let [fabric, alone, root] = count_fabric(100_000, FabricSize { ranges: 100, nodes: 150 }).unwrap();
+    assert_eq!([fabric, alone, root].map(|counts| counts.round_trips), [2_000; 3]);
+    assert!(fabric.visits < alone.visits && alone.visits < root.visits, "{fabric:?} {alone:?} {root:?}");
+    assert!(fabric.visits <= 2_000 * 11 / 10, "nearly all begin at their leaf: {fabric:?}");
+    // Three nodes above leaves are at the border of two servers: from there it may be two packets more.
+    assert!((6 * 2_000..6 * 2_000 + 100).contains(&fabric.packets), "{fabric:?}");
 }

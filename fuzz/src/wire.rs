@@ -2,7 +2,7 @@
 
 use crate::Run;
 use farmem_wire::headers::view;
-use farmem_wire::message::{DirectoryMessage, MoveMessage, PageMessage, SoftMessage, Updates};
+use farmem_wire::message::{DirectoryMessage, Lead, MoveMessage, PageMessage, SoftMessage, Updates};
 use farmem_wire::{
     Body, Extension, Gid, KeyedFrame, Message, Packet, Psn, Qkey, Qpn, Reth, Rkey, VirtAddr, bth, icrc,
 };
@@ -123,6 +123,7 @@ fn message(payload: &[u8]) {
     directory_message(payload);
     move_message(payload);
     soft_message(payload);
+    lead(payload);
     let Ok(message) = Message::parse(payload) else { return };
     let mut emitted = Vec::new();
     message.emit(&mut emitted);
@@ -142,6 +143,14 @@ fn message(payload: &[u8]) {
             );
         }
     }
+}
+
+fn lead(payload: &[u8]) {
+    let Ok(lead) = Lead::parse(payload) else { return };
+    let mut emitted = Vec::new();
+    lead.emit(&mut emitted);
+    assert!(Lead::is(payload) && Message::parse(payload).is_err(), "it is nothing else");
+    assert_eq!((&emitted[..], lead.len()), (payload, payload.len()));
 }
 
 /// Every setter of every view that accepts the bytes: none panics, and each setting is read back.

@@ -351,12 +351,15 @@ pub(crate) struct Doctor {
 /// `farmem role`
 #[derive(Debug, Args)]
 pub(crate) struct Role {
-    /// Which role: control, switch, or a memory node's name with `--node`.
+    /// Which role: control, switch, node with `--node`, or index with `--index`.
     #[arg(value_enum)]
     pub(crate) role: RoleName,
     /// The memory node's name.
     #[arg(long, required_if_eq("role", "node"))]
     pub(crate) node: Option<String>,
+    /// The name of the switch of the index.
+    #[arg(long, required_if_eq("role", "index"))]
+    pub(crate) index: Option<String>,
     /// The rack's description.
     #[arg(long)]
     pub(crate) rack: PathBuf,
@@ -401,6 +404,8 @@ pub(crate) enum RoleName {
     Switch,
     /// A memory node.
     Node,
+    /// A switch of the index.
+    Index,
 }
 
 /// `farmem sim`

@@ -1,5 +1,6 @@
 //! `farmem index`: what an index in switches would be, and what it costs.
 
+mod fabric;
 pub(crate) mod live;
 pub(crate) mod service;
 
@@ -108,9 +109,7 @@ impl Report for Account {
         if let (Some(without), Some(with)) = (self.reads_without, self.reads_with) {
             text += &format!("READs of a look-up: {without:.2} without the index, {with:.2} with it\n");
         }
-        let heading = ["stage", "part", "holds", "tables", "entries", "TCAM bits", "SRAM bits", "fits"];
-        let rows: Vec<Vec<String>> = self.stages.iter().map(|stage| stage.row(&self.budget)).collect();
-        text += &output::table(&heading, &rows);
+        text += &Self::table(&self.stages, &self.budget);
         let Allowed { switches, stages, tables, ternary_tables, tcam_bits, sram_bits } = &self.budget;
         text += &format!(
             "budget: {switches} x {stages} stages; in each {tables} tables ({ternary_tables} ternary), {} bits of TCAM, {} of SRAM\n",
@@ -123,6 +122,13 @@ impl Report for Account {
 }
 
 impl Account {
+    /// A row for each stage.
+    fn table(stages: &[Stage], budget: &Allowed) -> String {
+        let heading = ["stage", "part", "holds", "tables", "entries", "TCAM bits", "SRAM bits", "fits"];
+        let rows: Vec<Vec<String>> = stages.iter().map(|stage| stage.row(budget)).collect();
+        output::table(&heading, &rows)
+    }
+
     /// What became of sets that were asked for and are not there.
     fn left_out(&self) -> String {
         let (have, asked) = (self.sets.len(), self.sets_asked);
@@ -159,73 +165,103 @@ impl Stage {
 
 /// Plans; ends with 1 when the index does not fit.
 pub(crate) fn plan(args: &IndexPlan) -> Result<End, Failure> {
+    if let Some(pods) = args.pods {
+        return fabric::plan(args, pods);
+    }
+    let (tree, about) = tree_of(args)?;
+    let root = fat_root(&tree, args.ranges);
+    let sets = select_layers(&tree, &root, args.sets, args.nodes);
+    let account = account(args, &tree, (&root, sets), about)?;
+    output::print(&account, args.json);
+    Ok(if account.fits { End::Fine } else { End::Violation })
+}
+
+/// The tree that is asked about, as a bulk load makes it.
+fn tree_of(args: &IndexPlan) -> Result<(TreeView, Tree), Failure> {
     let keys = match &args.keys_file {
         Some(file) => read_keys(file)?,
         None => drawn(args),
     };
     let count = keys.len();
-    let operations = keys.iter().fold(0, |sum: u64, (_, accesses)| sum.saturating_add(*accesses));
+    let accesses = keys.iter().fold(0, |sum: u64, (_, accesses)| sum.saturating_add(*accesses));
     let tree = TreeView::bulk_loaded(keys, args.fill).map_err(|error| internal(&error))?;
-    let root = fat_root(&tree, args.ranges);
-    let sets = select_layers(&tree, &root, args.sets, args.nodes);
-    let account = account(args, &tree, (&root, sets), (count, operations))?;
-    output::print(&account, args.json);
-    Ok(if account.fits { End::Fine } else { End::Violation })
+    let inner = || tree.nodes().map(|(_, node)| node).filter(|node| node.level > 0);
+    let levels = inner().map(|node| node.level).max().unwrap_or(0);
+    let about = Tree { keys: count, levels, inner_nodes: inner().count(), accesses };
+    Ok((tree, about))
+}
+
+/// The budget of a switch.
+fn budget_of(args: &IndexPlan) -> Budget {
+    let tofino = Budget::TOFINO;
+    Budget {
+        stages: args.stages,
+        tcam: Memory { blocks: args.tcam_blocks, ..tofino.tcam },
+        sram: Memory { blocks: args.sram_blocks, ..tofino.sram },
+        ..tofino
+    }
+}
+
+/// The same, as it is told.
+fn allowed(args: &IndexPlan, switches: usize) -> Allowed {
+    let budget = budget_of(args);
+    Allowed {
+        switches,
+        stages: budget.stages,
+        tables: budget.tables,
+        ternary_tables: budget.ternary_tables,
+        tcam_bits: budget.tcam.bits(),
+        sram_bits: budget.sram.bits(),
+    }
+}
+
+/// READs of a look-up without the index and with it; none when there are no look-ups.
+fn reads(
+    tree: &TreeView,
+    root: &[Range],
+    sets: &[Vec<SetNode>],
+    operations: u64,
+) -> (Option<f64>, Option<f64>) {
+    let inner = tree.nodes().map(|(_, node)| node).filter(|node| node.level > 0);
+    let all = inner.fold(0, |sum: u64, node| sum.saturating_add(node.accesses));
+    let left = accesses_left(tree, root, sets);
+    let each = |accesses: u64| (operations > 0).then(|| to_f64(accesses) / to_f64(operations) + 1.0);
+    (each(all), each(left))
 }
 
 fn account(
     args: &IndexPlan,
     tree: &TreeView,
     (root, sets): (&[Range], Vec<Vec<SetNode>>),
-    (keys, operations): (usize, u64),
+    about: Tree,
 ) -> Result<Account, Failure> {
-    let tofino = Budget::TOFINO;
-    let budget = Budget {
-        stages: args.stages,
-        tcam: Memory { blocks: args.tcam_blocks, ..tofino.tcam },
-        sram: Memory { blocks: args.sram_blocks, ..tofino.sram },
-        ..tofino
-    };
-    let inner = || tree.nodes().map(|(_, node)| node).filter(|node| node.level > 0);
-    let all = inner().fold(0, |sum: u64, node| sum.saturating_add(node.accesses));
+    let operations = about.accesses;
     let of_look_ups = |accesses: u64| (operations > 0).then(|| to_f64(accesses) / to_f64(operations));
     let come_by = |set: &[SetNode]| {
         let nodes = set.iter().filter_map(|node| tree.node(node.addr));
         of_look_ups(nodes.fold(0, |sum: u64, node| sum.saturating_add(node.accesses)))
     };
     let shares: Vec<Set> = sets.iter().map(|set| Set { nodes: set.len(), share: come_by(set) }).collect();
-    let left = accesses_left(tree, root, &sets);
+    let (reads_without, reads_with) = reads(tree, root, &sets, operations);
     let tables = RangeTables::new(root).map_err(|error| internal(&error))?;
     let tables = if args.default_results { tables.with_default_results() } else { tables };
     let sets: Result<Vec<NodeSet>, _> = sets.into_iter().map(NodeSet::new).collect();
     let plan = Plan::new(
         Some(&tables),
         &sets.map_err(|error| internal(&error))?,
-        budget,
+        budget_of(args),
         args.switches,
         args.addr_bits,
     );
     let excess = plan.excess();
     Ok(Account {
-        tree: Tree {
-            keys,
-            levels: inner().map(|node| node.level).max().unwrap_or(0),
-            inner_nodes: inner().count(),
-            accesses: operations,
-        },
+        tree: about,
         root: Root { ranges: root.len(), default_results: args.default_results },
         sets: shares,
         sets_asked: args.sets,
-        reads_without: of_look_ups(all).map(|reads| reads + 1.0),
-        reads_with: of_look_ups(left).map(|reads| reads + 1.0),
-        budget: Allowed {
-            switches: args.switches,
-            stages: budget.stages,
-            tables: budget.tables,
-            ternary_tables: budget.ternary_tables,
-            tcam_bits: budget.tcam.bits(),
-            sram_bits: budget.sram.bits(),
-        },
+        reads_without,
+        reads_with,
+        budget: allowed(args, args.switches),
         stages: plan.stages().iter().enumerate().map(|(at, used)| stage(&plan, &excess, at, used)).collect(),
         excess: excess.iter().map(|excess| format!("{excess}: {}", remedy(excess))).collect(),
         fits: excess.is_empty(),

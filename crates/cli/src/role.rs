@@ -23,6 +23,16 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
     match args.role {
         RoleName::Control => serve::control(&config, serving)?,
         RoleName::Switch => serve::switch(&config, serving)?,
+        RoleName::Index => {
+            let name = args.index.as_deref().unwrap_or_default();
+            let found = config.index.iter().find(|switch| switch.name == name);
+            let switch = found.ok_or_else(|| {
+                let names: Vec<&str> = config.index.iter().map(|switch| switch.name.as_str()).collect();
+                let message = format!("{} has no index-switch {name:?}", config.file.display());
+                Failure::environment(message, format!("its index switches are: {}", names.join(", ")))
+            })?;
+            serve::index_switch(&config, switch, serving)?;
+        }
         RoleName::Node => {
             let name = args.node.as_deref().unwrap_or_default();
             let node = config.nodes.iter().find(|n| n.name == name).ok_or_else(|| unknown(&config, name))?;

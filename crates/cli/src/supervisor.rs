@@ -43,7 +43,7 @@ pub(crate) enum Happened {
 }
 
 impl Supervisor {
-    /// Starts control plane, switch and memory nodes, and waits until all serve.
+    /// Starts control plane, switch, memory nodes and switches of the index, and waits until all serve.
     pub(crate) fn start(config: RackConfig) -> Result<Self, Failure> {
         Self::start_with(config, &[])
     }
@@ -57,6 +57,9 @@ impl Supervisor {
         // One after the other, so that they are numbered as they are listed.
         for node in rack.config.nodes.clone() {
             rack.begin("node", Some(&node.name), of_nodes)?;
+        }
+        for switch in rack.config.index.clone() {
+            rack.begin("index", Some(&switch.name), &[])?;
         }
         Ok(rack)
     }
@@ -74,10 +77,11 @@ impl Supervisor {
     /// The role with this place in [`Supervisor::processes`].
     pub(crate) fn role(&self, role: usize) -> Role<'_> {
         let process = &self.processes[role];
-        match process.node() {
-            Some(name) => Role::Node(name),
-            None if process.what() == "switch" => Role::Switch,
-            None => Role::Control,
+        match (process.role(), process.name()) {
+            ("index", Some(name)) => Role::Index(name),
+            (_, Some(name)) => Role::Node(name),
+            ("switch", None) => Role::Switch,
+            (_, None) => Role::Control,
         }
     }
 
@@ -150,6 +154,8 @@ pub(crate) enum Role<'a> {
     Switch,
     /// The memory node of this name.
     Node(&'a str),
+    /// The switch of the index of this name.
+    Index(&'a str),
 }
 
 impl Drop for Supervisor {

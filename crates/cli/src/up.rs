@@ -114,7 +114,7 @@ fn died(rack: &Supervisor, role: usize, death: &Death, again: Option<Duration>) 
     let name = name_of(rack, role);
     let lost = match rack.role(role) {
         Which::Node(node) => lost_with(rack, node),
-        Which::Control | Which::Switch => None,
+        Which::Control | Which::Switch | Which::Index(_) => None,
     };
     let means = means(rack.role(role), lost, again.is_some());
     let then = match again {
@@ -149,6 +149,10 @@ fn means(role: Which<'_>, lost: Option<Lost>, again: bool) -> String {
         (Which::Switch, false) => format!(
             "READs and WRITEs go on; traversals, requests for shared pages, and allocating, freeing and granting fail {RESTART}"
         ),
+        (Which::Index(_), true) => {
+            "look-ups that it lost are repeated, and go by way of the rack's switch meanwhile; it is given its part of the index again".to_owned()
+        }
+        (Which::Index(_), false) => "look-ups go by way of the rack's switch instead".to_owned(),
         (Which::Node(_), _) => {
             let what = match lost {
                 Some(Lost { allocations, bytes }) => format!("{bytes} bytes of {allocations} allocations"),
@@ -202,6 +206,7 @@ fn listening(rack: &Supervisor) -> Listening {
     let config = rack.config();
     let mut addresses = vec![config.control.address, config.switch.address];
     addresses.extend(config.nodes.iter().map(|n| n.address));
+    addresses.extend(config.index.iter().map(|switch| switch.address));
     let roles = rack.processes().zip(addresses).map(|((role, pid), address)| Role {
         role: role.to_owned(),
         address: address.to_string(),

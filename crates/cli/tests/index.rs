@@ -170,3 +170,40 @@ fn what_is_no_plan_is_refused() {
         assert!(help.contains(flag), "--help does not say {flag}:\n{help}");
     }
 }
+
+/// A FatTree of k = 4 (Fat-B+Tree IV-A): each tier's fullest switch is accounted for, and its parts together save what one switch has no room for.
+#[test]
+fn an_index_in_a_fat_tree() {
+    let tree = ["--records", "1000000", "--operations", "10000", "--ranges", "600", "--nodes", "500"];
+    let (one, _) = account(&tree);
+    let (account, code) = account(&[&tree[..], &["--pods", "4", "--sets", "2"]].concat());
+    assert_eq!((code, &account["fits"], &account["servers"]), (Some(0), &true.into(), &16.into()));
+    let tiers: Vec<(&str, u64, u64)> = account["tiers"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|tier| {
+            let stages = tier["stages"].as_array().expect("a list").len() as u64;
+            (tier["tier"].as_str().unwrap(), tier["switches"].as_u64().unwrap(), stages)
+        })
+        .collect();
+    assert_eq!(
+        tiers.iter().map(|(tier, switches, _)| (*tier, *switches)).collect::<Vec<_>>(),
+        [("core", 1), ("aggregation", 4), ("edge", 8)]
+    );
+    // A fat root, and two sets at most.
+    assert!(tiers[0].2 == 6 && tiers[1].2 == 12 && tiers[2].2 <= 12, "{tiers:?}");
+    let most = |tier: usize| account["tiers"][tier]["nodes_most"].as_u64().unwrap();
+    assert!(most(0) == 0 && (1..=1_000).contains(&most(1)) && (1..=1_000).contains(&most(2)), "{account}");
+    let with = |account: &Value| account["reads_with"].as_f64().unwrap();
+    assert!(with(&account) < with(&one), "{} READs, {} with one switch", with(&account), with(&one));
+
+    let ended =
+        plan(&["--records", "200000", "--ranges", "20", "--stages", "6", "--pods", "2", "--sets", "2"]);
+    let said = text(&ended.stdout);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("aggregation: 12 stages are needed, 6 are there: fewer --sets"), "{said}");
+    let ended = plan(&["--pods", "64", "--edges", "64"]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(text(&ended.stderr).contains("8192 servers are more than the 1024"), "{}", text(&ended.stderr));
+}

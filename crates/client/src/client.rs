@@ -3,6 +3,7 @@
 mod attach;
 mod explain;
 mod places;
+mod soft;
 #[cfg(test)]
 mod tests;
 mod through;
@@ -14,9 +15,7 @@ use crate::path::Path;
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{
-    Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request,
-    Response, SoftClear, SoftCounted, SoftCounts, SoftLoad, SoftName, SoftRead, SoftSection, SoftShow,
-    SoftShown,
+    Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request, Response,
 };
 use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
 use farmem_io::LinkProfile;
@@ -442,52 +441,6 @@ impl Client {
     /// [`Error::Api`] when it cannot be reached.
     pub fn overview(&mut self) -> Result<RackOverview, Error> {
         self.path.call(Overview {})
-    }
-
-    /// Publishes sections of this domain: the switch holds them beside those of others, and in the place of those of the same kind and id. Answers the epoch
-    /// of the image when they stand. They are in no log: a switch that starts again is given them again, a control plane that starts again is not; and
-    /// they go when this client leaves (PROTOCOL 13.8 to 13.12).
-    ///
-    /// # Errors
-    /// [`Error::Refused`] when the switch has no room for them, or a section is not what its kind says; [`Error::Api`] when the control plane does not answer.
-    pub fn load_soft_state(&mut self, sections: Vec<SoftSection>) -> Result<u64, Error> {
-        let (host, domain) = (self.host, self.domain.0);
-        self.path.call(SoftLoad { host, domain, sections }).map(|loaded| loaded.epoch)
-    }
-
-    /// Withdraws sections of this domain, all when none is named; those of other domains stay.
-    ///
-    /// # Errors
-    /// [`Error::Api`] when the control plane does not answer; [`Error::Refused`] when the switch does not.
-    pub fn clear_soft_state(&mut self, sections: Vec<SoftName>) -> Result<(), Error> {
-        self.path.call(SoftClear { domain: self.domain.0, sections })
-    }
-
-    /// A section that this domain has published, whether or not it stands.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with [`ErrorCode::NotFound`](farmem_control::api::ErrorCode::NotFound) when there is none; [`Error::Api`] when the control plane does not answer.
-    pub fn soft_section(&mut self, name: SoftName) -> Result<Vec<u8>, Error> {
-        let SoftName { kind, id } = name;
-        self.path.call(SoftRead { domain: self.domain.0, kind, id }).map(|section| section.bytes.0)
-    }
-
-    /// How often the branches of a section's tables were taken since its image stands (PROTOCOL 13.17).
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with [`ErrorCode::NotFound`](farmem_control::api::ErrorCode::NotFound) when it does not stand at the switch; [`Error::Api`] when
-    /// the control plane does not answer.
-    pub fn soft_counts(&mut self, name: SoftName) -> Result<SoftCounted, Error> {
-        let SoftName { kind, id } = name;
-        self.path.call(SoftCounts { domain: self.domain.0, kind, id })
-    }
-
-    /// What the switch has of soft state.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] when it does not answer; [`Error::Api`] when the control plane does not.
-    pub fn soft_shown(&mut self) -> Result<SoftShown, Error> {
-        self.path.call(SoftShow {})
     }
 
     pub(crate) const fn host(&self) -> u16 {

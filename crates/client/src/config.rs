@@ -4,6 +4,7 @@
 
 use crate::Error;
 use bytesize::ByteSize;
+use farmem_control::api::Tier;
 use farmem_io::{LinkProfile, ProfileError};
 use farmem_machine::Duration;
 use farmem_switch::directory::SLOTS_DEFAULT;
@@ -96,6 +97,8 @@ pub struct RackConfig {
     pub switch: SwitchConfig,
     /// The memory nodes.
     pub nodes: Vec<NodeConfig>,
+    /// The switches of a FatTree that hold parts of an index; none: the rack has no FatTree.
+    pub index: Vec<IndexConfig>,
     /// Addresses that clients on this machine may take, first to last.
     pub hosts: Vec<IpAddr>,
     /// The file it was read from.
@@ -134,6 +137,19 @@ pub struct SwitchConfig {
     pub address: IpAddr,
     /// Slots of its directory: regions of which hosts may cache pages at once.
     pub slots: usize,
+}
+
+/// The part of a switch of the index in `rack.toml`: the PROTOCOL's section 16 says what they are to each other.
+#[derive(Clone, Debug)]
+pub struct IndexConfig {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Where in the FatTree it is.
+    pub tier: Tier,
+    /// The names of the switches of the index, or of the memory nodes, that are below it.
+    pub below: Vec<String>,
 }
 
 /// How a memory node asks the caches for the lines that traversals need next.
@@ -181,6 +197,8 @@ struct RawRack {
     control: RawControl,
     switch: RawSwitch,
     node: Spanned<Vec<RawNode>>,
+    #[serde(default, rename = "index-switch")]
+    index: Vec<RawIndex>,
     hosts: RawHosts,
 }
 
@@ -211,6 +229,15 @@ struct RawNode {
     compile: Execution,
     #[serde(default)]
     prefetch: Prefetch,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawIndex {
+    name: Spanned<String>,
+    address: Spanned<String>,
+    tier: Tier,
+    below: Spanned<Vec<Spanned<String>>>,
 }
 
 #[derive(Deserialize)]
@@ -283,7 +310,7 @@ impl RackConfig {
         for node in raw.node.as_ref() {
             page.check_name("a node", &node.name)?;
             let name = node.name.as_ref();
-            if !names.insert(name) {
+            if !names.insert(name.clone()) {
                 let message = format!("another node is called {name:?}: expected a name of its own");
                 return Err(page.fault(&node.name.span(), message));
             }
@@ -292,6 +319,7 @@ impl RackConfig {
             let (compile, prefetch) = (node.compile, node.prefetch);
             nodes.push(NodeConfig { name: name.clone(), address, memory, compile, prefetch });
         }
+        let index = page.index(&raw.index, &mut names, &mut taken)?;
         let hosts = taken.hosts(&page, &raw.hosts)?;
         let link = match &raw.link {
             Some(link) => page.link(link)?,
@@ -320,6 +348,7 @@ impl RackConfig {
             control,
             switch,
             nodes,
+            index,
             hosts,
             file,
         })
@@ -454,6 +483,51 @@ impl Page<'_> {
         }
         let (least, most) = (allowed.start(), allowed.end());
         Err(self.fault(&raw.span(), format!("{key} is {number}: expected {least} to {most}")))
+    }
+
+    /// The switches of the index. What is below each is a node, or one of them of a lower tier, and below no other.
+    fn index(
+        &self,
+        raw: &[RawIndex],
+        names: &mut BTreeSet<String>,
+        taken: &mut Taken,
+    ) -> Result<Vec<IndexConfig>, Error> {
+        let tiers: Vec<(&String, Tier)> =
+            raw.iter().map(|switch| (switch.name.as_ref(), switch.tier)).collect();
+        let nodes = names.clone();
+        let mut below_another = BTreeSet::new();
+        let mut index = Vec::with_capacity(raw.len());
+        for RawIndex { name, address, tier, below } in raw {
+            self.check_name("a switch of the index", name)?;
+            let fault = |at: &Spanned<String>, what: &str| {
+                Err(self
+                    .fault(&at.span(), format!("index-switch {:?}: {:?} {what}", name.as_ref(), at.as_ref())))
+            };
+            if !names.insert(name.as_ref().clone()) {
+                return fault(name, "is the name of another one, or of a node: expected a name of its own");
+            }
+            if *tier == Tier::Core && index.iter().any(|other: &IndexConfig| other.tier == Tier::Core) {
+                return fault(name, "is a second core: expected one that leads to all servers");
+            }
+            if below.as_ref().is_empty() {
+                let message =
+                    format!("index-switch {:?} has nothing below it: expected names", name.as_ref());
+                return Err(self.fault(&below.span(), message));
+            }
+            for lower in below.as_ref() {
+                let is_lower = tiers.iter().any(|(name, of)| *name == lower.as_ref() && of > tier);
+                if !is_lower && !nodes.contains(lower.as_ref()) {
+                    return fault(lower, "is below it: expected a node, or an index-switch of a lower tier");
+                }
+                if !below_another.insert(lower.as_ref().clone()) {
+                    return fault(lower, "is below it: expected each name below one switch");
+                }
+            }
+            let address = taken.take(self, &format!("index-switch {:?}", name.as_ref()), address)?;
+            let below = below.as_ref().iter().map(|name| name.as_ref().clone()).collect();
+            index.push(IndexConfig { name: name.as_ref().clone(), address, tier: *tier, below });
+        }
+        Ok(index)
     }
 
     /// A number of bytes, or a text with a unit.

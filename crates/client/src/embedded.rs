@@ -70,6 +70,8 @@ pub(crate) struct World {
     switch: Option<EmbeddedRole<Switch>>,
     nodes: Vec<Option<EmbeddedRole<MemNode<MappedStore, Compiler>>>>,
     hosts: Vec<Option<EmbeddedRole<Host>>>,
+    /// The switches of the index.
+    index: Vec<Option<EmbeddedRole<Switch>>>,
     /// What each host said and its client has not taken yet.
     said: Vec<VecDeque<HostOut>>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
@@ -95,6 +97,7 @@ impl World {
             switch: None,
             nodes: Vec::new(),
             hosts: Vec::new(),
+            index: Vec::new(),
             said: Vec::new(),
             replies: BTreeMap::new(),
             tickets: 0,
@@ -129,6 +132,10 @@ impl World {
 
     pub(crate) fn add_switch(&mut self, switch: Switch) {
         self.switch = Some(EmbeddedRole::new(switch));
+    }
+
+    pub(crate) fn add_index(&mut self, index: u16, switch: Switch) {
+        put(&mut self.index, index, EmbeddedRole::new(switch));
     }
 
     pub(crate) fn add_node(&mut self, node: u16, role: MemNode<MappedStore, Compiler>) {
@@ -223,8 +230,8 @@ impl World {
         while let Some(port) = self.queue.pop_front() {
             if port == Port::CONTROL {
                 self.run_control();
-            } else if port == Port::SWITCH {
-                self.run_switch();
+            } else if port.is_switch() {
+                self.run_switch(port);
             } else if let Some(node) = port.as_node() {
                 self.run_node(node);
             } else if let Some(host) = port.as_host() {
@@ -246,15 +253,23 @@ impl World {
         self.control.put_back(outbox);
     }
 
-    fn run_switch(&mut self) {
-        let Some(mut outbox) = self.switch.as_mut().map(EmbeddedRole::take) else { return };
+    fn run_switch(&mut self, at: Port) {
+        let Some(mut outbox) = self.switch_at(at).map(EmbeddedRole::take) else { return };
         outbox.drain(|action| {
             if let Action::Send { port, frame } = action {
-                self.deliver(Port::SWITCH, port, frame);
+                self.deliver(at, port, frame);
             }
         });
-        if let Some(role) = &mut self.switch {
+        if let Some(role) = self.switch_at(at) {
             role.put_back(outbox);
+        }
+    }
+
+    /// The rack's switch, or one of the index.
+    fn switch_at(&mut self, port: Port) -> Option<&mut EmbeddedRole<Switch>> {
+        match port.as_index() {
+            Some(index) => role_mut(&mut self.index, index),
+            None => self.switch.as_mut().filter(|_| port == Port::SWITCH),
         }
     }
 
@@ -302,8 +317,9 @@ impl World {
         self.count(from, to);
         let queue = if to == Port::CONTROL {
             self.control.give(self.now, Event::Frame { port: from, bytes })
-        } else if to == Port::SWITCH {
-            self.switch.as_mut().is_some_and(|role| role.give(self.now, Event::Frame { port: from, bytes }))
+        } else if to.is_switch() {
+            let now = self.now;
+            self.switch_at(to).is_some_and(|role| role.give(now, Event::Frame { port: from, bytes }))
         } else if let Some(node) = to.as_node() {
             role_mut(&mut self.nodes, node)
                 .is_some_and(|role| role.gather(self.now, Event::Frame { port: from, bytes }))

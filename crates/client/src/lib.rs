@@ -26,7 +26,7 @@ mod slots;
 pub mod task;
 
 pub use client::{Client, Completed, Through, ThroughMemory, Ticket, Traversal, Vma};
-pub use config::{Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
+pub use config::{Execution, IndexConfig, Placement, Prefetch, RackConfig, Transport, Waiting};
 pub use dispatch::{Dispatched, Policy, Profile, Site};
 pub use error::{Error, TraversalStop};
 pub use far_memory::FarMemory;

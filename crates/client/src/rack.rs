@@ -7,8 +7,8 @@ use crate::path::{InProcess, OverLink};
 use crate::{Client, Error};
 use farmem_control::Config as ControlConfig;
 use farmem_control::api::{
-    ApiError, Endpoint, ErrorCode, HostJoined, JoinHost, JoinNode, JoinSwitch, NodeJoined, Overview,
-    SwitchJoined,
+    ApiError, Endpoint, ErrorCode, HostJoined, IndexJoined, JoinHost, JoinIndex, JoinNode, JoinSwitch,
+    NodeJoined, Overview, SwitchJoined, Tier,
 };
 use farmem_host::{Config as HostConfig, Host};
 use farmem_io::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
@@ -88,6 +88,19 @@ impl Rack {
             farmem_io::os_seed().map_err(|source| system("no random numbers from the system", source))?;
         let world = embedded_world(nodes, memory, Rng::from_seed(seed))?;
         Ok(Self(Kind::Embedded(Rc::new(RefCell::new(world)))))
+    }
+
+    /// A rack in this process with a FatTree of index switches (Fat-B+Tree IV-A): a core, `pods` aggregation switches, below each of these `edges` edge switches,
+    /// and below each of these a memory node of `memory` bytes. They are called `core`, `pod1`, `edge1`, `node1` and so on.
+    ///
+    /// # Errors
+    /// As [`Rack::embedded_with`]; [`Error::Refused`] too when it is more than a rack has.
+    pub fn embedded_fat_tree(pods: u16, edges: u16, memory: u64) -> Result<Self, Error> {
+        let rack = Self::embedded_with(pods.saturating_mul(edges), memory)?;
+        if let Kind::Embedded(world) = &rack.0 {
+            start_fat_tree(&mut world.borrow_mut(), pods, edges)?;
+        }
+        Ok(rack)
     }
 
     /// Ends a memory node of a rack in this process, and starts it again, as a machine does that loses its power: what it held is lost. To try
@@ -181,6 +194,23 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
         start_node(&mut world, name, gid, memory)?;
     }
     Ok(world)
+}
+
+/// The switches of a FatTree join.
+fn start_fat_tree(world: &mut World, pods: u16, edges: u16) -> Result<(), Error> {
+    let names =
+        |of: &str, from: u16, count: u16| (from..=from + count - 1).map(|n| format!("{of}{n}")).collect();
+    let core = [("core".to_owned(), Tier::Core, names("pod", 1, pods))];
+    let pod = |n: u16| (format!("pod{n}"), Tier::Aggregation, names("edge", 1 + (n - 1) * edges, edges));
+    let edge = |n: u16| (format!("edge{n}"), Tier::Edge, names("node", n, 1));
+    let switches = core.into_iter().chain((1..=pods).map(pod)).chain((1..=pods * edges).map(edge));
+    for ((name, tier, below), number) in switches.zip(1_u32..) {
+        // As of the other roles: nothing has an address in here.
+        let gid = Ipv4Addr::from(0x7ff0_0000 + number).to_string();
+        let IndexJoined { index, home, control } = world.call(JoinIndex { name, gid, tier, below })?;
+        world.add_index(index, Switch::new(home_of(&home, &control), Budgets::default()));
+    }
+    Ok(())
 }
 
 /// A memory node joins.

@@ -5,10 +5,12 @@
 
 use crate::Error;
 use crate::client::gid;
-use crate::config::{Execution, NodeConfig, Prefetch, RackConfig, Transport};
+use crate::config::{Execution, IndexConfig, NodeConfig, Prefetch, RackConfig, Transport};
 use crate::link::{WithLink, api_client, place, with_link};
 use crate::rack::{home_of, node_settings};
-use farmem_control::api::{Endpoint, JoinNode, JoinSwitch, NodeJoined, Overview, RackOverview, SwitchJoined};
+use farmem_control::api::{
+    Endpoint, IndexJoined, JoinIndex, JoinNode, JoinSwitch, NodeJoined, Overview, RackOverview, SwitchJoined,
+};
 use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
 use farmem_io::{
     ApiServer, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError, calibrate,
@@ -206,6 +208,31 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
     }
     place(config)?;
     with_link(config, config.switch.address, Serve(config, serving.into()))
+}
+
+/// Serves as a switch of the index: the same role as the rack's switch, told other things (PROTOCOL 16.1).
+///
+/// # Errors
+/// As [`switch`].
+pub fn index_switch<'a>(
+    config: &'a RackConfig,
+    switch: &'a IndexConfig,
+    serving: impl Into<Serving<'a>>,
+) -> Result<(), Error> {
+    struct Serve<'a>(&'a RackConfig, &'a IndexConfig, Serving<'a>);
+    impl WithLink for Serve<'_> {
+        type Output = ();
+        fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
+            let Self(config, IndexConfig { name, address, tier, below }, serving) = self;
+            let join =
+                JoinIndex { name: name.clone(), gid: address.to_string(), tier: *tier, below: below.clone() };
+            let IndexJoined { home, control, .. } = api_client(config)?.call(join)?;
+            let role = Switch::new(home_of(&home, &control), Budgets::default());
+            serve(&format!("index switch {name}"), role, link, &control, serving)
+        }
+    }
+    place(config)?;
+    with_link(config, switch.address, Serve(config, switch, serving.into()))
 }
 
 /// Serves as memory node `node`.

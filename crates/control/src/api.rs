@@ -59,6 +59,7 @@ macro_rules! answers {
 answers! {
     NodeJoined(NodeJoined),
     HostJoined(HostJoined),
+    IndexJoined(IndexJoined),
     Joined(SwitchJoined),
     Session(SessionInfo),
     Connection(ConnectionInfo),

@@ -36,7 +36,7 @@ impl State {
         match what {
             What::JoinNode { card: Some(_), .. } => Some(Vec::new()),
             What::Allocate { base, size, node, .. } if self.is_card(*node) => Some(match role {
-                Role::Switch => Vec::new(),
+                Role::Switch | Role::Index(_) => Vec::new(),
                 Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(*base), len: *size }, [])]),
             }),
             What::Free { base } => {

@@ -44,6 +44,8 @@ impl What {
             Self::JoinSwitch { .. }
             | Self::JoinNode { .. }
             | Self::JoinHost { .. }
+            | Self::JoinIndex { .. }
+            | Self::LeaveIndex { .. }
             | Self::LeaveNode { .. }
             | Self::LeaveHost { .. }
             | Self::Disconnect(_)
@@ -74,6 +76,7 @@ impl What {
             Self::Migrate(migration) => !migration.is_decided(),
             Self::LeaveNode { .. }
             | Self::LeaveHost { .. }
+            | Self::LeaveIndex { .. }
             | Self::Disconnect(_)
             | Self::Free { .. }
             | Self::Grant { .. }
@@ -82,6 +85,7 @@ impl What {
             Self::JoinSwitch { .. }
             | Self::JoinNode { .. }
             | Self::JoinHost { .. }
+            | Self::JoinIndex { .. }
             | Self::OpenSession(_)
             | Self::Connect(_)
             | Self::OpenDirectory { .. }
@@ -115,6 +119,8 @@ impl State {
             }
             What::JoinNode { .. } => self.begin_join_node(id, what, effects),
             What::JoinHost { .. } => self.begin_join_host(id, what, effects),
+            What::JoinIndex { index, row } => self.begin_join_index(id, *index, row, effects),
+            What::LeaveIndex { index } => self.begin_leave_index(*index, effects)?,
             What::LeaveHost { host } => {
                 self.cut_off(*host, effects);
                 let row = self.hosts.get_mut(host).ok_or(LogError("an unknown host leaves"))?;
@@ -214,7 +220,7 @@ impl State {
     }
 
     /// Gives a role that joins its queue: all it must know, then the changes of protections that are being made.
-    fn fill(&mut self, role: Role, effects: &mut Vec<Effect>) {
+    pub(crate) fn fill(&mut self, role: Role, effects: &mut Vec<Effect>) {
         self.queues.insert(role, Queue::held(self.tables(role)));
         for id in self.applying(What::is_protection) {
             let Some(what) = self.changes.get(&id).map(|change| change.what.clone()) else { continue };
@@ -255,9 +261,11 @@ impl State {
     }
 
     /// The incarnation that had this port is no more, whatever becomes of the next one's join. (Nodes are not told of nodes.)
-    fn forget(&mut self, port: Port, effects: &mut Vec<Effect>) {
+    pub(crate) fn forget(&mut self, port: Port, effects: &mut Vec<Effect>) {
         let roles: Vec<Role> = self.queues.keys().copied().collect();
-        for role in roles.into_iter().filter(|&role| port.as_node().is_none() || role == Role::Switch) {
+        for role in
+            roles.into_iter().filter(|&role| port.as_node().is_none() || !matches!(role, Role::Node(_)))
+        {
             self.enqueue(role, None, LoggedUpdate(Update::PeerGone { port: port.0 }), None, effects);
         }
     }
@@ -383,7 +391,13 @@ impl State {
     }
 
     /// Forgets what the role was told and still to be told. Changes that count on it fail, except those `spared`.
-    fn reset(&mut self, role: Role, why: Why, spared: impl Fn(&What) -> bool, effects: &mut Vec<Effect>) {
+    pub(crate) fn reset(
+        &mut self,
+        role: Role,
+        why: Why,
+        spared: impl Fn(&What) -> bool,
+        effects: &mut Vec<Effect>,
+    ) {
         self.queues.remove(&role);
         for change in self.changes.values_mut() {
             change.waits.retain(|(on, _)| *on != role);
@@ -432,6 +446,7 @@ impl State {
                     effects.push(Effect::Peer(PeerChange { port: Port::node(node), gid: None }));
                 }
             }
+            What::JoinIndex { index, .. } => self.end_index(index, effects),
             What::JoinHost { host, .. } => {
                 self.hosts.entry(host).and_modify(|row| (row.present, row.joining) = (false, None));
                 effects.push(Effect::Peer(PeerChange { port: Port::host(host), gid: None }));
@@ -457,6 +472,10 @@ impl State {
             What::JoinNode { node, .. } => {
                 self.nodes.entry(*node).and_modify(|row| row.joining = None);
                 self.queues.entry(Role::Node(*node)).and_modify(Queue::release);
+            }
+            What::JoinIndex { index, .. } => {
+                self.index.entry(*index).and_modify(|row| row.joining = None);
+                self.queues.entry(Role::Index(*index)).and_modify(Queue::release);
             }
             What::JoinHost { host, .. } => {
                 self.hosts.entry(*host).and_modify(|row| row.joining = None);
@@ -497,6 +516,7 @@ impl State {
             }
             What::LeaveNode { .. }
             | What::LeaveHost { .. }
+            | What::LeaveIndex { .. }
             | What::Disconnect(_)
             | What::Fence { .. }
             | What::Migrate(_) => {}

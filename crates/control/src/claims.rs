@@ -2,8 +2,8 @@
 //! (PROTOCOL 8.18).
 
 use crate::api::{
-    AcceptLost, Brk, Disconnect, DropObject, Free, Grant, HoldObject, JoinHost, JoinNode, Migrate, Mmap,
-    Mprotect, Munmap, OpenObject, ProcessExit, Request, ResizeObject,
+    AcceptLost, Brk, Disconnect, DropObject, Free, Grant, HoldObject, JoinHost, JoinIndex, JoinNode, Migrate,
+    Mmap, Mprotect, Munmap, OpenObject, ProcessExit, Request, ResizeObject,
 };
 use crate::invariants::NODE_END;
 use crate::record::{VmaRow, What};
@@ -64,6 +64,10 @@ impl State {
             Request::JoinNode(JoinNode { name, .. }) => {
                 let known = self.nodes.iter().filter(|(_, row)| row.name == *name);
                 known.map(|(&node, _)| changes(Port::node(node))).collect()
+            }
+            Request::JoinIndex(JoinIndex { name, .. }) => {
+                let known = self.index.iter().filter(|(_, row)| row.name == *name);
+                known.map(|(&index, _)| changes(Port::index(index))).collect()
             }
             Request::JoinHost(JoinHost { name, .. }) => {
                 let known = self.hosts.iter().filter(|(_, row)| row.name == *name);
@@ -148,6 +152,9 @@ pub(crate) fn claim(what: &What) -> Option<Claim> {
         What::JoinSwitch { .. } => Some(Claim::Member(Port::SWITCH.0)),
         What::JoinNode { node, .. } | What::LeaveNode { node, .. } => {
             Some(Claim::Member(Port::node(*node).0))
+        }
+        What::JoinIndex { index, .. } | What::LeaveIndex { index } => {
+            Some(Claim::Member(Port::index(*index).0))
         }
         What::JoinHost { host, .. } | What::LeaveHost { host } => Some(Claim::Member(Port::host(*host).0)),
         What::OpenSession(row) => Some(Claim::Session(row.host, row.domain)),

@@ -37,6 +37,10 @@ impl State {
     pub(crate) fn title(&self, role: Role) -> String {
         match role {
             Role::Switch => String::from("the switch"),
+            Role::Index(index) => match self.index.get(&index) {
+                Some(row) => format!("index switch {index} ({})", row.name),
+                None => format!("index switch {index}"),
+            },
             Role::Node(node) => match self.nodes.get(&node) {
                 Some(row) => format!("node {node} ({})", row.name),
                 None => format!("node {node}"),
@@ -55,7 +59,10 @@ impl State {
                 let who = match (Port(port).as_host(), Port(port).as_node()) {
                     (Some(host), _) => format!("host {host}"),
                     (_, Some(node)) => format!("node {node}"),
-                    _ => format!("port {port}"),
+                    _ => match Port(port).as_index() {
+                        Some(index) => format!("index switch {index}"),
+                        None => format!("port {port}"),
+                    },
                 };
                 let remedy = "look for its present number with GET /v1/overview (`farmem up` prints the API's address and its token's file), \
                               then ask again";
@@ -99,6 +106,9 @@ impl State {
         let remedy = match role {
             Role::Switch => {
                 "check that the switch runs and is reachable; started again, it joins and gets its tables"
+            }
+            Role::Index(_) => {
+                "check that the index switch runs and is reachable; started again, it joins and gets its tables"
             }
             Role::Node(_) => {
                 "check that the node runs and is reachable; started again, it joins with empty memory"

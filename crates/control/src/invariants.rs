@@ -1,7 +1,9 @@
 //! What must always hold of the state: asserted while it lives, and asked of a log before it is believed.
 
+use crate::NAME_LEN_MAX;
 use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
+use crate::fabric::INDEX_MAX;
 use crate::grants;
 use crate::record::{MigrationStep, Remap, Role, VmaRow, What};
 use crate::state::{LogError, State};
@@ -47,6 +49,10 @@ impl State {
             What::LeaveNode { node, base, size_log2 } => {
                 self.nodes.get(node).is_some_and(|row| (row.base, row.size_log2) == (*base, *size_log2))
             }
+            What::JoinIndex { index, row } => {
+                *index > 0 && *index <= INDEX_MAX && row.name.len() <= NAME_LEN_MAX
+            }
+            What::LeaveIndex { index } => self.index.contains_key(index),
             What::LeaveHost { host } => self.hosts.contains_key(host),
             What::OpenSession(row) => {
                 self.hosts.contains_key(&row.host) && self.domains.contains_key(&row.domain)
@@ -86,11 +92,13 @@ impl State {
             What::Remap(remap) => self.remap_goes_on(remap),
             What::JoinSwitch { .. } => self.switch.is_some(),
             What::JoinNode { node, .. } => self.nodes.contains_key(node),
+            What::JoinIndex { index, .. } => self.index.contains_key(index),
             What::JoinHost { host, .. } => self.hosts.get(host).is_some_and(|row| row.present),
             What::AcceptLost { vma: first, .. } => vma(first).is_some(),
             What::Migrate(migration) => self.migration_fits(migration),
             What::Live { host, .. } => self.has_joined(*host),
             What::LeaveNode { .. }
+            | What::LeaveIndex { .. }
             | What::LeaveHost { .. }
             | What::OpenDirectory { .. }
             | What::Fence { .. } => true,
@@ -227,7 +235,8 @@ impl State {
         let mut gids = BTreeSet::new();
         let nodes = self.nodes.values().map(|row| (&row.name, row.gid));
         let hosts = self.hosts.values().filter(|row| row.present).map(|row| (&row.name, row.gid));
-        for (name, gid) in nodes.chain(hosts) {
+        let index = self.index.values().map(|row| (&row.name, row.gid));
+        for (name, gid) in nodes.chain(index).chain(hosts) {
             must(names.insert(name), "names are unique in the rack")?;
             must(gids.insert(gid), "addresses are unique in the rack")?;
         }
@@ -243,6 +252,7 @@ impl State {
         let mut qpns = BTreeSet::new();
         let own = self.home.iter().map(|home| (Port::CONTROL, home.qpn));
         let own = own.chain(self.switch.iter().map(|row| (Port::SWITCH, row.home.qpn)));
+        let own = own.chain(self.index.iter().map(|(&index, row)| (Port::index(index), row.home.qpn)));
         let nodes = self.nodes.iter().map(|(&node, row)| (Port::node(node), row.home.qpn));
         let hosts = self.hosts.iter().filter(|(_, row)| row.present);
         let hosts = hosts.map(|(&host, row)| (Port::host(host), row.home.qpn));
@@ -304,7 +314,9 @@ impl State {
         }
         let joins =
             self.nodes.values().map(|row| row.joining).chain(self.hosts.values().map(|row| row.joining));
+        let joins = joins.chain(self.index.values().map(|row| row.joining));
         let joins = joins.chain(self.switch.iter().map(|row| row.joining)).flatten();
+        self.index_fault().map_or(Ok(()), Err)?;
         must(joins.into_iter().all(|id| self.changes.contains_key(&id)), "who joins has its change")?;
         must(self.queues.keys().all(|&role| role != Role::Node(0)), "no role is node 0")
     }

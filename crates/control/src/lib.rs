@@ -19,6 +19,7 @@ mod change;
 mod claims;
 mod coherence;
 mod errors;
+mod fabric;
 mod grants;
 mod invariants;
 mod link;
@@ -44,6 +45,7 @@ mod updates;
 pub use allocate::{PAGE, VA_END};
 pub use change::MISSED_MAX;
 pub use coherence::RESETS_MAX;
+pub use fabric::{BELOW_MAX, INDEX_MAX};
 pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
 pub use migrate::MIGRATE_LEN_MAX;
 pub use names::OBJECT_NAME_MAX;
@@ -306,6 +308,12 @@ pub struct Control {
     coherence: Coherence,
     soft: Soft,
     counting: Counting,
+    /// The same of the switches of the index.
+    index_soft: BTreeMap<u16, (Soft, Counting)>,
+    /// What switches are told of each other may have changed.
+    ways_due: bool,
+    /// In which life each switch was when this control plane started: what such a one has stands there until something is published (PROTOCOL 16.4).
+    restored: BTreeMap<Role, u16>,
     /// Of the event at hand.
     now: Instant,
     /// Of the next frame; only for those who read traces.
@@ -337,6 +345,9 @@ impl Control {
             coherence: Coherence::default(),
             soft: Soft::default(),
             counting: Counting::default(),
+            index_soft: BTreeMap::new(),
+            ways_due: false,
+            restored: BTreeMap::new(),
             now: Instant::ZERO,
             psn: Psn::new(0),
         }
@@ -376,6 +387,7 @@ impl Control {
             effects.clear();
         }
         control.state.sound().map_err(|error| RestoreError { line: count, what: error.0 })?;
+        control.restored = control.state.switch_lives();
         Ok(control)
     }
 
@@ -416,7 +428,7 @@ impl Control {
 
     /// Requests about soft state that are not answered.
     fn soft_waiting(&self) -> usize {
-        self.soft.waiting() + self.counting.waiting()
+        self.all_soft().map(|(soft, counting)| soft.waiting() + counting.waiting()).sum()
     }
 
     /// Begins every waiting request that has nothing to wait for, in order.
@@ -439,7 +451,9 @@ impl Control {
                     let result = result.map_err(|Stalled| self.stall_error("nothing was changed"));
                     reply(pending.ask.ticket, result, out);
                 }
-                Ok(Decision::Soft(want)) => self.soft_wait(pending.ask.ticket, want, out),
+                Ok(Decision::Soft(role, want)) => {
+                    self.on_target(role, |control| control.soft_wait(pending.ask.ticket, want, out));
+                }
                 Ok(Decision::Begin(what)) => {
                     let change = self.state.next_change;
                     let ticket = pending.ask.ticket;
@@ -462,6 +476,7 @@ impl Control {
         let mut effects = Vec::new();
         let fits = self.state.apply(&record.0, &mut effects);
         assert_eq!(fits, Ok(()), "a line of our own fits our own state");
+        self.ways_due |= !effects.is_empty() || matches!(record.0, Line::Silent { .. });
         if !self.has_log() {
             out.local(Out::Persist(record));
         }
@@ -528,8 +543,7 @@ impl Machine for Control {
         // What it ended others may have waited for.
         self.admit(out);
         self.refuse_stalled(out);
-        self.see_to_soft(out);
-        self.see_to_counts(out);
+        self.see_to_images(out);
         if self.waiting.len() > waiting {
             out.note(Note::Waits);
         }
@@ -550,16 +564,17 @@ impl Machine for Control {
             .map(RetryTimer::due)
             .chain(coherence)
             .chain(log)
-            .chain(self.soft.due())
-            .chain(self.counting.due())
+            .chain(self.all_soft().flat_map(|(soft, counting)| soft.due().into_iter().chain(counting.due())))
             .min()
     }
 
     fn check(&self) {
         assert_eq!(self.state.sound(), Ok(()));
         self.coherence.check();
-        self.soft.check();
-        self.counting.check();
+        self.all_soft().for_each(|(soft, counting)| {
+            soft.check();
+            counting.check();
+        });
         assert!(
             self.asked.keys().all(|id| self.state.changes.contains_key(id)),
             "a request's change is in flight"

@@ -39,7 +39,7 @@ impl Control {
         if let Ok((role, payload)) = opened
             && SoftMessage::is(payload)
         {
-            return self.on_soft(role, payload, out);
+            return self.on_target(role, |control| control.on_soft(role, payload, out));
         }
         match opened.and_then(|(role, payload)| self.read_answer(role, payload)) {
             Ok((role, seq, refusal)) => {
@@ -50,6 +50,7 @@ impl Control {
                     return out.note(Note::Dropped(DropReason::NotKept));
                 }
                 if silent {
+                    self.ways_due = true;
                     out.note(Note::Back(role));
                 }
                 if let Some(refusal) = refusal {

@@ -35,6 +35,7 @@ impl Control {
         if self.host_named(name).is_some_and(|(_, row)| row.present) {
             return Err(name_taken(name, "host"));
         }
+        self.not_of_index(name)?;
         let known = self
             .state
             .nodes
@@ -64,6 +65,7 @@ impl Control {
         if self.state.nodes.values().any(|row| row.name == *name) {
             return Err(name_taken(name, "memory node"));
         }
+        self.not_of_index(name)?;
         let host = match self.host_named(name) {
             Some((host, row)) if row.generation == u16::MAX => {
                 let message = format!(
@@ -95,6 +97,10 @@ impl Control {
             let row = self.state.hosts.get(&host).filter(|row| row.present);
             return row.map(|_| Decision::Begin(What::LeaveHost { host })).ok_or_else(unknown);
         }
+        if let Some(index) = Port(port).as_index() {
+            let row = self.state.index.get(&index);
+            return row.map(|_| Decision::Begin(What::LeaveIndex { index })).ok_or_else(unknown);
+        }
         let node = Port(port).as_node().ok_or_else(unknown)?;
         let row = self.state.nodes.get(&node).ok_or_else(unknown)?;
         let vmas = self.state.vmas.values().filter(|vma| vma.node == node).count();
@@ -115,14 +121,15 @@ impl Control {
     }
 
     /// The address of this text, when no member but `port` has it.
-    fn free_gid(&self, text: &str, port: Port) -> Result<[u8; 16], ApiError> {
+    pub(crate) fn free_gid(&self, text: &str, port: Port) -> Result<[u8; 16], ApiError> {
         let gid = parse_gid(text)?;
         let own = (Port::CONTROL, self.config.gid.0);
         let switch = self.state.switch.iter().map(|row| (Port::SWITCH, row.gid));
         let nodes = self.state.nodes.iter().map(|(&node, row)| (Port::node(node), row.gid));
         let hosts = self.state.hosts.iter().filter(|(_, row)| row.present);
         let hosts = hosts.map(|(&host, row)| (Port::host(host), row.gid));
-        let mut all = core::iter::once(own).chain(switch).chain(nodes).chain(hosts);
+        let index = self.state.index.iter().map(|(&index, row)| (Port::index(index), row.gid));
+        let mut all = core::iter::once(own).chain(switch).chain(nodes).chain(index).chain(hosts);
         match all.find(|&(other, taken)| taken == gid && other != port) {
             None => Ok(gid),
             Some((other, _)) => {
@@ -136,7 +143,7 @@ impl Control {
         }
     }
 
-    fn host_named(&self, name: &str) -> Option<(u16, &HostRow)> {
+    pub(crate) fn host_named(&self, name: &str) -> Option<(u16, &HostRow)> {
         self.state.hosts.iter().find(|(_, row)| row.name == name).map(|(&host, row)| (host, row))
     }
 
@@ -218,7 +225,7 @@ pub(crate) fn name_allowed(of: &str, name: &str) -> Result<(), ApiError> {
     Err(bad(message, format!("use 1 to {NAME_LEN_MAX} of the characters A-Z a-z 0-9 . _ -")))
 }
 
-fn name_taken(name: &str, by: &str) -> ApiError {
+pub(crate) fn name_taken(name: &str, by: &str) -> ApiError {
     error(ErrorCode::Conflict, format!("the name {name} is taken by a {by}"), "join with another name")
 }
 

@@ -70,7 +70,7 @@ impl Control {
             match role {
                 Role::Switch => self.switch_answers()?,
                 Role::Node(node) if !what.tolerates(role) => self.node_answers(node)?,
-                Role::Node(_) => {}
+                Role::Node(_) | Role::Index(_) => {}
             }
         }
         Ok(Decision::Begin(what))
@@ -150,7 +150,7 @@ impl State {
     /// What `role` is told of an edit.
     pub(crate) fn tell_edit(&self, domain: u32, edit: &Edit, role: Role) -> Vec<Step> {
         let clear = |base, len| match role {
-            Role::Switch => Vec::new(),
+            Role::Switch | Role::Index(_) => Vec::new(),
             Role::Node(node) => {
                 let parts = self.parts_at(node, base, len).into_iter();
                 parts.map(|(base, len)| step(Update::Clear { base: VirtAddr(base), len }, [])).collect()

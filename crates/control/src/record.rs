@@ -4,7 +4,7 @@
 //! lines: *events*, written as things happen, and *rows*, which [`Control::compact`](crate::Control::compact) writes instead of
 //! the events that led to them.
 
-use crate::api::{CardMemory, PermName};
+use crate::api::{CardMemory, PermName, Tier};
 use crate::syscalls::{Edit, Space};
 use crate::updates::Queue;
 use alloc::string::String;
@@ -65,6 +65,8 @@ pub(crate) enum Line {
     Switch(SwitchRow),
     /// Row: a memory node.
     Node { node: u16, row: NodeRow },
+    /// Row: a switch of the index.
+    Index { index: u16, row: IndexRow },
     /// Row: a host.
     Host { host: u16, row: HostRow },
     /// Row: a vma and who may use it.
@@ -102,6 +104,8 @@ pub enum Role {
     Switch,
     /// A memory node.
     Node(u16),
+    /// A switch of the index (PROTOCOL 16.1).
+    Index(u16),
 }
 
 impl Role {
@@ -111,6 +115,7 @@ impl Role {
         match self {
             Self::Switch => Port::SWITCH,
             Self::Node(node) => Port::node(node),
+            Self::Index(index) => Port::index(index),
         }
     }
 
@@ -120,9 +125,10 @@ impl Role {
         if port.0 == Port::SWITCH.0 {
             return Some(Self::Switch);
         }
-        match port.as_node() {
-            Some(node) => Some(Self::Node(node)),
-            None => None,
+        match (port.as_node(), port.as_index()) {
+            (Some(node), _) => Some(Self::Node(node)),
+            (None, Some(index)) => Some(Self::Index(index)),
+            (None, None) => None,
         }
     }
 }
@@ -173,6 +179,13 @@ pub(crate) enum What {
         name: String,
         gid: [u8; 16],
         home: Key,
+    },
+    JoinIndex {
+        index: u16,
+        row: IndexRow,
+    },
+    LeaveIndex {
+        index: u16,
     },
     LeaveNode {
         node: u16,
@@ -294,6 +307,20 @@ impl Remap {
 pub(crate) struct SwitchRow {
     pub(crate) gid: [u8; 16],
     pub(crate) home: Key,
+    /// The change that brings it in, until all roles know.
+    pub(crate) joining: Option<u64>,
+}
+
+/// A switch of the index.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct IndexRow {
+    pub(crate) name: String,
+    pub(crate) gid: [u8; 16],
+    pub(crate) home: Key,
+    pub(crate) generation: u16,
+    pub(crate) tier: Tier,
+    /// The names of those that are below it: switches of the index, or memory nodes.
+    pub(crate) below: Vec<String>,
     /// The change that brings it in, until all roles know.
     pub(crate) joining: Option<u64>,
 }

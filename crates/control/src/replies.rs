@@ -3,8 +3,8 @@
 use crate::Control;
 use crate::allocate::PAGE;
 use crate::api::{
-    ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, NodeInfo, NodeJoined, Place,
-    ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
+    ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, IndexJoined, NodeInfo, NodeJoined,
+    Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
 };
 use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
@@ -35,6 +35,10 @@ impl Control {
             What::JoinSwitch { gid, home } => {
                 let home = endpoint(Port::SWITCH, *gid, *home);
                 SwitchJoined { home, control: self.own_endpoint() }.into()
+            }
+            What::JoinIndex { index, row } => {
+                let home = endpoint(Port::index(*index), row.gid, row.home);
+                IndexJoined { index: *index, home, control: self.own_endpoint() }.into()
             }
             What::JoinNode { node, gid, home, base, capacity, .. } => NodeJoined {
                 node: *node,
@@ -81,6 +85,7 @@ impl Control {
                 None => Returned { value: remap.value }.into(),
             },
             What::LeaveNode { .. }
+            | What::LeaveIndex { .. }
             | What::LeaveHost { .. }
             | What::Disconnect(_)
             | What::Free { .. }
@@ -122,6 +127,7 @@ impl Control {
             domains: self.state.domains.iter().map(|(&domain, name)| (domain, name.clone())).collect(),
             balance_ppm: self.balance_ppm(),
             directory: self.directory_info(),
+            index: self.index_infos(),
             switch: self.state.reach(Role::Switch).is_some_and(|reach| reach != Reach::Held),
         }
     }

@@ -28,8 +28,8 @@ pub(crate) enum Decision<A> {
     Keep(Line, A),
     /// Begin this change; the answer comes with its end.
     Begin(What),
-    /// The answer comes when the switch has said something about its image.
-    Soft(Want),
+    /// The answer comes when this switch has said something about its image.
+    Soft(Role, Want),
 }
 
 /// What to do about a request of this type, or why not.
@@ -44,7 +44,7 @@ where
         Decision::Reply(answer) => Decision::Reply(answer.into()),
         Decision::Keep(line, answer) => Decision::Keep(line, answer.into()),
         Decision::Begin(what) => Decision::Begin(what),
-        Decision::Soft(want) => Decision::Soft(want),
+        Decision::Soft(role, want) => Decision::Soft(role, want),
     })
 }
 
@@ -55,6 +55,7 @@ impl Control {
     pub(crate) fn decide(&mut self, request: &Request) -> Decided<Request> {
         match request {
             Request::JoinSwitch(call) => any(call, self.join_switch(&call.gid)),
+            Request::JoinIndex(call) => any(call, self.join_index(call)),
             Request::JoinNode(call) => any(call, self.join_node(call)),
             Request::JoinHost(call) => any(call, self.join_host(call)),
             Request::Leave(call) => any(call, self.leave(call.port)),
@@ -95,7 +96,7 @@ impl Control {
             Request::SoftLoad(call) => any(call, self.soft_load(call)),
             Request::SoftRead(call) => any(call, self.soft_read(call)),
             Request::SoftCounts(call) => any(call, self.soft_counts(call)),
-            Request::SoftShow(call) => any(call, self.soft_show()),
+            Request::SoftShow(call) => any(call, self.soft_show(call.switch)),
             Request::SoftClear(call) => any(call, self.soft_clear(call)),
             Request::Overview(call) => any(call, Ok(Decision::Reply(self.overview()))),
         }

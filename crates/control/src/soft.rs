@@ -11,9 +11,10 @@
 
 mod counts;
 mod sections;
+mod targets;
 
 use crate::api::{ApiError, ErrorCode, SoftShow, SoftShown};
-use crate::errors::{bad, error};
+use crate::errors::{bad, error, not_found};
 use crate::record::Role;
 use crate::requests::{Decided, Decision};
 use crate::updates::Reach;
@@ -47,9 +48,11 @@ const NAMED_MAX: u32 = 3;
 #[expect(clippy::cast_possible_truncation, reason = "less than a datagram")]
 const PART: u32 = SOFT_PART_MAX as u32;
 
-/// What is wanted of the switch's soft state. A restart need not know it.
-#[derive(Debug, Default)]
+/// What is wanted of a switch's soft state. A restart need not know it.
+#[derive(Debug)]
 pub(crate) struct Soft {
+    /// Which switch's.
+    target: Role,
     /// What the domains have published.
     sections: Sections,
     /// How often that has changed.
@@ -58,6 +61,8 @@ pub(crate) struct Soft {
     wanted: Option<Wanted>,
     /// What stood before another one was wanted, until that stands.
     stood: Option<Wanted>,
+    /// What stands in the present life of the switch, as far as it is known.
+    stands: Option<(u64, Sections)>,
     /// Who waits for what is published to stand.
     callers: Vec<Caller>,
     /// Bytes of the longest image that the switch takes in this life, once it has said so.
@@ -163,10 +168,46 @@ impl Wanted {
     }
 }
 
+impl Default for Soft {
+    fn default() -> Self {
+        Self::of(Role::Switch)
+    }
+}
+
 impl Soft {
+    /// That of a switch of which nothing is wanted.
+    pub(crate) const fn of(target: Role) -> Self {
+        Self {
+            target,
+            sections: Sections::new(),
+            revision: 0,
+            wanted: None,
+            stood: None,
+            stands: None,
+            callers: Vec::new(),
+            room: None,
+            shows: Vec::new(),
+            later: Vec::new(),
+            question: None,
+            flip: None,
+            given: 0,
+            questions: None,
+            life: 0,
+            idle: 0,
+            due: None,
+            burst: Burst { left: 0, next: None, waits: false },
+        }
+    }
+
     /// When something is to be done next.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.into_iter().chain(self.burst.due()).min()
+    }
+
+    /// Of all requests that are not answered.
+    fn tickets(&self) -> Vec<u64> {
+        let callers = self.callers.iter().map(Caller::ticket);
+        callers.chain(self.shows.iter().chain(&self.later).copied()).collect()
     }
 
     /// Requests that are not answered.
@@ -229,17 +270,28 @@ pub(crate) enum Want {
 
 // What is asked.
 impl Control {
-    pub(crate) fn soft_show(&self) -> Decided<SoftShow> {
-        self.soft_answers()?;
-        Ok(Decision::Soft(Want::Shown))
+    pub(crate) fn soft_show(&self, switch: Option<u16>) -> Decided<SoftShow> {
+        Ok(Decision::Soft(self.soft_target(switch)?, Want::Shown))
     }
 
-    /// There is a switch to ask.
-    fn soft_answers(&self) -> Result<(), ApiError> {
-        if self.state.switch.is_none() {
-            return Err(self.state.unavailable(Role::Switch, "has not joined"));
+    /// The switch that is meant, when it can be asked: none is the rack's.
+    fn soft_target(&self, switch: Option<u16>) -> Result<Role, ApiError> {
+        let Some(index) = switch else {
+            if self.state.switch.is_none() {
+                return Err(self.state.unavailable(Role::Switch, "has not joined"));
+            }
+            return self.switch_answers().map(|()| Role::Switch);
+        };
+        let role = Role::Index(index);
+        if !self.state.index.contains_key(&index) {
+            let message = format!("there is no switch {index} of the index");
+            return Err(not_found(message, "GET /v1/overview lists those there are"));
         }
-        self.switch_answers()
+        match self.state.reach(role) {
+            None => Err(self.state.unavailable(role, "refused its tables and must join again")),
+            Some(Reach::Silent) => Err(self.state.unavailable(role, "does not answer")),
+            Some(Reach::Ready | Reach::Held) => Ok(role),
+        }
     }
 
     /// A request waits until the switch has said something about its image.
@@ -257,28 +309,29 @@ impl Control {
 
 // What time does.
 impl Control {
-    /// What time has done, and a switch that joined again.
-    pub(crate) fn see_to_soft(&mut self, out: &mut Actions) {
+    /// What time has done to the image of the switch at hand, and a switch that joined again.
+    pub(super) fn see_to_soft(&mut self, out: &mut Actions) {
+        let target = self.soft.target;
         self.withdraw_orphans(out);
         if self.soft.wanted.is_none() && self.soft.waiting() == 0 {
             (self.soft.due, self.soft.burst.waits) = (None, false);
             return;
         }
-        let hears = matches!(self.state.reach(Role::Switch), Some(Reach::Ready | Reach::Silent));
-        let life = self.state.generation(Role::Switch);
+        let hears = matches!(self.state.reach(target), Some(Reach::Ready | Reach::Silent));
+        let life = self.state.generation(target);
         if !hears {
             // It joins, and is asked then; or it must join again, and nobody knows when.
             (self.soft.due, self.soft.burst.waits) = (None, false);
-            if self.state.reach(Role::Switch).is_none() {
-                let gone =
-                    self.state.unavailable(Role::Switch, "must join again; the image is loaded when it has");
+            if self.state.reach(target).is_none() {
+                let gone = self.state.unavailable(target, "must join again; the image is loaded when it has");
                 self.give_up_waiting(&gone, out);
             }
             return;
         }
         if life != self.soft.life {
             // Whatever it had is gone.
-            (self.soft.life, self.soft.room) = (life, None);
+            (self.soft.life, self.soft.room, self.soft.stands) = (life, None, None);
+            self.ways_due = true;
             self.soft.forget_questions();
             if let Some(wanted) = &mut self.soft.wanted {
                 wanted.stage = Stage::Asking;
@@ -307,10 +360,10 @@ impl Control {
     /// Nothing was heard of the switch: it is asked what it has.
     fn soft_timer(&mut self, out: &mut Actions) {
         self.soft.idle = self.soft.idle.saturating_add(1);
-        out.note(Note::Retransmitted(Role::Switch));
+        out.note(Note::Retransmitted(self.soft.target));
         if self.soft.idle > self.config.retries_max && self.soft.waiting() > 0 {
             let because = "does not answer; an image that was asked for is loaded when it does";
-            let silent = self.state.unavailable(Role::Switch, because);
+            let silent = self.state.unavailable(self.soft.target, because);
             self.give_up_waiting(&silent, out);
         }
         if self.soft.is_open() {
@@ -351,12 +404,12 @@ impl Control {
         };
         let question = questions.wrapping_add(1).max(1);
         self.soft.questions = Some(question);
-        RequestId::new(HostId(0), self.state.generation(Role::Switch), question)
+        RequestId::new(HostId(0), self.state.generation(self.soft.target), question)
     }
 
     fn way_to_switch(&self) -> Option<(Peer, farmem_wire::Qpn)> {
-        let (switch, own) = (self.state.home_of(Role::Switch)?, self.state.home?);
-        Some((Peer { port: Role::Switch.port(), endpoint: switch.endpoint() }, own.endpoint().qpn))
+        let (switch, own) = (self.state.home_of(self.soft.target)?, self.state.home?);
+        Some((Peer { port: self.soft.target.port(), endpoint: switch.endpoint() }, own.endpoint().qpn))
     }
 }
 
@@ -367,7 +420,7 @@ impl Control {
         let Ok(SoftMessage { token, body }) = SoftMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
         };
-        if role != Role::Switch || !self.is_from_this_life(role, token) {
+        if role != self.soft.target || !self.is_from_this_life(role, token) {
             return out.note(Note::Dropped(DropReason::Stale));
         }
         let heard = match body {
@@ -471,7 +524,7 @@ impl Control {
                 }
                 // Something was lost before what came.
                 progress.sent = next;
-                out.note(Note::Retransmitted(Role::Switch));
+                out.note(Note::Retransmitted(self.soft.target));
             }
             _ => return false,
         }

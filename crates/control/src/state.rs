@@ -4,8 +4,8 @@
 //! [`Effect`]s, which a restart ignores.
 
 use crate::record::{
-    Cache, Change, ConnectionRow, HostRow, Key, Line, NodeRow, ObjectRow, PieceRow, Record, Role, SessionRow,
-    Span, SwitchRow, VmaRow, What, Why,
+    Cache, Change, ConnectionRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow, PieceRow, Record, Role,
+    SessionRow, Span, SwitchRow, VmaRow, What, Why,
 };
 use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) directory: bool,
     pub(crate) switch: Option<SwitchRow>,
     pub(crate) nodes: BTreeMap<u16, NodeRow>,
+    /// The switches of the index.
+    pub(crate) index: BTreeMap<u16, IndexRow>,
     pub(crate) hosts: BTreeMap<u16, HostRow>,
     pub(crate) domains: BTreeMap<u32, String>,
     /// By first byte.
@@ -113,6 +115,9 @@ impl State {
             Line::Node { node, row } => {
                 self.nodes.insert(*node, row.clone());
             }
+            Line::Index { index, row } => {
+                self.index.insert(*index, row.clone());
+            }
             Line::Host { host, row } => {
                 self.hosts.insert(*host, row.clone());
             }
@@ -160,6 +165,7 @@ impl State {
         lines.extend(self.domains.iter().map(|(&domain, name)| Line::Domain { domain, name: name.clone() }));
         lines.extend(self.switch.clone().map(Line::Switch));
         lines.extend(self.nodes.iter().map(|(&node, row)| Line::Node { node, row: row.clone() }));
+        lines.extend(self.index.iter().map(|(&index, row)| Line::Index { index, row: row.clone() }));
         lines.extend(self.hosts.iter().map(|(&host, row)| Line::Host { host, row: row.clone() }));
         lines.extend(self.vmas.iter().map(|(&base, row)| Line::Vma { base, row: row.clone() }));
         lines.extend(self.pieces.iter().map(|(&base, &row)| Line::Piece { base, row }));
@@ -215,6 +221,7 @@ impl State {
         match role {
             Role::Switch => self.switch_generation,
             Role::Node(node) => self.nodes.get(&node).map_or(0, |row| row.generation),
+            Role::Index(index) => self.index.get(&index).map_or(0, |row| row.generation),
         }
     }
 
@@ -223,6 +230,7 @@ impl State {
         match role {
             Role::Switch => self.switch.as_ref().map(|row| row.home),
             Role::Node(node) => self.nodes.get(&node).map(|row| row.home),
+            Role::Index(index) => self.index.get(&index).map(|row| row.home),
         }
     }
 
@@ -232,6 +240,7 @@ impl State {
         self.home.is_some_and(|key| key.qpn == qpn)
             || self.switch.as_ref().is_some_and(|row| row.home.qpn == qpn)
             || self.nodes.values().any(|row| row.home.qpn == qpn)
+            || self.index.values().any(|row| row.home.qpn == qpn)
             || self.hosts.values().any(|row| row.home.qpn == qpn)
             || self.sessions.contains_key(&qpn)
             || self.connections.values().any(connection)
@@ -246,8 +255,10 @@ impl State {
     pub(crate) fn peers(&self) -> Vec<PeerChange> {
         let switch = self.switch.iter().map(|row| (Port::SWITCH, row.gid));
         let nodes = self.nodes.iter().map(|(&node, row)| (Port::node(node), row.gid));
+        let index = self.index.iter().map(|(&index, row)| (Port::index(index), row.gid));
         let hosts =
             self.hosts.iter().filter(|(_, row)| row.present).map(|(&host, row)| (Port::host(host), row.gid));
-        switch.chain(nodes).chain(hosts).map(|(port, gid)| PeerChange { port, gid: Some(Gid(gid)) }).collect()
+        let all = switch.chain(nodes).chain(index).chain(hosts);
+        all.map(|(port, gid)| PeerChange { port, gid: Some(Gid(gid)) }).collect()
     }
 }

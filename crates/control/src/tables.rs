@@ -23,13 +23,21 @@ impl State {
     pub(crate) fn concerned(&self, what: &What) -> Vec<Role> {
         let of_vma = |base: &u64| self.nodes_of_vma(*base).into_iter().map(Role::Node);
         match what {
-            What::JoinSwitch { .. } => self.nodes.keys().map(|&node| Role::Node(node)).collect(),
-            What::JoinNode { .. }
-            | What::LeaveNode { .. }
-            | What::OpenSession(_)
-            | What::OpenDirectory { .. }
-            | What::Live { .. }
-            | What::Fence { .. } => Vec::from([Role::Switch]),
+            What::JoinSwitch { .. } => {
+                let nodes = self.nodes.keys().map(|&node| Role::Node(node));
+                nodes.chain(self.index_roles()).collect()
+            }
+            What::JoinNode { .. } | What::LeaveNode { .. } => {
+                core::iter::once(Role::Switch).chain(self.index_roles()).collect()
+            }
+            What::JoinIndex { index, .. } | What::LeaveIndex { index } => {
+                let others = self.index_roles().filter(|&role| role != Role::Index(*index));
+                let nodes = self.nodes.keys().map(|&node| Role::Node(node));
+                core::iter::once(Role::Switch).chain(nodes).chain(others).collect()
+            }
+            What::OpenSession(_) | What::OpenDirectory { .. } | What::Live { .. } | What::Fence { .. } => {
+                Vec::from([Role::Switch])
+            }
             What::JoinHost { .. } | What::LeaveHost { .. } => core::iter::once(Role::Switch)
                 .chain(self.nodes.keys().map(|&node| Role::Node(node)))
                 .collect(),
@@ -66,7 +74,7 @@ impl State {
             What::JoinSwitch { gid, home } => Vec::from([join(Port::SWITCH, *gid, *home)]),
             What::JoinNode { node, gid, home, base, size_log2, again, .. } => {
                 let mut steps = Vec::from([join(Port::node(*node), *gid, *home)]);
-                if !again {
+                if !again && role == Role::Switch {
                     let (base, size_log2) = (VirtAddr(*base), *size_log2);
                     let back = Update::Untranslate { base, size_log2 };
                     steps.push(step(Update::Translate { base, size_log2, node: node_id(*node) }, [back]));
@@ -74,6 +82,13 @@ impl State {
                 steps
             }
             What::JoinHost { host, gid, home, .. } => Vec::from([join(Port::host(*host), *gid, *home)]),
+            What::JoinIndex { index, row } => Vec::from([join(Port::index(*index), row.gid, row.home)]),
+            What::LeaveIndex { index } => {
+                Vec::from([(Update::PeerGone { port: Port::index(*index).0 }, None)])
+            }
+            What::LeaveNode { node, .. } if role != Role::Switch => {
+                Vec::from([(Update::PeerGone { port: Port::node(*node).0 }, None)])
+            }
             What::LeaveNode { node, base, size_log2 } => Vec::from([
                 (Update::PeerGone { port: Port::node(*node).0 }, None),
                 (Update::Untranslate { base: VirtAddr(*base), size_log2: *size_log2 }, None),
@@ -128,11 +143,15 @@ impl State {
         let mut entries: Vec<Entry> = match role {
             Role::Switch => self.switch_tables().into_iter().map(plain).collect(),
             Role::Node(node) => self.node_tables(node).into_iter().map(plain).collect(),
+            Role::Index(index) => self.index_tables(index).into_iter().map(plain).collect(),
         };
         for (&id, change) in &self.changes {
             let join = matches!(
                 change.what,
-                What::JoinSwitch { .. } | What::JoinNode { .. } | What::JoinHost { .. }
+                What::JoinSwitch { .. }
+                    | What::JoinNode { .. }
+                    | What::JoinHost { .. }
+                    | What::JoinIndex { .. }
             );
             if !join || change.failed.is_some() || !self.concerned(&change.what).contains(&role) {
                 continue;
@@ -159,6 +178,7 @@ impl State {
         }
         updates.extend(self.pieces.iter().map(|(&base, piece)| pieces::translate(base, piece)));
         updates.extend(self.host_peers());
+        updates.extend(self.index_peers());
         for (&base, vma) in self.vmas.iter().filter(|(_, vma)| !self.is_card(vma.node)) {
             updates.extend(self.protections(base, vma));
         }
@@ -171,7 +191,7 @@ impl State {
         updates
     }
 
-    /// Peers last, the switch behind the hosts: a node hears requests once it knows the switch, and then its tables are whole.
+    /// Peers last, the switches behind the hosts: a node hears requests once it knows a switch, and then its tables are whole.
     fn node_tables(&self, node: u16) -> Vec<Update> {
         let mut updates = Vec::new();
         if self.is_card(node) {
@@ -188,12 +208,17 @@ impl State {
             updates.extend(self.protections(base, vma));
         }
         updates.extend(self.host_peers());
+        updates.extend(self.index_peers());
+        updates.extend(self.switch_peer());
+        updates
+    }
+
+    pub(crate) fn switch_peer(&self) -> Option<Update> {
         let known = self
             .switch
             .as_ref()
             .filter(|row| row.joining.is_none() && self.queues.contains_key(&Role::Switch));
-        updates.extend(known.map(|row| peer(Port::SWITCH, row.gid, row.home)));
-        updates
+        known.map(|row| peer(Port::SWITCH, row.gid, row.home))
     }
 
     fn host_peers(&self) -> impl Iterator<Item = Update> + '_ {
@@ -241,7 +266,7 @@ fn allocate(base: u64, size: u64, domain: u32, role: Role) -> Vec<Step> {
     let grant = protect(domain, whole(base, size, PermName::ReadWrite), size);
     let grant = step(grant, [protect(domain, whole(base, size, PermName::None), size)]);
     match role {
-        Role::Switch => Vec::from([grant]),
+        Role::Switch | Role::Index(_) => Vec::from([grant]),
         Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(base), len: size }, []), grant]),
     }
 }
@@ -254,7 +279,7 @@ fn join(port: Port, gid: [u8; 16], home: Key) -> Step {
     step(peer(port, gid, home), [Update::PeerGone { port: port.0 }])
 }
 
-fn peer(port: Port, gid: [u8; 16], home: Key) -> Update {
+pub(crate) fn peer(port: Port, gid: [u8; 16], home: Key) -> Update {
     Update::Peer { port: port.0, gid: Gid(gid), qpn: Qpn::new(home.qpn), qkey: Qkey(home.qkey) }
 }
 

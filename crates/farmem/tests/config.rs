@@ -338,3 +338,64 @@ fn no_text_panics() {
         }
     }
 }
+
+/// The example of a FatTree of k = 4 (Fat-B+Tree IV-A), and its rules, each broken.
+#[test]
+fn a_fat_tree_is_described() {
+    let example = include_str!("../../../docs/fat-tree-rack.toml");
+    let rack = parse(example).unwrap();
+    let tiers: Vec<&str> = rack.index.iter().map(|switch| switch.tier.name()).collect();
+    assert_eq!(tiers, [&["core"][..], &["aggregation"; 4], &["edge"; 8]].concat());
+    let below: Vec<&String> = rack.index.iter().flat_map(|switch| &switch.below).collect();
+    assert_eq!(
+        (below.len(), rack.nodes.len()),
+        (4 + 8 + 8, 8),
+        "all but the core, and all nodes, are below one"
+    );
+    assert!(parse(RIGHT).unwrap().index.is_empty(), "a rack needs none");
+
+    let core = "name = \"core\"\naddress = \"127.71.0.21\"\ntier = \"core\"\n";
+    let edge = "[[index-switch]]\nname = \"edge\"\naddress = \"127.71.0.31\"\ntier = \"edge\"\nbelow = [\"node1\"]\n";
+    let with = |more: &str| format!("{RIGHT}\n[[index-switch]]\n{more}");
+    assert_eq!(parse(&with(&format!("{core}below = [\"edge\"]\n{edge}"))).unwrap().index.len(), 2);
+    for (more, said) in [
+        (format!("{core}below = []"), "index-switch \"core\" has nothing below it: expected names"),
+        (
+            format!("{core}below = [\"pod1\"]"),
+            "\"pod1\" is below it: expected a node, or an index-switch of a lower tier",
+        ),
+        (
+            format!("{core}below = [\"node1\", \"node1\"]"),
+            "\"node1\" is below it: expected each name below one switch",
+        ),
+        (
+            format!("{core}below = [\"edge\", \"node1\"]\n{edge}"),
+            "\"node1\" is below it: expected each name below one switch",
+        ),
+        (
+            format!("{core}below = [\"node1\"]\n{}", edge.replace("\"node1\"", "\"core\"")),
+            "\"core\" is below it: expected a node, or an index-switch of a lower tier",
+        ),
+        (
+            format!(
+                "{core}below = [\"node1\"]\n[[index-switch]]\nname = \"other\"\naddress = \"127.71.0.22\"\ntier = \"core\"\nbelow = [\"node2\"]"
+            ),
+            "\"other\" is a second core: expected one that leads to all servers",
+        ),
+        (
+            format!("{core}below = [\"node1\"]").replace("\"core\"\na", "\"node2\"\na"),
+            "\"node2\" is the name of another one, or of a node: expected a name of its own",
+        ),
+        (
+            format!("{core}below = [\"node1\"]").replace("0.21", "0.11"),
+            "index-switch \"core\" has the address 127.71.0.11, which is taken",
+        ),
+        (
+            format!("{core}below = [\"node1\"]").replace("tier = \"core\"", "tier = \"leaf\""),
+            "expected one of `core`, `aggregation`, `edge`",
+        ),
+    ] {
+        let complained = complaint(&with(&more));
+        assert!(complained.contains(said), "{complained}");
+    }
+}

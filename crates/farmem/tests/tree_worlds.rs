@@ -6,10 +6,12 @@
 //!
 //! Clients are threads that run one at a time, in an order that the seed decides: each runs until it waits for the rack, and then time passes in the world.
 
+mod known;
+
 use farmem::api::{
     Allocate, Base64, CreateDomain, OpenSession, Overview, Request, Response, SoftLoad, SoftSection,
 };
-use farmem::blink_tree::Extent;
+use farmem::blink_tree::{Extent, FabricExtent, soft_section};
 use farmem::{
     Answer, BLinkTree, Dispatched, Error, FarMemory, Layout as TreeLayout, NodeId, Op, Policy, Program, Site,
     VirtAddr, Vma, api::NodeInfo, forward_far_memory,
@@ -20,6 +22,7 @@ use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_wire::message::Traverse;
 use farmem_wire::{Domain, Pmtu};
+use known::Model;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -50,6 +53,8 @@ struct InWorld {
     ask: Sender<(u64, Ask)>,
     reply: Receiver<Reply>,
     nodes: Vec<NodeInfo>,
+    /// Names of the switches of the index.
+    index: Vec<String>,
     domain: u32,
     scratch_max: usize,
 }
@@ -75,6 +80,23 @@ impl InWorld {
             Reply::Answered(answer) => answer,
             _ => panic!("a call is answered"),
         }
+    }
+
+    /// The rack has switches of the index.
+    fn has_fabric(&self) -> bool {
+        !self.index.is_empty()
+    }
+
+    /// Has each switch of the index load its part of the tree as it is now; answers how many of them stood.
+    fn load_fabric(&mut self, tree: &BLinkTree, extent: FabricExtent) -> u64 {
+        let Ok(Response::Overview(overview)) = self.call(Overview {}) else { return 0 };
+        let Ok(parts) = tree.fabric_sections(self, &overview, extent) else { return 0 };
+        let (host, domain) = (host_of(self.client), self.domain);
+        let load = |(switch, part)| {
+            let (sections, switch) = (vec![soft_section(&part)], Some(switch));
+            u64::from(self.call(SoftLoad { host, domain, sections, switch }).is_ok())
+        };
+        parts.into_iter().map(load).sum()
     }
 
     /// Room on this memory node, or on any.
@@ -164,77 +186,6 @@ impl FarMemory for AtHost<'_> {
     forward_far_memory!(world: read, write, compare_swap, fetch_add, allocate, allocate_on, free, nodes);
 }
 
-/// A change of a key by its client.
-#[derive(Clone, Copy, Debug)]
-struct Change {
-    /// The value it puts there; none of a removal.
-    value: Option<u64>,
-    begun: u64,
-    /// When it was answered; none while it is open, for ever if it never was.
-    ended: Option<u64>,
-}
-
-/// What is known of all keys.
-#[derive(Default)]
-struct Model {
-    /// Moments: each client's next step is one.
-    now: u64,
-    changes: BTreeMap<u64, Vec<Change>>,
-    /// Of each key the newest change that a look-up saw, and when that look-up ended.
-    seen: BTreeMap<u64, Vec<(usize, u64)>>,
-    look_ups: u64,
-    failed: u64,
-    loads: u64,
-}
-
-impl Model {
-    fn tick(&mut self) -> u64 {
-        self.now += 1;
-        self.now
-    }
-
-    fn begin(&mut self, key: u64, value: Option<u64>) -> usize {
-        let begun = self.tick();
-        let changes = self.changes.entry(key).or_default();
-        changes.push(Change { value, begun, ended: None });
-        changes.len() - 1
-    }
-
-    /// What the key's client knows to be there; none when a change of it is open.
-    fn known(&self, key: u64) -> Option<Option<u64>> {
-        let changes = self.changes.get(&key).map_or(&[][..], Vec::as_slice);
-        let open = changes.iter().any(|change| change.ended.is_none());
-        (!open).then(|| changes.last().and_then(|change| change.value))
-    }
-
-    /// A look-up that began at `begun` found `found`.
-    fn check(&mut self, key: u64, begun: u64, found: Option<u64>) {
-        let ended = self.tick();
-        let changes = self.changes.get(&key).map_or(&[][..], Vec::as_slice);
-        let least = changes.iter().rposition(|change| change.ended.is_some_and(|ended| ended < begun));
-        let possible = |(n, change): (usize, &Change)| {
-            let current = Some(n) >= least && change.begun < ended;
-            (change.value == found && (current || change.ended.is_none())).then_some(n)
-        };
-        let newest = changes.iter().enumerate().filter_map(possible).next_back();
-        let untouched = found.is_none() && least.is_none();
-        assert!(
-            newest.is_some() || untouched,
-            "key {key} has {found:?} between {begun} and {ended}, and changes were {changes:?}"
-        );
-        self.look_ups += 1;
-        // Values name their changes; that there is none does not.
-        if let (Some(newest), Some(_)) = (newest, found) {
-            let open = changes.iter().any(|change| change.ended.is_none());
-            let seen = self.seen.entry(key).or_default();
-            let before = seen.iter().filter(|(_, at)| *at < begun).map(|(n, _)| *n).max();
-            assert!(open || before <= Some(newest), "key {key} goes back from change {before:?} to {newest}");
-            seen.retain(|(_, at)| at + 1_000 > ended);
-            seen.push((newest, ended));
-        }
-    }
-}
-
 /// One client's life.
 fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u64, steps: u64) {
     let client = memory.client;
@@ -296,7 +247,7 @@ fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u6
                     Err(_) => model.failed += 1,
                 });
             }
-            _ if client == 0 => {
+            _ if client == 0 && !memory.has_fabric() => {
                 let extent =
                     Extent { ranges: 1 + rng.below(40) as usize, sets: rng.below(3) as usize, nodes: 20 };
                 if let Ok(section) = tree.section(&mut memory, extent) {
@@ -309,9 +260,15 @@ fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u6
                         host: host_of(client),
                         domain: memory.domain,
                         sections: vec![section],
+                        switch: None,
                     });
                     with(&mut |model| model.loads += u64::from(loaded.is_ok()));
                 }
+            }
+            _ if client == 0 => {
+                let (ranges, nodes) = (1 + rng.below(20) as usize, 1 + rng.below(12) as usize);
+                let loads = memory.load_fabric(&tree, FabricExtent { ranges, sets: 2, nodes });
+                with(&mut |model| model.loads += loads);
             }
             _ => {}
         }
@@ -411,19 +368,26 @@ struct Totals {
     loads: u64,
     /// Look-ups that the switch had begin further down.
     indexed: u64,
+    /// Look-ups that it sent up to the core, those that an edge sent to their node, and those that a switch on the way gave back.
+    up: u64,
+    out: u64,
+    back: u64,
     crashes: u64,
 }
 
-fn world(plan: Plan, seed: u64, steps: u64, crashing: &[RoleId]) -> Totals {
+fn world(plan: Plan, pods: u16, seed: u64, steps: u64, crashing: &[RoleId]) -> Totals {
     let pmtu = if seed.is_multiple_of(2) { Pmtu::B1024 } else { Pmtu::B4096 };
-    let mut world = World::new(Layout { hosts: HOSTS, pmtu, ..Layout::small() }, plan, seed, 0);
+    let mut world =
+        World::new(Layout { hosts: HOSTS, pmtu, pods, edges: 2, ..Layout::small() }, plan, seed, 0);
     world.bring_up();
     let one = RoleId::Host(1);
     let domain = world.call(one, CreateDomain { name: "tree".into() }).expect("granted").domain;
     for host in 1..=HOSTS {
         world.call(RoleId::Host(host), OpenSession { host, domain }).expect("granted");
     }
-    let nodes = world.call(one, Overview {}).expect("granted").nodes;
+    let overview = world.call(one, Overview {}).expect("granted");
+    let index: Vec<String> = overview.index.into_iter().map(|info| info.name).collect();
+    let nodes = overview.nodes;
     let (ask, asks) = channel();
     let mut replies = Vec::new();
     let mut memories = Vec::new();
@@ -436,6 +400,7 @@ fn world(plan: Plan, seed: u64, steps: u64, crashing: &[RoleId]) -> Totals {
             ask: ask.clone(),
             reply: replied,
             nodes: nodes.clone(),
+            index: index.clone(),
             domain,
             scratch_max,
         });
@@ -445,7 +410,10 @@ fn world(plan: Plan, seed: u64, steps: u64, crashing: &[RoleId]) -> Totals {
     let (ops, calls) = (BTreeMap::new(), BTreeMap::new());
     let mut stage = Stage { world, rng, domain, asks, replies, tickets: 0, ops, calls, alive: CLIENTS };
     let model = Arc::new(Mutex::new(Model::default()));
-    let layout = TreeLayout::Scattered { granularity: 4096 };
+    // In a FatTree data is in the order of keys over the servers; a tree that is not is found in too, by way of the rack's switch.
+    let partitioned = pods > 0 && !seed.is_multiple_of(4);
+    let layout =
+        if partitioned { TreeLayout::Partitioned } else { TreeLayout::Scattered { granularity: 4096 } };
     let entries = if seed.is_multiple_of(3) { 14 } else { 4 };
     thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -473,14 +441,16 @@ fn world(plan: Plan, seed: u64, steps: u64, crashing: &[RoleId]) -> Totals {
     });
     let model = model.lock().expect("all threads have ended");
     let notes = stage.world.journal().notes();
-    let indexed =
-        notes.iter().filter(|(note, _)| note.starts_with("switch.Indexed")).map(|(_, count)| count).sum();
+    let count = |mark: &str| notes.iter().filter(|(note, _)| note.starts_with(mark)).map(|(_, n)| n).sum();
     Totals {
         operations: CLIENTS * steps,
         look_ups: model.look_ups,
         failed: model.failed,
         loads: model.loads,
-        indexed,
+        indexed: count("switch.Indexed"),
+        up: count("switch.LedUp"),
+        out: count("index.LedOut"),
+        back: count("index.LedBack"),
         crashes: stage.world.crashes(),
     }
 }
@@ -492,16 +462,24 @@ impl Totals {
         self.failed += other.failed;
         self.loads += other.loads;
         self.indexed += other.indexed;
+        self.up += other.up;
+        self.out += other.out;
+        self.back += other.back;
         self.crashes += other.crashes;
     }
 }
 
 /// Worlds of each plan, of so many steps a client.
 fn worlds(plans: &[Plan], seeds: u64, steps: u64, crashing: &[RoleId]) -> Totals {
+    all_worlds(plans, 0, (seeds, steps), crashing)
+}
+
+/// The same with a FatTree of so many pods, of two edge switches each.
+fn all_worlds(plans: &[Plan], pods: u16, (seeds, steps): (u64, u64), crashing: &[RoleId]) -> Totals {
     let mut totals = Totals::default();
     for plan in plans {
         for seed in 0..seeds {
-            totals.add(&world(*plan, seed, steps, crashing));
+            totals.add(&world(*plan, pods, seed, steps, crashing));
         }
     }
     totals
@@ -524,6 +502,29 @@ fn every_look_up_is_right_whoever_starts_again() {
     assert!(totals.look_ups > 20_000 && totals.indexed > 1_500 && totals.crashes > 10, "{totals:?}");
 }
 
+/// A core, two pods of an aggregation switch and two edges, a server at each edge (Fat-B+Tree IV-A): each switch of the index has its part, of another moment
+/// than the others', and is loaded again and again.
+#[test]
+fn every_look_up_is_right_by_way_of_a_fat_tree() {
+    let totals = all_worlds(&NETWORKS, 2, (4, 300), &[]);
+    assert!(
+        totals.look_ups > 50_000 && totals.up > 5_000 && totals.out > 4_000 && totals.loads > 500,
+        "{totals:?}"
+    );
+    assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
+}
+
+/// The same while any of these switches, the rack's and the control plane start again (PROTOCOL 16.8: what they lose comes again, and goes without them).
+#[test]
+fn every_look_up_is_right_whichever_switch_of_a_fat_tree_starts_again() {
+    let index: Vec<RoleId> = (1..=7).map(RoleId::Index).collect();
+    let all = [&index[..], &[RoleId::Switch, RoleId::Control]].concat();
+    let mut totals = all_worlds(&[Plan::CALM, Plan::STORM], 2, (5, 300), &index);
+    assert_eq!(totals.failed, 0, "a switch of the index takes nothing with it: {totals:?}");
+    totals.add(&all_worlds(&[Plan::CALM, Plan::STORM], 2, (5, 300), &all));
+    assert!(totals.up > 5_000 && totals.out > 4_000 && totals.back > 3 && totals.crashes > 30, "{totals:?}");
+}
+
 /// A memory node that starts again has nothing: what was there is told to be lost by an error, and never read as a key that is not there.
 #[test]
 fn a_lost_node_is_told() {
@@ -537,6 +538,12 @@ fn a_lost_node_is_told() {
 #[expect(clippy::print_stdout, reason = "what it counted is asked for")]
 fn ten_million_operations() {
     let mut totals = worlds(&NETWORKS, 125, 2_000, &[]);
+    totals.add(&all_worlds(
+        &NETWORKS,
+        2,
+        (25, 2_000),
+        &[RoleId::Index(1), RoleId::Index(3), RoleId::Index(6)],
+    ));
     totals.add(&worlds(&NETWORKS, 125, 2_000, &[RoleId::Switch, RoleId::Control]));
     assert!(totals.operations >= 10_000_000, "{totals:?}");
     println!("{totals:?}");

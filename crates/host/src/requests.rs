@@ -196,7 +196,7 @@ impl Requests {
         let gathered = self.gather(now, request, switch, node, &mut pending, out);
         let sent = Sent { switch, pending };
         if !gathered {
-            send(self.home, self.hops_max, request, &sent, out);
+            send(self.home, Header::request(request, self.hops_max), &sent, out);
         }
         let started = self.ud.start(now, request, sent);
         assert!(started.is_ok(), "an admitted request finds room");
@@ -234,7 +234,7 @@ impl Requests {
         if open.count() == 1 {
             // Nothing when it is not outstanding any more.
             if let Some(sent) = self.ud.get(open.first) {
-                send(self.home, self.hops_max, open.first, sent, out);
+                send(self.home, Header::request(open.first, self.hops_max), sent, out);
             }
         } else {
             let (message, switch) = (open.message(self.hops_max), open.shared.switch);
@@ -444,8 +444,9 @@ impl Requests {
             self.start(now, pending, out);
         }
         let (home, hops_max) = (self.home, self.hops_max);
+        let again = |request| Header { again: true, ..Header::request(request, hops_max) };
         while let Some(Expired { context, .. }) =
-            self.ud.on_wake(now, |request, sent| send(home, hops_max, request, sent, out))
+            self.ud.on_wake(now, |request, sent| send(home, again(request), sent, out))
         {
             out.note(Note::GivenUp);
             self.end(context.pending, Err(Failure::NoAnswer), out);
@@ -500,15 +501,14 @@ impl Requests {
     }
 }
 
-/// Sends a request alone, with the same bytes each time.
-fn send(home: Qpn, hops_max: u8, request: RequestId, sent: &Sent, out: &mut Sink) {
+/// Sends a request alone, with the same bytes each time but for the flag of those that go again (PROTOCOL 5.2).
+fn send(home: Qpn, header: Header, sent: &Sent, out: &mut Sink) {
     let body = match &sent.pending.kind {
         Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
         Kind::Write { addr, buf, .. } => Body::RegionWrite { addr: *addr, len: len32(buf), data: buf },
         Kind::Traverse(walk, _) => Body::Traverse(walk.traverse()),
     };
-    let message = Message { header: Header::request(request, hops_max), body };
-    ud::send(out, sent.switch, home, Psn::new(request.counter()), &message);
+    ud::send(out, sent.switch, home, Psn::new(header.request.counter()), &Message { header, body });
 }
 
 /// True when the answer of a region has the kind, the place and the lengths that its request asked for.

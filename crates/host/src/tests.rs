@@ -201,6 +201,14 @@ struct Request {
 }
 
 impl Request {
+    /// The same, sent again: it says so, and nothing else is another (PROTOCOL 3.2, 5.2).
+    fn again(&self) -> Self {
+        const FLAGS: usize = farmem_wire::bth::LEN + Deth::LEN + 3;
+        let mut frame = self.frame.clone();
+        frame[FLAGS] |= 2;
+        Self { frame }
+    }
+
     /// What it says; the session's keys and the host's own endpoint are checked on the way.
     fn message(&self) -> Message<'_> {
         let packet = Packet::parse(&self.frame).unwrap();

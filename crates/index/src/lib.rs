@@ -27,6 +27,7 @@ extern crate std;
 
 pub mod blink;
 mod compare;
+mod fabric;
 mod follow;
 mod keys;
 mod nodes;
@@ -35,8 +36,10 @@ mod ranges;
 mod select;
 mod tables;
 mod tree;
+mod ways;
 
 pub use compare::{Compared, greater};
+pub use fabric::{FabricExtent, FabricSwitch, divide};
 pub use follow::{Hits, RATE_ONE, Rates, led_astray, visits_saved};
 pub use keys::{KeyBytes, prefix};
 pub use nodes::{NodeSet, NodeSetError, SetNode};
@@ -48,6 +51,7 @@ pub use tables::{
     TreeId, TreeReader, TreeSection, TreeTables, edition,
 };
 pub use tree::{TreeError, TreeNode, TreeView};
+pub use ways::{LedTree, SERVERS_MAX, WAYS_KIND, Way, Ways, WaysSection};
 
 use farmem_wire::VirtAddr;
 

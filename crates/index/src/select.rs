@@ -19,17 +19,30 @@ type Candidate = (u64, Reverse<u64>, VirtAddr);
 /// A tree whose root does not fit, and one that is a leaf, have one range that leads to the root. A view without nodes has none: it has no fat root.
 #[must_use]
 pub fn fat_root(tree: &TreeView, ranges_max: usize) -> Vec<Range> {
+    fat_root_with(tree, ranges_max, |_| 1)
+}
+
+/// The same, where an access of a node saves as many visits as `worth` says of it.
+pub(crate) fn fat_root_with(
+    tree: &TreeView,
+    ranges_max: usize,
+    worth: impl Fn(VirtAddr) -> u64,
+) -> Vec<Range> {
+    let candidate = |tree, range: &Range| {
+        let (accesses, key, addr) = candidate(tree, range)?;
+        Some((accesses.saturating_mul(worth(addr)), key, addr))
+    };
     let ranges_max = ranges_max.clamp(1, RANGES_MAX);
     let root = tree.root().and_then(|root| tree.range_of(root));
     let mut ranges: BTreeMap<u64, Range> = root.iter().map(|&range| (range.first, range)).collect();
     let mut queue: BinaryHeap<Candidate> = root.iter().filter_map(|range| candidate(tree, range)).collect();
-    while let Some((_, Reverse(first), addr)) = queue.pop() {
+    while let Some((_, Reverse(key), addr)) = queue.pop() {
         let below = tree.ranges_below(addr);
         if ranges.len() - 1 + below.len() > ranges_max {
             continue;
         }
         queue.extend(below.iter().filter_map(|range| candidate(tree, range)));
-        ranges.remove(&first);
+        ranges.remove(&key);
         ranges.extend(below.into_iter().map(|range| (range.first, range)));
     }
     ranges.into_values().collect()
@@ -42,12 +55,22 @@ pub fn fat_root(tree: &TreeView, ranges_max: usize) -> Vec<Range> {
 /// empty.
 #[must_use]
 pub fn select_layers(tree: &TreeView, root: &[Range], layers: usize, nodes_max: usize) -> Vec<Vec<SetNode>> {
-    let nodes_max = nodes_max.min(SET_NODES_MAX);
     // Ranges from outside may name a node twice.
-    let mut addrs: BTreeSet<VirtAddr> = root.iter().map(|range| range.child.addr).collect();
+    let addrs = root.iter().map(|range| range.child.addr).collect();
+    select_below(tree, addrs, (layers, nodes_max), |_| true)
+}
+
+/// The same of the nodes `addrs`, and of them and those below only what is `wanted`.
+pub(crate) fn select_below(
+    tree: &TreeView,
+    mut addrs: BTreeSet<VirtAddr>,
+    (layers, nodes_max): (usize, usize),
+    wanted: impl Fn(VirtAddr) -> bool,
+) -> Vec<Vec<SetNode>> {
+    let nodes_max = nodes_max.min(SET_NODES_MAX);
     let mut sets = Vec::new();
     while sets.len() < layers {
-        let ranges = addrs.iter().filter_map(|&addr| tree.range_of(addr));
+        let ranges = addrs.iter().filter(|addr| wanted(**addr)).filter_map(|&addr| tree.range_of(addr));
         let mut candidates: Vec<Candidate> = ranges.filter_map(|range| candidate(tree, &range)).collect();
         candidates.sort_unstable_by(|a, b| b.cmp(a));
         candidates.truncate(nodes_max);

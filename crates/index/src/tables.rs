@@ -115,10 +115,7 @@ impl TreeSection {
         let counts = [self.programs.len(), self.ranges.len(), self.sets.len()].map(|count| count as u64);
         let mut words = Vec::from([VERSION, self.root.0]);
         words.extend(counts);
-        words.extend(self.programs.iter().flat_map(|name| {
-            let (high, low) = name.0.split_at(8);
-            [high, low].map(|half| u64::from_be_bytes(half.try_into().expect("half of 16 bytes")))
-        }));
+        words.extend(self.programs.iter().flat_map(name_words));
         words.extend(self.ranges.iter().flat_map(|range| [range.first, child(range.child)]));
         for set in &self.sets {
             words.push(set.len() as u64);
@@ -136,9 +133,8 @@ impl TreeSection {
     /// # Errors
     /// [`SectionError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SectionError> {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let mut words = Words(words.iter());
-        if !rest.is_empty() || words.next()? != VERSION {
+        let mut words = Words::of(bytes)?;
+        if words.next()? != VERSION {
             return Err(SectionError::Form);
         }
         let root = address(words.next()?)?;
@@ -152,26 +148,40 @@ impl TreeSection {
         let ranges =
             firsts.iter().zip(lasts).map(|(&(first, child), last)| Range { first, last, child }).collect();
         let sets = (0..sets).map(|_| words.set()).collect::<Result<_, _>>()?;
-        if words.0.next().is_some() {
-            return Err(SectionError::Form);
-        }
+        words.end()?;
         Ok(Self { root, programs, ranges, sets })
     }
 }
 
-/// The words of a section that are still to be read.
-struct Words<'a>(core::slice::Iter<'a, [u8; 8]>);
+/// The name of a program as words.
+pub(crate) fn name_words(name: &ProgramHash) -> [u64; 2] {
+    let (high, low) = name.0.split_at(8);
+    [high, low].map(|half| u64::from_be_bytes(half.try_into().expect("half of 16 bytes")))
+}
 
-impl Words<'_> {
-    fn next(&mut self) -> Result<u64, SectionError> {
+/// The words of a section that are still to be read.
+pub(crate) struct Words<'a>(core::slice::Iter<'a, [u8; 8]>);
+
+impl<'a> Words<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, SectionError> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        if rest.is_empty() { Ok(Self(words.iter())) } else { Err(SectionError::Form) }
+    }
+
+    /// There is no further word.
+    pub(crate) fn end(mut self) -> Result<(), SectionError> {
+        if self.0.next().is_some() { Err(SectionError::Form) } else { Ok(()) }
+    }
+
+    pub(crate) fn next(&mut self) -> Result<u64, SectionError> {
         self.0.next().map(|word| u64::from_be_bytes(*word)).ok_or(SectionError::Form)
     }
 
-    fn count(&mut self, what: &'static str, most: usize) -> Result<usize, SectionError> {
+    pub(crate) fn count(&mut self, what: &'static str, most: usize) -> Result<usize, SectionError> {
         count(what, self.next()?, most)
     }
 
-    fn name(&mut self) -> Result<ProgramHash, SectionError> {
+    pub(crate) fn name(&mut self) -> Result<ProgramHash, SectionError> {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&self.next()?.to_be_bytes());
         name[8..].copy_from_slice(&self.next()?.to_be_bytes());
@@ -392,6 +402,19 @@ impl IndexTables {
                 break;
             }
         }
+        found
+    }
+
+    /// Where a traversal of a domain's tree that another switch led to `at` may go on: none when the sets of the tree's tables do not have that node
+    /// (Fat-B+Tree IV-A: the switches below the core have node sets).
+    #[must_use]
+    pub fn below(&self, domain: Domain, root: VirtAddr, at: VirtAddr, pad: &[u8]) -> Option<Descent> {
+        let &id = self.found.get(&(domain, root))?;
+        let (tables, key) = (&self.trees[id.0 as usize], key_of(pad));
+        let mut found = None;
+        tables.walk(tables.branch_of(at, key)?, key, |child, taken| {
+            found = Some(Descent { at: child.addr, tree: id, taken: *taken });
+        });
         found
     }
 

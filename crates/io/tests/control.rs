@@ -359,11 +359,11 @@ fn an_image_goes_to_a_switch_over_sockets() {
         id: key.id,
         bytes: Base64(bytes.clone()),
     };
-    let load = SoftLoad { host, domain, sections: sections.iter().map(section).collect() };
+    let load = SoftLoad { host, domain, sections: sections.iter().map(section).collect(), switch: None };
     let SoftLoaded { epoch } = client.call(load.clone()).unwrap();
     let (len, digest) = (image.len(), image.digest().to_string());
     let stands = SoftShown { epoch, bytes: len, digest, ..SoftShown::default() };
-    assert_eq!(client.call(SoftShow {}).unwrap(), stands);
+    assert_eq!(client.call(SoftShow { switch: None }).unwrap(), stands);
     assert_eq!(client.call(load).unwrap(), SoftLoaded { epoch }, "again: it stands already");
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let parts = u64::from(len).div_ceil(SOFT_PART_MAX as u64);
@@ -374,13 +374,13 @@ fn an_image_goes_to_a_switch_over_sockets() {
     assert_eq!(switch.soft().image().bytes(), image.bytes());
 
     let switch = Beside::join(&mut client, gid);
-    let mut shown = client.call(SoftShow {}).unwrap();
+    let mut shown = client.call(SoftShow { switch: None }).unwrap();
     while shown != stands {
         assert_eq!((shown.epoch, shown.bytes), (0, 0), "empty, or the image: {shown:?}");
-        shown = client.call(SoftShow {}).unwrap();
+        shown = client.call(SoftShow { switch: None }).unwrap();
     }
-    client.call(SoftClear { domain, sections: Vec::new() }).unwrap();
-    let shown = client.call(SoftShow {}).unwrap();
+    client.call(SoftClear { domain, sections: Vec::new(), switch: None }).unwrap();
+    let shown = client.call(SoftShow { switch: None }).unwrap();
     assert!(shown.epoch > epoch && shown.bytes == 8, "{shown:?}");
     assert!(switch.end().soft().image().is_empty());
 }

@@ -37,8 +37,19 @@ impl Port {
     /// A sender that no table of the driver knows. Its frames count only if keys and request ids say so.
     pub const UNKNOWN: Self = Self(u32::MAX);
 
+    const INDEX_BASE: u32 = 0x0000_0800;
     const NODE_BASE: u32 = 0x0000_1000;
     const HOST_BASE: u32 = 0x0001_0000;
+
+    /// The port of index switch `index` (PROTOCOL 16.1).
+    ///
+    /// # Panics
+    /// When `index` is 0x800 or more, which no control plane hands out.
+    #[must_use]
+    pub const fn index(index: u16) -> Self {
+        assert!(index < 0x800);
+        Self(Self::INDEX_BASE + index as u32)
+    }
 
     /// The port of memory node `node`.
     ///
@@ -50,10 +61,32 @@ impl Port {
         Self(Self::NODE_BASE + node as u32)
     }
 
+    /// True when [`Port::node`] takes the number.
+    #[must_use]
+    pub const fn is_node(node: u16) -> bool {
+        node < 0xf000
+    }
+
     /// The port of host `host`.
     #[must_use]
     pub const fn host(host: u16) -> Self {
         Self(Self::HOST_BASE + host as u32)
+    }
+
+    /// The number of the index switch, when this is one's port.
+    #[must_use]
+    pub const fn as_index(self) -> Option<u16> {
+        match self.0.checked_sub(Self::INDEX_BASE) {
+            #[expect(clippy::cast_possible_truncation, reason = "the guard bounds it by 0x800")]
+            Some(n) if n < 0x800 => Some(n as u16),
+            _ => None,
+        }
+    }
+
+    /// True for the switches: the rack's, and those that hold parts of an index.
+    #[must_use]
+    pub const fn is_switch(self) -> bool {
+        self.0 == Self::SWITCH.0 || self.as_index().is_some()
     }
 
     /// The node number, when this is a memory node's port.

@@ -189,7 +189,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             // Nearly all there are.
             Ok(raw) if raw.kind == Kind::Traverse => match raw.traverse() {
                 Ok(_) if raw.header.response => self.drop_frame(DropReason::Response, out),
-                Ok(traverse) if port == Port::SWITCH => {
+                // Of the index only those switches lead here that the control plane told of (PROTOCOL 7.3).
+                Ok(traverse) if port == Port::SWITCH || self.is_index_switch(port) => {
                     self.on_traverse_request(now, &raw.header, &traverse, out)
                 }
                 Ok(_) => self.drop_frame(DropReason::WrongPort, out),
@@ -198,6 +199,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Ok(raw) => self.on_message(now, port, &raw, out),
             Err(_) => self.on_numbered(now, port, payload, out),
         }
+    }
+
+    /// A switch of the index that the control plane told of.
+    fn is_index_switch(&self, port: Port) -> bool {
+        port.as_index().is_some() && self.peers.get(port).is_some()
     }
 
     /// A message that is no traversal.

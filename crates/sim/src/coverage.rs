@@ -145,6 +145,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("switch.Keyed", "likewise"),
     ("switch.Dropped(NotItsEnd)", "likewise"),
     ("rc.DuplicateElsewhere", "needs a keyed READ: tests of transport, and of keyed in sim"),
+    ("switch.Led", "these worlds have no switches of the index: tests of switch, and tree_worlds in farmem"),
     ("switch.PageRefused", "all hosts of these worlds may have all pages: tests of switch"),
 ];
 
@@ -249,6 +250,10 @@ mod tests {
                 Switch::Forwarded { .. } => "Forwarded",
                 Switch::Continued { .. } => "Continued",
                 Switch::Indexed { .. } => "Indexed",
+                Switch::LedUp { .. } => "LedUp",
+                Switch::LedDown { .. } => "LedDown",
+                Switch::LedOut { .. } => "LedOut",
+                Switch::LedBack => "LedBack",
                 Switch::Refused(_) => "Refused",
                 Switch::Updated { .. } => "Updated",
                 Switch::UpdateRefused { .. } => "UpdateRefused",

@@ -287,6 +287,7 @@ impl Rack {
             let mark = match role_id {
                 RoleId::Switch => "control.Gone(Switch)".to_owned(),
                 RoleId::Node(node) => format!("control.Gone(Node({node}))"),
+                RoleId::Index(index) => format!("control.Gone(Index({index}))"),
                 RoleId::Control | RoleId::Host(_) => continue,
             };
             let noted = self.world.journal().notes().get(&mark).copied().unwrap_or(0);
@@ -310,7 +311,7 @@ impl Rack {
         match role_id {
             RoleId::Node(node) => self.node_lost(node),
             RoleId::Host(host) => self.host_lost(host),
-            RoleId::Control | RoleId::Switch => {}
+            RoleId::Control | RoleId::Switch | RoleId::Index(_) => {}
         }
     }
 

@@ -22,6 +22,8 @@ pub enum RoleId {
     Node(u16),
     /// A host, by its number.
     Host(u16),
+    /// A switch of the index, by its number.
+    Index(u16),
 }
 
 impl RoleId {
@@ -33,6 +35,7 @@ impl RoleId {
             Self::Switch => (0, 2),
             Self::Node(n) => (1, n),
             Self::Host(n) => (2, n),
+            Self::Index(n) => (3, n),
         };
         let [high, low] = number.to_be_bytes();
         Gid::from_v4([10, kind, high, low])
@@ -48,6 +51,7 @@ impl RoleId {
             (0, 2) => Some(Self::Switch),
             (1, n) => Some(Self::Node(n)),
             (2, n) => Some(Self::Host(n)),
+            (3, n) => Some(Self::Index(n)),
             _ => None,
         }
     }
@@ -60,6 +64,7 @@ impl RoleId {
             Self::Switch => "switch",
             Self::Node(_) => "node",
             Self::Host(_) => "host",
+            Self::Index(_) => "index",
         }
     }
 }
@@ -68,7 +73,7 @@ impl fmt::Debug for RoleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Control | Self::Switch => f.write_str(self.kind()),
-            Self::Node(n) | Self::Host(n) => write!(f, "{} {n}", self.kind()),
+            Self::Node(n) | Self::Host(n) | Self::Index(n) => write!(f, "{} {n}", self.kind()),
         }
     }
 }
@@ -209,8 +214,9 @@ mod tests {
     /// Every machine is found by its address.
     #[test]
     fn addresses_name_machines() {
-        for role_id in [RoleId::Control, RoleId::Switch, RoleId::Node(1), RoleId::Node(700), RoleId::Host(3)]
-        {
+        let nodes = [RoleId::Node(1), RoleId::Node(700)];
+        let others = [RoleId::Control, RoleId::Switch, RoleId::Host(3), RoleId::Index(2)];
+        for role_id in others.into_iter().chain(nodes) {
             assert_eq!(RoleId::at(role_id.gid()), Some(role_id));
         }
         assert_eq!(format!("{:?} {:?}", RoleId::Switch, RoleId::Node(7)), "switch node 7");

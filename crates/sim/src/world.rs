@@ -17,6 +17,7 @@ use farmem_transport::PeerChange;
 use farmem_wire::Pmtu;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+mod fabric;
 mod hosts;
 mod joins;
 #[cfg(test)]
@@ -29,6 +30,10 @@ pub struct Layout {
     pub nodes: u16,
     /// Hosts.
     pub hosts: u16,
+    /// Pods of a FatTree of index switches; without any there is none.
+    pub pods: u16,
+    /// Edge switches of a pod. The nodes are divided among all edge switches, in order.
+    pub edges: u16,
     /// Bytes of each memory node.
     pub capacity: u64,
     /// The switch's tables.
@@ -59,6 +64,8 @@ impl Layout {
         Self {
             nodes: 4,
             hosts: 2,
+            pods: 0,
+            edges: 0,
             capacity: 1 << 20,
             budgets: Budgets::default(),
             hops_max: 64,
@@ -93,6 +100,7 @@ pub struct World<H: Guest = Host> {
     switch: SimNode<Switch>,
     nodes: BTreeMap<u16, SimNode<MemNode<VecStore>>>,
     hosts: BTreeMap<u16, SimNode<H>>,
+    index: BTreeMap<u16, SimNode<Switch>>,
     make: Make<H>,
     /// Where each node's memory begins.
     bases: BTreeMap<u16, u64>,
@@ -169,6 +177,9 @@ impl<H: Guest> World<H> {
             switch: SimNode::new(RoleId::Switch, table),
             nodes: (1..=layout.nodes).map(node).collect(),
             hosts: (1..=layout.hosts).map(host).collect(),
+            index: (1..=layout.index_switches())
+                .map(|n| (n, SimNode::new(RoleId::Index(n), table as fn(&PeerChange) -> _)))
+                .collect(),
             make,
             bases: BTreeMap::new(),
             next_ticket: 0,
@@ -238,7 +249,8 @@ impl<H: Guest> World<H> {
     pub fn everybody(&self) -> Vec<RoleId> {
         let nodes = self.nodes.keys().map(|&n| RoleId::Node(n));
         let hosts = self.hosts.keys().map(|&n| RoleId::Host(n));
-        [RoleId::Control, RoleId::Switch].into_iter().chain(nodes).chain(hosts).collect()
+        let index = self.index.keys().map(|&n| RoleId::Index(n));
+        [RoleId::Control, RoleId::Switch].into_iter().chain(nodes).chain(index).chain(hosts).collect()
     }
 
     /// Asks the control plane for something on behalf of `by`; the answer comes by [`World::take_reply`].
@@ -347,6 +359,11 @@ impl<H: Guest> World<H> {
                     sim_node.frame(from, frame, env, |_| {});
                 }
             }
+            Some(RoleId::Index(n)) => {
+                if let Some(sim_node) = self.index.get_mut(&n) {
+                    sim_node.frame(from, frame, env, |_| {});
+                }
+            }
             Some(RoleId::Host(n)) => {
                 let port = self.hosts.get(&n).map_or(Port::UNKNOWN, |sim_node| sim_node.port_of(from));
                 self.host_event(n, Event::Frame { port, bytes: frame });
@@ -393,6 +410,9 @@ impl<H: Guest> World<H> {
             RoleId::Node(n) => {
                 self.nodes.entry(n).and_modify(SimNode::stop);
             }
+            RoleId::Index(n) => {
+                self.index.entry(n).and_modify(SimNode::stop);
+            }
             RoleId::Host(n) => {
                 self.hosts.entry(n).and_modify(SimNode::stop);
                 self.done.retain(|(host, _)| *host != n);
@@ -425,6 +445,7 @@ impl<H: Guest> World<H> {
             RoleId::Control => self.control.role.is_some(),
             RoleId::Switch => self.switch.role.is_some(),
             RoleId::Node(n) => self.nodes.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
+            RoleId::Index(n) => self.index.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
             RoleId::Host(n) => self.hosts.get(&n).is_some_and(|sim_node| sim_node.role.is_some()),
         }
     }
@@ -436,6 +457,7 @@ impl<H: Guest> World<H> {
             RoleId::Control => self.control.starts,
             RoleId::Switch => self.switch.starts,
             RoleId::Node(n) => self.nodes.get(&n).map_or(0, |sim_node| sim_node.starts),
+            RoleId::Index(n) => self.index.get(&n).map_or(0, |sim_node| sim_node.starts),
             RoleId::Host(n) => self.hosts.get(&n).map_or(0, |sim_node| sim_node.starts),
         }
     }
@@ -524,6 +546,7 @@ impl<H: Guest> World<H> {
         self.control.role.iter().for_each(|role| role.check());
         self.switch.role.iter().for_each(|role| role.check());
         self.nodes.values().filter_map(|sim_node| sim_node.role.as_ref()).for_each(|role| role.check());
+        self.index.values().filter_map(|sim_node| sim_node.role.as_ref()).for_each(|role| role.check());
         self.hosts.values().filter_map(|sim_node| sim_node.role.as_ref()).for_each(|role| role.check());
     }
 }

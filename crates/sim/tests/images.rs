@@ -62,7 +62,7 @@ impl Act {
         match self {
             Self::Publish(sections) => load(sections).into(),
             Self::Withdraw(domain, sections) => {
-                SoftClear { domain: *domain, sections: sections.clone() }.into()
+                SoftClear { domain: *domain, sections: sections.clone(), switch: None }.into()
             }
         }
     }
@@ -86,7 +86,7 @@ fn load(sections: &Sections) -> SoftLoad {
     let section =
         |(&(_, kind, id), bytes): (_, &Vec<u8>)| SoftSection { kind, id, bytes: Base64(bytes.clone()) };
     let sections = sections.iter().map(section).collect();
-    SoftLoad { host: u16::try_from(domain).unwrap(), domain, sections }
+    SoftLoad { host: u16::try_from(domain).unwrap(), domain, sections, switch: None }
 }
 
 /// Sections of a domain, of about `len` bytes in all.
@@ -217,7 +217,7 @@ impl Bench {
     }
 
     fn show(&mut self) -> SoftShown {
-        self.world.call(RoleId::Control, SoftShow {}).expect("the switch is there")
+        self.world.call(RoleId::Control, SoftShow { switch: None }).expect("the switch is there")
     }
 }
 
@@ -248,7 +248,7 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
                     bench.want(again);
                 }
             }
-            5 => _ = bench.world.ask(RoleId::Control, SoftShow {}),
+            5 => _ = bench.world.ask(RoleId::Control, SoftShow { switch: None }),
             6..=7 => bench.crash(RoleId::Switch, Duration::from_micros(u64::from(rng.below(3_000)))),
             _ => bench.crash(RoleId::Control, Duration::from_micros(u64::from(rng.below(3_000)))),
         }
@@ -441,7 +441,7 @@ fn an_image_that_is_refused_leaves_what_stood() {
     let twice = SoftSection { kind: 1, id: 1, bytes: Base64(vec![1]) };
     let no_tree = SoftSection { kind: 0x0d13, id: 256, bytes: Base64(vec![1; 64]) };
     for sections in [vec![], vec![twice.clone(), twice], vec![no_tree]] {
-        let call = SoftLoad { host: 1, domain: 1, sections };
+        let call = SoftLoad { host: 1, domain: 1, sections, switch: None };
         let refused = world.call(RoleId::Control, call).expect_err("no image");
         assert_eq!(refused.code, ErrorCode::BadRequest, "{refused:?}");
     }
@@ -532,7 +532,7 @@ fn callers_do_not_wait_for_a_switch_that_is_silent() {
         assert!(bench.step());
     }
     assert_eq!(bench.answers, [Err(ErrorCode::Unavailable)]);
-    let refused = bench.world.ask(RoleId::Control, SoftShow {});
+    let refused = bench.world.ask(RoleId::Control, SoftShow { switch: None });
     while bench.world.is_up(RoleId::Switch) {
         assert!(bench.step());
     }

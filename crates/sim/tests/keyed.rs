@@ -325,7 +325,7 @@ impl Bench {
         let section = TreeSection { root: self.root, programs: Vec::new(), ranges, sets };
         let bytes = Base64(section.emit());
         let sections = vec![SoftSection { kind: SECTION_KIND, id: self.root.0, bytes }];
-        let load = SoftLoad { host: HOST, domain: DOMAIN, sections };
+        let load = SoftLoad { host: HOST, domain: DOMAIN, sections, switch: None };
         self.loads.insert(self.world.ask(RoleId::Control, load));
     }
 
@@ -342,7 +342,7 @@ impl Bench {
             match self.rng.below(100) {
                 0..=3 => self.publish(),
                 4 => {
-                    let clear = SoftClear { domain: DOMAIN, sections: Vec::new() };
+                    let clear = SoftClear { domain: DOMAIN, sections: Vec::new(), switch: None };
                     self.loads.insert(self.world.ask(RoleId::Control, clear));
                 }
                 5 if !crashes.is_empty() => {

@@ -211,12 +211,12 @@ impl Bench {
         let bytes = section.emit();
         self.sections.insert(edition(&bytes), section);
         let sections = vec![SoftSection { kind: SECTION_KIND, id: self.nodes[0].0.0, bytes: Base64(bytes) }];
-        let load = SoftLoad { host: HOST, domain: DOMAIN, sections };
+        let load = SoftLoad { host: HOST, domain: DOMAIN, sections, switch: None };
         self.loads.insert(self.world.ask(RoleId::Control, load));
     }
 
     fn read_counts(&mut self) {
-        let counts = SoftCounts { domain: DOMAIN, kind: SECTION_KIND, id: self.nodes[0].0.0 };
+        let counts = SoftCounts { domain: DOMAIN, kind: SECTION_KIND, id: self.nodes[0].0.0, switch: None };
         self.counts.insert(self.world.ask(RoleId::Control, counts));
     }
 
@@ -243,7 +243,7 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
             0..=2 => bench.publish(),
             3..=5 => bench.read_counts(),
             6 => {
-                let clear = SoftClear { domain: DOMAIN, sections: Vec::new() };
+                let clear = SoftClear { domain: DOMAIN, sections: Vec::new(), switch: None };
                 bench.loads.insert(bench.world.ask(RoleId::Control, clear));
             }
             7 if crashes => {
@@ -331,7 +331,7 @@ fn counters_are_of_one_image() {
         let bytes = section.emit();
         bench.sections.insert(edition(&bytes), section);
         let sections = vec![SoftSection { kind: SECTION_KIND, id: root.0, bytes: Base64(bytes) }];
-        let load = SoftLoad { host: HOST, domain: DOMAIN, sections };
+        let load = SoftLoad { host: HOST, domain: DOMAIN, sections, switch: None };
         let ticket = bench.world.ask(RoleId::Control, load);
         // Counters are read while the image is loading, and when it comes to stand.
         let mut loaded = None;

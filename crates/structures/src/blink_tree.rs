@@ -26,6 +26,7 @@ use std::ops::{Bound, RangeBounds};
 
 mod agent;
 mod cursor;
+mod fabric;
 mod keyed;
 mod load;
 mod part;
@@ -37,6 +38,8 @@ use part::{Part, Took};
 
 pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Stepped};
 pub use cursor::Cursor;
+pub use fabric::{publish_fabric, soft_section, withdraw_fabric};
+pub use farmem_index::FabricExtent;
 /// Bytes of all that is published in a rack at most.
 pub use farmem_wire::message::SOFT_IMAGE_MAX;
 pub use publish::{Extent, publish, withdraw};

@@ -5,10 +5,13 @@
 //! node comes back and is routed on (PULSE 5). Its tables are changed by the control plane and by nobody else; so is its soft state
 //! ([`Soft`]), which comes as one image and changes at once.
 //!
+//! A switch of a FatTree is the same role with other tables: it has no sessions, takes traversals of trees from other switches, and leads them on by its
+//! part of the index (Fat-B+Tree IV-A).
+//!
 //! It keeps no state per request and executes nothing. Packets of reliable connections go directly between host and node, but for those of connections that
 //! were set up through the switch; a READ of these can have a key in the place of its address ([`keyed`], Fat-B+Tree III-D).
 //!
-//! Rules: docs/protocol/06-the-switch.md, docs/protocol/14-through-the-switch.md.
+//! Rules: docs/protocol/06-the-switch.md, docs/protocol/15-through-the-switch.md, docs/protocol/16-fat-tree.md.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -20,6 +23,7 @@ mod connections;
 pub mod directory;
 mod further_down;
 pub mod keyed;
+mod leading;
 mod note;
 mod orders;
 mod pages;

@@ -18,6 +18,23 @@ pub enum Note {
         /// The node.
         node: NodeId,
     },
+    /// A traversal of a host went up to this switch of the index (PROTOCOL 16.6).
+    LedUp {
+        /// Its number.
+        index: u16,
+    },
+    /// A traversal from another switch went on to this one.
+    LedDown {
+        /// Its number.
+        index: u16,
+    },
+    /// A traversal from another switch went to its node.
+    LedOut {
+        /// The node.
+        node: NodeId,
+    },
+    /// A traversal from another switch went back to the rack's switch: no way leads on from here.
+    LedBack,
     /// A traversal that left one node went on to this one.
     Continued {
         /// The node that owns the next pointer.
@@ -121,6 +138,10 @@ pub enum Reason {
     NodeGone,
     /// About pages, from a host that has no lease.
     NoLease,
+    /// A traversal from another switch, which no way leads on from here, also not back to the rack's switch (PROTOCOL 16.7).
+    NoWay,
+    /// It passed too many switches.
+    Astray,
     /// A batch of updates that is older than the last one, or ahead of the next one.
     Sequence,
 }

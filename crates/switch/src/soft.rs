@@ -15,14 +15,15 @@ mod indexing;
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
-use farmem_index::{Descent, IndexTables, SECTION_KIND};
+use farmem_index::{Descent, IndexTables, SECTION_KIND, WAYS_KIND, Ways, WaysSection};
 use farmem_machine::Port;
 use farmem_transport::image::{Hasher, Image, SectionKey};
 use farmem_transport::ud::Peer;
-use farmem_wire::VirtAddr;
 use farmem_wire::message::{
-    Count, Counts, ImageId, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody, SoftMessage, Verdict,
+    Count, Counts, ImageFault, ImageId, ImageRule, Load, Loading, SOFT_COUNTS_MAX, Shown, SoftBody,
+    SoftMessage, Verdict,
 };
+use farmem_wire::{Domain, VirtAddr};
 use indexing::Indexing;
 
 /// The soft state of a switch: what reads it finds sections by kind and id.
@@ -34,6 +35,8 @@ pub struct Soft {
     image: Image,
     /// What the image's sections of trees say.
     index: IndexTables,
+    /// What it says of other switches.
+    ways: Ways,
     filling: Option<Filling>,
     /// Most bytes of an image.
     budget: u32,
@@ -90,7 +93,14 @@ impl Part {
 
 impl Soft {
     pub(crate) fn new(budget: u32) -> Self {
-        Self { epoch: 0, image: Image::empty(), index: IndexTables::default(), filling: None, budget }
+        Self {
+            epoch: 0,
+            image: Image::empty(),
+            index: IndexTables::default(),
+            ways: Ways::default(),
+            filling: None,
+            budget,
+        }
     }
 
     /// The epoch of the image that stands; 0 when none does.
@@ -115,6 +125,12 @@ impl Soft {
     #[must_use]
     pub const fn index(&self) -> &IndexTables {
         &self.index
+    }
+
+    /// The ways to other switches that the image that stands has.
+    #[must_use]
+    pub const fn ways(&self) -> &Ways {
+        &self.ways
     }
 
     /// Counts a traversal that went further down (PROTOCOL 13.17).
@@ -187,9 +203,13 @@ impl Soft {
             Verdict::Damaged
         } else {
             let parsed = Image::parse_hashed(bytes, &hasher);
-            match parsed.and_then(|image| indexing.finish(image.keys().count()).map(|index| (image, index))) {
-                Ok((image, index)) => {
-                    (self.epoch, self.image, self.index) = (epoch, image, index);
+            let tables = parsed.and_then(|image| {
+                let index = indexing.finish(image.keys().count())?;
+                ways_of(&image).map(|ways| (image, index, ways))
+            });
+            match tables {
+                Ok((image, index, ways)) => {
+                    (self.epoch, self.image, self.index, self.ways) = (epoch, image, index, ways);
                     Verdict::Stands
                 }
                 Err(fault) => Verdict::Fault(fault),
@@ -228,6 +248,20 @@ impl Soft {
             );
         }
     }
+}
+
+/// The ways of an image (PROTOCOL 16.4).
+fn ways_of(image: &Image) -> Result<Ways, ImageFault> {
+    let mut ways = Ways::default();
+    for (key, row) in image.keys().zip(0..).filter(|(key, _)| key.kind == WAYS_KIND) {
+        let parsed =
+            image.section(key).filter(|_| (key.domain, key.id) == (Domain(0), 0)).map(WaysSection::parse);
+        match parsed {
+            Some(Ok(section)) => ways = Ways::new(section),
+            _ => return Err(ImageFault { rule: ImageRule::Content, row }),
+        }
+    }
+    Ok(ways)
 }
 
 impl Switch {

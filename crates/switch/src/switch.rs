@@ -5,6 +5,7 @@
 
 use crate::answer::{Envelope, refusal};
 use crate::further_down::FurtherDown;
+use crate::leading::Fabric;
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason, Soft};
@@ -13,7 +14,7 @@ use core::convert::Infallible;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
-use farmem_wire::message::{DirectoryMessage, PageMessage, REGION_LEN, SoftMessage, Updates};
+use farmem_wire::message::{DirectoryMessage, Lead, PageMessage, REGION_LEN, SoftMessage, Updates};
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
     VirtAddr,
@@ -39,6 +40,8 @@ pub struct Switch {
     pub(crate) directory: Directory,
     pub(crate) soft: Soft,
     further_down: FurtherDown,
+    /// Whether traversals go up that could.
+    pub(crate) fabric: Fabric,
     /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
     psn: Psn,
 }
@@ -54,6 +57,7 @@ impl Switch {
             directory: Directory::new(budgets.directory_slots),
             soft: Soft::new(budgets.soft_bytes),
             further_down: FurtherDown::default(),
+            fabric: Fabric::default(),
             psn: Psn::default(),
         }
     }
@@ -77,7 +81,7 @@ impl Switch {
     }
 
     /// What becomes of one frame.
-    fn receive(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
+    fn receive(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
         let Ok(packet) = Packet::parse(bytes) else { return Note::Dropped(Reason::Frame) };
         let datagram = match packet.ext {
             Extension::Deth(deth) => {
@@ -99,8 +103,9 @@ impl Switch {
                 self.page_of_host(session, datagram.payload, out)
             }
             Ok(Sender::Node) if PageMessage::is(datagram.payload) => self.page_of_node(datagram.payload, out),
-            Ok(Sender::Host(session)) => self.request(session, datagram.payload, out),
-            Ok(Sender::Node) => self.continuation(datagram.payload, out),
+            Ok(Sender::Host(session)) => self.request(now, session, datagram.payload, out),
+            Ok(Sender::Switch) if Lead::is(datagram.payload) => self.lead(datagram.payload, out),
+            Ok(Sender::Node | Sender::Switch) => self.continuation(datagram.payload, out),
             Err(reason) => Note::Dropped(reason),
         }
     }
@@ -111,6 +116,7 @@ impl Switch {
         let (qkey, sender) = if at_home {
             let sender = match port.as_node() {
                 Some(_) => Some(Sender::Node),
+                None if port.is_switch() => self.tables.peer(port).map(|_| Sender::Switch),
                 None => (port == Port::CONTROL).then_some(Sender::Control),
             };
             (self.home.qkey, sender)
@@ -125,7 +131,7 @@ impl Switch {
     }
 
     /// A host's request (PROTOCOL 6.4 to 6.9).
-    fn request(&mut self, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
+    fn request(&mut self, now: Instant, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
         let Session { host, domain, .. } = session;
         let Ok(mut message) = Message::parse(payload) else {
             return match Envelope::read(payload) {
@@ -144,6 +150,9 @@ impl Switch {
         if message.header.request.host() != host {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
+        if let Some(note) = self.lead_up(now, &message, out) {
+            return note;
+        }
         let mut further = core::mem::take(&mut self.further_down);
         further.begin_further_down(self.soft.index(), &mut message);
         let note = match self.route(&message) {
@@ -159,8 +168,8 @@ impl Switch {
         note
     }
 
-    /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5). The node had domain and origin
-    /// from us, and is believed. It may have the address by now: then this goes back to it.
+    /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5), or which no index switch leads on (16.7). Node and switch had
+    /// domain and origin from us, and are believed. The node may have the address by now: then this goes back to it.
     fn continuation(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = Message::parse(payload) else {
             return Note::Dropped(Reason::Message);
@@ -182,7 +191,7 @@ impl Switch {
     }
 
     /// Where the request may go: hops, then protection, then translation (PROTOCOL 6.6 to 6.8). None when its node is to join again.
-    fn route(&self, message: &Message<'_>) -> Result<Option<(NodeId, Peer)>, Status> {
+    pub(crate) fn route(&self, message: &Message<'_>) -> Result<Option<(NodeId, Peer)>, Status> {
         let wanted = Wanted::of(&message.body)?;
         if message.header.hops == 0 {
             return Err(Status::HopLimit);
@@ -198,7 +207,7 @@ impl Switch {
     }
 
     /// Sends a routed request to its node, one hop poorer.
-    fn forward(&mut self, node: Peer, mut message: Message<'_>, out: &mut Outbox) {
+    pub(crate) fn forward(&mut self, node: Peer, mut message: Message<'_>, out: &mut Outbox) {
         assert!(message.header.hops > 0, "a routed message has a hop left");
         message.header.hops -= 1;
         self.send(node, &message, out);
@@ -268,7 +277,7 @@ impl Switch {
         self.send(control, message, out);
     }
 
-    fn send(&mut self, peer: Peer, message: &Message<'_>, out: &mut Outbox) {
+    pub(crate) fn send(&mut self, peer: Peer, message: &Message<'_>, out: &mut Outbox) {
         self.send_bytes(peer, message.len(), |bytes| message.emit(bytes), out);
     }
 
@@ -289,13 +298,13 @@ impl Machine for Switch {
     type Out = PeerChange;
     type Note = Note;
 
-    fn handle(&mut self, _now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
+    fn handle(&mut self, now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
         if self.halted().is_some() {
             return;
         }
         match event {
             Event::Frame { port, bytes } => {
-                let note = self.receive(port, bytes, out);
+                let note = self.receive(now, port, bytes, out);
                 out.note(note);
             }
             Event::Wake => {}
@@ -315,6 +324,7 @@ impl Machine for Switch {
         self.tables.assert_invariants();
         self.directory.assert_invariants();
         self.soft.assert_invariants();
+        self.fabric.assert_invariants();
     }
 }
 
@@ -323,6 +333,8 @@ enum Sender {
     Control,
     Host(Session),
     Node,
+    /// Another switch that the control plane told of.
+    Switch,
 }
 
 /// The parts of a UD frame that decide what happens to it.

@@ -30,7 +30,7 @@ pub(crate) struct Tables {
     sessions: Exact<Qpn, Session>,
     /// Reliable connections that go through the switch.
     pub(crate) connections: Connections,
-    /// Nodes and hosts.
+    /// Nodes, hosts and other switches.
     peers: Exact<Port, Endpoint>,
     /// Who is answered for updates. It can move and not leave: there would be nobody to answer.
     pub(crate) control: Endpoint,
@@ -152,18 +152,19 @@ impl Tables {
             assert!(session.domain != Domain(0), "a session has a domain");
         }
         for &port in self.peers.entries.keys() {
-            assert_eq!(member(port), Ok(port), "a peer is a node or a host");
+            assert_eq!(member(port), Ok(port), "a peer is a node, a host or a switch");
         }
     }
 
-    fn peer(&self, port: Port) -> Option<Peer> {
+    /// What is known to be at this port.
+    pub(crate) fn peer(&self, port: Port) -> Option<Peer> {
         self.peers.entries.get(&port).map(|&endpoint| Peer { port, endpoint })
     }
 }
 
-/// The port, when a node or a host can be there.
+/// The port, when a node, a host or another switch can be there.
 fn member(port: Port) -> Result<Port, TableError> {
-    let member = port.as_node().is_some() || port.as_host().is_some();
+    let member = port.as_node().is_some() || port.as_host().is_some() || port.is_switch();
     if member { Ok(port) } else { Err(TableError::Malformed) }
 }
 

@@ -15,6 +15,7 @@ mod batches;
 mod continuations;
 mod fuzz;
 mod index;
+mod leading;
 mod orders;
 mod pages;
 mod relay;

@@ -280,6 +280,14 @@ impl Pmtu {
         self as usize
     }
 
+    /// The smallest PMTU with room for so many bytes.
+    #[must_use]
+    pub fn fitting(bytes: usize) -> Option<Self> {
+        [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096]
+            .into_iter()
+            .find(|pmtu| bytes <= pmtu.bytes())
+    }
+
     /// The PMTU of exactly that many bytes.
     #[must_use]
     pub const fn from_bytes(bytes: usize) -> Option<Self> {

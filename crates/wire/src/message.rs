@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 mod batch;
 mod coherence;
 mod directory_message;
+mod lead;
 mod move_message;
 mod page;
 mod page_message;
@@ -45,6 +46,7 @@ pub use coherence::{
 pub use directory_message::{
     DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, Row, RowKind, Rows, Sweep, UNKNOWN_MOVE,
 };
+pub use lead::{Lead, SWITCHES_MAX};
 pub use move_message::{MoveBody, MoveMessage, PageState};
 pub use page::{
     Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_FIRST,
@@ -179,6 +181,8 @@ pub struct Header {
     pub status: Status,
     /// This is a response.
     pub response: bool,
+    /// A request that its host sends again (PROTOCOL 5.2).
+    pub again: bool,
     /// The protection domain. Hosts send 0; the switch writes it from the session the request came over.
     pub domain: Domain,
     /// The request, and its response's match.
@@ -193,36 +197,51 @@ impl Header {
     /// Bytes of a header.
     pub const LEN: usize = 24;
     const FLAG_RESPONSE: u8 = 1;
+    const FLAG_AGAIN: u8 = 2;
 
     /// A request's header as a host sends it.
     #[must_use]
     pub const fn request(request: RequestId, hops: u8) -> Self {
-        Self { status: Status::Ok, response: false, domain: Domain(0), request, origin: HostId(0), hops }
+        Self {
+            status: Status::Ok,
+            response: false,
+            again: false,
+            domain: Domain(0),
+            request,
+            origin: HostId(0),
+            hops,
+        }
     }
 
     /// The header of the response to this request.
     #[must_use]
     pub const fn answer(&self, status: Status) -> Self {
-        Self { status, response: true, ..*self }
+        Self { status, response: true, again: false, ..*self }
     }
 
     #[inline(always)]
     fn read(r: &mut Reader<'_>) -> Result<(Self, Kind), WireError> {
+        Self::read_of(r, Kind::from_bits)
+    }
+
+    /// The header of a message whose kind is one that `known` knows.
+    #[inline(always)]
+    fn read_of<K>(r: &mut Reader<'_>, known: impl FnOnce(u8) -> Option<K>) -> Result<(Self, K), WireError> {
         let bytes = r.fixed::<{ Self::LEN }>()?;
         let [version, kind, status, flags, ..] = *bytes;
         if version != VERSION {
             return Err(WireError::Unknown { what: "message.version", value: u64::from(version) });
         }
-        let Some(kind) = Kind::from_bits(kind) else {
+        let Some(kind) = known(kind) else {
             return Err(WireError::Unknown { what: "message.kind", value: u64::from(kind) });
         };
         let Some(status) = Status::from_bits(status) else {
             return Err(WireError::Unknown { what: "message.status", value: u64::from(status) });
         };
-        if flags & !Self::FLAG_RESPONSE != 0 {
+        let (response, again) = (flags & Self::FLAG_RESPONSE != 0, flags & Self::FLAG_AGAIN != 0);
+        if flags & !(Self::FLAG_RESPONSE | Self::FLAG_AGAIN) != 0 || response && again {
             return Err(WireError::Reserved { what: "message.flags" });
         }
-        let response = flags & Self::FLAG_RESPONSE != 0;
         if !response && status != Status::Ok {
             return Err(WireError::Unknown { what: "message.status of a request", value: status as u64 });
         }
@@ -232,6 +251,7 @@ impl Header {
         let header = Self {
             status,
             response,
+            again,
             domain: Domain(be32(bytes, 4)),
             request: RequestId(be64(bytes, 8)),
             origin: HostId(be16(bytes, 16)),
@@ -242,10 +262,17 @@ impl Header {
 
     #[inline(always)]
     fn bytes(&self, kind: Kind) -> [u8; Self::LEN] {
+        self.bytes_of(kind as u8)
+    }
+
+    #[inline(always)]
+    fn bytes_of(&self, kind: u8) -> [u8; Self::LEN] {
         assert!(self.response || self.status == Status::Ok, "a request has not ended yet");
+        assert!(!(self.response && self.again), "a response is not sent again by a host");
         let flags = if self.response { Self::FLAG_RESPONSE } else { 0 };
+        let flags = if self.again { Self::FLAG_AGAIN } else { flags };
         let mut bytes = [0; Self::LEN];
-        bytes[..4].copy_from_slice(&[VERSION, kind as u8, self.status as u8, flags]);
+        bytes[..4].copy_from_slice(&[VERSION, kind, self.status as u8, flags]);
         bytes[4..8].copy_from_slice(&self.domain.0.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.request.0.to_be_bytes());
         bytes[16..18].copy_from_slice(&self.origin.0.to_be_bytes());

@@ -127,6 +127,7 @@ fn other(body: &SoftBody<'_>, input: &mut Input<'_>) -> SoftBody<'static> {
 /// A request about soft state, sensible or not.
 pub(super) fn request(host: u16, domain: u32, input: &mut Input<'_>) -> Request {
     let (kind, id) = (input.pick(&[1, 2, 0x0d13]), u64::from(input.below(3)) << 8);
+    let switch = None;
     match input.below(9) {
         8 => Overview {}.into(),
         0..=3 => {
@@ -136,12 +137,16 @@ pub(super) fn request(host: u16, domain: u32, input: &mut Input<'_>) -> Request 
                 bytes: Base64(input.bytes().to_vec()),
             };
             let sections = (0..input.below(3)).map(|_| section(input)).collect();
-            SoftLoad { host, domain, sections }.into()
+            SoftLoad { host, domain, sections, switch }.into()
         }
-        4 => SoftClear { domain, sections: (0..input.below(2)).map(|_| SoftName { kind, id }).collect() }
-            .into(),
-        5 => SoftShow {}.into(),
-        6 => SoftRead { domain, kind, id }.into(),
-        _ => SoftCounts { domain, kind, id }.into(),
+        4 => SoftClear {
+            domain,
+            sections: (0..input.below(2)).map(|_| SoftName { kind, id }).collect(),
+            switch,
+        }
+        .into(),
+        5 => SoftShow { switch }.into(),
+        6 => SoftRead { domain, kind, id, switch }.into(),
+        _ => SoftCounts { domain, kind, id, switch }.into(),
     }
 }

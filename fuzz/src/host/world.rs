@@ -11,7 +11,8 @@ use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Por
 use farmem_transport::{Access, AccessError, Memory, rc, ud};
 use farmem_wire::message::Traverse;
 use farmem_wire::{
-    Body, Domain, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qpn, RequestId, Rkey, Status, VirtAddr,
+    Body, Domain, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qpn, RequestId, Rkey, Status,
+    VirtAddr,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -434,10 +435,14 @@ impl World {
             let id = message.header.request;
             assert_eq!(id.host(), HOST);
             // Those of a batch are asked for alone when they are asked for again.
+            let again = message.header.again;
+            // It says that it comes again, and is the same but for that (PROTOCOL 5.2).
+            let message = Message { header: Header { again: false, ..message.header }, ..message };
             let frame = datagram(to, &message);
             match self.requests.get(&id) {
-                Some(first) => assert!(*first == frame, "{id:?} is used again for something else"),
+                Some(first) => assert!(again && *first == frame, "{id:?} is used again for something else"),
                 None => {
+                    assert!(!again, "{id:?} comes for the first time");
                     self.requests.insert(id, frame);
                     self.open.push(id);
                 }

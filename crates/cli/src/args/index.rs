@@ -169,6 +169,7 @@ const EPOCH_MAX: Duration = Duration::from_secs(3_600);
 #[derive(Debug, Args)]
 #[command(
     after_help = "farmem index plan --records 2000000 --ranges 600 --nodes 3600 --sets 3 --switches 2\n\
+                        farmem index plan --records 20000000 --ranges 600 --nodes 3600 --sets 2 --pods 4\n\
                         The tree is the one that a bulk load makes. The budget is a pipeline of a Tofino 1, as its compiler knows it; other tables of the\n\
                         switch are not counted. A fat root takes six stages, and so does a set."
 )]
@@ -209,6 +210,15 @@ pub(crate) struct IndexPlan {
     /// Switches on the way, which share the parts out; each has whole ones.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=64))]
     pub(crate) switches: usize,
+    /// A FatTree of so many pods instead: a core switch has the fat root, and each switch below it its --sets (the paper's: 2) of what lies at its servers.
+    #[arg(long, value_name = "N", conflicts_with = "switches", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) pods: Option<u16>,
+    /// Edge switches of a pod.
+    #[arg(long, value_name = "N", requires = "pods", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) edges: u16,
+    /// Servers at an edge switch.
+    #[arg(long, value_name = "N", requires = "pods", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) servers: u16,
     /// Stages of a switch.
     #[arg(long, value_name = "N", default_value_t = Budget::TOFINO.stages, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub(crate) stages: usize,

@@ -63,7 +63,8 @@ pub(super) enum Phase {
 pub(super) struct Process {
     what: String,
     role: &'static str,
-    node: Option<String>,
+    /// The name of a memory node, or of a switch of the index.
+    name: Option<String>,
     further: Vec<String>,
     child: Option<Child>,
     /// Says once that the child serves.
@@ -76,11 +77,11 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(role: &'static str, node: Option<&str>, further: &[String]) -> Self {
+    pub(super) fn new(role: &'static str, name: Option<&str>, further: &[String]) -> Self {
         Self {
-            what: node.map_or_else(|| role.to_owned(), |name| format!("{role} {name}")),
+            what: name.map_or_else(|| role.to_owned(), |name| format!("{role} {name}")),
             role,
-            node: node.map(str::to_owned),
+            name: name.map(str::to_owned),
             further: further.to_vec(),
             child: None,
             ready: None,
@@ -94,8 +95,12 @@ impl Process {
         &self.what
     }
 
-    pub(super) fn node(&self) -> Option<&str> {
-        self.node.as_deref()
+    pub(super) const fn role(&self) -> &'static str {
+        self.role
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -137,8 +142,8 @@ impl Process {
     fn spawn(&self, itself: &Path, config: &RackConfig) -> io::Result<Child> {
         let mut command = Command::new(itself);
         command.arg("role").arg(self.role).arg("--rack").arg(&config.file);
-        if let Some(node) = &self.node {
-            command.arg("--node").arg(node);
+        if let Some(name) = &self.name {
+            command.arg(format!("--{}", self.role)).arg(name);
         }
         command.args(&self.further);
         // Its own process group: Ctrl-C reaches the supervisor alone, which then closes the pipes.

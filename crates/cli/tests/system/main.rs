@@ -9,6 +9,7 @@ mod cards;
 mod clients;
 mod demo;
 mod doctor;
+mod fat_tree;
 mod faults;
 mod frames;
 mod graph;

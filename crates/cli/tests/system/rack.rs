@@ -20,6 +20,8 @@ pub(crate) struct Description {
     hosts: u32,
     more: &'static str,
     lease: &'static str,
+    /// Index switches: name, tier, and names below.
+    index: Vec<[String; 3]>,
 }
 
 impl Description {
@@ -38,6 +40,7 @@ impl Description {
             hosts: 10,
             more: "",
             lease: "",
+            index: Vec::new(),
         }
     }
 
@@ -59,6 +62,18 @@ impl Description {
         Self { lease, ..self }
     }
 
+    /// A FatTree of two pods of two edge switches, each with a memory node.
+    pub(crate) fn with_fat_tree(self) -> Self {
+        let switch = |name: String, tier: &str, below: String| [name, tier.to_owned(), below];
+        let pod = |n: u8| {
+            switch(format!("pod{n}"), "aggregation", format!("\"edge{}\", \"edge{}\"", 2 * n - 1, 2 * n))
+        };
+        let edge = |n: u8| switch(format!("edge{n}"), "edge", format!("\"node{n}\""));
+        let core = switch("core".to_owned(), "core", "\"pod1\", \"pod2\"".to_owned());
+        let index = [core].into_iter().chain((1..3).map(pod)).chain((1..5).map(edge)).collect();
+        Self { nodes: 4, index, ..self }
+    }
+
     /// The address that ends with `last`.
     pub(crate) fn address(&self, last: u8) -> Ipv4Addr {
         let [b, c] = self.subnet;
@@ -77,6 +92,12 @@ impl Description {
         for n in 1..=self.nodes {
             let address = self.address(10 + n);
             text += &format!("[[node]]\nname = \"node{n}\"\naddress = \"{address}\"\nmemory = \"16 MiB\"\n");
+        }
+        for ([name, tier, below], n) in self.index.iter().zip(30..) {
+            let address = self.address(n);
+            text += &format!(
+                "[[index-switch]]\nname = \"{name}\"\naddress = \"{address}\"\ntier = \"{tier}\"\nbelow = [{below}]\n"
+            );
         }
         text
     }

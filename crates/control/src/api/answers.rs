@@ -38,6 +38,17 @@ pub struct HostJoined {
     pub cards: Vec<NodeInfo>,
 }
 
+/// A switch of the index has joined.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct IndexJoined {
+    /// Its number.
+    pub index: u16,
+    /// Its own endpoint.
+    pub home: Endpoint,
+    /// The control plane's.
+    pub control: Endpoint,
+}
+
 /// The switch has joined.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SwitchJoined {
@@ -132,6 +143,9 @@ pub struct RackOverview {
     pub domains: Vec<(u32, String)>,
     /// How evenly the nodes are allocated: Jain's index in millionths.
     pub balance_ppm: u32,
+    /// The switches of the index.
+    #[serde(default)]
+    pub index: Vec<IndexInfo>,
     /// True when the switch has joined.
     pub switch: bool,
     /// The switch's directory of pages that hosts cache.
@@ -230,6 +244,51 @@ pub struct NodeInfo {
     /// The domain whose memory it has, where it is a card: READ, WRITE and atomics only (PROTOCOL 14.16). 0: a memory node of farmem.
     #[serde(default)]
     pub card: u32,
+}
+
+/// Where in a FatTree a switch of the index is (Fat-B+Tree IV-A).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// The one that leads to all servers: the fat root.
+    Core,
+    /// One for each pod: node sets of what lies there.
+    Aggregation,
+    /// One for each group of servers: node sets of what lies at them.
+    Edge,
+}
+
+impl Tier {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Core => "core",
+            Self::Aggregation => "aggregation",
+            Self::Edge => "edge",
+        }
+    }
+}
+
+/// A switch of the index, for the overview.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct IndexInfo {
+    /// Its number.
+    pub index: u16,
+    /// Its name.
+    pub name: String,
+    /// Address.
+    pub gid: String,
+    /// Where in the FatTree it is.
+    pub tier: Tier,
+    /// The names of the switches of the index, or of the memory nodes, that are below it.
+    pub below: Vec<String>,
+    /// The memory nodes that it leads to.
+    pub servers: Vec<u16>,
+    /// True when it has joined and answers.
+    pub answers: bool,
+    /// The epoch of the image that stands there; 0 when none is known to.
+    pub epoch: u64,
 }
 
 /// A host, for the overview.

@@ -1,9 +1,9 @@
 //! The requests: for each its name in the path, its type, what answers it, and its fields.
 
 use super::{
-    Base64, Call, ConnectionInfo, DomainInfo, HostJoined, LeaseInfo, LocatedVma, NodeJoined, ObjectInfo,
-    PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftCounted, SoftLoaded, SoftShown,
-    SwitchJoined, VmaInfo,
+    Base64, Call, ConnectionInfo, DomainInfo, HostJoined, IndexJoined, LeaseInfo, LocatedVma, NodeJoined,
+    ObjectInfo, PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftCounted, SoftLoaded,
+    SoftShown, SwitchJoined, Tier, VmaInfo,
 };
 #[cfg(doc)]
 use super::{ErrorCode, GIVEN_UP};
@@ -77,6 +77,19 @@ calls! {
         /// It is memory that a card registered, with an agent that is told of it; needs `qpn` and `qkey` (PROTOCOL 14.12).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         card: Option<CardMemory>,
+    }
+
+    /// A switch of the index starts, or starts again with empty tables: the same name is the same switch.
+    "join_index" JoinIndex -> IndexJoined {
+        /// Its name, unique in the rack.
+        name: String,
+        /// Its address.
+        gid: String,
+        /// Where in the FatTree it is.
+        tier: Tier,
+        /// The names of those below it, which may join later: of the core the aggregation switches, of one of these its edge switches, of an edge
+        /// switch memory nodes. None is below two.
+        below: Vec<String>,
     }
 
     /// A host starts. The same name again is the same host with the next generation.
@@ -356,10 +369,16 @@ calls! {
         domain: u32,
         /// In any order; at least one.
         sections: Vec<SoftSection>,
+        /// The switch of the index that they are for; none: the rack's switch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        switch: Option<u16>,
     }
 
     /// Asks the switch which image stands, and what is loading.
     "soft_show" SoftShow -> SoftShown {
+        /// A switch of the index; none: the rack's switch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        switch: Option<u16>,
     }
 
     /// Withdraws sections of a domain. Those of others stay. The answer comes when they do not stand any more.
@@ -369,6 +388,9 @@ calls! {
         /// Which; all of the domain when none is named. What is not published is withdrawn already.
         #[serde(default)]
         sections: Vec<SoftName>,
+        /// From which switch of the index; none: from the rack's switch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        switch: Option<u16>,
     }
 
     /// Asks for a section that a domain has published, whether or not it stands.
@@ -379,6 +401,9 @@ calls! {
         kind: u16,
         /// Which one of that kind.
         id: u64,
+        /// For which switch of the index; none: for the rack's switch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        switch: Option<u16>,
     }
 
     /// Asks the switch how often the branches of a section's tables were taken, since its image stands (PROTOCOL 13.17).
@@ -389,6 +414,9 @@ calls! {
         kind: u16,
         /// Which one of that kind.
         id: u64,
+        /// For which switch of the index; none: for the rack's switch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        switch: Option<u16>,
     }
 
     /// Asks for the members of the rack and its allocations.

@@ -7,7 +7,6 @@
 use super::SOFT_WINDOW;
 use crate::api::{ApiError, Base64, ErrorCode, SoftCounted, SoftCounts};
 use crate::errors::{error, not_found};
-use crate::record::Role;
 use crate::requests::{Decided, Decision};
 use crate::updates::Reach;
 use crate::{Actions, Control, Note, reply};
@@ -55,6 +54,11 @@ impl Counting {
         self.due
     }
 
+    /// Of all requests that are not answered.
+    pub(super) fn tickets(&self) -> Vec<u64> {
+        self.asked.iter().map(|(ticket, _)| *ticket).collect()
+    }
+
     /// Requests that are not answered.
     pub(crate) fn waiting(&self) -> usize {
         self.asked.len()
@@ -84,9 +88,9 @@ impl Reading {
 impl Control {
     pub(crate) fn soft_counts(&self, call: &SoftCounts) -> Decided<SoftCounts> {
         self.domain_known(call.domain)?;
-        self.soft_answers()?;
+        let target = self.soft_target(call.switch)?;
         let key = SectionKey { domain: Domain(call.domain), kind: call.kind, id: call.id };
-        Ok(Decision::Soft(super::Want::Counts(key)))
+        Ok(Decision::Soft(target, super::Want::Counts(key)))
     }
 
     pub(super) fn count_wait(&mut self, ticket: u64, key: SectionKey) {
@@ -94,12 +98,12 @@ impl Control {
     }
 
     /// Asks for what is to be asked for, and again for what was not answered.
-    pub(crate) fn see_to_counts(&mut self, out: &mut Actions) {
+    pub(super) fn see_to_counts(&mut self, out: &mut Actions) {
         if self.counting.asked.is_empty() {
             self.counting.due = None;
             return;
         }
-        match self.state.reach(Role::Switch) {
+        match self.state.reach(self.soft.target) {
             Some(Reach::Ready | Reach::Silent) => {}
             // It joins, and is asked then.
             Some(Reach::Held) => {
@@ -113,7 +117,7 @@ impl Control {
             None => self.begin_counting(0, out),
             // A switch that started again has counted nothing of what was read.
             Some(reading)
-                if reading.of.is_some_and(|(life, ..)| life != self.state.generation(Role::Switch)) =>
+                if reading.of.is_some_and(|(life, ..)| life != self.state.generation(self.soft.target)) =>
             {
                 self.begin_counting(reading.anew, out);
             }
@@ -123,7 +127,7 @@ impl Control {
                 self.give_up_counting("does not answer", out);
             }
             Some(mut reading) => {
-                out.note(Note::Retransmitted(Role::Switch));
+                out.note(Note::Retransmitted(self.soft.target));
                 reading.idle += 1;
                 let parts: Vec<usize> = core::mem::take(&mut reading.open).into_values().collect();
                 parts.into_iter().for_each(|part| self.ask_for_counters(&mut reading, part, out));
@@ -223,7 +227,7 @@ impl Control {
     }
 
     fn give_up_counting(&mut self, because: &str, out: &mut Actions) {
-        let gone = self.state.unavailable(Role::Switch, because);
+        let gone = self.state.unavailable(self.soft.target, because);
         while !self.counting.asked.is_empty() {
             self.counted(Err(gone.clone()), out);
         }

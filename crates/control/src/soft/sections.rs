@@ -13,17 +13,19 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use farmem_index::{SECTION_KIND, SectionError, TREES_MAX, TreeTables};
+use farmem_index::{LedTree, SECTION_KIND, SectionError, TREES_MAX, TreeTables, WAYS_KIND};
 use farmem_transport::image::{Image, SECTIONS_MAX, SectionKey, image_len};
-use farmem_wire::Domain;
 use farmem_wire::message::SOFT_IMAGE_MAX;
+use farmem_wire::{Domain, ProgramHash, VirtAddr};
 
 /// What was published under a key.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
     bytes: Arc<[u8]>,
-    /// The session over which it was: the switch's queue pair.
-    session: u32,
+    /// The session over which it was: the switch's queue pair. None: the control plane says it itself.
+    session: Option<u32>,
+    /// Of a tree: the traversals that its tables are for.
+    programs: Vec<ProgramHash>,
 }
 
 /// All that is published.
@@ -48,6 +50,12 @@ pub(super) struct Caller {
     withdraws: bool,
 }
 
+impl Caller {
+    pub(super) const fn ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
 /// Bytes of the image that they make.
 fn len_of(sections: &Sections) -> usize {
     image_len(sections.values().map(|section| section.bytes.len())).unwrap_or(usize::MAX)
@@ -61,20 +69,31 @@ fn image_of(sections: &Sections) -> Image {
 
 // What is asked.
 impl Control {
-    pub(crate) fn soft_load(&self, call: &SoftLoad) -> Decided<SoftLoad> {
+    pub(crate) fn soft_load(&mut self, call: &SoftLoad) -> Decided<SoftLoad> {
         if call.sections.is_empty() {
             return Err(bad("there are no sections", "give at least one; soft_clear takes sections back"));
         }
         let session = self.session_of(call.host, call.domain)?;
-        self.soft_answers()?;
+        let target = self.soft_target(call.switch)?;
         let mut put = BTreeMap::new();
         for section in &call.sections {
             let key = SectionKey { domain: Domain(call.domain), kind: section.kind, id: section.id };
             let bytes = &section.bytes.0;
-            if key.kind == SECTION_KIND {
-                is_tree(key.id, bytes)?;
-            }
-            if put.insert(key, Section { bytes: Arc::from(&bytes[..]), session }).is_some() {
+            let programs = match key.kind {
+                SECTION_KIND => tree_programs(key.id, bytes)?,
+                WAYS_KIND => {
+                    let message = format!("kind {WAYS_KIND:#06x} is the control plane's");
+                    return Err(bad(
+                        message,
+                        "publish trees: what switches know of each other follows from who joined",
+                    ));
+                }
+                _ => Vec::new(),
+            };
+            if put
+                .insert(key, Section { bytes: Arc::from(&bytes[..]), session: Some(session), programs })
+                .is_some()
+            {
                 let message = format!("two sections have kind {:#06x} and id {:#x}", key.kind, key.id);
                 return Err(bad(
                     message,
@@ -83,26 +102,33 @@ impl Control {
             }
         }
         let edit = Edit { put: put.into_iter().collect(), drop: Vec::new() };
-        self.has_room(Domain(call.domain), &edit)?;
-        Ok(Decision::Soft(super::Want::Stands(edit)))
+        self.on_target(target, |control| control.has_room(Domain(call.domain), &edit))?;
+        Ok(Decision::Soft(target, super::Want::Stands(edit)))
     }
 
-    pub(crate) fn soft_clear(&self, call: &SoftClear) -> Decided<SoftClear> {
+    pub(crate) fn soft_clear(&mut self, call: &SoftClear) -> Decided<SoftClear> {
         self.domain_known(call.domain)?;
-        self.soft_answers()?;
+        let target = self.soft_target(call.switch)?;
         let domain = Domain(call.domain);
         let drop = if call.sections.is_empty() {
-            self.soft.sections.keys().filter(|key| key.domain == domain).copied().collect()
+            self.on_target(target, |control| {
+                control.soft.sections.keys().filter(|key| key.domain == domain).copied().collect()
+            })
         } else {
             call.sections.iter().map(|name| SectionKey { domain, kind: name.kind, id: name.id }).collect()
         };
-        Ok(Decision::Soft(super::Want::Stands(Edit { put: Vec::new(), drop })))
+        Ok(Decision::Soft(target, super::Want::Stands(Edit { put: Vec::new(), drop })))
     }
 
     pub(crate) fn soft_read(&self, call: &SoftRead) -> Decided<SoftRead> {
         self.domain_known(call.domain)?;
-        let &SoftRead { domain, kind, id } = call;
-        let section = self.soft.sections.get(&SectionKey { domain: Domain(domain), kind, id });
+        let &SoftRead { domain, kind, id, switch } = call;
+        let soft = match switch {
+            None => Some(&self.soft),
+            Some(index) => self.index_soft.get(&index).map(|(soft, _)| soft),
+        };
+        let section =
+            soft.and_then(|soft| soft.sections.get(&SectionKey { domain: Domain(domain), kind, id }));
         let section = section.ok_or_else(|| {
             let message =
                 format!("domain {domain} has published no section of kind {kind:#06x} and id {id:#x}");
@@ -155,16 +181,39 @@ impl Control {
 }
 
 /// What a section of a tree must be (PROTOCOL 13.13): looked at here, so that one that is none is refused to who published it.
-fn is_tree(id: u64, bytes: &[u8]) -> Result<(), ApiError> {
-    let checked = TreeTables::parse(bytes)
-        .map(|tables| tables.root())
-        .and_then(|root| if root.0 == id { Ok(()) } else { Err(SectionError::Root(root)) });
+fn tree_programs(id: u64, bytes: &[u8]) -> Result<Vec<ProgramHash>, ApiError> {
+    let checked = TreeTables::parse(bytes).and_then(|tables| {
+        let root = tables.root();
+        if root.0 == id { Ok(tables.programs().to_vec()) } else { Err(SectionError::Root(root)) }
+    });
     checked.map_err(|fault| {
         bad(
             format!("section {id:#x} is no tree: {fault}"),
             "publish what BLinkTree::section answers (PROTOCOL 13.13)",
         )
     })
+}
+
+/// What there is one of, whatever is published.
+const WAYS: SectionKey = SectionKey { domain: Domain(0), kind: WAYS_KIND, id: 0 };
+
+impl super::Soft {
+    /// The epoch of what stands in the present life of the switch, as far as it is known; else 0.
+    pub(crate) fn standing_epoch(&self) -> u64 {
+        self.stands.as_ref().map_or(0, |(epoch, _)| *epoch)
+    }
+
+    /// The trees that the switch has tables of, each with its programs.
+    pub(crate) fn led_trees(&self) -> Vec<LedTree> {
+        let sections = self.stands.iter().flat_map(|(_, sections)| sections);
+        let trees = sections.filter(|(key, _)| key.kind == SECTION_KIND);
+        let tree = |(key, section): (&SectionKey, &Section)| LedTree {
+            domain: key.domain,
+            root: VirtAddr(key.id),
+            programs: section.programs.clone(),
+        };
+        trees.map(tree).collect()
+    }
 }
 
 // What is done about it.
@@ -202,13 +251,34 @@ impl Control {
         }
     }
 
+    /// What the switch at hand is told of the others, as it is now.
+    pub(super) fn publish_ways(&mut self, out: &mut Actions) {
+        let target = self.soft.target;
+        let is_restored = self.restored.get(&target) == Some(&self.state.generation(target));
+        if is_restored && self.soft.wanted.is_none() {
+            return;
+        }
+        let ways = self.ways_of(target);
+        if self.soft.sections.get(&WAYS).map(|section| &section.bytes[..]) == ways.as_deref() {
+            return;
+        }
+        let put = ways
+            .map(|bytes| (WAYS, Section { bytes: Arc::from(bytes), session: None, programs: Vec::new() }));
+        let drop = if put.is_none() { Vec::from([WAYS]) } else { Vec::new() };
+        self.change_sections(Edit { put: put.into_iter().collect(), drop }, out);
+        self.begin_image();
+    }
+
     /// What was published over sessions that have ended is withdrawn.
     pub(super) fn withdraw_orphans(&mut self, out: &mut Actions) {
-        let sessions: BTreeSet<u32> = self.soft.sections.values().map(|section| section.session).collect();
+        let sessions: BTreeSet<u32> =
+            self.soft.sections.values().filter_map(|section| section.session).collect();
         if sessions.iter().all(|session| self.state.sessions.contains_key(session)) {
             return;
         }
-        let orphan = |section: &Section| !self.state.sessions.contains_key(&section.session);
+        let orphan = |section: &Section| {
+            section.session.is_some_and(|session| !self.state.sessions.contains_key(&session))
+        };
         let orphans = self.soft.sections.iter().filter(|(_, section)| orphan(section));
         let edit = Edit { put: Vec::new(), drop: orphans.map(|(key, _)| *key).collect() };
         self.change_sections(edit, out);
@@ -241,6 +311,8 @@ impl Control {
         let soft = &mut self.soft;
         let Some(wanted) = &mut soft.wanted else { return };
         (wanted.stage, wanted.has_stood) = (Stage::Standing, true);
+        soft.stands = Some((wanted.epoch, wanted.sections.clone()));
+        self.ways_due = true;
         let (epoch, revision, is_empty) = (wanted.epoch, wanted.revision, wanted.image.is_empty());
         (soft.stood, soft.flip, soft.idle) = (None, None, 0);
         if is_empty {

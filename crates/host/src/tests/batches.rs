@@ -106,13 +106,13 @@ fn only_what_has_no_answer_is_asked_again() {
     assert_eq!(bench.took_notes(), [Note::Batch(3), Note::LateAnswer, Note::LateAnswer]);
 }
 
-/// What has no answer is sent again with the same bytes each time, also when its session is another one by then (PROTOCOL 5.2): a region write,
+/// What has no answer is sent again with the same bytes each time, but for the flag that says so, also when its session is another one by then (PROTOCOL 5.2): a region write,
 /// and a traversal that went in a batch.
 #[test]
 fn what_is_sent_again_is_unchanged() {
     let mut bench = with_batches_of(64);
     bench.submit(Op::RegionWrite { addr: VirtAddr(BASE_1), buf: vec![7; 100] });
-    let write = bench.request().frame;
+    let write = bench.request().again().frame;
     bench.submit(list_sum(BASE_1, 9));
     bench.submit(list_sum(BASE_1 + 16, 9));
     bench.wake();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// 1, 2, 4 and then every 8 timeouts the request is sent again, the same to the byte; then it is given up, once (PROTOCOL 5.2, 5.3).
+/// 1, 2, 4 and then every 8 timeouts the request is sent again, the same but for the flag that says so; then it is given up, once (PROTOCOL 5.2, 5.3).
 #[test]
 pub(super) fn a_request_without_an_answer_ends_once() {
     let mut bench = Bench::with_sessions();
@@ -12,7 +12,7 @@ pub(super) fn a_request_without_an_answer_ends_once() {
     for waits in [1, 3, 7, 15, 23] {
         bench.wake();
         assert_eq!(bench.now.since(start), TIMEOUT.times(waits));
-        assert_eq!((bench.request(), bench.done.len()), (request.clone(), 0));
+        assert_eq!((bench.request(), bench.done.len()), (request.again(), 0));
     }
     bench.wake();
     assert_eq!(bench.now.since(start), TIMEOUT.times(31));

@@ -111,6 +111,12 @@ impl TreeTables {
         self.edition
     }
 
+    /// Traversals that the tables lead, ascending.
+    #[must_use]
+    pub fn programs(&self) -> &[ProgramHash] {
+        &self.programs
+    }
+
     pub(super) fn is_for(&self, program: ProgramHash) -> bool {
         self.programs.binary_search(&program).is_ok()
     }

@@ -119,6 +119,37 @@ fn a_pointer_elsewhere_goes_back_to_the_switch() {
     assert_eq!((answer.scratch, answer.iterations, answer.cur_ptr), (&pad(4, 40)[..], 4, far));
 }
 
+/// The last hop of a FatTree sends traversals too, and nothing else; one that leaves goes to the rack's switch all the same (PROTOCOL 7.3, 16.2, 16.7).
+#[test]
+fn an_index_switch_sends_traversals() {
+    let mut bench = Bench::ready();
+    bench.update(&[peer(Port::index(5), 9)]);
+    list(&mut bench, VirtAddr::NULL);
+    let (program, scratch, further) = (find(), pad(3, 0), pad(4, 0));
+    let of = |counter, body| datagram(&Message { header: header(ALICE, counter), body });
+    let request = request(&program, &scratch);
+    bench.hear(Port::index(5), &of(1, Body::Traverse(request)));
+    let [(to, frame)] = &bench.sent[..] else { panic!("one answer, not {:?}", bench.sent) };
+    let answer = parse(frame, endpoint(u32::from(HOST.0)));
+    assert_eq!((*to, answer.header.status), (Port::host(HOST.0), Status::Ok));
+    let Body::Traverse(found) = answer.body else { panic!("a traversal's answer") };
+    assert_eq!(found.scratch, pad(3, 30));
+
+    bench.hear_nothing(Port::index(6), &of(5, Body::Traverse(request)), DropReason::WrongPort);
+    list(&mut bench, VirtAddr(0x2000_0000));
+    bench.hear(Port::index(5), &of(2, Body::Traverse(Traverse { scratch: &further, ..request })));
+    assert!(
+        matches!(&bench.sent[..], [(Port::SWITCH, _)]),
+        "on, by way of the rack's switch: {:?}",
+        bench.sent
+    );
+
+    let read = Body::RegionRead { addr: addr(0), len: 8, data: &[] };
+    bench.hear_nothing(Port::index(5), &of(3, read), DropReason::WrongPort);
+    let write = Body::RegionWrite { addr: addr(0), len: 8, data: &[7; 8] };
+    bench.hear_nothing(Port::index(5), &of(4, write), DropReason::WrongPort);
+}
+
 /// The same with no hop left: the host gets the state and may go on from there (PROTOCOL 7.26).
 #[test]
 fn a_traversal_without_hops_ends_where_it_would_leave() {

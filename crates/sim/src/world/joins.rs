@@ -4,8 +4,8 @@ use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
 use crate::Guest;
 use crate::sim_node::RoleId;
 use farmem_control::api::{
-    ApiError, Connect, ConnectionInfo, Endpoint, HostJoined, JoinHost, JoinNode, JoinSwitch, NodeInfo,
-    NodeJoined, Request, Response, SessionInfo, SwitchJoined,
+    ApiError, Connect, ConnectionInfo, Endpoint, HostJoined, IndexJoined, JoinHost, JoinNode, JoinSwitch,
+    NodeInfo, NodeJoined, Request, Response, SessionInfo, SwitchJoined,
 };
 use farmem_control::{Config as ControlConfig, Control, Out, Submitted as ControlAsk};
 use farmem_host::{Config as HostConfig, Connection, HostRequest};
@@ -42,6 +42,7 @@ impl<H: Guest> World<H> {
                     if self.layout.cards { (Some(CARD_QPN), Some(CARD_QKEY)) } else { (None, None) };
                 JoinHost { qpn, qkey, ..JoinHost::new(format!("host{n}"), gid) }.into()
             }
+            RoleId::Index(n) => self.layout.index_join(n).into(),
         };
         self.ask(role_id, request);
     }
@@ -104,6 +105,13 @@ impl<H: Guest> World<H> {
             (RoleId::Switch, Response::Joined(SwitchJoined { home, control })) => {
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
                 self.switch.start(role, [place(control)]);
+            }
+            (RoleId::Index(n), Response::IndexJoined(IndexJoined { index, home, control })) => {
+                assert_eq!(*index, n, "machines join in the order of their numbers, and keep them");
+                let role = Switch::new(home_of(home, control), self.layout.budgets);
+                if let Some(sim_node) = self.index.get_mut(&n) {
+                    sim_node.start(role, [place(control)]);
+                }
             }
             (RoleId::Node(n), Response::NodeJoined(NodeJoined { node, home, control, base, capacity })) => {
                 self.bases.insert(n, *base);
@@ -192,7 +200,10 @@ impl<H: Guest> World<H> {
 }
 
 const fn joins(request: &Request) -> bool {
-    matches!(request, Request::JoinSwitch(_) | Request::JoinNode(_) | Request::JoinHost(_))
+    matches!(
+        request,
+        Request::JoinSwitch(_) | Request::JoinNode(_) | Request::JoinHost(_) | Request::JoinIndex(_)
+    )
 }
 
 fn gid(text: &str) -> Gid {

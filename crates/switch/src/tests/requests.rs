@@ -25,7 +25,8 @@ fn refused(
         Body::Update(updates) => Body::Update(Updates::response(updates.seq, 0)),
     };
     let origin = HostId(host.port.as_host().expect("a host"));
-    let header = Header { status, response: true, domain: Domain(domain), origin, ..message.header };
+    let header =
+        Header { status, response: true, again: false, domain: Domain(domain), origin, ..message.header };
     assert_eq!(Message::parse(&answer), Ok(Message { header, body }));
 }
 
@@ -254,7 +255,8 @@ fn an_unreadable_message_is_answered_by_its_envelope() {
         assert_eq!(note, Note::Refused(status));
         let answer = Message::parse(&answer).expect("an answer that parses");
         let domain = Domain(10);
-        let header = Header { status, response: true, domain, request: id(1, 3), origin: HostId(1), hops: 0 };
+        let header =
+            Header { status, domain, origin: HostId(1), ..Header::request(id(1, 3), 0).answer(status) };
         assert_eq!((answer.header, answer.body.kind()), (header, kind));
     }
     for len in 0..16 {

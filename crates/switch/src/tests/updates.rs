@@ -152,7 +152,7 @@ fn an_update_that_makes_no_sense_is_malformed() {
         translate(BASE_1, 40, 0xf000),
         translate(BASE_1, 40, u16::MAX),
         peer(Port::UNKNOWN.0),
-        peer(Port::SWITCH.0),
+        peer(0x7ff),
         peer(2),
         Update::PeerGone { port: Port::UNKNOWN.0 },
         Update::PeerGone { port: Port::CONTROL.0 },

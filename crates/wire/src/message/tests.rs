@@ -6,6 +6,7 @@ use proptest::prelude::*;
 const REQUEST: Header = Header {
     status: Status::Ok,
     response: false,
+    again: false,
     domain: Domain(0x0a0b_0c0d),
     request: RequestId(0x0102_0304_0506_0708),
     origin: HostId(0x1112),
@@ -491,9 +492,11 @@ fn update() -> impl Strategy<Value = Update> {
 
 fn header(response: bool) -> impl Strategy<Value = Header> {
     let status = if response { (0..15_u8).boxed() } else { Just(0).boxed() };
-    (status, any::<(u32, u64, u16, u8)>()).prop_map(move |(status, (domain, request, origin, hops))| Header {
+    let rest = any::<(bool, u32, u64, u16, u8)>();
+    (status, rest).prop_map(move |(status, (again, domain, request, origin, hops))| Header {
         status: Status::from_bits(status).unwrap(),
         response,
+        again: again && !response,
         domain: Domain(domain),
         request: RequestId(request),
         origin: HostId(origin),

@@ -84,21 +84,35 @@ impl<'a> Traverse<'a> {
     /// As [`super::Message::emit`].
     #[inline(always)]
     pub fn emit(&self, header: &Header, out: &mut Vec<u8>) {
-        assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
-        assert!(self.code.len() <= CODE_LEN_MAX, "a program is within its bound");
-        assert!(!header.response || self.code.is_empty(), "a response carries no code");
-        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
-        let (scratch_len, code_len) = (self.scratch.len() as u16, self.code.len() as u16);
         let mut bytes = [0; Header::LEN + FIXED_LEN];
         let (head, fixed) = bytes.split_at_mut(Header::LEN);
         head.copy_from_slice(&header.bytes(Kind::Traverse));
+        fixed.copy_from_slice(&self.fixed(header.response));
+        out.extend_from_slice(&bytes);
+        self.emit_rest(out);
+    }
+
+    /// What is in front of scratch pad and code.
+    #[inline(always)]
+    pub(super) fn fixed(&self, response: bool) -> [u8; FIXED_LEN] {
+        assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
+        assert!(self.code.len() <= CODE_LEN_MAX, "a program is within its bound");
+        assert!(!response || self.code.is_empty(), "a response carries no code");
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        let (scratch_len, code_len) = (self.scratch.len() as u16, self.code.len() as u16);
+        let mut fixed = [0; FIXED_LEN];
         fixed[..16].copy_from_slice(&self.program.0);
         fixed[16..24].copy_from_slice(&self.cur_ptr.0.to_be_bytes());
         fixed[24..28].copy_from_slice(&self.iterations.to_be_bytes());
         fixed[28..32].copy_from_slice(&self.limit.to_be_bytes());
         fixed[32..34].copy_from_slice(&scratch_len.to_be_bytes());
         fixed[34..36].copy_from_slice(&code_len.to_be_bytes());
-        out.extend_from_slice(&bytes);
+        fixed
+    }
+
+    /// Appends scratch pad and code.
+    #[inline(always)]
+    pub(super) fn emit_rest(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.scratch);
         if !self.code.is_empty() {
             out.extend_from_slice(self.code);

@@ -59,6 +59,11 @@ fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
             ["none", "read", "read_write"].map(Value::from).to_vec(),
             vec![json!("write"), json!(1), Value::Null],
         ),
+        "tier" => (
+            ["core", "aggregation", "edge"].map(Value::from).to_vec(),
+            vec![json!("leaf"), json!(1), Value::Null],
+        ),
+        "texts" => (vec![json!([]), json!(["a", "b"])], vec![json!("a"), json!([1])]),
         "sections" => (
             vec![
                 json!([]),
@@ -155,12 +160,14 @@ fn answers() -> Vec<Response> {
         moved: Vec::new(),
         domains: Vec::new(),
         balance_ppm: 0,
+        index: vec![index()],
         switch: false,
         directory: DirectoryInfo::default(),
     };
     vec![
         SwitchJoined { home: home.clone(), control: home.clone() }.into(),
         NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0 }.into(),
+        IndexJoined { index: 0, home: home.clone(), control: home.clone() }.into(),
         HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new(), cards: Vec::new() }
             .into(),
         SessionInfo { switch: home, domain: 0 }.into(),
@@ -207,6 +214,19 @@ fn endpoint() -> Endpoint {
     Endpoint { port: 0, gid: String::new(), qpn: 0, qkey: 0 }
 }
 
+fn index() -> IndexInfo {
+    IndexInfo {
+        index: 0,
+        name: String::new(),
+        gid: String::new(),
+        tier: Tier::Core,
+        below: Vec::new(),
+        servers: Vec::new(),
+        answers: false,
+        epoch: 0,
+    }
+}
+
 fn node() -> NodeInfo {
     let (name, gid) = (String::new(), String::new());
     NodeInfo { node: 0, name, port: 0, gid, base: 0, capacity: 0, allocated: 0, card: 0 }
@@ -220,6 +240,7 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(endpoint)".to_owned(), keys(&endpoint())),
         ("(node)".to_owned(), keys(&node())),
         ("(host)".to_owned(), keys(&host)),
+        ("(index)".to_owned(), keys(&index())),
         ("(vma)".to_owned(), keys(&VMA)),
         ("(limits)".to_owned(), keys(&LIMITS)),
         ("(moved)".to_owned(), keys(&MovedInfo { base: 0, size: 0, node: 0 })),

@@ -1,0 +1,101 @@
+//! A FatTree of processes: a core, two pods of an aggregation switch and two edges, a memory node at each edge (Fat-B+Tree IV-A; PROTOCOL 16).
+
+use crate::process::{eventually, signal};
+use crate::rack::{Description, Up};
+use farmem::blink_tree::{FabricExtent, publish_fabric, withdraw_fabric};
+use farmem::{BLinkTree, Client, Layout, Policy};
+use serde_json::Value;
+
+/// Keys of the tree; 7 to a leaf, four levels of inner nodes.
+const KEYS: u32 = 7 * 2_401;
+
+/// Visits of one look-up, which is right.
+fn visits(client: &mut Client, tree: &BLinkTree, key: u64) -> u64 {
+    let before = client.tally().iterations;
+    assert_eq!(tree.get(client, 2 * key).unwrap(), Some(key));
+    client.tally().iterations - before
+}
+
+fn index_of(overview: &Value) -> Vec<(String, String, Vec<u64>, bool)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let servers =
+        |info: &Value| info["servers"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+    let rows = overview["index"].as_array().expect("a list").iter();
+    rows.map(|info| (text(&info["name"]), text(&info["tier"]), servers(info), info["answers"] == true))
+        .collect()
+}
+
+fn restarted(up: &mut Up<'_>, role: &str) {
+    let pid = up.roles().into_iter().find(|(name, _)| name == role).expect("it runs").1;
+    signal(pid, "KILL");
+    // Died, and serves again.
+    let events: Vec<Value> =
+        (0..2).map(|_| serde_json::from_str(&up.supervisor().line()).expect("an event")).collect();
+    assert_eq!((&events[0]["event"], &events[1]["event"]), (&"died".into(), &"serves".into()), "{events:?}");
+    let pid = events[1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process");
+    up.replace(role, pid);
+}
+
+fn look_ups_go_through_a_fat_tree(transport: &'static str) {
+    let description = Description::new("fat-tree", transport).with_fat_tree();
+    let mut up = description.up();
+    let edge = |n: u64| (format!("edge{n}"), "edge".to_owned(), vec![n], true);
+    let pod = |n: u64| (format!("pod{n}"), "aggregation".to_owned(), vec![2 * n - 1, 2 * n], true);
+    let core = ("core".to_owned(), "core".to_owned(), vec![1, 2, 3, 4], true);
+    let all: Vec<_> = [core].into_iter().chain((1..3).map(pod)).chain((1..5).map(edge)).collect();
+    assert_eq!(index_of(&description.overview()), all);
+    let mut client = description.client("shop");
+    let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
+    tree.load(&mut client, (0..KEYS).map(|n| (2 * u64::from(n), u64::from(n))), 7).unwrap();
+    tree.set_policy(Policy::Offload);
+    let keys = || (0..u64::from(KEYS)).step_by(97);
+    // Memory nodes learn the program.
+    keys().for_each(|key| _ = visits(&mut client, &tree, key));
+    assert!(keys().all(|key| visits(&mut client, &tree, key) == 5), "four inner nodes and the leaf");
+
+    // The fat root has the nodes above the borders of servers and the upper two levels, pods and edges one each: what is left is the leaf.
+    let overview = client.overview().unwrap();
+    let extent = FabricExtent { ranges: 67, sets: 1, nodes: 600 };
+    let parts = tree.fabric_sections(&mut client, &overview, extent).unwrap();
+    assert_eq!(parts.len(), 7);
+    publish_fabric(&mut client, &parts).unwrap();
+    let at_the_leaf = |client: &mut Client, tree: &BLinkTree| {
+        let visits: u64 = keys().map(|key| visits(client, tree, key)).sum();
+        // A node above a border of two servers is in no switch below the core.
+        visits <= keys().count() as u64 * 11 / 10
+    };
+    eventually("look-ups begin at their leaf", || at_the_leaf(&mut client, &tree));
+    let epochs = |overview: &Value| -> Vec<u64> {
+        overview["index"].as_array().unwrap().iter().map(|info| info["epoch"].as_u64().unwrap()).collect()
+    };
+    assert!(epochs(&description.overview()).iter().all(|epoch| *epoch > 0), "each has its part");
+
+    // Insertions go on beside that, and are found.
+    for key in 0..500 {
+        assert_eq!(tree.insert(&mut client, 40 * key + 1, key).unwrap(), None);
+        assert_eq!(tree.get(&mut client, 40 * key + 1).unwrap(), Some(key));
+    }
+    // Any of them dies: look-ups are right meanwhile, and short again when it has its part again.
+    for role in ["index core", "index pod2", "index edge1"] {
+        restarted(&mut up, role);
+        assert!(keys().all(|key| visits(&mut client, &tree, key) < 9), "{role}");
+        eventually("look-ups begin at their leaf again", || at_the_leaf(&mut client, &tree));
+    }
+    withdraw_fabric(&mut client, tree.tree().root).unwrap();
+    eventually("look-ups begin at the root", || keys().all(|key| visits(&mut client, &tree, key) >= 5));
+    drop(client);
+    assert!(up.is_whole(), "all roles are alive");
+    let said = up.stop().stderr;
+    let of_restarts = |line: &str| line.starts_with("farmem: index ");
+    assert!(said.lines().count() == 6 && said.lines().all(of_restarts), "nothing else was said: {said}");
+}
+
+#[test]
+fn look_ups_go_through_a_fat_tree_over_udp() {
+    look_ups_go_through_a_fat_tree("udp");
+}
+
+#[test]
+fn look_ups_go_through_a_fat_tree_over_shared_memory() {
+    look_ups_go_through_a_fat_tree("shm");
+}

@@ -1,0 +1,221 @@
+//! The switches of the index: their joins and leaves, who of them knows whom, and the ways that each is told of (PROTOCOL 16.1 to 16.4; Fat-B+Tree IV-A).
+//!
+//! A switch of the index names those below it; from that follows which servers it leads to, and by which port. Ways are soft state: each switch's image has a
+//! section of them, which is made anew when a member comes or goes. Nothing of it is in the log but who has joined.
+
+use crate::Control;
+use crate::api::{ApiError, ErrorCode, IndexInfo, JoinIndex, Tier};
+use crate::errors::{bad, bound, error};
+use crate::members::{name_allowed, name_taken};
+use crate::record::{IndexRow, Role, What, Why, gid_text};
+use crate::requests::{Decided, Decision};
+use crate::state::{Effect, LogError, State};
+use crate::tables::peer;
+use crate::updates::Reach;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use farmem_index::{Way, WaysSection};
+use farmem_machine::Port;
+use farmem_transport::PeerChange;
+use farmem_wire::message::Update;
+use farmem_wire::{Gid, NodeId, VirtAddr};
+
+/// Switches of the index in a rack: a FatTree of k = 4 uses 13 (Fat-B+Tree IV-A: a core switch, 4 pods of an aggregation switch and 2 edges).
+pub const INDEX_MAX: u16 = 256;
+/// Names that a switch of the index may have below it.
+pub const BELOW_MAX: usize = 1024;
+
+impl Control {
+    pub(crate) fn join_index(&mut self, call: &JoinIndex) -> Decided<JoinIndex> {
+        let JoinIndex { name, gid, tier, below } = call;
+        name_allowed("switch of the index", name)?;
+        if self.state.nodes.values().any(|row| row.name == *name) {
+            return Err(name_taken(name, "memory node"));
+        }
+        if self.host_named(name).is_some_and(|(_, row)| row.present) {
+            return Err(name_taken(name, "host"));
+        }
+        if below.is_empty() || below.len() > BELOW_MAX {
+            let message = format!("{name} names {} others below it", below.len());
+            return Err(bad(
+                message,
+                format!("name 1 to {BELOW_MAX}: switches of the index, or memory nodes"),
+            ));
+        }
+        let mut names = BTreeSet::new();
+        for other in below {
+            name_allowed("switch or node below", other)?;
+            if other == name || !names.insert(other) {
+                let message = format!("{other} is twice in what is below {name}, or itself");
+                return Err(bad(message, "name each once"));
+            }
+        }
+        let rows = || self.state.index.iter();
+        let known = rows().find(|(_, row)| row.name == *name).map(|(&index, _)| index);
+        let mut others = rows().filter(|(index, _)| Some(**index) != known);
+        if let Some((_, row)) = others.find(|(_, row)| row.below.iter().any(|taken| names.contains(taken))) {
+            let message = format!("what is below {name} is below {} already, in part", row.name);
+            let remedy = "have each name below one switch: look at the `below` of both in rack.toml";
+            return Err(error(ErrorCode::Conflict, message, remedy));
+        }
+        let free = || (1..=INDEX_MAX).find(|index| !self.state.index.contains_key(index));
+        let index = known.or_else(free).ok_or_else(|| bound("switches of the index", INDEX_MAX))?;
+        let gid = self.free_gid(gid, Port::index(index))?;
+        let (name, below, home) = (name.clone(), below.clone(), self.draw_key());
+        let row = IndexRow { name, gid, home, generation: 0, tier: *tier, below, joining: None };
+        Ok(Decision::Begin(What::JoinIndex { index, row }))
+    }
+
+    /// Refuses a name that a switch of the index has.
+    pub(crate) fn not_of_index(&self, name: &str) -> Result<(), ApiError> {
+        if self.state.index.values().any(|row| row.name == name) {
+            return Err(name_taken(name, "switch of the index"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn index_infos(&self) -> Vec<IndexInfo> {
+        let info = |(&index, row): (&u16, &IndexRow)| IndexInfo {
+            index,
+            name: row.name.clone(),
+            gid: gid_text(row.gid),
+            tier: row.tier,
+            below: row.below.clone(),
+            servers: self.state.ways_below(row).keys().copied().collect(),
+            answers: self.state.leads(index),
+            epoch: self.index_soft.get(&index).map_or(0, |(soft, _)| soft.standing_epoch()),
+        };
+        self.state.index.iter().map(info).collect()
+    }
+
+    /// What a switch is told of the others; none where there is nothing to tell.
+    pub(crate) fn ways_of(&self, role: Role) -> Option<Vec<u8>> {
+        let section = match role {
+            Role::Index(index) => {
+                let row = self.state.index.get(&index)?;
+                WaysSection { servers: self.state.servers(row), ..WaysSection::default() }
+            }
+            Role::Switch => {
+                let is_core =
+                    |(index, row): &(&u16, &IndexRow)| row.tier == Tier::Core && self.state.leads(**index);
+                let (&core, _) = self.state.index.iter().find(is_core)?;
+                let trees = self.index_soft.get(&core).map_or_else(Vec::new, |(soft, _)| soft.led_trees());
+                WaysSection { up: Some(Port::index(core).0), trees, ..WaysSection::default() }
+            }
+            Role::Node(_) => return None,
+        };
+        Some(section.emit())
+    }
+}
+
+impl State {
+    /// True when a switch of the index has joined and answers.
+    fn leads(&self, index: u16) -> bool {
+        let joined = self.index.get(&index).is_some_and(|row| row.joining.is_none());
+        joined && self.reach(Role::Index(index)) == Some(Reach::Ready)
+    }
+
+    /// The memory nodes that a switch leads to, each with the port of its next hop. What is below is of a lower tier, so this ends.
+    fn ways_below(&self, row: &IndexRow) -> BTreeMap<u16, Port> {
+        let mut ways = BTreeMap::new();
+        for name in &row.below {
+            let node = self.nodes.iter().find(|(_, node)| node.name == *name && node.joining.is_none());
+            ways.extend(node.map(|(&node, _)| (node, Port::node(node))));
+            let lower = self.index.iter().find(|(_, lower)| lower.name == *name && lower.tier > row.tier);
+            if let Some((&index, lower)) = lower.filter(|(index, _)| self.leads(**index)) {
+                ways.extend(self.ways_below(lower).into_keys().map(|node| (node, Port::index(index))));
+            }
+        }
+        ways
+    }
+
+    fn servers(&self, row: &IndexRow) -> Vec<Way> {
+        let way = |(node, port): (u16, Port)| {
+            let row = self.nodes.get(&node)?;
+            let (base, size_log2) = (VirtAddr(row.base), row.size_log2);
+            Some(Way { base, size_log2, server: NodeId(node), port: port.0 })
+        };
+        let mut servers: Vec<Way> = self.ways_below(row).into_iter().filter_map(way).collect();
+        servers.sort_unstable_by_key(|way| way.base);
+        servers
+    }
+
+    /// In which life each switch is that has joined.
+    pub(crate) fn switch_lives(&self) -> BTreeMap<Role, u16> {
+        let rack = self.switch.iter().map(|_| Role::Switch);
+        rack.chain(self.index_roles()).map(|role| (role, self.generation(role))).collect()
+    }
+
+    pub(crate) fn index_roles(&self) -> impl Iterator<Item = Role> + '_ {
+        self.index.keys().map(|&index| Role::Index(index))
+    }
+
+    /// The switches of the index, for those who take traversals from them or send such there.
+    pub(crate) fn index_peers(&self) -> impl Iterator<Item = Update> + '_ {
+        let joined = self.index.iter().filter(|(_, row)| row.joining.is_none());
+        joined.map(|(&index, row)| peer(Port::index(index), row.gid, row.home))
+    }
+
+    /// What a switch of the index must know: the nodes, the others of its kind and, last, the rack's switch.
+    pub(crate) fn index_tables(&self, index: u16) -> Vec<Update> {
+        let nodes = self.nodes.iter().filter(|(_, row)| row.joining.is_none());
+        let mut updates: Vec<Update> =
+            nodes.map(|(&node, row)| peer(Port::node(node), row.gid, row.home)).collect();
+        let own = Port::index(index).0;
+        updates.extend(
+            self.index_peers().filter(|told| !matches!(told, Update::Peer { port, .. } if *port == own)),
+        );
+        updates.extend(self.switch_peer());
+        updates
+    }
+
+    pub(crate) fn begin_join_index(
+        &mut self,
+        id: u64,
+        index: u16,
+        row: &IndexRow,
+        effects: &mut Vec<Effect>,
+    ) {
+        let role = Role::Index(index);
+        self.reset(role, Why::Joined { role }, |_| false, effects);
+        if self.index.contains_key(&index) {
+            self.forget(Port::index(index), effects);
+        }
+        let generation = self.generation(role).wrapping_add(1);
+        self.index.insert(index, IndexRow { generation, joining: Some(id), ..row.clone() });
+        effects.push(Effect::Peer(PeerChange { port: Port::index(index), gid: Some(Gid(row.gid)) }));
+        self.fill(role, effects);
+    }
+
+    pub(crate) fn begin_leave_index(
+        &mut self,
+        index: u16,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), LogError> {
+        if !self.index.contains_key(&index) {
+            return Err(LogError("an unknown switch of the index leaves"));
+        }
+        self.end_index(index, effects);
+        Ok(())
+    }
+
+    /// A switch of the index is no more, or did not come to be.
+    pub(crate) fn end_index(&mut self, index: u16, effects: &mut Vec<Effect>) {
+        let (role, port) = (Role::Index(index), Port::index(index));
+        self.reset(role, Why::Left { port: port.0 }, |_| false, effects);
+        self.index.remove(&index);
+        effects.push(Effect::Peer(PeerChange { port, gid: None }));
+    }
+
+    /// What is wrong with the switches of the index, if anything is.
+    pub(crate) fn index_fault(&self) -> Option<&'static str> {
+        if !self.index.keys().all(|index| (1..=INDEX_MAX).contains(index)) {
+            return Some("switches of the index are numbered from 1");
+        }
+        let below: Vec<&String> = self.index.values().flat_map(|row| &row.below).collect();
+        let apart: BTreeSet<&String> = below.iter().copied().collect();
+        (below.len() != apart.len()).then_some("each name is below one switch of the index")
+    }
+}

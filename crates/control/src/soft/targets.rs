@@ -1,0 +1,60 @@
+//! Images of several switches: the rack's, and those of the index (PROTOCOL 16.3). Each has its own soft state, and one at a time is at hand.
+
+use super::{Counting, Soft};
+use crate::record::Role;
+use crate::{Actions, Control, reply};
+use alloc::vec::Vec;
+use core::mem;
+
+impl Control {
+    /// Has `act` see the soft state of this switch as the one at hand: outside of it that is the rack's.
+    pub(crate) fn on_target<T>(&mut self, role: Role, act: impl FnOnce(&mut Self) -> T) -> T {
+        let Role::Index(index) = role else { return act(self) };
+        let fresh = || (Soft::of(role), Counting::default());
+        let (mut soft, mut counting) = self.index_soft.remove(&index).unwrap_or_else(fresh);
+        mem::swap(&mut self.soft, &mut soft);
+        mem::swap(&mut self.counting, &mut counting);
+        let result = act(self);
+        mem::swap(&mut self.soft, &mut soft);
+        mem::swap(&mut self.counting, &mut counting);
+        self.index_soft.insert(index, (soft, counting));
+        result
+    }
+
+    /// Soft state and counters of all switches.
+    pub(crate) fn all_soft(&self) -> impl Iterator<Item = (&Soft, &Counting)> {
+        let of_index = self.index_soft.values().map(|(soft, counting)| (soft, counting));
+        core::iter::once((&self.soft, &self.counting)).chain(of_index)
+    }
+
+    /// What time, and members that came or went, mean for the images of all switches.
+    pub(crate) fn see_to_images(&mut self, out: &mut Actions) {
+        self.forget_images(out);
+        // What stands at the core changes what the rack's switch is told, so that one is last.
+        let due = mem::take(&mut self.ways_due);
+        let roles: Vec<Role> = self.state.index_roles().chain([Role::Switch]).collect();
+        for role in roles {
+            self.on_target(role, |control| {
+                if due {
+                    control.publish_ways(out);
+                }
+                control.see_to_soft(out);
+                control.see_to_counts(out);
+            });
+        }
+        if self.ways_due && !due {
+            self.see_to_images(out);
+        }
+    }
+
+    /// A switch of the index that left has no image, and nobody waits for one.
+    fn forget_images(&mut self, out: &mut Actions) {
+        let gone = self.index_soft.extract_if(.., |index, _| !self.state.index.contains_key(index));
+        for (index, (soft, counting)) in gone.collect::<Vec<_>>() {
+            let why = self.state.unavailable(Role::Index(index), "left");
+            for ticket in soft.tickets().into_iter().chain(counting.tickets()) {
+                reply(ticket, Err(why.clone()), out);
+            }
+        }
+    }
+}

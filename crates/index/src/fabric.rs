@@ -1,0 +1,123 @@
+//! A tree divided among the switches of a FatTree (Fat-B+Tree IV-A): the fat root in the core switch, and in each switch below two sets of the nodes that
+//! lie at the servers it leads to.
+//!
+//! Data is in the order of keys over the servers, and so are the nodes of the tree. One with leaves of several servers is a part of the super-root: the core merges
+//! such nodes sooner than others, and no switch below it has one whose children lie at several servers, since a traversal that came there would be at one already.
+
+use crate::select::{fat_root_with, select_below};
+use crate::{Child, RANGES_DEFAULT, RANGES_MAX, Range, SET_NODES_MAX, SETS_MAX, TreeSection, TreeView};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use farmem_wire::{NodeId, ProgramHash, VirtAddr};
+
+/// A switch of a FatTree, with those below it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FabricSwitch {
+    /// Its number.
+    pub index: u16,
+    /// The servers that it leads to.
+    pub servers: Vec<NodeId>,
+    /// The switches below it.
+    pub below: Vec<Self>,
+}
+
+/// How much of a tree each switch of a FatTree holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FabricExtent {
+    /// Ranges of the core's fat root: 1 to [`RANGES_MAX`].
+    pub ranges: usize,
+    /// Node sets of each switch below it: at most [`SETS_MAX`].
+    pub sets: usize,
+    /// Nodes of each set: at most [`SET_NODES_MAX`].
+    pub nodes: usize,
+}
+
+impl Default for FabricExtent {
+    /// The paper's: 600 ranges, and two sets of 3,600 nodes in each switch below the core (Fat-B+Tree IV-A, V-B).
+    fn default() -> Self {
+        Self { ranges: RANGES_DEFAULT, sets: 2, nodes: 3_600 }
+    }
+}
+
+impl FabricExtent {
+    /// What of it is out of its bounds: what, how much, the least and the most.
+    #[must_use]
+    pub fn fault(&self) -> Option<(&'static str, usize, usize, usize)> {
+        [
+            ("ranges of a fat root", self.ranges, 1, RANGES_MAX),
+            ("node sets of a switch", self.sets, 0, SETS_MAX),
+            ("nodes of a set", self.nodes, 0, SET_NODES_MAX),
+        ]
+        .into_iter()
+        .find(|(_, have, least, most)| !(least..=most).contains(&have))
+    }
+}
+
+/// The part of a tree for each switch, by its number, the core's last: `root` is where its traversals begin, which are `programs`, and `server_of` says where a node lies.
+///
+/// # Panics
+/// When the extent has a [fault](FabricExtent::fault).
+#[must_use]
+pub fn divide(
+    tree: &TreeView,
+    (root, programs): (VirtAddr, &[ProgramHash]),
+    core: &FabricSwitch,
+    extent: FabricExtent,
+    server_of: &dyn Fn(VirtAddr) -> Option<NodeId>,
+) -> Vec<(u16, TreeSection)> {
+    assert_eq!(extent.fault(), None, "an extent that switches take");
+    let section = |ranges, sets| TreeSection { root, programs: programs.to_vec(), ranges, sets };
+    let level = tree.range_of(root).map_or(0, |range| range.child.level);
+    // The switches below have no fat root: their tables begin with what they are sent.
+    let whole = Vec::from([Range { first: 0, last: u64::MAX, child: Child { addr: root, level } }]);
+    let super_root = super_root(tree, server_of);
+    // What is not merged of the super-root ends the way through the switches, at that level.
+    let worth = |addr: VirtAddr| {
+        tree.inner(addr).filter(|_| super_root.contains(&addr)).map_or(1, |node| node.level.into())
+    };
+    let mut ranges = fat_root_with(tree, extent.ranges, worth);
+    if ranges.is_empty() {
+        ranges.clone_from(&whole);
+    }
+    let mut entries: Vec<(&FabricSwitch, BTreeSet<VirtAddr>)> = Vec::new();
+    let reached: BTreeSet<VirtAddr> = ranges.iter().map(|range| range.child.addr).collect();
+    entries.extend(core.below.iter().map(|switch| (switch, reached.clone())));
+    let mut parts = Vec::from([(core.index, section(ranges, Vec::new()))]);
+    while let Some((switch, reached)) = entries.pop() {
+        let is_here = |addr| server_of(addr).filter(|server| switch.servers.contains(server));
+        let wanted = |addr: VirtAddr| {
+            let Some(server) = is_here(addr) else { return false };
+            let children = tree.inner(addr).map_or(&[][..], |node| &node.children);
+            children.iter().all(|&child| server_of(child) == Some(server))
+        };
+        let sets = select_below(tree, reached.clone(), (extent.sets, extent.nodes), wanted);
+        let mut further = reached;
+        for node in sets.iter().flatten() {
+            further.remove(&node.addr);
+            further.extend(node.children.iter().map(|child| child.addr));
+        }
+        entries.extend(switch.below.iter().map(|below| (below, further.clone())));
+        parts.push((switch.index, section(whole.clone(), sets)));
+    }
+    parts.reverse();
+    parts
+}
+
+/// The nodes with leaves of several servers.
+fn super_root(tree: &TreeView, server_of: &dyn Fn(VirtAddr) -> Option<NodeId>) -> BTreeSet<VirtAddr> {
+    let mut inner: Vec<(u8, VirtAddr)> =
+        tree.nodes().filter(|(_, node)| node.level > 0).map(|(addr, node)| (node.level, addr)).collect();
+    inner.sort_unstable();
+    let mut several = BTreeSet::new();
+    for (_, addr) in inner {
+        let children = tree.inner(addr).map_or(&[][..], |node| &node.children);
+        let server = server_of(addr);
+        if children.iter().any(|child| server_of(*child) != server || several.contains(child)) {
+            several.insert(addr);
+        }
+    }
+    several
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! A tree in the switches of a FatTree (Fat-B+Tree IV-A).
+//!
+//! The tree of all servers is one B-link tree. With [`Layout::Partitioned`](crate::Layout::Partitioned) and [`BLinkTree::load`] each server has one range of the
+//! keys and the nodes above them: its own tree. What joins these is the super-root; a new node is made at the server of the one that it is split from.
+
+use super::{BLinkTree, Extent, publish::name_of};
+use farmem_client::api::{Base64, RackOverview, SoftSection, Tier};
+use farmem_client::{Client, Error, FarMemory};
+use farmem_index::{FabricExtent, FabricSwitch, Rates, SECTION_KIND, TreeSection, divide};
+use farmem_wire::{NodeId, VirtAddr};
+
+/// The core switch of a rack, with those below it; none when it has no core switch.
+fn core_of(overview: &RackOverview) -> Option<FabricSwitch> {
+    let core = overview.index.iter().find(|info| info.tier == Tier::Core)?;
+    fabric_switch(overview, &core.name, Tier::Core)
+}
+
+/// The switch of this name and tier. Those below it are of lower tiers, so this ends.
+fn fabric_switch(overview: &RackOverview, name: &str, tier: Tier) -> Option<FabricSwitch> {
+    let info = overview.index.iter().find(|info| info.name == name && info.tier >= tier)?;
+    let lower = [Tier::Aggregation, Tier::Edge].into_iter().find(|lower| *lower > info.tier);
+    let below = info.below.iter().filter_map(|name| fabric_switch(overview, name, lower?)).collect();
+    Some(FabricSwitch {
+        index: info.index,
+        servers: info.servers.iter().copied().map(NodeId).collect(),
+        below,
+    })
+}
+
+impl BLinkTree {
+    /// What each switch of a rack's FatTree is told of the tree as it is now, by the switch's number: the core the fat root, the others node sets of what
+    /// lies at the servers that they lead to. `overview` says which switches there are ([`Client::overview`]).
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the rack has no core switch; else as [`BLinkTree::section`].
+    pub fn fabric_sections(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        overview: &RackOverview,
+        extent: FabricExtent,
+    ) -> Result<Vec<(u16, TreeSection)>, Error> {
+        if let Some((what, have, least, most)) = extent.fault() {
+            return Err(Error::Count { what, have, least, most });
+        }
+        let core =
+            core_of(overview).ok_or_else(|| Error::Missing { what: "core switch in this rack".into() })?;
+        // As many nodes of a level as all switches of a tier have room for.
+        let switches = overview.index.len();
+        let nodes = extent.nodes.saturating_mul(switches);
+        let read = Extent { ranges: extent.ranges, sets: 1, nodes };
+        let view = self.view(memory, &Rates::default(), read)?;
+        let server_of = |addr: VirtAddr| {
+            let its = overview.nodes.iter().find(|node| addr.0.wrapping_sub(node.base) < node.capacity);
+            its.map(|node| NodeId(node.node))
+        };
+        let programs = [self.programs.get.hash(), self.programs.scan.hash()];
+        Ok(divide(&view, (self.tree.root, &programs), &core, extent, &server_of))
+    }
+}
+
+/// Publishes the parts of a tree ([`BLinkTree::fabric_sections`]) at their switches, in this order, so the core's last: from then on traversals of this client's domain
+/// go by way of it.
+/// They go with [`withdraw_fabric`], and when the client leaves.
+///
+/// # Errors
+/// [`Error::Refused`] when a switch has no room, or is not there any more; [`Error::Api`] when nobody answers. Some may have their part then.
+pub fn publish_fabric(client: &mut Client, parts: &[(u16, TreeSection)]) -> Result<(), Error> {
+    for (switch, tree) in parts {
+        client.load_soft_state_at(Some(*switch), vec![soft_section(tree)])?;
+    }
+    Ok(())
+}
+
+/// The part of a tree as it is loaded.
+#[must_use]
+pub fn soft_section(tree: &TreeSection) -> SoftSection {
+    SoftSection { kind: SECTION_KIND, id: tree.root.0, bytes: Base64(tree.emit()) }
+}
+
+/// Withdraws the tree with this root from all switches of the FatTree, the core's part first.
+///
+/// # Errors
+/// [`Error::Refused`] when a switch does not answer; [`Error::Api`] when nobody does.
+pub fn withdraw_fabric(client: &mut Client, root: VirtAddr) -> Result<(), Error> {
+    let mut switches = client.overview()?.index;
+    switches.sort_by_key(|info| info.tier);
+    for switch in switches {
+        client.clear_soft_state_at(Some(switch.index), vec![name_of(root)])?;
+    }
+    Ok(())
+}
