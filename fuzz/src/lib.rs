@@ -49,7 +49,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "switch_events", feed: switch_events, cases: 400_000, marks: 38 },
     Target { name: "memnode_events", feed: memnode_events, cases: 400_000, marks: 45 },
     Target { name: "host_events", feed: host_events, cases: 400_000, marks: 25 },
-    Target { name: "control_events", feed: control_events, cases: 100_000, marks: 36 },
+    Target { name: "control_events", feed: control_events, cases: 100_000, marks: 35 },
 ];
 
 // A memory node remembers the answers of as many writes of a host as the host may have under way (PROTOCOL 5.6). The two roles do not

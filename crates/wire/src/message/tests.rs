@@ -106,7 +106,7 @@ fn encoded(updates: &[Update]) -> Vec<u8> {
 /// Every form a message can have, each with a name.
 fn samples(bytes: &[u8]) -> Vec<(&'static str, Message<'_>)> {
     let (good, bad) = (REQUEST.answer(Status::Ok), REQUEST.answer(Status::TableFull));
-    let batch = Updates::request(7, 23, bytes).unwrap();
+    let batch = Updates::request(7, 25, bytes).unwrap();
     let of = |header, body| Message { header, body };
     vec![
         ("read request", of(REQUEST, Body::RegionRead { addr: ADDR, len: 512, data: &[] })),
@@ -211,7 +211,7 @@ fn version_kind_and_status_outside_the_tables_are_refused_by_name() {
 fn each_reserved_bit_is_refused() {
     let good = emitted(&Message { header: REQUEST, body: Body::Traverse(TRAVERSE) });
     let reserved = [
-        (3..4, 1..8, "message.flags"),
+        (3..4, 2..8, "message.flags"),
         (19..24, 0..8, "message.reserved"),
         (60..64, 0..8, "traverse.reserved"),
     ];
@@ -279,8 +279,8 @@ fn a_body_that_contradicts_its_header_is_refused() {
     );
     let write = Message { header: REQUEST, body: Body::RegionWrite { addr: ADDR, len: 3, data: b"abc" } };
     assert_eq!(as_response(&write, Status::Ok), Err(WireError::Long { what: "message", most: 36, have: 39 }));
-    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 23, &bytes).unwrap()) };
-    let count = Err(WireError::Unknown { what: "update.count of a response", value: 23 });
+    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 25, &bytes).unwrap()) };
+    let count = Err(WireError::Unknown { what: "update.count of a response", value: 25 });
     assert_eq!(as_response(&batch, Status::Ok), count);
 
     let refused =
@@ -295,7 +295,7 @@ fn a_body_that_contradicts_its_header_is_refused() {
 
 #[test]
 fn each_update_has_its_tag_and_its_length() {
-    let lengths = [29, 5, 12, 10, 23, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10, 17];
+    let lengths = [29, 5, 12, 10, 23, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10, 17, 39, 5];
     for ((tag, update), len) in (1..).zip(updates()).zip(lengths) {
         let bytes = encoded(&[update]);
         assert_eq!((bytes[0], bytes.len()), (tag, len), "{update:?}");
@@ -306,7 +306,7 @@ fn each_update_has_its_tag_and_its_length() {
             assert!(Updates::request(1, 1, &bytes[..have]).is_err(), "{update:?} of {have} bytes");
         }
     }
-    for tag in (24..=u8::MAX).chain([0]) {
+    for tag in (26..=u8::MAX).chain([0]) {
         let unknown = Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) });
         assert_eq!(Updates::request(1, 1, &[tag; 60]), unknown);
     }
