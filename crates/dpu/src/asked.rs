@@ -101,7 +101,7 @@ pub struct Write {
 /// What the driver is to do, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Copy the page from the slot to the asker, tell the asker, then say [`Dpu::copied`].
+    /// Copy the page from the slot to the asker, tell the asker, then say [`Dpu::copied`](crate::Dpu::copied).
     Copy {
         /// The request; it ends with this.
         ticket: u64,
@@ -117,14 +117,14 @@ pub enum Action {
         /// The page.
         page: PageId,
     },
-    /// READ the page in the asker's name, straight to where the asker wants it; [`Dpu::fetched`] tells what came of it.
+    /// READ the page in the asker's name, straight to where the asker wants it; [`Dpu::fetched`](crate::Dpu::fetched) tells what came of it.
     Read {
         /// The transfer.
         op: u64,
         /// For which request.
         ticket: u64,
     },
-    /// READ pages in the asker's name into a slot; [`Dpu::fetched`] tells what came of it. No process waits for it, or none did when it was begun.
+    /// READ pages in the asker's name into a slot; [`Dpu::fetched`](crate::Dpu::fetched) tells what came of it. No process waits for it, or none did when it was begun.
     Load {
         /// The transfer.
         op: u64,
@@ -139,7 +139,7 @@ pub enum Action {
         /// The first page's place in the slot.
         within: u32,
     },
-    /// READ pages in the asker's name into static memory; [`Dpu::fetched`] tells what came of it.
+    /// READ pages in the asker's name into static memory; [`Dpu::fetched`](crate::Dpu::fetched) tells what came of it.
     Fix {
         /// The transfer.
         op: u64,
@@ -150,7 +150,7 @@ pub enum Action {
         /// Pages.
         count: u32,
     },
-    /// WRITE the request's bytes in its asker's name; [`Dpu::written`] tells what came of it. WRITEs of one page are sent in this order.
+    /// WRITE the request's bytes in its asker's name; [`Dpu::written`](crate::Dpu::written) tells what came of it. WRITEs of one page are sent in this order.
     Write {
         /// The transfer.
         op: u64,

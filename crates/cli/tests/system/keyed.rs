@@ -47,6 +47,12 @@ fn on_a_rack(transport: &'static str) {
     eventually("the index is loaded again", || reads(&mut client, &tree, over, 1_002) == 1);
     // A memory node that dies has lost the tree, and says so.
     died_and_serves(&mut up, &format!("node {name}"));
+    let broken = tree.get_through(&mut client, over, 8).unwrap_err();
+    assert!(
+        broken.to_string().contains("that key 0x8 was to be read from"),
+        "the connection is gone: {broken}"
+    );
+    // The next one sets it up anew.
     let lost = tree.get_through(&mut client, over, 8).unwrap_err();
     assert!(lost.to_string().contains("lost"), "{lost}");
     assert_eq!(up.stop().code, Some(0));

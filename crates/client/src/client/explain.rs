@@ -60,6 +60,10 @@ impl Client {
             }
             rc::Failure::RemoteAccess | rc::Failure::RemoteOperational => self.diagnose(meta),
             rc::Failure::InvalidRequest => Error::OutOfBounds { addr, len },
+            rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded if touch == Touch::Keyed => {
+                let what = format!("the memory node that key {:#x} was to be read from", addr.0);
+                Error::Unreachable { what }
+            }
             rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded => {
                 Error::Unreachable { what: format!("the memory node that owns {addr}") }
             }

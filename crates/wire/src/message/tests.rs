@@ -295,7 +295,8 @@ fn a_body_that_contradicts_its_header_is_refused() {
 
 #[test]
 fn each_update_has_its_tag_and_its_length() {
-    let lengths = [29, 5, 12, 10, 23, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10, 17, 39, 5];
+    let lengths =
+        [29, 5, 12, 10, 23, 15, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10, 17, 39, 5];
     for ((tag, update), len) in (1..).zip(updates()).zip(lengths) {
         let bytes = encoded(&[update]);
         assert_eq!((bytes[0], bytes.len()), (tag, len), "{update:?}");
