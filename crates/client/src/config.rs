@@ -2,6 +2,8 @@
 //!
 //! Raw text becomes a checked [`RackConfig`] or an error with file, line and what was expected. Nothing else reads the file.
 
+mod raw;
+
 use crate::Error;
 use bytesize::ByteSize;
 use farmem_control::api::Tier;
@@ -10,6 +12,7 @@ use farmem_machine::Duration;
 use farmem_switch::directory::SLOTS_DEFAULT;
 use farmem_wire::Pmtu;
 use farmem_wire::message::PAGE_LEN;
+use raw::{RawHosts, RawIndex, RawRack};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -179,72 +182,6 @@ pub struct NodeConfig {
     pub compile: Execution,
     /// How it asks the caches for lines.
     pub prefetch: Prefetch,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawRack {
-    name: Spanned<String>,
-    transport: Transport,
-    #[serde(default)]
-    waiting: Waiting,
-    #[serde(default)]
-    placement: Placement,
-    cpu: Option<usize>,
-    pmtu: Option<Spanned<usize>>,
-    link: Option<Spanned<String>>,
-    cards: Option<Spanned<CardsConfig>>,
-    control: RawControl,
-    switch: RawSwitch,
-    node: Spanned<Vec<RawNode>>,
-    #[serde(default, rename = "index-switch")]
-    index: Vec<RawIndex>,
-    hosts: RawHosts,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawControl {
-    address: Spanned<String>,
-    http: Spanned<String>,
-    state: Spanned<PathBuf>,
-    lease_ms: Option<Spanned<u64>>,
-    epoch_ms: Option<Spanned<u64>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawSwitch {
-    address: Spanned<String>,
-    slots: Option<Spanned<u64>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawNode {
-    name: Spanned<String>,
-    address: Spanned<String>,
-    memory: Spanned<Value>,
-    #[serde(default)]
-    compile: Execution,
-    #[serde(default)]
-    prefetch: Prefetch,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawIndex {
-    name: Spanned<String>,
-    address: Spanned<String>,
-    tier: Tier,
-    below: Spanned<Vec<Spanned<String>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawHosts {
-    first: Spanned<String>,
-    count: Spanned<u32>,
 }
 
 /// The link profile of a rack with cards that names none: a long READ is answered at the rate of a slow card's wire, not faster than its

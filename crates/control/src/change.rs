@@ -1,5 +1,4 @@
 //! A change's life: it begins, its updates are answered, it is committed or taken back (PROTOCOL 8.14 to 8.17).
-//!
 //! ```text
 //!            begin                all answered Ok
 //!   (decided) ----> applying -------------------------> committed

@@ -9,6 +9,7 @@
 //! Nothing here is in the log: a control plane that starts again wants no image, and the switch keeps what it has. A timer repeats
 //! one message, [`SoftBody::Show`]; its answer says what the switch has, and so what is to be sent, whatever was lost.
 
+mod burst;
 mod counts;
 mod sections;
 mod targets;
@@ -22,6 +23,7 @@ use crate::{Actions, Control, DropReason, Note, reply};
 use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
+use burst::Burst;
 use core::mem;
 pub use counts::COUNTS_ANEW_MAX;
 pub(crate) use counts::Counting;
@@ -85,39 +87,6 @@ pub(crate) struct Soft {
     idle: u32,
     due: Option<Instant>,
     burst: Burst,
-}
-
-/// The Loads of a [`SOFT_PACE`].
-#[derive(Clone, Copy, Default, Debug)]
-struct Burst {
-    /// Loads that may still be sent of it.
-    left: u32,
-    /// When the next one may begin; none before the first Load.
-    next: Option<Instant>,
-    /// There is something to be sent then.
-    waits: bool,
-}
-
-impl Burst {
-    /// True when a Load may be sent now: then it counts. A burst that waited and begins late has the Loads of the paces that it missed, up to a window: a busy machine
-    /// wakes the control plane late, and the image is to stand in time.
-    fn takes(&mut self, now: Instant) -> bool {
-        if self.next.is_none_or(|next| next <= now) {
-            let waited = self.next.filter(|_| self.waits);
-            let missed = waited.map_or(0, |next| now.since(next).as_nanos() / SOFT_PACE.as_nanos());
-            let paces = u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1);
-            let left = SOFT_BURST.saturating_mul(paces).min(SOFT_WINDOW);
-            *self = Self { left, next: Some(now + SOFT_PACE), waits: false };
-        }
-        let takes = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        self.waits |= !takes;
-        takes
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.next.filter(|_| self.waits)
-    }
 }
 
 /// An image that is to stand.

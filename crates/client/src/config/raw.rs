@@ -1,0 +1,73 @@
+//! `rack.toml` as it is written, before it is checked.
+
+use super::{CardsConfig, Execution, Placement, Prefetch, Transport, Waiting};
+use farmem_control::api::Tier;
+use serde::Deserialize;
+use std::path::PathBuf;
+use toml::{Spanned, Value};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRack {
+    pub(super) name: Spanned<String>,
+    pub(super) transport: Transport,
+    #[serde(default)]
+    pub(super) waiting: Waiting,
+    #[serde(default)]
+    pub(super) placement: Placement,
+    pub(super) cpu: Option<usize>,
+    pub(super) pmtu: Option<Spanned<usize>>,
+    pub(super) link: Option<Spanned<String>>,
+    pub(super) cards: Option<Spanned<CardsConfig>>,
+    pub(super) control: RawControl,
+    pub(super) switch: RawSwitch,
+    pub(super) node: Spanned<Vec<RawNode>>,
+    #[serde(default, rename = "index-switch")]
+    pub(super) index: Vec<RawIndex>,
+    pub(super) hosts: RawHosts,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawControl {
+    pub(super) address: Spanned<String>,
+    pub(super) http: Spanned<String>,
+    pub(super) state: Spanned<PathBuf>,
+    pub(super) lease_ms: Option<Spanned<u64>>,
+    pub(super) epoch_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSwitch {
+    pub(super) address: Spanned<String>,
+    pub(super) slots: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNode {
+    pub(super) name: Spanned<String>,
+    pub(super) address: Spanned<String>,
+    pub(super) memory: Spanned<Value>,
+    #[serde(default)]
+    pub(super) compile: Execution,
+    #[serde(default)]
+    pub(super) prefetch: Prefetch,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawIndex {
+    pub(super) name: Spanned<String>,
+    pub(super) address: Spanned<String>,
+    pub(super) tier: Tier,
+    pub(super) below: Spanned<Vec<Spanned<String>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHosts {
+    pub(super) first: Spanned<String>,
+    pub(super) count: Spanned<u32>,
+}

@@ -1,0 +1,37 @@
+//! How fast the Loads of an image leave (PROTOCOL 13.8).
+
+use super::{SOFT_BURST, SOFT_PACE, SOFT_WINDOW};
+use farmem_machine::Instant;
+
+/// The Loads of a [`SOFT_PACE`].
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Burst {
+    /// Loads that may still be sent of it.
+    pub(super) left: u32,
+    /// When the next one may begin; none before the first Load.
+    pub(super) next: Option<Instant>,
+    /// There is something to be sent then.
+    pub(super) waits: bool,
+}
+
+impl Burst {
+    /// True when a Load may be sent now: then it counts. A burst that waited and begins late has the Loads of the paces that it missed, up to a window: a busy machine
+    /// wakes the control plane late, and the image is to stand in time.
+    pub(super) fn takes(&mut self, now: Instant) -> bool {
+        if self.next.is_none_or(|next| next <= now) {
+            let waited = self.next.filter(|_| self.waits);
+            let missed = waited.map_or(0, |next| now.since(next).as_nanos() / SOFT_PACE.as_nanos());
+            let paces = u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1);
+            let left = SOFT_BURST.saturating_mul(paces).min(SOFT_WINDOW);
+            *self = Self { left, next: Some(now + SOFT_PACE), waits: false };
+        }
+        let takes = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        self.waits |= !takes;
+        takes
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.next.filter(|_| self.waits)
+    }
+}
