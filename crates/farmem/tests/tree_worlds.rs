@@ -522,7 +522,7 @@ fn every_look_up_is_right_whichever_switch_of_a_fat_tree_starts_again() {
     let mut totals = all_worlds(&[Plan::CALM, Plan::STORM], 2, (5, 300), &index);
     assert_eq!(totals.failed, 0, "a switch of the index takes nothing with it: {totals:?}");
     totals.add(&all_worlds(&[Plan::CALM, Plan::STORM], 2, (5, 300), &all));
-    assert!(totals.up > 5_000 && totals.out > 4_000 && totals.back > 3 && totals.crashes > 30, "{totals:?}");
+    assert!(totals.up > 5_000 && totals.out > 4_000 && totals.back > 3 && totals.crashes > 20, "{totals:?}");
 }
 
 /// A memory node that starts again has nothing: what was there is told to be lost by an error, and never read as a key that is not there.
