@@ -16,13 +16,14 @@ mod store;
 mod tables;
 mod union;
 
-pub use fabric::{FabricSize, count_fabric};
+pub use fabric::count_fabric;
 pub use server::{Lazy, lazy};
 pub use store::LookupPath;
 pub use union::{Counts, count};
 
 use crate::pulse::{NodeKind, Racks};
 use crate::{Outcome, Plan, Progress, Row, Sheet};
+use farmem::blink_tree::Extent;
 use std::time::Duration;
 
 impl Plan {
@@ -81,8 +82,9 @@ pub fn run<R: Racks>(
     }
     if plan.wants("fat.fabric.") {
         sheet.begins("a FatTree of index switches");
-        let (keys, ranges, nodes) = if plan.quick { (100_000, 100, 150) } else { (10_000_000, 600, 3_600) };
-        sheet.add(fabric::measure(keys, FabricSize { ranges, nodes })?);
+        let small = Extent { ranges: 100, nodes: 150, ..Extent::FAT_TREE };
+        let (keys, extent) = if plan.quick { (100_000, small) } else { (10_000_000, Extent::FAT_TREE) };
+        sheet.add(fabric::measure(keys, extent)?);
     }
     for (at, &keys) in plan.scales().iter().enumerate() {
         let all = at == 0;

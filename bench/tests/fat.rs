@@ -1,6 +1,7 @@
 //! What the in-network index takes, exactly, on a tree that is scattered over four memory nodes.
 
-use farmem_bench::fat::{FabricSize, count, count_fabric, lazy};
+use farmem::blink_tree::Extent;
+use farmem_bench::fat::{count, count_fabric, lazy};
 
 /// A look-up is one round trip, with the index and without; with it there are fewer visits and fewer packets (Fat-B+Tree II, PULSE 5).
 #[test]
@@ -37,7 +38,8 @@ fn an_old_index_costs_steps_and_no_answer() {
 /// save visits that one switch's tables have no room for.
 #[test]
 fn a_fat_tree_saves_the_visits_that_one_switch_has_no_room_for() {
-    let [fabric, alone, root] = count_fabric(100_000, FabricSize { ranges: 100, nodes: 150 }).unwrap();
+    let [fabric, alone, root] =
+        count_fabric(100_000, Extent { ranges: 100, nodes: 150, ..Extent::FAT_TREE }).unwrap();
     assert_eq!([fabric, alone, root].map(|counts| counts.round_trips), [2_000; 3]);
     assert!(fabric.visits < alone.visits && alone.visits < root.visits, "{fabric:?} {alone:?} {root:?}");
     assert!(fabric.visits <= 2_000 * 11 / 10, "nearly all begin at their leaf: {fabric:?}");

@@ -3,7 +3,7 @@
 
 use super::union::Counts;
 use crate::{Row, to_f64};
-use farmem::blink_tree::{Extent, FabricExtent, publish, publish_fabric, withdraw_fabric};
+use farmem::blink_tree::{Extent, publish, publish_fabric, withdraw_fabric};
 use farmem::{BLinkTree, Client, Error, Layout, Policy, Rack};
 use farmem_workload::ycsb;
 
@@ -16,23 +16,15 @@ const FILL: usize = 14;
 /// Look-ups that are counted.
 const LOOK_UPS: u64 = 2_000;
 
-/// How much of the tree each switch has: the paper's fat root, and as many nodes of a set. The rack's switch alone has the fat root and one set, for which it has stages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FabricSize {
-    /// Ranges of the fat root.
-    pub ranges: usize,
-    /// Nodes of a set.
-    pub nodes: usize,
-}
-
-/// Counts the same look-ups in a tree of `keys` keys by way of the FatTree, by the rack's switch alone, and from the root.
+/// Counts the same look-ups in a tree of `keys` keys by way of the FatTree, by the rack's switch alone, which has one set beside the fat root as it has stages for no other, and
+/// from the root.
 ///
 /// # Errors
 /// [`Error`] when there is no memory for it.
 ///
 /// # Panics
 /// When an answer is wrong.
-pub fn count_fabric(keys: u64, size: FabricSize) -> Result<[Counts; 3], Error> {
+pub fn count_fabric(keys: u64, extent: Extent) -> Result<[Counts; 3], Error> {
     let servers = u64::from(PODS * EDGES);
     let memory = (keys * KEY_BYTES).next_power_of_two().max(32 << 20) * 2 / servers;
     let rack = Rack::embedded_fat_tree(PODS, EDGES, memory)?;
@@ -56,21 +48,20 @@ pub fn count_fabric(keys: u64, size: FabricSize) -> Result<[Counts; 3], Error> {
     // Nodes learn the program.
     count(&mut client, 200)?;
     let root = count(&mut client, LOOK_UPS)?;
-    let FabricSize { ranges, nodes } = size;
     let overview = client.overview()?;
-    let parts = tree.fabric_sections(&mut client, &overview, FabricExtent { ranges, sets: 2, nodes })?;
+    let parts = tree.fabric_sections(&mut client, &overview, extent)?;
     publish_fabric(&mut client, &parts)?;
     let fabric = count(&mut client, LOOK_UPS)?;
     withdraw_fabric(&mut client, tree.tree().root)?;
-    let section = tree.section(&mut client, Extent { ranges, sets: 1, nodes })?;
+    let section = tree.section(&mut client, Extent { sets: 1, ..extent })?;
     publish(&mut client, &[section])?;
     let alone = count(&mut client, LOOK_UPS)?;
     Ok([fabric, alone, root])
 }
 
 /// The rows: by way of the FatTree, beside the rack's switch alone.
-pub(super) fn measure(keys: u64, size: FabricSize) -> Result<Vec<Row>, Error> {
-    let [fabric, alone, root] = count_fabric(keys, size)?;
+pub(super) fn measure(keys: u64, extent: Extent) -> Result<Vec<Row>, Error> {
+    let [fabric, alone, root] = count_fabric(keys, extent)?;
     let each = |counts: &Counts, of: fn(&Counts) -> u64| to_f64(of(counts)) / to_f64(LOOK_UPS);
     let row = |what: &str, of: fn(&Counts) -> u64| {
         let id = format!("fat.fabric.{what}");

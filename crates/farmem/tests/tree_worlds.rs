@@ -11,7 +11,7 @@ mod known;
 use farmem::api::{
     Allocate, Base64, CreateDomain, OpenSession, Overview, Request, Response, SoftLoad, SoftSection,
 };
-use farmem::blink_tree::{Extent, FabricExtent, soft_section};
+use farmem::blink_tree::{Extent, soft_section};
 use farmem::{
     Answer, BLinkTree, Dispatched, Error, FarMemory, Layout as TreeLayout, NodeId, Op, Policy, Program, Site,
     VirtAddr, Vma, api::NodeInfo, forward_far_memory,
@@ -88,7 +88,7 @@ impl InWorld {
     }
 
     /// Has each switch of the index load its part of the tree as it is now; answers how many of them stood.
-    fn load_fabric(&mut self, tree: &BLinkTree, extent: FabricExtent) -> u64 {
+    fn load_fabric(&mut self, tree: &BLinkTree, extent: Extent) -> u64 {
         let Ok(Response::Overview(overview)) = self.call(Overview {}) else { return 0 };
         let Ok(parts) = tree.fabric_sections(self, &overview, extent) else { return 0 };
         let (host, domain) = (host_of(self.client), self.domain);
@@ -267,7 +267,7 @@ fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u6
             }
             _ if client == 0 => {
                 let (ranges, nodes) = (1 + rng.below(20) as usize, 1 + rng.below(12) as usize);
-                let loads = memory.load_fabric(&tree, FabricExtent { ranges, sets: 2, nodes });
+                let loads = memory.load_fabric(&tree, Extent { ranges, sets: 2, nodes });
                 with(&mut |model| model.loads += loads);
             }
             _ => {}
@@ -345,9 +345,8 @@ impl Stage {
             if let Some(&role) = crashing.get(self.rng.below(odds) as usize)
                 && self.world.is_up(role)
             {
-                self.world.crash(role);
                 let down = Duration::from_micros(u64::from(self.rng.below(3_000)));
-                self.world.start_later(role, down);
+                self.world.crash_for(role, down);
             }
             assert!(self.world.step(), "clients wait, and nothing is under way");
         }

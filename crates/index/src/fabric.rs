@@ -5,7 +5,7 @@
 //! such nodes sooner than others, and no switch below it has one whose children lie at several servers, since a traversal that came there would be at one already.
 
 use crate::select::{fat_root_with, select_below};
-use crate::{Child, RANGES_DEFAULT, RANGES_MAX, Range, SET_NODES_MAX, SETS_MAX, TreeSection, TreeView};
+use crate::{Child, Extent, Range, TreeSection, TreeView};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use farmem_wire::{NodeId, ProgramHash, VirtAddr};
@@ -21,48 +21,16 @@ pub struct FabricSwitch {
     pub below: Vec<Self>,
 }
 
-/// How much of a tree each switch of a FatTree holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FabricExtent {
-    /// Ranges of the core's fat root: 1 to [`RANGES_MAX`].
-    pub ranges: usize,
-    /// Node sets of each switch below it: at most [`SETS_MAX`].
-    pub sets: usize,
-    /// Nodes of each set: at most [`SET_NODES_MAX`].
-    pub nodes: usize,
-}
-
-impl Default for FabricExtent {
-    /// The paper's: 600 ranges, and two sets of 3,600 nodes in each switch below the core (Fat-B+Tree IV-A, V-B).
-    fn default() -> Self {
-        Self { ranges: RANGES_DEFAULT, sets: 2, nodes: 3_600 }
-    }
-}
-
-impl FabricExtent {
-    /// What of it is out of its bounds: what, how much, the least and the most.
-    #[must_use]
-    pub fn fault(&self) -> Option<(&'static str, usize, usize, usize)> {
-        [
-            ("ranges of a fat root", self.ranges, 1, RANGES_MAX),
-            ("node sets of a switch", self.sets, 0, SETS_MAX),
-            ("nodes of a set", self.nodes, 0, SET_NODES_MAX),
-        ]
-        .into_iter()
-        .find(|(_, have, least, most)| !(least..=most).contains(&have))
-    }
-}
-
 /// The part of a tree for each switch, by its number, the core's last: `root` is where its traversals begin, which are `programs`, and `server_of` says where a node lies.
 ///
 /// # Panics
-/// When the extent has a [fault](FabricExtent::fault).
+/// When the extent has a [fault](Extent::fault).
 #[must_use]
 pub fn divide(
     tree: &TreeView,
     (root, programs): (VirtAddr, &[ProgramHash]),
     core: &FabricSwitch,
-    extent: FabricExtent,
+    extent: Extent,
     server_of: &dyn Fn(VirtAddr) -> Option<NodeId>,
 ) -> Vec<(u16, TreeSection)> {
     assert_eq!(extent.fault(), None, "an extent that switches take");

@@ -27,6 +27,7 @@ extern crate std;
 
 pub mod blink;
 mod compare;
+mod extent;
 mod fabric;
 mod follow;
 mod keys;
@@ -39,7 +40,8 @@ mod tree;
 mod ways;
 
 pub use compare::{Compared, greater};
-pub use fabric::{FabricExtent, FabricSwitch, divide};
+pub use extent::Extent;
+pub use fabric::{FabricSwitch, divide};
 pub use follow::{Hits, RATE_ONE, Rates, led_astray, visits_saved};
 pub use keys::{KeyBytes, prefix};
 pub use nodes::{NodeSet, NodeSetError, SetNode};

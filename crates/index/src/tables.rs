@@ -345,10 +345,10 @@ impl IndexTables {
         let tables = &self.trees[tree.0 as usize];
         let mut pads = pads.into_iter();
         loop {
-            let mut walks = [Walk::new(0); WALKS];
+            let mut walks = [Walk::OVER; WALKS];
             let mut count = 0;
             for (walk, pad) in walks.iter_mut().zip(pads.by_ref()) {
-                *walk = Walk::new(key_of(pad));
+                *walk = tables.from_top(key_of(pad));
                 count += 1;
             }
             let walks = &mut walks[..count];
@@ -368,54 +368,75 @@ impl IndexTables {
     #[must_use]
     pub fn start(&self, domain: Domain, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<Descent> {
         let tree = self.tree(domain, at, program)?;
-        let mut walk = [Walk::new(key_of(pad))];
-        let tables = &self.trees[tree.0 as usize];
-        tables.descend(&mut walk);
-        Some(Descent { at: tables.end(&walk[0]), tree, taken: walk[0].taken })
+        let (tables, walk) = self.walked(tree, |tables| Some(tables.from_top(key_of(pad))))?;
+        Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 
-    /// The deepest node that is known on the way to `key` from `from` on, of those that may be taken: none when no such node is known. From a root of a tree
-    /// that the domain published it goes by ranges and sets, from any other node by sets (PROTOCOL 15.5, 15.13).
+    /// Takes a walk in a tree's tables to its end.
+    fn walked(
+        &self,
+        tree: TreeId,
+        begin: impl FnOnce(&TreeTables) -> Option<Walk>,
+    ) -> Option<(&TreeTables, Walk)> {
+        let tables = &self.trees[tree.0 as usize];
+        let mut walks = [begin(tables)?];
+        tables.descend(&mut walks);
+        let [walk] = walks;
+        Some((tables, walk))
+    }
+
+    /// The deepest node that is known on the way from the root of a tree that the domain published to `key`, of those that may be taken: none when no such node
+    /// is known (PROTOCOL 15.5).
     #[must_use]
     pub fn lead(
         &self,
         domain: Domain,
+        root: VirtAddr,
+        key: u64,
+        may_take: impl FnMut(VirtAddr) -> bool,
+    ) -> Option<Descent> {
+        let &tree = self.found.get(&(domain, root))?;
+        self.deepest(tree, |tables| Some(tables.from_top(key)), may_take)
+    }
+
+    /// The same from any node that a set of a tree of the domain has (PROTOCOL 15.13: what a switch behind another one does).
+    #[must_use]
+    pub fn lead_on(
+        &self,
+        domain: Domain,
         from: VirtAddr,
         key: u64,
+        may_take: impl FnMut(VirtAddr) -> bool,
+    ) -> Option<Descent> {
+        let trees = self.found.range((domain, VirtAddr(0))..=(domain, VirtAddr(u64::MAX)));
+        let has = |tree: &TreeId| self.trees[tree.0 as usize].from_node(from, key).is_some();
+        let tree = trees.map(|(_, &tree)| tree).find(has)?;
+        self.deepest(tree, |tables| tables.from_node(from, key), may_take)
+    }
+
+    /// Walks to the end, and back to the last node that may be taken.
+    fn deepest(
+        &self,
+        tree: TreeId,
+        begin: impl FnOnce(&TreeTables) -> Option<Walk>,
         mut may_take: impl FnMut(VirtAddr) -> bool,
     ) -> Option<Descent> {
-        let mut found = None;
-        let mut come_by = |tree: TreeId, child: Child, taken: &Taken| {
-            if may_take(child.addr) {
-                found = Some(Descent { at: child.addr, tree, taken: *taken });
-            }
-        };
-        if let Some(&id) = self.found.get(&(domain, from)) {
-            let tree = &self.trees[id.0 as usize];
-            tree.walk(tree.top(key), key, |child, taken| come_by(id, child, taken));
-            return found;
-        }
-        for &id in self.found.range((domain, VirtAddr(0))..=(domain, VirtAddr(u64::MAX))).map(|(_, id)| id) {
-            let tree = &self.trees[id.0 as usize];
-            if let Some(branch) = tree.branch_of(from, key) {
-                tree.walk(branch, key, |child, taken| come_by(id, child, taken));
-                break;
+        let (tables, mut walk) = self.walked(tree, begin)?;
+        while !may_take(tables.end(&walk)) {
+            if !walk.step_back() {
+                return None;
             }
         }
-        found
+        Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 
     /// Where a traversal of a domain's tree that another switch led to `at` may go on: none when the sets of the tree's tables do not have that node
     /// (Fat-B+Tree IV-A: the switches below the core have node sets).
     #[must_use]
     pub fn below(&self, domain: Domain, root: VirtAddr, at: VirtAddr, pad: &[u8]) -> Option<Descent> {
-        let &id = self.found.get(&(domain, root))?;
-        let (tables, key) = (&self.trees[id.0 as usize], key_of(pad));
-        let mut found = None;
-        tables.walk(tables.branch_of(at, key)?, key, |child, taken| {
-            found = Some(Descent { at: child.addr, tree: id, taken: *taken });
-        });
-        found
+        let &tree = self.found.get(&(domain, root))?;
+        let (tables, walk) = self.walked(tree, |tables| tables.from_node(at, key_of(pad)))?;
+        Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 
     /// Counts a descent that began. The tables are those that the descent went by.

@@ -201,12 +201,8 @@ impl Rack {
             self.step()?;
         }
         // Liveness: without faults everything ends.
-        self.world.network_mut().heal();
+        self.world.end_faults();
         self.healed = Some(self.world.now());
-        let all = self.world.everybody();
-        for role_id in all {
-            self.world.start(role_id);
-        }
         while !self.is_at_rest() {
             self.step()?;
         }
@@ -303,11 +299,10 @@ impl Rack {
         if !self.world.is_up(role_id) {
             return;
         }
-        self.world.crash(role_id);
         // Longer than any packet is held (PROTOCOL 9.2); now and then so long that no host waits any more.
         let most = if self.rng.chance(1, 3) { 150_000 } else { 20_000 };
         let down = Duration::from_millis(2) + Duration::from_micros(u64::from(self.rng.below(most)));
-        self.world.start_later(role_id, down);
+        self.world.crash_for(role_id, down);
         match role_id {
             RoleId::Node(node) => self.node_lost(node),
             RoleId::Host(host) => self.host_lost(host),

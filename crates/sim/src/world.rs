@@ -201,6 +201,12 @@ impl<H: Guest> World<H> {
         all.into_iter().for_each(|role_id| self.start(role_id));
     }
 
+    /// Ends what is wrong: the network has no faults any more, and every machine that is down starts.
+    pub fn end_faults(&mut self) {
+        self.network_mut().heal();
+        self.start_all();
+    }
+
     /// Starts every machine, and lets time pass until all are up.
     ///
     /// # Panics
@@ -421,6 +427,12 @@ impl<H: Guest> World<H> {
             }
         }
         self.carry_wants();
+    }
+
+    /// As [`World::crash`]; it is started again after `down`.
+    pub fn crash_for(&mut self, role_id: RoleId, down: Duration) {
+        self.crash(role_id);
+        self.start_later(role_id, down);
     }
 
     /// Has a machine started `after` from now.

@@ -196,22 +196,19 @@ impl Bench {
     }
 
     fn crash(&mut self, role: RoleId, down: Duration) {
-        self.world.crash(role);
+        self.world.crash_for(role, down);
         if role == RoleId::Control {
             (self.published, self.has_forgotten) = (Sections::new(), true);
         }
-        self.world.start_later(role, down);
         self.check();
     }
 
     /// The faults end, and everything under way does.
     fn heal(&mut self) {
-        self.world.network_mut().heal();
-        self.world.start_all();
-        let mut steps = 0;
+        self.world.end_faults();
+        let mut steps = 0..200_000;
         while self.step() {
-            steps += 1;
-            assert!(steps < 200_000, "the rack comes to rest");
+            assert!(steps.next().is_some(), "the rack comes to rest");
         }
         assert_eq!(self.open, BTreeSet::new(), "every caller is answered");
     }

@@ -347,9 +347,8 @@ impl Bench {
                 }
                 5 if !crashes.is_empty() => {
                     let role = crashes[self.below(crashes.len())];
-                    self.world.crash(role);
                     let down = Duration::from_micros(u64::from(self.rng.below(4_000)));
-                    self.world.start_later(role, down);
+                    self.world.crash_for(role, down);
                 }
                 _ => {}
             }
@@ -361,12 +360,10 @@ impl Bench {
     }
 
     fn heal(&mut self) {
-        self.world.network_mut().heal();
-        self.world.start_all();
-        let mut steps = 0;
+        self.world.end_faults();
+        let mut steps = 0..400_000;
         while self.step() {
-            steps += 1;
-            assert!(steps < 400_000, "the rack comes to rest");
+            assert!(steps.next().is_some(), "the rack comes to rest");
         }
         assert_eq!((self.open.len(), self.loads.len()), (0, 0), "everybody is answered");
     }
@@ -452,9 +449,8 @@ fn nothing_comes_of_a_node_that_lost_its_bytes() {
         bench.work(150, &[]);
         let good = bench.found.values().sum::<u64>();
         assert!(good > 0);
-        bench.world.crash(RoleId::Node(1));
+        bench.world.crash_for(RoleId::Node(1), Duration::from_micros(500));
         bench.lost = true;
-        bench.world.start_later(RoleId::Node(1), Duration::from_micros(500));
         bench.beside.maybe = Some((vec![BTreeSet::new(); BESIDE], 0));
         let mut tried = 0;
         while tried < 20 {

@@ -221,12 +221,10 @@ impl Bench {
     }
 
     fn heal(&mut self) {
-        self.world.network_mut().heal();
-        self.world.start_all();
-        let mut steps = 0;
+        self.world.end_faults();
+        let mut steps = 0..400_000;
         while self.step() {
-            steps += 1;
-            assert!(steps < 400_000, "the rack comes to rest");
+            assert!(steps.next().is_some(), "the rack comes to rest");
         }
         let open = (self.open.len(), self.loads.len(), self.counts.len());
         assert_eq!(open, (0, 0, 0), "everybody is answered");
@@ -248,9 +246,8 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
             }
             7 if crashes => {
                 let role = if bench.rng.chance(1, 2) { RoleId::Switch } else { RoleId::Control };
-                bench.world.crash(role);
                 let down = Duration::from_micros(u64::from(bench.rng.below(2_000)));
-                bench.world.start_later(role, down);
+                bench.world.crash_for(role, down);
             }
             _ => {}
         }

@@ -38,11 +38,11 @@ use part::{Part, Took};
 
 pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Stepped};
 pub use cursor::Cursor;
-pub use fabric::{publish_fabric, soft_section, withdraw_fabric};
-pub use farmem_index::FabricExtent;
+pub use fabric::{publish_fabric, withdraw_fabric};
+pub use farmem_index::Extent;
 /// Bytes of all that is published in a rack at most.
 pub use farmem_wire::message::SOFT_IMAGE_MAX;
-pub use publish::{Extent, publish, withdraw};
+pub use publish::{publish, soft_section, withdraw};
 pub use ranges::{AHEAD_DEFAULT, PARTS_MAX, RangeQuery, Separators};
 
 /// "farmemBL": the first word of a tree's header.

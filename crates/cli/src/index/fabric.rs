@@ -8,7 +8,7 @@ use crate::output::{self, Report};
 use crate::{End, Failure};
 use farmem::{NodeId, VirtAddr};
 use farmem_index::{
-    FabricExtent, FabricSwitch, NodeSet, Plan, RangeTables, SetNode, TreeSection, TreeView, divide,
+    Extent, FabricSwitch, NodeSet, Plan, RangeTables, SetNode, TreeSection, TreeView, divide,
 };
 use serde::Serialize;
 
@@ -104,7 +104,7 @@ pub(super) fn plan(args: &IndexPlan, pods: u16) -> Result<End, Failure> {
     }
     let (tree, about) = tree_of(args)?;
     let leaves = about.keys.div_ceil(args.fill).max(1);
-    let extent = FabricExtent { ranges: args.ranges, sets: args.sets, nodes: args.nodes };
+    let extent = Extent { ranges: args.ranges, sets: args.sets, nodes: args.nodes };
     if let Some((what, have, least, most)) = extent.fault() {
         return Err(Failure::environment(format!("{have} {what}"), format!("{least} to {most}")));
     }

@@ -2,7 +2,7 @@
 
 use crate::process::{eventually, signal};
 use crate::rack::{Description, Up};
-use farmem::blink_tree::{FabricExtent, publish_fabric, withdraw_fabric};
+use farmem::blink_tree::{Extent, publish_fabric, withdraw_fabric};
 use farmem::{BLinkTree, Client, Layout, Policy};
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ fn look_ups_go_through_a_fat_tree(transport: &'static str) {
 
     // The fat root has the nodes above the borders of servers and the upper two levels, pods and edges one each: what is left is the leaf.
     let overview = client.overview().unwrap();
-    let extent = FabricExtent { ranges: 67, sets: 1, nodes: 600 };
+    let extent = Extent { ranges: 67, sets: 1, nodes: 600 };
     let parts = tree.fabric_sections(&mut client, &overview, extent).unwrap();
     assert_eq!(parts.len(), 7);
     publish_fabric(&mut client, &parts).unwrap();

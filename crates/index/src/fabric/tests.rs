@@ -69,7 +69,7 @@ fn each_key_goes_down_to_its_leaf_at_its_server() {
     let (root, tree) = tree(4 * 256, 4);
     let level = |at: VirtAddr| tree.range_of(at).map_or(0, |range| range.child.level);
     // Five levels of inner nodes: the fat root has one, pod and edge two each.
-    let extent = FabricExtent { ranges: 4, sets: 2, nodes: 100 };
+    let extent = Extent { ranges: 4, sets: 2, nodes: 100 };
     let parts = divide(&tree, (root, &[PROGRAM]), &fabric(), extent, &server_of);
     assert_eq!(parts.iter().map(|(index, _)| *index).max(), Some(7));
     assert_eq!(parts.last().map(|(index, _)| *index), Some(1), "the core's is the last");
@@ -92,7 +92,7 @@ fn no_switch_leads_past_a_server() {
     let (root, tree) = tree(1_000, 7);
     for ranges in [1, 7, 40, 600] {
         for nodes in [0, 1, 5, 4_096] {
-            let extent = FabricExtent { ranges, sets: 2, nodes };
+            let extent = Extent { ranges, sets: 2, nodes };
             let parts = divide(&tree, (root, &[PROGRAM]), &fabric(), extent, &server_of);
             for key in (0..10_000).step_by(13) {
                 let way = way(&parts, root, key);
@@ -108,18 +108,17 @@ fn no_switch_leads_past_a_server() {
 #[test]
 fn a_leaf_has_nothing_to_divide() {
     let root = VirtAddr(3 * SERVER + 0x100);
-    let parts =
-        divide(&TreeView::default(), (root, &[PROGRAM]), &fabric(), FabricExtent::default(), &server_of);
+    let parts = divide(&TreeView::default(), (root, &[PROGRAM]), &fabric(), Extent::FAT_TREE, &server_of);
     assert_eq!(parts.len(), 7);
     assert_eq!(way(&parts, root, 5), [root; 3]);
 }
 
 #[test]
 fn an_extent_has_bounds() {
-    assert_eq!(FabricExtent::default().fault(), None);
-    let fault = |extent: FabricExtent| extent.fault().map(|(what, ..)| what);
-    let usual = FabricExtent::default();
-    assert_eq!(fault(FabricExtent { ranges: 0, ..usual }), Some("ranges of a fat root"));
-    assert_eq!(fault(FabricExtent { sets: 9, ..usual }), Some("node sets of a switch"));
-    assert_eq!(fault(FabricExtent { nodes: 4_097, ..usual }), Some("nodes of a set"));
+    assert_eq!(Extent::FAT_TREE.fault(), None);
+    let fault = |extent: Extent| extent.fault().map(|(what, ..)| what);
+    let usual = Extent::FAT_TREE;
+    assert_eq!(fault(Extent { ranges: 0, ..usual }), Some("ranges of a fat root"));
+    assert_eq!(fault(Extent { sets: 9, ..usual }), Some("node sets of a tree"));
+    assert_eq!(fault(Extent { nodes: 4_097, ..usual }), Some("nodes of a set"));
 }

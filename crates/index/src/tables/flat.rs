@@ -72,6 +72,18 @@ impl Taken {
     }
 }
 
+impl Walk {
+    /// Forgets the last step.
+    pub(super) fn step_back(&mut self) -> bool {
+        self.taken.count -= 1;
+        match self.taken.slots().last() {
+            Some(&slot) => self.slot = slot,
+            None => return false,
+        }
+        true
+    }
+}
+
 /// A descent for a key, as far as it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
@@ -82,8 +94,12 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn new(key: u64) -> Self {
-        Self { key, slot: 0, link: UNKNOWN, taken: Taken::default() }
+    /// One that is over before it begins.
+    pub(super) const OVER: Self =
+        Self { key: 0, slot: 0, link: LAST, taken: Taken { slots: [0; 1 + SETS_MAX], count: 0 } };
+
+    const fn new(key: u64, slot: u32) -> Self {
+        Self { key, slot, link: UNKNOWN, ..Self::OVER }
     }
 }
 
@@ -124,41 +140,24 @@ impl TreeTables {
     /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
     #[must_use]
     pub fn deepest(&self, key: u64) -> Child {
-        let mut walk = [Walk::new(key)];
+        let mut walk = [self.from_top(key)];
         self.descend(&mut walk);
         self.child(walk[0].slot)
     }
 
-    /// The slot of the range that has a key.
-    pub(super) fn top(&self, key: u64) -> u32 {
+    /// A walk that begins with the range that has the key.
+    pub(super) fn from_top(&self, key: u64) -> Walk {
         // The first range begins at 0.
-        number(self.firsts.partition_point(|&first| first <= key)) - 1
+        Walk::new(key, number(self.firsts.partition_point(|&first| first <= key)) - 1)
     }
 
-    /// The slot of the branch that a key takes at a node; none when no set has the node.
-    pub(super) fn branch_of(&self, at: VirtAddr, key: u64) -> Option<u32> {
-        self.head_of(at, 0).map(|head| self.branch(head, key))
-    }
-
-    /// Goes from a slot as deep as is known, and says where it comes by.
-    pub(super) fn walk(&self, from: u32, key: u64, mut come_by: impl FnMut(Child, &Taken)) {
-        let (mut taken, mut slot) = (Taken::default(), from);
-        loop {
-            taken.push(slot);
-            come_by(self.child(slot), &taken);
-            let link = self.slots[slot as usize].link;
-            match if link == UNKNOWN { self.link_of(slot) } else { link } {
-                LAST => return,
-                link => slot = self.branch(link, key),
-            }
-        }
+    /// A walk that begins with the branch that the key takes at a node; none when no set has the node.
+    pub(super) fn from_node(&self, at: VirtAddr, key: u64) -> Option<Walk> {
+        self.head_of(at, 0).map(|head| Walk::new(key, self.branch(head, key)))
     }
 
     /// Takes these walks to where they end, level by level: what one waits for from memory the others wait for at the same time.
     pub(super) fn descend(&self, walks: &mut [Walk]) {
-        for walk in &mut *walks {
-            walk.slot = self.top(walk.key);
-        }
         // A step leads to a set behind, so there are no more.
         for _ in 0..=self.sets.len() {
             let mut goes_on = false;

@@ -89,6 +89,9 @@ proptest! {
             prop_assert_eq!(lead(&|_| true), Some(deepest.addr));
             prop_assert_eq!(lead(&|_| false), None);
             prop_assert_eq!(tables.lead(Domain(5), section.root, key, |_| true).map(|d| d.at), None);
+            // A node of a set is no root, whichever tree's it is.
+            let inside = section.sets.iter().flatten().find(|node| node.addr != section.root);
+            prop_assert_eq!(inside.and_then(|node| tables.lead(OWNER, node.addr, key, |_| true)), None);
             let may = |at: VirtAddr| (at.0 / 256).is_multiple_of(2) == parity;
             let known = |at: VirtAddr| {
                 section.ranges.iter().any(|range| range.child.addr == at)
@@ -99,7 +102,8 @@ proptest! {
             prop_assert_eq!(lead(&may), way.into_iter().find(|&at| may(at) && known(at)));
             let mut at = section.root;
             for switch in &chain {
-                at = switch.lead(OWNER, at, key, |_| true).map_or(at, |descent| descent.at);
+                let led = switch.lead(OWNER, at, key, |_| true);
+                at = led.or_else(|| switch.lead_on(OWNER, at, key, |_| true)).map_or(at, |descent| descent.at);
             }
             prop_assert_eq!(at, deepest.addr);
         }

@@ -331,8 +331,7 @@ impl Rack {
         if !self.world.is_up(role_id) {
             return;
         }
-        self.world.crash(role_id);
-        self.world.start_later(role_id, down);
+        self.world.crash_for(role_id, down);
         self.has_lost |= matches!(role_id, RoleId::Node(_) | RoleId::Host(_));
         if let RoleId::Host(host) = role_id {
             let slot = &mut self.slots[slot_of(host)];

@@ -4,6 +4,7 @@
 //! Key types: [`IndexAgent`], which publishes, and [`IndexWatch`], which only looks. Both go step by step, an epoch each; nothing here has a clock. An
 //! agent alone reads the tree, in its owner's domain. One tree has one agent: two would take turns to publish over each other.
 
+use super::publish::check;
 use super::publish::name_of;
 use super::{BLinkTree, Extent, publish, record_program, withdraw};
 use farmem_client::api::{ErrorCode, SoftCounted};
@@ -103,7 +104,7 @@ impl IndexAgent {
     /// # Errors
     /// [`Error::Count`] when more is asked for than a switch takes.
     pub fn new(tree: BLinkTree, extent: Extent) -> Result<Self, Error> {
-        extent.check()?;
+        check(&extent)?;
         let (rates, counter) = (Rates::default(), Counter::default());
         Ok(Self { tree, extent, rates, counter, standing: None, records: None })
     }
@@ -214,7 +215,7 @@ impl IndexWatch {
     /// # Errors
     /// [`Error::Count`] when more is asked for than a switch takes.
     pub fn new(tree: BLinkTree, extent: Extent) -> Result<Self, Error> {
-        extent.check()?;
+        check(&extent)?;
         Ok(Self { tree, extent, counter: Counter::default() })
     }
 

@@ -3,10 +3,11 @@
 //! The tree of all servers is one B-link tree. With [`Layout::Partitioned`](crate::Layout::Partitioned) and [`BLinkTree::load`] each server has one range of the
 //! keys and the nodes above them: its own tree. What joins these is the super-root; a new node is made at the server of the one that it is split from.
 
-use super::{BLinkTree, Extent, publish::name_of};
-use farmem_client::api::{Base64, RackOverview, SoftSection, Tier};
+use super::publish::{check, name_of, soft_section};
+use super::{BLinkTree, Extent};
+use farmem_client::api::{RackOverview, Tier};
 use farmem_client::{Client, Error, FarMemory};
-use farmem_index::{FabricExtent, FabricSwitch, Rates, SECTION_KIND, TreeSection, divide};
+use farmem_index::{FabricSwitch, Rates, TreeSection, divide};
 use farmem_wire::{NodeId, VirtAddr};
 
 /// The core switch of a rack, with those below it; none when it has no core switch.
@@ -37,11 +38,9 @@ impl BLinkTree {
         &self,
         memory: &mut (impl FarMemory + ?Sized),
         overview: &RackOverview,
-        extent: FabricExtent,
+        extent: Extent,
     ) -> Result<Vec<(u16, TreeSection)>, Error> {
-        if let Some((what, have, least, most)) = extent.fault() {
-            return Err(Error::Count { what, have, least, most });
-        }
+        check(&extent)?;
         let core =
             core_of(overview).ok_or_else(|| Error::Missing { what: "core switch in this rack".into() })?;
         // As many nodes of a level as all switches of a tier have room for.
@@ -69,12 +68,6 @@ pub fn publish_fabric(client: &mut Client, parts: &[(u16, TreeSection)]) -> Resu
         client.load_soft_state_at(Some(*switch), vec![soft_section(tree)])?;
     }
     Ok(())
-}
-
-/// The part of a tree as it is loaded.
-#[must_use]
-pub fn soft_section(tree: &TreeSection) -> SoftSection {
-    SoftSection { kind: SECTION_KIND, id: tree.root.0, bytes: Base64(tree.emit()) }
 }
 
 /// Withdraws the tree with this root from all switches of the FatTree, the core's part first.

@@ -5,8 +5,7 @@ use farmem_client::api::{Base64, SoftName, SoftSection};
 use farmem_client::{Client, Error, FarMemory};
 use farmem_index::blink::{NODE_LEN, Node, State};
 use farmem_index::{
-    Child, RANGES_DEFAULT, RANGES_MAX, Range, Rates, SECTION_KIND, SET_NODES_MAX, SETS_MAX, TreeNode,
-    TreeSection, TreeView, fat_root, select_layers,
+    Child, Extent, Range, Rates, SECTION_KIND, TreeNode, TreeSection, TreeView, fat_root, select_layers,
 };
 use farmem_wire::VirtAddr;
 use std::cmp::Reverse;
@@ -15,36 +14,12 @@ use std::collections::BTreeMap;
 /// How often the inner nodes are read when others change them meanwhile.
 const READS_MAX: u32 = 8;
 
-/// How much of a tree goes into switches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
-    /// Ranges of the fat root: 1 to [`RANGES_MAX`].
-    pub ranges: usize,
-    /// Node sets below it: at most [`SETS_MAX`].
-    pub sets: usize,
-    /// Nodes of each set: at most [`SET_NODES_MAX`].
-    pub nodes: usize,
-}
-
-impl Default for Extent {
-    /// The paper's: 600 ranges and three sets of 3,600 nodes (Fat-B+Tree V-B).
-    fn default() -> Self {
-        Self { ranges: RANGES_DEFAULT, sets: 3, nodes: 3_600 }
-    }
-}
-
-impl Extent {
-    pub(super) fn check(&self) -> Result<(), Error> {
-        for (what, have, least, most) in [
-            ("ranges of a fat root", self.ranges, 1, RANGES_MAX),
-            ("node sets of a tree", self.sets, 0, SETS_MAX),
-            ("nodes of a set", self.nodes, 0, SET_NODES_MAX),
-        ] {
-            if !(least..=most).contains(&have) {
-                return Err(Error::Count { what, have, least, most });
-            }
-        }
-        Ok(())
+/// # Errors
+/// [`Error::Count`] for an extent that no switch takes.
+pub(super) fn check(extent: &Extent) -> Result<(), Error> {
+    match extent.fault() {
+        Some((what, have, least, most)) => Err(Error::Count { what, have, least, most }),
+        None => Ok(()),
     }
 }
 
@@ -56,9 +31,13 @@ impl Extent {
 /// # Errors
 /// [`Error::Refused`] when the switch has no room for them, or two have one root; [`Error::Api`] when nobody answers.
 pub fn publish(client: &mut Client, trees: &[TreeSection]) -> Result<u64, Error> {
-    let section =
-        |tree: &TreeSection| SoftSection { kind: SECTION_KIND, id: tree.root.0, bytes: Base64(tree.emit()) };
-    client.load_soft_state(trees.iter().map(section).collect())
+    client.load_soft_state(trees.iter().map(soft_section).collect())
+}
+
+/// A tree, or a part of one, as it is loaded.
+#[must_use]
+pub fn soft_section(tree: &TreeSection) -> SoftSection {
+    SoftSection { kind: SECTION_KIND, id: tree.root.0, bytes: Base64(tree.emit()) }
 }
 
 /// Withdraws the tree with this root: traversals of this client's domain begin there again. What is not published is withdrawn already.
@@ -88,7 +67,7 @@ impl BLinkTree {
         memory: &mut (impl FarMemory + ?Sized),
         extent: Extent,
     ) -> Result<TreeSection, Error> {
-        extent.check()?;
+        check(&extent)?;
         let view = self.view(memory, &Rates::default(), extent)?;
         Ok(self.select(&view, extent))
     }

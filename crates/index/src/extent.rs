@@ -1,0 +1,38 @@
+//! How much of a tree a switch holds.
+
+use crate::{RANGES_DEFAULT, RANGES_MAX, SET_NODES_MAX, SETS_MAX};
+
+/// How much of a tree goes into a switch's tables; of a FatTree, ranges into the core's, and sets into those of each switch below it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Ranges of the fat root: 1 to [`RANGES_MAX`].
+    pub ranges: usize,
+    /// Node sets: at most [`SETS_MAX`].
+    pub sets: usize,
+    /// Nodes of each set: at most [`SET_NODES_MAX`].
+    pub nodes: usize,
+}
+
+impl Extent {
+    /// The paper's FatTree: 600 ranges, and two sets of 3,600 nodes in each switch below the core (Fat-B+Tree IV-A, V-B).
+    pub const FAT_TREE: Self = Self { ranges: RANGES_DEFAULT, sets: 2, nodes: 3_600 };
+
+    /// What of it is out of its bounds: what, how much, the least and the most.
+    #[must_use]
+    pub fn fault(&self) -> Option<(&'static str, usize, usize, usize)> {
+        [
+            ("ranges of a fat root", self.ranges, 1, RANGES_MAX),
+            ("node sets of a tree", self.sets, 0, SETS_MAX),
+            ("nodes of a set", self.nodes, 0, SET_NODES_MAX),
+        ]
+        .into_iter()
+        .find(|(_, have, least, most)| !(least..=most).contains(&have))
+    }
+}
+
+impl Default for Extent {
+    /// The paper's: 600 ranges and three sets of 3,600 nodes (Fat-B+Tree V-B).
+    fn default() -> Self {
+        Self { sets: 3, ..Self::FAT_TREE }
+    }
+}
