@@ -26,6 +26,11 @@ impl State {
         self.nodes.get(&node)?.card.as_ref()
     }
 
+    /// The memory nodes that are farmem's, and not memory that a card registered.
+    pub(crate) fn farmem_nodes(&self) -> impl Iterator<Item = (&u16, &NodeRow)> {
+        self.nodes.iter().filter(|(_, row)| row.card.is_none())
+    }
+
     pub(crate) fn is_card(&self, node: u16) -> bool {
         self.card_of(node).is_some()
     }

@@ -38,7 +38,7 @@ impl What {
     }
 
     /// True for what is so whether or not every role can be told now.
-    const fn is_membership(&self) -> bool {
+    pub(crate) const fn is_membership(&self) -> bool {
         match self {
             Self::JoinSwitch { .. }
             | Self::JoinNode { .. }

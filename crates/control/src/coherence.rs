@@ -166,10 +166,7 @@ impl Control {
             }
             Cache::Empty if flushed == GIVEN_UP => Ok(Decision::Reply(none)),
             Cache::Empty => {
-                if self.state.switch.is_none() {
-                    return Err(self.state.unavailable(Role::Switch, "has not joined"));
-                }
-                self.switch_answers()?;
+                self.switch_joined()?;
                 Ok(Decision::Begin(What::Live { host, generation }))
             }
             Cache::Orphaned | Cache::Fenced => Ok(Decision::Reply(none)),

@@ -5,6 +5,7 @@
 
 use crate::Control;
 use crate::api::{ApiError, ErrorCode, IndexInfo, JoinIndex, Tier};
+use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::members::{name_allowed, name_taken};
 use crate::record::{IndexRow, Role, What, Why, gid_text};
@@ -60,7 +61,12 @@ impl Control {
             let remedy = "have each name below one switch: look at the `below` of both in rack.toml";
             return Err(error(ErrorCode::Conflict, message, remedy));
         }
-        let free = || (1..=INDEX_MAX).find(|index| !self.state.index.contains_key(index));
+        // One that leaves keeps its number until all have been told.
+        let leaving = self.state.claims();
+        let is_free = |index: &u16| {
+            !self.state.index.contains_key(index) && !leaving.contains(&Claim::Member(Port::index(*index).0))
+        };
+        let free = || (1..=INDEX_MAX).find(is_free);
         let index = known.or_else(free).ok_or_else(|| bound("switches of the index", INDEX_MAX))?;
         let gid = self.free_gid(gid, Port::index(index))?;
         let (name, below, home) = (name.clone(), below.clone(), self.draw_key());
@@ -121,7 +127,7 @@ impl State {
     fn ways_below(&self, row: &IndexRow) -> BTreeMap<u16, Port> {
         let mut ways = BTreeMap::new();
         for name in &row.below {
-            let node = self.nodes.iter().find(|(_, node)| node.name == *name && node.joining.is_none());
+            let node = self.farmem_nodes().find(|(_, node)| node.name == *name && node.joining.is_none());
             ways.extend(node.map(|(&node, _)| (node, Port::node(node))));
             let lower = self.index.iter().find(|(_, lower)| lower.name == *name && lower.tier > row.tier);
             if let Some((&index, lower)) = lower.filter(|(index, _)| self.leads(**index)) {
@@ -160,7 +166,7 @@ impl State {
 
     /// What a switch of the index must know: the nodes, the others of its kind and, last, the rack's switch.
     pub(crate) fn index_tables(&self, index: u16) -> Vec<Update> {
-        let nodes = self.nodes.iter().filter(|(_, row)| row.joining.is_none());
+        let nodes = self.farmem_nodes().filter(|(_, row)| row.joining.is_none());
         let mut updates: Vec<Update> =
             nodes.map(|(&node, row)| peer(Port::node(node), row.gid, row.home)).collect();
         let own = Port::index(index).0;

@@ -476,7 +476,11 @@ impl Control {
         let mut effects = Vec::new();
         let fits = self.state.apply(&record.0, &mut effects);
         assert_eq!(fits, Ok(()), "a line of our own fits our own state");
-        self.ways_due |= !effects.is_empty() || matches!(record.0, Line::Silent { .. });
+        let is_of_members = |effect: &Effect| match effect {
+            Effect::Ended { what, .. } => what.is_membership(),
+            Effect::Peer(_) | Effect::Gone(_) => true,
+        };
+        self.ways_due |= effects.iter().any(is_of_members) || matches!(record.0, Line::Silent { .. });
         if !self.has_log() {
             out.local(Out::Persist(record));
         }

@@ -84,10 +84,7 @@ impl Control {
             return Ok(Decision::Reply(()));
         }
         self.node_answers(from)?;
-        if self.state.switch.is_none() {
-            return Err(self.state.unavailable(Role::Switch, "has not joined"));
-        }
-        self.switch_answers()?;
+        self.switch_joined()?;
         let most = self.config.bounds.pieces_max;
         let coming = self.in_flight(|what| what.migration().is_some());
         if self.state.pieces.len() + coming >= most && !self.state.pieces.contains_key(&base) {

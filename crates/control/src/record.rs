@@ -462,9 +462,7 @@ impl ConnectionRow {
         let virtual_ones = self.through.into_iter().flat_map(|through| [through.to_node, through.to_host]);
         [self.qpn, self.peer_qpn].into_iter().chain(virtual_ones)
     }
-}
 
-impl ConnectionRow {
     /// What names it: the host, and the host's queue pair.
     pub(crate) const fn key(&self) -> (u16, u32) {
         (self.host, self.qpn)

@@ -118,10 +118,7 @@ impl Control {
     fn open_session(&mut self, host: u16, domain: u32) -> Decided<OpenSession> {
         self.host_present(host)?;
         self.domain_known(domain)?;
-        if self.state.switch.is_none() {
-            return Err(self.state.unavailable(Role::Switch, "has not joined"));
-        }
-        self.switch_answers()?;
+        self.switch_joined()?;
         let open = self.state.sessions.values().find(|row| (row.host, row.domain) == (host, domain));
         if let Some(row) = open {
             return Ok(Decision::Reply(self.session(row)));
@@ -151,12 +148,15 @@ impl Control {
                 "leave `through` out: a card's queue pair is set up for the host, and knows no switch";
             return Err(bad(format!("node {node} is memory that a card registered"), remedy));
         }
-        let [drawn, drawn_peer, to_node, to_host] = self.draw_qpns();
-        let qpn = qpn.unwrap_or(drawn);
+        let qpn = qpn.unwrap_or_else(|| self.draw_qpn(&[]));
         let (peer_qpn, rkey) = match card {
             Some(given) => given,
-            None => (drawn_peer, self.draw_secret()),
+            None => (self.draw_qpn(&[qpn]), self.draw_secret()),
         };
+        let through = through.map(|root| {
+            let to_node = self.draw_qpn(&[qpn, peer_qpn]);
+            ThroughRow { to_node, to_host: self.draw_qpn(&[qpn, peer_qpn, to_node]), root }
+        });
         let row = ConnectionRow {
             host,
             node,
@@ -166,7 +166,7 @@ impl Control {
             first_psn: first_psn.unwrap_or_else(|| Psn::new(self.rng.next_u32()).get()),
             rkey,
             pmtu: self.config.pmtu as u16,
-            through: through.map(|root| ThroughRow { to_node, to_host, root }),
+            through,
         };
         Ok(Decision::Begin(What::Connect(row)))
     }
@@ -188,10 +188,7 @@ impl Control {
             _ if !through => return Ok(None),
             _ => {}
         }
-        if self.state.switch.is_none() {
-            return Err(self.state.unavailable(Role::Switch, "has not joined"));
-        }
-        self.switch_answers()?;
+        self.switch_joined()?;
         Ok(Some(root.unwrap_or(0)))
     }
 
@@ -370,6 +367,14 @@ impl Control {
         Err(not_found(format!("there is no host {host}"), "join with `join_host`; its answer has the number"))
     }
 
+    /// The switch has joined, and can be told things.
+    pub(crate) fn switch_joined(&self) -> Result<(), ApiError> {
+        if self.state.switch.is_none() {
+            return Err(self.state.unavailable(Role::Switch, "has not joined"));
+        }
+        self.switch_answers()
+    }
+
     /// The switch has not joined, or can be told things.
     pub(crate) fn switch_answers(&self) -> Result<(), ApiError> {
         match (&self.state.switch, self.state.reach(Role::Switch)) {
@@ -393,31 +398,18 @@ impl Control {
 
     /// A new endpoint, unguessable.
     pub(crate) fn draw_key(&mut self) -> Key {
-        Key { qpn: self.draw_qpn(0), qkey: self.draw_qkey() }
+        Key { qpn: self.draw_qpn(&[]), qkey: self.draw_qkey() }
     }
 
-    /// A queue pair number that is free, and not `other`.
-    fn draw_qpn(&mut self, other: u32) -> u32 {
+    /// A queue pair number that is free, and none of `others`.
+    fn draw_qpn(&mut self, others: &[u32]) -> u32 {
         for _ in 0..DRAWS_MAX {
             let qpn = Qpn::FIRST_FREE + self.rng.below(Qpn::MAX + 1 - Qpn::FIRST_FREE);
-            if qpn != other && !self.state.uses_qpn(qpn) {
+            if !others.contains(&qpn) && !self.state.uses_qpn(qpn) {
                 return qpn;
             }
         }
         unreachable!("the bounds leave most queue pair numbers free")
-    }
-
-    /// Four that are free, and differ.
-    fn draw_qpns(&mut self) -> [u32; 4] {
-        let mut drawn = [0; 4];
-        for place in 0..drawn.len() {
-            let mut qpn = self.draw_qpn(0);
-            while drawn[..place].contains(&qpn) {
-                qpn = self.draw_qpn(qpn);
-            }
-            drawn[place] = qpn;
-        }
-        drawn
     }
 
     /// An rkey, not zero: that means a keyed READ.

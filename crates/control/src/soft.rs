@@ -173,12 +173,6 @@ impl Soft {
         self.due.into_iter().chain(self.burst.due()).min()
     }
 
-    /// Of all requests that are not answered.
-    fn tickets(&self) -> Vec<u64> {
-        let callers = self.callers.iter().map(Caller::ticket);
-        callers.chain(self.shows.iter().chain(&self.later).copied()).collect()
-    }
-
     /// Requests that are not answered.
     pub(crate) fn waiting(&self) -> usize {
         self.callers.len() + self.shows.len() + self.later.len()
@@ -246,10 +240,7 @@ impl Control {
     /// The switch that is meant, when it can be asked: none is the rack's.
     fn soft_target(&self, switch: Option<u16>) -> Result<Role, ApiError> {
         let Some(index) = switch else {
-            if self.state.switch.is_none() {
-                return Err(self.state.unavailable(Role::Switch, "has not joined"));
-            }
-            return self.switch_answers().map(|()| Role::Switch);
+            return self.switch_joined().map(|()| Role::Switch);
         };
         let role = Role::Index(index);
         if !self.state.index.contains_key(&index) {

@@ -24,7 +24,7 @@ impl State {
         let of_vma = |base: &u64| self.nodes_of_vma(*base).into_iter().map(Role::Node);
         match what {
             What::JoinSwitch { .. } => {
-                let nodes = self.nodes.keys().map(|&node| Role::Node(node));
+                let nodes = self.farmem_nodes().map(|(&node, _)| Role::Node(node));
                 nodes.chain(self.index_roles()).collect()
             }
             What::JoinNode { .. } | What::LeaveNode { .. } => {
@@ -32,7 +32,7 @@ impl State {
             }
             What::JoinIndex { index, .. } | What::LeaveIndex { index } => {
                 let others = self.index_roles().filter(|&role| role != Role::Index(*index));
-                let nodes = self.nodes.keys().map(|&node| Role::Node(node));
+                let nodes = self.farmem_nodes().map(|(&node, _)| Role::Node(node));
                 core::iter::once(Role::Switch).chain(nodes).chain(others).collect()
             }
             What::OpenSession(_) | What::OpenDirectory { .. } | What::Live { .. } | What::Fence { .. } => {

@@ -54,11 +54,6 @@ impl Counting {
         self.due
     }
 
-    /// Of all requests that are not answered.
-    pub(super) fn tickets(&self) -> Vec<u64> {
-        self.asked.iter().map(|(ticket, _)| *ticket).collect()
-    }
-
     /// Requests that are not answered.
     pub(crate) fn waiting(&self) -> usize {
         self.asked.len()
@@ -226,7 +221,7 @@ impl Control {
         }
     }
 
-    fn give_up_counting(&mut self, because: &str, out: &mut Actions) {
+    pub(super) fn give_up_counting(&mut self, because: &str, out: &mut Actions) {
         let gone = self.state.unavailable(self.soft.target, because);
         while !self.counting.asked.is_empty() {
             self.counted(Err(gone.clone()), out);

@@ -50,12 +50,6 @@ pub(super) struct Caller {
     withdraws: bool,
 }
 
-impl Caller {
-    pub(super) const fn ticket(&self) -> u64 {
-        self.ticket
-    }
-}
-
 /// Bytes of the image that they make.
 fn len_of(sections: &Sections) -> usize {
     image_len(sections.values().map(|section| section.bytes.len())).unwrap_or(usize::MAX)
@@ -160,7 +154,7 @@ impl Control {
         if trees > TREES_MAX {
             return Err(bound("published trees", TREES_MAX));
         }
-        let room = self.soft.room.unwrap_or(SOFT_IMAGE_MAX) as usize;
+        let room = self.soft.room();
         let len = len_of(&sections);
         if len <= room {
             return Ok(());
@@ -198,6 +192,11 @@ fn tree_programs(id: u64, bytes: &[u8]) -> Result<Vec<ProgramHash>, ApiError> {
 const WAYS: SectionKey = SectionKey { domain: Domain(0), kind: WAYS_KIND, id: 0 };
 
 impl super::Soft {
+    /// Bytes of an image that the switch has room for, as far as it is known.
+    fn room(&self) -> usize {
+        self.room.unwrap_or(SOFT_IMAGE_MAX) as usize
+    }
+
     /// The epoch of what stands in the present life of the switch, as far as it is known; else 0.
     pub(crate) fn standing_epoch(&self) -> u64 {
         self.stands.as_ref().map_or(0, |(epoch, _)| *epoch)
@@ -262,8 +261,13 @@ impl Control {
         if self.soft.sections.get(&WAYS).map(|section| &section.bytes[..]) == ways.as_deref() {
             return;
         }
-        let put = ways
-            .map(|bytes| (WAYS, Section { bytes: Arc::from(bytes), session: None, programs: Vec::new() }));
+        let section = |bytes| Section { bytes: Arc::from(bytes), session: None, programs: Vec::new() };
+        // What domains published comes first: without ways look-ups begin where the rack's switch knows.
+        let put = ways.map(|bytes: Vec<u8>| (WAYS, section(bytes))).filter(|(key, section)| {
+            let mut sections = self.soft.sections.clone();
+            sections.insert(*key, section.clone());
+            sections.len() <= SECTIONS_MAX && len_of(&sections) <= self.soft.room()
+        });
         let drop = if put.is_none() { Vec::from([WAYS]) } else { Vec::new() };
         self.change_sections(Edit { put: put.into_iter().collect(), drop }, out);
         self.begin_image();
@@ -337,6 +341,7 @@ impl Control {
         soft.flip = None;
         soft.wanted = soft.stood.take();
         soft.revision += 1;
+        self.ways_due = true;
         soft.sections = Sections::new();
         if let Some(wanted) = &mut soft.wanted {
             (wanted.stage, wanted.revision) = (Stage::Asking, soft.revision);

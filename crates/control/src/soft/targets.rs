@@ -2,7 +2,7 @@
 
 use super::{Counting, Soft};
 use crate::record::Role;
-use crate::{Actions, Control, reply};
+use crate::{Actions, Control};
 use alloc::vec::Vec;
 use core::mem;
 
@@ -49,12 +49,17 @@ impl Control {
 
     /// A switch of the index that left has no image, and nobody waits for one.
     fn forget_images(&mut self, out: &mut Actions) {
-        let gone = self.index_soft.extract_if(.., |index, _| !self.state.index.contains_key(index));
-        for (index, (soft, counting)) in gone.collect::<Vec<_>>() {
-            let why = self.state.unavailable(Role::Index(index), "left");
-            for ticket in soft.tickets().into_iter().chain(counting.tickets()) {
-                reply(ticket, Err(why.clone()), out);
-            }
+        let gone = self.index_soft.keys().filter(|index| !self.state.index.contains_key(index));
+        for index in gone.copied().collect::<Vec<_>>() {
+            let role = Role::Index(index);
+            let why = self.state.unavailable(role, "left");
+            self.on_target(role, |control| {
+                control.give_up_waiting(&why, out);
+                control.give_up_counting("left", out);
+            });
+            self.index_soft.remove(&index);
+            // Its number's next life is counted from 1 again.
+            self.restored.remove(&role);
         }
     }
 }
