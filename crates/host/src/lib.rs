@@ -456,8 +456,8 @@ impl Host {
                     out.note(Note::NotForUs);
                 }
             }
-            _ if self.connections.has(packet.bth.dest_qp) => self.connections.packet(now, port, &packet, out),
-            _ => self.through.packet(now, port, &packet, out),
+            _ if self.through.has(packet.bth.dest_qp) => self.through.packet(now, port, &packet, out),
+            _ => self.connections.packet(now, port, &packet, out),
         }
     }
 

@@ -78,7 +78,11 @@ impl KeyedRead {
     pub fn lead_on(&mut self, index: &IndexTables, translation: &Translation) {
         let Keyed { key, domain, node, .. } = self.keyed;
         let may_take = |at: VirtAddr| translation.lookup(at) == Some(node);
-        if let Some(descent) = index.lead(domain, self.at, key, may_take) {
+        // A tree that is not known here leads no further at the first switch. Behind it what others found may be a node of its sets.
+        let behind = self.keyed.hops < Keyed::HOPS_MAX;
+        let led = index.lead(domain, self.at, key, may_take);
+        let led = led.or_else(|| if behind { index.lead_on(domain, self.at, key, may_take) } else { None });
+        if let Some(descent) = led {
             (self.at, self.descent) = (descent.at, Some(descent));
         }
     }

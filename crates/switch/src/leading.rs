@@ -85,13 +85,13 @@ impl Switch {
         let port = Port(self.soft.ways().up(header.domain, root, traverse.program)?);
         let index = port.as_index()?;
         let core = self.tables.peer(port)?;
+        if header.again {
+            self.fabric.came_again(header.request);
+            return None;
+        }
         let fits = Pmtu::fitting(message.len()).is_some_and(|pmtu| message.len() + Lead::LEN <= pmtu.bytes());
         // What is refused, or has no node to go to, is refused here.
         if !fits || !matches!(self.route(message), Ok(Some(_))) {
-            return None;
-        }
-        if header.again {
-            self.fabric.came_again(header.request);
             return None;
         }
         if !self.fabric.goes_up(now, header.request) {

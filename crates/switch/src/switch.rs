@@ -16,7 +16,7 @@ use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
 use farmem_wire::message::{DirectoryMessage, Lead, PageMessage, REGION_LEN, SoftMessage, Updates};
 use farmem_wire::{
-    Body, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Qkey, Qpn, Status,
+    Body, Datagram, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Status,
     VirtAddr,
 };
 
@@ -82,14 +82,14 @@ impl Switch {
 
     /// What becomes of one frame.
     fn receive(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
-        let Ok(packet) = Packet::parse(bytes) else { return Note::Dropped(Reason::Frame) };
-        let datagram = match packet.ext {
-            Extension::Deth(deth) => {
-                Datagram { dest_qp: packet.bth.dest_qp, qkey: deth.qkey, payload: packet.payload }
-            }
-            Extension::DethImm(..) => return Note::Dropped(Reason::Immediate),
-            _ => return self.relay(port, bytes, &packet, out),
-        };
+        if !Datagram::is(bytes) {
+            let Ok(packet) = Packet::parse(bytes) else { return Note::Dropped(Reason::Frame) };
+            return match packet.ext {
+                Extension::DethImm(..) => Note::Dropped(Reason::Immediate),
+                _ => self.relay(port, bytes, &packet, out),
+            };
+        }
+        let Ok(datagram) = Datagram::parse(bytes) else { return Note::Dropped(Reason::Frame) };
         match self.sender(port, &datagram) {
             Ok(Sender::Control) if DirectoryMessage::is(datagram.payload) => {
                 self.order(datagram.payload, out)
@@ -124,7 +124,7 @@ impl Switch {
             let session = self.tables.session(datagram.dest_qp).ok_or(Reason::UnknownQueuePair)?;
             (session.qkey, (port == Port::host(session.host.0)).then_some(Sender::Host(session)))
         };
-        if datagram.qkey != qkey {
+        if datagram.deth.qkey != qkey {
             return Err(Reason::WrongKey);
         }
         sender.ok_or(Reason::WrongPort)
@@ -335,13 +335,6 @@ enum Sender {
     Node,
     /// Another switch that the control plane told of.
     Switch,
-}
-
-/// The parts of a UD frame that decide what happens to it.
-struct Datagram<'a> {
-    dest_qp: Qpn,
-    qkey: Qkey,
-    payload: &'a [u8],
 }
 
 /// The access a request needs to be allowed before it is worth forwarding.

@@ -11,9 +11,6 @@ use farmem_transport::ud::{Endpoint, Home, Peer};
 use farmem_wire::message::Update;
 use farmem_wire::{Domain, HostId, NodeId, Qkey, Qpn};
 
-/// Node numbers end here: those above have no port ([`Port::node`]).
-pub(crate) const NODES_MAX: u16 = 0xf000;
-
 /// Who may speak to a session's queue pair, and in which domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Session {
@@ -84,7 +81,7 @@ impl Tables {
                 let port = member(Port(port))?;
                 return Ok(self.peers.entries.remove(&port).map(|_| PeerChange { port, gid: None }));
             }
-            Update::Translate { node, .. } if node.0 >= NODES_MAX => return Err(TableError::Malformed),
+            Update::Translate { node, .. } if !Port::is_node(node.0) => return Err(TableError::Malformed),
             Update::Translate { base, size_log2, node } => self.translation.insert(base, size_log2, node)?,
             Update::Untranslate { base, size_log2 } => self.translation.remove(base, size_log2)?,
             Update::Protect { domain, base, len, perm, .. } => {
@@ -145,7 +142,7 @@ impl Tables {
         let taken = |qpn| qpn == self.home || self.sessions.entries.contains_key(&qpn);
         self.connections.assert_invariants(taken);
         for (_, _, node) in self.translation.iter() {
-            assert!(node.0 < NODES_MAX, "{node:?} has a port");
+            assert!(Port::is_node(node.0), "{node:?} has a port");
         }
         for (&qpn, session) in &self.sessions.entries {
             assert!(qpn != self.home && qpn.get() >= Qpn::FIRST_FREE, "{qpn:?} is free for sessions");
