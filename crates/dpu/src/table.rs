@@ -4,8 +4,8 @@
 //! a *slot* of the DPU's memory. What is evicted is random; a slot that an answer is copied from is *pinned* by a count and stays.
 //!
 //! ```text
-//!   free --begin--> loading --loaded--> ready --random victim, no pin--> loading (another entry)
-//!                      '-----failed-----------------------------------> free
+//!   free --begin--> loading --loaded, a page is good--> ready --random victim, no pin--> loading (another entry)
+//!                      '------loaded, none is-------------------------------------------> free
 //! ```
 //!
 //! A page is *good* when the slot has the bytes that far memory has. A write on its way makes its page bad in whatever entry has it, and in one that is
@@ -202,29 +202,23 @@ impl Table {
         })
     }
 
-    /// The bytes of a slot's entry came. Pages that were written meanwhile are not good.
+    /// The loads of a slot's entry ended. Pages whose load failed, and those that were written meanwhile, are not good ([`Table::spoil`]). A slot without a
+    /// good page is free again: perhaps no byte ever came into it.
     ///
     /// # Panics
     /// When the slot's entry is not on its way.
     pub fn loaded(&mut self, slot: Slot) {
         let place = &mut self.places[slot.0 as usize];
         let State::Loading(entry) = place.state else { panic!("{slot:?} was not loading") };
+        if place.good == 0 {
+            self.empty(entry, slot);
+            return;
+        }
         place.state = State::Ready(entry);
         place.came = place.good;
     }
 
-    /// They did not.
-    ///
-    /// # Panics
-    /// When the slot's entry is not on its way.
-    pub fn failed(&mut self, slot: Slot) {
-        let State::Loading(entry) = self.places[slot.0 as usize].state else {
-            panic!("{slot:?} was not loading")
-        };
-        self.empty(entry, slot);
-    }
-
-    /// A page is being written, or may have been: what is here of it, or on its way, is not good.
+    /// A page is being written, or may have been, or did not come: what is here of it, or on its way, is not good.
     pub fn spoil(&mut self, page: PageId) {
         let (entry, within) = self.entry_of(page);
         if let Some(&slot) = self.entries.get(&entry) {

@@ -32,6 +32,9 @@ pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfi
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Ahead};
 
+#[cfg(test)]
+mod tests;
+
 /// How a window works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowOptions {

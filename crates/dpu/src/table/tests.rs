@@ -126,12 +126,17 @@ proptest! {
                     loading.push((entry, slot));
                 }
                 Step::Loaded(number) if !loading.is_empty() => {
-                    let (_, slot) = loading.swap_remove(number % loading.len());
+                    let (entry, slot) = loading.swap_remove(number % loading.len());
                     table.loaded(slot);
+                    if good[&entry].is_empty() {
+                        good.remove(&entry);
+                    }
+                    prop_assert!(table.has(entry) == good.contains_key(&entry), "what has no good page goes");
                 }
                 Step::Failed(number) if !loading.is_empty() => {
                     let (entry, slot) = loading.swap_remove(number % loading.len());
-                    table.failed(slot);
+                    (0..4).for_each(|within| table.spoil(page(entry.object, entry.entry * 4 + within)));
+                    table.loaded(slot);
                     good.remove(&entry);
                 }
                 Step::Pin(number) => {

@@ -202,14 +202,14 @@ impl<'a> Through<'a> {
 
     fn carry_out(&mut self) {
         loop {
-            let mut actions = mem::take(&mut self.actions);
-            actions.drain(..).for_each(|action| self.act(action));
-            let more = mem::replace(&mut self.actions, actions);
-            self.actions.extend(more);
-            if self.actions.is_empty() {
-                let Some((op, transfer, error)) = self.refused.pop() else { return };
-                self.end(op, transfer, Err(error), Vec::new());
+            let mut next = 0;
+            while let Some(&action) = self.actions.get(next) {
+                self.act(action);
+                next += 1;
             }
+            self.actions.clear();
+            let Some((op, transfer, error)) = self.refused.pop() else { return };
+            self.end(op, transfer, Err(error), Vec::new());
         }
     }
 
@@ -250,8 +250,10 @@ impl<'a> Through<'a> {
             Action::Put { ticket, slot, within } => {
                 let part = self.parts[&ticket];
                 let to = within as usize * self.page_len + part.offset;
+                let slot = &mut self.slots[slot.0 as usize];
+                slot.resize(self.entry_len, 0);
                 let bytes = &self.requests[&part.request].buf[part.at..part.at + part.len];
-                self.slots[slot.0 as usize][to..to + part.len].copy_from_slice(bytes);
+                slot[to..to + part.len].copy_from_slice(bytes);
             }
             Action::Answer { ticket, ended } => self.part_ended(ticket, ended),
             Action::CopyFixed { .. } | Action::Fix { .. } => unreachable!("what is written is not fixed"),

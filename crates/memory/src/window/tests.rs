@@ -1,0 +1,68 @@
+//! Windows whose verbs fail, or end when nothing waits for them any more. Each skips where this process may not serve faults.
+
+use super::*;
+use farmem_client::{NodeId, Rack};
+use std::num::NonZeroU32;
+
+const PAGE: u64 = PAGE_LEN as u64;
+const PAGES: u64 = 64;
+
+fn number(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap()
+}
+
+/// A cache of four entries of four pages of 4 KiB.
+fn dpu() -> DpuConfig {
+    let table = TableConfig { slots: number(4), entry_pages: 4 };
+    DpuConfig { page_len: number(4096), table, ..DpuConfig::new(Caching::Dynamic) }
+}
+
+fn options(dpu: Option<DpuConfig>) -> WindowOptions {
+    WindowOptions { place: Place::Anywhere, dpu, ..WindowOptions::new(FRAMES_MIN * PAGE) }
+}
+
+/// A rack of one node, and an allocation of which each page is full of its number.
+fn numbered() -> (Rack, Client, Vma) {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let mut client = rack.client("windows").unwrap();
+    let vma = client.allocate(PAGES * PAGE).unwrap();
+    let bytes: Vec<u8> = (0..PAGES * PAGE).map(|at| u8::try_from(at / PAGE).unwrap()).collect();
+    client.write(vma.base, &bytes).unwrap();
+    (rack, client, vma)
+}
+
+fn at(vma: &Vma, page: u64) -> VirtAddr {
+    VirtAddr(vma.base.0 + page * PAGE)
+}
+
+/// The READs of a prefetch fail, so no byte comes into its slot. Then the window writes another page of that entry.
+///
+/// Pages 0 and 3 are lost. The program reads pages 1 and 2, so that the DPU wants the rest of their entry, in two READs; page 60 comes behind these. Page 1 is
+/// written: it is in far memory, and no slot has it.
+#[test]
+fn a_page_is_written_after_its_prefetch_failed() {
+    let (rack, mut client, vma) = numbered();
+    rack.restart_node(NodeId(1)).unwrap();
+    client.accept_lost(at(&vma, 1), 2 * PAGE).unwrap();
+    client.accept_lost(at(&vma, 4), (PAGES - 4) * PAGE).unwrap();
+    let mut client = rack.client("windows").unwrap(); // connected to the node that is there now
+    let ran = with_window(&mut client, &vma, options(Some(dpu())), |memory| {
+        let mut page = vec![0; PAGE_LEN];
+        for number in [1, 2, 60] {
+            memory.read(number * PAGE_LEN, &mut page);
+        }
+        memory.write(PAGE_LEN, &[7; PAGE_LEN]);
+    });
+    let stats = match ran {
+        Err(Error::Open(refused)) => return eprintln!("skipped: {refused}"),
+        ran => ran.unwrap().1.dpu.expect("a DPU says what it did"),
+    };
+    assert_eq!((stats.reads, stats.writes, stats.hits), (3, 1, 0), "{stats:?}");
+    assert_eq!((stats.background, stats.ahead.used), (2 * PAGE, 0), "both READs failed: {stats:?}");
+    let mut page = vec![0; PAGE_LEN];
+    client.read(at(&vma, 1), &mut page).unwrap();
+    assert_eq!(page, [7; PAGE_LEN]);
+    for lost in [0, 3] {
+        assert!(matches!(client.read(at(&vma, lost), &mut page), Err(Error::MemoryLost { .. })));
+    }
+}
