@@ -287,6 +287,8 @@ struct Server<'a> {
     whole: Whole,
     actions: Vec<Action>,
     under_way: Vec<(Name, UnderWay)>,
+    /// Operations that the cache does not wait for any more: the link was lost. Their ends may come yet.
+    abandoned: Vec<Name>,
     /// Operations that the client did not take.
     refused: Vec<UnderWay>,
     /// Completions of operations that are not ours.
@@ -312,6 +314,7 @@ impl<'a> Server<'a> {
             whole: Whole { pages: window.len() / PAGE_LEN as u64 },
             actions: Vec::new(),
             under_way: Vec::with_capacity(frames.min(2 * WRITING_MAX)),
+            abandoned: Vec::new(),
             refused: Vec::new(),
             others: VecDeque::new(),
             bytes_here_max: 0,
@@ -441,8 +444,7 @@ impl<'a> Server<'a> {
     fn ended(&mut self, ended: Ended) {
         let Ended { name, result, buf } = ended;
         let Some(at) = self.under_way.iter().position(|(other, _)| *other == name) else {
-            let Name::Client(ticket) = name else { unreachable!("what the DPU ends is of this window") };
-            return self.others.push_back(Completed { ticket, result, buf });
+            return self.ended_beside(Ended { name, result, buf });
         };
         let (_, what) = self.under_way.swap_remove(at);
         let outcome = match (result, what) {
@@ -463,6 +465,16 @@ impl<'a> Server<'a> {
         self.verbs.client().recycle(buf);
     }
 
+    /// What ended is none that the cache waits for.
+    fn ended_beside(&mut self, Ended { name, result, buf }: Ended) {
+        if let Some(at) = self.abandoned.iter().position(|other| *other == name) {
+            self.abandoned.swap_remove(at);
+            return self.verbs.client().recycle(buf);
+        }
+        let Name::Client(ticket) = name else { unreachable!("what the DPU ends is of this window") };
+        self.others.push_back(Completed { ticket, result, buf });
+    }
+
     /// Waits for one operation, and takes the ends of all that have ended then.
     fn wait(&mut self) {
         match self.verbs.next_completed() {
@@ -477,7 +489,7 @@ impl<'a> Server<'a> {
 
     fn link_lost(&mut self, error: Error) {
         self.failed.get_or_insert(error);
-        self.under_way.clear();
+        self.abandoned.extend(self.under_way.drain(..).map(|(name, _)| name));
         self.cache.abandon(&self.whole, &mut self.actions);
         self.carry_out((0, &[]));
     }

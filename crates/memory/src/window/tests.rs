@@ -66,3 +66,35 @@ fn a_page_is_written_after_its_prefetch_failed() {
         assert!(matches!(client.read(at(&vma, lost), &mut page), Err(Error::MemoryLost { .. })));
     }
 }
+
+/// The link is lost while a READ is under way, and then the READ ends after all, whichever way it went. Its buffer is kept for others, and no caller of the client
+/// hears of it; an operation of the caller's own is kept for the caller.
+#[test]
+fn what_ends_behind_a_lost_link_is_nobodys() {
+    for config in [None, Some(dpu())] {
+        let (_rack, mut client, vma) = numbered();
+        let own = client.submit(Op::Read { addr: vma.base, buf: vec![0; 8] }).unwrap();
+        let options = options(config);
+        let window = match Window::open(&window_config(&vma, &options).unwrap()) {
+            Ok(window) => window,
+            Err(refused) => return eprintln!("skipped: {refused}"),
+        };
+        let verbs = match options.dpu {
+            Some(config) => Verbs::Through(Box::new(Through::new(&mut client, &vma, config))),
+            None => Verbs::Direct(&mut client),
+        };
+        let mut server = Server::new(verbs, &window, &options);
+        server.cache.fault(Key { space: 0, page: 5 }, false, &server.whole, &mut server.actions);
+        server.carry_out((0, &[]));
+        assert_eq!(server.under_way.len(), 1);
+        server.link_lost(Error::Unreachable { what: "the rack".into() });
+        assert!(server.under_way.is_empty());
+        while let Some(ended) = server.verbs.next_completed().unwrap() {
+            server.ended(ended);
+        }
+        assert!(server.abandoned.is_empty(), "it ended");
+        let others: Vec<_> = server.others.iter().map(|other| other.ticket).collect();
+        assert_eq!(others, [own]);
+        assert!(matches!(server.failed, Some(Error::Unreachable { .. })));
+    }
+}
