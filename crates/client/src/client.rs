@@ -137,8 +137,8 @@ impl core::fmt::Debug for Client {
 
 /// Buffers kept for reuse.
 const POOL_MAX: usize = 64;
-/// Bytes of RoCEv2's largest message.
-const MESSAGE_MAX: usize = 1 << 31;
+/// Bytes of RoCEv2's largest message: of one READ or WRITE at most.
+pub const MESSAGE_MAX: usize = 1 << 31;
 
 impl Client {
     /// Attaches host `host` to the rack: a domain, a session through the switch, a connection to every node.

@@ -12,7 +12,7 @@ mod through;
 mod verbs;
 
 use farmem_client::{Client, Completed, Vma};
-use farmem_client::{Error, Op};
+use farmem_client::{Error, MESSAGE_MAX, Op};
 use farmem_host::agent::Pages as _;
 use farmem_io::OpenError;
 use farmem_io::Stop;
@@ -216,10 +216,16 @@ fn check_dpu(config: DpuConfig) -> Result<(), Error> {
         let value = format!("entries of {} pages of {page_len} bytes", table.entry_pages);
         return Err(wrong(value, "a page has a multiple of 4096 bytes, and an entry 1 to 64 pages"));
     }
-    let bytes = u64::from(page_len) * u64::from(table.entry_pages) * u64::from(table.slots.get());
+    // 64 pages of less than 2^32 bytes at most.
+    let entry = u64::from(page_len) * u64::from(table.entry_pages);
+    if entry > MESSAGE_MAX as u64 {
+        let value = format!("entries of {entry} bytes");
+        return Err(wrong(value, "one READ brings an entry, 2 GiB at most: fewer or shorter pages"));
+    }
+    let bytes = entry * u64::from(table.slots.get()); // 2^31 times less than 2^32
     if memory_of_machine().is_some_and(|most| bytes > most) {
         let remedy = "make it smaller than this machine's memory: fewer slots, or shorter entries";
-        return Err(wrong(format!("of {} MiB", bytes >> 20), remedy));
+        return Err(wrong(format!("{} slots of {entry} bytes", table.slots), remedy));
     }
     Ok(())
 }

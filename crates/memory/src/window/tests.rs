@@ -98,3 +98,26 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
         assert!(matches!(server.failed, Some(Error::Unreachable { .. })));
     }
 }
+
+/// Sizes that no machine has, also where their product has more than 64 bits, are refused with what may be; so is an entry that one READ cannot bring.
+#[test]
+fn a_dpu_that_is_too_large_is_refused() {
+    let of = |page_len: u32, entry_pages: u32, slots: u32| {
+        let table = TableConfig { slots: number(slots), entry_pages };
+        check_dpu(DpuConfig { page_len: number(page_len), table, ..dpu() })
+    };
+    let page = 1 << 25;
+    for (wrong, said) in [
+        (of(page, 64, u32::MAX), "4294967295 slots of 2147483648 bytes"),
+        (of(page, 64, 1 << 31), "2147483648 slots"), // 2^62 bytes
+        (of(4096, 64, 1 << 31), "fewer slots"),
+        (of(page, 64, u32::MAX - 7), "fewer slots"),
+        (of(page + 4096, 64, 1), "entries of 2147745792 bytes"),
+        (of(u32::MAX - 4095, 64, u32::MAX), "2 GiB at most"),
+    ] {
+        let error = wrong.unwrap_err();
+        let text = format!("{error} {}", error.remedy());
+        assert!(text.contains(said), "{text}");
+    }
+    of(4096, 64, 1).unwrap();
+}
