@@ -281,7 +281,8 @@ impl Dpu {
         if writing.count == 0 {
             let writing = self.writing.remove(&page).expect("it was on its way");
             // Whatever came into the slot since the write began is older, and the page is not good there: no answer has it.
-            let kept = writing.latest == op && !writing.partial;
+            let sure = self.objects.get(&page.object).is_some_and(|known| !known.unsure);
+            let kept = writing.latest == op && !writing.partial && sure;
             if let Some(slot) = self.table.room_for(page).filter(|_| kept) {
                 let (_, within) = self.table.entry_of(page);
                 out.push(Action::Put { ticket: write.ticket, slot, within });
@@ -334,6 +335,16 @@ impl Dpu {
             self.under_way.values().filter(|transfer| matches!(transfer, Transfer::Load { .. })).count();
         assert_eq!(loads, self.loads as usize, "each load is counted");
         assert_eq!(loads, self.loading.values().map(|loading| loading.runs as usize).sum::<usize>());
+        let fixing = self.under_way.values().filter_map(|transfer| match transfer {
+            Transfer::Fix { object, pages } => Some((*object, pages)),
+            _ => None,
+        });
+        let coming: u64 = fixing.clone().map(|(_, pages)| pages.end - pages.start).sum();
+        assert_eq!(self.fixed.taken(), self.fixed.here() + coming, "each page of static memory is counted");
+        assert!(self.fixed.taken() <= self.config.fixed_pages_max);
+        for (object, pages) in fixing {
+            assert!(!self.fixed.overlaps(object, pages), "{pages:?} of object {object} come twice");
+        }
         for page in self.writing.keys() {
             let found = self.table.find(*page);
             assert!(matches!(found, Found::Bad | Found::Absent), "{page:?} is being written and {found:?}");

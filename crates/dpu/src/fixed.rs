@@ -40,6 +40,11 @@ impl Fixed {
         self.ranges.get(&object).is_some_and(|ranges| ranges.overlaps(pages))
     }
 
+    /// Pages that are here.
+    pub(crate) fn here(&self) -> u64 {
+        self.ranges.values().flat_map(|ranges| ranges.iter()).map(|range| range.end - range.start).sum()
+    }
+
     pub(crate) fn forget(&mut self, object: u32) {
         let Some(ranges) = self.ranges.remove(&object) else { return };
         self.taken -= ranges.iter().map(|range| range.end - range.start).sum::<u64>();

@@ -14,6 +14,10 @@
 //! only"), and all of a writer's requests come through one DPU. So whatever is written to an object that is cached here is written through here, and a page is served only
 //! while it is good: its bytes came, no write is under way, and none since was not put there too.
 //!
+//! Who drives it: a window in its own process (`crates/memory`, `window/through.rs`), which has one object and fixes nothing; and the DPU's own process
+//! (`crates/memory`, `dpu/`), which opens and closes objects of many processes, fixes ranges for them, takes their policies, and tells what [`Dpu::links`] and
+//! [`Dpu::switched`] say.
+//!
 //! What it does not do: retry (the page cache of the process that asks does), know addresses, wait.
 #![no_std]
 #![forbid(unsafe_code)]

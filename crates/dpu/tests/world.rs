@@ -7,14 +7,16 @@ use farmem_dpu::{
 };
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_paging::Cause;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
 const PAGE: u32 = 4096;
 const ENTRY_PAGES: u32 = 4;
 const SLOTS: u32 = 3;
-/// Objects from 1 on; the first is written, by process 0.
+/// Objects that are open; the first of them is written, by process 0.
 const OBJECTS: u32 = 3;
+const WRITTEN: u32 = 1;
+const FIXED_MAX: u64 = 8;
 const PAGES: u64 = 21;
 const ASKERS: u32 = 3;
 /// The last page of an object has this many bytes.
@@ -54,7 +56,13 @@ struct World {
     /// WRITEs that were given up and may be carried out yet.
     ghosts: Vec<(PageId, Content)>,
     slots: BTreeMap<(u32, u32), Content>,
+    /// The entry that each slot was last given to, and whether bytes of it came.
+    given: BTreeMap<u32, (u32, u64, bool)>,
+    /// Static memory, and the pages on their way there.
     fixed: BTreeMap<PageId, Content>,
+    fixing: BTreeSet<PageId>,
+    /// The objects that are open, by number: the first is [`WRITTEN`].
+    open: Vec<u32>,
     requests: BTreeMap<u64, Request>,
     /// By connection, in the order in which they were sent.
     sent: BTreeMap<Asker, VecDeque<(u64, Transfer)>>,
@@ -73,6 +81,8 @@ struct Counts {
     failed: u64,
     puts: u64,
     ghosts: u64,
+    fixes: u64,
+    closed: u64,
 }
 
 fn config(caching: Caching) -> Config {
@@ -82,7 +92,7 @@ fn config(caching: Caching) -> Config {
         caching,
         traffic_cap: 1400,
         prefetches_max: 4,
-        fixed_pages_max: 8,
+        fixed_pages_max: FIXED_MAX,
     }
 }
 
@@ -105,7 +115,10 @@ impl World {
             node: BTreeMap::new(),
             ghosts: Vec::new(),
             slots: BTreeMap::new(),
+            given: BTreeMap::new(),
             fixed: BTreeMap::new(),
+            fixing: BTreeSet::new(),
+            open: (1..=OBJECTS).collect(),
             requests: BTreeMap::new(),
             sent: BTreeMap::new(),
             ended: Vec::new(),
@@ -125,12 +138,9 @@ impl World {
         let mut out = Vec::new();
         match self.rng.below(16) {
             0..=4 if self.requests.len() < 12 => self.ask(&mut out),
-            5 if self.rng.below(64) == 0 => {
-                let from = u64::from(self.rng.below(20));
-                let pages = from..from + 1 + u64::from(self.rng.below(6));
-                self.dpu.fix(Asker(self.rng.below(ASKERS)), 2, pages, &mut out);
-            }
-            6 if self.rng.below(8) == 0 && !self.ghosts.is_empty() => {
+            5 if self.rng.below(16) == 0 => self.fix(&mut out),
+            6 if self.rng.below(64) == 0 => self.close(),
+            7 if self.rng.below(8) == 0 && !self.ghosts.is_empty() => {
                 let at = self.rng.below(u32::try_from(self.ghosts.len()).unwrap()) as usize;
                 let (page, content) = self.ghosts.swap_remove(at);
                 self.store(page, content);
@@ -145,16 +155,69 @@ impl World {
         }
     }
 
+    /// A process wants a range in static memory, and gets it exactly when it may: all of it exists, none of it is there or on its way, there is room, and nobody writes
+    /// the object.
+    fn fix(&mut self, out: &mut Vec<Action>) {
+        let number = if self.rng.chance(1, 16) { WRITTEN } else { self.some_object() };
+        let asker = Asker(self.rng.below(ASKERS));
+        let from = u64::from(self.rng.below(21));
+        let pages = from..from + u64::from(self.rng.below(7));
+        let each: Vec<_> = pages.clone().map(|page| PageId { object: number, page }).collect();
+        let taken = self.fixed.len() + self.fixing.len();
+        let may = number != WRITTEN
+            && self.open.contains(&number)
+            && !each.is_empty()
+            && pages.end <= PAGES
+            && taken as u64 + (pages.end - pages.start) <= FIXED_MAX
+            && each.iter().all(|page| !self.fixed.contains_key(page) && !self.fixing.contains(page));
+        assert_eq!(self.dpu.fix(asker, number, pages.clone(), out), may, "{pages:?} of object {number}");
+        let asked: Vec<_> = out
+            .iter()
+            .flat_map(|action| match *action {
+                Action::Fix { asker: whose, first, count, .. } => {
+                    assert!(count <= ENTRY_PAGES && whose == asker, "{action:?}");
+                    (0..u64::from(count)).map(move |n| PageId { page: first.page + n, ..first })
+                }
+                other => panic!("{other:?} fixes nothing"),
+            })
+            .collect();
+        assert_eq!(asked, if may { each } else { Vec::new() });
+        self.fixing.extend(asked);
+        self.counts.fixes += u64::from(may);
+    }
+
+    /// An object that is only read is closed, and another comes.
+    fn close(&mut self) {
+        let at = 1 + self.rng.below(OBJECTS - 1) as usize;
+        let next = self.open.iter().max().unwrap() + 1;
+        let number = std::mem::replace(&mut self.open[at], next);
+        self.dpu.close(number);
+        self.dpu.open(next, object(None, next.into()));
+        self.fixed.retain(|page, _| page.object != number);
+        assert!(!self.dpu.set_policy(number, Box::new(Neighbours)), "object {number} is closed");
+        assert!(self.dpu.set_policy(next, Box::new(Evidence)), "object {next} is open");
+        self.counts.closed += 1;
+    }
+
+    /// An object that is open, or rarely one that was.
+    fn some_object(&mut self) -> u32 {
+        let highest = *self.open.iter().max().unwrap();
+        if self.rng.chance(1, 64) {
+            return 1 + self.rng.below(highest);
+        }
+        self.open[self.rng.below(OBJECTS) as usize]
+    }
+
     /// A process asks. Most requests go on where the last ones were, so that policies have something to find.
     fn ask(&mut self, out: &mut Vec<Action>) {
         let ticket = self.next;
         self.next += 1;
-        let number = 1 + self.rng.below(OBJECTS);
+        let number = self.some_object();
         let near = if self.rng.chance(3, 4) { self.now / 97 % PAGES } else { 0 };
         // One page beyond the end, too.
         let page = PageId { object: number, page: (near + u64::from(self.rng.below(6))) % (PAGES + 1) };
         let asker = Asker(self.rng.below(ASKERS));
-        if number == 1 && self.rng.chance(1, 2) {
+        if number == WRITTEN && self.rng.chance(1, 2) {
             let asker = if self.rng.chance(1, 16) { asker } else { Asker(0) };
             let write = Write { ticket, asker, page, bytes: PAGE, whole: self.rng.chance(7, 8) };
             self.requests.insert(ticket, Request::Write { write, content: ticket });
@@ -163,6 +226,9 @@ impl World {
             let read = Read { ticket, asker, page, bytes: PAGE, granted: self.rng.chance(15, 16) };
             self.requests.insert(ticket, Request::Read { read, begun: self.now });
             self.dpu.read(self.instant(), read, out);
+            let fixed = Action::CopyFixed { ticket, page };
+            let expected = read.granted && self.fixed.contains_key(&page);
+            assert_eq!(*out == [fixed], expected, "{read:?}: {out:?}, static memory has {:?}", self.fixed);
         }
     }
 
@@ -227,13 +293,19 @@ impl World {
                 }
             }
             Transfer::Load { slot, within, .. } => {
+                self.given.get_mut(&slot).unwrap().2 |= ended.is_ok();
                 for (n, content) in (within..).zip(content) {
                     self.slots.insert((slot, n), content);
                 }
             }
-            Transfer::Fix { first, .. } => {
-                for (n, content) in (first.page..).zip(content) {
-                    self.fixed.insert(PageId { page: n, ..first }, content);
+            Transfer::Fix { first, count } => {
+                let open = self.open.contains(&first.object);
+                for page in first.page..first.page + u64::from(count) {
+                    let page = PageId { page, ..first };
+                    assert!(self.fixing.remove(&page), "{page:?} was on its way");
+                }
+                for (page, content) in (first.page..).zip(content).filter(|_| open) {
+                    self.fixed.insert(PageId { page, ..first }, content);
                 }
             }
             Transfer::Write(_) => return self.dpu.written(self.instant(), op, ended, out),
@@ -272,7 +344,11 @@ impl World {
     fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Copy { ticket, slot, within } => self.copying.push((ticket, slot.0, within)),
+                Action::Copy { ticket, slot, within } => {
+                    let Request::Read { read, .. } = &self.requests[&ticket] else { panic!("a read") };
+                    self.is_of(slot.0, within, read.page);
+                    self.copying.push((ticket, slot.0, within));
+                }
                 Action::CopyFixed { ticket, page } => {
                     let content = self.fixed[&page];
                     self.arrived(ticket, content);
@@ -284,6 +360,10 @@ impl World {
                 }
                 Action::Load { op, asker, first, count, slot, within } => {
                     assert!(within + count <= ENTRY_PAGES && first.page + u64::from(count) <= PAGES);
+                    let given = self.given.entry(slot.0).or_default();
+                    if (given.0, given.1) != (first.object, first.page / u64::from(ENTRY_PAGES)) {
+                        *given = (first.object, first.page / u64::from(ENTRY_PAGES), false);
+                    }
                     let load = Transfer::Load { first, count, slot: slot.0, within };
                     self.sent.entry(asker).or_default().push_back((op, load));
                 }
@@ -295,7 +375,10 @@ impl World {
                     self.sent.entry(write.asker).or_default().push_back((op, Transfer::Write(ticket)));
                 }
                 Action::Put { ticket, slot, within } => {
-                    let Request::Write { content, .. } = &self.requests[&ticket] else { panic!("a write") };
+                    let Request::Write { write, content } = &self.requests[&ticket] else {
+                        panic!("a write")
+                    };
+                    self.is_of(slot.0, within, write.page);
                     assert!(
                         !self.copying.iter().any(|(_, from, _)| *from == slot.0),
                         "nothing is copied from there"
@@ -307,7 +390,8 @@ impl World {
                     (Some(Request::Write { .. }), Ok(())) => self.counts.written += 1,
                     (Some(Request::Read { .. }), Ok(())) => {}
                     (Some(Request::Read { read: Read { page, .. }, .. }), Err(Cause::Refused)) => {
-                        assert_eq!(page.page, PAGES, "only what is not there is refused");
+                        let there = page.page < PAGES && self.open.contains(&page.object);
+                        assert!(!there, "only what is not there is refused, not {page:?}");
                         self.counts.refused += 1;
                     }
                     (Some(Request::Write { write, .. }), Err(Cause::Refused)) => {
@@ -319,6 +403,13 @@ impl World {
                 },
             }
         }
+    }
+
+    /// The slot was last given to the entry of this page, and bytes of that came: a driver has memory there.
+    fn is_of(&self, slot: u32, within: u32, page: PageId) {
+        let pages = u64::from(ENTRY_PAGES);
+        assert_eq!(self.given[&slot], (page.object, page.page / pages, true), "slot {slot}, {page:?}");
+        assert_eq!(u64::from(within), page.page % pages);
     }
 
     /// Lets everything end.
@@ -363,6 +454,8 @@ fn run(caching: Caching, seeds: u64, failures: u32) -> (Stats, Counts) {
         counts.failed += of.failed;
         counts.puts += of.puts;
         counts.ghosts += of.ghosts;
+        counts.fixes += of.fixes;
+        counts.closed += of.closed;
     }
     (stats, counts)
 }
@@ -373,7 +466,8 @@ fn what_is_read_is_what_the_node_has() {
     let (stats, counts) = run(Caching::Dynamic, 64, 0);
     assert_eq!(counts.failed, 0);
     assert!(counts.read > 10_000 && counts.written > 1_000 && counts.refused > 100 && counts.puts > 100);
-    assert!(stats.hits > 1_000 && stats.late > 100 && stats.fixed > 100);
+    assert!(stats.hits > 1_000 && stats.late > 100 && stats.fixed > 1_000, "{stats:?}");
+    assert!(counts.fixes > 100 && counts.closed > 100, "{counts:?}");
     assert!(stats.ahead.used > 1_000 && stats.ahead.wasted > 1_000);
 }
 
@@ -382,7 +476,7 @@ fn what_is_read_is_what_the_node_has() {
 fn what_fails_is_told_and_nothing_old_is_read() {
     let (stats, counts) = run(Caching::Dynamic, 64, 20);
     assert!(counts.failed > 100 && counts.ghosts > 50);
-    assert!(stats.hits > 500);
+    assert!(stats.hits > 500 && counts.fixes > 100 && counts.closed > 100, "{stats:?} {counts:?}");
 }
 
 /// A DPU that caches adaptively never moves more than its share; [`Dpu::check`] looks at that in each world.
