@@ -1,11 +1,14 @@
 //! What carries frames between ports: the seam between a role's driver and UDP sockets or shared-memory rings.
 
-use crate::{Clock, LinkProfile};
+use crate::{Clock, LinkProfile, OpenError};
 use farmem_machine::{Duration, Port};
-use farmem_wire::Gid;
 use farmem_wire::message::PageMessage;
+use farmem_wire::{Gid, UDP_PORT};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Bytes of the longest frame a link carries, without its ICRC: a whole page and the headers before it (PROTOCOL 12.39). With IP,
@@ -56,6 +59,9 @@ pub trait Link {
     /// # Errors
     /// When the system has no more descriptors.
     fn waker(&self) -> io::Result<Waker>;
+
+    /// Where another process of this machine and user ends a wait in [`Link::receive`], by an [`OutsideWaker`].
+    fn wake_at(&self) -> WakeAt;
 
     /// Something that waits for frames beside the link, so that several threads may use it by turns. One at a time sleeps; meanwhile no thread
     /// calls [`Link::receive`] but with [`Wait::No`].
@@ -228,6 +234,55 @@ impl Waker {
     /// Ends the wait.
     pub fn wake(&self) {
         (self.0)();
+    }
+}
+
+/// Where processes of the same machine and user end the wait of a link.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum WakeAt {
+    /// An empty datagram to the link's address, from the same address.
+    Datagram {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The link's doorbell.
+    Doorbell {
+        /// Its file.
+        path: PathBuf,
+    },
+}
+
+/// Ends the wait of a link of another process, as [`Waker`] does within one.
+pub struct OutsideWaker(Box<dyn Fn() + Send + Sync>);
+
+impl OutsideWaker {
+    /// A waker of the link that is woken there.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the address is not this machine's, or the file no doorbell.
+    pub fn open(at: &WakeAt) -> Result<Self, OpenError> {
+        Ok(Self(match at {
+            WakeAt::Datagram { address } => {
+                let socket = UdpSocket::bind((*address, 0))
+                    .map_err(OpenError::system(format!("send from {address}")))?;
+                let to = (*address, UDP_PORT);
+                // A socket that takes no more has woken it, or the receiver wakes by itself after a while.
+                Box::new(move || drop(socket.send_to(&[], to)))
+            }
+            WakeAt::Doorbell { path } => Box::new(crate::shm::bell_at(path)?),
+        }))
+    }
+
+    /// Ends the wait.
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for OutsideWaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OutsideWaker")
     }
 }
 

@@ -9,7 +9,7 @@
 
 use crate::profile::LinkProfile;
 use crate::shaper::{Shaped, Shaper};
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, Parcel, Sleeper, Wait, Waiting, Waker};
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker};
 use farmem_machine::{Duration, Instant, Port, Rng};
 use farmem_wire::{Gid, bth};
 use std::io;
@@ -170,6 +170,10 @@ impl<L: Link> Link for PacedLink<L> {
 
     fn waker(&self) -> io::Result<Waker> {
         Ok(self.waker.clone())
+    }
+
+    fn wake_at(&self) -> WakeAt {
+        self.link.wake_at()
     }
 
     fn sleeper(&self) -> io::Result<Sleeper> {

@@ -11,11 +11,11 @@
 //! A process that may write here is trusted not to cut files short, and with nothing else: a peer that writes nonsense into a ring loses the ring.
 
 mod dir;
-mod doorbell;
+pub(crate) mod doorbell;
 mod ends;
-mod futex;
+pub(crate) mod futex;
 pub(crate) mod mapping;
-mod ring;
+pub(crate) mod ring;
 #[cfg(test)]
 mod tests;
 
@@ -24,11 +24,12 @@ mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
+pub(crate) use dir::bell_at;
 pub use dir::{live_endpoints, remove_dir};
 
 use crate::peers::Peers;
 use crate::timers::wake_precisely;
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, Waker};
+use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker};
 use dir::Dir;
 use ends::{Doorbell, InRing, OutRing, Popped};
 use farmem_machine::{Duration, Port};
@@ -36,7 +37,6 @@ use farmem_wire::{Gid, bth, icrc};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a ring's data unless the configuration says otherwise: a full window of 128 packets of 4 KiB, twice.
 pub const RING_BYTES: usize = 1 << 20;
@@ -88,9 +88,8 @@ pub struct ShmLink {
     has_icrc: bool,
     clock: Clock,
     doorbell: Arc<Doorbell>,
-    /// How often the wakers called; the link acts when it differs from what it saw last.
-    wakes: Arc<AtomicU32>,
-    wakes_seen: u32,
+    /// How often wakers had called when it looked last ([`Doorbell::calls`]).
+    calls_seen: u64,
     arrivals_seen: u64,
     /// For each port its place in `outs`.
     peers: Peers<usize>,
@@ -123,9 +122,8 @@ impl ShmLink {
             has_icrc: config.icrc,
             clock: Clock::start(),
             arrivals_seen: doorbell.arrivals(),
+            calls_seen: doorbell.calls(),
             doorbell,
-            wakes: Arc::default(),
-            wakes_seen: 0,
             peers: Peers::default(),
             outs: Vec::new(),
             dirty: Vec::new(),
@@ -241,13 +239,13 @@ impl ShmLink {
     /// Something is here that was not looked at.
     fn has_more(&self) -> bool {
         self.doorbell.arrivals() != self.arrivals_seen
-            || self.wakes.load(Ordering::Acquire) != self.wakes_seen
+            || self.doorbell.calls() != self.calls_seen
             || self.ins.iter().any(InRing::has_more)
     }
 
     fn was_woken(&mut self) -> bool {
-        let wakes = self.wakes.load(Ordering::Acquire);
-        wakes != std::mem::replace(&mut self.wakes_seen, wakes)
+        let calls = self.doorbell.calls();
+        calls != std::mem::replace(&mut self.calls_seen, calls)
     }
 
     fn spin(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> usize {
@@ -388,11 +386,12 @@ impl Link for ShmLink {
     }
 
     fn waker(&self) -> io::Result<Waker> {
-        let (doorbell, wakes) = (Arc::clone(&self.doorbell), Arc::clone(&self.wakes));
-        Ok(Waker::new(move || {
-            wakes.fetch_add(1, Ordering::Release);
-            doorbell.ring();
-        }))
+        let doorbell = Arc::clone(&self.doorbell);
+        Ok(Waker::new(move || doorbell.call()))
+    }
+
+    fn wake_at(&self) -> WakeAt {
+        WakeAt::Doorbell { path: self.dir.bell_path(self.gid) }
     }
 
     fn sleeper(&self) -> io::Result<Sleeper> {

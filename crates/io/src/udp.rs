@@ -18,7 +18,9 @@ mod tests;
 pub use socket::{BUFFER_BYTES, Buffers};
 
 use crate::peers::Peers;
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, Waker};
+use crate::{
+    Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker, ip_of,
+};
 use farmem_machine::{Duration, Port};
 use farmem_wire::icrc::{self, Route};
 use farmem_wire::{Gid, UDP_PORT, WireError, bth};
@@ -144,12 +146,13 @@ impl UdpLink {
         for place in 0..datagrams {
             let datagram = inbound.datagram(place);
             let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
-            if src_port != UDP_PORT && !*any_source_port {
-                counters.foreign_port += datagram.packets().count().max(1) as u64;
-                continue;
-            }
+            // Of whichever port: the waker of another process cannot have this one's.
             if datagram.bytes.is_empty() && src == *gid {
                 was_woken = true;
+                continue;
+            }
+            if src_port != UDP_PORT && !*any_source_port {
+                counters.foreign_port += datagram.packets().count().max(1) as u64;
                 continue;
             }
             if src != last_source.0 {
@@ -332,6 +335,10 @@ impl Link for UdpLink {
         let socket = Arc::clone(&self.socket);
         let to_self = SockAddr::new(self.gid, UDP_PORT);
         Ok(Waker::new(move || socket.send_empty(&to_self)))
+    }
+
+    fn wake_at(&self) -> WakeAt {
+        WakeAt::Datagram { address: ip_of(self.gid) }
     }
 
     /// The sleeper takes what ends its sleep, so that the one who then receives need not ask the system again.

@@ -83,9 +83,16 @@ impl Dir {
         Ok((path, opened))
     }
 
-    fn bell_path(&self, gid: Gid) -> PathBuf {
+    pub(super) fn bell_path(&self, gid: Gid) -> PathBuf {
         self.path.join(format!("{gid:?}.doorbell"))
     }
+}
+
+/// The doorbell that is a file at `path`, of an endpoint of another process; answers what ends its wait.
+pub(crate) fn bell_at(path: &Path) -> Result<impl Fn() + Send + Sync + use<>, OpenError> {
+    let opened = mapping::open_or_create(path, Kind::Doorbell, BELL_WORDS)?;
+    let doorbell = Doorbell::new(opened.mapping, None);
+    Ok(move || doorbell.call())
 }
 
 fn corrupt(path: PathBuf) -> OpenError {

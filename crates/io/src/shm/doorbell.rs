@@ -20,6 +20,8 @@ pub(crate) const BELL_WORDS: usize = 64;
 pub(crate) const SLEEPING: usize = 16;
 /// Rings to this endpoint that were made so far.
 const ARRIVALS: usize = 32;
+/// How often something else than a frame was to end the receiver's wait.
+const CALLS: usize = 48;
 
 /// The receiver: from here on every sender rings. It must look at its rings once more before it sleeps.
 pub(crate) fn fall_asleep(doorbell: &[AtomicU64]) {
@@ -51,4 +53,14 @@ pub(crate) fn announce(doorbell: &[AtomicU64]) {
 /// How many rings were announced.
 pub(crate) fn arrivals(doorbell: &[AtomicU64]) -> u64 {
     doorbell[ARRIVALS].load(Ordering::Acquire)
+}
+
+/// Anybody: the receiver's wait is to end, though nothing is sent.
+pub(crate) fn call(doorbell: &[AtomicU64]) {
+    doorbell[CALLS].fetch_add(1, Ordering::Release);
+}
+
+/// How often that was said.
+pub(crate) fn calls(doorbell: &[AtomicU64]) -> u64 {
+    doorbell[CALLS].load(Ordering::Acquire)
 }

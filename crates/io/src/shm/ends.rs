@@ -48,6 +48,17 @@ impl Doorbell {
         doorbell::arrivals(self.words())
     }
 
+    /// Ends its owner's wait.
+    pub(super) fn call(&self) {
+        doorbell::call(self.words());
+        self.ring();
+    }
+
+    /// How often that was done.
+    pub(super) fn calls(&self) -> u64 {
+        doorbell::calls(self.words())
+    }
+
     /// Announces one more.
     pub(super) fn announce(&self) {
         doorbell::announce(self.words());

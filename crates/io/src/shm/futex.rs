@@ -6,7 +6,7 @@ use std::io;
 use std::ptr;
 
 /// Sleeps while the low half of `word` is `expected`, at most `most`. It may return early for no reason.
-pub(super) fn wait(word: &AtomicU64, expected: u32, most: Duration) -> io::Result<()> {
+pub(crate) fn wait(word: &AtomicU64, expected: u32, most: Duration) -> io::Result<()> {
     let nanos = most.as_nanos();
     let span = libc::timespec {
         tv_sec: libc::time_t::try_from(nanos / 1_000_000_000).unwrap_or(libc::time_t::MAX),
@@ -27,7 +27,7 @@ pub(super) fn wait(word: &AtomicU64, expected: u32, most: Duration) -> io::Resul
 }
 
 /// Wakes one sleeper of `word`, if there is one.
-pub(super) fn wake(word: &AtomicU64) {
+pub(crate) fn wake(word: &AtomicU64) {
     // SAFETY: as in `wait`; FUTEX_WAKE reads no memory.
     let _ = unsafe { libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, 1, ptr::null::<u8>()) };
 }

@@ -174,7 +174,7 @@ fn record_len(word: u64, room: usize, waiting: u64) -> Result<usize, Broken> {
 }
 
 /// Stores `bytes` into the first words, the last one padded with zeros.
-fn store(words: &[AtomicU64], bytes: &[u8]) {
+pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<WORD>();
     for (word, chunk) in words.iter().zip(whole) {
         word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
@@ -187,7 +187,7 @@ fn store(words: &[AtomicU64], bytes: &[u8]) {
 }
 
 /// Fills `bytes`, a whole number of words, from the first words.
-fn load(words: &[AtomicU64], bytes: &mut [u8]) {
+pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     for (word, chunk) in words.iter().zip(bytes.as_chunks_mut::<WORD>().0) {
         *chunk = word.load(Ordering::Relaxed).to_le_bytes();
     }

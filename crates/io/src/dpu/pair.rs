@@ -1,0 +1,337 @@
+//! The memory that a process and its DPU share.
+//!
+//! ```text
+//!   words 0..64     magic, version, words of each ring's data, bytes of registered memory
+//!   64..128         the DPU's doorbell: whether it sleeps; its beat, which it counts up as long as it serves
+//!   128..192        the process's doorbell
+//!   192..           the ring of requests, the ring of answers
+//!   at a page       registered memory
+//! ```
+
+use crate::shm::doorbell::{self, BELL_WORDS, SLEEPING};
+use crate::shm::futex;
+use crate::shm::mapping::Mapping;
+use crate::shm::ring::{self, Consumer, HEADER_WORDS, Producer, WORD};
+use crate::{OpenError, OutsideWaker};
+use farmem_machine::Duration;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the other end wrote makes no sense: the rings cannot be used any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the other end of the rings wrote nonsense")]
+pub struct Broken;
+
+impl From<ring::Broken> for Broken {
+    fn from(_: ring::Broken) -> Self {
+        Self
+    }
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FarmPair");
+const VERSION: u64 = 1;
+const PAGE_WORDS: usize = 4096 / WORD;
+const DPU_BELL: usize = 64;
+const PROCESS_BELL: usize = DPU_BELL + BELL_WORDS;
+const RINGS: usize = PROCESS_BELL + BELL_WORDS;
+/// Where the beat is in the DPU's doorbell.
+const BEAT: usize = 48;
+/// Bytes of a ring.
+const RING_BYTES: Range<usize> = 1 << 12..(1 << 28) + 1;
+/// Most bytes of registered memory.
+const REGISTERED_MAX: usize = 1 << 30;
+
+/// How large the memory that a process shares with its DPU is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PairSize {
+    /// Bytes of the ring of requests: a power of two, 4 KiB to 256 MiB.
+    pub requests: usize,
+    /// Bytes of the ring of answers, likewise.
+    pub answers: usize,
+    /// Bytes of registered memory: whole pages of 4096, at most 1 GiB.
+    pub registered: usize,
+}
+
+/// Where everything is, in words.
+#[derive(Clone, Debug)]
+struct Layout {
+    requests: Range<usize>,
+    answers: Range<usize>,
+    registered: Range<usize>,
+}
+
+impl PairSize {
+    fn layout(self) -> Option<Layout> {
+        let is_ring = |bytes: usize| bytes.is_power_of_two() && RING_BYTES.contains(&bytes);
+        let is_right = is_ring(self.requests)
+            && is_ring(self.answers)
+            && self.registered.is_multiple_of(PAGE_WORDS * WORD)
+            && self.registered <= REGISTERED_MAX;
+        is_right.then(|| {
+            let requests = RINGS..RINGS + HEADER_WORDS + self.requests / WORD;
+            let answers = requests.end..requests.end + HEADER_WORDS + self.answers / WORD;
+            let from = answers.end.next_multiple_of(PAGE_WORDS);
+            Layout { requests, answers, registered: from..from + self.registered / WORD }
+        })
+    }
+
+    fn setting(self) -> OpenError {
+        OpenError::Setting {
+            setting: "memory shared with the DPU",
+            value: format!("{self:?}"),
+            remedy:
+                "rings are powers of two from 4 KiB to 256 MiB, registered memory whole pages up to 1 GiB"
+                    .into(),
+        }
+    }
+}
+
+/// Makes the memory, for a process that will hand it to its DPU.
+///
+/// # Errors
+/// [`OpenError::Setting`] for a size that cannot be, [`OpenError::System`] when the system has no memory for it.
+pub fn make_pair(size: PairSize) -> Result<OwnedFd, OpenError> {
+    let layout = size.layout().ok_or_else(|| size.setting())?;
+    let made = || -> Result<OwnedFd, Errno> {
+        let file = memfd_create("farmem-dpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, (layout.registered.end * WORD) as u64)?;
+        fcntl_add_seals(&file, SEALS)?;
+        Ok(file)
+    };
+    let doing = || "share memory with the DPU".to_owned();
+    let file = made().map_err(|e| OpenError::System { doing: doing(), source: e.into() })?;
+    let memory = Mapping::of(&file, layout.registered.end).map_err(OpenError::system(doing()))?;
+    for (word, value) in memory.words().iter().zip(identity(size)) {
+        word.store(value, Ordering::Relaxed);
+    }
+    Ok(file)
+}
+
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+const fn identity(size: PairSize) -> [u64; 5] {
+    [MAGIC, VERSION, size.requests as u64, size.answers as u64, size.registered as u64]
+}
+
+/// Maps what the other end made, or is to use.
+fn map(file: &OwnedFd, size: PairSize) -> Result<(Arc<Mapping>, Layout), OpenError> {
+    let layout = size.layout().ok_or_else(|| size.setting())?;
+    let foreign =
+        |why: &str| OpenError::Foreign { path: "memory shared with the DPU".into(), why: why.into() };
+    let system = |e: Errno| OpenError::System {
+        doing: "look at the memory shared with the DPU".into(),
+        source: e.into(),
+    };
+    // A file that could be cut would end this process by SIGBUS.
+    if !fcntl_get_seals(file).map_err(|_| foreign("is no memory file"))?.contains(SEALS) {
+        return Err(foreign("is not sealed"));
+    }
+    let about = fstat(file).map_err(system)?;
+    if usize::try_from(about.st_size).ok() != Some(layout.registered.end * WORD) {
+        return Err(foreign("has another size than it says"));
+    }
+    let memory = Mapping::of(file, layout.registered.end)
+        .map_err(OpenError::system("map the memory shared with the DPU".to_owned()))?;
+    if memory.words().iter().zip(identity(size)).any(|(word, value)| word.load(Ordering::Relaxed) != value) {
+        return Err(foreign("begins with something else: another version, or corrupt"));
+    }
+    Ok((Arc::new(memory), layout))
+}
+
+fn broken(_: ring::Broken) -> OpenError {
+    OpenError::Foreign {
+        path: "memory shared with the DPU".into(),
+        why: "has indices that do not belong together".into(),
+    }
+}
+
+/// The process's end.
+#[derive(Debug)]
+pub struct ProcessEnd {
+    memory: Arc<Mapping>,
+    layout: Layout,
+    requests: Producer,
+    answers: Consumer,
+    dpu: OutsideWaker,
+}
+
+impl ProcessEnd {
+    /// The end of the process that made `file`; `dpu` wakes the DPU.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the file is none that [`make_pair`] made of this size.
+    pub fn of(file: &OwnedFd, size: PairSize, dpu: OutsideWaker) -> Result<Self, OpenError> {
+        let (memory, layout) = map(file, size)?;
+        let words = memory.words();
+        let requests = Producer::attach(&words[layout.requests.clone()]).map_err(broken)?;
+        let answers = Consumer::attach(&words[layout.answers.clone()]).map_err(broken)?;
+        Ok(Self { memory, layout, requests, answers, dpu })
+    }
+
+    /// Writes a request; `false` when the ring has no room. The DPU sees it after [`ProcessEnd::publish`].
+    ///
+    /// # Errors
+    /// [`Broken`] when the DPU wrote nonsense.
+    pub fn push(&mut self, record: &[u8]) -> Result<bool, Broken> {
+        Ok(self.requests.push(&self.memory.words()[self.layout.requests.clone()], record)?)
+    }
+
+    /// Lets the DPU see what was written, and wakes it if it sleeps.
+    pub fn publish(&mut self) {
+        let words = self.memory.words();
+        if self.requests.publish(&words[self.layout.requests.clone()])
+            && doorbell::must_wake(&words[DPU_BELL..][..BELL_WORDS])
+        {
+            self.dpu.wake();
+        }
+    }
+
+    /// Copies the next answer to the front of `buf`, and says its length. `buf` is a whole number of words.
+    ///
+    /// # Errors
+    /// [`Broken`] when the DPU wrote nonsense, or a record longer than `buf`.
+    pub fn pop(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Broken> {
+        let ring = &self.memory.words()[self.layout.answers.clone()];
+        let popped = self.answers.pop(ring, buf)?;
+        if popped.is_none() {
+            self.answers.release(ring);
+        }
+        Ok(popped)
+    }
+
+    /// Sleeps until the DPU publishes an answer, at most `most`; not when one is there.
+    pub fn wait(&self, most: Duration) {
+        let words = self.memory.words();
+        let bell = &words[PROCESS_BELL..][..BELL_WORDS];
+        doorbell::fall_asleep(bell);
+        if !self.answers.has_more(&words[self.layout.answers.clone()]) {
+            // A futex that cannot be waited on is looked at again at once.
+            drop(futex::wait(&bell[SLEEPING], 1, most));
+        }
+        doorbell::wake_up(bell);
+    }
+
+    /// How often the DPU has looked at its rings: it counts on as long as the DPU serves.
+    #[must_use]
+    pub fn beat(&self) -> u64 {
+        self.memory.words()[DPU_BELL + BEAT].load(Ordering::Relaxed)
+    }
+
+    /// Copies from registered memory. `addr` and the length are multiples of 8 (bytes), in bounds.
+    ///
+    /// # Panics
+    /// When they are not: the process chooses them itself.
+    pub fn take(&self, addr: usize, into: &mut [u8]) {
+        let registered = &self.memory.words()[self.layout.registered.clone()];
+        assert!(addr.is_multiple_of(WORD), "registered memory is used by words");
+        let (whole, rest) = into.split_at_mut(into.len() / WORD * WORD);
+        let from = &registered[addr / WORD..][..(whole.len() + rest.len()).div_ceil(WORD)];
+        ring::load(from, whole);
+        if let Some(last) = from.get(whole.len() / WORD) {
+            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+        }
+    }
+}
+
+/// The DPU's end of the requests of one process.
+#[derive(Debug)]
+pub struct Requests {
+    memory: Arc<Mapping>,
+    layout: Layout,
+    consumer: Consumer,
+}
+
+/// The DPU's end of the answers to one process.
+#[derive(Debug)]
+pub struct Answers {
+    memory: Arc<Mapping>,
+    layout: Layout,
+    producer: Producer,
+}
+
+impl Requests {
+    /// The DPU's ends of memory that a process handed over.
+    ///
+    /// # Errors
+    /// [`OpenError`] when it is not what the process says, or not sealed.
+    pub fn of(file: &OwnedFd, size: PairSize) -> Result<(Self, Answers), OpenError> {
+        let (memory, layout) = map(file, size)?;
+        let words = memory.words();
+        let consumer = Consumer::attach(&words[layout.requests.clone()]).map_err(broken)?;
+        let producer = Producer::attach(&words[layout.answers.clone()]).map_err(broken)?;
+        let answers = Answers { memory: Arc::clone(&memory), layout: layout.clone(), producer };
+        Ok((Self { memory, layout, consumer }, answers))
+    }
+
+    fn bell(&self) -> &[AtomicU64] {
+        &self.memory.words()[DPU_BELL..][..BELL_WORDS]
+    }
+
+    /// Copies the next request to the front of `buf`, a whole number of words, and says its length.
+    ///
+    /// # Errors
+    /// [`Broken`] when the process wrote nonsense, or a record longer than `buf`.
+    pub fn pop(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Broken> {
+        Ok(self.consumer.pop(&self.memory.words()[self.layout.requests.clone()], buf)?)
+    }
+
+    /// Gives the room of what was read back to the process.
+    pub fn release(&mut self) {
+        self.consumer.release(&self.memory.words()[self.layout.requests.clone()]);
+    }
+
+    /// Says that the DPU serves.
+    pub fn beat(&self) {
+        let word = &self.bell()[BEAT];
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// From here on the process wakes the DPU when it asks for something, unless it has asked already; true when it has not.
+    #[must_use]
+    pub fn may_sleep(&self) -> bool {
+        doorbell::fall_asleep(self.bell());
+        !self.consumer.has_more(&self.memory.words()[self.layout.requests.clone()])
+    }
+
+    /// The process need not wake the DPU.
+    pub fn stays_awake(&self) {
+        doorbell::wake_up(self.bell());
+    }
+}
+
+impl Answers {
+    /// Writes an answer; `false` when the ring has no room. The process sees it after [`Answers::publish`].
+    ///
+    /// # Errors
+    /// [`Broken`] when the process wrote nonsense.
+    pub fn push(&mut self, record: &[u8]) -> Result<bool, Broken> {
+        Ok(self.producer.push(&self.memory.words()[self.layout.answers.clone()], record)?)
+    }
+
+    /// Copies bytes to the process's registered memory; `false` when they would not lie in it, or `addr` is no multiple of 8. Up to the next multiple of 8 it
+    /// writes zeros behind them.
+    #[must_use]
+    pub fn put(&self, addr: u64, bytes: &[u8]) -> bool {
+        let registered = &self.memory.words()[self.layout.registered.clone()];
+        let words = bytes.len().div_ceil(WORD);
+        let from =
+            usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(WORD)).map(|addr| addr / WORD);
+        let to = from.and_then(|from| registered.get(from..from.checked_add(words)?));
+        to.map(|to| ring::store(to, bytes)).is_some()
+    }
+
+    /// Lets the process see what was written, and wakes it if it sleeps.
+    pub fn publish(&mut self) {
+        let words = self.memory.words();
+        let bell = &words[PROCESS_BELL..][..BELL_WORDS];
+        if self.producer.publish(&words[self.layout.answers.clone()]) && doorbell::must_wake(bell) {
+            futex::wake(&bell[SLEEPING]);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The socket between a process and its DPU: a message at a time, with a file where one goes along.
+
+use crate::{OpenError, private_directory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recvmsg, sendmsg, socket_with,
+};
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Bytes of a message, at most.
+pub const MESSAGE_MAX: usize = 1 << 16;
+/// Processes that may wait to come in.
+const BACKLOG: i32 = 128;
+/// How long a message may take: both ends are of one machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where processes come to a DPU.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+/// One end of the socket of a process and its DPU.
+#[derive(Debug)]
+pub struct Talk {
+    socket: OwnedFd,
+}
+
+impl Listener {
+    /// Listens at `path`, in a directory of this user alone, which is made when it is not there.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] when another DPU listens there; [`OpenError::Setting`] for a path that a socket cannot have; what the directory is refused for.
+    pub fn bind(path: &Path) -> Result<Self, OpenError> {
+        let doing = || format!("listen at {}", path.display());
+        let system = |e: Errno| OpenError::System { doing: doing(), source: e.into() };
+        let address = address(path)?;
+        private_directory(path.parent().unwrap_or_else(|| Path::new(".")))?;
+        if Talk::connect(path).is_ok() {
+            return Err(OpenError::InUse { address: path.display().to_string() });
+        }
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(OpenError::System { doing: doing(), source: e });
+            }
+            _ => {}
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(system)?;
+        bind(&socket, &address).map_err(system)?;
+        listen(&socket, BACKLOG).map_err(system)?;
+        Ok(Self { socket, path: path.into() })
+    }
+
+    /// Lets a process in, if one waits: one of this user; others are sent away.
+    #[must_use]
+    pub fn accept(&self) -> Option<Talk> {
+        let socket = accept_with(&self.socket, SocketFlags::CLOEXEC).ok()?;
+        let is_ours = socket_peercred(&socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid());
+        Talk::of(socket).ok().filter(|_| is_ours)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // One that is gone already is as good.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl AsFd for Talk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Talk {
+    fn of(socket: OwnedFd) -> Result<Self, Errno> {
+        for which in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, which, Some(PATIENCE))?;
+        }
+        Ok(Self { socket })
+    }
+
+    /// Comes to the DPU that listens at `path`.
+    ///
+    /// # Errors
+    /// [`OpenError::System`] with what the system says when none does; [`OpenError::Setting`] for a path that a socket cannot have.
+    pub fn connect(path: &Path) -> Result<Self, OpenError> {
+        let address = address(path)?;
+        let connected = || {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            connect(&socket, &address)?;
+            Self::of(socket)
+        };
+        connected().map_err(|e: Errno| OpenError::System {
+            doing: format!("reach a DPU at {}", path.display()),
+            source: e.into(),
+        })
+    }
+
+    /// Says something.
+    ///
+    /// # Errors
+    /// When the other end is gone or does not listen, or the message is too long.
+    pub fn say(&self, message: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        if message.len() > MESSAGE_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too long"));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let rights = SendAncillaryMessage::ScmRights(file.as_slice());
+        assert!(file.is_none() || ancillary.push(rights), "there is room for one");
+        sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Hears what is said next, and takes the file that came along. `None` when the other end is gone. Waits for some seconds.
+    ///
+    /// # Errors
+    /// When nothing is said in that time, or what is said was cut.
+    pub fn hear(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+        let mut bytes = vec![0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let heard = rustix::io::retry_on_intr(|| {
+            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        });
+        let heard = match heard {
+            Ok(heard) => heard,
+            Err(Errno::CONNRESET) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let file = ancillary.drain().find_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        if heard.bytes == 0 {
+            return Ok(None);
+        }
+        bytes.truncate(heard.bytes);
+        Ok(Some((bytes, file)))
+    }
+
+    /// True while the other end is there.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let mut one = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        rustix::io::retry_on_intr(|| poll(&mut one, Some(&now))).is_ok() && !one[0].revents().intersects(gone)
+    }
+}
+
+/// Waits until something can be read of some of these, at most so long; says of which.
+///
+/// # Errors
+/// When the system cannot wait.
+pub fn ready(all: &[BorrowedFd<'_>], most: Duration) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<PollFd<'_>> =
+        all.iter().map(|one| PollFd::new(one, PollFlags::IN | PollFlags::RDHUP)).collect();
+    let most = Timespec::try_from(most).map_err(|_| io::ErrorKind::InvalidInput)?;
+    match poll(&mut polled, Some(&most)) {
+        Ok(_) | Err(Errno::INTR) => Ok(polled.iter().map(|one| !one.revents().is_empty()).collect()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, OpenError> {
+    SocketAddrUnix::new(path).map_err(|_| OpenError::Setting {
+        setting: "the DPU's socket",
+        value: path.display().to_string(),
+        remedy: "a socket's path has at most 107 bytes".into(),
+    })
+}

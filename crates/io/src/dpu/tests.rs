@@ -1,0 +1,147 @@
+//! Two ends of one memory, in one process: what arrives, and what a hostile end can do.
+
+use super::{Listener, PairSize, ProcessEnd, Requests, Talk, make_pair};
+use crate::shm::RING_BYTES_MIN;
+use crate::{Link, OpenError, OutsideWaker, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, WakeAt};
+use farmem_machine::Duration;
+use farmem_wire::Gid;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+const SIZE: PairSize = PairSize { requests: 1 << 12, answers: 1 << 13, registered: 8192 };
+
+/// A datagram to an address where nobody listens.
+fn nobody() -> OutsideWaker {
+    OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 1)) }).unwrap()
+}
+
+fn copy(file: &OwnedFd) -> OwnedFd {
+    file.as_fd().try_clone_to_owned().unwrap()
+}
+
+/// Requests come in order and whole, a full ring says so, and bytes are where the DPU put them.
+#[test]
+fn requests_and_answers_go_through() {
+    let file = make_pair(SIZE).unwrap();
+    let mut process = ProcessEnd::of(&file, SIZE, nobody()).unwrap();
+    let (mut requests, mut answers) = Requests::of(&copy(&file), SIZE).unwrap();
+    let mut buf = [0; 1024];
+    assert!(requests.may_sleep(), "nothing was asked");
+    let mut pushed: u8 = 0;
+    while process.push(&[pushed; 100]).unwrap() {
+        pushed += 1;
+    }
+    assert_eq!(pushed, 36, "4096 bytes hold 36 records of 100 bytes in 13 words and a word before");
+    assert_eq!(requests.pop(&mut buf).unwrap(), None, "nothing was published");
+    process.publish();
+    assert!(!requests.may_sleep(), "something was asked");
+    requests.stays_awake();
+    for n in 0..pushed {
+        assert_eq!(requests.pop(&mut buf).unwrap(), Some(100));
+        assert_eq!(buf[..100], [n; 100]);
+    }
+    requests.release();
+    assert!(process.push(&[9; 100]).unwrap(), "there is room again");
+
+    assert!(answers.put(8192 - 16, b"sixteen bytes..."));
+    assert!(answers.put(0, b"odd"));
+    for (addr, len) in [(8192 - 8, 9), (8192, 1), (4, 4), (u64::MAX - 7, 8)] {
+        assert!(!answers.put(addr, &vec![1; len]), "{len} bytes at {addr}");
+    }
+    assert!(answers.push(b"done").unwrap());
+    answers.publish();
+    process.wait(Duration::from_secs(60));
+    assert_eq!(process.pop(&mut buf).unwrap(), Some(4));
+    assert_eq!(process.pop(&mut buf).unwrap(), None);
+    let mut bytes = [0; 16];
+    process.take(8192 - 16, &mut bytes);
+    assert_eq!(&bytes, b"sixteen bytes...");
+    process.take(0, &mut bytes[..3]);
+    assert_eq!(&bytes[..3], b"odd");
+    let beat = process.beat();
+    requests.beat();
+    assert_eq!(process.beat(), beat + 1);
+}
+
+/// Memory that could be cut under the DPU, that is smaller than it says, or that is something else is not used; a ring full of nonsense is one that broke.
+#[test]
+fn what_a_hostile_process_hands_over_is_refused() {
+    let sealed = make_pair(SIZE).unwrap();
+    let larger = PairSize { registered: 12288, ..SIZE };
+    assert!(matches!(Requests::of(&sealed, larger), Err(OpenError::Foreign { .. })));
+    let other = PairSize { requests: SIZE.answers, answers: SIZE.requests, ..SIZE };
+    assert!(matches!(Requests::of(&sealed, other), Err(OpenError::Foreign { .. })));
+    for wrong in [
+        PairSize { requests: 4097, ..SIZE },
+        PairSize { answers: 0, ..SIZE },
+        PairSize { registered: 100, ..SIZE },
+        PairSize { registered: usize::MAX / 4096 * 4096, ..SIZE },
+    ] {
+        assert!(matches!(Requests::of(&sealed, wrong), Err(OpenError::Setting { .. })), "{wrong:?}");
+        assert!(matches!(make_pair(wrong), Err(OpenError::Setting { .. })), "{wrong:?}");
+    }
+    let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&open, 1 << 20).unwrap();
+    assert!(matches!(Requests::of(&open, SIZE), Err(OpenError::Foreign { .. })));
+    let file: OwnedFd = tempfile::tempfile().unwrap().into();
+    assert!(matches!(Requests::of(&file, SIZE), Err(OpenError::Foreign { .. })));
+
+    let (mut requests, _) = Requests::of(&sealed, SIZE).unwrap();
+    let words = crate::shm::mapping::Mapping::of(&sealed, 1024).unwrap();
+    for word in &words.words()[192..512] {
+        word.store(0x0101_0101_0101_0101, std::sync::atomic::Ordering::Relaxed);
+    }
+    assert!(requests.pop(&mut [0; 64]).is_err());
+}
+
+/// What is said arrives with the file that came along, one at a time; a second DPU does not take the first one's place; the end of either is seen.
+#[test]
+fn a_process_and_its_dpu_talk() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("beside").join("dpu.sock");
+    let listener = Listener::bind(&path).unwrap();
+    assert!(listener.accept().is_none(), "nobody came");
+    let process = Talk::connect(&path).unwrap();
+    let dpu = listener.accept().expect("one came");
+    assert!(matches!(Listener::bind(&path), Err(OpenError::InUse { .. })));
+    let file = make_pair(SIZE).unwrap();
+    process.say(b"hello", Some(file.as_fd())).unwrap();
+    process.say(b"again", None).unwrap();
+    let (said, theirs) = dpu.hear().unwrap().expect("the process is there");
+    assert_eq!(said, b"hello");
+    assert!(Requests::of(&theirs.expect("the file came along"), SIZE).is_ok());
+    let (said, none) = dpu.hear().unwrap().expect("the process is there");
+    assert_eq!((&said[..], none.is_none()), (&b"again"[..], true));
+    assert!(process.say(&vec![0; super::MESSAGE_MAX + 1], None).is_err());
+    assert!(process.is_open() && dpu.is_open());
+    drop(process);
+    assert!(!dpu.is_open());
+    assert!(dpu.hear().unwrap().is_none());
+    drop(listener);
+    assert!(Talk::connect(&path).is_err() && !path.exists());
+    // One that was killed leaves its socket.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(Listener::bind(&path).is_ok());
+}
+
+/// A waker of another process ends the wait of either link, and only that: no frame comes of it, and nothing is counted.
+#[test]
+fn the_wait_of_a_link_is_ended_from_outside() {
+    let gid = Gid::from_v4([127, 77, 1, 2]);
+    let dir = tempfile::tempdir().unwrap();
+    let rings = dir.path().join("rings");
+    let ring_bytes = RING_BYTES_MIN;
+    let shm = ShmLink::open(&ShmConfig { ring_bytes, ..ShmConfig::new(rings, gid) }).unwrap();
+    let udp = UdpLink::open(&UdpConfig::new(gid)).unwrap();
+    fn ends<L: Link>(mut link: L) {
+        let waker = OutsideWaker::open(&link.wake_at()).unwrap();
+        waker.wake();
+        // A wait that is not ended lasts an hour, and the test with it.
+        let most = Duration::from_secs(3600);
+        assert_eq!(link.receive(Wait::AtMost(most), &mut |_, _| panic!("a frame")).unwrap(), 0);
+        assert_eq!((link.counters().lost(), link.counters().foreign_port), (0, 0));
+    }
+    ends(shm);
+    ends(udp);
+}
