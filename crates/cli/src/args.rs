@@ -351,7 +351,7 @@ pub(crate) struct Doctor {
 /// `farmem role`
 #[derive(Debug, Args)]
 pub(crate) struct Role {
-    /// Which role: control, switch, node with `--node`, or index with `--index`.
+    /// Which role: control, switch, node with `--node`, index with `--index`, or dpu.
     #[arg(value_enum)]
     pub(crate) role: RoleName,
     /// The memory node's name.
@@ -406,6 +406,8 @@ pub(crate) enum RoleName {
     Node,
     /// A switch of the index.
     Index,
+    /// The DPU beside this host: the way of its processes' windows to far memory.
+    Dpu,
 }
 
 /// `farmem sim`

@@ -23,6 +23,7 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
     match args.role {
         RoleName::Control => serve::control(&config, serving)?,
         RoleName::Switch => serve::switch(&config, serving)?,
+        RoleName::Dpu => farmem::dpu::serve(&config, serving)?,
         RoleName::Index => {
             let name = args.index.as_deref().unwrap_or_default();
             let found = config.index.iter().find(|switch| switch.name == name);

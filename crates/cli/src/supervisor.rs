@@ -43,7 +43,7 @@ pub(crate) enum Happened {
 }
 
 impl Supervisor {
-    /// Starts control plane, switch, memory nodes and switches of the index, and waits until all serve.
+    /// Starts control plane, switch, memory nodes, switches of the index and the DPU, and waits until all serve.
     pub(crate) fn start(config: RackConfig) -> Result<Self, Failure> {
         Self::start_with(config, &[])
     }
@@ -60,6 +60,9 @@ impl Supervisor {
         }
         for switch in rack.config.index.clone() {
             rack.begin("index", Some(&switch.name), &[])?;
+        }
+        if rack.config.dpu.is_some() {
+            rack.begin("dpu", None, &[])?;
         }
         Ok(rack)
     }
@@ -81,6 +84,7 @@ impl Supervisor {
             ("index", Some(name)) => Role::Index(name),
             (_, Some(name)) => Role::Node(name),
             ("switch", None) => Role::Switch,
+            ("dpu", None) => Role::Dpu,
             (_, None) => Role::Control,
         }
     }
@@ -156,6 +160,8 @@ pub(crate) enum Role<'a> {
     Node(&'a str),
     /// The switch of the index of this name.
     Index(&'a str),
+    /// The DPU of this machine.
+    Dpu,
 }
 
 impl Drop for Supervisor {

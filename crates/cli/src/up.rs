@@ -114,7 +114,7 @@ fn died(rack: &Supervisor, role: usize, death: &Death, again: Option<Duration>) 
     let name = name_of(rack, role);
     let lost = match rack.role(role) {
         Which::Node(node) => lost_with(rack, node),
-        Which::Control | Which::Switch | Which::Index(_) => None,
+        Which::Control | Which::Switch | Which::Index(_) | Which::Dpu => None,
     };
     let means = means(rack.role(role), lost, again.is_some());
     let then = match again {
@@ -153,6 +153,10 @@ fn means(role: Which<'_>, lost: Option<Lost>, again: bool) -> String {
             "look-ups that it lost are repeated, and go by way of the rack's switch meanwhile; it is given its part of the index again".to_owned()
         }
         (Which::Index(_), false) => "look-ups go by way of the rack's switch instead".to_owned(),
+        (Which::Dpu, again) => {
+            let then = if again { "once it serves again" } else { RESTART };
+            format!("its processes go on straight to the memory nodes, and nothing is lost; new ones come to it {then}")
+        }
         (Which::Node(_), _) => {
             let what = match lost {
                 Some(Lost { allocations, bytes }) => format!("{bytes} bytes of {allocations} allocations"),

@@ -1,6 +1,7 @@
 //! A client: far memory as a program on one machine uses it.
 
 mod attach;
+mod beside;
 mod explain;
 mod places;
 mod soft;
@@ -24,8 +25,10 @@ use farmem_transport::rc;
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use through::Lane;
 
+pub use beside::Membership;
 pub use through::{Through, ThroughMemory};
 
 /// The name of an operation under way.
@@ -124,6 +127,8 @@ pub struct Client {
     /// Buffers for reuse.
     pool: Vec<Vec<u8>>,
     tally: Tally,
+    /// Where the DPU of its rack is on this machine.
+    dpu: Option<PathBuf>,
 }
 
 impl core::fmt::Debug for Client {
@@ -164,6 +169,7 @@ impl Client {
             joining: false,
             pool,
             tally: Tally::default(),
+            dpu: None,
         };
         client.open_session()?;
         client.name_cards()?;

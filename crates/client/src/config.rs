@@ -2,6 +2,7 @@
 //!
 //! Raw text becomes a checked [`RackConfig`] or an error with file, line and what was expected. Nothing else reads the file.
 
+mod dpu;
 mod raw;
 
 use crate::Error;
@@ -19,6 +20,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
+
+pub use dpu::{DpuCaching, DpuSection};
 
 /// How frames travel between the roles. Always as written: asking for one never gives another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -102,6 +105,8 @@ pub struct RackConfig {
     pub nodes: Vec<NodeConfig>,
     /// The switches of a FatTree that hold parts of an index; none: the rack has no FatTree.
     pub index: Vec<IndexConfig>,
+    /// The DPU beside each host; none, unless written.
+    pub dpu: Option<DpuSection>,
     /// Addresses that clients on this machine may take, first to last.
     pub hosts: Vec<IpAddr>,
     /// The file it was read from.
@@ -258,6 +263,7 @@ impl RackConfig {
         }
         let index = page.index(&raw.index, &mut names, &mut taken)?;
         let hosts = taken.hosts(&page, &raw.hosts)?;
+        let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu)).transpose()?;
         let link = match &raw.link {
             Some(link) => page.link(link)?,
             None if raw.cards.is_some() => CARDS_LINK.parse().expect("it is a profile"),
@@ -286,6 +292,7 @@ impl RackConfig {
             switch,
             nodes,
             index,
+            dpu,
             hosts,
             file,
         })
@@ -469,6 +476,10 @@ impl Page<'_> {
 
     /// A number of bytes, or a text with a unit.
     fn memory(&self, node: &str, raw: &Spanned<Value>) -> Result<u64, Error> {
+        self.bytes(&format!("node {node:?} has memory"), raw)
+    }
+
+    fn bytes(&self, of: &str, raw: &Spanned<Value>) -> Result<u64, Error> {
         let bytes = match raw.as_ref() {
             Value::Integer(number) => u64::try_from(*number).ok(),
             Value::String(text) => text.parse().ok().map(|size: ByteSize| size.as_u64()),
@@ -476,7 +487,7 @@ impl Page<'_> {
         };
         bytes.filter(|&bytes| bytes != 0 && bytes % MEMORY_UNIT == 0).ok_or_else(|| {
             let expected = "expected a multiple of 4096 bytes, at least 4096, such as \"256 MiB\"";
-            self.fault(&raw.span(), format!("node {node:?} has memory = {}: {expected}", raw.as_ref()))
+            self.fault(&raw.span(), format!("{of} = {}: {expected}", raw.as_ref()))
         })
     }
 }

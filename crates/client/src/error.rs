@@ -39,6 +39,12 @@ pub enum Error {
         /// The address.
         addr: VirtAddr,
     },
+    /// A program stored to a window that is for reading only.
+    #[error("a store at {addr}, in a window that is for reading only")]
+    ReadOnly {
+        /// The page.
+        addr: VirtAddr,
+    },
     /// The access starts inside an allocation and leaves it.
     #[error("{len} bytes at {addr} leave the allocation they start in")]
     OutOfBounds {
@@ -276,6 +282,7 @@ impl Error {
                     .into()
             }
             Self::NoPermission { .. } => "ask the owner of the allocation for a grant".into(),
+            Self::ReadOnly { .. } => "only load from it, or open the window without `read_only`".into(),
             Self::OutOfBounds { .. } => "keep address and length inside one allocation".into(),
             Self::Misaligned { .. } => "place words for atomics at multiples of 8".into(),
             Self::TooLong { .. } => "split it into smaller pieces".into(),

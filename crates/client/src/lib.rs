@@ -25,8 +25,12 @@ pub mod serve;
 mod slots;
 pub mod task;
 
-pub use client::{Client, Completed, MESSAGE_MAX, Through, ThroughMemory, Ticket, Traversal, Vma};
-pub use config::{Execution, IndexConfig, Placement, Prefetch, RackConfig, Transport, Waiting};
+pub use client::{
+    Client, Completed, MESSAGE_MAX, Membership, Through, ThroughMemory, Ticket, Traversal, Vma,
+};
+pub use config::{
+    DpuCaching, DpuSection, Execution, IndexConfig, Placement, Prefetch, RackConfig, Transport, Waiting,
+};
 pub use dispatch::{Dispatched, Policy, Profile, Site};
 pub use error::{Error, TraversalStop};
 pub use far_memory::FarMemory;

@@ -5,7 +5,7 @@ use crate::client::answer_to;
 use crate::embedded::World;
 use farmem_control::api::{Call, Request, Response};
 use farmem_host::{Host, HostRequest, Out};
-use farmem_io::{ApiClient, Driver, Link, LinkProfile, Wait};
+use farmem_io::{ApiClient, Driver, Link, LinkProfile, Wait, WakeAt, Waker};
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Domain, Gid, NodeId, Qpn, VirtAddr};
 use std::cell::RefCell;
@@ -36,6 +36,10 @@ pub(crate) trait Path {
     fn packets(&self) -> (u64, u64);
     /// The network that its link stands for.
     fn link_profile(&self) -> LinkProfile;
+    /// Sends what was gathered, and waits so long at most until anything arrives, or a waker calls; `None` within one process, where nothing arrives by itself.
+    fn rest(&mut self, most: Duration) -> Option<Result<(), Error>>;
+    /// What ends that wait: from another thread, and from another process.
+    fn wakers(&self) -> Option<Result<(Waker, WakeAt), Error>>;
 }
 
 impl dyn Path {
@@ -109,6 +113,14 @@ impl Path for InProcess {
 
     fn link_profile(&self) -> LinkProfile {
         LinkProfile::NONE
+    }
+
+    fn rest(&mut self, _: Duration) -> Option<Result<(), Error>> {
+        None
+    }
+
+    fn wakers(&self) -> Option<Result<(Waker, WakeAt), Error>> {
+        None
     }
 }
 
@@ -193,5 +205,14 @@ impl<L: Link> Path for OverLink<L> {
 
     fn link_profile(&self) -> LinkProfile {
         self.driver.link().profile()
+    }
+
+    fn rest(&mut self, most: Duration) -> Option<Result<(), Error>> {
+        Some(self.turn(Wait::AtMost(most.min(TURN_MAX))))
+    }
+
+    fn wakers(&self) -> Option<Result<(Waker, WakeAt), Error>> {
+        let link = self.driver.link();
+        Some(link.waker().map(|waker| (waker, link.wake_at())).map_err(lost_link))
     }
 }

@@ -306,7 +306,9 @@ impl WithLink for Attach<'_> {
         let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
         let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
-        Client::attach(Box::new(path), host, self.domain, (nodes, cards))
+        let mut client = Client::attach(Box::new(path), host, self.domain, (nodes, cards))?;
+        client.set_dpu_socket(self.config.dpu.as_ref().map(|dpu| dpu.socket.clone()));
+        Ok(client)
     }
 }
 

@@ -39,7 +39,14 @@ impl<'a> Serving<'a> {
         Self { stop, begun: Some(begun) }
     }
 
-    fn begun(&mut self) {
+    /// What ends the service.
+    #[must_use]
+    pub const fn stop(&self) -> &'a Stop {
+        self.stop
+    }
+
+    /// Says that it has begun: once, however often it is called.
+    pub fn begun(&mut self) {
         if let Some(begun) = self.begun.take() {
             begun();
         }

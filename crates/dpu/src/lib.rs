@@ -36,7 +36,7 @@ pub mod table;
 
 pub use asked::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
 pub use dpu::Dpu;
-pub use policy::{Evidence, Neighbours, Policy, Seen};
+pub use policy::{Evidence, Neighbours, Nothing, Policy, Seen};
 pub use recent::{RECENT_LEN, Recent};
 pub use table::{Slot, TableConfig};
 

@@ -44,6 +44,18 @@ impl Prefetch<Seen<'_>> for Neighbours {
     }
 }
 
+/// Nothing: for pages that are used once, or here and there.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Nothing;
+
+impl Prefetch<Seen<'_>> for Nothing {
+    type Wanted = Range<u64>;
+
+    fn propose(&mut self, _: &Seen<'_>) -> Range<u64> {
+        0..0
+    }
+}
+
 /// An entry when there is evidence that more of it will be used: another page of it was asked for lately; and the next entry when the pages of this object come in
 /// sequence, or at a stride that leads there.
 #[derive(Clone, Copy, Default, Debug)]

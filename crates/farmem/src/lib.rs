@@ -21,13 +21,13 @@
 //! spaces from `crates/memory`, hash table, B+tree, list and series from `crates/structures`.
 
 pub use farmem_client::{
-    Answer, Client, ClientOptions, Completed, Dispatched, Error, Execution, FarMemory, LinkProfile, LockWord,
-    Moved, Named, Next, NodeId, Op, OpQueue, PAGE_LEN, Placement, Policy, Prefetch, Profile, ProfileError,
-    Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Task, TaskStats, Through, Ticket, Transport,
-    Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting, api, config, dispatch,
-    doctor, forward_far_memory, home_of, iterator, migrate, raw, serve, task,
+    Answer, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuSection, Error, Execution,
+    FarMemory, LinkProfile, LockWord, Moved, Named, Next, NodeId, Op, OpQueue, PAGE_LEN, Placement, Policy,
+    Prefetch, Profile, ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Task, TaskStats,
+    Through, Ticket, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting,
+    api, config, dispatch, doctor, forward_far_memory, home_of, iterator, migrate, raw, serve, task,
 };
-pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, process, window, worker};
+pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, dpu, process, window, worker};
 pub use farmem_structures::{
     BLinkTree, BTree, HashTable, Heap, Layout, List, RecordTree, Series, Table, blink_tree, btree,
     hash_table, heap, list, record_tree, series, table,

@@ -1,7 +1,7 @@
 //! Windows onto far memory, on a rack in one process: real page faults, real READs and WRITEs.
 
 use farmem::window::{
-    self, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Memory, Place, TableConfig, WindowOptions,
+    self, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Memory, Place, TableConfig, Way, WindowOptions,
     WindowStats,
 };
 use farmem::{Client, Error, Rack, VirtAddr, Vma};
@@ -322,10 +322,10 @@ fn options_are_checked_and_addresses_are_far_memorys_own() {
 }
 
 /// A DPU with four entries of four pages of 16 KiB: an eighth of the allocation.
-fn dpu(caching: Caching) -> Option<DpuConfig> {
+fn dpu(caching: Caching) -> DpuConfig {
     let number = |number: u32| NonZeroU32::new(number).unwrap();
     let table = TableConfig { slots: number(4), entry_pages: 4 };
-    Some(DpuConfig { page_len: number(16 << 10), table, ..DpuConfig::new(caching) })
+    DpuConfig { page_len: number(16 << 10), table, ..DpuConfig::new(caching) }
 }
 
 /// By way of a DPU, however it caches and whatever the window asks for at once: what is read is what was written, here and in far memory. What the DPU was asked is what
@@ -337,7 +337,7 @@ fn an_allocation_by_way_of_a_dpu_is_an_array() {
     let ways = cachings.into_iter().flat_map(|caching| aheads.map(|ahead| (caching, ahead)));
     for (n, (caching, ahead)) in ways.enumerate() {
         let (mut client, vma) = client();
-        let options = WindowOptions { ahead, dpu: dpu(caching), ..options_by(MODES[n % 2]) };
+        let options = WindowOptions { ahead, way: Way::Own(dpu(caching)), ..options_by(MODES[n % 2]) };
         let mut plain = vec![0; SIZE];
         let touched =
             run(&mut client, &vma, options, |memory| churn(memory, &mut plain, n as u64, 0..SIZE, 1500));
@@ -362,8 +362,8 @@ fn an_allocation_by_way_of_a_dpu_is_an_array() {
 fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
     let scan = |caching: Caching| -> Option<DpuStats> {
         let (mut client, vma) = client();
-        let config = DpuConfig { page_len: NonZeroU32::new(64 << 10).unwrap(), ..dpu(caching).unwrap() };
-        let options = WindowOptions { ahead: Ahead::Group(16), dpu: Some(config), ..options() };
+        let config = DpuConfig { page_len: NonZeroU32::new(64 << 10).unwrap(), ..dpu(caching) };
+        let options = WindowOptions { ahead: Ahead::Group(16), way: Way::Own(config), ..options() };
         let (_, stats) = run(&mut client, &vma, options, |memory| {
             let mut bytes = vec![0; PAGE];
             (0..SIZE).step_by(PAGE).for_each(|at| memory.read(at, &mut bytes));
@@ -380,14 +380,14 @@ fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
 #[test]
 fn a_dpu_that_cannot_be_is_refused() {
     let (mut client, vma) = client();
-    let good = dpu(Caching::Dynamic).unwrap();
+    let good = dpu(Caching::Dynamic);
     for (wrong, said) in [
         (DpuConfig { page_len: NonZeroU32::new(5000).unwrap(), ..good }, "a multiple of 4096"),
         (DpuConfig { table: TableConfig { entry_pages: 65, ..good.table }, ..good }, "1 to 64 pages"),
         (DpuConfig { table: TableConfig { entry_pages: 0, ..good.table }, ..good }, "1 to 64 pages"),
         (DpuConfig { table: TableConfig { slots: NonZeroU32::MAX, ..good.table }, ..good }, "fewer slots"),
     ] {
-        let options = WindowOptions { dpu: Some(wrong), ..options() };
+        let options = WindowOptions { way: Way::Own(wrong), ..options() };
         let error = window::with_window(&mut client, &vma, options, |_| ()).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
     }

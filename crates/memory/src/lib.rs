@@ -2,6 +2,7 @@
 //!
 //! Key types: [`window::with_window`], for one program and one allocation; [`SharedSpace`], for many hosts (MIND 4.3).
 
+pub mod dpu;
 mod shared;
 pub mod window;
 

@@ -28,7 +28,7 @@ mod shared_pager;
 mod tests;
 pub mod worker;
 
-use crate::window::{FRAMES_MIN, WindowOptions, frames_of};
+use crate::window::{FRAMES_MIN, Way, WindowOptions, frames_of};
 use farmem_client::Vma;
 use farmem_client::own::Allocations;
 use farmem_client::own::api_client;
@@ -62,10 +62,9 @@ impl ShareOptions {
     }
 
     fn frames_max(&self) -> Result<usize, Error> {
-        if self.window.dpu.is_some() {
-            let value = "by way of a DPU's cache".to_owned();
-            let remedy =
-                "several hosts write it, and a DPU's cache is of one: leave `window.dpu` out".to_owned();
+        if self.window.way != Way::Direct || self.window.read_only {
+            let value = "by way of a DPU's cache, or for reading only".to_owned();
+            let remedy = "several hosts write it, and a DPU's cache is of one: leave `window.way` and `window.read_only` out".to_owned();
             return Err(OpenError::Setting { setting: "shared space", value, remedy }.into());
         }
         frames_of(self.window.local_limit, FRAMES_MIN)

@@ -8,6 +8,8 @@
 //!
 //! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, evicted and written back; this module carries it out.
 
+mod beside;
+mod parts;
 mod through;
 mod verbs;
 
@@ -25,9 +27,11 @@ use std::collections::VecDeque;
 use std::mem;
 use std::thread;
 
+use beside::{Beside, Wishes};
 use through::Through;
 use verbs::{Ended, Name, Verbs};
 
+pub use crate::dpu::Foresight;
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Ahead};
@@ -53,9 +57,29 @@ pub struct WindowOptions {
     pub system_calls: bool,
     /// Which thread serves faults: one thread serves all, or each thread serves its own.
     pub faults: FaultMode,
-    /// READs and WRITEs go by way of the cache of a DPU (SODA), which is in this process: its memory comes beside [`WindowOptions::local_limit`].
-    /// `None` is the direct way. With pages of 64 KiB, [`Ahead::Group`] of 16 asks for whole ones.
-    pub dpu: Option<DpuConfig>,
+    /// Which way READs and WRITEs go. By a DPU with pages of 64 KiB, [`Ahead::Group`] of 16 asks for whole ones.
+    pub way: Way,
+    /// The program only reads: a store to the window is a SIGBUS, and the window ends with [`Error::ReadOnly`]. Any number of such windows may be on an
+    /// allocation that none writes.
+    pub read_only: bool,
+    /// By [`Way::Beside`] and for reading only: bytes that the DPU is to cache statically (SODA III-A), as the first one and how many. They are sought there
+    /// first, whatever else is asked for.
+    pub fixed: Option<(u64, u64)>,
+    /// By [`Way::Beside`]: how the DPU prefetches.
+    pub foresight: Foresight,
+}
+
+/// Which way the READs and WRITEs of a window go.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Way {
+    /// Straight to the memory nodes.
+    #[default]
+    Direct,
+    /// By the cache of a DPU in this process (SODA): its memory comes beside [`WindowOptions::local_limit`].
+    Own(DpuConfig),
+    /// By the DPU beside this host, another process: `[dpu]` of the rack's description, `farmem role dpu`. When it is gone, or does not serve, it is
+    /// fenced, and the window goes on straight to the memory nodes.
+    Beside,
 }
 
 impl WindowOptions {
@@ -70,7 +94,10 @@ impl WindowOptions {
             handler: Handler::default(),
             system_calls: true,
             faults: FaultMode::Handler,
-            dpu: None,
+            way: Way::Direct,
+            read_only: false,
+            fixed: None,
+            foresight: Foresight::default(),
         }
     }
 
@@ -104,8 +131,10 @@ pub struct WindowStats {
     pub bytes_here_max: u64,
     /// What was fetched ahead, and what became of it.
     pub ahead: Account,
-    /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked.
+    /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes.
     pub dpu: Option<DpuStats>,
+    /// The DPU beside the host was fenced, and the window went on without it.
+    pub dpu_fenced: bool,
 }
 
 /// Fewer pages could not hold what one instruction touches, and what several threads do at once.
@@ -141,9 +170,13 @@ pub fn with_window<R: Send>(
     let window = Window::open(&window_config(vma, &options)?)?;
     let stop = Stop::new();
     let kept = client.take_ready();
-    let verbs = match options.dpu {
-        Some(config) => Verbs::Through(Box::new(Through::new(client, vma, config))),
-        None => Verbs::Direct(client),
+    let verbs = match options.way {
+        Way::Own(config) => Verbs::Through(Box::new(Through::new(client, vma, config))),
+        Way::Direct => Verbs::Direct(client),
+        Way::Beside => {
+            let WindowOptions { read_only, fixed, foresight, .. } = options;
+            Verbs::Beside(Box::new(Beside::open(client, vma, Wishes { read_only, fixed, foresight })?))
+        }
     };
     let mut server = Server::new(verbs, &window, &options);
     let result = thread::scope(|scope| {
@@ -171,9 +204,10 @@ pub fn with_window<R: Send>(
 
 fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Error> {
     let frames_max = frames_of(options.local_limit, FRAMES_MIN)? as u64;
-    if let Some(dpu) = options.dpu {
+    if let Way::Own(dpu) = options.way {
         check_dpu(dpu)?;
     }
+    check_fixed(vma, options)?;
     let (base, len) = (vma.base, vma.size);
     Ok(WindowConfig {
         base,
@@ -206,8 +240,22 @@ pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
 }
 
 /// # Errors
+/// [`Error::Open`] for bytes that cannot be cached statically.
+fn check_fixed(vma: &Vma, options: &WindowOptions) -> Result<(), Error> {
+    let Some((first, len)) = options.fixed else { return Ok(()) };
+    let lie_in_it = len > 0 && first.checked_add(len).is_some_and(|end| end <= vma.size);
+    if options.way == Way::Beside && options.read_only && lie_in_it {
+        return Ok(());
+    }
+    let value = format!("{len} bytes from {first} on");
+    let remedy =
+        format!("they lie in the {} bytes of a read-only window by the DPU beside its host", vma.size);
+    Err(OpenError::Setting { setting: "static caching", value, remedy }.into())
+}
+
+/// # Errors
 /// [`Error::Open`] for a DPU that cannot be, with what can.
-fn check_dpu(config: DpuConfig) -> Result<(), Error> {
+pub(crate) fn check_dpu(config: DpuConfig) -> Result<(), Error> {
     let (page_len, table) = (config.page_len.get(), config.table);
     let wrong = |value: String, remedy: &str| {
         Error::from(OpenError::Setting { setting: "cache of a DPU", value, remedy: remedy.into() })
@@ -306,6 +354,7 @@ struct Server<'a> {
     failed: Option<Error>,
     /// Bytes that the program wanted and that are lost; everything else goes on.
     lost: Option<Error>,
+    read_only: bool,
 }
 
 impl<'a> Server<'a> {
@@ -328,6 +377,7 @@ impl<'a> Server<'a> {
             why_lost: None,
             failed: None,
             lost: None,
+            read_only: options.read_only,
         }
     }
 
@@ -339,7 +389,12 @@ impl<'a> Server<'a> {
         Page::of(self.addr(key.page))
     }
 
-    fn stats(&self) -> WindowStats {
+    fn stats(&mut self) -> WindowStats {
+        let (dpu, dpu_fenced) = match &mut self.verbs {
+            Verbs::Through(through) => (Some(through.stats()), false),
+            Verbs::Direct(_) => (None, false),
+            Verbs::Beside(beside) => (Some(beside.stats()), beside.is_direct()),
+        };
         let (stats, page) = (self.cache.stats(), PAGE_LEN as u64);
         WindowStats {
             faults: stats.faults,
@@ -353,10 +408,8 @@ impl<'a> Server<'a> {
             bytes_written_back: stats.pages_written_back * page,
             bytes_here_max: self.bytes_here_max,
             ahead: stats.ahead,
-            dpu: match &self.verbs {
-                Verbs::Through(through) => Some(*through.stats()),
-                Verbs::Direct(_) => None,
-            },
+            dpu,
+            dpu_fenced,
         }
     }
 
@@ -481,6 +534,18 @@ impl<'a> Server<'a> {
         self.others.push_back(Completed { ticket, result, buf });
     }
 
+    /// A program stored to a window that it only reads: its thread, and all that touch the page from now on, get a SIGBUS.
+    fn refuse_store(&mut self, page: Page, number: u64) {
+        self.lost.get_or_insert(Error::ReadOnly { addr: page.addr() });
+        let mut window = self.window;
+        if self.cache.has(Key { space: 0, page: number }) {
+            window.unmap(page);
+            window.discard(page);
+        }
+        self.cache.remove(0, number..number + 1);
+        window.poison(page);
+    }
+
     /// Waits for one operation, and takes the ends of all that have ended then.
     fn wait(&mut self) {
         match self.verbs.next_completed() {
@@ -513,8 +578,11 @@ impl<'a> Server<'a> {
 
 impl Faults for Server<'_> {
     fn fault(&mut self, page: Page, fault: Fault) {
-        let page = (page.addr().0 - self.window.base().0) / PAGE_LEN as u64;
-        self.cache.fault(Key { space: 0, page }, fault.write, &self.whole, &mut self.actions);
+        let number = (page.addr().0 - self.window.base().0) / PAGE_LEN as u64;
+        if fault.write && self.read_only {
+            return self.refuse_store(page, number);
+        }
+        self.cache.fault(Key { space: 0, page: number }, fault.write, &self.whole, &mut self.actions);
         self.carry_out((0, &[]));
     }
 

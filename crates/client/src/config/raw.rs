@@ -1,5 +1,6 @@
 //! `rack.toml` as it is written, before it is checked.
 
+use super::dpu::RawDpu;
 use super::{CardsConfig, Execution, Placement, Prefetch, Transport, Waiting};
 use farmem_control::api::Tier;
 use serde::Deserialize;
@@ -24,6 +25,7 @@ pub(super) struct RawRack {
     pub(super) node: Spanned<Vec<RawNode>>,
     #[serde(default, rename = "index-switch")]
     pub(super) index: Vec<RawIndex>,
+    pub(super) dpu: Option<RawDpu>,
     pub(super) hosts: RawHosts,
 }
 

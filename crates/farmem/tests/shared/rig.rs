@@ -50,6 +50,11 @@ impl TestRack {
     }
 
     pub(crate) fn start(transport: &str, nodes: u8) -> Self {
+        Self::start_with(transport, nodes, "")
+    }
+
+    /// A rack with more lines in its description.
+    pub(crate) fn start_with(transport: &str, nodes: u8, more: &str) -> Self {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let (id, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let name = format!("share-{id}-{count}");
@@ -73,6 +78,7 @@ impl TestRack {
                 10 + node
             );
         }
+        text += more;
         std::fs::write(&file, text).unwrap();
         let config = RackConfig::load(&file).unwrap();
         let mut rack = Self { dir, config, roles: Vec::new(), faults: FaultMode::Handler };
@@ -93,6 +99,13 @@ impl TestRack {
         // What it says from now on is for whoever reads the test's output.
         std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
         self.roles.push((role.to_owned(), child));
+    }
+
+    /// Sends a signal to a role, by its name.
+    pub(crate) fn send(&self, role: &str, signal: &str) {
+        let (_, child) = self.roles.iter().find(|(name, _)| name == role).unwrap();
+        let sent = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
+        assert!(sent.unwrap().success(), "{signal} to {role}");
     }
 
     /// Kills a role.
@@ -259,6 +272,7 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
     match be.as_str() {
         "control" => serve::control(&config, serving).unwrap(),
         "switch" => serve::switch(&config, serving).unwrap(),
+        "dpu" => farmem::dpu::serve(&config, serving).unwrap(),
         node if node.starts_with("node") => {
             let node = config.nodes.iter().find(|known| known.name == *node).unwrap();
             serve::node(&config, node, serving).unwrap();

@@ -120,6 +120,18 @@ impl Talk {
     /// # Errors
     /// When the other end is gone or does not listen, or the message is too long.
     pub fn say(&self, message: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.send(message, file, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`Talk::say`], and waits for nobody.
+    ///
+    /// # Errors
+    /// As [`Talk::say`], and when the other end did not hear what was said before.
+    pub fn say_now(&self, message: &[u8]) -> io::Result<()> {
+        self.send(message, None, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send(&self, message: &[u8], file: Option<BorrowedFd<'_>>, flags: SendFlags) -> io::Result<()> {
         if message.len() > MESSAGE_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too long"));
         }
@@ -127,7 +139,7 @@ impl Talk {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let rights = SendAncillaryMessage::ScmRights(file.as_slice());
         assert!(file.is_none() || ancillary.push(rights), "there is room for one");
-        sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, flags)?;
         Ok(())
     }
 

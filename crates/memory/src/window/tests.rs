@@ -18,7 +18,8 @@ fn dpu() -> DpuConfig {
 }
 
 fn options(dpu: Option<DpuConfig>) -> WindowOptions {
-    WindowOptions { place: Place::Anywhere, dpu, ..WindowOptions::new(FRAMES_MIN * PAGE) }
+    let way = dpu.map_or(Way::Direct, Way::Own);
+    WindowOptions { place: Place::Anywhere, way, ..WindowOptions::new(FRAMES_MIN * PAGE) }
 }
 
 /// A rack of one node, and an allocation of which each page is full of its number.
@@ -79,7 +80,7 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
             Ok(window) => window,
             Err(refused) => return eprintln!("skipped: {refused}"),
         };
-        let verbs = match options.dpu {
+        let verbs = match config {
             Some(config) => Verbs::Through(Box::new(Through::new(&mut client, &vma, config))),
             None => Verbs::Direct(&mut client),
         };

@@ -1,5 +1,6 @@
 //! How a window's READs and WRITEs go: straight to memory nodes, or by way of a DPU's cache.
 
+use super::beside::Beside;
 use super::through::Through;
 use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
 
@@ -31,6 +32,7 @@ impl From<Completed> for Ended {
 pub(super) enum Verbs<'a> {
     Direct(&'a mut Client),
     Through(Box<Through<'a>>),
+    Beside(Box<Beside<'a>>),
 }
 
 impl Verbs<'_> {
@@ -38,6 +40,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => client,
             Self::Through(through) => through.client(),
+            Self::Beside(beside) => beside.client(),
         }
     }
 
@@ -46,6 +49,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => client.submit(op).map(Name::Client),
             Self::Through(through) => Ok(Name::Dpu(through.submit(op))),
+            Self::Beside(beside) => Ok(Name::Dpu(beside.submit(op))),
         }
     }
 
@@ -54,6 +58,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => Ok(client.poll()?.map(Ended::from)),
             Self::Through(through) => through.poll(),
+            Self::Beside(beside) => beside.poll(),
         }
     }
 
@@ -62,6 +67,7 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => client.poll_ended().map(Ended::from),
             Self::Through(through) => through.poll_ended(),
+            Self::Beside(beside) => beside.poll_ended(),
         }
     }
 
@@ -70,13 +76,14 @@ impl Verbs<'_> {
         match self {
             Self::Direct(client) => Ok(client.next_completed()?.map(Ended::from)),
             Self::Through(through) => through.next_completed(),
+            Self::Beside(beside) => beside.next_completed(),
         }
     }
 
     /// Waits for what no page waits for: what is prefetched. Ends of other operations of the client are handed over.
     pub(super) fn settle(&mut self) -> Vec<Ended> {
         match self {
-            Self::Direct(_) => Vec::new(),
+            Self::Direct(_) | Self::Beside(_) => Vec::new(),
             Self::Through(through) => through.settle(),
         }
     }

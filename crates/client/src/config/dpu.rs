@@ -1,0 +1,115 @@
+//! `[dpu]` of `rack.toml`: the DPU beside each host (SODA).
+
+use super::Page;
+use crate::Error;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use toml::{Spanned, Value};
+
+/// What a DPU's cache table is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DpuCaching {
+    /// It forwards: SODA's base.
+    Off,
+    /// It prefetches whatever its policy proposes: SODA's dynamic caching.
+    Dynamic,
+    /// It prefetches while that pays, within a bound of traffic.
+    #[default]
+    Adaptive,
+}
+
+/// The DPU's part of `rack.toml`: each machine may run one, `farmem role dpu`, for the windows of its processes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DpuSection {
+    /// Where processes of the machine come to it.
+    pub socket: PathBuf,
+    /// Bytes of its cache table.
+    pub cache: u64,
+    /// Bytes of static caching, at most.
+    pub fixed: u64,
+    /// Bytes of a page: what one request asks for, at most.
+    pub page: u32,
+    /// Bytes of an entry of the table.
+    pub entry: u64,
+    /// What the table is used for.
+    pub caching: DpuCaching,
+    /// Requests that it takes from a ring before it sends what they ask for (SODA III: a task batch); 1 does not aggregate.
+    pub batch: u32,
+    /// The CPU that it stays on; the rack's placement says where, without a word.
+    pub cpu: Option<usize>,
+    /// How many times as long as here its work takes: a DPU's cores are slower than a host's.
+    pub slowdown: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDpu {
+    socket: Option<Spanned<PathBuf>>,
+    cache: Option<Spanned<Value>>,
+    #[serde(rename = "static")]
+    fixed: Option<Spanned<Value>>,
+    page: Option<Spanned<Value>>,
+    entry: Option<Spanned<Value>>,
+    #[serde(default)]
+    caching: DpuCaching,
+    batch: Option<Spanned<u64>>,
+    cpu: Option<usize>,
+    slowdown: Option<Spanned<f64>>,
+}
+
+/// Most bytes of a page: what one request carries.
+const PAGE_MAX: u64 = farmem_wire::soda::SIZE_MAX as u64;
+/// Pages of an entry.
+const ENTRY_PAGES_MAX: u64 = 64;
+/// Slower than this nobody's cores are.
+const SLOWDOWN_MAX: f64 = 1000.0;
+
+impl Page<'_> {
+    pub(super) fn dpu(&self, rack: &str, raw: &RawDpu) -> Result<DpuSection, Error> {
+        let bytes = |key: &str, raw: &Option<Spanned<Value>>, usual: u64| {
+            raw.as_ref().map_or(Ok(usual), |raw| self.bytes(&format!("{key} of [dpu]"), raw))
+        };
+        let page = bytes("page", &raw.page, 64 << 10)?;
+        let cache = bytes("cache", &raw.cache, 1 << 30)?;
+        let fixed = bytes("static", &raw.fixed, cache / 3)?;
+        let entry = bytes("entry", &raw.entry, 1 << 20)?;
+        let at = |raw: &Option<Spanned<Value>>| raw.as_ref().map(Spanned::span).unwrap_or_default();
+        let small = u32::try_from(page).ok().filter(|_| page > 0 && page <= PAGE_MAX);
+        let Some(page_len) = small else {
+            let message = format!("page of [dpu] is {page} bytes: expected at most {PAGE_MAX}");
+            return Err(self.fault(&at(&raw.page), message));
+        };
+        if !entry.is_multiple_of(page) || !(1..=ENTRY_PAGES_MAX).contains(&(entry / page)) {
+            let message =
+                format!("entry of [dpu] is {entry} bytes: expected 1 to {ENTRY_PAGES_MAX} pages of {page}");
+            return Err(self.fault(&at(&raw.entry), message));
+        }
+        if cache < entry {
+            let message = format!("cache of [dpu] is {cache} bytes: expected an entry at least, {entry}");
+            return Err(self.fault(&at(&raw.cache), message));
+        }
+        let batch = match &raw.batch {
+            None => 64,
+            Some(raw) => self.number("batch", raw, &(1..=1024))?,
+        };
+        let slowdown = raw.slowdown.as_ref().map_or(1.0, |raw| *raw.as_ref());
+        if !(1.0..=SLOWDOWN_MAX).contains(&slowdown) {
+            let message = format!("slowdown is {slowdown}: expected 1.0 to {SLOWDOWN_MAX}");
+            return Err(self.fault(&raw.slowdown.as_ref().map(Spanned::span).unwrap_or_default(), message));
+        }
+        let beside = |path: &PathBuf| self.file.parent().unwrap_or_else(|| Path::new(".")).join(path);
+        let usual = || PathBuf::from(format!("/dev/shm/farmem-{rack}-dpu/socket"));
+        Ok(DpuSection {
+            socket: raw.socket.as_ref().map_or_else(usual, |raw| beside(raw.as_ref())),
+            cache,
+            fixed,
+            page: page_len,
+            entry,
+            caching: raw.caching,
+            batch: u32::try_from(batch).expect("at most 1024"),
+            cpu: raw.cpu,
+            slowdown,
+        })
+    }
+}

@@ -1,0 +1,247 @@
+//! Windows by way of a DPU that is a process of its own (SODA): what is read is what was written, whoever else is there, and whatever becomes of the DPU.
+
+use super::rig::{PAGE, TestRack};
+use farmem::window::{Ahead, DpuStats, Memory, Place, Way, WindowOptions, WindowStats, with_window};
+use farmem::{Client, Error, Rack, Vma};
+use std::thread;
+
+/// A DPU with a small cache: 16 entries of 64 KiB, of pages of 16 KiB.
+const DPU: &str = "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"1 MiB\"\n";
+/// One whose cache holds all that a test reads.
+const LARGE: &str = "[dpu]\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"8 MiB\"\n";
+const DPU_PAGE: u64 = 16 << 10;
+const SIZE: u64 = 2 << 20;
+const PAGE_LEN: usize = PAGE as usize;
+const BOTH: [&str; 2] = ["shm", "udp"];
+
+fn rack(transport: &str, dpu: &str) -> TestRack {
+    let mut rack = TestRack::start_with(transport, 2, dpu);
+    rack.begin("dpu");
+    rack
+}
+
+fn client(rack: &TestRack, domain: &str) -> Client {
+    Rack::running(rack.config.clone()).client(domain).unwrap()
+}
+
+fn options() -> WindowOptions {
+    WindowOptions { place: Place::Anywhere, way: Way::Beside, ..WindowOptions::new(64 << 10) }
+}
+
+fn reading() -> WindowOptions {
+    WindowOptions { read_only: true, ..options() }
+}
+
+/// An allocation of which each word is its address in it, times `seed`.
+fn written(client: &mut Client, seed: u64) -> Vma {
+    let vma = client.allocate(SIZE).unwrap();
+    let words: Vec<u8> = (0..SIZE / 8).flat_map(|word| (word * seed).to_le_bytes()).collect();
+    client.write(vma.base, &words).unwrap();
+    vma
+}
+
+/// `None` where this process may serve no faults.
+fn run<R: Send>(
+    client: &mut Client,
+    vma: &Vma,
+    options: WindowOptions,
+    program: impl FnOnce(Memory<'_>) -> R + Send,
+) -> Option<(R, WindowStats)> {
+    match with_window(client, vma, options, program) {
+        Err(Error::Open(refused)) if refused.to_string().contains("permi") => {
+            eprintln!("skipped: {refused}");
+            None
+        }
+        ran => Some(ran.unwrap()),
+    }
+}
+
+/// All words, in the order of their addresses.
+fn check(memory: &Memory<'_>, seed: u64) {
+    let mut page = vec![0; PAGE_LEN];
+    for at in (0..SIZE).step_by(PAGE_LEN) {
+        memory.read(at as usize, &mut page);
+        for (place, word) in page.chunks_exact(8).enumerate() {
+            let expected = (at / 8 + place as u64).wrapping_mul(seed);
+            assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), expected, "at {at}");
+        }
+    }
+}
+
+fn dpu(stats: &WindowStats) -> DpuStats {
+    stats.dpu.expect("a DPU says what it did")
+}
+
+/// A window writes all of an allocation, which is sixteen times what may be here, and reads it again; a client that goes straight to the nodes reads the same.
+#[test]
+fn what_is_written_by_way_of_a_dpu_is_in_far_memory() {
+    for transport in BOTH {
+        for ahead in [Ahead::None, Ahead::Group(4), Ahead::Group(16)] {
+            let rack = rack(transport, DPU);
+            let mut client = client(&rack, "writes");
+            let vma = client.allocate(SIZE).unwrap();
+            let ran = run(&mut client, &vma, WindowOptions { ahead, ..options() }, |memory| {
+                for at in (0..SIZE).step_by(PAGE_LEN) {
+                    let words: Vec<u8> =
+                        (at / 8..(at + PAGE) / 8).flat_map(|word| (word * 3).to_le_bytes()).collect();
+                    memory.write(at as usize, &words);
+                }
+                check(&memory, 3);
+            });
+            let Some(((), stats)) = ran else { return };
+            let mut far = vec![0; SIZE as usize];
+            client.read(vma.base, &mut far).unwrap();
+            let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            assert!(words.zip(0..).all(|(word, at)| word == at * 3), "{transport} {ahead:?}");
+            let dpu = dpu(&stats);
+            assert_eq!(dpu.written, stats.bytes_written_back, "{stats:?}");
+            assert_eq!(dpu.asked, stats.bytes_fetched, "{stats:?}");
+            assert!(!stats.dpu_fenced);
+        }
+    }
+}
+
+/// Two programs read one allocation side by side, a third of another domain its own. What one of the two asked for is there for the other, so far memory is asked
+/// for less than they read; a second writer is refused, and so is a reader beside one who writes.
+#[test]
+fn programs_share_a_dpu() {
+    for transport in BOTH {
+        let rack = rack(transport, LARGE);
+        let mut owner = client(&rack, "graphs");
+        let vma = written(&mut owner, 5);
+        let mut other = client(&rack, "other");
+        let own = written(&mut other, 7);
+        let ahead = Ahead::Group(4);
+        let stats = thread::scope(|scope| {
+            let reads = |domain: &'static str, vma: Vma, seed| {
+                let rack = &rack;
+                move || {
+                    let mut client = client(rack, domain);
+                    run(&mut client, &vma, WindowOptions { ahead, ..reading() }, |memory| {
+                        check(&memory, seed)
+                    })
+                }
+            };
+            let threads = [
+                scope.spawn(reads("graphs", vma, 5)),
+                scope.spawn(reads("graphs", vma, 5)),
+                scope.spawn(reads("other", own, 7)),
+            ];
+            threads.map(|thread| thread.join().unwrap())
+        });
+        if stats.iter().any(Option::is_none) {
+            return;
+        }
+        let ((refused, second), last) = run(&mut owner, &vma, options(), |_| {
+            let mut third = client(&rack, "graphs");
+            let refused = with_window(&mut third, &vma, reading(), |_| ()).unwrap_err();
+            (refused.to_string(), with_window(&mut third, &vma, options(), |_| ()).unwrap_err().to_string())
+        })
+        .unwrap();
+        assert!(
+            refused.contains("is open at this DPU") && second.contains("writes it"),
+            "{refused}; {second}"
+        );
+        let dpu = dpu(&last);
+        assert_eq!(dpu.asked, 3 * SIZE, "each read all of its own");
+        assert!(dpu.on_demand + dpu.background < 3 * SIZE, "{dpu:?}");
+        assert!(dpu.hits > 0, "{dpu:?}");
+    }
+}
+
+/// What is cached statically is read once from far memory, and then never again, however often a program reads it; and what the program asked for besides is counted
+/// apart.
+#[test]
+fn static_caching_hits_each_time() {
+    let rack = rack("shm", &format!("{DPU}caching = \"off\"\n"));
+    let mut client = client(&rack, "static");
+    let vma = written(&mut client, 11);
+    let fixed = 256 << 10;
+    let few = WindowOptions { fixed: Some((0, fixed)), ahead: Ahead::Group(4), ..reading() };
+    let ran = run(&mut client, &vma, few, |memory| {
+        let mut page = vec![0; PAGE_LEN];
+        for _ in 0..4 {
+            (0..fixed).step_by(PAGE_LEN).for_each(|at| memory.read(at as usize, &mut page));
+        }
+    });
+    let Some(((), stats)) = ran else { return };
+    let once = dpu(&stats);
+    assert_eq!(once.background, fixed, "{once:?}");
+    assert!(once.fixed >= 3 * fixed / DPU_PAGE, "all but what was asked for before it had come: {once:?}");
+    assert_eq!(once.on_demand + once.fixed * DPU_PAGE, once.asked, "{once:?}");
+    // More than there is room for, and what is written, are refused.
+    let large = WindowOptions { fixed: Some((0, SIZE)), ..reading() };
+    let refused = with_window(&mut client, &vma, large, |_| ()).unwrap_err().to_string();
+    assert!(refused.contains("cannot be cached statically"), "{refused}");
+    let wrong = WindowOptions { fixed: Some((SIZE, 1)), ..reading() };
+    assert!(matches!(with_window(&mut client, &vma, wrong, |_| ()), Err(Error::Open(_))));
+    assert!(matches!(
+        with_window(&mut client, &vma, WindowOptions { fixed: Some((0, PAGE)), ..options() }, |_| ()),
+        Err(Error::Open(_))
+    ));
+}
+
+/// The DPU is killed, or stopped, while a program writes; the program goes on and ends well, and far memory has every word. A DPU that goes on after it was
+/// fenced writes nothing any more, and serves the next program.
+#[test]
+fn a_dpu_that_dies_or_hangs_loses_no_byte() {
+    for (transport, signal) in
+        BOTH.into_iter().flat_map(|transport| [(transport, "KILL"), (transport, "STOP")])
+    {
+        let mut rack = rack(transport, DPU);
+        let mut client = client(&rack, "fails");
+        let vma = client.allocate(SIZE).unwrap();
+        let ran = run(&mut client, &vma, options(), |memory| {
+            for round in 1..=3_u64 {
+                for at in (0..SIZE).step_by(PAGE_LEN) {
+                    if round == 2 && at == SIZE / 2 {
+                        rack.send("dpu", signal);
+                    }
+                    let words: Vec<u8> =
+                        (at / 8..(at + PAGE) / 8).flat_map(|word| (word * round).to_le_bytes()).collect();
+                    memory.write(at as usize, &words);
+                }
+            }
+            check(&memory, 3);
+        });
+        let Some(((), stats)) = ran else { return };
+        assert!(stats.dpu_fenced, "{signal} {transport}: {stats:?}");
+        if signal == "STOP" {
+            rack.send("dpu", "CONT");
+        } else {
+            rack.kill("dpu");
+            rack.begin("dpu");
+        }
+        let mut far = vec![0; SIZE as usize];
+        client.read(vma.base, &mut far).unwrap();
+        let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        assert!(words.zip(0..).all(|(word, at)| word == at * 3), "{signal} {transport}");
+        // The thread of the domain finds out that it was fenced when it next asks for something, and the next program has another.
+        let tries = (0..3).map(|_| run(&mut client, &vma, reading(), |memory| check(&memory, 3)).unwrap().1);
+        assert!(tries.into_iter().any(|stats| !stats.dpu_fenced), "{signal} {transport}");
+    }
+}
+
+/// A rack without a DPU, and one whose DPU does not run, are told apart; when the DPU runs, the window goes by way of it.
+#[test]
+fn a_rack_without_a_dpu_says_so() {
+    let rack = TestRack::start("shm", 1);
+    let mut client = client(&rack, "none");
+    let vma = client.allocate(SIZE).unwrap();
+    let missing = with_window(&mut client, &vma, options(), |_| ()).unwrap_err();
+    assert!(matches!(missing, Error::Missing { .. }) && missing.to_string().contains("[dpu]"), "{missing}");
+    let mut rack = rack_without_process();
+    let mut client = self::client(&rack, "none");
+    let vma = client.allocate(SIZE).unwrap();
+    let gone = with_window(&mut client, &vma, options(), |_| ()).unwrap_err().to_string();
+    assert!(gone.contains("reach a DPU"), "{gone}");
+    rack.begin("dpu");
+    assert!(
+        run(&mut client, &vma, reading(), |memory| memory.read(0, &mut [0]))
+            .is_none_or(|ran| !ran.1.dpu_fenced)
+    );
+}
+
+fn rack_without_process() -> TestRack {
+    TestRack::start_with("shm", 1, DPU)
+}

@@ -1,0 +1,36 @@
+//! The DPU beside a host as a driver sees it (SODA): what carries out its decisions, and the process that serves others by them.
+//!
+//! Key call: [`serve`], a DPU as a process of its own. [`farmem_dpu`] decides; [`carrier`] moves the bytes, for a window that has a DPU in its own process as for the
+//! process. [`words`] is what is said over the socket, [`farmem_wire::soda`] what goes through the rings.
+
+pub(crate) mod carrier;
+mod lane;
+mod region;
+mod serve;
+mod visitor;
+pub(crate) mod words;
+
+pub use serve::serve;
+pub use words::Foresight;
+
+use farmem_client::{DpuCaching, DpuSection};
+use farmem_dpu::{Caching, Config, TableConfig};
+use std::num::NonZeroU32;
+
+/// What a rack's description says of its DPUs, as the DPU has it. The description was checked.
+fn config_of(section: &DpuSection) -> Config {
+    let caching = match section.caching {
+        DpuCaching::Off => Caching::Off,
+        DpuCaching::Dynamic => Caching::Dynamic,
+        DpuCaching::Adaptive => Caching::Adaptive,
+    };
+    let usual = Config::new(caching);
+    let entry_pages = u32::try_from(section.entry / u64::from(section.page)).expect("pages of an entry");
+    let slots = u32::try_from(section.cache / section.entry).unwrap_or(u32::MAX);
+    Config {
+        page_len: NonZeroU32::new(section.page).unwrap_or(usual.page_len),
+        table: TableConfig { slots: NonZeroU32::new(slots).unwrap_or(NonZeroU32::MIN), entry_pages },
+        fixed_pages_max: section.fixed / u64::from(section.page),
+        ..usual
+    }
+}

@@ -1,0 +1,260 @@
+//! The thread of one domain at a DPU: a client of the rack, and the rings of the domain's processes.
+
+use super::carrier::Carrier;
+use super::serve::Ground;
+use super::visitor::{RegionAt, Visitor};
+use farmem_client::serve::pin_to_cpu;
+use farmem_client::{Client, Error, Membership, Rack};
+use farmem_dpu::Asker;
+use farmem_io::{Clock, WakeAt, Waker};
+use farmem_machine::Duration;
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::sync::PoisonError;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::thread::{self, JoinHandle};
+
+/// The longest rest: a process that waits looks whether the DPU counts its beat.
+const REST: Duration = Duration::from_millis(10);
+/// The longest the door waits for the thread.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What the door tells the thread.
+pub(super) enum Order {
+    /// A process came.
+    Come(Box<Visitor>),
+    /// It opened a region.
+    Region { asker: Asker, region: u16, at: RegionAt, done: SyncSender<()> },
+    /// Pages of an object are to be in static memory; says whether they will be.
+    Fix { asker: Asker, object: u32, pages: Range<u64>, done: SyncSender<bool> },
+    /// It is gone: nothing is asked any more, and the door is told when nothing of it is under way.
+    Go(Asker),
+}
+
+/// The thread, as the door knows it.
+pub(super) struct Lane {
+    pub(super) domain: u32,
+    /// The host that it is.
+    pub(super) member: Membership,
+    pub(super) wake: WakeAt,
+    pub(super) waker: Waker,
+    orders: Sender<Order>,
+    pub(super) thread: JoinHandle<()>,
+}
+
+impl Lane {
+    /// Begins it, once its client has joined the rack.
+    ///
+    /// # Errors
+    /// [`Error`] when the client cannot.
+    pub(super) fn begin(ground: Ground, domain: u32, name: String) -> Result<Self, Error> {
+        let (orders, told) = channel();
+        let (joined, joining) = sync_channel(1);
+        let thread = thread::Builder::new()
+            .name(format!("dpu {name}"))
+            .spawn(move || run(&ground, &name, &told, &joined))
+            .map_err(|source| Error::System { what: "no thread for a domain".into(), source })?;
+        let gone = || Error::Unreachable { what: "the rack, for a DPU's client".into() };
+        let (member, waker, wake) = joining.recv().unwrap_or_else(|_| Err(gone()))?;
+        Ok(Self { domain, member, wake, waker, orders, thread })
+    }
+
+    /// Tells it something; false when it has ended.
+    pub(super) fn tell(&self, order: Order) -> bool {
+        let told = self.orders.send(order).is_ok();
+        self.waker.wake();
+        told
+    }
+
+    /// Asks it something; `None` when it does not answer.
+    pub(super) fn ask<T>(&self, order: impl FnOnce(SyncSender<T>) -> Order) -> Option<T> {
+        let (done, answer) = sync_channel(1);
+        self.tell(order(done));
+        answer.recv_timeout(PATIENCE).ok()
+    }
+}
+
+type Joined = Result<(Membership, Waker, WakeAt), Error>;
+
+fn run(ground: &Ground, name: &str, orders: &Receiver<Order>, joined: &SyncSender<Joined>) {
+    let mut client = match join(ground, name) {
+        Ok((client, told)) => {
+            if joined.send(Ok(told)).is_err() {
+                return;
+            }
+            client
+        }
+        // The door tells the process.
+        Err(error) => return drop(joined.send(Err(error))),
+    };
+    if let Err(error) = serve(ground, &mut client, orders) {
+        // stderr may be closed.
+        drop(writeln!(io::stderr(), "farmem: the DPU does not serve domain {name} any more: {error}"));
+    }
+}
+
+fn join(ground: &Ground, name: &str) -> Result<(Client, (Membership, Waker, WakeAt)), Error> {
+    let mut client = Rack::running(ground.config.clone()).client(name)?;
+    if let Some(cpu) = ground.section.cpu {
+        let cannot = |source| Error::System { what: format!("cannot run on cpu = {cpu} of [dpu]"), source };
+        pin_to_cpu(cpu).map_err(cannot)?;
+    }
+    let (waker, wake) = client.wakers()?;
+    let gone = || Error::Unreachable { what: "the rack: this client has left it".into() };
+    let member = client.membership()?.ok_or_else(gone)?;
+    Ok((client, (member, waker, wake)))
+}
+
+/// Serves the domain's processes until the DPU is to stop, or its host has been fenced.
+fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Result<(), Error> {
+    let member = client.membership()?;
+    let (waker, _) = client.wakers()?;
+    let mut lane = Serving {
+        carrier: Carrier::new(client, ground.memory.clone(), Some(waker)),
+        visitors: Vec::new(),
+        leaving: Vec::new(),
+        member,
+        batch: ground.section.batch,
+        is_doubtful: false,
+    };
+    let clock = Clock::start();
+    while !ground.stop.is_set() {
+        let begun = clock.now();
+        if !lane.take_orders(ground, orders) {
+            break;
+        }
+        if std::mem::take(&mut lane.is_doubtful) && !lane.is_member() {
+            let what = "the rack: this DPU's host was fenced, and its processes go on without it".into();
+            return Err(Error::Unreachable { what });
+        }
+        let did = lane.turn()?;
+        lane.see_off(ground);
+        slow_down(&clock, clock.now().since(begun), ground.section.slowdown);
+        if !did && lane.visitors.iter().all(Visitor::may_sleep) {
+            lane.carrier.client.rest(REST)?;
+        }
+        lane.visitors.iter().for_each(Visitor::stays_awake);
+    }
+    Ok(())
+}
+
+/// A DPU's cores are slower than a host's: what took so long takes `factor` times as long.
+fn slow_down(clock: &Clock, took: Duration, factor: f64) {
+    if factor <= 1.0 {
+        return;
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "nanoseconds of a turn"
+    )]
+    let more = (took.as_nanos() as f64 * (factor - 1.0)) as u64;
+    let until = clock.now() + Duration::from_nanos(more);
+    while clock.now() < until {
+        std::hint::spin_loop();
+    }
+}
+
+struct Serving<'a> {
+    carrier: Carrier<'a>,
+    visitors: Vec<Visitor>,
+    /// Those that went, and of which something is under way.
+    leaving: Vec<Visitor>,
+    member: Option<Membership>,
+    batch: u32,
+    /// Something happened that happens when the host is fenced.
+    is_doubtful: bool,
+}
+
+impl Serving<'_> {
+    /// False when the door is gone.
+    fn take_orders(&mut self, ground: &Ground, orders: &Receiver<Order>) -> bool {
+        loop {
+            match orders.try_recv() {
+                Ok(Order::Come(visitor)) => {
+                    ground.memory.belongs(visitor.asker(), self.carrier.number());
+                    self.visitors.push(*visitor);
+                }
+                Ok(Order::Region { asker, region, at, done }) => {
+                    if let Some(visitor) = self.visitors.iter_mut().find(|visitor| visitor.asker() == asker) {
+                        visitor.regions.insert(region, at);
+                    }
+                    // A door that has waited too long has said so.
+                    let _late = done.send(());
+                }
+                Ok(Order::Fix { asker, object, pages, done }) => {
+                    let _late = done.send(self.carrier.fix(asker, object, pages));
+                }
+                Ok(Order::Go(asker)) => {
+                    let at = self.visitors.iter().position(|visitor| visitor.asker() == asker);
+                    let visitor = at.map(|at| self.visitors.swap_remove(at));
+                    // It went without waiting for what it had asked for.
+                    self.is_doubtful |= visitor.as_ref().is_some_and(|visitor| !visitor.is_idle());
+                    self.leaving.extend(visitor);
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Takes what processes ask, sends what is to be asked of memory nodes, and answers what has ended; true when there was anything.
+    fn turn(&mut self) -> Result<bool, Error> {
+        let mut did = false;
+        for visitor in &mut self.visitors {
+            did |= visitor.take_requests(&mut self.carrier, self.batch) > 0;
+        }
+        self.carrier.look_into_inbox();
+        if self.carrier.is_busy() {
+            self.carrier.client.rest(Duration::ZERO)?;
+            while let Some(completed) = self.carrier.client.poll_ended() {
+                did = true;
+                // This client carries out nothing else.
+                drop(self.carrier.took(completed));
+            }
+        }
+        while let Some(ended) = self.carrier.next_ended() {
+            did = true;
+            // Far memory did not say so. No process is answered then any more: each finds out that the host was fenced, and asks the nodes.
+            if ended.has_failed() && !self.is_member() {
+                self.is_doubtful = true;
+                return Ok(true);
+            }
+            let Self { visitors, leaving, carrier, .. } = self;
+            let mut all = visitors.iter_mut().chain(leaving);
+            match all.find(|visitor| visitor.waits_for(ended.ticket)) {
+                Some(visitor) => visitor.answer(carrier, ended),
+                None => carrier.finish(ended, |_| {}),
+            }
+        }
+        self.visitors.iter_mut().for_each(Visitor::publish);
+        Ok(did)
+    }
+
+    /// False when the host was fenced. Where the control plane does not answer it is not known, and what failed has failed.
+    fn is_member(&mut self) -> bool {
+        self.carrier.client.membership().map_or(true, |member| member == self.member)
+    }
+
+    /// Tells the door which processes are gone altogether.
+    fn see_off(&mut self, ground: &Ground) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let mut left = ground.left.lock().unwrap_or_else(PoisonError::into_inner);
+        self.leaving.retain(|visitor| {
+            if visitor.is_idle() {
+                left.push(visitor.asker());
+            }
+            !visitor.is_idle()
+        });
+    }
+}
+
+impl Drop for Serving<'_> {
+    /// Processes that it does not serve any more are sent away.
+    fn drop(&mut self) {
+        self.visitors.iter().for_each(Visitor::send_away);
+    }
+}

@@ -1,0 +1,85 @@
+//! Which allocations a DPU's processes have open: one writer, or any number of readers (SODA III).
+
+use super::carrier::{Extent, Memory};
+use super::words::{Said, refusal};
+use farmem_client::VirtAddr;
+use farmem_client::api::{ErrorCode, VmaInfo};
+use farmem_dpu::{Asker, Evidence};
+use std::collections::BTreeMap;
+
+/// The open allocations, by their first byte.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    open: BTreeMap<u64, Open>,
+    next: u32,
+}
+
+/// An open allocation.
+#[derive(Debug)]
+struct Open {
+    object: u32,
+    /// Which allocation it is: its addresses may be another's later.
+    id: u64,
+    writes: bool,
+    /// Who has it open, once for each region.
+    by: Vec<Asker>,
+}
+
+impl Objects {
+    /// A process opens an allocation as a region; answers the object's number.
+    ///
+    /// # Errors
+    /// What the process is told: another writes it, or it wants to write what others have open; or that those who are leaving must be waited for.
+    pub(super) fn open(
+        &mut self,
+        memory: &Memory,
+        vma: &VmaInfo,
+        asker: Asker,
+        write: bool,
+        is_leaving: impl Fn(Asker) -> bool,
+    ) -> Result<u32, Said> {
+        if let Some(open) = self.open.get_mut(&vma.base) {
+            if open.by.iter().all(|&by| is_leaving(by)) {
+                let message = format!(
+                    "what a process left under way of the allocation at {:#x} has not ended",
+                    vma.base
+                );
+                return Err(refusal(ErrorCode::Unavailable, message, "try again in a moment"));
+            }
+            if write || open.writes || open.id != vma.id {
+                let how = if open.writes { "writes it" } else { "reads it" };
+                let others = open.by.len();
+                let message = format!(
+                    "the allocation at {:#x} is open at this DPU: {others} region of a process {how}, and one may write it while no other has it open",
+                    vma.base
+                );
+                return Err(refusal(
+                    ErrorCode::Conflict,
+                    message,
+                    "wait until it is closed there, or open it for reading in all of them",
+                ));
+            }
+            open.by.push(asker);
+            return Ok(open.object);
+        }
+        let object = self.next;
+        self.next = object.checked_add(1).ok_or_else(|| {
+            refusal(ErrorCode::TableFull, "this DPU has opened 2^32 objects", "start it again")
+        })?;
+        let extent = Extent { base: VirtAddr(vma.base), bytes: vma.size };
+        memory.open(object, extent, write.then_some(asker), Box::new(Evidence));
+        self.open.insert(vma.base, Open { object, id: vma.id, writes: write, by: vec![asker] });
+        Ok(object)
+    }
+
+    /// A process is gone, and nothing of it is under way.
+    pub(super) fn close(&mut self, memory: &Memory, asker: Asker) {
+        self.open.retain(|_, open| {
+            open.by.retain(|&by| by != asker);
+            if open.by.is_empty() {
+                memory.close(open.object);
+            }
+            !open.by.is_empty()
+        });
+    }
+}

@@ -1,0 +1,191 @@
+//! What a process and its DPU say to each other over their socket, one message of JSON at a time (PROTOCOL 17.4): who comes, which regions are open, what is cached
+//! statically, what was done. Requests of pages go through the rings ([`farmem_wire::soda`]).
+
+use farmem_client::Error;
+use farmem_client::api::{ApiError, ErrorCode};
+use farmem_dpu::Stats;
+use farmem_io::WakeAt;
+use farmem_io::dpu::{PairSize, Talk};
+use farmem_paging::Account;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// What a process asks of its DPU. Each is answered by one [`Said`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Ask {
+    /// The first: with the memory of the rings ([`PairSize`]) as a file beside it.
+    Hello {
+        /// Both ends are of one version of farmem.
+        version: String,
+        /// The domain in which all its requests are.
+        domain: u32,
+        /// Of the memory.
+        size: PairSize,
+    },
+    /// An allocation is a region from now on, until the process goes.
+    Open {
+        /// The region's number, by the process.
+        region: u16,
+        /// The allocation's first byte.
+        base: u64,
+        /// The process writes it: nobody else has it open then.
+        write: bool,
+    },
+    /// Bytes of a region are to be kept in static memory, in whole pages; answered when they begin to be read.
+    Fix {
+        /// The region, open for reading.
+        region: u16,
+        /// The first byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// How a region is prefetched from now on.
+    Policy {
+        /// The region.
+        region: u16,
+        /// The policy.
+        policy: Foresight,
+    },
+    /// What the DPU did so far, for all its processes.
+    Stats {},
+}
+
+/// What is prefetched of a region: hints of a program, as by `madvise`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Foresight {
+    /// What there is evidence for: neighbours of pages used lately, sequences, strides ([`farmem_dpu::Evidence`]).
+    #[default]
+    Evidence,
+    /// The entry of each page that is asked for (SODA IV-C; [`farmem_dpu::Neighbours`]).
+    Neighbours,
+    /// Nothing: pages are used once, or here and there.
+    Nothing,
+}
+
+/// What the DPU answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Said {
+    /// Come in.
+    Welcome {
+        /// The host of the rack that asks in the process's domain.
+        host: u16,
+        /// How often that host started.
+        generation: u16,
+        /// Bytes of a page.
+        page_len: u32,
+        /// A DPU that does not count its beat for so many milliseconds while it is asked for something is to be fenced.
+        lease_ms: u64,
+        /// Where it is woken.
+        wake: WakeAt,
+    },
+    /// Done.
+    Done {},
+    /// What was done.
+    Stats(StatsSaid),
+    /// Not done.
+    Refused(ApiError),
+}
+
+/// [`Stats`] as it is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StatsSaid {
+    reads: u64,
+    hits: u64,
+    late: u64,
+    fixed: u64,
+    writes: u64,
+    asked: u64,
+    on_demand: u64,
+    background: u64,
+    written: u64,
+    ahead_wanted: u64,
+    ahead_used: u64,
+    ahead_late: u64,
+    ahead_wasted: u64,
+}
+
+impl From<Stats> for StatsSaid {
+    fn from(stats: Stats) -> Self {
+        let Stats { reads, hits, late, fixed, writes, asked, on_demand, background, written, ahead } = stats;
+        let Account { wanted, used, late: ahead_late, wasted } = ahead;
+        let (ahead_wanted, ahead_used, ahead_wasted) = (wanted, used, wasted);
+        Self {
+            reads,
+            hits,
+            late,
+            fixed,
+            writes,
+            asked,
+            on_demand,
+            background,
+            written,
+            ahead_wanted,
+            ahead_used,
+            ahead_late,
+            ahead_wasted,
+        }
+    }
+}
+
+impl From<StatsSaid> for Stats {
+    fn from(said: StatsSaid) -> Self {
+        let ahead = Account {
+            wanted: said.ahead_wanted,
+            used: said.ahead_used,
+            late: said.ahead_late,
+            wasted: said.ahead_wasted,
+        };
+        let StatsSaid { reads, hits, late, fixed, writes, asked, on_demand, background, written, .. } = said;
+        Self { reads, hits, late, fixed, writes, asked, on_demand, background, written, ahead }
+    }
+}
+
+/// The version that both ends say.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A refusal.
+pub(crate) fn refusal(code: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Said {
+    Said::Refused(ApiError { code, message: message.into(), remedy: remedy.into() })
+}
+
+/// Says something.
+///
+/// # Errors
+/// When the other end does not listen.
+pub(crate) fn say<T: Serialize>(talk: &Talk, what: &T, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    talk.say(&serde_json::to_vec(what)?, file)
+}
+
+/// What the other end says next, and the file beside it; `None` when it is gone.
+///
+/// # Errors
+/// When it says nothing in time, or nothing that makes sense.
+pub(crate) fn hear<T: for<'a> Deserialize<'a>>(talk: &Talk) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let Some((bytes, file)) = talk.hear()? else { return Ok(None) };
+    Ok(Some((serde_json::from_slice(&bytes)?, file)))
+}
+
+/// Asks the DPU for something, and waits for its answer.
+///
+/// # Errors
+/// [`Error::Refused`] with what the DPU says, [`Error::System`] when it does not answer.
+pub(crate) fn ask(talk: &Talk, what: &Ask, file: Option<BorrowedFd<'_>>) -> Result<Said, Error> {
+    let lost = |source| Error::System { what: "the DPU does not answer".into(), source };
+    say(talk, what, file).map_err(lost)?;
+    match hear(talk).map_err(lost)? {
+        Some((Said::Refused(error), _)) => Err(Error::Refused(error)),
+        Some((said, _)) => Ok(said),
+        // Its thread of the domain has ended: it has another when one comes again.
+        None => Err(Error::Refused(ApiError {
+            code: ErrorCode::Unavailable,
+            message: "the DPU has sent this process away".into(),
+            remedy: "try again, and see what `farmem up` says of the DPU".into(),
+        })),
+    }
+}

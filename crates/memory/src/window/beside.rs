@@ -1,0 +1,424 @@
+//! The way of a window's READs and WRITEs by the DPU beside its host (SODA III): through rings in shared memory to another process, and back.
+//!
+//! Each request keeps its bytes until the DPU says that the memory node has them. So a DPU that dies, hangs or leaves loses none: it is *fenced*, that is, its host
+//! leaves the rack, and no node takes anything of it any more; then what did not end goes straight to the memory nodes, by the window's own client.
+
+use super::parts::Parts;
+use super::verbs::Ended;
+use crate::dpu::words::{Ask, Foresight, Said, VERSION, ask};
+use farmem_client::api::ErrorCode;
+use farmem_client::own::wrong_answer;
+use farmem_client::{Client, Completed, Error, Op, Ticket, Vma};
+use farmem_dpu::Stats;
+use farmem_io::dpu::{PairSize, ProcessEnd, Talk, make_pair};
+use farmem_io::{Clock, OutsideWaker};
+use farmem_machine::{Duration, Instant};
+use farmem_wire::soda::{Answer, Dest, RECORD_MAX, Request, Span};
+use farmem_wire::{Rkey, VirtAddr};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+/// The window's region at its DPU: it has one.
+const REGION: u16 = 1;
+/// The key of the memory that it registers: it registers one.
+const RKEY: Rkey = Rkey(1);
+/// Pages that may be on their way from the DPU at once.
+const READING_MAX: usize = 64;
+/// What a window shares with its DPU: each page that is on its way back has its place in registered memory, and each that is on its way there lies in the ring.
+const SIZE: PairSize = PairSize { requests: 1 << 23, answers: 1 << 16, registered: 1 << 26 };
+/// How long it waits for what a process left under way that had the allocation open: longer than a host that was fenced needs to find that out.
+const OPEN_PATIENCE: Duration = Duration::from_secs(15);
+/// The longest sleep between two looks at whether the DPU is there.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a window asks of the DPU beside its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Wishes {
+    pub(super) read_only: bool,
+    pub(super) fixed: Option<(u64, u64)>,
+    pub(super) foresight: Foresight,
+}
+
+/// The DPU as long as it serves.
+#[derive(Debug)]
+struct Dpu {
+    talk: Talk,
+    rings: ProcessEnd,
+    host: u16,
+    generation: u16,
+    lease: Duration,
+    /// Its beat when it was looked at last, and since when it has not changed.
+    beat: (u64, Instant),
+}
+
+impl Dpu {
+    /// Comes in, and opens the allocation; says how many bytes a page has.
+    fn open(
+        socket: &Path,
+        domain: u32,
+        vma: &Vma,
+        wishes: Wishes,
+        clock: &Clock,
+    ) -> Result<(Self, usize), Error> {
+        let talk = Talk::connect(socket)?;
+        let file = make_pair(SIZE)?;
+        let hello = Ask::Hello { version: VERSION.into(), domain, size: SIZE };
+        let Said::Welcome { host, generation, page_len, lease_ms, wake } =
+            ask(&talk, &hello, Some(file.as_fd()))?
+        else {
+            return Err(wrong_answer("hello"));
+        };
+        let rings = ProcessEnd::of(&file, SIZE, OutsideWaker::open(&wake)?)?;
+        ask(&talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
+        if wishes.foresight != Foresight::default() {
+            ask(&talk, &Ask::Policy { region: REGION, policy: wishes.foresight }, None)?;
+        }
+        if let Some((offset, len)) = wishes.fixed {
+            ask(&talk, &Ask::Fix { region: REGION, offset, len }, None)?;
+        }
+        let beat = (rings.beat(), clock.now());
+        let lease = Duration::from_millis(lease_ms);
+        Ok((Self { talk, rings, host, generation, lease, beat }, page_len as usize))
+    }
+}
+
+/// A part that is on its way.
+#[derive(Debug)]
+struct Asked {
+    span: Span,
+    /// The bytes of a write; of a read a buffer, or none.
+    buf: Vec<u8>,
+    write: bool,
+    /// Of a read: which place of registered memory it comes to.
+    place: Option<usize>,
+}
+
+/// The way by the DPU.
+#[derive(Debug)]
+pub(super) struct Beside<'a> {
+    client: &'a mut Client,
+    /// `None` from when it was given up.
+    dpu: Option<Dpu>,
+    /// The host that is still to be fenced, by number and generation: until then nothing goes straight.
+    to_fence: Option<(u16, u16)>,
+    base: VirtAddr,
+    parts: Parts,
+    page_len: usize,
+    asked: BTreeMap<u64, Asked>,
+    /// Parts that the ring, or registered memory, has no room for yet.
+    waiting: VecDeque<u64>,
+    /// Places of registered memory that nothing comes to.
+    places: Vec<usize>,
+    /// Parts that go straight to memory nodes.
+    direct: Vec<(Ticket, u64)>,
+    ended: VecDeque<Ended>,
+    record: Vec<u8>,
+    answer: Vec<u8>,
+    stats: Stats,
+    clock: Clock,
+}
+
+impl<'a> Beside<'a> {
+    /// Comes to the DPU, and opens the allocation there. What another process left under way is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with what the DPU says, [`Error::Open`] when there is none, [`Error::Missing`] in a rack without.
+    pub(super) fn open(client: &'a mut Client, vma: &Vma, wishes: Wishes) -> Result<Self, Error> {
+        let none =
+            || Error::Missing { what: "[dpu] in this rack's description, and a window wants one".into() };
+        let socket = client.dpu_socket().ok_or_else(none)?.to_owned();
+        let domain = client.membership()?.ok_or_else(none)?.domain;
+        let clock = Clock::start();
+        let until = clock.now() + OPEN_PATIENCE;
+        let (dpu, page_len) = loop {
+            match Dpu::open(&socket, domain, vma, wishes, &clock) {
+                Err(error) if error.code() == Some(ErrorCode::Unavailable) && clock.now() < until => {
+                    std::thread::sleep(std::time::Duration::from_nanos(LOOK.as_nanos()));
+                }
+                opened => break opened?,
+            }
+        };
+        let places = (SIZE.registered / page_len.next_multiple_of(8)).min(READING_MAX);
+        Ok(Self {
+            client,
+            dpu: Some(dpu),
+            to_fence: None,
+            base: vma.base,
+            parts: Parts::new(vma.base, page_len),
+            page_len,
+            asked: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            places: (0..places).rev().collect(),
+            direct: Vec::new(),
+            ended: VecDeque::new(),
+            record: Vec::new(),
+            answer: vec![0; RECORD_MAX.next_multiple_of(8)],
+            stats: Stats::default(),
+            clock,
+        })
+    }
+
+    pub(super) const fn client(&mut self) -> &mut Client {
+        self.client
+    }
+
+    /// True when the DPU was fenced, and everything goes straight to the memory nodes.
+    pub(super) const fn is_direct(&self) -> bool {
+        self.dpu.is_none()
+    }
+
+    /// What the DPU did so far, for all its processes; what it said last, when it is gone.
+    pub(super) fn stats(&mut self) -> Stats {
+        if let Some(dpu) = &self.dpu
+            && let Ok(Said::Stats(said)) = ask(&dpu.talk, &Ask::Stats {}, None)
+        {
+            self.stats = said.into();
+        }
+        self.stats
+    }
+
+    /// Begins a READ or WRITE of the window; nothing else comes from there.
+    pub(super) fn submit(&mut self, op: Op) -> u64 {
+        let Self { parts, asked, waiting, page_len, .. } = self;
+        let request = parts.begin(op, |number, part, write, buf| {
+            let offset = part.page * *page_len as u64 + part.at.start as u64;
+            let size = u32::try_from(part.at.len()).expect("a part of a page");
+            let span = Span { region: REGION, offset, size };
+            asked.insert(number, Asked { span, buf, write, place: None });
+            waiting.push_back(number);
+        });
+        self.send();
+        request
+    }
+
+    /// Writes into the ring what it has room for, or hands it to the client.
+    fn send(&mut self) {
+        while let Some(&number) = self.waiting.front() {
+            let asked = self.asked.get_mut(&number).expect("it is under way");
+            let Some(dpu) = &mut self.dpu else {
+                self.waiting.pop_front();
+                self.go_straight(number);
+                continue;
+            };
+            self.record.clear();
+            if asked.write {
+                Request::Write { span: asked.span, data: &asked.buf }.emit(&mut self.record);
+            } else {
+                let Some(place) = self.places.last().copied() else { break };
+                asked.place = Some(place);
+                let addr = (place * self.page_len.next_multiple_of(8)) as u64;
+                Request::Read { span: asked.span, dest: Dest::Write { addr, rkey: RKEY } }
+                    .emit(&mut self.record);
+            }
+            match dpu.rings.push(&self.record) {
+                Ok(true) => {
+                    if !asked.write {
+                        self.places.pop();
+                    }
+                    self.waiting.pop_front();
+                }
+                Ok(false) => {
+                    asked.place = None;
+                    break;
+                }
+                Err(_) => self.fence("wrote nonsense into its rings"),
+            }
+        }
+        if let Some(dpu) = &mut self.dpu {
+            dpu.rings.publish();
+        }
+    }
+
+    /// A part goes to the memory nodes by the window's own client.
+    fn go_straight(&mut self, number: u64) {
+        if let Err(error) = self.fenced() {
+            return self.end(number, Err(error), None);
+        }
+        let asked = self.asked.get_mut(&number).expect("it is under way");
+        let addr = VirtAddr(self.base.0 + asked.span.offset);
+        let buf = if asked.write {
+            let mut buf = self.client.buffer(0);
+            buf.extend_from_slice(&asked.buf);
+            buf
+        } else {
+            self.client.buffer(asked.span.size as usize)
+        };
+        let op = if asked.write { Op::Write { addr, buf } } else { Op::Read { addr, buf } };
+        match self.client.submit(op) {
+            Ok(ticket) => self.direct.push((ticket, number)),
+            Err(error) => self.end(number, Err(error), None),
+        }
+    }
+
+    /// A part ended. `bytes` are those of a read that went well, unless they are in its buffer.
+    fn end(&mut self, number: u64, result: Result<(), Error>, bytes: Option<Vec<u8>>) {
+        let asked = self.asked.remove(&number).expect("it is under way");
+        self.places.extend(asked.place);
+        let (ended, rest) = self.parts.ended(number, result, bytes.unwrap_or(asked.buf));
+        self.client.recycle(rest);
+        self.ended.extend(ended);
+    }
+
+    /// Takes the answers that are there; true when there was one.
+    fn take_answers(&mut self) -> bool {
+        let mut took = false;
+        while let Some(dpu) = &mut self.dpu {
+            let len = match dpu.rings.pop(&mut self.answer) {
+                Ok(Some(len)) => len,
+                Ok(None) => break,
+                Err(_) => {
+                    self.fence("wrote nonsense into its rings");
+                    break;
+                }
+            };
+            took = true;
+            let record = std::mem::take(&mut self.answer);
+            match Answer::parse(&record[..len]) {
+                Ok(answer) => self.take(answer),
+                Err(_) => self.fence("gave an answer that is none"),
+            }
+            self.answer = record;
+        }
+        if took {
+            self.send();
+        }
+        took
+    }
+
+    fn take(&mut self, answer: Answer<'_>) {
+        use farmem_wire::soda::Ended as How;
+        let is_it = |asked: &Asked| asked.span == answer.span && asked.write == answer.write;
+        let found = self.asked.iter().find(|(number, asked)| is_it(asked) && !self.waiting.contains(number));
+        let Some((&number, asked)) = found else { return self.fence("answered what it was not asked") };
+        match answer.ended {
+            How::Done if asked.write => self.end(number, Ok(()), None),
+            How::Done => {
+                let mut buf = if asked.buf.is_empty() {
+                    self.client.buffer(asked.span.size as usize)
+                } else {
+                    std::mem::take(&mut self.asked.get_mut(&number).expect("it was found").buf)
+                };
+                let asked = &self.asked[&number];
+                match (&self.dpu, asked.place) {
+                    (Some(dpu), Some(place)) if answer.data.is_empty() => {
+                        dpu.rings.take(place * self.page_len.next_multiple_of(8), &mut buf);
+                    }
+                    _ => buf.copy_from_slice(answer.data),
+                }
+                self.end(number, Ok(()), Some(buf));
+            }
+            // The client says why; nothing was changed, and nothing is on its way.
+            How::Lost | How::Refused if !answer.write => {
+                let place = self.asked.get_mut(&number).expect("it was found").place.take();
+                self.places.extend(place);
+                self.go_straight(number);
+            }
+            How::Lost | How::Refused | How::Failed => {
+                let what = "far memory, by way of the DPU".into();
+                self.end(number, Err(Error::Unreachable { what }), None);
+            }
+        }
+    }
+
+    /// The DPU is not to be trusted with anything any more: its host leaves the rack, and what it did not end goes straight to the memory nodes.
+    fn fence(&mut self, why: &str) {
+        let Some(Dpu { host, generation, .. }) = self.dpu.take() else { return };
+        // stderr may be closed.
+        drop(writeln!(
+            io::stderr(),
+            "farmem: the DPU {why}; it is fenced, and this window goes on without it"
+        ));
+        self.to_fence = Some((host, generation));
+        self.waiting.clear();
+        let straight = |number: &u64| self.direct.iter().any(|(_, other)| other == number);
+        let open: Vec<u64> = self.asked.keys().copied().filter(|number| !straight(number)).collect();
+        open.into_iter().for_each(|number| self.go_straight(number));
+    }
+
+    /// The DPU's host has left the rack. Before it has, the DPU may yet write what it was given: nothing newer may be written then, and nothing be read.
+    fn fenced(&mut self) -> Result<(), Error> {
+        let Some((host, generation)) = self.to_fence else { return Ok(()) };
+        match self.client.fence(host, generation) {
+            // It left by itself, or another of its processes was faster.
+            Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
+            Err(error) => {
+                let what = format!("the control plane, to fence the DPU ({error})");
+                return Err(Error::Unreachable { what });
+            }
+            Ok(()) => {}
+        }
+        self.to_fence = None;
+        Ok(())
+    }
+
+    /// Fences a DPU that is gone, or that counts no beat though it is asked for something.
+    fn look_after(&mut self) {
+        let is_asked = self.asked.len() > self.direct.len();
+        let Some(dpu) = &mut self.dpu else { return };
+        if !dpu.talk.is_open() {
+            return self.fence("is gone");
+        }
+        let (now, beat) = (self.clock.now(), dpu.rings.beat());
+        if beat != dpu.beat.0 || !is_asked {
+            dpu.beat = (beat, now);
+        } else if now.since(dpu.beat.1) >= dpu.lease {
+            self.fence("does not serve");
+        }
+    }
+
+    fn took(&mut self, completed: Completed) {
+        let at = self.direct.iter().position(|(ticket, _)| *ticket == completed.ticket);
+        let Some(at) = at else { return self.ended.push_back(completed.into()) };
+        let (_, number) = self.direct.swap_remove(at);
+        let write = self.asked[&number].write;
+        let (bytes, rest) = if write { (None, completed.buf) } else { (Some(completed.buf), Vec::new()) };
+        self.client.recycle(rest);
+        self.end(number, completed.result.map(|_| ()), bytes);
+    }
+
+    pub(super) fn poll(&mut self) -> Result<Option<Ended>, Error> {
+        self.take_answers();
+        if self.ended.is_empty()
+            && !self.direct.is_empty()
+            && let Some(completed) = self.client.poll()?
+        {
+            self.took(completed);
+        }
+        Ok(self.ended.pop_front())
+    }
+
+    pub(super) fn poll_ended(&mut self) -> Option<Ended> {
+        self.take_answers();
+        while self.ended.is_empty() {
+            let completed = self.client.poll_ended()?;
+            self.took(completed);
+        }
+        self.ended.pop_front()
+    }
+
+    pub(super) fn next_completed(&mut self) -> Result<Option<Ended>, Error> {
+        while self.ended.is_empty() && !self.asked.is_empty() {
+            if self.take_answers() {
+                continue;
+            }
+            if self.direct.is_empty() {
+                if let Some(dpu) = &self.dpu {
+                    dpu.rings.wait(LOOK);
+                }
+                if !self.take_answers() {
+                    self.look_after();
+                }
+                continue;
+            }
+            let by_client = self.direct.len() == self.asked.len();
+            let completed = if by_client { self.client.next_completed()? } else { self.client.poll()? };
+            match completed {
+                Some(completed) => self.took(completed),
+                None => self.look_after(),
+            }
+        }
+        Ok(self.ended.pop_front())
+    }
+}
