@@ -348,7 +348,7 @@ impl IndexTables {
             let mut walks = [Walk::OVER; WALKS];
             let mut count = 0;
             for (walk, pad) in walks.iter_mut().zip(pads.by_ref()) {
-                *walk = tables.from_top(key_of(pad));
+                *walk = tables.walk_from_top(key_of(pad));
                 count += 1;
             }
             let walks = &mut walks[..count];
@@ -368,7 +368,7 @@ impl IndexTables {
     #[must_use]
     pub fn start(&self, domain: Domain, at: VirtAddr, program: ProgramHash, pad: &[u8]) -> Option<Descent> {
         let tree = self.tree(domain, at, program)?;
-        let (tables, walk) = self.walked(tree, |tables| Some(tables.from_top(key_of(pad))))?;
+        let (tables, walk) = self.walked(tree, |tables| Some(tables.walk_from_top(key_of(pad))))?;
         Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 
@@ -396,7 +396,7 @@ impl IndexTables {
         may_take: impl FnMut(VirtAddr) -> bool,
     ) -> Option<Descent> {
         let &tree = self.found.get(&(domain, root))?;
-        self.deepest(tree, |tables| Some(tables.from_top(key)), may_take)
+        self.deepest(tree, |tables| Some(tables.walk_from_top(key)), may_take)
     }
 
     /// The same from any node that a set of a tree of the domain has (PROTOCOL 15.13: what a switch behind another one does).
@@ -409,9 +409,9 @@ impl IndexTables {
         may_take: impl FnMut(VirtAddr) -> bool,
     ) -> Option<Descent> {
         let trees = self.found.range((domain, VirtAddr(0))..=(domain, VirtAddr(u64::MAX)));
-        let has = |tree: &TreeId| self.trees[tree.0 as usize].from_node(from, key).is_some();
+        let has = |tree: &TreeId| self.trees[tree.0 as usize].walk_from_node(from, key).is_some();
         let tree = trees.map(|(_, &tree)| tree).find(has)?;
-        self.deepest(tree, |tables| tables.from_node(from, key), may_take)
+        self.deepest(tree, |tables| tables.walk_from_node(from, key), may_take)
     }
 
     /// Walks to the end, and back to the last node that may be taken.
@@ -435,7 +435,7 @@ impl IndexTables {
     #[must_use]
     pub fn below(&self, domain: Domain, root: VirtAddr, at: VirtAddr, pad: &[u8]) -> Option<Descent> {
         let &tree = self.found.get(&(domain, root))?;
-        let (tables, walk) = self.walked(tree, |tables| tables.from_node(at, key_of(pad)))?;
+        let (tables, walk) = self.walked(tree, |tables| tables.walk_from_node(at, key_of(pad)))?;
         Some(Descent { at: tables.end(&walk), tree, taken: walk.taken })
     }
 

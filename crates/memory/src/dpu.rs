@@ -7,6 +7,8 @@ pub(crate) mod carrier;
 mod lane;
 mod region;
 mod serve;
+#[cfg(test)]
+mod tests;
 mod visitor;
 pub(crate) mod words;
 

@@ -140,19 +140,19 @@ impl TreeTables {
     /// The deepest node that is known on the way to `key`: the fat root leads to one, and each set takes one step further if it has that node.
     #[must_use]
     pub fn deepest(&self, key: u64) -> Child {
-        let mut walk = [self.from_top(key)];
+        let mut walk = [self.walk_from_top(key)];
         self.descend(&mut walk);
         self.child(walk[0].slot)
     }
 
     /// A walk that begins with the range that has the key.
-    pub(super) fn from_top(&self, key: u64) -> Walk {
+    pub(super) fn walk_from_top(&self, key: u64) -> Walk {
         // The first range begins at 0.
         Walk::new(key, number(self.firsts.partition_point(|&first| first <= key)) - 1)
     }
 
     /// A walk that begins with the branch that the key takes at a node; none when no set has the node.
-    pub(super) fn from_node(&self, at: VirtAddr, key: u64) -> Option<Walk> {
+    pub(super) fn walk_from_node(&self, at: VirtAddr, key: u64) -> Option<Walk> {
         self.head_of(at, 0).map(|head| Walk::new(key, self.branch(head, key)))
     }
 

@@ -203,6 +203,12 @@ impl Window {
         self.frames.load(Ordering::Acquire)
     }
 
+    /// True when the page is cached, whether or not the program has it mapped.
+    #[must_use]
+    pub fn has_frame(&self, page: Page) -> bool {
+        self.state(self.index(page)).has_frame()
+    }
+
     /// Bytes of memory the cached pages take, as the system counts them.
     ///
     /// # Panics

@@ -122,3 +122,45 @@ fn a_dpu_that_is_too_large_is_refused() {
     }
     of(4096, 64, 1).unwrap();
 }
+
+/// A store to a window that is for reading only, whether its page is here, inactive, on its way or far: the window says so, serves all other pages, and writes nothing
+/// back.
+#[test]
+fn a_store_to_a_window_for_reading_only_is_refused() {
+    let (_rack, mut client, vma) = numbered();
+    let options = WindowOptions { read_only: true, inactive_eighths: 7, ..options(None) };
+    let window = match Window::open(&window_config(&vma, &options).unwrap()) {
+        Ok(window) => window,
+        Err(refused) => return eprintln!("skipped: {refused}"),
+    };
+    let mut server = Server::new(Verbs::Direct(&mut client), &window, &options);
+    let touch = |server: &mut Server<'_>, page: u64, write: bool| {
+        server.touched(Page::of(at(&vma, page)), write);
+    };
+    let serve = |server: &mut Server<'_>| while matches!(server.turn(), Next::Look) {};
+    for page in 0..FRAMES_MIN {
+        touch(&mut server, page, false);
+        serve(&mut server);
+    }
+    let (here, far, coming) = (FRAMES_MIN - 1, 40, 50);
+    touch(&mut server, coming, false);
+    for page in [0, 1, 2, here, far, coming] {
+        touch(&mut server, page, true);
+        touch(&mut server, page, true);
+    }
+    serve(&mut server);
+    for page in 20..36 {
+        touch(&mut server, page, false);
+        serve(&mut server);
+    }
+    assert!(
+        matches!(server.lost, Some(Error::ReadOnly { addr }) if addr == at(&vma, 0)),
+        "{:?}",
+        server.lost
+    );
+    assert!(matches!(server.flush(), Err(Error::ReadOnly { .. })));
+    assert_eq!(server.stats().write_backs, 0);
+    let mut bytes = Vec::new();
+    server.window.read(Page::of(at(&vma, 35)), 0..PAGE_LEN, &mut bytes);
+    assert_eq!(bytes, [35; PAGE_LEN]);
+}

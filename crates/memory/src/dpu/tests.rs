@@ -1,0 +1,210 @@
+//! One process at a DPU, without threads: what it may ask for, and what a hostile one gets.
+
+use super::carrier::{Carrier, Extent, Memory};
+use super::visitor::{RegionAt, Visitor};
+use farmem_client::{Client, Rack};
+use farmem_dpu::{Asker, Caching, Config, Evidence, TableConfig};
+use farmem_io::dpu::{PairSize, ProcessEnd, Requests, make_pair};
+use farmem_io::{OutsideWaker, WakeAt};
+use farmem_machine::Rng;
+use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};
+use farmem_wire::{Rkey, VirtAddr};
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const PAGE: u32 = 4096;
+const BYTES: u64 = 16 * PAGE as u64;
+const SIZE: PairSize = PairSize { requests: 1 << 16, answers: 1 << 16, registered: 1 << 16 };
+
+/// A process with a region 1 that it writes, and a region 2 of another object that it reads.
+struct Bench {
+    process: ProcessEnd,
+    visitor: Visitor,
+    gone: Arc<AtomicBool>,
+}
+
+fn number(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap()
+}
+
+fn memory() -> Arc<Memory> {
+    let table = TableConfig { slots: number(4), entry_pages: 4 };
+    Memory::new(
+        Config { page_len: number(PAGE), table, ..Config::new(Caching::Dynamic) },
+        Rng::from_number(1),
+    )
+}
+
+fn bench(carrier: &mut Carrier<'_>) -> Bench {
+    let file = make_pair(SIZE).unwrap();
+    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
+    let process = ProcessEnd::of(&file, SIZE, OutsideWaker::open(&nobody).unwrap()).unwrap();
+    let gone: Arc<AtomicBool> = Arc::default();
+    let asker = Asker(7);
+    let mut visitor = Visitor::new(asker, Requests::of(&file, SIZE).unwrap(), Arc::clone(&gone));
+    carrier.memory().belongs(asker, carrier.number());
+    for (region, writer) in [(1, Some(asker)), (2, None)] {
+        let vma = carrier.client.allocate(BYTES).unwrap();
+        let numbered: Vec<u8> = (0..BYTES).map(|at| u8::try_from(at / u64::from(PAGE)).unwrap()).collect();
+        carrier.client.write(vma.base, &numbered).unwrap();
+        let extent = Extent { base: VirtAddr(vma.base.0), bytes: BYTES };
+        carrier.memory().open(u32::from(region), extent, writer, Box::new(Evidence));
+        visitor.regions.insert(region, RegionAt { object: region.into(), bytes: BYTES, granted: true });
+    }
+    Bench { process, visitor, gone }
+}
+
+impl Bench {
+    /// Asks, lets the DPU do all there is to do, and answers what it said.
+    fn ask(
+        &mut self,
+        carrier: &mut Carrier<'_>,
+        requests: &[Request<'_>],
+    ) -> Vec<(Span, bool, Ended, Vec<u8>)> {
+        for request in requests {
+            let mut record = Vec::new();
+            request.emit(&mut record);
+            assert!(self.process.push(&record).unwrap());
+        }
+        self.process.publish();
+        self.serve(carrier);
+        let mut answers = Vec::new();
+        let mut buf = vec![0; 1 << 16];
+        while let Some(len) = self.process.pop(&mut buf).unwrap() {
+            let Answer { span, write, ended, data } = Answer::parse(&buf[..len]).unwrap();
+            answers.push((span, write, ended, data.to_vec()));
+        }
+        answers
+    }
+
+    fn serve(&mut self, carrier: &mut Carrier<'_>) {
+        loop {
+            let taken = self.visitor.take_requests(carrier, 8);
+            let completed = carrier.client.next_completed().unwrap();
+            let is_done = taken == 0 && completed.is_none();
+            completed.into_iter().for_each(|completed| assert!(carrier.took(completed).is_none()));
+            while let Some(ended) = carrier.next_ended() {
+                assert!(self.visitor.waits_for(ended.ticket));
+                self.visitor.answer(carrier, ended);
+            }
+            if is_done {
+                break;
+            }
+        }
+        self.visitor.publish();
+    }
+}
+
+fn span(region: u16, offset: u64, size: u32) -> Span {
+    Span { region, offset, size }
+}
+
+fn with_bench(story: impl FnOnce(&mut Bench, &mut Carrier<'_>)) {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let mut client: Client = rack.client("dpu").unwrap();
+    let mut carrier = Carrier::new(&mut client, memory(), None);
+    let mut bench = bench(&mut carrier);
+    story(&mut bench, &mut carrier);
+}
+
+/// Reads by SEND and by WRITE bring the same bytes, and a write is there for the next read (PROTOCOL 17.7 to 17.9).
+#[test]
+fn what_a_process_asks_for_it_gets() {
+    with_bench(|bench, carrier| {
+        let by_write = Dest::Write { addr: 512, rkey: Rkey(1) };
+        let asked = [
+            Request::Read { span: span(2, u64::from(PAGE) * 3 + 8, 100), dest: Dest::Send },
+            Request::Read { span: span(2, u64::from(PAGE) * 4, PAGE), dest: by_write },
+        ];
+        let answers = bench.ask(carrier, &asked);
+        assert!(
+            answers.contains(&(span(2, u64::from(PAGE) * 3 + 8, 100), false, Ended::Done, vec![3; 100])),
+            "{answers:?}"
+        );
+        assert!(
+            answers.contains(&(span(2, u64::from(PAGE) * 4, PAGE), false, Ended::Done, vec![])),
+            "{answers:?}"
+        );
+        let mut bytes = vec![0; PAGE as usize];
+        bench.process.take(512, &mut bytes);
+        assert_eq!(bytes, vec![4; PAGE as usize]);
+        let write = Request::Write { span: span(1, 10, 5), data: b"hello" };
+        assert_eq!(bench.ask(carrier, &[write]), [(span(1, 10, 5), true, Ended::Done, vec![])]);
+        let again = Request::Read { span: span(1, 9, 7), dest: Dest::Send };
+        assert_eq!(
+            bench.ask(carrier, &[again]),
+            [(span(1, 9, 7), false, Ended::Done, b"\0hello\0".to_vec())]
+        );
+        assert!(!bench.gone.load(Ordering::Acquire));
+    });
+}
+
+/// What leaves a region or a page, is in no region, writes what is open for reading, or wants its bytes beyond what was registered, is refused one by one; the
+/// process may go on.
+#[test]
+fn what_a_process_may_not_ask_for_is_refused() {
+    with_bench(|bench, carrier| {
+        let page = u64::from(PAGE);
+        let reads = [
+            span(3, 0, 8),
+            span(2, BYTES, 8),
+            span(2, BYTES - 4, 8),
+            span(2, page - 4, 8),
+            span(2, (1 << 48) - 1, 8),
+        ];
+        for wrong in reads {
+            let read = Request::Read { span: wrong, dest: Dest::Send };
+            assert_eq!(bench.ask(carrier, &[read]), [(wrong, false, Ended::Refused, vec![])]);
+        }
+        for addr in [1 << 16, (1 << 16) - 8, 4, u64::MAX] {
+            let right = span(2, 0, 16);
+            let read = Request::Read { span: right, dest: Dest::Write { addr, rkey: Rkey(1) } };
+            assert_eq!(bench.ask(carrier, &[read]), [(right, false, Ended::Refused, vec![])], "{addr}");
+        }
+        for wrong in [span(2, 0, 4), span(9, 0, 4), span(1, page - 2, 4)] {
+            let write = Request::Write { span: wrong, data: b"evil" };
+            assert_eq!(bench.ask(carrier, &[write]), [(wrong, true, Ended::Refused, vec![])]);
+        }
+        assert!(!bench.gone.load(Ordering::Acquire));
+        let read = Request::Read { span: span(2, 0, 4), dest: Dest::Send };
+        assert_eq!(bench.ask(carrier, &[read]), [(span(2, 0, 4), false, Ended::Done, vec![0; 4])]);
+    });
+}
+
+/// Records that are none send the process away, and nothing of it is done (PROTOCOL 17.10).
+#[test]
+fn nonsense_sends_the_process_away() {
+    for nonsense in [
+        &b""[..],
+        b"\0\0\0\x09",
+        b"\0\0\0\x01\0\x01",
+        &[0xff; 64],
+        b"\0\0\0\x02\0\x01\0\0\0\0\0\0\0\0\0\x10four",
+    ] {
+        with_bench(|bench, carrier| {
+            assert!(bench.process.push(nonsense).unwrap());
+            let write = Request::Write { span: span(1, 0, 4), data: b"late" };
+            assert_eq!(bench.ask(carrier, &[write]), [], "{nonsense:?}");
+            assert!(bench.gone.load(Ordering::Acquire), "{nonsense:?}");
+            assert!(bench.visitor.is_idle());
+        });
+    }
+}
+
+/// A domain that was granted an allocation, and does not own it, is served nothing from the cache: each page is asked of its node (PROTOCOL 17.14).
+#[test]
+fn what_was_granted_is_not_cached() {
+    with_bench(|bench, carrier| {
+        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
+        for _ in 0..2 {
+            for at in (0..BYTES).step_by(PAGE as usize) {
+                let read = Request::Read { span: span(2, at, PAGE), dest: Dest::Send };
+                assert_eq!(bench.ask(carrier, &[read]).len(), 1);
+            }
+        }
+        let stats = carrier.memory().stats();
+        assert_eq!((stats.on_demand, stats.background, stats.hits), (2 * BYTES, 0, 0));
+    });
+}

@@ -1,0 +1,190 @@
+//! What a window is told: its options, and which of them can be.
+
+use super::{FRAMES_MIN, FaultMode, Handler, Place};
+use crate::dpu::Foresight;
+use farmem_client::{Error, MESSAGE_MAX, Vma};
+use farmem_dpu::{Config as DpuConfig, Stats as DpuStats};
+use farmem_io::OpenError;
+use farmem_io::pages::{Reach, WindowConfig};
+use farmem_paging::{Account, Ahead};
+use farmem_wire::message::PAGE_LEN;
+use procfs_core::{FromRead as _, Meminfo};
+
+/// How a window works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowOptions {
+    /// Bytes of the allocation that may be here at once; counted in whole pages, and never exceeded. At least 64 KiB.
+    pub local_limit: u64,
+    /// Where the program finds it.
+    pub place: Place,
+    /// What is fetched beside a page that a thread waits for.
+    pub ahead: Ahead,
+    /// How many of 8 pages here are inactive at most when room is needed: unmapped, so that a touch tells that they are in use. With 0 only pages that
+    /// are to be written back become inactive.
+    pub inactive_eighths: u8,
+    /// Where faults are served, and how.
+    pub handler: Handler,
+    /// False serves faults of user code only, where the system allows no more; system calls on the window then fail with EFAULT.
+    pub system_calls: bool,
+    /// Which thread serves faults: one thread serves all, or each thread serves its own.
+    pub faults: FaultMode,
+    /// Which way READs and WRITEs go. By a DPU with pages of 64 KiB, [`Ahead::Group`] of 16 asks for whole ones.
+    pub way: Way,
+    /// The program only reads: a store to the window is a SIGBUS, and the window ends with [`Error::ReadOnly`]. Any number of such windows may be on an
+    /// allocation that none writes.
+    pub read_only: bool,
+    /// By [`Way::Beside`] and for reading only: bytes that the DPU is to cache statically (SODA III-A), as the first one and how many. They are sought there
+    /// first, whatever else is asked for.
+    pub fixed: Option<(u64, u64)>,
+    /// By [`Way::Beside`]: how the DPU prefetches.
+    pub foresight: Foresight,
+}
+
+/// Which way the READs and WRITEs of a window go.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Way {
+    /// Straight to the memory nodes.
+    #[default]
+    Direct,
+    /// By the cache of a DPU in this process (SODA): its memory comes beside [`WindowOptions::local_limit`].
+    Own(DpuConfig),
+    /// By the DPU beside this host, another process: `[dpu]` of the rack's description, `farmem role dpu`. When it is gone, or does not serve, it is
+    /// fenced, and the window goes on straight to the memory nodes.
+    Beside,
+}
+
+impl WindowOptions {
+    /// The usual window, with this much memory here.
+    #[must_use]
+    pub fn new(local_limit: u64) -> Self {
+        Self {
+            local_limit,
+            place: Place::Same,
+            ahead: Ahead::None,
+            inactive_eighths: 1,
+            handler: Handler::default(),
+            system_calls: true,
+            faults: FaultMode::Handler,
+            way: Way::Direct,
+            read_only: false,
+            fixed: None,
+            foresight: Foresight::default(),
+        }
+    }
+
+    pub(crate) const fn reach(&self) -> Reach {
+        if self.system_calls { Reach::Full } else { Reach::UserMode }
+    }
+}
+
+/// What a window did.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WindowStats {
+    /// Faults reported.
+    pub faults: u64,
+    /// Faults at pages that were far.
+    pub missing: u64,
+    /// Faults that were first writes to a page.
+    pub upgrades: u64,
+    /// Faults that reactivated a page.
+    pub reactivated: u64,
+    /// READs sent.
+    pub fetches: u64,
+    /// Bytes they brought.
+    pub bytes_fetched: u64,
+    /// Pages that went.
+    pub evictions: u64,
+    /// WRITEs sent.
+    pub write_backs: u64,
+    /// Bytes they carried.
+    pub bytes_written_back: u64,
+    /// The most bytes that were here at once.
+    pub bytes_here_max: u64,
+    /// What was fetched ahead, and what became of it.
+    pub ahead: Account,
+    /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes.
+    pub dpu: Option<DpuStats>,
+    /// The DPU beside the host was fenced, and the window went on without it.
+    pub dpu_fenced: bool,
+}
+
+pub(super) fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Error> {
+    let frames_max = frames_of(options.local_limit, FRAMES_MIN)? as u64;
+    if let Way::Own(dpu) = options.way {
+        check_dpu(dpu)?;
+    }
+    check_fixed(vma, options)?;
+    let (base, len) = (vma.base, vma.size);
+    Ok(WindowConfig {
+        base,
+        len,
+        frames_max: frames_max.min(len / PAGE_LEN as u64),
+        place: options.place,
+        reach: options.reach(),
+        faults: options.faults,
+    })
+}
+
+/// The frames that a local limit of so many bytes allows. What is kept for each frame is allocated at once, so a limit that this machine
+/// can never use is refused.
+///
+/// # Errors
+/// [`Error::Open`] for fewer than `frames_min` pages, or more than this machine's memory, with what it may be.
+pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
+    /// Frames have numbers of 32 bits, and one is none.
+    const FRAMES_MAX: u64 = u32::MAX as u64 - 1;
+    let most = memory_of_machine().map_or(FRAMES_MAX, |bytes| (bytes / PAGE_LEN as u64).min(FRAMES_MAX));
+    let frames = local_limit / PAGE_LEN as u64;
+    if (frames_min..=most).contains(&frames) {
+        return Ok(usize::try_from(frames).expect("pages of this machine's memory"));
+    }
+    let (least_kib, most_mib) = ((frames_min * PAGE_LEN as u64) >> 10, (most * PAGE_LEN as u64) >> 20);
+    let value = format!("{local_limit} bytes");
+    let remedy =
+        format!("give it {least_kib} KiB at least, and at most this machine's memory, {most_mib} MiB");
+    Err(OpenError::Setting { setting: "local limit", value, remedy }.into())
+}
+
+/// # Errors
+/// [`Error::Open`] for bytes that cannot be cached statically.
+fn check_fixed(vma: &Vma, options: &WindowOptions) -> Result<(), Error> {
+    let Some((first, len)) = options.fixed else { return Ok(()) };
+    let lie_in_it = len > 0 && first.checked_add(len).is_some_and(|end| end <= vma.size);
+    if options.way == Way::Beside && options.read_only && lie_in_it {
+        return Ok(());
+    }
+    let value = format!("{len} bytes from {first} on");
+    let remedy =
+        format!("they lie in the {} bytes of a read-only window by the DPU beside its host", vma.size);
+    Err(OpenError::Setting { setting: "static caching", value, remedy }.into())
+}
+
+/// # Errors
+/// [`Error::Open`] for a DPU that cannot be, with what can.
+pub(crate) fn check_dpu(config: DpuConfig) -> Result<(), Error> {
+    let (page_len, table) = (config.page_len.get(), config.table);
+    let wrong = |value: String, remedy: &str| {
+        Error::from(OpenError::Setting { setting: "cache of a DPU", value, remedy: remedy.into() })
+    };
+    if !(page_len as usize).is_multiple_of(PAGE_LEN) || !table.is_valid() {
+        let value = format!("entries of {} pages of {page_len} bytes", table.entry_pages);
+        return Err(wrong(value, "a page has a multiple of 4096 bytes, and an entry 1 to 64 pages"));
+    }
+    // 64 pages of less than 2^32 bytes at most.
+    let entry = u64::from(page_len) * u64::from(table.entry_pages);
+    if entry > MESSAGE_MAX as u64 {
+        let value = format!("entries of {entry} bytes");
+        return Err(wrong(value, "one READ brings an entry, 2 GiB at most: fewer or shorter pages"));
+    }
+    let bytes = entry * u64::from(table.slots.get()); // 2^31 times less than 2^32
+    if memory_of_machine().is_some_and(|most| bytes > most) {
+        let remedy = "make it smaller than this machine's memory: fewer slots, or shorter entries";
+        return Err(wrong(format!("{} slots of {entry} bytes", table.slots), remedy));
+    }
+    Ok(())
+}
+
+/// Bytes; `None` where the system does not tell.
+fn memory_of_machine() -> Option<u64> {
+    Some(Meminfo::from_file("/proc/meminfo").ok()?.mem_total)
+}
