@@ -1,8 +1,8 @@
-//! Requests of Redis clients, as the ordered key-value service reads them: the parser of `apps/index`, which imports nothing.
+//! Requests of Redis clients, as the ordered key-value service reads them: the parser of `apps/orderedkv`, which imports nothing.
 
 use crate::Run;
 
-#[path = "../../apps/index/src/resp.rs"]
+#[path = "../../apps/orderedkv/src/resp.rs"]
 #[expect(dead_code, unreachable_pub, reason = "the service uses what is not fuzzed here")]
 mod service;
 
