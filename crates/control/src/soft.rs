@@ -79,8 +79,9 @@ pub(crate) struct Soft {
     flip: Option<RequestId>,
     /// The greatest epoch that was given to an image.
     given: u64,
-    /// Questions so far; they begin anywhere, so that no late answer to an earlier control plane is taken for one to this.
-    questions: Option<u32>,
+    /// The number before the first question of this life of the control plane, and the newest one. They begin anywhere, so that no late answer to an
+    /// earlier control plane is taken for one to this.
+    questions: Option<(u32, u32)>,
     /// In which life of the switch all this is so.
     life: u16,
     /// Times that nothing was heard since the last progress.
@@ -182,6 +183,14 @@ impl Soft {
     fn forget_questions(&mut self) {
         (self.question, self.flip, self.idle) = (None, None, 0);
         self.shows.append(&mut self.later);
+    }
+
+    /// This is a question of this life of the control plane.
+    fn has_asked(&self, token: RequestId) -> bool {
+        self.questions.is_some_and(|(before, newest)| {
+            let number = token.counter().wrapping_sub(before);
+            number != 0 && number <= newest.wrapping_sub(before)
+        })
     }
 
     /// Something is wanted of the switch that it has not done.
@@ -358,12 +367,13 @@ impl Control {
     }
 
     fn soft_token(&mut self) -> RequestId {
-        let questions = match self.soft.questions {
-            Some(questions) => questions,
-            None => self.rng.next_u32(),
-        };
-        let question = questions.wrapping_add(1).max(1);
-        self.soft.questions = Some(question);
+        let rng = &mut self.rng;
+        let (_, newest) = self.soft.questions.get_or_insert_with(|| {
+            let before = rng.next_u32();
+            (before, before)
+        });
+        *newest = newest.wrapping_add(1).max(1);
+        let question = *newest;
         RequestId::new(HostId(0), self.state.generation(self.soft.target), question)
     }
 
@@ -385,7 +395,8 @@ impl Control {
         }
         let heard = match body {
             SoftBody::Counts(counts) => self.counts(token, &counts, out),
-            _ if self.soft.life != token.generation() => false,
+            // Under the epoch of this image an earlier control plane may have sent another one.
+            _ if self.soft.life != token.generation() || !self.soft.has_asked(token) => false,
             SoftBody::Shown(shown) => self.shown(token, &shown, out),
             SoftBody::Loaded { epoch, next } => self.loaded(token, epoch, next, out),
             SoftBody::Flipped { epoch, verdict } => self.flipped(token, epoch, verdict, out),
@@ -526,8 +537,8 @@ impl Control {
         };
         let to_flip = self.soft.flip == Some(token);
         match (wanted.stage, verdict) {
-            // A Load is answered so too.
-            (Stage::Loading(_) | Stage::Flipping, Verdict::TooLong(most)) => {
+            // A Load is answered so too. What has room is not too long: a switch that says so is not believed.
+            (Stage::Loading(_) | Stage::Flipping, Verdict::TooLong(most)) if most < wanted.image.len() => {
                 self.soft.room = Some(most);
                 let message = format!(
                     "the image has {} bytes; the switch has room for one of {most}",

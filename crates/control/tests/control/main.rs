@@ -4,6 +4,7 @@ mod cards;
 mod damage;
 mod failures;
 mod histories;
+mod images;
 mod incarnation;
 mod membership;
 mod memory;

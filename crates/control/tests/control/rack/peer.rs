@@ -4,7 +4,7 @@ use farmem_control::PAGE;
 use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
 use farmem_wire::message::{
-    DirectoryBody, DirectoryMessage, Listing, Relayed, Rows, UNKNOWN_MOVE, Update, Updates,
+    DirectoryBody, DirectoryMessage, Listing, Relayed, Rows, SoftMessage, UNKNOWN_MOVE, Update, Updates,
 };
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,6 +98,8 @@ pub(crate) struct RolePeer {
     pub(crate) arrived: Vec<(u64, u64, u64)>,
     /// What it says is left to push, when it is asked; nothing when it does not answer that.
     pub(crate) left_to_push: Option<u32>,
+    /// Messages about images: a test answers them.
+    pub(crate) soft: Vec<Vec<u8>>,
     /// It answers when it is told to sweep.
     pub(crate) sweeps: bool,
 }
@@ -121,6 +123,7 @@ impl RolePeer {
             pushes_lost: BTreeMap::new(),
             arrived: Vec::new(),
             left_to_push: Some(0),
+            soft: Vec::new(),
             sweeps: true,
         }
     }
@@ -135,6 +138,10 @@ impl RolePeer {
         }
         if DirectoryMessage::is(packet.payload) {
             return self.hear_of_directory(packet.payload);
+        }
+        if SoftMessage::is(packet.payload) {
+            self.soft.push(packet.payload.to_vec());
+            return None;
         }
         let message = Message::parse(packet.payload).expect("the control plane sends valid messages");
         let Body::Update(batch) = message.body else { panic!("the control plane sends updates only") };
