@@ -340,7 +340,7 @@ pub(crate) struct Compile {
 /// `farmem doctor`
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Look also at what this rack's description costs.
+    /// Look also at the roles of this rack, and at what its description costs.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
     /// Print the findings as one JSON object.

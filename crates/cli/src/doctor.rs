@@ -37,7 +37,9 @@ impl Report for Findings {
 pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
     let mut findings: Vec<Line> = examine().into_iter().map(line).collect();
     if let Some(file) = &args.rack {
-        findings.push(line(cards(&RackConfig::load(file)?)));
+        let rack = RackConfig::load(file)?;
+        findings.extend(rack.examine_roles().into_iter().map(line));
+        findings.push(line(cards(&rack)));
     }
     output::print(&Findings { findings }, args.json);
     Ok(End::Fine)

@@ -4,6 +4,7 @@
 
 mod dpu;
 mod raw;
+mod roles;
 
 use crate::Error;
 use bytesize::ByteSize;

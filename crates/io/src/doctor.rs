@@ -6,6 +6,8 @@ mod leftovers;
 mod probes;
 mod userfaultfd;
 
+pub use leftovers::held_addresses;
+
 /// How well something works here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Support {

@@ -70,6 +70,69 @@ fn a_running_rack_is_seen() {
     assert_eq!(up.stop().code, Some(0));
 }
 
+/// The roles of a rack by name, index switches among them: none runs, all run, and none runs any more. Over UDP and over rings.
+#[test]
+fn the_roles_of_a_rack_are_listed() {
+    for transport in ["udp", "shm"] {
+        let rack = Description::new("doctor-roles", transport).with_fat_tree();
+        let roles = || -> Vec<(String, String, String)> {
+            let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
+            let all = report["findings"].as_array().unwrap().clone();
+            let of = |kind: &str| {
+                let its = all.iter().filter(move |f| text(&f["name"]).starts_with(kind)).cloned();
+                its.collect::<Vec<Value>>()
+            };
+            let found = ["control plane", "switch", "memory node ", "index switch "].map(of).concat();
+            let row = |f: &Value| (text(&f["name"]), text(&f["state"]), text(&f["detail"]));
+            found.iter().map(row).collect()
+        };
+        let before = roles();
+        let names: Vec<&str> = before.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "control plane",
+                "switch",
+                "memory node node1",
+                "memory node node2",
+                "memory node node3",
+                "memory node node4",
+                "index switch core",
+                "index switch pod1",
+                "index switch pod2",
+                "index switch edge1",
+                "index switch edge2",
+                "index switch edge3",
+                "index switch edge4",
+            ]
+        );
+        let count = |roles: &[(String, String, String)], state: &str, says: &str| {
+            roles.iter().filter(|(_, is, detail)| is == state && detail.ends_with(says)).count()
+        };
+        assert_eq!(count(&before, "ok", "does not run, and no role does"), 13, "{before:?}");
+        assert!(before[6].2.contains(", core, leads to pod1, pod2:"), "{before:?}");
+        let up = rack.up();
+        let all = roles();
+        assert_eq!(count(&all, "ok", ": runs"), 13, "{all:?}");
+        assert_eq!(up.stop().code, Some(0));
+        assert_eq!(count(&roles(), "ok", "does not run, and no role does"), 13);
+    }
+}
+
+/// A rack of which one role alone runs: the others are missed.
+#[test]
+fn a_role_that_does_not_run_is_named() {
+    let rack = Description::new("doctor-part", "udp").with_fat_tree();
+    let _core = std::net::UdpSocket::bind((rack.address(30), 4791)).expect("the address is free");
+    let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
+    let all = report["findings"].as_array().unwrap();
+    let state = |name: &str| all.iter().find(|f| f["name"] == name).expect("it is listed")["state"].clone();
+    assert_eq!(state("index switch core"), "ok");
+    for name in ["control plane", "switch", "memory node node4", "index switch edge4"] {
+        assert_eq!(state(name), "degraded", "{name}");
+    }
+}
+
 /// What a killed rack left is named, with the command that removes it.
 #[test]
 fn what_was_left_behind_is_named() {

@@ -6,7 +6,7 @@ use procfs_core::net::UdpNetEntries;
 use procfs_core::{ExplicitSystemInfo, FromReadSI as _, ProcResult};
 use std::collections::BTreeSet;
 use std::fs::{File, read_dir, read_to_string};
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,28 @@ const RINGS: (&str, &str) = ("/dev/shm", "farmem-");
 
 pub(super) fn examine() -> Vec<Finding> {
     let mut findings: Vec<Finding> = ring_directories().iter().map(|dir| rings(dir)).collect();
-    findings.push(running(File::open("/proc/net/udp").map_err(Into::into).and_then(holders)));
+    findings.push(running(held_addresses()));
     findings
 }
 
-fn running(holders: ProcResult<BTreeSet<IpAddr>>) -> Finding {
+/// The addresses, of either family, of which a process of this machine has UDP port 4791: those of roles and clients that run.
+///
+/// # Errors
+/// When the kernel's tables of UDP sockets cannot be read.
+pub fn held_addresses() -> io::Result<BTreeSet<IpAddr>> {
+    let mut held = BTreeSet::new();
+    for table in ["/proc/net/udp", "/proc/net/udp6"] {
+        match File::open(table) {
+            Ok(file) => held.extend(holders(file).map_err(io::Error::other)?),
+            // A kernel without IPv6.
+            Err(why) if why.kind() == io::ErrorKind::NotFound && table.ends_with('6') => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(held)
+}
+
+fn running(holders: io::Result<BTreeSet<IpAddr>>) -> Finding {
     let name = "running roles";
     match holders {
         Ok(none) if none.is_empty() => Finding::ok(name, "none has UDP port 4791 of an address"),
@@ -67,7 +84,10 @@ fn holders(table: impl Read) -> ProcResult<BTreeSet<IpAddr>> {
         ExplicitSystemInfo { boot_time_secs: 0, ticks_per_second: 0, page_size: 0, is_little_endian };
     let sockets = UdpNetEntries::from_read(table, &system)?.0;
     let local = sockets.iter().map(|socket| socket.local_address);
-    Ok(local.filter(|address| address.port() == UDP_PORT).map(|address| address.ip()).collect())
+    Ok(local
+        .filter(|address| address.port() == UDP_PORT)
+        .map(|address| address.ip().to_canonical())
+        .collect())
 }
 
 #[cfg(test)]
@@ -86,8 +106,17 @@ mod tests {
             holders(table.as_bytes()).unwrap(),
             BTreeSet::from([Ipv4Addr::new(127, 71, 0, 11).into()])
         );
+        // ... and the table of IPv6, which has an IPv4 address mapped into one too.
+        let table = "  sl  local_address remote_address st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+                     90: 000071FD000000000000000001000000:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 7 2\n\
+                     91: 0000000000000000FFFF00000C00477F:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 8 2\n";
+        #[cfg(target_endian = "little")]
+        assert_eq!(
+            holders(table.as_bytes()).unwrap(),
+            BTreeSet::from([Ipv4Addr::new(127, 71, 0, 12).into(), "fd71::1".parse().unwrap()])
+        );
         assert!(holders(&b""[..]).unwrap().is_empty());
-        let finding = running(holders(&b"\nnonsense"[..]));
+        let finding = running(holders(&b"\nnonsense"[..]).map_err(io::Error::other));
         assert_eq!(finding.state, Support::Degraded, "what cannot be read is not an empty table");
     }
 

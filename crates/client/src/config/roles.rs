@@ -1,0 +1,80 @@
+//! The roles of a rack by name, and which of them this machine runs: what `farmem doctor --rack` lists.
+
+use super::{RackConfig, Transport};
+use farmem_control::api::Tier;
+use farmem_io::doctor::{Finding, Support, held_addresses};
+use farmem_io::{gid_of, shm};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+
+impl RackConfig {
+    /// A finding for each role of the description: where it is, and whether it runs on this machine. One that does not run where others of the rack do is
+    /// degraded. Changes nothing.
+    #[must_use]
+    pub fn examine_roles(&self) -> Vec<Finding> {
+        let held = self.held();
+        let roles = self.roles();
+        let is_up = held.as_ref().is_ok_and(|held| roles.iter().any(|(_, at, _)| held.contains(at)));
+        let finding = |(name, address, place): (String, IpAddr, String)| {
+            let where_to = format!("{address}{place}");
+            let (state, detail, remedy) = match &held {
+                Err(why) => {
+                    let detail = format!("{where_to}: whether it runs cannot be seen: {why}");
+                    (Support::Degraded, detail, "mount /proc: `mount -t proc proc /proc`".into())
+                }
+                Ok(held) if held.contains(&address) => {
+                    (Support::Ok, format!("{where_to}: runs"), String::new())
+                }
+                Ok(_) if self.transport == Transport::Udp && !is_of_this_machine(address) => {
+                    (Support::Ok, format!("{where_to}: not an address of this machine"), String::new())
+                }
+                Ok(_) if is_up => {
+                    let remedy = "`farmem up` starts a role that died, up to four times in a row, and says why: see what it said";
+                    (
+                        Support::Degraded,
+                        format!("{where_to}: does not run, and other roles do"),
+                        remedy.into(),
+                    )
+                }
+                Ok(_) => (Support::Ok, format!("{where_to}: does not run, and no role does"), String::new()),
+            };
+            Finding { name, state, detail, remedy }
+        };
+        roles.into_iter().map(finding).collect()
+    }
+
+    /// Each role's name, its address, and, of an index switch, its place in the FatTree.
+    fn roles(&self) -> Vec<(String, IpAddr, String)> {
+        let (control, switch) = (self.control.address, self.switch.address);
+        let nodes =
+            self.nodes.iter().map(|node| (format!("memory node {}", node.name), node.address, String::new()));
+        let index = self.index.iter().map(|switch| {
+            let tier = match switch.tier {
+                Tier::Core => "core",
+                Tier::Aggregation => "aggregation",
+                Tier::Edge => "edge",
+            };
+            let place = format!(", {tier}, leads to {}", switch.below.join(", "));
+            (format!("index switch {}", switch.name), switch.address, place)
+        });
+        let first =
+            [("control plane".into(), control, String::new()), ("switch".into(), switch, String::new())];
+        first.into_iter().chain(nodes).chain(index).collect()
+    }
+
+    /// The addresses of this rack's roles that a process of this machine holds at this moment.
+    fn held(&self) -> io::Result<BTreeSet<IpAddr>> {
+        if self.transport == Transport::Udp {
+            return held_addresses();
+        }
+        let live = shm::live_endpoints(&self.rings());
+        let addresses = self.roles().into_iter().map(|(_, address, _)| address);
+        Ok(addresses.filter(|&address| live.contains(&format!("{:?}", gid_of(address)))).collect())
+    }
+}
+
+/// True when a socket can have this address here.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
