@@ -21,7 +21,7 @@ mod flat;
 
 pub use flat::{TreeReader, TreeTables};
 
-use crate::{BRANCHES, Child, NodeSetError, RANGES_MAX, Range, RangeError, SET_NODES_MAX, SetNode};
+use crate::{Child, NodeSetError, Range, RangeError, SetNode};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
@@ -127,30 +127,6 @@ impl TreeSection {
         }
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
     }
-
-    /// The section that these bytes are. Its ranges and nodes are looked at by [`TreeTables::parse`].
-    ///
-    /// # Errors
-    /// [`SectionError`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, SectionError> {
-        let mut words = Words::of(bytes)?;
-        if words.next()? != VERSION {
-            return Err(SectionError::Form);
-        }
-        let root = address(words.next()?)?;
-        let programs = words.count("programs", PROGRAMS_MAX)?;
-        let ranges = words.count("ranges", RANGES_MAX)?;
-        let sets = words.count("node sets", SETS_MAX)?;
-        let programs = (0..programs).map(|_| words.name()).collect::<Result<_, _>>()?;
-        let firsts = (0..ranges).map(|_| Ok((words.next()?, child(words.next()?)?)));
-        let firsts: Vec<(u64, Child)> = firsts.collect::<Result<_, SectionError>>()?;
-        let lasts = firsts.iter().skip(1).map(|(first, _)| first.wrapping_sub(1)).chain([u64::MAX]);
-        let ranges =
-            firsts.iter().zip(lasts).map(|(&(first, child), last)| Range { first, last, child }).collect();
-        let sets = (0..sets).map(|_| words.set()).collect::<Result<_, _>>()?;
-        words.end()?;
-        Ok(Self { root, programs, ranges, sets })
-    }
 }
 
 /// The name of a program as words.
@@ -187,18 +163,6 @@ impl<'a> Words<'a> {
         name[8..].copy_from_slice(&self.next()?.to_be_bytes());
         Ok(ProgramHash(name))
     }
-
-    fn set(&mut self) -> Result<Vec<SetNode>, SectionError> {
-        let nodes = self.count("nodes of a set", SET_NODES_MAX)?;
-        let node = |_| {
-            let addr = address(self.next()?)?;
-            let children = self.count("children of a node", BRANCHES)?;
-            let pivots = (1..children).map(|_| self.next()).collect::<Result<_, _>>()?;
-            let children = (0..children).map(|_| child(self.next()?)).collect::<Result<_, _>>()?;
-            Ok(SetNode { addr, pivots, children })
-        };
-        (0..nodes).map(node).collect()
-    }
 }
 
 fn count(what: &'static str, have: u64, most: usize) -> Result<usize, SectionError> {
@@ -211,11 +175,6 @@ fn address(word: u64) -> Result<VirtAddr, SectionError> {
     } else {
         Ok(VirtAddr(word))
     }
-}
-
-fn child(word: u64) -> Result<Child, SectionError> {
-    let [.., level] = word.to_be_bytes();
-    Ok(Child { addr: address(word & !0xff)?, level })
 }
 
 /// Tells the bytes of a section from others: FNV-1a of its words (Fowler, Noll, Vo). Who publishes may make two that it does not tell apart, and
@@ -306,14 +265,6 @@ pub struct IndexTables {
 
 impl IndexTables {
     /// Takes the tables of one section more, of a domain, which is found by `id`: its root.
-    ///
-    /// # Errors
-    /// [`SectionError`]; the other trees are as they were.
-    pub fn add(&mut self, domain: Domain, id: u64, section: &[u8]) -> Result<(), SectionError> {
-        self.put(domain, id, TreeTables::parse(section)?)
-    }
-
-    /// The same of tables that were made already.
     ///
     /// # Errors
     /// [`SectionError::Root`]; the other trees are as they were.

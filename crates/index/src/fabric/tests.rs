@@ -1,7 +1,7 @@
 //! A tree of four servers in a core, two pods and four edges: every key goes down as far as the tables allow, and never past its server.
 
 use super::*;
-use crate::{IndexTables, TreeNode};
+use crate::{IndexTables, TreeNode, TreeTables};
 use alloc::collections::BTreeMap;
 use farmem_wire::Domain;
 
@@ -52,7 +52,8 @@ fn way(parts: &[(u16, TreeSection)], root: VirtAddr, key: u64) -> [VirtAddr; 3] 
     let tables = |index: u16| {
         let (_, section) = parts.iter().find(|(of, _)| *of == index).expect("each switch has its part");
         let mut tables = IndexTables::default();
-        tables.add(Domain(1), root.0, &section.emit()).expect("a section");
+        let parsed = TreeTables::parse(&section.emit()).expect("a section");
+        tables.put(Domain(1), root.0, parsed).expect("the only tree");
         tables
     };
     let pad = key.to_le_bytes();

@@ -12,9 +12,12 @@
 //! A slot's *link* is where in `pivots` the node begins that the next set has for the slot's child, so that a step is a search among at most 15 pivots that lie side by side.
 //! A link is found when a descent first goes that way ([`TreeTables::count`]): making all of them would take longer than a frame may.
 
-use super::{BASIS, PROGRAMS_MAX, SETS_MAX, SectionError, VERSION, address, count, fold, number};
-use crate::{BRANCHES, Child, NodeSetError, RANGES_MAX, RangeError, SET_NODES_MAX};
+use super::{
+    BASIS, PROGRAMS_MAX, SETS_MAX, SectionError, TreeSection, VERSION, address, count, fold, number,
+};
+use crate::{BRANCHES, Child, NodeSetError, RANGES_MAX, Range, RangeError, SET_NODES_MAX, SetNode};
 use alloc::vec::Vec;
+use core::ops;
 use farmem_wire::{ProgramHash, VirtAddr};
 
 /// A tree as a switch knows it.
@@ -115,6 +118,33 @@ impl TreeTables {
         if rest.is_empty() { reader.finish() } else { Err(SectionError::Form) }
     }
 
+    /// The section that the tables were made of; its programs ascend.
+    #[must_use]
+    pub fn section(&self) -> TreeSection {
+        let lasts = self.firsts.iter().skip(1).map(|&first| first - 1).chain([u64::MAX]);
+        let bounds = self.firsts.iter().zip(lasts).zip(0..);
+        let ranges = bounds.map(|((&first, last), slot)| Range { first, last, child: self.child(slot) });
+        let node = |place: usize| {
+            let at = self.heads[place] as usize;
+            let (first, children) = head(self.pivots[at]);
+            let pivots = self.pivots[at + 1..][..children as usize - 1].to_vec();
+            let children = (first..first + children).map(|slot| self.child(slot)).collect();
+            SetNode { addr: self.addrs[place], pivots, children }
+        };
+        TreeSection {
+            root: self.root,
+            programs: self.programs.clone(),
+            ranges: ranges.collect(),
+            sets: self.places().map(|places| places.map(node).collect()).collect(),
+        }
+    }
+
+    /// The places of each set's nodes in `addrs` and `heads`.
+    fn places(&self) -> impl Iterator<Item = ops::Range<usize>> + '_ {
+        let ends = self.sets.iter().skip(1).map(|set| set.node as usize).chain([self.addrs.len()]);
+        self.sets.iter().zip(ends).map(|(set, end)| set.node as usize..end)
+    }
+
     /// Where traversals of the tree begin.
     #[must_use]
     pub const fn root(&self) -> VirtAddr {
@@ -201,11 +231,9 @@ impl TreeTables {
 
     /// Where in `pivots` the node begins that the first set has for an address, of the sets from `set` on.
     fn head_of(&self, at: VirtAddr, set: usize) -> Option<u32> {
-        let ends = self.sets.iter().skip(1).map(|set| set.node).chain([number(self.addrs.len())]);
-        self.sets.iter().zip(ends).skip(set).find_map(|(set, end)| {
-            let addrs = &self.addrs[set.node as usize..end as usize];
-            let place = addrs.binary_search(&at).ok()?;
-            Some(self.heads[set.node as usize + place])
+        self.places().skip(set).find_map(|places| {
+            let place = self.addrs[places.clone()].binary_search(&at).ok()?;
+            Some(self.heads[places.start + place])
         })
     }
 

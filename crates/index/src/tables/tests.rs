@@ -18,7 +18,8 @@ fn tables_of<'a>(sections: impl IntoIterator<Item = &'a [u8]>) -> Result<IndexTa
     let mut tables = IndexTables::default();
     // The second word is the root.
     let id = |section: &[u8]| section.get(8..16).map_or(0, |id| u64::from_be_bytes(id.try_into().unwrap()));
-    sections.into_iter().try_for_each(|section| tables.add(OWNER, id(section), section)).map(|()| tables)
+    let mut put = |section| tables.put(OWNER, id(section), TreeTables::parse(section)?);
+    sections.into_iter().try_for_each(&mut put).map(|()| tables)
 }
 
 /// A tree of the keys 0, 3, 6 and so on, its root, and what is published of it.
@@ -54,9 +55,12 @@ proptest! {
     ) {
         let (tree, section) = published(count, ranges, sets, nodes);
         let bytes = section.emit();
-        prop_assert_eq!(TreeSection::parse(&bytes), Ok(section.clone()));
         let tables = tables_of([bytes.as_slice()]).unwrap();
         let of_tree = TreeTables::parse(&bytes).unwrap();
+        let mut read = of_tree.section();
+        prop_assert_eq!(&read.programs, &[PROGRAM, ProgramHash([8; 16])]);
+        read.programs.reverse();
+        prop_assert_eq!(&read, &section);
         for key in keys.into_iter().flat_map(|key| [key, key % (3 * count + 3), 0, u64::MAX]) {
             let deepest = of_tree.deepest(key);
             prop_assert_eq!(descended(&tree, section.root, key, deepest.level), deepest.addr);
@@ -119,7 +123,7 @@ proptest! {
         *place.get_mut(&mut bytes) = byte;
         let _ = tables_of([bytes.as_slice()]);
         let shorter = &section.emit()[..cut.min(whole - 1)];
-        prop_assert!(TreeSection::parse(shorter).is_err(), "{} of {} bytes", shorter.len(), whole);
+        prop_assert!(TreeTables::parse(shorter).is_err(), "{} of {} bytes", shorter.len(), whole);
         let _ = tables_of([other.as_slice()]);
     }
 }
@@ -159,7 +163,11 @@ fn two_trees_have_two_roots() {
     let bytes = section.emit();
     let twice = tables_of([bytes.as_slice(), bytes.as_slice()]);
     assert_eq!(twice, Err(SectionError::Root(section.root)));
-    let elsewhere = IndexTables::default().add(OWNER, section.root.0 + 0x100, &bytes);
+    let elsewhere = IndexTables::default().put(
+        OWNER,
+        section.root.0 + 0x100,
+        TreeTables::parse(&bytes).unwrap(),
+    );
     assert_eq!(elsewhere, Err(SectionError::Root(section.root)));
     let other = TreeSection { root: VirtAddr(section.root.0 + 0x1000), ..section };
     let sections: Vec<Vec<u8>> = vec![bytes, other.emit()];
@@ -177,7 +185,7 @@ fn a_tree_is_for_the_domain_that_published_it() {
     let start = |tables: &IndexTables, domain| start(tables, domain, section.root, &[0xff; 8]);
     let mine = start(&tables, OWNER);
     assert_eq!((mine.is_some(), start(&tables, other)), (true, None));
-    tables.add(other, section.root.0, &theirs.emit()).unwrap();
+    tables.put(other, section.root.0, TreeTables::parse(&theirs.emit()).unwrap()).unwrap();
     assert_eq!(start(&tables, OWNER), mine);
     assert_eq!(start(&tables, other), Some(section.ranges[0].child.addr));
 }

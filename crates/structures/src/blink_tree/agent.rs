@@ -9,7 +9,9 @@ use super::publish::name_of;
 use super::{BLinkTree, Extent, publish, record_program, withdraw};
 use farmem_client::api::{ErrorCode, SoftCounted};
 use farmem_client::{Client, Error};
-use farmem_index::{Hits, RATE_ONE, Rates, TreeSection, TreeView, edition, led_astray, visits_saved};
+use farmem_index::{
+    Hits, RATE_ONE, Rates, TreeSection, TreeTables, TreeView, edition, led_astray, visits_saved,
+};
 use farmem_wire::ProgramHash;
 
 /// What is published is replaced when that saves, of all visits of inner nodes, more than one in so many.
@@ -234,7 +236,7 @@ impl IndexWatch {
                 continue;
             }
             let broken = |_| Error::Broken { addr: self.tree.tree.root, what: "what is published of a tree" };
-            let section = TreeSection::parse(&bytes).map_err(broken)?;
+            let section = TreeTables::parse(&bytes).map_err(broken)?.section();
             let mut rates = Rates::default();
             rates.take(&section, &since);
             let view = self.tree.view(client, &rates, self.extent)?;

@@ -5,7 +5,7 @@ use super::*;
 use crate::keyed::{self, KeyedRead, Refused};
 use crate::protect::Denial;
 use crate::{Reason, Usage};
-use farmem_index::IndexTables;
+use farmem_index::{IndexTables, TreeTables};
 use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::message::{Relayed, Update};
 use farmem_wire::{Aeth, AtomicEth, Keyed, Perm, Pmtu, Reth, Rkey, Status, Syndrome};
@@ -284,7 +284,8 @@ fn several_switches_lead_as_one() {
     let whole = index::section();
     let tables = |tree: &farmem_index::TreeSection| {
         let mut tables = IndexTables::default();
-        tables.add(Domain(10), tree.root.0, &tree.emit()).expect("a section");
+        let parsed = TreeTables::parse(&tree.emit()).expect("a section");
+        tables.put(Domain(10), tree.root.0, parsed).expect("the only tree");
         tables
     };
     let top = tables(&farmem_index::TreeSection { sets: Vec::new(), ..whole.clone() });
