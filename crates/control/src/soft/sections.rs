@@ -269,8 +269,12 @@ impl Control {
             sections.len() <= SECTIONS_MAX && len_of(&sections) <= self.soft.room()
         });
         let drop = if put.is_none() { Vec::from([WAYS]) } else { Vec::new() };
+        let before = self.soft.revision;
         self.change_sections(Edit { put: put.into_iter().collect(), drop }, out);
-        self.begin_image();
+        // Nothing new is no image: that it stands would be reason to look at the ways again, and so on for ever.
+        if self.soft.revision != before {
+            self.begin_image();
+        }
     }
 
     /// What was published over sessions that have ended is withdrawn.

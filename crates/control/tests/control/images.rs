@@ -1,17 +1,25 @@
 //! What a switch says of an image, late and wrong (PROTOCOL 13.8). Faults of the network and restarts are in `crates/sim/tests/images.rs`.
 
 use crate::rack::{Rack, text};
-use farmem_control::api::{Base64, ErrorCode, JoinSwitch, OpenSession, SoftLoad, SoftLoaded, SoftSection};
-use farmem_machine::{Event, Port};
+use farmem_control::api::{
+    Base64, ErrorCode, JoinIndex, JoinSwitch, OpenSession, SoftClear, SoftLoad, SoftLoaded, SoftSection, Tier,
+};
+use farmem_index::WAYS_KIND;
+use farmem_machine::{Duration, Event, Port};
+use farmem_transport::image::{Image, SectionKey};
 use farmem_transport::ud::Endpoint;
-use farmem_wire::message::{Load, Shown, SoftBody, SoftMessage, Verdict};
-use farmem_wire::{Bth, Deth, Extension, Opcode, Packet, Psn, Qkey, Qpn, RequestId};
+use farmem_wire::message::{ImageId, Load, Loading, Shown, SoftBody, SoftMessage, Verdict};
+use farmem_wire::{Bth, Deth, Domain, Extension, Opcode, Packet, Psn, Qkey, Qpn, RequestId};
 
 /// The control plane of a rack whose switch takes updates, and says of images what a test has it say.
 struct Bench {
     rack: Rack,
     domain: u32,
     control: Endpoint,
+    /// What stands at the switch.
+    standing: ImageId,
+    /// What is loading there, and what has come of it.
+    loading: (Loading, Vec<u8>),
 }
 
 impl Bench {
@@ -22,7 +30,7 @@ impl Bench {
         let domain = rack.domain("web");
         rack.call(OpenSession { host: 1, domain }).unwrap();
         let control = Endpoint { qpn: Qpn::new(joined.control.qpn), qkey: Qkey(joined.control.qkey) };
-        Self { rack, domain, control }
+        Self { rack, domain, control, standing: ImageId::default(), loading: <_>::default() }
     }
 
     /// Publishes a section of so many bytes, and lets the switch say that it has nothing: the request, and the first Load's token, epoch and length.
@@ -32,7 +40,7 @@ impl Bench {
         let load = SoftLoad { host: 1, domain: self.domain, sections, switch: None };
         let ticket = self.rack.ask(load);
         let (show, _) = self.asked(|body| matches!(body, SoftBody::Show));
-        self.say(show, SoftBody::Shown(Shown::default()));
+        self.say(show, SoftBody::Shown(self.shown()));
         let (token, part) = self.asked(|body| matches!(body, SoftBody::Load(_)));
         let SoftBody::Load(Load { epoch, len, .. }) = SoftMessage::parse(&part).unwrap().body else {
             unreachable!("a Load")
@@ -65,11 +73,53 @@ impl Bench {
         self.rack.event(Event::Frame { port: Port::SWITCH, bytes: &frame });
     }
 
-    /// The switch takes the image whose first part it was sent, and has it stand.
-    fn stands(&mut self, token: RequestId, epoch: u64, len: u32) {
-        self.say(token, SoftBody::Loaded { epoch, next: len });
-        let (flip, _) = self.asked(|body| matches!(body, SoftBody::Flip(_)));
-        self.say(flip, SoftBody::Flipped { epoch, verdict: Verdict::Stands });
+    fn shown(&self) -> Shown {
+        Shown { standing: self.standing, loading: self.loading.0 }
+    }
+
+    /// The switch takes what it is sent, and has it stand: the images that did, until nothing more is said for a while.
+    fn stand(&mut self) -> Vec<Image> {
+        let mut stood = Vec::new();
+        for _ in 0..1000 {
+            let peer = self.rack.peers.get_mut(&Port::SWITCH).expect("it has joined");
+            let asked = std::mem::take(&mut peer.soft);
+            if asked.is_empty() {
+                self.rack.pass(Duration::from_millis(5));
+                if self.rack.peers[&Port::SWITCH].soft.is_empty() {
+                    return stood;
+                }
+            }
+            for payload in asked {
+                let SoftMessage { token, body } = SoftMessage::parse(&payload).unwrap();
+                let answer = self.right(&body, &mut stood);
+                self.say(token, answer);
+            }
+        }
+        panic!("images stand again and again: {} did", stood.len());
+    }
+
+    /// What a switch answers (PROTOCOL 13.4 to 13.6).
+    fn right(&mut self, body: &SoftBody<'_>, stood: &mut Vec<Image>) -> SoftBody<'static> {
+        let (loading, come) = &mut self.loading;
+        match *body {
+            SoftBody::Load(Load { epoch, len, offset, bytes }) => {
+                if (loading.epoch, loading.len) != (epoch, len) {
+                    (*loading, *come) = (Loading { epoch, len, next: 0 }, Vec::new());
+                }
+                if offset == loading.next {
+                    come.extend_from_slice(bytes);
+                    loading.next = u32::try_from(come.len()).unwrap();
+                }
+                SoftBody::Loaded { epoch, next: loading.next }
+            }
+            SoftBody::Flip(id) if (loading.epoch, loading.next) == (id.epoch, id.len) => {
+                stood.push(Image::parse(std::mem::take(come)).expect("an image"));
+                (self.standing, *loading) = (id, Loading::default());
+                SoftBody::Flipped { epoch: id.epoch, verdict: Verdict::Stands }
+            }
+            SoftBody::Flip(ImageId { epoch, .. }) => SoftBody::Loaded { epoch, next: 0 },
+            _ => SoftBody::Shown(self.shown()),
+        }
     }
 }
 
@@ -87,7 +137,9 @@ fn an_answer_to_an_earlier_control_plane_is_none_to_this() {
     assert_eq!(bench.rack.answer(ticket), None, "nobody said anything of this image");
     bench.say(late.0, SoftBody::Loaded { epoch, next });
     assert_eq!(bench.rack.answer(ticket), None);
-    bench.stands(token, epoch, next);
+    bench.say(token, SoftBody::Loaded { epoch, next: 0 }); // and this is
+    bench.rack.pass(Duration::from_millis(200)); // the parts that `publish` looked at are sent again
+    assert_eq!(bench.stand().iter().map(Image::len).collect::<Vec<_>>(), [next]);
     assert_eq!(bench.rack.answer(ticket), Some(&Ok(SoftLoaded { epoch }.into())));
 }
 
@@ -104,4 +156,33 @@ fn what_has_room_is_not_too_long() {
     let refused = bench.rack.answer(ticket).expect("it is answered").as_ref().expect_err("it is refused");
     assert_eq!(refused.code, ErrorCode::TableFull);
     assert!(refused.message.contains(&format!("room for one of {}", len - 1)), "{}", refused.message);
+}
+
+/// The image is as long as the switch has room for when the core of a FatTree joins: there is no room for the ways to it. What the domain published stays, nothing
+/// more is sent, and the ways come when the domain makes room.
+#[test]
+fn a_full_image_has_no_room_for_ways() {
+    const ROOM: u32 = 600;
+    let mut bench = Bench::new();
+    let (ticket, token, epoch, _) = bench.publish(1000);
+    bench.say(token, SoftBody::Flipped { epoch, verdict: Verdict::TooLong(ROOM) });
+    assert!(bench.rack.answer(ticket).is_some_and(Result::is_err), "now the room is known");
+    let (ticket, _, _, len) = bench.publish(ROOM as usize - 32);
+    assert_eq!(len, ROOM);
+    bench.rack.pass(Duration::from_millis(200)); // the parts that `publish` looked at are sent again
+    assert_eq!(bench.stand().iter().map(Image::len).collect::<Vec<_>>(), [ROOM]);
+    assert!(bench.rack.answer(ticket).is_some_and(Result::is_ok));
+
+    let core = JoinIndex { name: "core".into(), gid: text(30), tier: Tier::Core, below: vec!["n1".into()] };
+    let joined = bench.rack.ask(core);
+    assert!(bench.rack.wait(joined).is_ok());
+    bench.rack.pass(Duration::from_secs(2));
+    assert_eq!(bench.stand().len(), 0, "what stands is as long as it may be");
+
+    let cleared = bench.rack.ask(SoftClear { domain: bench.domain, sections: Vec::new(), switch: None });
+    let ways = SectionKey { domain: Domain(0), kind: WAYS_KIND, id: 0 };
+    let stood = bench.stand();
+    assert!(bench.rack.answer(cleared).is_some_and(Result::is_ok));
+    assert_eq!(stood.last().map(|image| image.keys().collect::<Vec<_>>()), Some(vec![ways]));
+    bench.rack.check_log();
 }

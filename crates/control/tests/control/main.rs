@@ -2,6 +2,7 @@
 
 mod cards;
 mod damage;
+mod fabric;
 mod failures;
 mod histories;
 mod images;

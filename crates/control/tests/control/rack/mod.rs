@@ -366,6 +366,11 @@ impl Rack {
         let mut twin = self.twin();
         if port == Port::SWITCH {
             twin.call(JoinSwitch { gid: text(self.peers[&port].octet) }).expect("the switch may join again");
+        } else if let Some(index) = port.as_index() {
+            let infos = twin.call(Overview {}).unwrap().index;
+            let info = infos.into_iter().find(|info| info.index == index).expect("the switch is known");
+            let IndexInfo { name, gid, tier, below, .. } = info;
+            twin.call(JoinIndex { name, gid, tier, below }).expect("an index switch may join again");
         } else {
             let join = twin.join_node_request(port);
             twin.call(join).expect("a node may join again");
@@ -396,7 +401,8 @@ impl Rack {
     /// A role's process reads the answer to its join, and starts with empty tables.
     fn start_peer(&mut self, response: &Response) {
         let (Response::Joined(SwitchJoined { home, control })
-        | Response::NodeJoined(NodeJoined { home, control, .. })) = response
+        | Response::NodeJoined(NodeJoined { home, control, .. })
+        | Response::IndexJoined(IndexJoined { home, control, .. })) = response
         else {
             return;
         };

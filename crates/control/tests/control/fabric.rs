@@ -1,0 +1,119 @@
+//! Switches of the index come and go (PROTOCOL 16.1 to 16.4). Look-ups by way of them are tried in `crates/sim`.
+
+use crate::rack::{Rack, text};
+use farmem_control::api::{ErrorCode, IndexJoined, JoinIndex, Leave, Response, Tier};
+use farmem_machine::{Duration, Port};
+
+const MIB: u64 = 1 << 20;
+
+/// An edge switch above a node.
+fn edge(number: u8, node: u8) -> JoinIndex {
+    let below = vec![format!("n{node}")];
+    JoinIndex { name: format!("edge{number}"), gid: text(30 + number), tier: Tier::Edge, below }
+}
+
+/// A rack of a switch, two nodes, and an edge switch above each.
+fn rack(seed: u64) -> Rack {
+    let mut rack = Rack::new(seed);
+    rack.join_switch().unwrap();
+    for number in 1..=2 {
+        rack.join_node(number, MIB);
+    }
+    for number in 1..=2 {
+        assert_eq!(rack.call(edge(number, number)).unwrap().index, u16::from(number));
+    }
+    rack
+}
+
+fn joined(rack: &Rack, ticket: u64) -> IndexJoined {
+    match rack.answer(ticket) {
+        Some(Ok(Response::IndexJoined(joined))) => joined.clone(),
+        other => panic!("it joined, not {other:?}"),
+    }
+}
+
+/// Every role that lives knows each member by the endpoint that it has now.
+fn check(rack: &Rack) {
+    rack.check_log();
+    rack.peers.keys().for_each(|&port| rack.check_tables(port));
+}
+
+/// An index switch leaves while a node is silent, and joins again before the node was told: its number is given out to nobody before the leave has ended, also
+/// not to itself, and the node, once it answers, knows the new endpoint and nothing of the old one.
+#[test]
+fn an_index_switch_joins_again_behind_its_leave() {
+    let mut rack = rack(140);
+    let (silent, edge1) = (Port::node(2), Port::index(1));
+    let before = rack.tables(silent).peers[&edge1.0];
+    rack.cut.insert(silent);
+    let leave = rack.ask(Leave { port: edge1.0 });
+    let again = rack.ask(edge(1, 1));
+    let other = rack.ask(JoinIndex { below: vec!["later".into()], ..edge(3, 1) });
+    rack.pass(Duration::from_millis(60));
+    assert_eq!([leave, again].map(|ticket| rack.answer(ticket).is_some()), [false; 2], "a node was not told");
+    // Until the node counts as silent.
+    for ticket in [leave, again, other] {
+        assert!(rack.wait(ticket).is_ok());
+    }
+    let order: Vec<u64> = rack.answered.iter().copied().filter(|&t| t == leave || t == again).collect();
+    assert_eq!(order, [leave, again]);
+    let (again, other) = (joined(&rack, again), joined(&rack, other));
+    assert_eq!((again.index, other.index), (3, 4), "the number of a switch that is leaving is not free");
+    assert_eq!(rack.tables(silent).peers.get(&edge1.0), Some(&before), "nobody could tell it");
+    rack.cut.clear();
+    rack.settle();
+    let known = |rack: &Rack, index| rack.tables(silent).peers.get(&Port::index(index).0).copied();
+    assert_eq!(known(&rack, 1), None);
+    assert_eq!(known(&rack, 3), Some((again.home.qpn, again.home.qkey)));
+    rack.peers.remove(&edge1);
+    check(&rack);
+    let third =
+        rack.call(JoinIndex { name: "edge9".into(), below: vec!["n9".into()], ..edge(9, 1) }).unwrap();
+    assert_eq!(third.index, 1, "it is free when its switch has left");
+    assert_eq!(known(&rack, 1), Some((third.home.qpn, third.home.qkey)));
+    // A restart in the end knows the same.
+    rack.restart();
+    rack.settle();
+    check(&rack);
+}
+
+/// What is below one index switch is below no other, also while one of them leaves; behind that it may be.
+#[test]
+fn what_is_below_a_switch_that_left_may_be_below_another() {
+    let mut rack = rack(141);
+    let taken = rack.refused(edge(3, 2));
+    assert_eq!(taken.code, ErrorCode::Conflict);
+    assert!(taken.message.contains("edge2"), "{}", taken.message);
+    rack.call(Leave { port: Port::index(2).0 }).unwrap();
+    rack.peers.remove(&Port::index(2));
+    assert_eq!(rack.call(edge(3, 2)).unwrap().index, 2);
+    check(&rack);
+}
+
+/// Names are one member's, whatever it is; who has it joins again.
+#[test]
+fn a_name_is_one_members() {
+    let mut rack = rack(142);
+    rack.join_host(1);
+    let node = |name: &str| farmem_control::api::JoinNode::new(name.into(), text(90), MIB);
+    let host = |name: &str| farmem_control::api::JoinHost::new(name.into(), text(91));
+    let index = |name: &str| JoinIndex { name: name.into(), below: vec!["later".into()], ..edge(3, 1) };
+    let taken = [
+        (rack.refused(node("edge1")), "switch of the index"),
+        (rack.refused(node("h1")), "host"),
+        (rack.refused(host("n1")), "memory node"),
+        (rack.refused(host("edge2")), "switch of the index"),
+        (rack.refused(index("n2")), "memory node"),
+        (rack.refused(index("h1")), "host"),
+    ];
+    for (error, by) in taken {
+        assert_eq!(error.code, ErrorCode::Conflict);
+        assert!(error.message.ends_with(&format!("is taken by a {by}")), "{}", error.message);
+    }
+    assert_eq!(rack.call(edge(1, 1)).unwrap().index, 1);
+    // A host that left has its name no more.
+    rack.call(Leave { port: Port::host(1).0 }).unwrap();
+    assert_eq!(rack.call(index("h1")).unwrap().index, 3);
+    assert_eq!(rack.refused(host("h1")).code, ErrorCode::Conflict);
+    check(&rack);
+}
