@@ -4,10 +4,10 @@
 //! section of them, which is made anew when a member comes or goes. Nothing of it is in the log but who has joined.
 
 use crate::Control;
-use crate::api::{ApiError, ErrorCode, IndexInfo, JoinIndex, Tier};
+use crate::api::{ErrorCode, IndexInfo, JoinIndex, Tier};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
-use crate::members::{name_allowed, name_taken};
+use crate::members::{MemberKind, name_allowed};
 use crate::record::{IndexRow, Role, What, Why, gid_text};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, LogError, State};
@@ -31,13 +31,7 @@ pub const BELOW_MAX: usize = 1024;
 impl Control {
     pub(crate) fn join_index(&mut self, call: &JoinIndex) -> Decided<JoinIndex> {
         let JoinIndex { name, gid, tier, below } = call;
-        name_allowed("switch of the index", name)?;
-        if self.state.nodes.values().any(|row| row.name == *name) {
-            return Err(name_taken(name, "memory node"));
-        }
-        if self.host_named(name).is_some_and(|(_, row)| row.present) {
-            return Err(name_taken(name, "host"));
-        }
+        self.name_free(MemberKind::Index, name)?;
         if below.is_empty() || below.len() > BELOW_MAX {
             let message = format!("{name} names {} others below it", below.len());
             return Err(bad(
@@ -72,14 +66,6 @@ impl Control {
         let (name, below, home) = (name.clone(), below.clone(), self.draw_key());
         let row = IndexRow { name, gid, home, generation: 0, tier: *tier, below, joining: None };
         Ok(Decision::Begin(What::JoinIndex { index, row }))
-    }
-
-    /// Refuses a name that a switch of the index has.
-    pub(crate) fn not_of_index(&self, name: &str) -> Result<(), ApiError> {
-        if self.state.index.values().any(|row| row.name == name) {
-            return Err(name_taken(name, "switch of the index"));
-        }
-        Ok(())
     }
 
     pub(crate) fn index_infos(&self) -> Vec<IndexInfo> {

@@ -30,6 +30,7 @@ impl State {
             .and_then(|()| self.spaces_sound())
             .and_then(|()| self.names_sound())
             .and_then(|()| self.objects_fault().map_or(Ok(()), Err))
+            .and_then(|()| self.index_fault().map_or(Ok(()), Err))
             .map_err(LogError)?;
         self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(LogError)
     }
@@ -233,14 +234,10 @@ impl State {
     fn names_sound(&self) -> Verdict {
         let mut names = BTreeSet::new();
         let mut gids = BTreeSet::new();
-        let nodes = self.nodes.values().map(|row| (&row.name, row.gid));
-        let hosts = self.hosts.values().filter(|row| row.present).map(|row| (&row.name, row.gid));
-        let index = self.index.values().map(|row| (&row.name, row.gid));
-        for (name, gid) in nodes.chain(index).chain(hosts) {
-            must(names.insert(name), "names are unique in the rack")?;
-            must(gids.insert(gid), "addresses are unique in the rack")?;
+        for member in self.members() {
+            must(member.name.is_none_or(|name| names.insert(name)), "names are unique in the rack")?;
+            must(gids.insert(member.gid), "addresses are unique in the rack")?;
         }
-        must(self.switch.as_ref().is_none_or(|row| gids.insert(row.gid)), "the switch has its own address")?;
         must(self.hosts.keys().all(|&host| host > 0), "hosts are numbered from 1")?;
         let domains: BTreeSet<_> = self.domains.values().collect();
         must(domains.len() == self.domains.len(), "names of domains are unique")?;
@@ -251,15 +248,8 @@ impl State {
         // Queue pairs are of a port: those that cards numbered are unique there only (PROTOCOL 14.1).
         let mut qpns = BTreeSet::new();
         let own = self.home.iter().map(|home| (Port::CONTROL, home.qpn));
-        let own = own.chain(self.switch.iter().map(|row| (Port::SWITCH, row.home.qpn)));
-        let own = own.chain(self.index.iter().map(|(&index, row)| (Port::index(index), row.home.qpn)));
-        let nodes = self.nodes.iter().map(|(&node, row)| (Port::node(node), row.home.qpn));
-        let hosts = self.hosts.iter().filter(|(_, row)| row.present);
-        let hosts = hosts.map(|(&host, row)| (Port::host(host), row.home.qpn));
-        must(
-            own.chain(nodes).chain(hosts).all(|qpn| qpns.insert(qpn)),
-            "each endpoint has its own queue pair",
-        )?;
+        let mut all = own.chain(self.members().map(|member| (member.port, member.qpn)));
+        must(all.all(|qpn| qpns.insert(qpn)), "each endpoint has its own queue pair")?;
         let mut pairs = BTreeSet::new();
         for (qpn, row) in &self.sessions {
             let its = *qpn == row.key.qpn && qpns.insert((Port::SWITCH, *qpn));
@@ -316,7 +306,6 @@ impl State {
             self.nodes.values().map(|row| row.joining).chain(self.hosts.values().map(|row| row.joining));
         let joins = joins.chain(self.index.values().map(|row| row.joining));
         let joins = joins.chain(self.switch.iter().map(|row| row.joining)).flatten();
-        self.index_fault().map_or(Ok(()), Err)?;
         must(joins.into_iter().all(|id| self.changes.contains_key(&id)), "who joins has its change")?;
         must(self.queues.keys().all(|&role| role != Role::Node(0)), "no role is node 0")
     }

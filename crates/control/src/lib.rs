@@ -312,6 +312,8 @@ pub struct Control {
     index_soft: BTreeMap<u16, (Soft, Counting)>,
     /// What switches are told of each other may have changed.
     ways_due: bool,
+    /// The state is another one than when images were looked at last.
+    state_changed: bool,
     /// In which life each switch was when this control plane started: what such a one has stands there until something is published (PROTOCOL 16.4).
     restored: BTreeMap<Role, u16>,
     /// Of the event at hand.
@@ -347,6 +349,7 @@ impl Control {
             counting: Counting::default(),
             index_soft: BTreeMap::new(),
             ways_due: false,
+            state_changed: true,
             restored: BTreeMap::new(),
             now: Instant::ZERO,
             psn: Psn::new(0),
@@ -480,6 +483,7 @@ impl Control {
             Effect::Ended { what, .. } => what.is_membership(),
             Effect::Peer(_) | Effect::Gone(_) => true,
         };
+        self.state_changed = true;
         self.ways_due |= effects.iter().any(is_of_members) || matches!(record.0, Line::Silent { .. });
         if !self.has_log() {
             out.local(Out::Persist(record));

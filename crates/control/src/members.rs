@@ -24,7 +24,7 @@ impl Control {
     pub(crate) fn join_node(&mut self, call: &JoinNode) -> Decided<JoinNode> {
         let JoinNode { name, gid, capacity, qpn, qkey, card } = call;
         let capacity = *capacity;
-        name_allowed("node", name)?;
+        self.name_free(MemberKind::Node, name)?;
         let own = own_endpoint(*qpn, *qkey)?;
         if capacity == 0 || !capacity.is_multiple_of(PAGE) {
             return Err(bad(
@@ -32,10 +32,6 @@ impl Control {
                 format!("give a multiple of {PAGE} bytes, at least {PAGE}"),
             ));
         }
-        if self.host_named(name).is_some_and(|(_, row)| row.present) {
-            return Err(name_taken(name, "host"));
-        }
-        self.not_of_index(name)?;
         let known = self
             .state
             .nodes
@@ -60,12 +56,8 @@ impl Control {
 
     pub(crate) fn join_host(&mut self, call: &JoinHost) -> Decided<JoinHost> {
         let JoinHost { name, gid, qpn, qkey } = call;
-        name_allowed("host", name)?;
+        self.name_free(MemberKind::Host, name)?;
         let own = own_endpoint(*qpn, *qkey)?;
-        if self.state.nodes.values().any(|row| row.name == *name) {
-            return Err(name_taken(name, "memory node"));
-        }
-        self.not_of_index(name)?;
         let host = match self.host_named(name) {
             Some((host, row)) if row.generation == u16::MAX => {
                 let message = format!(
@@ -124,12 +116,8 @@ impl Control {
     pub(crate) fn free_gid(&self, text: &str, port: Port) -> Result<[u8; 16], ApiError> {
         let gid = parse_gid(text)?;
         let own = (Port::CONTROL, self.config.gid.0);
-        let switch = self.state.switch.iter().map(|row| (Port::SWITCH, row.gid));
-        let nodes = self.state.nodes.iter().map(|(&node, row)| (Port::node(node), row.gid));
-        let hosts = self.state.hosts.iter().filter(|(_, row)| row.present);
-        let hosts = hosts.map(|(&host, row)| (Port::host(host), row.gid));
-        let index = self.state.index.iter().map(|(&index, row)| (Port::index(index), row.gid));
-        let mut all = core::iter::once(own).chain(switch).chain(nodes).chain(index).chain(hosts);
+        let members = self.state.members().map(|member| (member.port, member.gid));
+        let mut all = core::iter::once(own).chain(members);
         match all.find(|&(other, taken)| taken == gid && other != port) {
             None => Ok(gid),
             Some((other, _)) => {
@@ -143,7 +131,20 @@ impl Control {
         }
     }
 
-    pub(crate) fn host_named(&self, name: &str) -> Option<(u16, &HostRow)> {
+    /// Refuses what is no name, and the name of a member of another kind. One of this kind that has the name joins again.
+    pub(crate) fn name_free(&self, kind: MemberKind, name: &str) -> Result<(), ApiError> {
+        name_allowed(kind.text(), name)?;
+        let mut named = self.state.members().filter(|member| member.name == Some(name));
+        match named.find_map(|member| MemberKind::of(member.port).filter(|&other| other != kind)) {
+            None => Ok(()),
+            Some(other) => {
+                let message = format!("the name {name} is taken by a {}", other.text());
+                Err(error(ErrorCode::Conflict, message, "join with another name"))
+            }
+        }
+    }
+
+    fn host_named(&self, name: &str) -> Option<(u16, &HostRow)> {
         self.state.hosts.iter().find(|(_, row)| row.name == name).map(|(&host, row)| (host, row))
     }
 
@@ -214,6 +215,30 @@ impl Control {
     }
 }
 
+/// Members that have names, each of which is one member's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MemberKind {
+    Node,
+    Index,
+    Host,
+}
+
+impl MemberKind {
+    /// None for the switch.
+    fn of(port: Port) -> Option<Self> {
+        let node = port.as_node().map(|_| Self::Node);
+        node.or_else(|| port.as_index().map(|_| Self::Index)).or_else(|| port.as_host().map(|_| Self::Host))
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Node => "memory node",
+            Self::Index => "switch of the index",
+            Self::Host => "host",
+        }
+    }
+}
+
 /// Refuses what is no name.
 pub(crate) fn name_allowed(of: &str, name: &str) -> Result<(), ApiError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -223,10 +248,6 @@ pub(crate) fn name_allowed(of: &str, name: &str) -> Result<(), ApiError> {
     let shown: String = name.chars().take(NAME_LEN_MAX).collect();
     let message = format!("{shown:?} is no name for a {of}");
     Err(bad(message, format!("use 1 to {NAME_LEN_MAX} of the characters A-Z a-z 0-9 . _ -")))
-}
-
-pub(crate) fn name_taken(name: &str, by: &str) -> ApiError {
-    error(ErrorCode::Conflict, format!("the name {name} is taken by a {by}"), "join with another name")
 }
 
 fn parse_gid(text: &str) -> Result<[u8; 16], ApiError> {

@@ -88,6 +88,8 @@ pub(crate) struct Soft {
     idle: u32,
     due: Option<Instant>,
     burst: Burst,
+    /// Something was asked or heard of it in the event at hand.
+    touched: bool,
 }
 
 /// An image that is to stand.
@@ -166,6 +168,7 @@ impl Soft {
             idle: 0,
             due: None,
             burst: Burst { left: 0, next: None, waits: false },
+            touched: false,
         }
     }
 

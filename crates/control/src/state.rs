@@ -65,6 +65,17 @@ pub(crate) enum Effect {
     Gone(Role),
 }
 
+/// Who takes part in the rack, but for the control plane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member<'a> {
+    pub(crate) port: Port,
+    pub(crate) gid: [u8; 16],
+    /// Of its endpoint.
+    pub(crate) qpn: u32,
+    /// The switch has none.
+    pub(crate) name: Option<&'a str>,
+}
+
 /// A line that does not fit what came before it. Only a damaged or foreign log has one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogError(pub(crate) &'static str);
@@ -251,14 +262,23 @@ impl State {
             })
     }
 
+    /// All members: the switch, memory nodes, index switches, and hosts that have not left.
+    pub(crate) fn members(&self) -> impl Iterator<Item = Member<'_>> {
+        fn member<'a>(port: Port, gid: [u8; 16], home: Key, name: Option<&'a str>) -> Member<'a> {
+            Member { port, gid, qpn: home.qpn, name }
+        }
+        let switch = self.switch.iter().map(|row| member(Port::SWITCH, row.gid, row.home, None));
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(|(&node, row)| member(Port::node(node), row.gid, row.home, Some(&row.name)));
+        let index = self.index.iter();
+        let index = index.map(|(&index, row)| member(Port::index(index), row.gid, row.home, Some(&row.name)));
+        let hosts = self.hosts.iter().filter(|(_, row)| row.present);
+        let hosts = hosts.map(|(&host, row)| member(Port::host(host), row.gid, row.home, Some(&row.name)));
+        switch.chain(nodes).chain(index).chain(hosts)
+    }
+
     /// Where all members are.
     pub(crate) fn peers(&self) -> Vec<PeerChange> {
-        let switch = self.switch.iter().map(|row| (Port::SWITCH, row.gid));
-        let nodes = self.nodes.iter().map(|(&node, row)| (Port::node(node), row.gid));
-        let index = self.index.iter().map(|(&index, row)| (Port::index(index), row.gid));
-        let hosts =
-            self.hosts.iter().filter(|(_, row)| row.present).map(|(&host, row)| (Port::host(host), row.gid));
-        let all = switch.chain(nodes).chain(index).chain(hosts);
-        all.map(|(port, gid)| PeerChange { port, gid: Some(Gid(gid)) }).collect()
+        self.members().map(|Member { port, gid, .. }| PeerChange { port, gid: Some(Gid(gid)) }).collect()
     }
 }

@@ -9,6 +9,13 @@ use core::mem;
 impl Control {
     /// Has `act` see the soft state of this switch as the one at hand: outside of it that is the rack's.
     pub(crate) fn on_target<T>(&mut self, role: Role, act: impl FnOnce(&mut Self) -> T) -> T {
+        self.at_hand(role, |control| {
+            control.soft.touched = true;
+            act(control)
+        })
+    }
+
+    fn at_hand<T>(&mut self, role: Role, act: impl FnOnce(&mut Self) -> T) -> T {
         let Role::Index(index) = role else { return act(self) };
         let fresh = || (Soft::of(role), Counting::default());
         let (mut soft, mut counting) = self.index_soft.remove(&index).unwrap_or_else(fresh);
@@ -27,14 +34,21 @@ impl Control {
         core::iter::once((&self.soft, &self.counting)).chain(of_index)
     }
 
-    /// What time, and members that came or went, mean for the images of all switches.
+    /// What time, and members that came or went, mean for the images of all switches. Of those of the index only the ones that this event may mean
+    /// something for are looked at: nothing but the state, the time and what is said of an image changes what is to be done.
     pub(crate) fn see_to_images(&mut self, out: &mut Actions) {
-        self.forget_images(out);
-        // What stands at the core changes what the rack's switch is told, so that one is last.
+        let all = mem::take(&mut self.state_changed);
+        if all {
+            self.forget_images(out);
+        }
         let due = mem::take(&mut self.ways_due);
-        let roles: Vec<Role> = self.state.index_roles().chain([Role::Switch]).collect();
+        let is_meant = |index: u16| all || due || self.is_to_be_seen(index);
+        let index = self.state.index.keys().copied().filter(|&index| is_meant(index)).map(Role::Index);
+        // What stands at the core changes what the rack's switch is told, so that one is last.
+        let roles: Vec<Role> = index.chain([Role::Switch]).collect();
         for role in roles {
-            self.on_target(role, |control| {
+            self.at_hand(role, |control| {
+                control.soft.touched = false;
                 if due {
                     control.publish_ways(out);
                 }
@@ -45,6 +59,14 @@ impl Control {
         if self.ways_due && !due {
             self.see_to_images(out);
         }
+    }
+
+    /// Of the image of this switch of the index something was said in this event, or is to be done by now.
+    fn is_to_be_seen(&self, index: u16) -> bool {
+        self.index_soft.get(&index).is_some_and(|(soft, counting)| {
+            let due = soft.due().into_iter().chain(counting.due()).min();
+            soft.touched || due.is_some_and(|due| due <= self.now)
+        })
     }
 
     /// A switch of the index that left has no image, and nobody waits for one.
