@@ -213,7 +213,7 @@ impl Connections {
             segments.push(Segment { skip, len: segment });
             skip += segment;
         }
-        if skip < len || is_atomic(&item.work) {
+        if skip < len || item.work.is_atomic() {
             return self.end(item.id, Err(Failure::OutOfBounds { addr }), item.work, out);
         }
         if from != From::Proven && !self.routes.is_of_one(addr, len) {
@@ -274,8 +274,7 @@ impl Connections {
     /// Gives an operation to a connection, which may have to be set up first.
     fn hand_over(&mut self, now: Instant, place: usize, item: QueuedOp, from: From, out: &mut Sink) {
         let addr = item.work.addr();
-        if is_atomic(&item.work) && !addr.0.is_multiple_of(8) {
-            // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
+        if item.work.is_misaligned() {
             return self.end(item.id, Err(Failure::Misaligned { addr }), item.work, out);
         }
         let domain = self.lines[place].domain;
@@ -428,8 +427,4 @@ impl Connections {
             out.local(Out::Done(Done { ticket: id, result, buf: work.into_buf() }));
         }
     }
-}
-
-const fn is_atomic(work: &Work) -> bool {
-    matches!(work, Work::CmpSwap { .. } | Work::FetchAdd { .. })
 }

@@ -67,9 +67,7 @@ impl Through {
         let Some((_, requester)) = line else {
             return end(ticket, Err(Failure::NotConnected { addr }), work, out);
         };
-        let is_atomic = matches!(work, Work::CmpSwap { .. } | Work::FetchAdd { .. });
-        if is_atomic && !addr.0.is_multiple_of(8) {
-            // The node would answer with a NAK, and the connection would be gone with all that is under way on it (PROTOCOL 11.2).
+        if work.is_misaligned() {
             return end(ticket, Err(Failure::Misaligned { addr }), work, out);
         }
         match requester.post(ticket, work) {

@@ -146,6 +146,19 @@ impl Work {
         }
     }
 
+    /// True when it compares and swaps, or adds.
+    #[must_use]
+    pub const fn is_atomic(&self) -> bool {
+        matches!(self, Self::CmpSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// True for an atomic whose word is no multiple of 8. The node would answer with a NAK, and the connection would be gone with all that is under way on it
+    /// (PROTOCOL 11.2).
+    #[must_use]
+    pub const fn is_misaligned(&self) -> bool {
+        self.is_atomic() && !self.addr().0.is_multiple_of(8)
+    }
+
     /// The buffer of a READ or WRITE; empty for atomics.
     #[must_use]
     pub fn buf(&self) -> &[u8] {
