@@ -163,11 +163,8 @@ fn two_trees_have_two_roots() {
     let bytes = section.emit();
     let twice = tables_of([bytes.as_slice(), bytes.as_slice()]);
     assert_eq!(twice, Err(SectionError::Root(section.root)));
-    let elsewhere = IndexTables::default().put(
-        OWNER,
-        section.root.0 + 0x100,
-        TreeTables::parse(&bytes).unwrap(),
-    );
+    let elsewhere =
+        IndexTables::default().put(OWNER, section.root.0 + 0x100, TreeTables::parse(&bytes).unwrap());
     assert_eq!(elsewhere, Err(SectionError::Root(section.root)));
     let other = TreeSection { root: VirtAddr(section.root.0 + 0x1000), ..section };
     let sections: Vec<Vec<u8>> = vec![bytes, other.emit()];
