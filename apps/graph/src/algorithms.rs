@@ -47,12 +47,20 @@ pub enum Unsuited {
         /// Vertices.
         vertices: u32,
     },
+    /// It counts shortest paths, and there are more than a number of this form can say.
+    #[error("more than 2^1024 shortest paths lead from vertex {from} to vertex {to}: they cannot be counted")]
+    Paths {
+        /// Where they begin.
+        from: u32,
+        /// The least vertex that so many lead to.
+        to: u32,
+    },
     /// It was asked to end early.
     #[error("stopped before the end")]
     Stopped,
 }
 
-fn exists(vertex: u32, vertices: u32) -> Result<(), Unsuited> {
+pub(crate) fn exists(vertex: u32, vertices: u32) -> Result<(), Unsuited> {
     if vertex < vertices { Ok(()) } else { Err(Unsuited::Vertex { vertex, vertices }) }
 }
 

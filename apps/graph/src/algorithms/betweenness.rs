@@ -2,7 +2,7 @@
 
 use super::{NONE, Unsuited, Watch, exists};
 use crate::edge_map::of_all;
-use crate::{Array as _, EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex};
+use crate::{Array as _, EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 struct Count<'a> {
@@ -40,7 +40,7 @@ impl EdgeFn for Count<'_> {
 /// sources it is exact; paths of a symmetric graph count in both directions. Edges that stand several times are as many paths.
 ///
 /// # Errors
-/// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].
+/// [`Unsuited::Vertex`], [`Unsuited::Paths`] and [`Unsuited::Stopped`].
 pub fn betweenness<S: Store>(
     graph: &Graph<S>,
     sources: &[u32],
@@ -80,6 +80,10 @@ fn dependencies<S: Store>(
         level += 1;
         let next = edge_map(graph, &set, &count);
         for_each_vertex(&next, |vertex| levels[vertex as usize].store(level, Relaxed));
+        let beyond = vertex_map(&next, |vertex| count.paths(vertex).is_infinite());
+        if let Some(&to) = beyond.list().first() {
+            return Err(Unsuited::Paths { from: source, to });
+        }
         sets.push(std::mem::replace(&mut set, next));
     }
     let dependencies = of_all(vertices, |_| AtomicU64::new(0));
@@ -93,8 +97,10 @@ fn dependencies<S: Store>(
         for_each_vertex(set, |vertex| {
             let below = graph.out().neighbours(vertex).iter();
             let below = below.filter(|&next| levels[next as usize].load(Relaxed) == level);
-            let sum: f64 = below.map(|next| (1.0 + dependency(next)) / count.paths(next)).sum();
-            dependencies[vertex as usize].store((sum * count.paths(vertex)).to_bits(), Relaxed);
+            // A quotient of paths is 1 at most, and exact enough however many there are; one over their number may not be.
+            let paths = count.paths(vertex);
+            let sum: f64 = below.map(|next| paths / count.paths(next) * (1.0 + dependency(next))).sum();
+            dependencies[vertex as usize].store(sum.to_bits(), Relaxed);
         });
     }
     dependencies[source as usize].store(0, Relaxed);
