@@ -1,5 +1,6 @@
 //! A set of vertices, as Ligra has it: a list while it is small, bits when it is large.
 
+use rayon::iter::Either;
 use rayon::prelude::*;
 use std::borrow::Cow;
 
@@ -49,6 +50,35 @@ impl VertexSubset {
         list.dedup();
         assert!(list.last().is_none_or(|&last| last < vertices), "vertices of this graph");
         Self { vertices, count: list.len(), form: Form::Sparse(list) }
+    }
+
+    /// Those of its vertices of which `wanted` says true, in the form that it has.
+    pub(crate) fn keep(&self, wanted: impl Fn(u32) -> bool + Sync) -> Self {
+        match &self.form {
+            Form::Sparse(list) => {
+                let list: Vec<u32> = list.par_iter().copied().filter(|&vertex| wanted(vertex)).collect();
+                Self { vertices: self.vertices, count: list.len(), form: Form::Sparse(list) }
+            }
+            Form::Dense(bits) => {
+                let kept = |(first, &word): (u32, &u64)| {
+                    let kept = set_in(first, word).filter(|&vertex| wanted(vertex));
+                    kept.fold(0, |word, vertex| word | 1 << (vertex as usize % WORD))
+                };
+                let words = (0..self.vertices).into_par_iter().step_by(WORD).zip(bits);
+                Self::of_bits(self.vertices, words.map(kept).collect())
+            }
+        }
+    }
+
+    /// Its vertices, ascending, for several threads.
+    pub(crate) fn par_iter(&self) -> impl ParallelIterator<Item = u32> {
+        match &self.form {
+            Form::Sparse(list) => Either::Left(list.par_iter().copied()),
+            Form::Dense(bits) => {
+                let words = (0..self.vertices).into_par_iter().step_by(WORD).zip(bits);
+                Either::Right(words.flat_map_iter(|(first, &word)| set_in(first, word)))
+            }
+        }
     }
 
     /// Those whose bit is set.

@@ -2,7 +2,7 @@
 
 use super::{Unsuited, plain};
 use crate::edge_map::of_all;
-use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex};
+use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Labels that spread, a round at a time: each vertex takes the least of its neighbours'. In the end it is the least vertex of its component.
@@ -82,16 +82,15 @@ impl Components {
         Ok(())
     }
 
-    /// How many components there are, and vertices of the largest.
+    /// How many components there are, and vertices of the largest. Both are right when nothing is left to do.
     #[must_use]
     pub fn sizes(&self) -> (u64, u64) {
-        let sizes = of_all(u32::try_from(self.labels.len()).unwrap_or(u32::MAX), |_| AtomicU32::new(0));
         let all = VertexSubset::all(self.set.vertices());
-        for_each_vertex(&all, |vertex| {
-            sizes[self.labels[vertex as usize] as usize].fetch_add(1, Relaxed);
-        });
-        let sizes = plain(sizes);
-        let count = sizes.iter().filter(|&&size| size > 0).count() as u64;
-        (count, sizes.into_iter().max().unwrap_or(0).into())
+        let label = |vertex: u32| self.labels[vertex as usize];
+        // One vertex of each component has its own number for a label: the least.
+        let components = vertex_map(&all, |vertex| label(vertex) == vertex);
+        let sizes = of_all(all.vertices(), |_| AtomicU32::new(0));
+        for_each_vertex(&all, |vertex| _ = sizes[label(vertex) as usize].fetch_add(1, Relaxed));
+        (components.len() as u64, plain(sizes).into_iter().max().unwrap_or(0).into())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{NONE, Unsuited, Watch, exists, plain};
 use crate::edge_map::of_all;
-use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex};
+use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
 use farmem::Rng;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -68,8 +68,8 @@ pub fn radii<S: Store>(graph: &Graph<S>, sources: &[u32], watch: &mut Watch<'_>)
         });
     }
     let radii = plain(radii);
-    let reached = radii.iter().filter(|&&radius| radius != NONE).count() as u64;
-    Ok(Radii { radii, reached })
+    let reached = vertex_map(&VertexSubset::all(vertices), |vertex| radii[vertex as usize] != NONE);
+    Ok(Radii { radii, reached: reached.len() as u64 })
 }
 
 /// Draws for each vertex of a sample before the rest are taken in order.

@@ -2,7 +2,7 @@
 
 use super::{Unsuited, Watch, exists};
 use crate::edge_map::of_all;
-use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex};
+use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The distance of a vertex that no path leads to.
@@ -57,6 +57,6 @@ pub fn sssp<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> R
         });
     }
     let distances: Vec<u64> = distances.into_iter().map(AtomicU64::into_inner).collect();
-    let reached = distances.iter().filter(|&&distance| distance != UNREACHED).count() as u64;
-    Ok(Sssp { distances, reached, rounds })
+    let reached = vertex_map(&VertexSubset::all(vertices), |vertex| distances[vertex as usize] != UNREACHED);
+    Ok(Sssp { distances, reached: reached.len() as u64, rounds })
 }
