@@ -96,12 +96,16 @@ impl Edges {
         }
         let weighted = weights.is_some();
         let weights = weights.into_iter().flatten().chain(std::iter::repeat(1));
-        let mut edges: Vec<(u32, u32, u32)> =
-            list.into_iter().zip(weights).map(|((from, to), weight)| (from, to, weight)).collect();
+        let ends = if shape.symmetric { 2 } else { 1 };
+        let mut edges: Vec<(u32, u32, u32)> = Vec::with_capacity(list.len() * ends);
+        edges.extend(list.into_iter().zip(weights).map(|((from, to), weight)| (from, to, weight)));
         if shape.symmetric {
-            let back = edges.iter().filter(|edge| edge.0 != edge.1);
-            let back: Vec<_> = back.map(|&(from, to, weight)| (to, from, weight)).collect();
-            edges.extend(back);
+            for at in 0..edges.len() {
+                let (from, to, weight) = edges[at];
+                if from != to {
+                    edges.push((to, from, weight));
+                }
+            }
         }
         edges.par_sort_unstable();
         if shape.simple {

@@ -2,22 +2,25 @@
 //!
 //! ```text
 //!   0  8  "FARMCKPT"
-//!   8  4  version: 1
+//!   8  4  version: 2
 //!  12  4  1 PageRank, 2 components
 //!  16 40  the graph's header (`load::binary`)
 //!  56  8  rounds so far
-//!  64     PageRank: of each vertex its rank, 8 bytes. Components: of each vertex its label, 4 bytes; then a bit for each whose label changed, in words of 8 bytes
+//!  64     PageRank: how far all ranks moved in the last round, 8 bytes; then of each vertex its rank, 8 bytes. Components: of each vertex its label, 4 bytes; then a bit for each whose label changed, in words of 8 bytes
 //!  ..  4  CRC-32 of all before
 //! ```
 
 use crate::VertexSubset;
 use crate::algorithms::{Components, PageRank};
 use crate::load::binary::Header;
+use std::fs::Permissions;
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 const MAGIC: [u8; 8] = *b"FARMCKPT";
-const VERSION: u32 = 1;
+/// Version 1 did not say how far ranks had moved, so a run that had converged went a round further than one that nothing interrupted.
+const VERSION: u32 = 2;
 const GRAPH: usize = 16;
 const ROUNDS: usize = 56;
 const STATE: usize = 64;
@@ -46,14 +49,19 @@ impl Resumable for PageRank {
     }
 
     fn save(&self, out: &mut Vec<u8>) {
+        out.extend(self.moved().to_le_bytes());
         out.extend(self.ranks().iter().flat_map(|rank| rank.to_le_bytes()));
     }
 
     fn restore(state: &[u8], vertices: u32, rounds: u64) -> Option<Self> {
-        let (ranks, []) = state.as_chunks() else { return None };
+        let (moved, ranks) = state.split_first_chunk()?;
+        let moved = f64::from_le_bytes(*moved);
+        let (ranks, []) = ranks.as_chunks() else { return None };
         let ranks: Vec<f64> = ranks.iter().map(|&bytes| f64::from_le_bytes(bytes)).collect();
-        let sound = ranks.len() == vertices as usize && ranks.iter().all(|rank| (0.0..=1.0).contains(rank));
-        sound.then(|| Self::resumed(ranks, rounds))
+        let sound = ranks.len() == vertices as usize
+            && ranks.iter().all(|rank| (0.0..=1.0).contains(rank))
+            && (moved >= 0.0 && moved.is_infinite() == (rounds == 0));
+        sound.then(|| Self::resumed(ranks, moved, rounds))
     }
 }
 
@@ -114,7 +122,10 @@ pub fn resume<T: Resumable>(bytes: &[u8], graph: &Header) -> Result<T, String> {
     }
     let word = |at: usize| u32::from_le_bytes(body[at..at + 4].try_into().expect("four bytes"));
     if word(8) != VERSION {
-        return Err(format!("byte 8: version {}, expected {VERSION}", word(8)));
+        let found = word(8);
+        return Err(format!(
+            "byte 8: version {found}, expected {VERSION}: another farmem wrote the checkpoint"
+        ));
     }
     if word(12) != T::NUMBER {
         return Err("byte 12: the checkpoint is of another algorithm".into());
@@ -123,24 +134,28 @@ pub fn resume<T: Resumable>(bytes: &[u8], graph: &Header) -> Result<T, String> {
         return Err(format!("byte {GRAPH}: the checkpoint is of another graph"));
     }
     let rounds = u64::from_le_bytes(body[ROUNDS..STATE].try_into().expect("eight bytes"));
-    let vertices = u32::try_from(graph.vertices).expect("a graph has 32 bits of vertices");
+    let vertices = u32::try_from(graph.extent.vertices).expect("a graph has 32 bits of vertices");
     T::restore(&body[STATE..], vertices, rounds)
         .ok_or_else(|| format!("byte {STATE}: no state of this algorithm"))
 }
 
-/// Writes a file such that it is there whole, or as it was before.
+/// Read and write for all, of which the umask takes away.
+const MODE: u32 = 0o666;
+
+/// Writes a file such that it is there whole, or as it was before. Who may read it is what the umask says.
 ///
 /// # Errors
 /// What the system says.
-pub fn replace(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> io::Result<()> {
+pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Result<T>) -> io::Result<T> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mode = Permissions::from_mode(MODE);
+    let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder)?;
     let mut out = io::BufWriter::new(&mut file);
-    write(&mut out)?;
+    let written = write(&mut out)?;
     out.flush()?;
     drop(out);
     file.as_file().sync_all()?;
     file.persist(path)?;
-    Ok(())
+    Ok(written)
 }

@@ -51,7 +51,7 @@ pub fn direction<S: Store>(graph: &Graph<S>, set: &VertexSubset) -> Direction {
     if set.len() as u64 > most {
         return Direction::Pull;
     }
-    let edges: u64 = set.list().par_iter().map(|&vertex| graph.out().degree(vertex)).sum();
+    let edges: u64 = set.par_iter().map(|vertex| graph.out().degree(vertex)).sum();
     if set.len() as u64 + edges > most { Direction::Pull } else { Direction::Push }
 }
 
@@ -73,8 +73,7 @@ pub fn edge_map_by<S: Store>(
 }
 
 fn push<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) -> VertexSubset {
-    let sources = set.list();
-    let next = sources.par_iter().fold(Vec::new, |mut next, &source| {
+    let next = set.par_iter().fold(Vec::new, |mut next, source| {
         let edges = graph.out().weighted(source);
         next.extend(edges.filter_map(|(target, weight)| {
             (function.wants(target) && function.push(source, target, weight)).then_some(target)
@@ -128,13 +127,12 @@ fn vertex(at: usize, vertices: u32) -> Option<u32> {
 
 /// Calls `function` at the vertices of `set`; the answer is those of which it said true.
 pub fn vertex_map(set: &VertexSubset, function: impl Fn(u32) -> bool + Sync) -> VertexSubset {
-    let kept = set.list().par_iter().copied().filter(|&vertex| function(vertex)).collect();
-    VertexSubset::of(set.vertices(), kept)
+    set.keep(function)
 }
 
-/// Calls `function` at the vertices of `set`.
+/// As [`vertex_map`], where nobody wants to know which vertices are kept.
 pub fn for_each_vertex(set: &VertexSubset, function: impl Fn(u32) + Sync) {
-    set.list().par_iter().for_each(|&vertex| function(vertex));
+    set.par_iter().for_each(|vertex| function(vertex));
 }
 
 /// For all of `count` vertices, what `of` says of each.
@@ -142,13 +140,22 @@ pub(crate) fn of_all<T: Send>(count: u32, of: impl Fn(u32) -> T + Send + Sync) -
     (0..count).into_par_iter().with_min_len(64).map(of).collect()
 }
 
-/// The sum of what `of` says of each of `count` vertices; added up in the same order whatever the number of threads.
-pub(crate) fn sum_of_all(count: u32, of: impl Fn(u32) -> f64 + Sync) -> f64 {
-    const BLOCK: u32 = 4096;
-    let block = |first: u32| (first..count.min(first.saturating_add(BLOCK))).map(&of).sum::<f64>();
-    let blocks: Vec<f64> =
-        (0..count.div_ceil(BLOCK)).into_par_iter().map(|number| block(number * BLOCK)).collect();
-    blocks.into_iter().sum()
+/// For all of `count` vertices the first of what `of` says of each, and the sum of the second; added up in the same order whatever the number of threads.
+pub(crate) fn of_all_and_sum(count: u32, of: impl Fn(u32) -> (f64, f64) + Sync) -> (Vec<f64>, f64) {
+    const BLOCK: usize = 4096;
+    let mut all = vec![0.0; count as usize];
+    let blocks = all.par_chunks_mut(BLOCK).zip((0..count).into_par_iter().step_by(BLOCK));
+    let sums: Vec<f64> = blocks
+        .map(|(block, first)| {
+            let each = block.iter_mut().zip(first..).map(|(place, vertex)| {
+                let (value, part) = of(vertex);
+                *place = value;
+                part
+            });
+            each.sum()
+        })
+        .collect();
+    (all, sums.into_iter().sum())
 }
 
 /// Neighbours that ascend, each once, without `vertex` itself.

@@ -2,22 +2,29 @@
 //!
 //! Key items: [`Source`], where a graph comes from; [`place`], which loads it block by block; [`with_graph`], which has it used.
 
-use crate::load::binary::{self, Header, Section, Sink};
-use crate::load::{self, At, Format, LoadError};
+use crate::load::binary::{self, Extent, Header, Section, Sink};
+use crate::load::{self, At, FileFrom, Format, LoadError};
 use crate::{Adjacency, Csr, Far, Graph, Shape};
 use farmem::window::{Ahead, Memory, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Error, FarMemory, PAGE_LEN, VirtAddr, Vma};
 use farmem_workload::{Failure, Progress, load_or_free, stopped};
+use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Where a graph comes from.
+/// Where a graph comes from. A file is opened once: what is behind its name may change, what is loaded, compared and resumed is one graph.
 #[derive(Debug)]
-pub enum Source {
+pub struct Source {
+    path: PathBuf,
+    from: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
     /// A file in farmem's own form: it goes into far memory as it is read.
-    File(PathBuf, u64, Header),
+    File(File, Header),
     /// Local memory.
-    Here(Csr, Header),
+    Here(Csr),
 }
 
 impl Source {
@@ -28,29 +35,56 @@ impl Source {
     pub fn open(path: &Path, shape: Shape) -> Result<Self, Failure> {
         if Format::of(path) == Format::Binary && shape == Shape::default() {
             let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()), "");
-            let mut file = File::open(path).map_err(failed)?;
+            let file = File::open(path).map_err(failed)?;
             let len = file.metadata().map_err(failed)?.len();
-            let header = Header::read(&mut file, len).map_err(|error| refused(path, &error))?;
-            return Ok(Self::File(path.into(), len, header));
+            let header = Header::read(&mut FileFrom { file: &file, at: 0 }, len);
+            let header = header.map_err(|error| refused(path, &error))?;
+            return Ok(Self { path: path.into(), from: Origin::File(file, header) });
         }
-        let csr = read(path, shape)?;
-        let header = Header::of(&csr);
-        Ok(Self::Here(csr, header))
+        Ok(Self { path: path.into(), from: Origin::Here(read(path, shape)?) })
     }
 
-    /// What it is.
+    /// How large it is.
     #[must_use]
-    pub const fn header(&self) -> &Header {
-        match self {
-            Self::File(.., header) | Self::Here(_, header) => header,
+    pub const fn extent(&self) -> Extent {
+        match &self.from {
+            Origin::File(_, header) => header.extent,
+            Origin::Here(csr) => Extent::of(csr),
+        }
+    }
+
+    /// What tells it from others. Of a graph in local memory all is read for that.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        match &self.from {
+            Origin::File(_, header) => *header,
+            Origin::Here(csr) => Header::of(csr),
+        }
+    }
+
+    /// All of it in local memory.
+    ///
+    /// # Errors
+    /// [`Failure`] with the file and the place in it.
+    pub fn local(&self) -> Result<Cow<'_, Csr>, Failure> {
+        match &self.from {
+            Origin::Here(csr) => Ok(Cow::Borrowed(csr)),
+            Origin::File(file, header) => {
+                let mut progress = Progress::new("reading the graph");
+                let read = binary::arrays(header, |at| FileFrom { file, at }, &mut |done, total| {
+                    progress.set(done, total);
+                    !stopped()
+                });
+                read.map(Cow::Owned).map_err(|error| refused(&self.path, &error))
+            }
         }
     }
 
     /// Gives all of it to `sink`, block by block.
     fn blocks(&self, sink: &mut Sink<'_, Error>) -> Result<(), Failure> {
-        match self {
-            Self::Here(csr, _) => Ok(binary::sections(csr, sink)?),
-            Self::File(path, len, _) => {
+        match &self.from {
+            Origin::Here(csr) => Ok(binary::sections(csr, sink)?),
+            Origin::File(file, header) => {
                 let mut failed = None;
                 let mut progress = Progress::new("loading the graph");
                 let mut told = |done, total| {
@@ -58,20 +92,20 @@ impl Source {
                     true
                 };
                 let read = binary::stream(
-                    || File::open(path),
-                    *len,
+                    header,
+                    |at| FileFrom { file, at },
                     &mut told,
-                    &mut |_, incoming, section, block| {
+                    &mut |incoming, section, block| {
                         sink(incoming, section, block).map_err(|error| {
                             failed = Some(error);
-                            LoadError::new(At::Whole, "stopped")
+                            LoadError::new(At::Whole, "far memory did not take it")
                         })
                     },
                 );
                 match (failed, read) {
                     (Some(error), _) => Err(error.into()),
-                    (None, Err(error)) => Err(refused(path, &error)),
-                    (None, Ok(_)) => Ok(()),
+                    (None, Err(error)) => Err(refused(&self.path, &error)),
+                    (None, Ok(())) => Ok(()),
                 }
             }
         }
@@ -92,14 +126,17 @@ pub fn read(path: &Path, shape: Shape) -> Result<Csr, Failure> {
 }
 
 fn refused(path: &Path, error: &LoadError) -> Failure {
-    let remedy = "docs/graph.md says which files are graphs; a file's name says what it is";
+    let remedy = match error.stopped {
+        true => "",
+        false => "docs/graph.md says which files are graphs; a file's name says what it is",
+    };
     Failure::new(format!("{}: {error}", path.display()), remedy)
 }
 
 /// Where each array lies.
 #[derive(Clone, Debug)]
 pub struct Image {
-    header: Header,
+    extent: Extent,
     /// Of each array its first byte.
     sections: Vec<((bool, Section), u64)>,
     len: u64,
@@ -108,14 +145,14 @@ pub struct Image {
 impl Image {
     /// Of such a graph.
     #[must_use]
-    pub fn of(header: &Header) -> Self {
+    pub fn of(extent: &Extent) -> Self {
         let mut len = 0;
         let mut sections = Vec::new();
-        for (incoming, section, bytes) in header.sections() {
+        for (incoming, section, bytes) in extent.sections() {
             sections.push(((incoming, section), len));
             len += bytes.next_multiple_of(PAGE_LEN as u64);
         }
-        Self { header: *header, sections, len }
+        Self { extent: *extent, sections, len }
     }
 
     /// Bytes of far memory that it takes.
@@ -138,15 +175,16 @@ impl Image {
     /// The graph in a window of its allocation. Its arrays were checked when they were placed.
     fn graph<'w>(&self, memory: Memory<'w>) -> Graph<Far<'w>> {
         let small = |n: u64| usize::try_from(n).expect("far memory has addresses in this process");
-        let edges = small(self.header.edges);
+        let Extent { symmetric, weighted, vertices, edges } = self.extent;
+        let edges = small(edges);
         let rows = |incoming| {
             let start = |section| small(self.start(incoming, section));
-            let weights = self.header.weighted.then(|| memory.numbers(start(Section::Weights), edges));
-            let offsets = memory.numbers(start(Section::Offsets), small(self.header.vertices + 1));
+            let weights = weighted.then(|| memory.numbers(start(Section::Weights), edges));
+            let offsets = memory.numbers(start(Section::Offsets), small(vertices + 1));
             let targets = memory.numbers(start(Section::Targets), edges);
             Adjacency::checked(offsets, targets, weights, true).expect("lengths of one header")
         };
-        if self.header.symmetric {
+        if symmetric {
             return Graph::symmetric(rows(false));
         }
         Graph::directed(rows(false), Some(rows(true))).expect("lengths of one header")
@@ -158,7 +196,7 @@ impl Image {
 /// # Errors
 /// [`Failure`] when the file is malformed, or the rack has no room or does not answer.
 pub fn place(client: &mut Client, source: &Source) -> Result<(Vma, Image), Failure> {
-    let image = Image::of(source.header());
+    let image = Image::of(&source.extent());
     let mut why = None;
     let placed = load_or_free(client, |memory| {
         let vma = memory.allocate(image.len())?;

@@ -1,6 +1,6 @@
 //! Graphs from a seed: Kronecker (R-MAT), as GAPBS and Graph500 make them, and uniform ones.
 
-use crate::Edges;
+use crate::{Edges, Shape};
 use farmem::Rng;
 
 /// The chance of each quarter of the matrix but the last, in 1/100: A, B and C of GAPBS and Graph500.
@@ -46,6 +46,16 @@ pub fn generate(kind: Kind, scale: u32, ratio: u64, seed: u64, weighted: bool) -
     let list = (0..count).map(&mut edge).collect();
     let weights = weighted.then(|| (0..count).map(|_| rng.below(WEIGHT_MAX) + 1).collect());
     Edges { vertices, list, weights }
+}
+
+/// Bytes of local memory that it takes at once to generate such a graph and to build it.
+#[must_use]
+pub fn memory(scale: u32, ratio: u64, weighted: bool, shape: Shape) -> u64 {
+    // Names of vertices, and two arrays of offsets.
+    const VERTEX: u64 = 4 + 2 * 8;
+    // Edges that are being sorted, at one end or both, and the arrays of both directions that are made of them.
+    let edge = 12 * (1 + u64::from(shape.symmetric)) + 8 * (1 + u64::from(weighted));
+    ratio.saturating_mul(edge).saturating_add(VERTEX).saturating_mul(1 << scale)
 }
 
 /// An entry of the matrix: one of its quarters, of that again a quarter, and so on.

@@ -18,6 +18,7 @@ use crate::{Csr, Edges, Malformed, Shape};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 /// Where in a file something is wrong.
@@ -52,14 +53,23 @@ pub struct LoadError {
     pub at: At,
     /// What is there, and what was expected.
     pub what: String,
+    /// Whether nothing is wrong, and who was told of the progress ended the reading.
+    pub stopped: bool,
 }
 
 impl LoadError {
     pub(crate) fn new(at: At, what: impl Into<String>) -> Self {
-        Self { at, what: what.into() }
+        Self { at, what: what.into(), stopped: false }
+    }
+
+    pub(crate) fn stopped() -> Self {
+        Self { stopped: true, ..Self::new(At::Whole, Stopped.to_string()) }
     }
 
     fn io(at: At, error: &io::Error) -> Self {
+        if error.get_ref().is_some_and(|inner| inner.is::<Stopped>()) {
+            return Self::stopped();
+        }
         let what = match error.kind() {
             io::ErrorKind::UnexpectedEof => "the file is cut short here".into(),
             _ => format!("cannot be read: {error}"),
@@ -67,6 +77,11 @@ impl LoadError {
         Self::new(at, what)
     }
 }
+
+/// The reading was ended.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("stopped before all of it was read")]
+struct Stopped;
 
 impl From<Malformed> for LoadError {
     fn from(malformed: Malformed) -> Self {
@@ -107,7 +122,7 @@ impl Format {
     }
 }
 
-/// Told how many bytes of how many are read; false ends the reading.
+/// Told how much of how much is read, in bytes, of a table in rows; false ends the reading.
 pub type Progress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
 /// Reads a graph in any [`Format`] into local memory. `shape` is what is made of edges; where the file says that its edges have no direction, they have none.
@@ -116,9 +131,12 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 /// [`LoadError`].
 pub fn read(path: &Path, shape: Shape, progress: &mut Progress<'_>) -> Result<Csr, LoadError> {
     let whole = |error: io::Error| LoadError::io(At::Whole, &error);
-    let open = || File::open(path);
-    let file = open().map_err(whole)?;
+    let file = File::open(path).map_err(whole)?;
     let len = file.metadata().map_err(whole)?.len();
+    if Format::of(path) == Format::Binary {
+        let csr = binary::read(|at| FileFrom { file: &file, at }, len, progress)?;
+        return shaped(csr, shape);
+    }
     let mut counted = BufReader::with_capacity(1 << 16, Counted { inner: file, read: 0, len, progress });
     let csr = match Format::of(path) {
         Format::Text => read_edge_list(counted)?.build(shape)?,
@@ -126,12 +144,19 @@ pub fn read(path: &Path, shape: Shape, progress: &mut Progress<'_>) -> Result<Cs
             let (edges, symmetric) = read_matrix_market(counted)?;
             edges.build(Shape { symmetric: symmetric || shape.symmetric, ..shape })?
         }
-        Format::Parquet => read_parquet(counted.into_inner().inner)?.build(shape)?,
-        Format::Gapbs { weighted } => read_gapbs(&mut counted, len, weighted)?,
-        Format::Binary => binary::read(open, len, progress)?,
+        Format::Parquet => {
+            let Counted { inner, progress, .. } = counted.into_inner();
+            read_parquet(inner, progress)?.build(shape)?
+        }
+        Format::Gapbs { weighted } => return shaped(read_gapbs(&mut counted, len, weighted)?, shape),
+        Format::Binary => unreachable!("read above"),
     };
-    let as_asked = (!shape.symmetric || csr.symmetric) && !shape.simple;
-    if as_asked || matches!(Format::of(path), Format::Text | Format::MatrixMarket | Format::Parquet) {
+    Ok(csr)
+}
+
+/// A graph that was read as arrays, as it is wanted.
+fn shaped(csr: Csr, shape: Shape) -> Result<Csr, LoadError> {
+    if (!shape.symmetric || csr.symmetric) && !shape.simple {
         return Ok(csr);
     }
     let symmetric = shape.symmetric || csr.symmetric;
@@ -153,7 +178,24 @@ impl Read for Counted<'_, '_> {
         if (self.progress)(self.read, self.len) {
             return Ok(count);
         }
-        Err(io::Error::other("stopped"))
+        Err(io::Error::other(Stopped))
+    }
+}
+
+/// A file from a byte on. Several of one file do not disturb each other, and none opens it anew.
+#[derive(Clone, Copy, Debug)]
+pub struct FileFrom<'a> {
+    /// The file.
+    pub file: &'a File,
+    /// The byte that is read next.
+    pub at: u64,
+}
+
+impl Read for FileFrom<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(into, self.at)?;
+        self.at += count as u64;
+        Ok(count)
     }
 }
 

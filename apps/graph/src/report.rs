@@ -78,6 +78,8 @@ pub struct Ran {
     pub wrong_answers: u64,
     /// Whether it was asked to stop (Ctrl-C), and ended early.
     pub stopped: bool,
+    /// Whether it ended, and the comparison with local memory was asked to stop: nothing is known of that.
+    pub check_stopped: bool,
     /// What was found of each vertex.
     #[serde(skip)]
     pub values: Values,
@@ -307,6 +309,9 @@ impl Ran {
             self.resumed_from.map_or_else(String::new, |rounds| format!(" (resumed after round {rounds})"));
         let judged = match (self.stopped, self.checked, self.wrong_answers) {
             (true, ..) => "stopped before its end\n",
+            _ if self.check_stopped => {
+                "the answer is whole; stopped before it was compared with local memory\n"
+            }
             (false, false, _) => "",
             (false, true, 0) => "the same as in local memory\n",
             (false, true, _) => "THE ANSWER DIFFERS FROM THAT IN LOCAL MEMORY\n",
@@ -350,6 +355,6 @@ impl Outcome for Said {
     }
 
     fn stopped(&self) -> bool {
-        matches!(self, Self::Ran(ran) if ran.stopped)
+        matches!(self, Self::Ran(ran) if ran.stopped || ran.check_stopped)
     }
 }

@@ -1,18 +1,19 @@
 //! Carries `farmem graph` out.
 
 use crate::algorithms::{
-    Components, NONE, PageRank, UNREACHED, Unsuited, betweenness, bfs, radii, sample, sssp, triangles,
+    Components, NONE, PageRank, UNREACHED, Unsuited, betweenness, bfs, exists, radii, sample, sssp, triangles,
 };
 use crate::checkpoint::{self, Resumable};
 use crate::command::{Command, ConvertArgs, GenerateArgs, RunArgs};
 use crate::far::{self, Image, Source};
-use crate::generate::generate;
-use crate::load::binary::{self, Header};
+use crate::generate::{generate, memory};
+use crate::load::binary::{self, Extent, Header};
 use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
 use crate::{Csr, Graph, Store};
 use farmem::Client;
 use farmem::window::{Place, WindowOptions};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
+use procfs_core::{FromRead as _, Meminfo};
 use std::path::Path;
 use std::time::Instant;
 
@@ -38,17 +39,34 @@ fn convert(args: &ConvertArgs) -> Result<Wrote, Failure> {
 }
 
 fn make(args: &GenerateArgs) -> Result<Wrote, Failure> {
+    fits(args)?;
     let edges = generate(args.kind, args.scale, args.ratio, args.seed, args.weighted);
     let built = edges.build(args.write.shape());
     wrote(&built.map_err(|error| Failure::new(error.to_string(), ""))?, &args.write.to)
 }
 
+/// Refuses a graph that this machine has no room for.
+fn fits(args: &GenerateArgs) -> Result<(), Failure> {
+    let GenerateArgs { scale, ratio, weighted, .. } = *args;
+    let needed = memory(scale, ratio, weighted, args.write.shape());
+    let Ok(Meminfo { mem_available: Some(free), .. }) = Meminfo::from_file("/proc/meminfo") else {
+        return Ok(());
+    };
+    if needed <= free {
+        return Ok(());
+    }
+    let (vertices, edges) = (1_u64 << scale, ratio << scale);
+    let (needed, free) = (needed.div_ceil(1 << 20), free >> 20);
+    let what = format!(
+        "{vertices} vertices and {edges} edges take {needed} MiB of memory while they are generated, and {free} MiB are free here"
+    );
+    Err(Failure::new(what, "take fewer: a smaller --scale or --ratio"))
+}
+
 fn wrote(csr: &Csr, to: &Path) -> Result<Wrote, Failure> {
-    checkpoint::replace(to, |mut out| binary::write(csr, &mut out))
-        .map_err(|error| cannot_write(to, &error))?;
-    let header = Header::of(csr);
-    let bytes = binary::HEADER + header.sections().map(|section| section.2).sum::<u64>();
-    let Header { vertices, edges, symmetric, weighted, .. } = header;
+    let written = checkpoint::replace(to, |mut out| binary::write(csr, &mut out));
+    let Header { extent, .. } = written.map_err(|error| cannot_write(to, &error))?;
+    let (bytes, Extent { vertices, edges, symmetric, weighted }) = (extent.file_len(), extent);
     Ok(Wrote { file: to.display().to_string(), vertices, edges, symmetric, weighted, bytes })
 }
 
@@ -61,12 +79,14 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 
 fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
     let source = Source::open(&args.file, args.shape())?;
-    let header = *source.header();
-    suits(command, &header)?;
+    let extent = source.extent();
+    suits(command, &extent)?;
+    let kept = checkpoint_of(command).map(|path| Kept { path, header: source.header() });
+    let begin = Begin { command, kept };
     let threads = rayon::ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
     let threads =
         threads.map_err(|error| Failure::new(format!("no threads: {error}"), "take fewer: --threads"))?;
-    let image = Image::of(&header);
+    let image = Image::of(&extent);
     let local = args.local.of(image.len());
     // An allocation is a power of two on one node, of the four that a rack of our own has.
     let room = image.len().checked_next_power_of_two().and_then(|bytes| bytes.checked_mul(4));
@@ -75,8 +95,7 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
         let begun = Instant::now();
         let (vma, image) = far::place(client, &source)?;
         let loaded = begun.elapsed().as_secs_f64();
-        let far = Placed { vma: &vma, image: &image, header: &header, local };
-        let ran = in_window(client, &far, command, &threads);
+        let ran = in_window(client, &Placed { vma: &vma, image: &image, local }, &begin, &threads);
         // Also when that failed: other programs may go on using the rack.
         let freed = client.free(vma.base);
         let (found, seconds, traffic) = ran?;
@@ -84,10 +103,10 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
         Ok(Ran {
             algorithm: name(command),
             file: args.file.display().to_string(),
-            vertices: header.vertices,
-            edges: header.edges,
-            symmetric: header.symmetric,
-            weighted: header.weighted,
+            vertices: extent.vertices,
+            edges: extent.edges,
+            symmetric: extent.symmetric,
+            weighted: extent.weighted,
             memory_nodes: client.nodes().len(),
             transport,
             link: client.link_profile().to_string(),
@@ -103,37 +122,72 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
             checked: args.check,
             wrong_answers: 0,
             stopped: found.stopped,
+            check_stopped: false,
             values: found.values,
         })
     })?;
-    finish(command, args, ran)
+    finish(args, &source, &begin, &threads, ran)
 }
 
 /// Refuses before anything is loaded.
-fn suits(command: &Command, header: &Header) -> Result<(), Failure> {
-    if matches!(command, Command::Triangles(_)) && !header.symmetric {
-        return Err(Failure::new(
+fn suits(command: &Command, extent: &Extent) -> Result<(), Failure> {
+    match command {
+        Command::Triangles(_) if !extent.symmetric => Err(Failure::new(
             Unsuited::Directed.to_string(),
             "--symmetrize puts each edge at both of its ends",
-        ));
+        )),
+        Command::Bfs(args) | Command::Sssp(args) => {
+            let vertices = u32::try_from(extent.vertices).expect("checked as it was read");
+            exists(args.source, vertices).map_err(unsuited)
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
-/// Writes what was asked for, and compares.
-fn finish(command: &Command, args: &RunArgs, mut ran: Ran) -> Result<Said, Failure> {
+/// Writes what was asked for, and compares; then nothing is left to resume.
+fn finish(
+    args: &RunArgs,
+    source: &Source,
+    begin: &Begin<'_>,
+    threads: &rayon::ThreadPool,
+    mut ran: Ran,
+) -> Result<Said, Failure> {
     if let Some(path) = &args.output {
         let written = checkpoint::replace(path, |out| ran.values.write(out));
         written.map_err(|error| cannot_write(path, &error))?;
     }
     if args.check && !ran.stopped {
-        let csr = far::read(&args.file, args.shape())?;
-        let graph = csr.graph().map_err(|error| Failure::new(error.to_string(), ""))?;
-        let begin = Begin { command, header: Header::of(&csr), checkpoint: None };
-        let here = algorithm(&graph, &begin)?;
-        ran.wrong_answers = u64::from(here.answer != ran.answer || here.values.sum() != ran.sum);
+        match threads.install(|| locally(source, begin.command)) {
+            Ok(here) if !here.stopped => {
+                ran.wrong_answers = u64::from(!same(begin.command, &ran, &here));
+            }
+            Err(failure) if !stopped() => return Err(failure),
+            // The answer stands, and nothing was found against it.
+            Ok(_) | Err(_) => (ran.checked, ran.check_stopped) = (false, true),
+        }
+    }
+    if !ran.stopped && !ran.check_stopped {
+        done(begin)?;
     }
     Ok(Said::Ran(Box::new(ran)))
+}
+
+/// What the same algorithm finds in local memory.
+fn locally(source: &Source, command: &Command) -> Result<Found, Failure> {
+    let csr = source.local()?;
+    let graph = csr.graph().map_err(|error| Failure::new(error.to_string(), ""))?;
+    algorithm(&graph, &Begin { command, kept: None })
+}
+
+/// By how much of itself a number may differ whose parts were added in another order.
+const ROUNDING: f64 = 1e-9;
+
+fn same(command: &Command, ran: &Ran, here: &Found) -> bool {
+    if let (Command::Bc(_), Values::Real(far), Values::Real(here)) = (command, &ran.values, &here.values) {
+        let close = |(far, here): (&f64, &f64)| (far - here).abs() <= ROUNDING * here.abs();
+        return far.len() == here.len() && far.iter().zip(here).all(close);
+    }
+    here.answer == ran.answer && here.values.sum() == ran.sum
 }
 
 const fn name(command: &Command) -> &'static str {
@@ -154,26 +208,19 @@ const fn name(command: &Command) -> &'static str {
 struct Placed<'a> {
     vma: &'a farmem::Vma,
     image: &'a Image,
-    header: &'a Header,
     local: u64,
 }
 
 fn in_window(
     client: &mut Client,
     far: &Placed<'_>,
-    command: &Command,
+    begin: &Begin<'_>,
     threads: &rayon::ThreadPool,
 ) -> Result<(Found, f64, Traffic), Failure> {
-    let checkpoint = match command {
-        Command::Pagerank(args) => args.checkpoint.as_deref(),
-        Command::Components(args) => args.checkpoint.as_deref(),
-        _ => None,
-    };
-    let begin = Begin { command, header: *far.header, checkpoint };
     let options = WindowOptions { place: Place::Anywhere, ..WindowOptions::new(far.local) };
     let begun = Instant::now();
     let (found, stats) = far::with_graph(client, far.vma, far.image, options, |graph| {
-        threads.install(|| algorithm(&graph, &begin))
+        threads.install(|| algorithm(&graph, begin))
     })?;
     Ok((found?, begun.elapsed().as_secs_f64(), Traffic::of(&stats)))
 }
@@ -181,8 +228,22 @@ fn in_window(
 /// What an algorithm begins with.
 struct Begin<'a> {
     command: &'a Command,
+    /// Where it keeps how far it got.
+    kept: Option<Kept<'a>>,
+}
+
+/// The file of a checkpoint, and which graph's it is.
+struct Kept<'a> {
+    path: &'a Path,
     header: Header,
-    checkpoint: Option<&'a Path>,
+}
+
+fn checkpoint_of(command: &Command) -> Option<&Path> {
+    match command {
+        Command::Pagerank(args) => args.checkpoint.as_deref(),
+        Command::Components(args) => args.checkpoint.as_deref(),
+        _ => None,
+    }
 }
 
 fn algorithm<S: Store>(graph: &Graph<S>, begin: &Begin<'_>) -> Result<Found, Failure> {
@@ -236,6 +297,9 @@ fn unsuited(error: Unsuited) -> Failure {
     let remedy = match error {
         Unsuited::Vertex { .. } => "name another: --source",
         Unsuited::Stopped => "what was loaded is freed",
+        Unsuited::Paths { .. } => {
+            "each of several edges with the same ends is a path: farmem graph convert --simple leaves one of them"
+        }
         _ => "convert the graph: farmem graph convert",
     };
     Failure::new(error.to_string(), remedy)
@@ -248,13 +312,13 @@ fn pagerank<S: Store>(
     watch: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Found, Failure> {
     let (mut ranks, resumed_from) = start(begin, || PageRank::new(graph.vertices()))?;
-    let (mut moved, mut stopped) = (f64::INFINITY, false);
-    while ranks.rounds() < rounds && moved >= tolerance && !stopped {
-        moved = ranks.round(graph).map_err(unsuited)?;
+    let is_left = |ranks: &PageRank| ranks.rounds() < rounds && ranks.moved() >= tolerance;
+    let mut stopped = false;
+    while is_left(&ranks) && !stopped {
+        ranks.round(graph).map_err(unsuited)?;
         keep(begin, &ranks)?;
-        stopped = !watch(ranks.rounds(), rounds);
+        stopped = !watch(ranks.rounds(), rounds) && is_left(&ranks);
     }
-    done(begin, stopped)?;
     let answer = Answer::Pagerank { rounds: ranks.rounds(), top: top(ranks.ranks()) };
     Ok(Found { resumed_from, stopped, ..Found::new(answer, Values::Real(ranks.ranks().to_vec())) })
 }
@@ -270,9 +334,8 @@ fn components<S: Store>(
         components.round(graph).map_err(unsuited)?;
         keep(begin, &components)?;
         let still = graph.vertices() - u32::try_from(components.changed().len()).unwrap_or(0);
-        stopped = !watch(still.into(), graph.vertices().into());
+        stopped = !watch(still.into(), graph.vertices().into()) && !components.changed().is_empty();
     }
-    done(begin, stopped)?;
     let (count, largest) = components.sizes();
     let answer = Answer::Components { components: count, largest, rounds: components.rounds() };
     Ok(Found { resumed_from, stopped, ..Found::new(answer, Values::Short(components.labels().to_vec())) })
@@ -280,7 +343,7 @@ fn components<S: Store>(
 
 /// From the checkpoint, if there is one.
 fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T, Option<u64>), Failure> {
-    let Some(path) = begin.checkpoint else { return Ok((new(), None)) };
+    let Some(Kept { path, header }) = &begin.kept else { return Ok((new(), None)) };
     let failed = |what: String| {
         let remedy = "name another file: --checkpoint; or remove this one to begin anew";
         Failure::new(format!("{}: {what}", path.display()), remedy)
@@ -289,7 +352,7 @@ fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((new(), None)),
         Err(error) => Err(failed(error.to_string())),
         Ok(bytes) => {
-            let state: T = checkpoint::resume(&bytes, &begin.header).map_err(failed)?;
+            let state: T = checkpoint::resume(&bytes, header).map_err(failed)?;
             let rounds = state.rounds();
             Ok((state, Some(rounds)))
         }
@@ -297,14 +360,14 @@ fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T,
 }
 
 fn keep(begin: &Begin<'_>, state: &impl Resumable) -> Result<(), Failure> {
-    let Some(path) = begin.checkpoint else { return Ok(()) };
-    let bytes = checkpoint::bytes(&begin.header, state);
+    let Some(Kept { path, header }) = &begin.kept else { return Ok(()) };
+    let bytes = checkpoint::bytes(header, state);
     checkpoint::replace(path, |out| out.write_all(&bytes)).map_err(|error| cannot_write(path, &error))
 }
 
 /// The answer is there: nothing is left to resume.
-fn done(begin: &Begin<'_>, stopped: bool) -> Result<(), Failure> {
-    let Some(path) = begin.checkpoint.filter(|_| !stopped) else { return Ok(()) };
+fn done(begin: &Begin<'_>) -> Result<(), Failure> {
+    let Some(Kept { path, .. }) = &begin.kept else { return Ok(()) };
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(cannot_write(path, &error)),
         _ => Ok(()),

@@ -6,7 +6,10 @@ use farmem_graph::algorithms::{
     Components, NONE, PageRank, Radii, Unsuited, betweenness, bfs, radii, sample, sssp, triangles,
 };
 use farmem_graph::generate::{Kind, RATIOS, generate};
-use farmem_graph::{Csr, Direction, EdgeFn, Edges, Graph, Local, Shape, VertexSubset, edge_map_by};
+use farmem_graph::{
+    Csr, Direction, EdgeFn, Edges, Graph, Local, Shape, VertexSubset, edge_map_by, for_each_vertex,
+    vertex_map,
+};
 use proptest::prelude::*;
 use reference::Plain;
 
@@ -134,6 +137,14 @@ proptest! {
             prop_assert_eq!(set.len(), model.len());
             prop_assert!(set.list().iter().eq(model.iter()));
             prop_assert!((0..400).all(|vertex| set.contains(vertex) == model.contains(&vertex)));
+            let touched = std::sync::Mutex::new(Vec::new());
+            for_each_vertex(set, |vertex| touched.lock().unwrap().push(vertex));
+            let mut touched = touched.into_inner().unwrap();
+            touched.sort_unstable();
+            prop_assert!(touched.iter().eq(model.iter()), "each once");
+            let thirds = vertex_map(set, |vertex| vertex % 3 == 0);
+            prop_assert_eq!(thirds.is_dense(), set.is_dense());
+            prop_assert!(thirds.list().iter().eq(model.iter().filter(|&vertex| vertex % 3 == 0)));
         }
         let both: Vec<u32> = model.union(&other.iter().copied().collect()).copied().collect();
         let other = VertexSubset::of(300, other);
@@ -217,6 +228,23 @@ fn what_does_not_suit_is_refused() {
     assert_eq!(triangles(&unsorted.graph().unwrap(), &mut on), Err(Unsuited::Unsorted));
 }
 
+/// A chain of vertices with four edges from each to the next: 4^n shortest paths lead to the n-th. As many as a double can say are counted, and the
+/// answer is right to the last digits; more are refused.
+#[test]
+fn more_paths_than_can_be_counted_are_refused() {
+    let chain = |vertices: u32| {
+        let list = (1..vertices).flat_map(|to| [(to - 1, to); 4]).collect();
+        built(&Edges { vertices, list, weights: None }, false)
+    };
+    let most = chain(512); // 4^511 = 2^1022
+    let found = betweenness(&most.graph().unwrap(), &[0], &mut on).unwrap();
+    let expected: Vec<f64> =
+        (0..512).map(|vertex| if vertex == 0 { 0.0 } else { f64::from(511 - vertex) }).collect();
+    close(&found, &expected);
+    let refused = betweenness(&chain(600).graph().unwrap(), &[0], &mut on);
+    assert_eq!(refused, Err(Unsuited::Paths { from: 0, to: 512 }));
+}
+
 /// A checkpoint has what a round leaves behind: the rest of the way is the same, to the bit.
 #[test]
 fn a_resumed_algorithm_goes_the_same_way() {
@@ -224,7 +252,8 @@ fn a_resumed_algorithm_goes_the_same_way() {
     let graph = csr.graph().unwrap();
     let mut first = PageRank::new(graph.vertices());
     (0..5).for_each(|_| _ = first.round(&graph).unwrap());
-    let mut second = PageRank::resumed(first.ranks().to_vec(), first.rounds());
+    let mut second = PageRank::resumed(first.ranks().to_vec(), first.moved(), first.rounds());
+    assert_eq!(first, second);
     assert_eq!(first.round(&graph), second.round(&graph));
     assert_eq!(first, second);
 

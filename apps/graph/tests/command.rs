@@ -151,6 +151,54 @@ fn a_checkpoint_is_resumed_and_no_other() {
     assert!(tell(&bytes, &format!("components {path}")).contains("another algorithm"));
     assert!(tell(&bytes[..bytes.len() / 2], &format!("pagerank {path}")).contains("damaged"));
     assert!(tell(b"FARM", &format!("pagerank {path}")).contains("cut short"));
+    // The version before this one.
+    let mut old = bytes[..bytes.len() - 4].to_vec();
+    old[8] = 1;
+    let sum = crc32fast::hash(&old);
+    old.extend(sum.to_le_bytes());
+    assert!(tell(&old, &format!("pagerank {path}")).contains("version 1, expected 2"));
+}
+
+/// A run that ended and could not write its answer has not lost it: the checkpoint is there, and the next run with it takes no round more.
+#[test]
+fn a_checkpoint_stays_until_the_answer_is_written() {
+    let folder = folder();
+    if !windows() {
+        return;
+    }
+    let path = generated(&folder, "");
+    let saved = PathBuf::from(file(&folder, "checkpoint"));
+    let (shown, nowhere) = (saved.display(), file(&folder, "absent/found"));
+    for name in ["pagerank", "components"] {
+        let whole = ran(&format!("{name} {path}"));
+        let said = refused(&format!("{name} {path} --checkpoint {shown} --output {nowhere}"));
+        assert!(said.contains("absent/found cannot be written"), "{said}");
+        assert!(saved.exists(), "{name}");
+        let again = ran(&format!("{name} {path} --checkpoint {shown} --check"));
+        assert_eq!((&again.answer, again.sum, again.wrong_answers), (&whole.answer, whole.sum, 0));
+        let (Answer::Pagerank { rounds, .. } | Answer::Components { rounds, .. }) = whole.answer else {
+            panic!("{whole:?}")
+        };
+        assert_eq!(again.resumed_from, Some(rounds), "{name}: no round was left");
+        assert!(!saved.exists(), "{name}");
+    }
+}
+
+/// What is written may be read by whom the umask lets, as what any other program writes.
+#[test]
+fn the_umask_says_who_may_read_what_is_written() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = folder();
+    let plain = file(&folder, "plain");
+    fs::write(&plain, "").unwrap();
+    let mode = |path: &str| fs::metadata(path).unwrap().permissions().mode();
+    let (path, expected) = (generated(&folder, ""), mode(&plain));
+    assert_eq!(mode(&path), expected);
+    if windows() {
+        let out = file(&folder, "found");
+        ran(&format!("bfs {path} --output {out}"));
+        assert_eq!(mode(&out), expected);
+    }
 }
 
 /// Every byte of a checkpoint is under its sum, and a state that cannot be is refused where the sum is right.
@@ -184,6 +232,17 @@ fn a_damaged_checkpoint_is_refused() {
     assert!(lies(64, 1).unwrap().contains("no state"), "a label above its vertex");
     assert!(lies(good.len() - 5, 1).unwrap().contains("no state"), "a bit behind the vertices");
     assert!(lies(8, 9).unwrap().contains("version 9"));
+    // How far ranks moved: a number, infinite only before the first round.
+    let mut ranks = PageRank::new(5);
+    let begun = checkpoint::bytes(&header, &ranks);
+    assert_eq!(checkpoint::resume::<PageRank>(&begun, &header).unwrap(), ranks);
+    ranks.round(&csr.graph().unwrap()).unwrap();
+    assert_eq!(checkpoint::resume::<PageRank>(&checkpoint::bytes(&header, &ranks), &header).unwrap(), ranks);
+    for moved in [f64::NAN, f64::INFINITY, -1.0] {
+        let lie = PageRank::resumed(ranks.ranks().to_vec(), moved, 1);
+        let refused = checkpoint::resume::<PageRank>(&checkpoint::bytes(&header, &lie), &header);
+        assert!(refused.unwrap_err().contains("no state"), "{moved}");
+    }
 }
 
 #[test]
@@ -229,8 +288,30 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
     fs::write(&cut, &bytes).unwrap();
     let said = refused(&format!("bfs {cut}"));
     assert!(said.contains("cut.fmg: byte "), "{said}");
+    // Before anything is loaded: the file behind its header is another's.
+    let (mut late, header) = (fs::read(&path).unwrap(), 40);
+    late[header..].fill(0xff);
+    fs::write(&cut, &late).unwrap();
+    for name in ["bfs", "sssp"] {
+        let said = refused(&format!("{name} {cut} --source 4096"));
+        assert!(said.contains("there is no vertex 4096: the graph has 4096"), "{said}");
+    }
+    let large = file(&folder, "large.fmg");
+    let said = refused(&format!("generate uniform {large} --scale 31 --ratio 65536 --symmetrize"));
+    assert!(
+        said.contains("2147483648 vertices and 140737488355328 edges take ") && said.contains("--ratio"),
+        "{said}"
+    );
+    assert!(!Path::new(&large).exists());
+    let chain: String = (0..600).map(|from| format!("{from} {}\n", from + 1).repeat(4)).collect();
+    let many = file(&folder, "many.txt");
+    fs::write(&many, chain).unwrap();
     if windows() {
-        assert!(refused(&format!("bfs {path} --source 4096")).contains("there is no vertex 4096"));
+        let said = refused(&format!("bc {many}"));
+        assert!(
+            said.contains("more than 2^1024 shortest paths") && said.contains("convert --simple"),
+            "{said}"
+        );
     }
     assert!(refused(&format!("bfs {path} --local 4KiB")).contains("local limit"));
     for wrong in [

@@ -1,10 +1,11 @@
 //! Files of each format: read back what was written, and refuse what is malformed, cut short or hostile, with the place.
 
+use farmem_graph::far::Source;
 use farmem_graph::generate::{Kind, generate};
+use farmem_graph::load::binary::Extent;
 use farmem_graph::load::{At, LoadError, binary, read, read_edge_list, read_gapbs, read_matrix_market};
 use farmem_graph::{Csr, Edges, Shape};
 use proptest::prelude::*;
-use std::io::Cursor;
 use std::sync::Arc;
 
 const GO_ON: fn(u64, u64) -> bool = |_, _| true;
@@ -21,7 +22,8 @@ fn in_binary(csr: &Csr) -> Vec<u8> {
 }
 
 fn from_binary(bytes: &[u8]) -> Result<Csr, LoadError> {
-    binary::read(|| Ok(Cursor::new(bytes)), bytes.len() as u64, &mut { GO_ON })
+    let from = |at: u64| bytes.get(usize::try_from(at).unwrap()..).unwrap_or_default();
+    binary::read(from, bytes.len() as u64, &mut { GO_ON })
 }
 
 /// As GAPBS's `WriteSerializedGraph`.
@@ -259,6 +261,28 @@ proptest! {
     }
 }
 
+/// The file is opened once: another that takes its name, and even another that is written into it, is not taken for the one that was looked at.
+#[test]
+fn a_file_that_changes_while_it_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, beside) = (folder.path().join("g.fmg"), folder.path().join("beside.fmg"));
+    let csr = graph(false, true);
+    let other = generate(Kind::Uniform, 9, 3, 8, false).build(Shape::default()).unwrap();
+    std::fs::write(&path, in_binary(&csr)).unwrap();
+    std::fs::write(&beside, in_binary(&other)).unwrap();
+    let source = Source::open(&path, Shape::default()).unwrap();
+    std::fs::rename(&beside, &path).unwrap();
+    assert_eq!(source.extent(), Extent::of(&csr));
+    assert_eq!(*source.local().unwrap(), csr);
+    let source = Source::open(&path, Shape::default()).unwrap();
+    let mut grown = in_binary(&generate(Kind::Uniform, 10, 3, 8, false).build(Shape::default()).unwrap());
+    std::fs::write(&path, &grown).unwrap();
+    assert!(source.local().unwrap_err().message.contains("g.fmg: byte "));
+    grown.truncate(grown.len() / 4);
+    std::fs::write(&path, &grown).unwrap();
+    assert!(source.local().unwrap_err().message.contains("g.fmg: byte "));
+}
+
 /// Files by their endings, and what a table of edges needs.
 #[test]
 fn files_are_read_by_their_names() {
@@ -304,9 +328,11 @@ fn files_are_read_by_their_names() {
         assert!(both.symmetric && both.incoming.is_none());
         assert!(both.out.targets.len() < 2 * csr.out.targets.len(), "loops and repetitions are gone");
     }
-    assert!(
-        read(&files[0], Shape::default(), &mut |_, _| false).unwrap_err().to_string().contains("stopped")
-    );
+    for file in &files {
+        let stopped = read(file, Shape::default(), &mut |_, _| false).unwrap_err();
+        let says = stopped.to_string();
+        assert!(stopped.stopped && says == "stopped before all of it was read", "{}: {says}", file.display());
+    }
     let wrong = folder.path().join("w.parquet");
     write_parquet(&wrong, &["from", "to", "weight"], &edges);
     let error = read(&wrong, Shape::default(), &mut { GO_ON }).unwrap_err().to_string();

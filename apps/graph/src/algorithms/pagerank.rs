@@ -1,7 +1,7 @@
 //! PageRank.
 
 use super::Unsuited;
-use crate::edge_map::{of_all, sum_of_all};
+use crate::edge_map::of_all_and_sum;
 use crate::{Array as _, Graph, Store};
 
 /// The part of a rank that is passed on along edges (the rest is divided evenly).
@@ -12,6 +12,7 @@ pub const DAMPING: f64 = 0.85;
 #[derive(Clone, PartialEq, Debug)]
 pub struct PageRank {
     ranks: Vec<f64>,
+    moved: f64,
     rounds: u64,
 }
 
@@ -19,13 +20,14 @@ impl PageRank {
     /// The same rank for all of so many vertices, before the first round.
     #[must_use]
     pub fn new(vertices: u32) -> Self {
-        Self { ranks: vec![1.0 / f64::from(vertices.max(1)); vertices as usize], rounds: 0 }
+        let ranks = vec![1.0 / f64::from(vertices.max(1)); vertices as usize];
+        Self { ranks, moved: f64::INFINITY, rounds: 0 }
     }
 
-    /// Goes on with what [`PageRank::ranks`] was after so many rounds.
+    /// Goes on with what [`PageRank::ranks`] and [`PageRank::moved`] were after so many rounds.
     #[must_use]
-    pub const fn resumed(ranks: Vec<f64>, rounds: u64) -> Self {
-        Self { ranks, rounds }
+    pub const fn resumed(ranks: Vec<f64>, moved: f64, rounds: u64) -> Self {
+        Self { ranks, moved, rounds }
     }
 
     /// The rank of each vertex.
@@ -34,41 +36,43 @@ impl PageRank {
         &self.ranks
     }
 
+    /// How far all ranks moved in the last round, together; infinite before the first.
+    #[must_use]
+    pub const fn moved(&self) -> f64 {
+        self.moved
+    }
+
     /// Rounds so far.
     #[must_use]
     pub const fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// A round. The answer is how far all ranks moved, together.
+    /// A round.
     ///
     /// # Errors
     /// [`Unsuited::NoIncoming`]: ranks are pulled.
     ///
     /// # Panics
     /// When the graph has not as many vertices as there are ranks.
-    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<f64, Unsuited> {
+    pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
         let vertices = graph.vertices();
         assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
         let incoming = graph.incoming().ok_or(Unsuited::NoIncoming)?;
         let ranks = &self.ranks;
-        let passed = of_all(vertices, |vertex| match graph.out().degree(vertex) {
-            0 => 0.0,
-            degree => ranks[vertex as usize] / as_f64(degree),
-        });
-        let idle = sum_of_all(vertices, |vertex| match graph.out().degree(vertex) {
-            0 => ranks[vertex as usize],
-            _ => 0.0,
+        let (passed, idle) = of_all_and_sum(vertices, |vertex| match graph.out().degree(vertex) {
+            0 => (0.0, ranks[vertex as usize]),
+            degree => (ranks[vertex as usize] / as_f64(degree), 0.0),
         });
         let each = (1.0 - DAMPING + DAMPING * idle) / f64::from(vertices.max(1));
-        let next = of_all(vertices, |vertex| {
+        let (next, moved) = of_all_and_sum(vertices, |vertex| {
             let sum: f64 = incoming.neighbours(vertex).iter().map(|source| passed[source as usize]).sum();
-            each + DAMPING * sum
+            let rank = each + DAMPING * sum;
+            (rank, (rank - ranks[vertex as usize]).abs())
         });
-        let moved = sum_of_all(vertices, |vertex| (next[vertex as usize] - ranks[vertex as usize]).abs());
-        self.ranks = next;
+        (self.ranks, self.moved) = (next, moved);
         self.rounds += 1;
-        Ok(moved)
+        Ok(())
     }
 }
 

@@ -21,7 +21,7 @@ use super::{At, LoadError, Progress};
 use crate::csr::{Check, VERTICES_MAX};
 use crate::{Csr, Edges, Rows};
 use crc32fast::Hasher;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Write};
 
 /// Bytes of the header.
 pub const HEADER: u64 = HEADER_LEN as u64;
@@ -33,9 +33,9 @@ const WEIGHTED: u32 = 2;
 /// Bytes that are read at once; a multiple of 8.
 const BLOCK: usize = 1 << 16;
 
-/// What the header says.
+/// How large a graph is, and of which kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct Extent {
     /// Whether each edge stands at both of its ends.
     pub symmetric: bool,
     /// Whether edges have weights.
@@ -44,6 +44,13 @@ pub struct Header {
     pub vertices: u64,
     /// Edges.
     pub edges: u64,
+}
+
+/// What the header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// How large the graph is.
+    pub extent: Extent,
     /// CRC-32 of all arrays.
     pub sum: u32,
 }
@@ -59,28 +66,28 @@ pub enum Section {
     Weights,
 }
 
-impl Header {
+impl Extent {
     /// Of a graph in local memory.
     #[must_use]
-    pub fn of(csr: &Csr) -> Self {
-        let mut sum = Hasher::new();
-        let all: Result<(), std::convert::Infallible> = sections(csr, &mut |_, _, bytes| {
-            sum.update(bytes);
-            Ok(())
-        });
-        let Ok(()) = all;
+    pub const fn of(csr: &Csr) -> Self {
         Self {
             symmetric: csr.symmetric,
             weighted: csr.out.weights.is_some(),
             vertices: csr.vertices(),
             edges: csr.out.targets.len() as u64,
-            sum: sum.finalize(),
         }
+    }
+
+    /// Bytes of a file of it.
+    #[must_use]
+    pub fn file_len(&self) -> u64 {
+        let arrays = self.sections().fold(0, |sum: u64, section| sum.saturating_add(section.2));
+        HEADER.saturating_add(arrays)
     }
 
     /// The arrays that follow, with their bytes; `true` for those of edges into vertices.
     pub fn sections(&self) -> impl Iterator<Item = (bool, Section, u64)> + use<> {
-        let Self { symmetric, weighted, vertices, edges, .. } = *self;
+        let Self { symmetric, weighted, vertices, edges } = *self;
         [false, true].into_iter().filter(move |&incoming| !(incoming && symmetric)).flat_map(
             move |incoming| {
                 let all = [
@@ -92,17 +99,32 @@ impl Header {
             },
         )
     }
+}
+
+impl Header {
+    /// Of a graph in local memory; all of it is read for the sum.
+    #[must_use]
+    pub fn of(csr: &Csr) -> Self {
+        let mut sum = Hasher::new();
+        let all: Result<(), std::convert::Infallible> = sections(csr, &mut |_, _, bytes| {
+            sum.update(bytes);
+            Ok(())
+        });
+        let Ok(()) = all;
+        Self { extent: Extent::of(csr), sum: sum.finalize() }
+    }
 
     /// Its bytes in a file.
     #[must_use]
     pub fn bytes(&self) -> [u8; HEADER_LEN] {
-        let flags = if self.symmetric { SYMMETRIC } else { 0 } | if self.weighted { WEIGHTED } else { 0 };
+        let Extent { symmetric, weighted, vertices, edges } = self.extent;
+        let flags = if symmetric { SYMMETRIC } else { 0 } | if weighted { WEIGHTED } else { 0 };
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&flags.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.vertices.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.edges.to_le_bytes());
+        bytes[16..24].copy_from_slice(&vertices.to_le_bytes());
+        bytes[24..32].copy_from_slice(&edges.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.sum.to_le_bytes());
         let sum = crc32fast::hash(&bytes[..36]);
         bytes[36..].copy_from_slice(&sum.to_le_bytes());
@@ -133,23 +155,19 @@ impl Header {
             return wrong(12, format!("flags {flags:#x}, expected {:#x} at most", SYMMETRIC | WEIGHTED));
         }
         let (symmetric, weighted) = (flags & SYMMETRIC != 0, flags & WEIGHTED != 0);
-        let header = Self { symmetric, weighted, vertices: long(16), edges: long(24), sum: word(32) };
-        if header.vertices > VERTICES_MAX {
-            return wrong(16, format!("{} vertices, expected {VERTICES_MAX} at most", header.vertices));
+        let (vertices, edges) = (long(16), long(24));
+        if vertices > VERTICES_MAX {
+            return wrong(16, format!("{vertices} vertices, expected {VERTICES_MAX} at most"));
         }
         // No file has more edges than bytes, so nothing below overflows.
-        let expected = || {
-            HEADER
-                .saturating_add(header.sections().fold(0, |sum: u64, section| sum.saturating_add(section.2)))
-        };
-        if header.edges > len || expected() != len {
-            let (vertices, edges) = (header.vertices, header.edges);
+        let extent = Extent { symmetric, weighted, vertices, edges };
+        if edges > len || extent.file_len() != len {
             return wrong(
                 16,
                 format!("{vertices} vertices and {edges} edges do not make the {len} bytes of the file"),
             );
         }
-        Ok(header)
+        Ok(Self { extent, sum: word(32) })
     }
 }
 
@@ -181,26 +199,40 @@ pub fn sections<E>(csr: &Csr, sink: &mut Sink<'_, E>) -> Result<(), E> {
     Ok(())
 }
 
-/// Writes a graph.
+/// Writes a graph, and says what its header is.
 ///
 /// # Errors
 /// What `out` says.
-pub fn write(csr: &Csr, out: &mut impl Write) -> io::Result<()> {
-    out.write_all(&Header::of(csr).bytes())?;
-    sections(csr, &mut |_, _, bytes| out.write_all(bytes))
+pub fn write(csr: &Csr, out: &mut impl Write) -> io::Result<Header> {
+    let header = Header::of(csr);
+    out.write_all(&header.bytes())?;
+    sections(csr, &mut |_, _, bytes| out.write_all(bytes))?;
+    Ok(header)
 }
 
-/// Reads a graph of `len` bytes into local memory. `open` opens the file; it is read at two places at once.
+/// Reads a graph of `len` bytes into local memory. `from` reads one file from a byte on; it is read at two places at once.
 ///
 /// # Errors
 /// [`LoadError`] with the byte.
-pub fn read<R: Read + Seek>(
-    open: impl Fn() -> io::Result<R>,
+pub fn read<R: Read>(
+    from: impl Fn(u64) -> R,
     len: u64,
     progress: &mut Progress<'_>,
 ) -> Result<Csr, LoadError> {
+    arrays(&Header::read(&mut from(0), len)?, from, progress)
+}
+
+/// Reads the arrays behind a header into local memory, as [`read()`] does.
+///
+/// # Errors
+/// [`LoadError`] with the byte.
+pub fn arrays<R: Read>(
+    header: &Header,
+    from: impl Fn(u64) -> R,
+    progress: &mut Progress<'_>,
+) -> Result<Csr, LoadError> {
     let mut csr = Csr::default();
-    let header = stream(open, len, progress, &mut |_, incoming, section, bytes| {
+    stream(header, from, progress, &mut |incoming, section, bytes| {
         let rows = if incoming { csr.incoming.get_or_insert_default() } else { &mut csr.out };
         let narrow = || bytes.as_chunks().0.iter().map(|&bytes| u32::from_le_bytes(bytes));
         match section {
@@ -212,46 +244,36 @@ pub fn read<R: Read + Seek>(
         }
         Ok(())
     })?;
-    csr.symmetric = header.symmetric;
-    if header.weighted {
+    csr.symmetric = header.extent.symmetric;
+    if header.extent.weighted {
         csr.out.weights.get_or_insert_default();
         csr.incoming.as_mut().map(|rows| rows.weights.get_or_insert_default());
     }
     Ok(csr)
 }
 
-/// Takes the header, and arrays as [`Sink`] does.
-pub type Receiver<'a> = dyn FnMut(&Header, bool, Section, &[u8]) -> Result<(), LoadError> + 'a;
-
-/// Reads a graph of `len` bytes and gives its arrays to `sink`, block by block, checked. None of it may be used before all of it is read.
+/// Reads the arrays behind a header and gives them to `sink`, block by block, checked: what goes into `sink` is as much as `header` says, whatever the file
+/// has become since it was read. None of it may be used before all of it is read. `from` reads one file from a byte on.
 ///
 /// # Errors
 /// [`LoadError`] with the byte, and what `sink` says.
-pub fn stream<R: Read + Seek>(
-    open: impl Fn() -> io::Result<R>,
-    len: u64,
+pub fn stream<R: Read>(
+    header: &Header,
+    from: impl Fn(u64) -> R,
     progress: &mut Progress<'_>,
-    sink: &mut Receiver<'_>,
-) -> Result<Header, LoadError> {
-    let whole = |error: io::Error| LoadError::io(At::Whole, &error);
-    let mut reader = open().map_err(whole)?;
-    let header = Header::read(&mut reader, len)?;
+    sink: &mut Sink<'_, LoadError>,
+) -> Result<(), LoadError> {
+    let Header { extent, .. } = header;
+    let (len, mut reader) = (extent.file_len(), from(HEADER));
     let (mut at, mut sum, mut ways) = (HEADER, Hasher::new(), [0_u64; 2]);
     let (mut rows, mut block) = (None, vec![0; BLOCK]);
-    let edges = usize::try_from(header.edges).expect("fewer than bytes of the file");
-    let mut check = Check::new(header.vertices + 1, edges)?;
-    for (incoming, section, bytes) in header.sections() {
+    let edges = usize::try_from(extent.edges).expect("fewer than bytes of the file");
+    let mut check = Check::new(extent.vertices + 1, edges)?;
+    for (incoming, section, bytes) in extent.sections() {
         if section == Section::Offsets {
-            check = Check::new(header.vertices + 1, edges)?;
-            let mut ends = open().map_err(whole)?;
-            ends.seek(SeekFrom::Start(at + 8)).map_err(whole)?;
-            rows = Some(Places {
-                ends: BufReader::with_capacity(BLOCK, ends),
-                row: 0,
-                end: 0,
-                next: 0,
-                before: 0,
-            });
+            check = Check::new(extent.vertices + 1, edges)?;
+            let ends = BufReader::with_capacity(BLOCK, from(at + 8));
+            rows = Some(Places { ends, row: 0, end: 0, next: 0, before: 0 });
         }
         let end = at + bytes;
         while at < end {
@@ -271,20 +293,20 @@ pub fn stream<R: Read + Seek>(
                         let (from, to) = if incoming { (target, row) } else { (row, target) };
                         let (this, other) = if incoming { (1, 0) } else { (0, 1) };
                         ways[this] = ways[this].wrapping_add(mixed(from, to));
-                        if header.symmetric {
+                        if extent.symmetric {
                             ways[other] = ways[other].wrapping_add(mixed(to, from));
                         }
                     })?;
                 }
                 _ => {}
             }
-            sink(&header, incoming, section, block)?;
+            sink(incoming, section, block)?;
             at += count as u64;
             if !progress(at, len) {
-                return Err(LoadError::new(At::Byte(at), "stopped"));
+                return Err(LoadError::stopped());
             }
         }
-        if section == Section::Offsets && header.edges == 0 {
+        if section == Section::Offsets && extent.edges == 0 {
             check.last_offset().map_err(|m| LoadError::new(At::Byte(at - 8), m.to_string()))?;
         }
     }
@@ -295,7 +317,7 @@ pub fn stream<R: Read + Seek>(
         let what = "edges into vertices are not those out of them";
         return Err(LoadError::new(At::Byte(HEADER), what));
     }
-    Ok(header)
+    Ok(())
 }
 
 fn offsets(block: &[u8], at: u64, check: &mut Check) -> Result<(), LoadError> {

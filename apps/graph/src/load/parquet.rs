@@ -1,6 +1,6 @@
 //! A table of edges in a Parquet file: columns `source` and `target`, and `weight` where edges have one.
 
-use super::{At, LoadError, vertices};
+use super::{At, LoadError, Progress, vertices};
 use crate::{Edges, VERTICES_MAX};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
@@ -11,17 +11,20 @@ use std::sync::Arc;
 
 const COLUMNS: [&str; 3] = ["source", "target", "weight"];
 
-/// Reads one. Other columns are not looked at.
+/// Rows between two questions whether to go on.
+const ROWS: u64 = 1 << 12;
+
+/// Reads one; `progress` is told rows. Other columns are not looked at.
 ///
 /// # Errors
 /// [`LoadError`] with the row; or that the file is damaged, of which the panic handler may have said more.
-pub fn read_parquet(file: File) -> Result<Edges, LoadError> {
+pub fn read_parquet(file: File, progress: &mut Progress<'_>) -> Result<Edges, LoadError> {
     // Not every damaged file is an error to the library: some make it panic, after which nothing of it is used any more.
-    let read = std::panic::catch_unwind(AssertUnwindSafe(|| rows(file)));
+    let read = std::panic::catch_unwind(AssertUnwindSafe(|| rows(file, progress)));
     read.unwrap_or_else(|_| Err(LoadError::new(At::Whole, "the file is damaged")))
 }
 
-fn rows(file: File) -> Result<Edges, LoadError> {
+fn rows(file: File, progress: &mut Progress<'_>) -> Result<Edges, LoadError> {
     let whole = |error: parquet::errors::ParquetError| LoadError::new(At::Whole, error.to_string());
     let reader = SerializedFileReader::new(file).map_err(whole)?;
     let schema = reader.metadata().file_metadata().schema();
@@ -39,8 +42,12 @@ fn rows(file: File) -> Result<Edges, LoadError> {
     let weighted = wanted.len() == COLUMNS.len();
     let projection = Type::group_type_builder(schema.name()).with_fields(wanted).build().map_err(whole)?;
     let (mut edges, mut weights, mut most) = (Edges::default(), Vec::new(), None);
+    let all = u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
     for (row, values) in (0..).zip(reader.get_row_iter(Some(projection)).map_err(whole)?) {
         let at = At::Row(row);
+        if row % ROWS == 0 && !progress(row, all.max(row)) {
+            return Err(LoadError::stopped());
+        }
         let values = values.map_err(|error| LoadError::new(at, error.to_string()))?;
         let [from, to] = [0, 1].map(|column| value(&values, column, VERTICES_MAX - 1, at));
         let (from, to) = (from?, to?);

@@ -35,6 +35,34 @@ fn every_algorithm_runs_over_a_rack_and_leaves_nothing() {
     assert_eq!(up.stop().code, Some(0));
 }
 
+/// Ctrl-C while an answer is compared: the answer stands, nothing is said against it, and what could be resumed still can be.
+#[test]
+fn an_interrupted_check_is_no_difference() {
+    let description = Description::new("graph-check", "udp");
+    let path = generated(&description, &[]);
+    let at = |name: &str| description.dir().path().join(name);
+    let (found, saved) = (at("found"), at("checkpoint"));
+    let (output, checkpoint) = (found.display().to_string(), saved.display().to_string());
+    let mut up = description.up();
+    let file = description.file();
+    let arguments =
+        ["graph", "pagerank", &path, "--rack", &file, "--tolerance", "0", "--rounds", "1500", "--json"];
+    let more = ["--check", "--output", &output, "--checkpoint", &checkpoint];
+    let mut running = Running::start(farmem(&with(&arguments, &more)));
+    eventually("the answer is written", || found.exists());
+    signal(running.pid(), "INT");
+    let ended = running.ended();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let said: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
+    let told = (&said["stopped"], &said["check_stopped"], &said["checked"], &said["wrong_answers"]);
+    assert_eq!(told, (&false.into(), &true.into(), &false.into(), &0.into()), "{said}");
+    assert_eq!(said["answer"]["rounds"], 1500);
+    assert!(saved.exists(), "the check may be wanted again");
+    assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "its memory is freed");
+    assert!(up.is_whole());
+    assert_eq!(up.stop().code, Some(0));
+}
+
 fn with<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     [arguments, more].concat()
 }
