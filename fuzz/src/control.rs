@@ -69,6 +69,7 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
             } else {
                 input.pick(&[Port::node(node).0, 0, 1, 7])
             },
+            generation: input.clone().one_in(4).then_some(host),
         }
         .into(),
         4 => CreateDomain { name: name('d', u16::from(input.below(4)), input) }.into(),

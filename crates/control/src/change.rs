@@ -282,7 +282,7 @@ impl State {
 
     /// Ends all that belongs to the host's present incarnation.
     fn cut_off(&mut self, host: u16, effects: &mut Vec<Effect>) {
-        self.close_objects(host);
+        self.end_objects(host);
         let its = |what: &What| match what {
             What::OpenSession(row) => row.host == host,
             What::Connect(row) => row.host == host,

@@ -111,7 +111,7 @@ impl State {
             | Request::Mprotect(Mprotect { process, .. })
             | Request::Brk(Brk { process, .. }) => self.needs_of_space(self.processes.get(process).copied()),
             Request::Renew(call) => Vec::from([uses_host(call.host), Need::Changes(Claim::Cache(call.host))]),
-            Request::HoldObject(HoldObject { host, object })
+            Request::HoldObject(HoldObject { host, object, .. })
             | Request::ResizeObject(ResizeObject { host, object, .. })
             | Request::DropObject(DropObject { host, object }) => {
                 Vec::from([uses_host(*host), Need::Changes(Claim::Object(*object))])

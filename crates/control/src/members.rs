@@ -74,7 +74,7 @@ impl Control {
         Ok(Decision::Begin(What::JoinHost { host, name: name.clone(), gid, home }))
     }
 
-    pub(crate) fn leave(&self, port: u32) -> Decided<Leave> {
+    pub(crate) fn leave(&self, port: u32, generation: Option<u16>) -> Decided<Leave> {
         if port <= Port::SWITCH.0 {
             let message = format!("port {port} is the control plane's or the switch's, which do not leave");
             return Err(bad(message, "stop the process; a switch that is started again joins again"));
@@ -86,8 +86,22 @@ impl Control {
             )
         };
         if let Some(host) = Port(port).as_host() {
-            let row = self.state.hosts.get(&host).filter(|row| row.present);
-            return row.map(|_| Decision::Begin(What::LeaveHost { host })).ok_or_else(unknown);
+            let row = self.state.hosts.get(&host).filter(|row| row.present).ok_or_else(unknown)?;
+            if let Some(meant) = generation.filter(|&meant| meant != row.generation) {
+                let message =
+                    format!("host {host} ({}) is in generation {}, not {meant}", row.name, row.generation);
+                let remedy =
+                    "nothing of the generation that was meant counts any more: it left or joined again";
+                return Err(not_found(message, remedy));
+            }
+            return Ok(Decision::Begin(What::LeaveHost { host }));
+        }
+        if generation.is_some() {
+            let message = format!("a generation for port {port}, which is no host's");
+            return Err(bad(
+                message,
+                "leave `generation` out: nodes and index switches have no two lives at once",
+            ));
         }
         if let Some(index) = Port(port).as_index() {
             let row = self.state.index.get(&index);

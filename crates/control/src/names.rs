@@ -1,10 +1,12 @@
-//! Named memory: objects that hosts of a domain open by a name, as processes open POSIX shared memory (PROTOCOL 8.33 to 8.37).
+//! Named memory: objects that hosts of a domain open by a name, as processes open POSIX shared memory (PROTOCOL 8.33 to 8.37, 8.53 to 8.56).
 //!
 //! An object has a number that cannot be guessed, which hosts use once they have opened it; a name until it is unlinked; a length, and from
-//! the first time that is set one vma. It is freed when it has no name and no host has it open any more.
+//! the first time that is set one vma. It is freed when it has no name and no host has it open any more. Who may have it open beside whom is in `modes`.
+
+mod modes;
 
 use crate::api::{
-    ApiError, DropObject, ErrorCode, HoldObject, ObjectInfo, OpenObject, ResizeObject, UnlinkObject,
+    ApiError, DropObject, ErrorCode, HoldObject, ObjectInfo, OpenMode, OpenObject, ResizeObject, UnlinkObject,
 };
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
@@ -22,7 +24,7 @@ pub const OBJECT_NAME_MAX: usize = 255;
 impl Control {
     /// Opens the object of a name, or makes it.
     pub(crate) fn open_object(&mut self, call: &OpenObject) -> Decided<OpenObject> {
-        let OpenObject { host, domain, ref name, create, exclusive } = *call;
+        let OpenObject { host, domain, ref name, create, exclusive, mode } = *call;
         self.host_present(host)?;
         self.domain_known(domain)?;
         object_name_allowed(name)?;
@@ -31,7 +33,7 @@ impl Control {
                 let message = format!("domain {domain} has an object called {name:?}");
                 return Err(error(ErrorCode::Conflict, message, "open it without `exclusive`, or unlink it"));
             }
-            return Ok(self.held(object, row.clone(), host));
+            return self.held(object, row, host, mode);
         }
         if !create {
             let message = format!("domain {domain} has no object called {name:?}");
@@ -41,16 +43,16 @@ impl Control {
         if self.state.objects.len() >= most {
             return Err(bound("objects", most));
         }
-        let row = ObjectRow { domain, name: Some(name.clone()), length: 0, base: None, hosts: Vec::new() };
+        let row = ObjectRow::new(domain, name.clone());
         let object = self.draw_object();
-        Ok(self.held(object, row, host))
+        self.held(object, &row, host, mode)
     }
 
     /// Opens the object of a number, which a host of the domain was told.
-    pub(crate) fn hold_object(&self, host: u16, object: u64) -> Decided<HoldObject> {
+    pub(crate) fn hold_object(&self, &HoldObject { host, object, mode }: &HoldObject) -> Decided<HoldObject> {
         self.host_present(host)?;
         let row = self.state.objects.get(&object).filter(|row| !row.is_orphan());
-        Ok(self.held(object, row.ok_or_else(|| unknown(object))?.clone(), host))
+        self.held(object, row.ok_or_else(|| unknown(object))?, host, mode)
     }
 
     /// Gives an object its length.
@@ -58,6 +60,15 @@ impl Control {
         let row = self.opened(host, object)?;
         if length == row.length {
             return Ok(Decision::Reply(self.object(object)));
+        }
+        if row.mode == OpenMode::Read {
+            let message =
+                format!("host {host} has object {object} open to read, and wants to set its length");
+            return Err(error(
+                ErrorCode::Conflict,
+                message,
+                "open it to write, or leave its length as it is",
+            ));
         }
         let Some(size) = row.base.and_then(|base| self.state.vmas.get(&base)).map(|vma| vma.size) else {
             return match self.allocate(row.domain, length, None)? {
@@ -93,7 +104,7 @@ impl Control {
     /// The host uses the object no more.
     pub(crate) fn drop_object(&self, host: u16, object: u64) -> Decided<DropObject> {
         let mut row = self.opened(host, object)?.clone();
-        row.hosts.retain(|&its| its != host);
+        row.let_go(host);
         Ok(Decision::Keep(Line::Object { object, row: Some(row) }, ()))
     }
 
@@ -125,18 +136,6 @@ impl Control {
             };
             if kept.is_err() {
                 return; // they are found again
-            }
-        }
-    }
-
-    /// The host has the object open from now on.
-    fn held(&self, object: u64, mut row: ObjectRow, host: u16) -> Decision<ObjectInfo> {
-        let answer = self.described(object, &row);
-        match row.hosts.binary_search(&host) {
-            Ok(_) => Decision::Reply(answer),
-            Err(at) => {
-                row.hosts.insert(at, host);
-                Decision::Keep(Line::Object { object, row: Some(row) }, answer)
             }
         }
     }
@@ -181,11 +180,6 @@ impl State {
         self.objects.values().find(|row| row.base == Some(base))
     }
 
-    /// The host has nothing open any more.
-    pub(crate) fn close_objects(&mut self, host: u16) {
-        self.objects.values_mut().for_each(|row| row.hosts.retain(|&its| its != host));
-    }
-
     /// An object has its memory.
     pub(crate) fn place_object(&mut self, object: Option<(u64, u64)>, base: u64) {
         let Some((object, length)) = object else { return };
@@ -206,8 +200,8 @@ impl State {
             if !vma.map_or(row.length == 0, |vma| vma.is_some_and(fits)) {
                 return Some("an object's memory is a vma of its domain");
             }
-            if !row.hosts.is_sorted_by(|a, b| a < b) {
-                return Some("a host has an object open once");
+            if let Some(fault) = row.mode_fault() {
+                return Some(fault);
             }
             if !row.hosts.iter().all(|host| self.hosts.get(host).is_some_and(|host| host.present)) {
                 return Some("who has an object open is there");

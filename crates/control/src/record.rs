@@ -4,7 +4,7 @@
 //! lines: *events*, written as things happen, and *rows*, which [`Control::compact`](crate::Control::compact) writes instead of
 //! the events that led to them.
 
-use crate::api::{CardMemory, PermName, Tier};
+use crate::api::{CardMemory, OpenMode, PermName, Tier};
 use crate::syscalls::{Edit, Space};
 use crate::updates::Queue;
 use alloc::string::String;
@@ -399,6 +399,12 @@ pub(crate) struct ObjectRow {
     pub(crate) base: Option<u64>,
     /// The hosts that have it open, ascending.
     pub(crate) hosts: Vec<u16>,
+    /// How all of them have it open. Lines of earlier versions do not say: they know no other mode.
+    #[serde(default, skip_serializing_if = "OpenMode::is_shared")]
+    pub(crate) mode: OpenMode,
+    /// The hosts that had it to write when they left or joined again, and that a node may still take WRITEs of, ascending (PROTOCOL 8.56).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ended: Vec<u16>,
 }
 
 /// A part of a vma that is not where its addresses are: at another node, or elsewhere in the memory of the same one.

@@ -110,7 +110,7 @@ impl State {
             Line::Forgotten { host } => {
                 let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
                 row.ok_or(LogError("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
-                self.close_objects(*host);
+                self.close_shared(*host);
             }
             Line::Counters { next_change, switch_generation, epoch, directory } => {
                 self.next_change = *next_change;
@@ -160,6 +160,7 @@ impl State {
         );
         if settles {
             self.settle(effects);
+            self.release_objects();
         }
         Ok(())
     }

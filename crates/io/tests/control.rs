@@ -256,7 +256,7 @@ fn a_log_that_grows_stays_a_small_file() {
     for _ in 0..4 {
         for _ in 0..COMPACT_LINES_MIN / 2 {
             let join = JoinHost::new("h".into(), "127.71.210.201".into());
-            for request in [join.into(), Leave { port: 0x1_0001 }.into()] {
+            for request in [join.into(), Leave::new(0x1_0001).into()] {
                 control.handle(Instant::ZERO, Event::Local(Submitted { ticket: 1, request }), &mut out);
             }
             out.drain(|_| ());

@@ -61,10 +61,10 @@ impl Sharing {
         let (host, domain) = (self.space.host(), self.space.domain());
         let request: Request = match (call, name) {
             (Call::Open { create, exclusive, .. }, Some(name)) => {
-                OpenObject { host, domain, name, create, exclusive }.into()
+                OpenObject { create, exclusive, ..OpenObject::new(host, domain, name) }.into()
             }
             (Call::Unlink { .. }, Some(name)) => UnlinkObject { domain, name }.into(),
-            (Call::Hold { object }, _) => HoldObject { host, object }.into(),
+            (Call::Hold { object }, _) => HoldObject::new(host, object).into(),
             (Call::Truncate { object, length }, _) => ResizeObject { host, object, length }.into(),
             _ => return Err(errno::INVAL),
         };

@@ -513,7 +513,7 @@ fn what_a_session_leaves_is_withdrawn() {
     bench.published = section(1);
     bench.all.insert(section(1));
     let port = farmem_machine::Port::host(2).0;
-    bench.world.call(RoleId::Control, farmem_control::api::Leave { port }).expect("a host may leave");
+    bench.world.call(RoleId::Control, farmem_control::api::Leave::new(port)).expect("a host may leave");
     bench.heal();
     assert_eq!(bench.standing().map(|standing| standing.1), Some(section(1)));
 }

@@ -69,7 +69,7 @@ fn a_client_that_left_does_not_join_again() {
     let mut word = [0; 8];
     client.region_read(base, &mut word).unwrap();
     client.region_read(base, &mut word).unwrap();
-    world.borrow_mut().call(Leave { port: farmem_machine::Port::host(1).0 }).unwrap();
+    world.borrow_mut().call(Leave::new(farmem_machine::Port::host(1).0)).unwrap();
     assert!(matches!(client.region_read(base, &mut word), Err(Error::Unreachable { .. })));
 }
 

@@ -211,6 +211,37 @@ pub enum PermName {
     ReadWrite,
 }
 
+/// How a host has an object open (PROTOCOL 8.53).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpenMode {
+    /// With other hosts that have it so: the switch keeps its pages coherent, or its users do.
+    #[default]
+    Shared,
+    /// With other hosts that only read.
+    Read,
+    /// Alone in the rack (SODA III).
+    Write,
+}
+
+impl OpenMode {
+    /// True for what is meant when nothing is said.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared)
+    }
+}
+
+impl core::fmt::Display for OpenMode {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Read => "to read",
+            Self::Write => "to write",
+        })
+    }
+}
+
 /// A UD endpoint and where it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Endpoint {

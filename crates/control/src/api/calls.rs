@@ -2,8 +2,8 @@
 
 use super::{
     Base64, Call, ConnectionInfo, DomainInfo, HostJoined, IndexJoined, LeaseInfo, LocatedVma, NodeJoined,
-    ObjectInfo, PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftCounted, SoftLoaded,
-    SoftShown, SwitchJoined, Tier, VmaInfo,
+    ObjectInfo, OpenMode, PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftCounted,
+    SoftLoaded, SoftShown, SwitchJoined, Tier, VmaInfo,
 };
 #[cfg(doc)]
 use super::{ErrorCode, GIVEN_UP};
@@ -110,6 +110,9 @@ calls! {
     "leave" Leave -> () {
         /// Its port.
         port: u32,
+        /// Of a host: only when it is in this generation. Whoever takes a host that hangs out of the rack does not hit its next life so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<u16>,
     }
 
     /// Makes a protection domain, or finds the one of this name.
@@ -305,6 +308,9 @@ calls! {
         /// With `create`: refuses one that is there.
         #[serde(default)]
         exclusive: bool,
+        /// How the host has it open (PROTOCOL 8.53).
+        #[serde(default, skip_serializing_if = "OpenMode::is_shared")]
+        mode: OpenMode,
     }
 
     /// Opens an object by its number, whether or not it still has a name.
@@ -313,6 +319,9 @@ calls! {
         host: u16,
         /// The object.
         object: u64,
+        /// How the host has it open (PROTOCOL 8.53).
+        #[serde(default, skip_serializing_if = "OpenMode::is_shared")]
+        mode: OpenMode,
     }
 
     /// Sets an object's length. At first that allocates its vma; later it may grow within it.

@@ -1,6 +1,7 @@
-//! Requests without the fields that only members with cards fill in (PROTOCOL 14.1).
+//! Requests without the fields that only some callers fill in: members with cards (PROTOCOL 14.1), hosts that cache without a directory (8.53), and whoever takes
+//! others out of the rack (8.9).
 
-use super::{Connect, JoinHost, JoinNode};
+use super::{Connect, HoldObject, JoinHost, JoinNode, Leave, OpenMode, OpenObject};
 use alloc::string::String;
 
 impl JoinNode {
@@ -16,6 +17,30 @@ impl JoinHost {
     #[must_use]
     pub const fn new(name: String, gid: String) -> Self {
         Self { name, gid, qpn: None, qkey: None }
+    }
+}
+
+impl Leave {
+    /// Whoever has this port leaves.
+    #[must_use]
+    pub const fn new(port: u32) -> Self {
+        Self { port, generation: None }
+    }
+}
+
+impl OpenObject {
+    /// Finds the object of this name, to share it.
+    #[must_use]
+    pub const fn new(host: u16, domain: u32, name: String) -> Self {
+        Self { host, domain, name, create: false, exclusive: false, mode: OpenMode::Shared }
+    }
+}
+
+impl HoldObject {
+    /// Opens the object, to share it.
+    #[must_use]
+    pub const fn new(host: u16, object: u64) -> Self {
+        Self { host, object, mode: OpenMode::Shared }
     }
 }
 

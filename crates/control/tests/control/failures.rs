@@ -418,8 +418,8 @@ fn the_control_plane_may_die_at_every_action() {
             rack.call(Disconnect { host: 1, qpn })?;
             rack.call(through)?;
             rack.call(Free { domain: 1, base: vma.base, id: vma.id })?;
-            rack.call(Leave { port: Port::node(1).0 })?;
-            rack.call(Leave { port: Port::host(1).0 }).map(drop)
+            rack.call(Leave::new(Port::node(1).0))?;
+            rack.call(Leave::new(Port::host(1).0)).map(drop)
         };
         let done = afternoon(&mut rack);
         rack.settle();

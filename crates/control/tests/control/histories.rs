@@ -217,8 +217,8 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
         Step::JoinSwitch => JoinSwitch { gid: text(2) }.into(),
         Step::JoinNode(node) => join_node(node).into(),
         Step::JoinHost(host) => JoinHost::new(format!("h{host}"), text(100 + host)).into(),
-        Step::LeaveNode(node) => Leave { port: role(node).0 }.into(),
-        Step::LeaveHost(host) => Leave { port: port(host) }.into(),
+        Step::LeaveNode(node) => Leave::new(role(node).0).into(),
+        Step::LeaveHost(host) => Leave::new(port(host)).into(),
         Step::Session { host, domain } => OpenSession { host: host.into(), domain }.into(),
         Step::Connect { host, node, domain, own } => {
             let through = domain % 2 == 0;

@@ -10,6 +10,7 @@ mod incarnation;
 mod membership;
 mod memory;
 mod migrations;
+mod modes;
 mod objects;
 mod processes;
 mod rack;

@@ -143,11 +143,11 @@ fn a_host_that_left_keeps_its_number_and_generation() {
     rack.join_switch().unwrap();
     rack.join_node(1, MIB);
     let (host, _) = rack.join_host(1);
-    rack.call(Leave { port: Port::host(host).0 }).unwrap();
+    rack.call(Leave::new(Port::host(host).0)).unwrap();
     for port in [Port::SWITCH, Port::node(1)] {
         assert!(!rack.tables(port).peers.contains_key(&Port::host(host).0));
     }
-    assert_eq!(rack.refused(Leave { port: Port::host(host).0 }).code, ErrorCode::NotFound);
+    assert_eq!(rack.refused(Leave::new(Port::host(host).0)).code, ErrorCode::NotFound);
     rack.restart();
     assert_eq!(rack.join_host(1), (host, 2));
 }
@@ -200,7 +200,7 @@ fn numbers_do_not_climb_with_hosts_that_come_and_go() {
         let flushed = GIVEN_UP;
         let qkey = rack.qkeys[&host];
         rack.call(Renew { host, generation, flushed, qkey }).unwrap();
-        rack.call(Leave { port: Port::host(host).0 }).unwrap();
+        rack.call(Leave::new(Port::host(host).0)).unwrap();
     }
     rack.check_log();
 }
@@ -214,7 +214,7 @@ fn numbers_of_hosts_that_left_are_used_again() {
     assert_eq!((rack.join_host(1), rack.join_host(2)), ((1, 1), (2, 1)));
     let error = rack.refused(JoinHost::new("h3".into(), text(103)));
     assert_eq!(error.code, ErrorCode::TableFull);
-    rack.call(Leave { port: Port::host(1).0 }).unwrap();
+    rack.call(Leave::new(Port::host(1).0)).unwrap();
     assert_eq!(rack.join_host(3), (1, 2));
     rack.check_log();
 }
@@ -288,7 +288,7 @@ fn a_node_leaves_when_nothing_is_allocated_on_it() {
     rack.join_node(1, MIB);
     let domain = rack.domain("web");
     let vma = rack.allocate(domain, 1);
-    let leave = Leave { port: Port::node(1).0 };
+    let leave = Leave::new(Port::node(1).0);
     let error = rack.refused(leave.clone());
     assert_eq!(error.code, ErrorCode::Conflict);
     assert!(error.message.contains("1 vmas") && error.message.contains("n1"), "{}", error.message);

@@ -167,7 +167,7 @@ fn what_cannot_be_moved_is_refused() {
     assert_eq!(rack.refused(Locate { addr: 1 }).code, ErrorCode::NotFound);
     assert_eq!(rack.peers.values().map(|peer| peer.batches).collect::<Vec<_>>(), batches);
     rack.call(Migrate { domain: Some(vma.domain), base: vma.base, len: PAGE, node: 2 }).unwrap();
-    assert_eq!(rack.refused(Leave { port: TWO.0 }).code, ErrorCode::Conflict, "it has pages");
+    assert_eq!(rack.refused(Leave::new(TWO.0)).code, ErrorCode::Conflict, "it has pages");
 }
 
 /// A role without room for a migration refuses it, at whatever step; everything is as before (PROTOCOL 8.15).

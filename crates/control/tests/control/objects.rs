@@ -1,5 +1,5 @@
-//! Named objects: who finds them, when they have memory, and when it is free again (PROTOCOL 8.33 to 8.37). Random histories of them are played
-//! beside a plain model.
+//! Named objects: who finds them, when they have memory, and when it is free again (PROTOCOL 8.33 to 8.37), and who may have them open beside whom (8.53, 8.54). Random
+//! histories of them are played beside a plain model.
 
 use crate::rack::Rack;
 use crate::rack::peer::Budget;
@@ -7,27 +7,26 @@ use farmem_control::api::*;
 use farmem_control::{Config, PAGE};
 use farmem_machine::{Duration, Port};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
-/// A node, two hosts, and a domain.
+/// A node, three hosts, and a domain.
 fn rack(seed: u64) -> (Rack, u32) {
     let mut rack = Rack::new(seed);
     rack.join_switch().unwrap();
     rack.join_node(1, MIB);
-    rack.join_host(1);
-    rack.join_host(2);
+    (1..=3).for_each(|host| _ = rack.join_host(host));
     let domain = rack.domain("shared");
     (rack, domain)
 }
 
 fn open(host: u16, domain: u32, name: &str) -> OpenObject {
-    OpenObject { host, domain, name: name.into(), create: true, exclusive: false }
+    OpenObject { create: true, ..find(host, domain, name) }
 }
 
 fn find(host: u16, domain: u32, name: &str) -> OpenObject {
-    OpenObject { host, domain, name: name.into(), create: false, exclusive: false }
+    OpenObject::new(host, domain, name.into())
 }
 
 /// What an answer says of an object: number, length, base and size.
@@ -61,11 +60,11 @@ fn an_object_from_its_name_to_its_end() {
     assert_eq!(rack.refused(find(2, domain, "table")).code, ErrorCode::NotFound);
     assert_ne!(told(&mut rack, open(2, domain, "table")).0, object, "the name is free");
     rack.call(DropObject { host: 1, object }).unwrap();
-    assert_eq!(told(&mut rack, HoldObject { host: 2, object }), (object, 4 * PAGE, base, size));
+    assert_eq!(told(&mut rack, HoldObject::new(2, object)), (object, 4 * PAGE, base, size));
     assert_eq!(rack.vmas().len(), 1);
     rack.call(DropObject { host: 2, object }).unwrap();
     assert_eq!(rack.vmas(), []);
-    assert_eq!(rack.refused(HoldObject { host: 2, object }).code, ErrorCode::NotFound);
+    assert_eq!(rack.refused(HoldObject::new(2, object)).code, ErrorCode::NotFound);
     tables_agree(&rack);
 }
 
@@ -75,7 +74,7 @@ fn refusals_name_what_was_wrong() {
     let (mut rack, domain) = rack(91);
     let (object, ..) = told(&mut rack, open(1, domain, "one"));
     told(&mut rack, ResizeObject { host: 1, object, length: 5 * PAGE });
-    let exclusive = OpenObject { host: 2, domain, name: "one".into(), create: true, exclusive: true };
+    let exclusive = OpenObject { create: true, exclusive: true, ..OpenObject::new(2, domain, "one".into()) };
     let resize = |host, length| ResizeObject { host, object, length };
     let other = rack.domain("other");
     use ErrorCode as E;
@@ -93,7 +92,7 @@ fn refusals_name_what_was_wrong() {
         (resize(1, 4 * PAGE).into(), E::Conflict, "does not shrink"),
         (resize(1, 8 * PAGE + 1).into(), E::Conflict, "grow"),
         (DropObject { host: 2, object }.into(), E::NotFound, "open"),
-        (HoldObject { host: 2, object: object + 1 }.into(), E::NotFound, "open"),
+        (HoldObject::new(2, object + 1).into(), E::NotFound, "open"),
     ];
     let rows = rack.control.compact();
     for (request, code, named) in cases {
@@ -130,7 +129,7 @@ fn hosts_that_go_let_go() {
     assert_eq!(told(&mut rack, find(1, domain, "named")).0, named);
     rack.call(UnlinkObject { domain, name: "named".into() }).unwrap();
     assert_eq!(rack.vmas().len(), 1);
-    rack.call(Leave { port: Port::host(1).0 }).unwrap();
+    rack.call(Leave::new(Port::host(1).0)).unwrap();
     assert_eq!(rack.vmas(), []);
     tables_agree(&rack);
 }
@@ -158,25 +157,28 @@ fn one_allocation_for_all_who_ask() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Open { host: u16, name: usize, create: bool, exclusive: bool },
-    Hold { host: u16, object: usize },
+    Open { host: u16, name: usize, create: bool, exclusive: bool, mode: OpenMode },
+    Hold { host: u16, object: usize, mode: OpenMode },
     Resize { host: u16, object: usize, pages: u64 },
     Unlink(usize),
     Drop { host: u16, object: usize },
     Again(u16),
+    Away(u16),
     Restart,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (host, object) = (1_u16..3, 0_usize..8);
+    let (host, object) = (1_u16..4, 0_usize..8);
+    let mode = prop_oneof![Just(OpenMode::Shared), Just(OpenMode::Read), Just(OpenMode::Write)];
     prop_oneof![
-        6 => (host.clone(), 0_usize..3, any::<bool>(), any::<bool>())
-            .prop_map(|(host, name, create, exclusive)| Step::Open { host, name, create, exclusive }),
-        2 => (host.clone(), object.clone()).prop_map(|(host, object)| Step::Hold { host, object }),
+        6 => (host.clone(), 0_usize..3, any::<bool>(), prop::bool::weighted(0.2), mode.clone())
+            .prop_map(|(host, name, create, exclusive, mode)| Step::Open { host, name, create, exclusive, mode }),
+        4 => (host.clone(), object.clone(), mode).prop_map(|(host, object, mode)| Step::Hold { host, object, mode }),
         4 => (host.clone(), object.clone(), 0_u64..9).prop_map(|(host, object, pages)| Step::Resize { host, object, pages }),
         3 => (0_usize..3).prop_map(Step::Unlink),
         4 => (host.clone(), object).prop_map(|(host, object)| Step::Drop { host, object }),
-        1 => host.prop_map(Step::Again),
+        1 => host.clone().prop_map(Step::Again),
+        1 => host.prop_map(Step::Away),
         1 => Just(Step::Restart),
     ]
 }
@@ -185,7 +187,24 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Default, Debug)]
 struct Plain {
     length: u64,
-    hosts: BTreeSet<u16>,
+    hosts: BTreeMap<u16, OpenMode>,
+}
+
+impl Plain {
+    /// In which mode a host that asks for `mode` has it then, if it may.
+    fn opened(&self, host: u16, mode: OpenMode) -> Option<OpenMode> {
+        use OpenMode::{Read, Shared, Write};
+        let mode = match (self.hosts.get(&host), mode) {
+            (None, mode) => mode,
+            (Some(Read), Read) => Read,
+            (Some(Read | Write), Read | Write) => Write,
+            (Some(Shared), Shared) => Shared,
+            _ => return None,
+        };
+        let beside = |others: &OpenMode| matches!((others, mode), (Read, Read) | (Shared, Shared));
+        let may = self.hosts.iter().filter(|(other, _)| **other != host).all(|(_, its)| beside(its));
+        may.then_some(mode)
+    }
 }
 
 #[derive(Default)]
@@ -206,7 +225,7 @@ const NAMES: [&str; 3] = ["a", "b b", "ü"];
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// What is there, who has it open, how long it is and which memory is allocated is as in a plain list, after every step.
+    /// What is there, who has it open and may have, how long it is and which memory is allocated is as in a plain list, after every step.
     #[test]
     fn objects_are_as_in_a_list(steps in prop::collection::vec(step(), 1..60), seed in any::<u64>()) {
         let (mut rack, domain) = rack(seed);
@@ -215,19 +234,24 @@ proptest! {
         for step in steps {
             let pick = |object: usize| seen.get(object % seen.len().max(1)).copied().unwrap_or(1);
             let (request, expected): (Request, bool) = match step.clone() {
-                Step::Open { host, name, create, exclusive } => {
-                    let there = model.names.contains_key(&name);
-                    let name = NAMES[name].into();
-                    (OpenObject { host, domain, name, create, exclusive }.into(), if there { !(create && exclusive) } else { create })
+                Step::Open { host, name, create, exclusive, mode } => {
+                    let there = model.names.get(&name).map(|object| &model.objects[object]);
+                    let expected = match there {
+                        Some(plain) => !(create && exclusive) && plain.opened(host, mode).is_some(),
+                        None => create,
+                    };
+                    (OpenObject { create, exclusive, mode, ..OpenObject::new(host, domain, NAMES[name].into()) }.into(), expected)
                 }
-                Step::Hold { host, object } => {
+                Step::Hold { host, object, mode } => {
                     let object = pick(object);
-                    (HoldObject { host, object }.into(), model.objects.contains_key(&object))
+                    let plain = model.objects.get(&object);
+                    let expected = plain.is_some_and(|plain| plain.opened(host, mode).is_some());
+                    (HoldObject { mode, ..HoldObject::new(host, object) }.into(), expected)
                 }
                 Step::Resize { host, object, pages } => {
                     let (object, length) = (pick(object), pages * PAGE);
-                    let plain = model.objects.get(&object).filter(|plain| plain.hosts.contains(&host));
-                    let fits = |plain: &Plain| plain.length == 0 || (plain.length..=plain.length.next_power_of_two()).contains(&length);
+                    let plain = model.objects.get(&object).filter(|plain| plain.hosts.contains_key(&host));
+                    let fits = |plain: &Plain| plain.length == length || plain.hosts[&host] != OpenMode::Read && (plain.length == 0 || (plain.length..=plain.length.next_power_of_two()).contains(&length));
                     (ResizeObject { host, object, length }.into(), plain.is_some_and(fits))
                 }
                 Step::Unlink(name) => (
@@ -236,10 +260,13 @@ proptest! {
                 ),
                 Step::Drop { host, object } => {
                     let object = pick(object);
-                    let open = model.objects.get(&object).is_some_and(|plain| plain.hosts.contains(&host));
+                    let open = model.objects.get(&object).is_some_and(|plain| plain.hosts.contains_key(&host));
                     (DropObject { host, object }.into(), open)
                 }
-                Step::Again(host) => {
+                Step::Again(host) | Step::Away(host) => {
+                    if matches!(step, Step::Away(_)) {
+                        rack.call(Leave::new(Port::host(host).0)).unwrap();
+                    }
                     rack.join_host(u8::try_from(host).unwrap());
                     model.objects.values_mut().for_each(|plain| _ = plain.hosts.remove(&host));
                     model.settle();
@@ -257,21 +284,27 @@ proptest! {
             let told = ObjectInfo::try_from(answer).ok();
             let number = told.as_ref().map_or(0, |told| told.object);
             match step {
-                Step::Open { host, name, .. } => {
+                Step::Open { host, name, mode, .. } => {
                     prop_assert_eq!(*model.names.entry(name).or_insert(number), number);
-                    model.objects.entry(number).or_default().hosts.insert(host);
+                    let plain = model.objects.entry(number).or_default();
+                    let mode = plain.opened(host, mode).unwrap();
+                    plain.hosts.insert(host, mode);
                     if !seen.contains(&number) {
                         seen.push(number);
                     }
                 }
-                Step::Hold { host, .. } => _ = model.objects.get_mut(&number).unwrap().hosts.insert(host),
+                Step::Hold { host, mode, .. } => {
+                    let plain = model.objects.get_mut(&number).unwrap();
+                    let mode = plain.opened(host, mode).unwrap();
+                    plain.hosts.insert(host, mode);
+                }
                 Step::Resize { pages, .. } => model.objects.get_mut(&number).unwrap().length = pages * PAGE,
                 Step::Unlink(name) => _ = model.names.remove(&name),
                 Step::Drop { host, object } => {
                     let object = seen[object % seen.len()];
                     model.objects.get_mut(&object).unwrap().hosts.remove(&host);
                 }
-                Step::Again(_) | Step::Restart => unreachable!("handled above"),
+                Step::Again(_) | Step::Away(_) | Step::Restart => unreachable!("handled above"),
             }
             model.settle();
             rack.settle();

@@ -46,10 +46,10 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
         JoinHost::new("h2".into(), text(102)).into(),
         JoinNode::new("n2".into(), text(12), MIB).into(),
         JoinSwitch { gid: text(3) }.into(),
-        Leave { port: Port::host(1).0 }.into(),
+        Leave::new(Port::host(1).0).into(),
         OpenSession { host: 1, domain: 1 }.into(),
         ProcessStart { domain: 1, heap: 0 }.into(),
-        OpenObject { host: 1, domain: 1, name: "o".into(), create: true, exclusive: false }.into(),
+        OpenObject { create: true, ..OpenObject::new(1, 1, "o".into()) }.into(),
     ];
     for change in changes {
         assert_eq!(code(&mut rack, change.clone()), Err(ErrorCode::Storage), "{change:?}");
@@ -175,13 +175,7 @@ fn a_log_that_cannot_be_written_anew_stays() {
     let mut churn = |rack: &mut Rack, lines: u64| {
         for _ in 0..lines {
             name += 1;
-            let object = OpenObject {
-                host: 1,
-                domain: 1,
-                name: format!("o{}", name % 3),
-                create: true,
-                exclusive: false,
-            };
+            let object = OpenObject { create: true, ..OpenObject::new(1, 1, format!("o{}", name % 3)) };
             let object = rack.call(object).unwrap().object;
             rack.call(DropObject { host: 1, object }).unwrap();
         }

@@ -110,7 +110,7 @@ fn a_connection_ends_at_all_that_know_it() {
         let kept = end != 1 && end != 2;
         match end {
             0 => rack.call(Disconnect { host: 1, qpn }).unwrap(),
-            1 => rack.call(Leave { port: Port::host(1).0 }).unwrap(),
+            1 => rack.call(Leave::new(Port::host(1).0)).unwrap(),
             2 => _ = rack.join_host(1),
             _ => _ = rack.join_node(1, MIB),
         }
@@ -123,7 +123,7 @@ fn a_connection_ends_at_all_that_know_it() {
     }
     let (mut rack, domain) = rack(80);
     rack.call(through(domain, 2, None)).unwrap();
-    rack.call(Leave { port: Port::node(2).0 }).unwrap();
+    rack.call(Leave::new(Port::node(2).0)).unwrap();
     assert!(rack.tables(Port::SWITCH).connections.is_empty());
     rack.check_log();
     rack.check_tables(Port::SWITCH);

@@ -136,8 +136,8 @@ where
             api.call(JoinHost::new(name, self.address.to_string()))?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
         let served = self.serve(link, &mut api, settings, &nodes);
-        // A rack that is gone has forgotten this host too.
-        let _gone = api.call(Leave { port: Port::host(host).0 });
+        // A rack that is gone has forgotten this host too. Its number may be another's by now.
+        let _gone = api.call(Leave { port: Port::host(host).0, generation: Some(generation) });
         served
     }
 }

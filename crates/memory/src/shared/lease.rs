@@ -229,7 +229,7 @@ impl LeaseKeeper {
     fn hold_again(&mut self) -> Result<(), Error> {
         let objects = lock(&self.objects).clone();
         for object in objects {
-            self.api.call(HoldObject { host: self.life.host, object })?;
+            self.api.call(HoldObject::new(self.life.host, object))?;
         }
         Ok(())
     }

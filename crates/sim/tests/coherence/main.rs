@@ -93,7 +93,7 @@ fn a_host_may_leave() {
     rack.give(a, CacheRequest::Flush { order: u64::MAX });
     rack.until("a flush", |rack| matches!(rack.told(a).last(), Some(CacheDone::Flushed { .. })));
     let port = farmem_machine::Port::host(a).0;
-    rack.call(Leave { port }).expect("a host may leave");
+    rack.call(Leave::new(port)).expect("a host may leave");
     rack.stop(a);
     assert_eq!(rack.load(b, base), Some(7));
     assert_eq!(rack.directory().lost_pages, 0);

@@ -63,7 +63,7 @@ fn idle_connections_do_not_keep_clients_out() {
     let said = |n: usize| if n.is_multiple_of(2) { "" } else { half.as_str() };
     let idle: Vec<TcpStream> = (0..count).map(|n| connected(server.address(), said(n))).collect();
     let mut client = ApiClient::new(&format!("http://{}", server.address()), TOKEN);
-    client.call(Leave { port: 1 }).unwrap();
+    client.call(Leave::new(1)).unwrap();
     old.write_all(whole.as_bytes()).unwrap();
     let len = old.read(&mut answer).unwrap();
     assert!(answer[..len].starts_with(b"HTTP/1.1 200"));

@@ -63,6 +63,10 @@ fn values_of(kind: &str) -> (Vec<Value>, Vec<Value>) {
             ["core", "aggregation", "edge"].map(Value::from).to_vec(),
             vec![json!("leaf"), json!(1), Value::Null],
         ),
+        "mode" => (
+            ["shared", "read", "write"].map(Value::from).to_vec(),
+            vec![json!("read_write"), json!(1), Value::Null],
+        ),
         "texts" => (vec![json!([]), json!(["a", "b"])], vec![json!("a"), json!([1])]),
         "sections" => (
             vec![
@@ -264,6 +268,9 @@ fn each_answer_has_the_fields_of_its_row() {
     }
     for request in table("request") {
         assert!(rows.iter().any(|row| row[0] == request[2]), "{request:?}");
+    }
+    for mode in [OpenMode::Shared, OpenMode::Read, OpenMode::Write] {
+        assert!(values_of("mode").0.contains(&serde_json::to_value(mode).unwrap()));
     }
     for perm in [PermName::None, PermName::Read, PermName::ReadWrite] {
         assert!(values_of("perm").0.contains(&serde_json::to_value(perm).unwrap()));
