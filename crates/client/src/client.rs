@@ -12,11 +12,13 @@ mod through;
 use crate::Error;
 use crate::allocations::Allocations;
 use crate::dispatch::{Site, Tally};
-use crate::path::Path;
+use crate::named::Opened;
+use crate::path::{Asker, Path};
 use crate::rack::{SILENCE_MAX, retries_in};
 use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{
-    Allocate, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview, Request, Response,
+    Allocate, ApiError, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview,
+    Request, Response,
 };
 use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
 use farmem_io::LinkProfile;
@@ -111,12 +113,16 @@ impl Default for ConnParams {
 pub struct Client {
     path: Box<dyn Path>,
     host: u16,
+    generation: u16,
     domain: Domain,
     conn_params: ConnParams,
     nodes: Vec<NodeInfo>,
     /// Memory that cards registered, of whatever domain.
     cards: Vec<NodeInfo>,
     allocations: Allocations,
+    opened: Opened,
+    /// Something that it had open is not its any more: nothing is submitted again.
+    lost_open: Option<ApiError>,
     /// Connections through the switch, by what names them.
     lanes: Vec<Option<Lane>>,
     slots: Slots,
@@ -146,10 +152,10 @@ const POOL_MAX: usize = 64;
 pub const MESSAGE_MAX: usize = 1 << 31;
 
 impl Client {
-    /// Attaches host `host` to the rack: a domain, a session through the switch, a connection to every node.
+    /// Attaches a host, in this generation, to the rack: a domain, a session through the switch, a connection to every node.
     pub(crate) fn attach(
         mut path: Box<dyn Path>,
-        host: u16,
+        (host, generation): (u16, u16),
         domain: &str,
         (nodes, cards): (Vec<NodeInfo>, Vec<NodeInfo>),
     ) -> Result<Self, Error> {
@@ -158,11 +164,14 @@ impl Client {
         let mut client = Self {
             path,
             host,
+            generation,
             domain: Domain(domain),
             conn_params: ConnParams::default(),
             nodes,
             cards,
             allocations: Allocations::default(),
+            opened: Opened::default(),
+            lost_open: None,
             lanes: Vec::new(),
             slots: Slots::default(),
             ready: VecDeque::new(),
@@ -308,7 +317,8 @@ impl Client {
     /// Starts an operation; [`Client::poll`] or [`Client::wait`] gives its end.
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed. What the rack says comes with the end.
+    /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed; [`Error::Refused`] when this client joined again, as it does when
+    /// it has no request ids left, and something that it had open had been opened by others or freed. What the rack says comes with the end.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let meta = Meta::of(&op);
         if meta.len > MESSAGE_MAX as u64 {
@@ -319,6 +329,9 @@ impl Client {
         }
         if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
             self.join_again()?;
+        }
+        if let Some(lost) = &self.lost_open {
+            return Err(Error::Refused(lost.clone()));
         }
         let ticket = self.slots.take(meta);
         self.path.submit(HostRequest::Submit { ticket, domain: self.domain, op })?;
@@ -449,8 +462,22 @@ impl Client {
         self.path.call(Overview {})
     }
 
+    /// Its host's number and generation, by which others may take it out of the rack ([`Client::fence`]).
+    #[must_use]
+    pub const fn life(&self) -> (u16, u16) {
+        (self.host, self.generation)
+    }
+
     pub(crate) const fn host(&self) -> u16 {
         self.host
+    }
+
+    pub(crate) const fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    pub(crate) fn asker(&self) -> Asker {
+        self.path.asker().clone()
     }
 
     pub(crate) const fn domain_number(&self) -> u32 {
@@ -509,8 +536,10 @@ impl Client {
 /// A client that goes leaves the rack: its sessions and connections end. What its domain allocated stays.
 impl Drop for Client {
     fn drop(&mut self) {
-        // A rack that is gone has forgotten this host too.
-        let _gone = self.path.call(Leave { port: Port::host(self.host).0 });
+        // A rack that is gone has forgotten this host too. Its number may be another's by now.
+        let _gone =
+            self.path.call(Leave { port: Port::host(self.host).0, generation: Some(self.generation) });
+        self.opened.borrow_mut().clear();
     }
 }
 

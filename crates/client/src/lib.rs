@@ -44,6 +44,6 @@ pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use lock::LockWord;
 pub use migrate::{Moved, migrate};
-pub use named::Named;
+pub use named::{Named, OpenNamed};
 pub use rack::{ClientOptions, Rack, home_of};
 pub use task::{Next, OpQueue, Task, TaskStats};

@@ -1,11 +1,20 @@
-//! Far memory by name: the control plane's objects (PROTOCOL 8.33 to 8.37) for clients, which reach them by verbs and traversals.
+//! Far memory by name: the control plane's objects (PROTOCOL 8.33 to 8.37, 8.53 to 8.56) for clients, which reach them by verbs and traversals.
 //!
-//! Key type: [`Named`]. Processes of a shared run map the same objects; what is in one is its users' matter. A page of it that a host caches is
-//! written through that host only: an object is a client's, or a shared run's.
+//! Key types: [`Named`], memory that its users share as they like; [`OpenNamed`], memory that is open in a mode, so that windows may cache it: one client writes it, or
+//! many read it (SODA III). Processes of a shared run map the same objects. A page of one that a host caches coherently is written through that host only: an
+//! object is a client's, or a shared run's.
 
-use crate::{Client, Error, VirtAddr};
-use farmem_control::api::{DropObject, ErrorCode, Locate, OpenObject, ResizeObject, UnlinkObject};
+use crate::path::Asker;
+use crate::{Client, Error, NodeId, VirtAddr, Vma};
+use farmem_control::api::{
+    ApiError, DropObject, ErrorCode, HoldObject, Leave, Locate, OpenMode, OpenObject, ResizeObject,
+    UnlinkObject,
+};
 use farmem_host::HostRequest;
+use farmem_machine::Port;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// Memory that has a name in its protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,16 +25,105 @@ pub struct Named {
     pub length: u64,
 }
 
+/// What a client has open, of which the handles know too.
+pub(crate) type Opened = Rc<RefCell<BTreeMap<u64, Uses>>>;
+
+/// How a client uses an object that it has open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uses {
+    mode: OpenMode,
+    /// [`OpenNamed`]s of it.
+    handles: u32,
+    /// It was opened as [`Named`], which stays open until its name goes.
+    stays: bool,
+}
+
+/// Memory with a name that a client has open in a mode; see [`Client::open_named_as`]. Dropped, it is closed, unless the client has it open otherwise too.
+///
+/// What is cached of it must be dropped before, and what is under way must have ended: windows see to that before [`Client`] is free again.
+pub struct OpenNamed {
+    vma: Vma,
+    length: u64,
+    handle: Handle,
+}
+
+impl OpenNamed {
+    /// Its memory, for windows.
+    #[must_use]
+    pub const fn vma(&self) -> &Vma {
+        &self.vma
+    }
+
+    /// Its bytes: as many as its maker asked for. Its memory has as many or more.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Closes it, and says what kept the control plane from closing it; a drop does not.
+    ///
+    /// # Errors
+    /// [`Error::Api`] when the control plane cannot be reached: then others may not open it before this client's host has left the rack.
+    pub fn close(mut self) -> Result<(), Error> {
+        self.handle.close()
+    }
+}
+
+impl core::fmt::Debug for OpenNamed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("OpenNamed")
+            .field("vma", &self.vma)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One use of an object. It ends once.
+struct Handle {
+    object: u64,
+    host: u16,
+    opened: Opened,
+    asker: Asker,
+    has_ended: bool,
+}
+
+impl Handle {
+    fn close(&mut self) -> Result<(), Error> {
+        if core::mem::replace(&mut self.has_ended, true) {
+            return Ok(());
+        }
+        {
+            let mut opened = self.opened.borrow_mut();
+            // A client that has left has nothing open, and its host's number may be another's.
+            let Some(uses) = opened.get_mut(&self.object) else { return Ok(()) };
+            uses.handles -= 1;
+            if uses.handles > 0 || uses.stays {
+                return Ok(());
+            }
+            opened.remove(&self.object);
+        }
+        self.asker.call(DropObject { host: self.host, object: self.object })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A rack that is gone has forgotten this host too.
+        let _closed = self.close();
+    }
+}
+
 impl Client {
     /// The memory called `name` in this client's domain: the one that is there, else `length` zeros. However many ask at once, there is one.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the name is not 1 to 255 bytes without `/` and control characters, no node has room, or it is there with another length.
+    /// [`Error::Refused`] when the name is not 1 to 255 bytes without `/` and control characters, no node has room, it is there with another length, or a client has
+    /// it open by [`Client::open_named_as`].
     pub fn create_named(&mut self, name: &str, length: u64) -> Result<Named, Error> {
         let (object, _) = self.object(name, true)?;
         // A request for the length that the object has succeeds, also when two clients ask at once (PROTOCOL 8.35).
         let sized = self.call(ResizeObject { host: self.host(), object, length })?;
-        self.known(Named { base: VirtAddr(sized.base), length: sized.length })
+        self.known(Named { base: VirtAddr(sized.base), length: sized.length }).map(|(named, _)| named)
     }
 
     /// The memory called `name` in this client's domain.
@@ -33,46 +131,152 @@ impl Client {
     /// # Errors
     /// [`Error::Missing`] when there is none of this name; [`Error::Refused`] as [`Client::create_named`].
     pub fn open_named(&mut self, name: &str) -> Result<Named, Error> {
-        let missing = || Error::Missing { what: format!("far memory called {name:?}") };
         match self.object(name, false) {
-            Ok((_, named)) if named.length > 0 => self.known(named),
+            Ok((_, named)) if named.length > 0 => self.known(named).map(|(named, _)| named),
             // Another client is making it.
-            Ok(_) => Err(missing()),
-            Err(error) if error.code() == Some(ErrorCode::NotFound) => Err(missing()),
-            Err(error) => Err(error),
+            Ok(_) => Err(missing(name)),
+            Err(error) => Err(or_missing(error, name)),
         }
     }
 
-    /// Takes the name away. The memory is freed when no host has it open any more; this one lets go of it at once.
+    /// As [`Client::create_named`], open in a mode; see [`Client::open_named_as`]. [`OpenMode::Read`] makes nothing: it opens what is there with this length.
+    ///
+    /// # Errors
+    /// As [`Client::create_named`] and [`Client::open_named_as`].
+    pub fn create_named_as(&mut self, name: &str, length: u64, mode: OpenMode) -> Result<OpenNamed, Error> {
+        let create = mode != OpenMode::Read;
+        let (_, handle) = self.handle(name, create, mode).map_err(|error| or_missing(error, name))?;
+        let sized = self.call(ResizeObject { host: self.host(), object: handle.object, length })?;
+        self.open(Named { base: VirtAddr(sized.base), length: sized.length }, handle)
+    }
+
+    /// The memory called `name` in this client's domain, open in a mode until what is answered is dropped: with [`OpenMode::Write`] no other host has it open, with
+    /// [`OpenMode::Read`] others only read it, so that its pages may be cached without asking anybody (SODA III).
+    ///
+    /// What this client opens more than once it has open in the widest of these modes, until the last one is dropped. It does not keep this client, or others of its
+    /// domain, from writing at the addresses otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is none of this name. [`Error::Refused`] with [`ErrorCode::Conflict`] when another host has it open so that this cannot be, with who
+    /// and how; with [`ErrorCode::Unavailable`] while one that is gone may still write it.
+    pub fn open_named_as(&mut self, name: &str, mode: OpenMode) -> Result<OpenNamed, Error> {
+        let (named, handle) = self.handle(name, false, mode).map_err(|error| or_missing(error, name))?;
+        if named.length == 0 {
+            return Err(missing(name)); // another client is making it
+        }
+        self.open(named, handle)
+    }
+
+    /// Takes the name away. The memory is freed when no host has it open any more; this one lets go of it at once, but for what [`OpenNamed`] has open.
     ///
     /// # Errors
     /// [`Error::Missing`] when there is none of this name.
     pub fn unlink_named(&mut self, name: &str) -> Result<(), Error> {
-        let missing = || Error::Missing { what: format!("far memory called {name:?}") };
-        let not_found = |error: Error| match error.code() {
-            Some(ErrorCode::NotFound) => missing(),
-            _ => error,
+        let object = match self.object(name, false) {
+            Ok((object, _)) => Some(object),
+            // Somebody, perhaps this client, reads or writes it: then this client does not share it.
+            Err(error) if matches!(error.code(), Some(ErrorCode::Conflict | ErrorCode::Unavailable)) => None,
+            Err(error) => return Err(or_missing(error, name)),
         };
-        let (object, _) = self.object(name, false).map_err(not_found)?;
         let domain = self.domain_number();
-        self.call(UnlinkObject { domain, name: name.into() }).map_err(not_found)?;
+        self.call(UnlinkObject { domain, name: name.into() }).map_err(|error| or_missing(error, name))?;
+        let Some(object) = object else { return Ok(()) };
+        {
+            let mut opened = self.opened().borrow_mut();
+            if let Some(uses) = opened.get_mut(&object).filter(|uses| uses.handles > 0) {
+                uses.stays = false;
+                return Ok(());
+            }
+            opened.remove(&object);
+        }
         self.call(DropObject { host: self.host(), object })
     }
 
+    /// Takes another host out of the rack: nothing that it still sends counts, and what it had open may be opened by others. For whoever sees to it that a process that
+    /// hangs does no harm. The next life of the host, if it has begun, stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`ErrorCode::NotFound`] when no host of this number is in this generation, or not any more.
+    pub fn fence(&mut self, host: u16, generation: u16) -> Result<(), Error> {
+        self.call(Leave { port: Port::host(host).0, generation: Some(generation) })
+    }
+
+    /// Opens again what was open in the life of this client's host before.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason why something cannot be had again.
+    pub(crate) fn hold_again(&mut self) -> Result<(), Error> {
+        let opened: Vec<(u64, OpenMode)> =
+            self.opened().borrow().iter().map(|(&object, uses)| (object, uses.mode)).collect();
+        for (object, mode) in opened {
+            self.call(HoldObject { host: self.host(), object, mode })?;
+        }
+        Ok(())
+    }
+
     fn object(&mut self, name: &str, create: bool) -> Result<(u64, Named), Error> {
+        let (object, named) = self.ask_for(name, create, OpenMode::Shared)?;
+        self.used(object, OpenMode::Shared).stays = true;
+        Ok((object, named))
+    }
+
+    fn handle(&mut self, name: &str, create: bool, mode: OpenMode) -> Result<(Named, Handle), Error> {
+        let (object, named) = self.ask_for(name, create, mode)?;
+        self.used(object, mode).handles += 1;
+        let (host, opened, asker) = (self.host(), Rc::clone(self.opened()), self.asker());
+        Ok((named, Handle { object, host, opened, asker, has_ended: false }))
+    }
+
+    fn ask_for(&mut self, name: &str, create: bool, mode: OpenMode) -> Result<(u64, Named), Error> {
         let (host, domain) = (self.host(), self.domain_number());
-        let made = self.call(OpenObject { host, domain, name: name.into(), create, exclusive: false })?;
+        let made = self.call(OpenObject { create, mode, ..OpenObject::new(host, domain, name.into()) })?;
         Ok((made.object, Named { base: VirtAddr(made.base), length: made.length }))
     }
 
+    /// The client has the object open, in this mode or one that is wider.
+    fn used(&self, object: u64, mode: OpenMode) -> core::cell::RefMut<'_, Uses> {
+        core::cell::RefMut::map(self.opened().borrow_mut(), |opened| {
+            let uses = opened.entry(object).or_insert(Uses { mode, handles: 0, stays: false });
+            if mode == OpenMode::Write {
+                uses.mode = mode;
+            }
+            uses
+        })
+    }
+
+    fn open(&mut self, named: Named, handle: Handle) -> Result<OpenNamed, Error> {
+        let (named, vma) = self.known(named)?;
+        Ok(OpenNamed { vma, length: named.length, handle })
+    }
+
     /// Makes its node known to this client, which may have joined later.
-    fn known(&mut self, named: Named) -> Result<Named, Error> {
+    fn known(&mut self, named: Named) -> Result<(Named, Vma), Error> {
         let vma = self.call(Locate { addr: named.base.0 })?.vma;
         if !self.nodes().iter().any(|node| node.node == vma.node) {
             self.connect(vma.node)?;
         }
         // An older route of these addresses may belong to memory that was freed.
         self.tell(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;
-        Ok(named)
+        Ok((named, Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) }))
     }
 }
+
+fn missing(name: &str) -> Error {
+    Error::Missing { what: format!("far memory called {name:?}") }
+}
+
+fn or_missing(error: Error, name: &str) -> Error {
+    if error.code() == Some(ErrorCode::NotFound) { missing(name) } else { error }
+}
+
+/// Why a client goes no further: something that it had open is not its any more.
+pub(crate) fn lost_open(error: &Error) -> ApiError {
+    ApiError {
+        code: error.code().unwrap_or(ErrorCode::Unavailable),
+        message: format!("this client joined the rack again and lost what it had open: {error}"),
+        remedy: "end this client, and open what it had with another one".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,10 +12,25 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+/// A way to the control plane, for a client and for what it gave out.
+#[derive(Clone)]
+pub(crate) struct Asker(Rc<dyn Fn(Request) -> Result<Response, Error>>);
+
+impl Asker {
+    fn new(ask: impl Fn(Request) -> Result<Response, Error> + 'static) -> Self {
+        Self(Rc::new(ask))
+    }
+
+    /// Asks the control plane.
+    pub(crate) fn call<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
+        answer_to(call, |request| (self.0)(request))
+    }
+}
+
 /// One client's way to the rack. Two implementers: [`InProcess`] and [`OverLink`].
 pub(crate) trait Path {
-    /// Asks the control plane: [`dyn Path`](Path) has `call`, which answers in the type of the request.
-    fn ask(&mut self, request: Request) -> Result<Response, Error>;
+    /// Its way to the control plane.
+    fn asker(&self) -> &Asker;
     /// Tells the host role where `port` is.
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
     /// Hands a request to the host role.
@@ -45,25 +60,28 @@ pub(crate) trait Path {
 impl dyn Path {
     /// Asks the control plane.
     pub(crate) fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, Error> {
-        answer_to(call, |request| self.ask(request))
+        self.asker().call(call)
     }
 }
 
 /// A client of a rack in this process.
 pub(crate) struct InProcess {
     world: Rc<RefCell<World>>,
+    asker: Asker,
     host: u16,
 }
 
 impl InProcess {
     pub(crate) fn new(world: Rc<RefCell<World>>, host: u16) -> Self {
-        Self { world, host }
+        let of = Rc::clone(&world);
+        let asker = Asker::new(move |request| of.borrow_mut().call(request));
+        Self { world, asker, host }
     }
 }
 
 impl Path for InProcess {
-    fn ask(&mut self, request: Request) -> Result<Response, Error> {
-        self.world.borrow_mut().call(request)
+    fn asker(&self) -> &Asker {
+        &self.asker
     }
 
     fn set_peer(&mut self, _: Port, _: Gid) -> Result<(), Error> {
@@ -127,7 +145,7 @@ impl Path for InProcess {
 /// A client of a rack in other processes.
 pub(crate) struct OverLink<L: Link> {
     driver: Driver<Host, L>,
-    api: ApiClient,
+    asker: Asker,
     out: VecDeque<Out>,
 }
 
@@ -136,7 +154,9 @@ const TURN_MAX: Duration = Duration::from_millis(20);
 
 impl<L: Link> OverLink<L> {
     pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient) -> Self {
-        Self { driver, api, out: VecDeque::new() }
+        let api = RefCell::new(api);
+        let asker = Asker::new(move |request| Ok(api.borrow_mut().call(request)?));
+        Self { driver, asker, out: VecDeque::new() }
     }
 
     fn turn(&mut self, wait: Wait) -> Result<(), Error> {
@@ -154,8 +174,8 @@ fn lost_link(source: std::io::Error) -> Error {
 }
 
 impl<L: Link> Path for OverLink<L> {
-    fn ask(&mut self, request: Request) -> Result<Response, Error> {
-        Ok(self.api.call(request)?)
+    fn asker(&self) -> &Asker {
+        &self.asker
     }
 
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error> {

@@ -270,7 +270,12 @@ pub(crate) fn embedded_client_of(
     let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
     let settings = change(HostConfig { pairs_max: 1, ..settings });
     world.borrow_mut().add_host(host, Host::new(settings));
-    Client::attach(Box::new(InProcess::new(Rc::clone(world), host)), host, domain, (nodes, cards))
+    Client::attach(
+        Box::new(InProcess::new(Rc::clone(world), host)),
+        (host, generation),
+        domain,
+        (nodes, cards),
+    )
 }
 
 fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> Result<Client, Error> {
@@ -306,7 +311,7 @@ impl WithLink for Attach<'_> {
         let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
         let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
-        let mut client = Client::attach(Box::new(path), host, self.domain, (nodes, cards))?;
+        let mut client = Client::attach(Box::new(path), (host, generation), self.domain, (nodes, cards))?;
         client.set_dpu_socket(self.config.dpu.as_ref().map(|dpu| dpu.socket.clone()));
         Ok(client)
     }

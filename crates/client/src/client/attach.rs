@@ -2,6 +2,7 @@
 
 use super::{Client, ConnParams, gid, wrong_answer};
 use crate::Error;
+use crate::named::lost_open;
 use crate::rack::endpoint;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
@@ -50,7 +51,8 @@ impl Client {
 
     fn join(&mut self) -> Result<(), Error> {
         let hosts = self.path.call(Overview {})?.hosts;
-        let own = hosts.into_iter().find(|host| host.host == self.host);
+        // Another host may have the number by now.
+        let own = hosts.into_iter().find(|host| (host.host, host.generation) == (self.host, self.generation));
         let own = own.ok_or_else(|| Error::Unreachable {
             what: "the switch: this client has left the rack meanwhile".into(),
         })?;
@@ -59,6 +61,7 @@ impl Client {
         if host != self.host {
             return Err(wrong_answer("join_host"));
         }
+        self.generation = generation;
         self.path.submit(HostRequest::Joined { generation, home: endpoint(&home) })?;
         for info in &nodes {
             self.name_node(info)?;
@@ -66,7 +69,13 @@ impl Client {
         self.nodes = nodes;
         self.cards = cards;
         self.name_cards()?;
-        self.open_session()
+        self.open_session()?;
+        // Whose pages these are by now is not known otherwise (PROTOCOL 8.34).
+        self.hold_again().map_err(|why| {
+            let lost = lost_open(&why);
+            self.lost_open = Some(lost.clone());
+            Error::Refused(lost)
+        })
     }
 
     /// Tells the host role where a node's memory is; it has a connection set up when something there is wanted.

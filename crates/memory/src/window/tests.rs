@@ -1,6 +1,7 @@
 //! Windows whose verbs fail, or end when nothing waits for them any more. Each skips where this process may not serve faults.
 
 use super::*;
+use farmem_client::api::{ErrorCode, OpenMode};
 use farmem_client::{NodeId, Rack};
 use std::num::NonZeroU32;
 
@@ -65,6 +66,38 @@ fn a_page_is_written_after_its_prefetch_failed() {
     assert_eq!(page, [7; PAGE_LEN]);
     for lost in [0, 3] {
         assert!(matches!(client.read(at(&vma, lost), &mut page), Err(Error::MemoryLost { .. })));
+    }
+}
+
+/// Memory with a name by way of DPUs: one host writes it, which keeps another host's window from being opened on it; then two hosts read it, and find what was written.
+#[test]
+fn named_memory_is_written_by_one_host_and_read_by_many() {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let [mut one, mut two, mut three] = [0; 3].map(|_| rack.client("graphs").unwrap());
+    let options = options(Some(dpu()));
+    let written = one.create_named_as("graph", PAGES * PAGE, OpenMode::Write).unwrap();
+    let ran = with_window(&mut one, written.vma(), options, |memory| {
+        for (page, fill) in (0..).step_by(PAGE_LEN).zip(1..=64) {
+            memory.write(page, &[fill; PAGE_LEN]);
+        }
+    });
+    if let Err(Error::Open(refused)) = ran {
+        return eprintln!("skipped: {refused}");
+    }
+    ran.unwrap();
+    let refused = two.open_named_as("graph", OpenMode::Read).unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::Conflict), "{refused}");
+    drop(written);
+    let [a, b] = [&mut two, &mut three].map(|client| client.open_named_as("graph", OpenMode::Read).unwrap());
+    for (client, named) in [(&mut two, a), (&mut three, b)] {
+        let (sum, stats) = with_window(client, named.vma(), options, |memory| {
+            let mut bytes = vec![0; 64 * PAGE_LEN];
+            memory.read(0, &mut bytes);
+            bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>()
+        })
+        .unwrap();
+        assert_eq!(sum, PAGE * (1..=PAGES).sum::<u64>());
+        assert_eq!((stats.write_backs, stats.dpu.unwrap().writes), (0, 0), "it was only read");
     }
 }
 

@@ -1,0 +1,167 @@
+//! Memory with a name that one client writes or many read, in a rack of this process (PROTOCOL 8.53 to 8.56).
+
+use crate::embedded::World;
+use crate::rack::{embedded_client_of, embedded_world};
+use crate::{Client, ClientOptions, Error, OpenNamed};
+use farmem_control::api::{ErrorCode, OpenMode};
+use farmem_host::Config as HostConfig;
+use farmem_machine::Rng;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use OpenMode::{Read, Shared, Write};
+
+const LEN: u64 = 8192;
+
+fn world() -> Rc<RefCell<World>> {
+    Rc::new(RefCell::new(embedded_world(1, 1 << 20, Rng::from_number(6)).expect("a rack")))
+}
+
+fn client(world: &Rc<RefCell<World>>) -> Client {
+    embedded_client_of(world, "graphs", ClientOptions::default(), |usual| usual).expect("a client")
+}
+
+/// What a refusal of the control plane says.
+fn refused(result: Result<OpenNamed, Error>, code: ErrorCode) -> String {
+    let error = result.expect_err("a refusal");
+    assert_eq!(error.code(), Some(code), "{error}");
+    format!("{error} {}", error.remedy())
+}
+
+fn read(client: &mut Client, named: &OpenNamed) -> u64 {
+    let mut bytes = [0; 8];
+    client.read(named.vma().base, &mut bytes).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+/// One client makes it and writes it; another one is told who does, and reads it when the first one has closed it, together with a third.
+#[test]
+fn one_client_writes_and_then_many_read() {
+    let world = world();
+    let [mut one, mut two, mut three] = [0; 3].map(|_| client(&world));
+    assert!(matches!(two.open_named_as("graph", Read), Err(Error::Missing { .. })));
+    assert!(
+        matches!(two.create_named_as("graph", LEN, Read), Err(Error::Missing { .. })),
+        "it makes nothing"
+    );
+    let made = one.create_named_as("graph", LEN, Write).unwrap();
+    assert_eq!((made.length(), made.vma().size), (LEN, LEN));
+    one.write(made.vma().base, &7_u64.to_le_bytes()).unwrap();
+    for mode in [Read, Write, Shared] {
+        let said = refused(two.open_named_as("graph", mode), ErrorCode::Conflict);
+        assert!(said.contains("open to write at host 1 (client1, generation 1)"), "{said}");
+        assert!(said.contains("`leave` with port 65537 and generation 1"), "{said}");
+    }
+    assert_eq!(two.open_named("graph").unwrap_err().code(), Some(ErrorCode::Conflict));
+    made.close().unwrap();
+    let reads = two.open_named_as("graph", Read).unwrap();
+    let reads_too = three.create_named_as("graph", LEN, Read).unwrap();
+    assert_eq!((read(&mut two, &reads), read(&mut three, &reads_too)), (7, 7));
+    let said = refused(one.open_named_as("graph", Write), ErrorCode::Conflict);
+    assert!(said.contains("at host 2 (client2, generation 1), host 3 (client3, generation 1)"), "{said}");
+    assert!(refused(three.create_named_as("graph", 2 * LEN, Read), ErrorCode::Conflict).contains("to read"));
+    drop(reads_too);
+    refused(one.open_named_as("graph", Write), ErrorCode::Conflict);
+    drop(reads);
+    drop(one.open_named_as("graph", Write).unwrap());
+}
+
+/// A client has the widest mode that it asked for until the last use ends, and its uses by other names of the same memory end apart.
+#[test]
+fn a_client_closes_with_its_last_use() {
+    let world = world();
+    let [mut one, mut two] = [0; 2].map(|_| client(&world));
+    let writes = one.create_named_as("graph", LEN, Write).unwrap();
+    let reads = one.open_named_as("graph", Read).unwrap();
+    drop(writes);
+    refused(two.open_named_as("graph", Read), ErrorCode::Conflict);
+    let said = refused(one.open_named_as("graph", Shared), ErrorCode::Conflict);
+    assert!(said.contains("host 1 has object"), "{said}");
+    drop(reads);
+    // Shared, and shared by name alone: the handle's end does not end that.
+    let handle = two.open_named_as("graph", Shared).unwrap();
+    two.open_named("graph").unwrap();
+    drop(handle);
+    refused(one.open_named_as("graph", Write), ErrorCode::Conflict);
+    two.unlink_named("graph").unwrap();
+    let anew = one.create_named_as("graph", LEN, Write).unwrap();
+    assert_eq!(one.overview().unwrap().vmas.len(), 1, "the first one was freed with its last user");
+    // Who has it open keeps it without its name, whoever takes that away.
+    two.unlink_named("graph").unwrap();
+    one.write(anew.vma().base, &[1]).unwrap();
+    drop(anew);
+    assert_eq!(one.overview().unwrap().vmas.len(), 0);
+}
+
+/// A handle that outlives its client closes nothing: another client has the host's number by then, and the memory open.
+#[test]
+fn a_handle_that_outlives_its_client_closes_nothing() {
+    let world = world();
+    let (mut one, mut two) = (client(&world), client(&world));
+    let late = one.create_named_as("graph", LEN, Write).unwrap();
+    drop(one);
+    let mut three = client(&world);
+    assert_eq!(three.life(), (1, 2), "the number of the client that left");
+    let _writes = three.open_named_as("graph", Write).unwrap();
+    late.close().unwrap();
+    refused(two.open_named_as("graph", Read), ErrorCode::Conflict);
+}
+
+/// A client that hangs is taken out of the rack. What it had open is another's; what it writes when it goes on changes nothing, and it is told; whoever comes late
+/// with the fence does not hit the next life of the host.
+#[test]
+fn what_a_fenced_client_writes_changes_nothing() {
+    let world = world();
+    let (mut hangs, mut two) = (client(&world), client(&world));
+    let graph = hangs.create_named_as("graph", LEN, Write).unwrap();
+    hangs.write(graph.vma().base, &1_u64.to_le_bytes()).unwrap();
+    let (host, generation) = hangs.life();
+    let error = two.fence(host, generation + 1).unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NotFound), "{error}");
+    refused(two.open_named_as("graph", Write), ErrorCode::Conflict);
+    two.fence(host, generation).unwrap();
+    let taken = two.open_named_as("graph", Write).unwrap();
+    two.write(taken.vma().base, &2_u64.to_le_bytes()).unwrap();
+    hangs.write(graph.vma().base, &3_u64.to_le_bytes()).expect_err("its connection is gone");
+    hangs.region_write(graph.vma().base, &4_u64.to_le_bytes()).expect_err("its session is gone");
+    assert_eq!(read(&mut two, &taken), 2);
+    let mut next = client(&world);
+    assert_eq!(next.life(), (host, generation + 1));
+    assert_eq!(two.fence(host, generation).unwrap_err().code(), Some(ErrorCode::NotFound));
+    drop((graph, hangs));
+    assert_eq!(next.overview().unwrap().hosts.len(), 2, "the next life stays when the one before ends");
+}
+
+/// A client that runs out of request ids joins again, and has open again what it had. What cannot be had again, because it has no name and was freed when its last
+/// user went, is told at each request from then on.
+#[test]
+fn a_client_that_joins_again_holds_again() {
+    for has_name in [true, false] {
+        let world = world();
+        let few = |usual| HostConfig { ids_max: (1 << 24) + 4, ..usual };
+        let mut one = embedded_client_of(&world, "graphs", ClientOptions::default(), few).unwrap();
+        let mut two = client(&world);
+        let graph = one.create_named_as("graph", LEN, Write).unwrap();
+        if !has_name {
+            two.unlink_named("graph").unwrap();
+        }
+        let mut written = Ok(());
+        for round in 0..20_u64 {
+            written = written.and_then(|()| one.region_write(graph.vma().base, &round.to_le_bytes()));
+        }
+        assert!(one.life().1 > 1, "it joined again");
+        if has_name {
+            written.unwrap();
+            assert_eq!(read(&mut one, &graph), 19);
+            refused(two.open_named_as("graph", Read), ErrorCode::Conflict);
+            drop(graph);
+            two.open_named_as("graph", Read).unwrap();
+            continue;
+        }
+        for error in [written, one.write(graph.vma().base, &[1]), one.read(graph.vma().base, &mut [0])] {
+            let error = error.unwrap_err();
+            assert_eq!(error.code(), Some(ErrorCode::NotFound));
+            assert!(error.to_string().contains("lost what it had open"), "{error}");
+        }
+    }
+}
