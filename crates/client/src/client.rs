@@ -30,7 +30,6 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use through::Lane;
 
-pub use beside::Membership;
 pub use through::{Through, ThroughMemory};
 
 /// The name of an operation under way.

@@ -25,9 +25,7 @@ pub mod serve;
 mod slots;
 pub mod task;
 
-pub use client::{
-    Client, Completed, MESSAGE_MAX, Membership, Through, ThroughMemory, Ticket, Traversal, Vma,
-};
+pub use client::{Client, Completed, MESSAGE_MAX, Through, ThroughMemory, Ticket, Traversal, Vma};
 pub use config::{
     DpuCaching, DpuSection, Execution, IndexConfig, Placement, Prefetch, RackConfig, Transport, Waiting,
 };

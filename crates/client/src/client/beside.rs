@@ -2,22 +2,10 @@
 
 use super::Client;
 use crate::Error;
-use farmem_control::api::{Locate, Overview, VmaInfo};
+use farmem_control::api::Overview;
 use farmem_io::{WakeAt, Waker};
 use farmem_machine::Duration;
-use farmem_wire::VirtAddr;
 use std::path::{Path, PathBuf};
-
-/// Which host of its rack a client is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Membership {
-    /// The host's number.
-    pub host: u16,
-    /// How often it started.
-    pub generation: u16,
-    /// The domain of its requests.
-    pub domain: u32,
-}
 
 impl Client {
     /// Sends what was submitted, and waits for anything to arrive: at most so long, or until a waker of [`Client::wakers`] calls.
@@ -36,30 +24,19 @@ impl Client {
         self.path.wakers().unwrap_or_else(|| Err(in_process()))
     }
 
-    /// Which host it is, as the control plane knows it; `None` when it is no member any more: it was fenced, or its address joined again.
+    /// True while its host, in this life of it, is in the rack; false when it was fenced ([`Client::fence`]), or its address has joined again.
     ///
     /// # Errors
     /// [`Error::Api`] when the control plane cannot be reached.
-    pub fn membership(&mut self) -> Result<Option<Membership>, Error> {
-        let hosts = self.path.call(Overview {})?.hosts;
-        let own = hosts.into_iter().find(|host| host.host == self.host);
-        Ok(own.map(|own| Membership { host: own.host, generation: own.generation, domain: self.domain.0 }))
+    pub fn is_member(&mut self) -> Result<bool, Error> {
+        let own = self.life();
+        Ok(self.path.call(Overview {})?.hosts.iter().any(|host| (host.host, host.generation) == own))
     }
 
-    /// Makes another host leave the rack: no node takes anything of it any more when this returns.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with `not_found` when there is none of this number and generation.
-    pub fn fence(&mut self, host: u16, _generation: u16) -> Result<(), Error> {
-        self.path.call(farmem_control::api::Leave { port: farmem_machine::Port::host(host).0 })
-    }
-
-    /// The allocation that has the address, and parts of it that are lost or elsewhere not.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] when there is none.
-    pub fn vma_at(&mut self, addr: VirtAddr) -> Result<VmaInfo, Error> {
-        Ok(self.path.call(Locate { addr: addr.0 })?.vma)
+    /// The number of its domain.
+    #[must_use]
+    pub const fn domain(&self) -> u32 {
+        self.domain_number()
     }
 
     /// Where the DPU of its rack listens on this machine (`[dpu]` of `rack.toml`); `None` of a rack without.

@@ -4,7 +4,7 @@ use super::carrier::Carrier;
 use super::serve::Ground;
 use super::visitor::{RegionAt, Visitor};
 use farmem_client::serve::pin_to_cpu;
-use farmem_client::{Client, Error, Membership, Rack};
+use farmem_client::{Client, Error, Rack};
 use farmem_dpu::Asker;
 use farmem_io::{Clock, WakeAt, Waker};
 use farmem_machine::Duration;
@@ -34,8 +34,8 @@ pub(super) enum Order {
 /// The thread, as the door knows it.
 pub(super) struct Lane {
     pub(super) domain: u32,
-    /// The host that it is.
-    pub(super) member: Membership,
+    /// The host that it is, by number and generation.
+    pub(super) life: (u16, u16),
     pub(super) wake: WakeAt,
     pub(super) waker: Waker,
     orders: Sender<Order>,
@@ -55,8 +55,8 @@ impl Lane {
             .spawn(move || run(&ground, &name, &told, &joined))
             .map_err(|source| Error::System { what: "no thread for a domain".into(), source })?;
         let gone = || Error::Unreachable { what: "the rack, for a DPU's client".into() };
-        let (member, waker, wake) = joining.recv().unwrap_or_else(|_| Err(gone()))?;
-        Ok(Self { domain, member, wake, waker, orders, thread })
+        let (life, waker, wake) = joining.recv().unwrap_or_else(|_| Err(gone()))?;
+        Ok(Self { domain, life, wake, waker, orders, thread })
     }
 
     /// Tells it something; false when it has ended.
@@ -74,7 +74,9 @@ impl Lane {
     }
 }
 
-type Joined = Result<(Membership, Waker, WakeAt), Error>;
+/// A client that has joined: its host's number and generation, and what wakes it.
+type Member = ((u16, u16), Waker, WakeAt);
+type Joined = Result<Member, Error>;
 
 fn run(ground: &Ground, name: &str, orders: &Receiver<Order>, joined: &SyncSender<Joined>) {
     let mut client = match join(ground, name) {
@@ -93,27 +95,24 @@ fn run(ground: &Ground, name: &str, orders: &Receiver<Order>, joined: &SyncSende
     }
 }
 
-fn join(ground: &Ground, name: &str) -> Result<(Client, (Membership, Waker, WakeAt)), Error> {
-    let mut client = Rack::running(ground.config.clone()).client(name)?;
+fn join(ground: &Ground, name: &str) -> Result<(Client, Member), Error> {
+    let client = Rack::running(ground.config.clone()).client(name)?;
     if let Some(cpu) = ground.section.cpu {
         let cannot = |source| Error::System { what: format!("cannot run on cpu = {cpu} of [dpu]"), source };
         pin_to_cpu(cpu).map_err(cannot)?;
     }
     let (waker, wake) = client.wakers()?;
-    let gone = || Error::Unreachable { what: "the rack: this client has left it".into() };
-    let member = client.membership()?.ok_or_else(gone)?;
-    Ok((client, (member, waker, wake)))
+    let life = client.life();
+    Ok((client, (life, waker, wake)))
 }
 
 /// Serves the domain's processes until the DPU is to stop, or its host has been fenced.
 fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Result<(), Error> {
-    let member = client.membership()?;
     let (waker, _) = client.wakers()?;
     let mut lane = Serving {
         carrier: Carrier::new(client, ground.memory.clone(), Some(waker)),
         visitors: Vec::new(),
         leaving: Vec::new(),
-        member,
         batch: ground.section.batch,
         is_doubtful: false,
     };
@@ -161,7 +160,6 @@ struct Serving<'a> {
     visitors: Vec<Visitor>,
     /// Those that went, and of which something is under way.
     leaving: Vec<Visitor>,
-    member: Option<Membership>,
     batch: u32,
     /// Something happened that happens when the host is fenced.
     is_doubtful: bool,
@@ -234,7 +232,7 @@ impl Serving<'_> {
 
     /// False when the host was fenced. Where the control plane does not answer it is not known, and what failed has failed.
     fn is_member(&mut self) -> bool {
-        self.carrier.client.membership().map_or(true, |member| member == self.member)
+        self.carrier.client.is_member().unwrap_or(true)
     }
 
     /// Tells the door which processes are gone altogether.

@@ -253,7 +253,7 @@ impl Door {
         let lane = self.lane(domain)?;
         let gone: Arc<AtomicBool> = Arc::default();
         lane.tell(Order::Come(Box::new(Visitor::new(Asker(number), ends, Arc::clone(&gone)))));
-        let (host, generation) = (lane.member.host, lane.member.generation);
+        let (host, generation) = lane.life;
         let welcome = Said::Welcome { host, generation, page_len, lease_ms, wake: lane.wake.clone() };
         Ok((number, gone, domain, welcome))
     }

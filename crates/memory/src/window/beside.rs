@@ -129,7 +129,7 @@ impl<'a> Beside<'a> {
         let none =
             || Error::Missing { what: "[dpu] in this rack's description, and a window wants one".into() };
         let socket = client.dpu_socket().ok_or_else(none)?.to_owned();
-        let domain = client.membership()?.ok_or_else(none)?.domain;
+        let domain = client.domain();
         let clock = Clock::start();
         let until = clock.now() + OPEN_PATIENCE;
         let (dpu, page_len) = loop {
