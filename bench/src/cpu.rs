@@ -68,6 +68,11 @@ impl CpuMeter {
     }
 }
 
+/// What the calling thread has had so far.
+pub(crate) fn of_thread() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a clock that began at 0")
+}
+
 fn own() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("a clock that began at 0")
 }
@@ -134,9 +139,8 @@ mod tests {
 
     /// Works until this thread has had a millisecond.
     fn work() {
-        let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
-        let begin = now();
-        while now() - begin < Duration::from_millis(1) {}
+        let begin = of_thread();
+        while of_thread() - begin < Duration::from_millis(1) {}
     }
 
     /// What other threads of this process work counts; what they sleep does not.

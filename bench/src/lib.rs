@@ -4,6 +4,7 @@
 //! stable and listed in docs/results.md. [`Samples`] are times of one kind of operation; [`Machine`] is where they were taken, [`CpuMeter`] what
 //! they cost the threads at work.
 
+mod child;
 mod cpu;
 pub mod fat;
 mod machine;
@@ -17,6 +18,7 @@ mod row;
 pub mod run;
 mod samples;
 mod sheet;
+pub mod soda;
 mod swap;
 mod touch;
 

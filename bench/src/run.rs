@@ -10,12 +10,11 @@ mod work;
 
 pub use work::{WORK, work};
 
+use crate::child::{Said, said};
 use crate::swap::{Group, SwapFile, Zram};
-use crate::{CpuMeter, CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-use work::{BEGIN, Kind};
+use crate::{CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
+use std::process::Command;
+use work::Kind;
 
 /// 3,000 temporaries of 1.2 MB at the full size.
 const NUMPY: &str = "import sys, time\n\
@@ -172,14 +171,6 @@ fn compare(
     Some(Row::figure(id, "ns", value, n).beside(Some(baseline)).with_cpu(cpu.per_operation()))
 }
 
-/// What a program says of its work.
-struct Said {
-    nanos: u64,
-    sum: u64,
-    /// Of its process, and of those that made far memory for it, from start to end.
-    cpu: Option<Duration>,
-}
-
 /// Starts a program, has it work, and waits for its end.
 fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String> {
     let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
@@ -204,35 +195,6 @@ fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String
         Program::On(kind, cpu) => command.args([WORK, kind.name(), &bytes.to_string(), &cpu.to_string()]),
         Program::NumPy => command.args(["-c", NUMPY, &bytes.to_string()]),
     };
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let children = CpuMeter::children();
-    let cpu = children.begin();
-    let mut child =
-        command.spawn().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
-    if let Where::Limited(group) = place
-        && let Err(why) = group.take_in(child.id())
-    {
-        let _gone = child.kill();
-        let _gone = child.wait();
-        return Err(why);
-    }
-    let works = || {
-        // When it has ended it cannot hear, and says nothing either.
-        let _gone = writeln!(child.stdin.take().expect("it was asked for"), "{BEGIN}");
-        let mut line = String::new();
-        let _none = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);
-        (line, child.wait_with_output())
-    };
-    let (line, ended) = if let Where::Limited(group) = place { group.add_up(works) } else { works() };
-    let ended = ended.map_err(|error| error.to_string())?;
-    let cpu = cpu.end();
-    let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
-    match (ended.status.success(), numbers.next(), numbers.next()) {
-        (true, Some(nanos), Some(sum)) => Ok(Said { nanos, sum, cpu }),
-        _ => {
-            let said = String::from_utf8_lossy(&ended.stderr);
-            let last = said.lines().last().unwrap_or("it said nothing");
-            Err(format!("{command:?}: {}: {last}", ended.status))
-        }
-    }
+    let group = if let Where::Limited(group) = place { Some(*group) } else { None };
+    said(command, group)
 }

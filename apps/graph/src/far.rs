@@ -5,7 +5,8 @@
 use crate::load::binary::{self, Extent, Header, Section, Sink};
 use crate::load::{self, At, FileFrom, Format, LoadError};
 use crate::{Adjacency, Csr, Far, Graph, Shape};
-use farmem::window::{Ahead, Memory, WindowOptions, WindowStats, with_window};
+use farmem::raw::MappedFile;
+use farmem::window::{Ahead, Numbers, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Error, FarMemory, PAGE_LEN, VirtAddr, Vma};
 use farmem_workload::{Failure, Progress, load_or_free, stopped};
 use std::borrow::Cow;
@@ -167,21 +168,35 @@ impl Image {
         false
     }
 
+    /// Of a file in farmem's own form: one array behind the other.
+    fn of_file(extent: &Extent) -> Self {
+        let (mut len, mut sections) = (binary::HEADER, Vec::new());
+        for (incoming, section, bytes) in extent.sections() {
+            sections.push(((incoming, section), len));
+            len += bytes;
+        }
+        Self { extent: *extent, sections, len }
+    }
+
     fn start(&self, incoming: bool, section: Section) -> u64 {
         let found = self.sections.iter().find(|(name, _)| *name == (incoming, section));
         found.expect("an array of this graph").1
     }
 
-    /// The graph in a window of its allocation. Its arrays were checked when they were placed.
-    fn graph<'w>(&self, memory: Memory<'w>) -> Graph<Far<'w>> {
-        let small = |n: u64| usize::try_from(n).expect("far memory has addresses in this process");
+    /// The graph whose arrays `offsets` and `numbers` have, by their first byte and length. They were checked before.
+    fn graph<'w>(
+        &self,
+        long: impl Fn(usize, usize) -> Numbers<'w, u64>,
+        short: impl Fn(usize, usize) -> Numbers<'w, u32>,
+    ) -> Graph<Far<'w>> {
+        let small = |n: u64| usize::try_from(n).expect("its arrays have addresses in this process");
         let Extent { symmetric, weighted, vertices, edges } = self.extent;
         let edges = small(edges);
         let rows = |incoming| {
             let start = |section| small(self.start(incoming, section));
-            let weights = weighted.then(|| memory.numbers(start(Section::Weights), edges));
-            let offsets = memory.numbers(start(Section::Offsets), small(vertices + 1));
-            let targets = memory.numbers(start(Section::Targets), edges);
+            let weights = weighted.then(|| short(start(Section::Weights), edges));
+            let offsets = long(start(Section::Offsets), small(vertices + 1));
+            let targets = short(start(Section::Targets), edges);
             Adjacency::checked(offsets, targets, weights, true).expect("lengths of one header")
         };
         if symmetric {
@@ -226,8 +241,8 @@ fn write(memory: &mut dyn FarMemory, vma: &Vma, image: &Image, source: &Source) 
     })
 }
 
-/// Pages that are fetched ahead of a walk along an array, at most.
-const AHEAD: u64 = 64;
+/// What suits walks along arrays: up to so many pages are fetched ahead.
+pub const AHEAD: Ahead = Ahead::Stream(64);
 
 /// Has `program` use the graph through a window with at most `local` bytes of it here.
 ///
@@ -240,6 +255,24 @@ pub fn with_graph<R: Send>(
     options: WindowOptions,
     program: impl FnOnce(Graph<Far<'_>>) -> R + Send,
 ) -> Result<(R, WindowStats), Error> {
-    let options = WindowOptions { ahead: Ahead::Stream(AHEAD), ..options };
-    with_window(client, vma, options, |memory| program(image.graph(memory)))
+    with_window(client, vma, options, |memory| {
+        let long = |at, count| memory.numbers(at, count);
+        program(image.graph(long, |at, count| memory.numbers(at, count)))
+    })
+}
+
+/// The graph in a file in farmem's own form that is mapped. Its arrays are not checked: that would read all of them.
+///
+/// # Errors
+/// [`Failure`] when the header is malformed, or the arrays are not where their numbers are aligned: with an odd number of edges.
+pub fn mapped_graph<'m>(path: &Path, file: &File, mapped: &'m MappedFile) -> Result<Graph<Far<'m>>, Failure> {
+    let len = file.metadata().map_err(|error| refused(path, &LoadError::whole(&error)))?.len();
+    let header = Header::read(&mut FileFrom { file, at: 0 }, len).map_err(|error| refused(path, &error))?;
+    let extent = header.extent;
+    if !extent.edges.is_multiple_of(2) {
+        let what = format!("{}: {} edges: an odd number cannot be mapped", path.display(), extent.edges);
+        return Err(Failure::new(what, "take a graph with one edge more or less"));
+    }
+    let long = |at, count| mapped.numbers(at, count);
+    Ok(Image::of_file(&extent).graph(long, |at, count| mapped.numbers(at, count)))
 }

@@ -66,6 +66,10 @@ impl LoadError {
         Self { stopped: true, ..Self::new(At::Whole, Stopped.to_string()) }
     }
 
+    pub(crate) fn whole(error: &io::Error) -> Self {
+        Self::io(At::Whole, error)
+    }
+
     fn io(at: At, error: &io::Error) -> Self {
         if error.get_ref().is_some_and(|inner| inner.is::<Stopped>()) {
             return Self::stopped();
@@ -130,7 +134,7 @@ pub type Progress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 /// # Errors
 /// [`LoadError`].
 pub fn read(path: &Path, shape: Shape, progress: &mut Progress<'_>) -> Result<Csr, LoadError> {
-    let whole = |error: io::Error| LoadError::io(At::Whole, &error);
+    let whole = |error: io::Error| LoadError::whole(&error);
     let file = File::open(path).map_err(whole)?;
     let len = file.metadata().map_err(whole)?.len();
     if Format::of(path) == Format::Binary {

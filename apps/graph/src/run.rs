@@ -217,7 +217,8 @@ fn in_window(
     begin: &Begin<'_>,
     threads: &rayon::ThreadPool,
 ) -> Result<(Found, f64, Traffic), Failure> {
-    let options = WindowOptions { place: Place::Anywhere, ..WindowOptions::new(far.local) };
+    let options =
+        WindowOptions { place: Place::Anywhere, ahead: far::AHEAD, ..WindowOptions::new(far.local) };
     let begun = Instant::now();
     let (found, stats) = far::with_graph(client, far.vma, far.image, options, |graph| {
         threads.install(|| algorithm(&graph, begin))

@@ -4,15 +4,14 @@
 //! put into, and says how long it took and what came of it: that is the same wherever its memory is.
 
 use crate::Samples;
+use crate::child::{is_told, say};
 use farmem_io::pin_to_cpu;
 use std::hint::black_box;
-use std::io::{self, BufRead as _, Write as _};
+use std::io;
 use std::time::Instant;
 
 /// The first argument of this program when it is to [`work`]; the kind of work and the bytes come behind it.
 pub const WORK: &str = "work";
-/// What is said to it when it may begin.
-pub(super) const BEGIN: &str = "begin";
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -92,13 +91,11 @@ pub fn work(name: &str, bytes: usize, cpu: Option<usize>) -> io::Result<()> {
         return Err(wrong("at least 1048576 bytes are needed"));
     }
     cpu.map_or(Ok(()), pin_to_cpu)?;
-    let mut word = String::new();
-    io::stdin().lock().read_line(&mut word)?;
-    if word.trim_end() != BEGIN {
+    if !is_told()? {
         return Ok(());
     }
     let (took, sum) = carry_out(kind, bytes);
-    writeln!(io::stdout(), "{} {sum}", took.as_nanos())
+    say(took, sum)
 }
 
 fn carry_out(kind: Kind, bytes: usize) -> (std::time::Duration, u64) {

@@ -90,6 +90,9 @@ pub(crate) enum Command {
         /// The CPU to run on.
         cpu: Option<usize>,
     },
+    /// Run an application on a graph under a limit (started by `farmem bench soda`).
+    #[command(hide = true, name = farmem_bench::soda::ALONE)]
+    SodaAlone(SodaAlone),
 }
 
 /// An example of a rack.toml; `farmem up --example` prints it.
@@ -234,6 +237,8 @@ pub(crate) enum Bench {
     Mind(BenchLinked),
     /// The in-network index of a B-link tree (Fat-B+Tree), beside READs and traversals from the root.
     Fat(BenchLinked),
+    /// Graphs in far memory by way of a DPU (SODA) and without, beside local memory, a disk and zram.
+    Soda(BenchLinked),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
     Run(BenchRows),
 }
@@ -266,7 +271,22 @@ pub(crate) struct BenchPulse {
     pub(crate) links: BenchLinks,
 }
 
-/// `farmem bench mind` and `farmem bench fat`
+/// `farmem soda-alone`
+#[derive(Debug, Args)]
+pub(crate) struct SodaAlone {
+    /// The graph.
+    pub(crate) file: PathBuf,
+    /// The application.
+    pub(crate) app: String,
+    /// Where its memory is.
+    pub(crate) system: String,
+    /// Rounds of pagerank.
+    pub(crate) rounds: u64,
+    /// Vertices to begin at, with commas between them.
+    pub(crate) sources: String,
+}
+
+/// `farmem bench mind`, `fat` and `soda`
 #[derive(Debug, Args)]
 pub(crate) struct BenchLinked {
     /// What is measured.

@@ -5,6 +5,7 @@ mod mind;
 mod net;
 mod pulse;
 mod run;
+mod soda;
 
 pub(crate) use fat::run as fat;
 pub(crate) use mind::run as mind;
@@ -12,6 +13,7 @@ pub(crate) use mind::{calls, squeezed};
 pub(crate) use net::run as net;
 pub(crate) use pulse::run as pulse;
 pub(crate) use run::{run as runs, work};
+pub(crate) use soda::{alone as soda_alone, run as soda};
 
 use crate::output;
 use crate::{End, Failure, progress};

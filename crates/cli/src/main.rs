@@ -91,6 +91,7 @@ fn main() -> ExitCode {
         Command::Bench { bench: Bench::Pulse(args) } => bench::pulse(&args),
         Command::Bench { bench: Bench::Mind(args) } => bench::mind(&args),
         Command::Bench { bench: Bench::Fat(args) } => bench::fat(&args),
+        Command::Bench { bench: Bench::Soda(args) } => bench::soda(&args),
         Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Compile(args) => compile::run(&args),
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
         Command::Calls => bench::calls(),
         Command::ZramProbe { pages, rounds } => bench::squeezed(pages, rounds),
         Command::Work { name, bytes, cpu } => bench::work(&name, bytes, cpu),
+        Command::SodaAlone(args) => bench::soda_alone(&args),
     };
     match result {
         Ok(End::Fine) => ExitCode::SUCCESS,

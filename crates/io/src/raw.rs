@@ -3,9 +3,10 @@
 //!
 //! A [`RawSocket`] sends and receives bytes that no code looks at. [`RawSocket::serve`] plays the part that a role has on a path: it sends each
 //! datagram on to the next address, or back. [`RawSocket::stream`] sends bursts for credits, for rates. [`faults()`] are page faults for
-//! which nothing is fetched, [`Swapped`] pages that come back from swap.
+//! which nothing is fetched, [`Swapped`] pages that come back from swap, [`MappedFile`] those of a file.
 
 mod faults;
+mod file;
 mod swap;
 
 pub use crate::Waiting;
@@ -13,6 +14,7 @@ use crate::{Clock, Link as _, OpenError, ShmConfig, ShmLink, Stop, Wait, gid_of}
 use farmem_machine::Port;
 use farmem_wire::message::PAGE_LEN;
 pub use faults::{Server, faults};
+pub use file::MappedFile;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;

@@ -224,6 +224,7 @@ impl<'a> Server<'a> {
             missing: stats.missing,
             upgrades: stats.upgrades,
             reactivated: stats.reactivated,
+            waited: stats.waited,
             fetches: stats.fetches,
             bytes_fetched: stats.pages_fetched * page,
             evictions: stats.evictions,

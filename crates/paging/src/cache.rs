@@ -49,6 +49,8 @@ pub struct Stats {
     pub reactivated: u64,
     /// Of those, first writes to a page that could be read.
     pub upgrades: u64,
+    /// Of those, the ones that found no room, and waited until a page had gone.
+    pub waited: u64,
     /// Fetches; one that is tried again counts once.
     pub fetches: u64,
     /// Pages they brought.
@@ -195,6 +197,7 @@ impl Cache {
             return;
         }
         if !self.serve(key, write, layout, out) {
+            self.stats.waited += 1;
             self.waiting.push_back((key, write));
         }
     }

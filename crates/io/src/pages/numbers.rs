@@ -52,7 +52,7 @@ impl Number for u64 {
 /// far waits for it; of one that is lost, or that the rack no longer answers for, it is a SIGBUS.
 #[derive(Debug)]
 pub struct Numbers<'w, T: Number> {
-    pub(super) all: &'w [T::Atomic],
+    pub(crate) all: &'w [T::Atomic],
 }
 
 // Derived, it would ask the same of `T::Atomic`.

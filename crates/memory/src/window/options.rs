@@ -88,6 +88,8 @@ pub struct WindowStats {
     pub upgrades: u64,
     /// Faults that reactivated a page.
     pub reactivated: u64,
+    /// Faults that found no room, and waited until a page had gone: been written back, where it was written.
+    pub waited: u64,
     /// READs sent.
     pub fetches: u64,
     /// Bytes they brought.

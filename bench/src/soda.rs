@@ -1,0 +1,297 @@
+//! `farmem bench soda`: Ligra's applications on graphs in far memory, by way of a DPU and without, beside this machine's memory, disk and zram (SODA V, VI).
+//!
+//! Graphs have the ratios of edges to vertices of the paper's, and are made from a seed. In each round every system has its turn ([`System`]), with a third of the
+//! graph here; every answer is held against that of one thread in local memory. Times are taken on a rack of processes, bytes on one in this process, where one program moves
+//! the same each time: each is counted twice.
+
+mod alone;
+mod far;
+mod subject;
+mod system;
+mod work;
+
+pub use alone::{ALONE, alone};
+pub use far::{Counts, count};
+pub use system::System;
+pub use work::App;
+
+use crate::pulse::{NodeKind, Racks};
+use crate::{Outcome, Plan, Progress, Row, Samples, Sheet, to_f64};
+use alone::Squeezed;
+use far::{Placed, Run, node_memory};
+use farmem::window::{Memory, WindowOptions, with_window};
+use farmem::{Error, Rack};
+use farmem_graph::generate::RATIOS;
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::time::{Duration, Instant};
+use subject::{Subject, named};
+use system::{Pages, local};
+use work::Work;
+
+/// Rounds of [`App::Pagerank`].
+const PAGERANK: u64 = 10;
+/// The same, of a short run.
+const PAGERANK_QUICK: u64 = 2;
+
+/// How much is measured.
+struct Sizes {
+    /// Of the graph of each ratio: its vertices are 2 to the power of this.
+    scales: [u32; RATIOS.len()],
+    rounds: usize,
+    pagerank: u64,
+    pages: Pages,
+    /// Bytes that are written through a window.
+    written: u64,
+}
+
+impl Plan {
+    const fn soda(&self) -> Sizes {
+        if self.quick {
+            let (scales, pages) = ([11, 10, 9], Pages::QUICK);
+            Sizes { scales, rounds: 1, pagerank: PAGERANK_QUICK, pages, written: 2 << 20 }
+        } else {
+            let (scales, pages) = ([17, 16, 14], Pages::FULL);
+            Sizes { scales, rounds: 3, pagerank: PAGERANK, pages, written: 32 << 20 }
+        }
+    }
+}
+
+/// The one thread that an application has: its traffic is the same each time then, and the other CPU is the service's.
+fn one_thread() -> Result<ThreadPool, ThreadPoolBuildError> {
+    ThreadPoolBuilder::new().num_threads(1).build()
+}
+
+/// Measures what `plan` says, and tells it as it comes.
+///
+/// # Errors
+/// What keeps racks from starting, or far memory from answering. What this machine does not allow is a row that says so.
+pub fn run<R: Racks>(
+    plan: &Plan,
+    racks: &mut R,
+    mut tell: impl FnMut(Progress<'_>),
+) -> Result<Outcome, R::Failure> {
+    let mut sheet = Sheet::new(&plan.only, &mut tell);
+    let sizes = plan.soda();
+    for (ratio, scale) in RATIOS.into_iter().zip(sizes.scales) {
+        let wanted = |part: &str| {
+            let of = |app: &App| plan.wants(&format!("soda.{part}.r{ratio}.{}.", app.name()));
+            App::ALL.into_iter().filter(of).collect::<Vec<App>>()
+        };
+        let (timed, counted) = ([wanted("run"), wanted("host_cpu")].concat(), wanted("traffic"));
+        let timed: Vec<App> = App::ALL.into_iter().filter(|app| timed.contains(app)).collect();
+        let disk = plan.wants("soda.disk.rate") && ratio == RATIOS[0];
+        if timed.is_empty() && counted.is_empty() && !disk {
+            continue;
+        }
+        sheet.begins(&format!("a graph of {ratio} edges a vertex"));
+        let subject = Subject::make(ratio, scale, sizes.pagerank)?;
+        if disk {
+            sheet.add([alone::disk_rate(&subject.path, sizes.rounds)]);
+        }
+        if !counted.is_empty() {
+            traffic(&subject, &counted, sizes.pages, &mut sheet)?;
+        }
+        if !timed.is_empty() {
+            let rack = racks.start(1, NodeKind::Offload, node_memory(subject.image))?;
+            times(rack.as_ref(), &subject, &timed, &sizes, &mut sheet)?;
+        }
+    }
+    if plan.wants("soda.evict.waited") {
+        sheet.begins("pages that are written");
+        let rack = racks.start(1, NodeKind::Offload, node_memory(sizes.written))?;
+        evicted(rack.as_ref(), &sizes, &mut sheet)?;
+    }
+    Ok(sheet.end())
+}
+
+/// What a system took in all rounds, or why it took none.
+struct Taken {
+    system: System,
+    times: Samples,
+    /// Of the thread that moves data, where there is one.
+    cpu: Samples,
+    why: Option<String>,
+}
+
+/// The rows of `soda.run` and `soda.host_cpu`.
+fn times(
+    rack: &Rack,
+    subject: &Subject,
+    apps: &[App],
+    sizes: &Sizes,
+    sheet: &mut Sheet<'_>,
+) -> Result<(), Error> {
+    let mut client = rack.client("soda")?;
+    let mut placed = Placed::new(&mut client, subject)?;
+    let here = local(subject.image);
+    let begin = |system| Squeezed::begin(system, &subject.path, subject.csr.vertices(), here);
+    let mut alone = [System::Disk, System::Zram].map(|system| (system, begin(system)));
+    for &app in apps {
+        let (work, right) = subject.work(app)?;
+        let mut all = System::ALL.map(|system| {
+            let (times, cpu) = (Samples::new(), Samples::new());
+            Taken { system, times, cpu, why: None }
+        });
+        for _ in 0..sizes.rounds {
+            for taken in all.iter_mut().filter(|taken| taken.why.is_none()) {
+                let Taken { system, .. } = *taken;
+                sheet.begins(&format!("{} of {} in {}", app.name(), subject.name, system.name()));
+                let ended = match system.options(subject.image, sizes.pages) {
+                    Some(options) => match placed.run(options, &work) {
+                        Ok(Run { values, time, cpu, .. }) => Ok((values == right, time, Some(cpu))),
+                        Err(Error::Open(refused)) => Err(refused.to_string()),
+                        Err(error) => return Err(error),
+                    },
+                    None => match alone.iter_mut().find(|(of, _)| *of == system) {
+                        Some((_, Ok(alone))) => {
+                            alone.run(&work).map(|(time, sum)| (sum == u64::from(right.sum()), time, None))
+                        }
+                        Some((_, Err(why))) => Err(why.clone()),
+                        None => {
+                            let (values, time) = locally(subject, &work)?;
+                            Ok((values == right, time, None))
+                        }
+                    },
+                };
+                match ended {
+                    Ok((is_right, time, cpu)) => {
+                        sheet.add_wrong(u64::from(!is_right));
+                        taken.times.record(time);
+                        cpu.into_iter().for_each(|cpu| taken.cpu.record(cpu));
+                    }
+                    Err(why) => taken.why = Some(format!("skipped: {why}")),
+                }
+            }
+        }
+        let how =
+            |system| alone.iter().find(|(of, _)| *of == system).and_then(|(_, alone)| alone.as_ref().ok());
+        let name = format!("{}.{}", subject.name, app.name());
+        sheet.add(rows(&name, &all, |system| {
+            how(system).map(|alone| match alone.device() {
+                Some(device) => format!("{device} under {}", alone.how()),
+                None => format!("a mapped file, not in memory at first, under {}", alone.how()),
+            })
+        }));
+    }
+    Ok(())
+}
+
+/// The rows of an application on a graph: each system beside the window without a DPU, and beside local memory.
+fn rows(name: &str, all: &[Taken], how: impl Fn(System) -> Option<String>) -> Vec<Row> {
+    let of = |wanted| all.iter().find(|taken| taken.system == wanted).filter(|taken| !taken.times.is_empty());
+    let (server, local) = (of(System::Server), of(System::Local));
+    let mut rows = Vec::new();
+    for Taken { system, times, cpu, why } in all {
+        let id = format!("soda.run.{name}.{}", system.name());
+        if let Some(why) = why {
+            rows.push(Row::absent(id, "ns", why.clone()));
+            continue;
+        }
+        let why = how(*system);
+        rows.push(Row { why, ..times.row(&id, server.map(|taken| &taken.times)) });
+        if *system != System::Local {
+            rows.push(times.row(&format!("{id}.over_local"), local.map(|taken| &taken.times)));
+        }
+        if !cpu.is_empty() {
+            let id = format!("soda.host_cpu.{name}.{}", system.name());
+            let why = "the DPU is in this process: its work is the host's here";
+            let why = (!matches!(system, System::Server)).then(|| why.to_owned());
+            rows.push(Row { why, ..cpu.row(&id, server.map(|taken| &taken.cpu)) });
+        }
+    }
+    rows
+}
+
+fn locally(subject: &Subject, work: &Work) -> Result<(farmem_graph::Values, Duration), Error> {
+    let threads = one_thread().map_err(named)?;
+    let graph = subject.csr.graph().map_err(named)?;
+    let begin = Instant::now();
+    let values = threads.install(|| work.run(&graph)).map_err(named)?;
+    Ok((values, begin.elapsed()))
+}
+
+/// The rows of `soda.traffic`: what moves, counted twice.
+fn traffic(subject: &Subject, apps: &[App], pages: Pages, sheet: &mut Sheet<'_>) -> Result<(), Error> {
+    let rack = Rack::embedded_with(1, node_memory(subject.image))?;
+    let mut client = rack.client("soda")?;
+    let mut placed = Placed::new(&mut client, subject)?;
+    for &app in apps {
+        let (work, right) = subject.work(app)?;
+        let mut server = None;
+        for system in System::ALL {
+            let Some(options) = system.options(subject.image, pages) else { continue };
+            sheet.begins(&format!("what {} of {} moves in {}", app.name(), subject.name, system.name()));
+            let id = format!("soda.traffic.{}.{}.{}", subject.name, app.name(), system.name());
+            let ran = placed.run(options, &work).and_then(|first| Ok([first, placed.run(options, &work)?]));
+            let runs = match ran {
+                Err(Error::Open(refused)) => {
+                    sheet.add([Row::absent(format!("{id}.bytes"), "bytes", format!("skipped: {refused}"))]);
+                    continue;
+                }
+                other => other?,
+            };
+            let wrong = runs.iter().filter(|run| run.values != right).count() as u64;
+            let [counts, again] = runs.each_ref().map(Run::counts);
+            let differ = counts != again;
+            sheet.add_wrong(wrong + u64::from(differ && system.is_exact()));
+            server = server.or(Some(counts.bytes));
+            let why = differ.then(|| {
+                let exact = if system.is_exact() { "WRONG: " } else { "by times that are measured: " };
+                format!("{exact}the other run had {} bytes, {} hits", again.bytes, again.hits)
+            });
+            let figure = |what: &str, unit, value, beside: Option<u64>| Row {
+                why: why.clone(),
+                ..Row::figure(format!("{id}.{what}"), unit, to_f64(value), runs.len() as u64)
+                    .beside(beside.map(to_f64))
+            };
+            sheet.add([figure("bytes", "bytes", counts.bytes, server)]);
+            if system != System::Server {
+                let Counts { bytes, background, reads, hits } = counts;
+                sheet.add([figure("hits", "reads", hits, Some(reads))]);
+                sheet.add([figure("background", "bytes", background, Some(bytes))]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The row of `soda.evict.waited`: faults that found no room, of a program that writes three times as much as may be here, twice.
+fn evicted(rack: &Rack, sizes: &Sizes, sheet: &mut Sheet<'_>) -> Result<(), Error> {
+    const PAGE: usize = farmem::PAGE_LEN;
+    let id = "soda.evict.waited";
+    let mut client = rack.client("soda")?;
+    let vma = client.allocate(sizes.written)?;
+    let options = System::Server.options(sizes.written, sizes.pages).expect("a window");
+    let options = WindowOptions { inactive_eighths: 1, ..options };
+    let pages = usize::try_from(sizes.written).expect("a window's bytes have addresses here") / PAGE;
+    let byte = |page: usize, round: u8| u8::try_from(page % 251).expect("less than 251") ^ round;
+    let program = |memory: Memory<'_>| {
+        let mut wrong = 0;
+        for round in 1..3 {
+            for page in 0..pages {
+                let mut before = [0];
+                memory.read(page * PAGE, &mut before);
+                let expected = if round == 1 { 0 } else { byte(page, round - 1) };
+                wrong += u64::from(before != [expected]);
+                memory.write(page * PAGE, &[byte(page, round)]);
+            }
+        }
+        wrong
+    };
+    let row = match with_window(&mut client, &vma, options, program) {
+        Ok((wrong, stats)) => {
+            sheet.add_wrong(wrong);
+            let why = format!(
+                "{} pages evicted, {} of them written back",
+                stats.evictions,
+                stats.bytes_written_back / PAGE as u64
+            );
+            let row = Row::figure(id, "faults", to_f64(stats.waited), 1).beside(Some(to_f64(stats.faults)));
+            Row { why: Some(why), ..row }
+        }
+        Err(Error::Open(refused)) => Row::absent(id, "faults", format!("skipped: {refused}")),
+        Err(error) => return Err(error),
+    };
+    sheet.add([row]);
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! An application in a process of its own, under a limit for its memory: on a mapped file, or in memory that is swapped to zram.
+//!
+//! [`alone`] is that process, this program started again; [`Squeezed`] starts it.
+
+use super::system::System;
+use super::work::{App, Work};
+use crate::child::{Said, is_told, said, say};
+use crate::swap::{Group, Zram};
+use crate::{Row, to_f64};
+use farmem::raw::MappedFile;
+use farmem_graph::far::mapped_graph;
+use farmem_graph::load::read;
+use farmem_graph::{Graph, Shape, Store};
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The first argument of this program when it is to run an application [`alone`].
+pub const ALONE: &str = "soda-alone";
+
+/// What the process needs beside its part of the graph: its code, and what the algorithm keeps of each vertex.
+const OWN: u64 = 8 << 20;
+const VERTEX: u64 = 64;
+
+/// Carries out the application `app` on the graph in `file`, a mapped file for the system `disk` and local memory for `zram`, when it is told to on standard input;
+/// says on standard output how many nanoseconds it took, and the sum of what it found. `rounds` is of pagerank, `sources` are vertices with commas between them.
+///
+/// # Errors
+/// When there is no such application, system or graph, or its parent is gone.
+pub fn alone(file: &Path, app: &str, system: &str, rounds: u64, sources: &str) -> io::Result<()> {
+    let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+    let found = App::ALL.into_iter().find(|known| known.name() == app);
+    let app = found.ok_or_else(|| wrong(format!("no application is called {app:?}")))?;
+    let sources = sources.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>();
+    let sources = sources.map_err(|_| wrong("sources are numbers with commas between them".into()))?;
+    let work = Work { app, rounds, sources };
+    if !is_told()? {
+        return Ok(());
+    }
+    if system == System::Disk.name() {
+        let open = File::open(file)?;
+        let mapped = MappedFile::open(&open)?;
+        let graph = mapped_graph(file, &open, &mapped).map_err(|failure| wrong(failure.message))?;
+        carry_out(&graph, &work)
+    } else if system == System::Zram.name() {
+        let csr = read(file, Shape::default(), &mut |_, _| true).map_err(|error| wrong(error.to_string()))?;
+        let graph = csr.graph().map_err(|error| wrong(error.to_string()))?;
+        carry_out(&graph, &work)
+    } else {
+        Err(wrong(format!("no system called {system:?} has a process of its own")))
+    }
+}
+
+fn carry_out<S: Store>(graph: &Graph<S>, work: &Work) -> io::Result<()> {
+    let threads = super::one_thread().map_err(io::Error::other)?;
+    let begin = Instant::now();
+    let values = threads.install(|| work.run(graph)).map_err(io::Error::other)?;
+    say(begin.elapsed(), values.sum().into())
+}
+
+/// Such processes.
+pub(super) struct Squeezed {
+    system: System,
+    file: PathBuf,
+    limit: u64,
+    /// As long as this lives.
+    zram: Option<Zram>,
+    /// In words.
+    how: String,
+}
+
+impl Squeezed {
+    /// On the graph in `file`, of which `local` bytes may be here beside what the process needs for itself; or why that cannot be here.
+    pub(super) fn begin(system: System, file: &Path, vertices: u64, local: u64) -> Result<Self, String> {
+        let limit = local + OWN + vertices * VERTEX;
+        // Looked at first: without a limit nothing would come from the far place.
+        let version = Group::begin(limit)?.version().to_string();
+        let zram = match system {
+            System::Zram => Some(Zram::begin(4 * limit)?),
+            _ => None,
+        };
+        let how = format!(
+            "a memory cgroup ({version}) of {} MiB, {} MiB of it for the graph",
+            limit >> 20,
+            local >> 20
+        );
+        Ok(Self { system, file: file.into(), limit, zram, how })
+    }
+
+    pub(super) fn how(&self) -> &str {
+        &self.how
+    }
+
+    /// Carries the application out once: how long it took, and the sum of what it found.
+    pub(super) fn run(&self, work: &Work) -> Result<(Duration, u64), String> {
+        let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
+        let sources: Vec<String> = work.sources.iter().map(u32::to_string).collect();
+        let mut command = Command::new(itself);
+        command.arg(ALONE).arg(&self.file).args([work.app.name(), self.system.name()]);
+        command.args([work.rounds.to_string(), sources.join(",")]);
+        if self.system == System::Disk {
+            put_out(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
+        }
+        let group = Group::begin(self.limit)?;
+        let Said { nanos, sum, .. } = said(command, Some(&group))?;
+        Ok((Duration::from_nanos(nanos), sum))
+    }
+
+    /// What is swapped to.
+    pub(super) fn device(&self) -> Option<String> {
+        self.zram.as_ref().map(Zram::path)
+    }
+}
+
+/// Has the system forget what it has of a file: the next reader waits for the disk.
+fn put_out(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
+}
+
+/// How fast the disk gives a file that nobody has, in megabytes a second.
+pub(super) fn disk_rate(path: &Path, rounds: usize) -> Row {
+    let id = "soda.disk.rate";
+    let mut rates = Vec::new();
+    for _ in 0..rounds {
+        match read_cold(path) {
+            Ok((bytes, time)) => rates.push(to_f64(bytes) / 1e6 / time.as_secs_f64()),
+            Err(error) => return Row::absent(id, "MB/s", format!("skipped: {}: {error}", path.display())),
+        }
+    }
+    let rate = crate::samples::median(&mut rates);
+    let why = format!(
+        "{} read from end to end, none of it in memory; a disk that others cache for may be faster",
+        path.display()
+    );
+    Row { why: Some(why), ..Row::figure(id, "MB/s", rate, rounds as u64) }
+}
+
+fn read_cold(path: &Path) -> io::Result<(u64, Duration)> {
+    put_out(path)?;
+    let mut file = File::open(path)?;
+    let (mut block, mut bytes, begin) = (vec![0; 1 << 20], 0, Instant::now());
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok((bytes, begin.elapsed())),
+            count => bytes += count as u64,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! An application in a window on a graph in far memory: what comes of it, how long it took, what moved.
+//!
+//! Key call: [`count`], what an application moves in one of the systems, exactly: on a rack in this process, with one thread that works.
+
+use super::subject::{Subject, failed, named};
+use super::system::{Pages, System};
+use super::work::{App, Work};
+use super::{PAGERANK_QUICK, one_thread};
+use crate::cpu::of_thread;
+use farmem::window::{WindowOptions, WindowStats};
+use farmem::{Client, Error, Rack, Vma};
+use farmem_graph::far::{Image, Source, place, with_graph};
+use farmem_graph::{Far, Graph, Shape, Values};
+use std::time::{Duration, Instant};
+
+/// What an application moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Bytes that were asked of far memory.
+    pub bytes: u64,
+    /// Bytes of them that no thread waited for: what a DPU prefetched.
+    pub background: u64,
+    /// Requests for pages that a DPU was asked for, of READs that were sent where there is none.
+    pub reads: u64,
+    /// Of those, what was in the DPU's cache.
+    pub hits: u64,
+}
+
+/// A run of an application in a window.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) values: Values,
+    pub(super) time: Duration,
+    /// CPU time of the thread that serves the window's faults: it moves the data, and whatever is in this process of a DPU and of a rack moves with it.
+    pub(super) cpu: Duration,
+    pub(super) stats: WindowStats,
+}
+
+impl Run {
+    pub(super) const fn counts(&self) -> Counts {
+        let WindowStats { bytes_fetched, fetches, dpu, .. } = self.stats;
+        match dpu {
+            None => Counts { bytes: bytes_fetched, background: 0, reads: fetches, hits: 0 },
+            Some(dpu) => Counts {
+                bytes: dpu.on_demand + dpu.background,
+                background: dpu.background,
+                reads: dpu.reads,
+                hits: dpu.hits,
+            },
+        }
+    }
+}
+
+/// A graph in the far memory of a client.
+pub(super) struct Placed<'c> {
+    client: &'c mut Client,
+    vma: Vma,
+    image: Image,
+}
+
+impl<'c> Placed<'c> {
+    pub(super) fn new(client: &'c mut Client, subject: &Subject) -> Result<Self, Error> {
+        let source = Source::open(&subject.path, Shape::default()).map_err(failed)?;
+        let (vma, image) = place(client, &source).map_err(failed)?;
+        Ok(Self { client, vma, image })
+    }
+
+    /// Carries `work` out once, through a window with these options.
+    pub(super) fn run(&mut self, options: WindowOptions, work: &Work) -> Result<Run, Error> {
+        let threads = one_thread().map_err(named)?;
+        let cpu = of_thread();
+        let program = |graph: Graph<Far<'_>>| {
+            let begin = Instant::now();
+            let found = threads.install(|| work.run(&graph));
+            (found, begin.elapsed())
+        };
+        let ((found, time), stats) = with_graph(self.client, &self.vma, &self.image, options, program)?;
+        let cpu = of_thread() - cpu;
+        Ok(Run { values: found.map_err(named)?, time, cpu, stats })
+    }
+}
+
+/// Bytes of a memory node that has room for an image of so many.
+pub(super) const fn node_memory(image: u64) -> u64 {
+    let needed = image.next_power_of_two();
+    if needed < NODE_MIN { NODE_MIN } else { needed }
+}
+
+const NODE_MIN: u64 = 64 << 20;
+
+/// What `app` moves on a Kronecker graph of 2^`scale` vertices with `ratio` edges for each, in each of two runs, and how many of their answers are not those of local
+/// memory. `None` for a system that has no window.
+///
+/// # Errors
+/// [`Error::Open`] where this process may not serve faults.
+pub fn count(scale: u32, ratio: u64, app: App, system: System) -> Result<Option<([Counts; 2], u64)>, Error> {
+    let subject = Subject::make(ratio, scale, PAGERANK_QUICK)?;
+    let Some(options) = system.options(subject.image, Pages::QUICK) else { return Ok(None) };
+    let rack = Rack::embedded_with(1, node_memory(subject.image))?;
+    let mut client = rack.client("soda")?;
+    let mut placed = Placed::new(&mut client, &subject)?;
+    let (work, right) = subject.work(app)?;
+    let [first, second] = [placed.run(options, &work)?, placed.run(options, &work)?];
+    let wrong = [&first, &second].into_iter().filter(|run| run.values != right).count() as u64;
+    Ok(Some(([first.counts(), second.counts()], wrong)))
+}

@@ -1,0 +1,113 @@
+//! Where the arrays of a graph are, and what is between them and the program.
+//!
+//! Key type: [`System`]; [`System::options`] is the one place that makes a window of it.
+
+use farmem::window::{Ahead, Caching, DpuConfig, Place, TableConfig, Way, WindowOptions};
+use std::num::NonZeroU32;
+
+/// One of the systems that are compared (SODA VI-A).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum System {
+    /// All in local memory.
+    Local,
+    /// A mapped file on a disk, under a limit for memory.
+    Disk,
+    /// Local memory under a limit, swapped to zram.
+    Zram,
+    /// A window straight onto a memory node.
+    Server,
+    /// The same window by way of a DPU that forwards.
+    Dpu,
+    /// That, with a cache that prefetches what its policy proposes.
+    Dynamic,
+    /// That, as long as it pays.
+    Adaptive,
+}
+
+/// How large the parts of a window are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pages {
+    /// Bytes that are fetched at once: 64 KiB in the paper.
+    pub(super) page_len: u32,
+    /// Pages of an entry of the DPU's table.
+    pub(super) entry_pages: u32,
+}
+
+impl Pages {
+    /// The paper's pages; entries a quarter of its, as graphs are smaller.
+    pub(super) const FULL: Self = Self { page_len: 64 << 10, entry_pages: 4 };
+    /// For graphs of a few hundred kilobytes.
+    pub(super) const QUICK: Self = Self { page_len: 16 << 10, entry_pages: 2 };
+}
+
+/// Bytes of a window's own page.
+const PAGE: u32 = 4096;
+/// The part of a graph that is here (SODA V: a buffer for a third).
+const LOCAL: u64 = 3;
+/// The least that a window takes.
+const LOCAL_MIN: u64 = 64 << 10;
+/// The part of a graph that the DPU has room for: 1 GiB beside graphs of tens (SODA V).
+const DPU: u64 = 16;
+/// Entries of the DPU's table at least.
+const SLOTS_MIN: u64 = 2;
+
+/// Bytes of a graph of `len` bytes that are here.
+pub(super) fn local(len: u64) -> u64 {
+    (len / LOCAL).max(LOCAL_MIN)
+}
+
+impl System {
+    /// All, in the order in which they take turns.
+    pub const ALL: [Self; 7] =
+        [Self::Local, Self::Disk, Self::Zram, Self::Server, Self::Dpu, Self::Dynamic, Self::Adaptive];
+
+    /// Its part of ids.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Disk => "disk",
+            Self::Zram => "zram",
+            Self::Server => "server",
+            Self::Dpu => "dpu",
+            Self::Dynamic => "dpu.dynamic",
+            Self::Adaptive => "dpu.adaptive",
+        }
+    }
+
+    /// Whether the same program moves the same bytes each time: not where what is prefetched depends on times that are measured.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        !matches!(self, Self::Adaptive)
+    }
+
+    /// The window on a graph of `len` bytes; `None` of systems that have none. All windows are alike but for the DPU.
+    pub(super) fn options(self, len: u64, pages: Pages) -> Option<WindowOptions> {
+        let caching = match self {
+            Self::Local | Self::Disk | Self::Zram => return None,
+            Self::Server => None,
+            Self::Dpu => Some(Caching::Off),
+            Self::Dynamic => Some(Caching::Dynamic),
+            Self::Adaptive => Some(Caching::Adaptive),
+        };
+        let Pages { page_len, entry_pages } = pages;
+        let slots = (len / DPU / u64::from(page_len * entry_pages)).max(SLOTS_MIN);
+        let slots =
+            u32::try_from(slots).ok().and_then(NonZeroU32::new).expect("entries of this machine's memory");
+        let way = caching.map_or(Way::Direct, |caching| {
+            Way::Own(DpuConfig {
+                page_len: NonZeroU32::new(page_len).expect("a page has bytes"),
+                table: TableConfig { slots, entry_pages },
+                ..DpuConfig::new(caching)
+            })
+        });
+        Some(WindowOptions {
+            place: Place::Anywhere,
+            ahead: Ahead::Group((page_len / PAGE).into()),
+            // Nothing is written: no page is unmapped for a look at whether it is used, which would come out otherwise each time.
+            inactive_eighths: 0,
+            way,
+            ..WindowOptions::new(local(len))
+        })
+    }
+}
