@@ -131,8 +131,8 @@ pub fn vertex_map(set: &VertexSubset, function: impl Fn(u32) -> bool + Sync) -> 
 }
 
 /// As [`vertex_map`], where nobody wants to know which vertices are kept.
-pub fn for_each_vertex(set: &VertexSubset, function: impl Fn(u32) + Sync) {
-    set.par_iter().for_each(|vertex| function(vertex));
+pub fn for_each_vertex(set: &VertexSubset, function: impl Fn(u32) + Sync + Send) {
+    set.par_iter().for_each(function);
 }
 
 /// For all of `count` vertices, what `of` says of each.
