@@ -38,6 +38,12 @@ pub struct RunArgs {
     /// Use this running rack instead of one inside this process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
+    /// Go by way of a DPU, straight to the memory nodes without this: one inside this process, or the one beside this host ([dpu] of the rack's description).
+    #[arg(long, value_name = "WHICH", value_enum)]
+    pub dpu: Option<Dpu>,
+    /// Have the DPU cache statically where the edges of each vertex begin.
+    #[arg(long = "static", requires = "dpu")]
+    pub fixed: bool,
     /// Threads [default: as many as CPUs]. They do not change the answer.
     #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
@@ -53,6 +59,15 @@ pub struct RunArgs {
     /// Print one JSON object instead of the lines.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which DPU a graph's pages go by way of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Dpu {
+    /// One in this process.
+    Own,
+    /// The process beside this host.
+    Beside,
 }
 
 /// `farmem graph pagerank`

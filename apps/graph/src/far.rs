@@ -149,11 +149,23 @@ impl Image {
     pub fn of(extent: &Extent) -> Self {
         let mut len = 0;
         let mut sections = Vec::new();
-        for (incoming, section, bytes) in extent.sections() {
+        // What belongs to vertices first, so that one range of bytes has all of it.
+        let (of_vertices, of_edges): (Vec<_>, Vec<_>) =
+            extent.sections().into_iter().partition(|(_, section, _)| *section == Section::Offsets);
+        for (incoming, section, bytes) in of_vertices.into_iter().chain(of_edges) {
             sections.push(((incoming, section), len));
             len += bytes.next_multiple_of(PAGE_LEN as u64);
         }
         Self { extent: *extent, sections, len }
+    }
+
+    /// The bytes that belong to vertices, as the first one and how many: where the edges of each begin. Small, and wanted all the time: what is cached
+    /// statically (SODA V).
+    #[must_use]
+    pub fn of_vertices(&self) -> (u64, u64) {
+        let offsets = self.sections.iter().filter(|((_, section), _)| *section == Section::Offsets);
+        let last = offsets.map(|(_, start)| *start).max().unwrap_or(0);
+        (0, last + (self.extent.vertices + 1) * 8)
     }
 
     /// Bytes of far memory that it takes.
@@ -243,6 +255,8 @@ fn write(memory: &mut dyn FarMemory, vma: &Vma, image: &Image, source: &Source) 
 
 /// What suits walks along arrays: up to so many pages are fetched ahead.
 pub const AHEAD: Ahead = Ahead::Stream(64);
+/// By way of a DPU: whole pages of 64 KiB, and it prefetches.
+pub const AHEAD_BY_DPU: Ahead = Ahead::Group(16);
 
 /// Has `program` use the graph through a window with at most `local` bytes of it here.
 ///

@@ -23,13 +23,13 @@ mod subset;
 pub use array::{Array, Far, Local, Store};
 pub use build::{Csr, Edges, Rows, Shape};
 pub use command::{
-    Command, ComponentsArgs, ConvertArgs, GenerateArgs, PageRankArgs, Part, RunArgs, SampleArgs, SourceArgs,
-    WriteArgs, part,
+    Command, ComponentsArgs, ConvertArgs, Dpu, GenerateArgs, PageRankArgs, Part, RunArgs, SampleArgs,
+    SourceArgs, WriteArgs, part,
 };
 pub use csr::{Adjacency, Graph, Malformed, VERTICES_MAX};
 pub use edge_map::{
     Direction, EdgeFn, PULL_ABOVE, direction, edge_map, edge_map_by, for_each_vertex, vertex_map,
 };
-pub use report::{Answer, Ran, Said, Traffic, Values, Wrote};
+pub use report::{Answer, DpuTraffic, Ran, Said, Traffic, Values, Wrote};
 pub use run::run;
 pub use subset::VertexSubset;

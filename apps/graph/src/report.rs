@@ -102,10 +102,32 @@ pub struct Traffic {
     pub evictions: u64,
     /// The most bytes that were here at once.
     pub bytes_here_max: u64,
+    /// What the DPU did, where pages went by way of one; the one beside the host counts for all its processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dpu: Option<DpuTraffic>,
+}
+
+/// What a DPU asked of far memory, and what it had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct DpuTraffic {
+    /// Bytes that programs asked it for.
+    pub asked: u64,
+    /// Bytes it asked of far memory while a program waited.
+    pub on_demand: u64,
+    /// Bytes it asked of far memory before.
+    pub background: u64,
+    /// Requests.
+    pub reads: u64,
+    /// Of those, what its cache table had.
+    pub hits: u64,
+    /// Of those, what static caching had.
+    pub fixed: u64,
+    /// It was fenced on the way, and the rest went straight to the memory nodes.
+    pub fenced: bool,
 }
 
 impl Traffic {
-    pub(crate) const fn of(stats: &WindowStats) -> Self {
+    pub(crate) fn of(stats: &WindowStats) -> Self {
         Self {
             missing: stats.missing,
             fetches: stats.fetches,
@@ -114,6 +136,15 @@ impl Traffic {
             ahead_wasted: stats.ahead.wasted,
             evictions: stats.evictions,
             bytes_here_max: stats.bytes_here_max,
+            dpu: stats.dpu.map(|dpu| DpuTraffic {
+                asked: dpu.asked,
+                on_demand: dpu.on_demand,
+                background: dpu.background,
+                reads: dpu.reads,
+                hits: dpu.hits,
+                fixed: dpu.fixed,
+                fenced: stats.dpu_fenced,
+            }),
         }
     }
 }
@@ -302,6 +333,16 @@ impl Said {
     }
 }
 
+impl DpuTraffic {
+    fn text(&self) -> String {
+        let Self { on_demand, background, reads, hits, fixed, fenced, .. } = *self;
+        let fenced = if fenced { "; it was fenced on the way, and the rest came without it" } else { "" };
+        format!(
+            "by way of a DPU: {reads} requests, {hits} in its cache, {fixed} in its static cache; {on_demand} bytes on demand, {background} before{fenced}\n"
+        )
+    }
+}
+
 impl Ran {
     fn text(&self) -> String {
         let traffic = &self.traffic;
@@ -316,10 +357,11 @@ impl Ran {
             (false, true, 0) => "the same as in local memory\n",
             (false, true, _) => "THE ANSWER DIFFERS FROM THAT IN LOCAL MEMORY\n",
         };
+        let by_dpu = traffic.dpu.as_ref().map_or_else(String::new, DpuTraffic::text);
         format!(
             "{}: {} vertices, {} edges of {}\n{} memory nodes, transport {}, link {}; {} bytes far, {} of them here at most, {} threads\n\
              {}{resumed}\n\
-             {:.2} s, and {:.2} s to load; {} pages waited for, {} READs, {} bytes fetched, {} pages evicted; sum {:08x}\n{judged}",
+             {:.2} s, and {:.2} s to load; {} pages waited for, {} READs, {} bytes fetched, {} pages evicted; sum {:08x}\n{by_dpu}{judged}",
             self.algorithm,
             self.vertices,
             self.edges,

@@ -4,14 +4,14 @@ use crate::algorithms::{
     Components, NONE, PageRank, UNREACHED, Unsuited, betweenness, bfs, exists, radii, sample, sssp, triangles,
 };
 use crate::checkpoint::{self, Resumable};
-use crate::command::{Command, ConvertArgs, GenerateArgs, RunArgs};
+use crate::command::{Command, ConvertArgs, Dpu, GenerateArgs, RunArgs};
 use crate::far::{self, Image, Source};
 use crate::generate::{generate, memory};
 use crate::load::binary::{self, Extent, Header};
 use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
 use crate::{Csr, Graph, Store};
 use farmem::Client;
-use farmem::window::{Place, WindowOptions};
+use farmem::window::{Caching, DpuConfig, Place, Way, WindowOptions};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
 use procfs_core::{FromRead as _, Meminfo};
 use std::path::Path;
@@ -95,7 +95,12 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
         let begun = Instant::now();
         let (vma, image) = far::place(client, &source)?;
         let loaded = begun.elapsed().as_secs_f64();
-        let ran = in_window(client, &Placed { vma: &vma, image: &image, local }, &begin, &threads);
+        let ran = in_window(
+            client,
+            &Placed { vma: &vma, image: &image, local, dpu: args.dpu, fixed: args.fixed },
+            &begin,
+            &threads,
+        );
         // Also when that failed: other programs may go on using the rack.
         let freed = client.free(vma.base);
         let (found, seconds, traffic) = ran?;
@@ -209,6 +214,8 @@ struct Placed<'a> {
     vma: &'a farmem::Vma,
     image: &'a Image,
     local: u64,
+    dpu: Option<Dpu>,
+    fixed: bool,
 }
 
 fn in_window(
@@ -217,8 +224,20 @@ fn in_window(
     begin: &Begin<'_>,
     threads: &rayon::ThreadPool,
 ) -> Result<(Found, f64, Traffic), Failure> {
-    let options =
-        WindowOptions { place: Place::Anywhere, ahead: far::AHEAD, ..WindowOptions::new(far.local) };
+    let way = match far.dpu {
+        None => Way::Direct,
+        Some(Dpu::Own) => Way::Own(DpuConfig::new(Caching::Adaptive)),
+        Some(Dpu::Beside) => Way::Beside,
+    };
+    let ahead = if far.dpu.is_some() { far::AHEAD_BY_DPU } else { far::AHEAD };
+    let options = WindowOptions {
+        place: Place::Anywhere,
+        ahead,
+        way,
+        read_only: true,
+        fixed: far.fixed.then(|| far.image.of_vertices()),
+        ..WindowOptions::new(far.local)
+    };
     let begun = Instant::now();
     let (found, stats) = far::with_graph(client, far.vma, far.image, options, |graph| {
         threads.install(|| algorithm(&graph, begin))

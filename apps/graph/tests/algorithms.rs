@@ -92,7 +92,7 @@ fn check(csr: &Csr, source: u32) {
 
 fn ranks(graph: &Graph<Local<'_>>, rounds: usize) -> Vec<f64> {
     let mut ranks = PageRank::new(graph.vertices());
-    (0..rounds).for_each(|_| _ = ranks.round(graph).unwrap());
+    (0..rounds).for_each(|_| ranks.round(graph).unwrap());
     ranks.ranks().to_vec()
 }
 
@@ -251,7 +251,7 @@ fn a_resumed_algorithm_goes_the_same_way() {
     let csr = built(&generate(Kind::Kronecker, 8, 3, 9, false), false);
     let graph = csr.graph().unwrap();
     let mut first = PageRank::new(graph.vertices());
-    (0..5).for_each(|_| _ = first.round(&graph).unwrap());
+    (0..5).for_each(|_| first.round(&graph).unwrap());
     let mut second = PageRank::resumed(first.ranks().to_vec(), first.moved(), first.rounds());
     assert_eq!(first, second);
     assert_eq!(first.round(&graph), second.round(&graph));

@@ -72,6 +72,36 @@ fn local(path: &str) -> Csr {
     read(Path::new(path), Shape::default(), &mut |_, _| true).unwrap()
 }
 
+/// By way of a DPU the answers are the same. What belongs to vertices is read once where it is cached statically, so PageRank's rounds move that much less; what was
+/// asked of the DPU was asked of far memory, or came from there.
+#[test]
+fn by_way_of_a_dpu_the_answers_are_the_same() {
+    let folder = folder();
+    if !windows() {
+        return;
+    }
+    let path = generated(&folder, "");
+    let dpu = |words: &str| {
+        let ran = ran(words);
+        assert_eq!((ran.wrong_answers, ran.checked), (0, true), "{words}");
+        ran.traffic.dpu.unwrap()
+    };
+    for algorithm in ["pagerank", "bfs", "bc", "radii", "components"] {
+        dpu(&format!("{algorithm} {path} --local 64KiB --dpu own --check --threads 1"));
+    }
+    let words = format!("pagerank {path} --local 64KiB --check --threads 1 --rounds 5 --dpu own");
+    let (without, with) = (dpu(&words), dpu(&format!("{words} --static")));
+    assert_eq!(without.fixed, 0);
+    assert!(with.fixed > 0, "{with:?}");
+    assert!(
+        with.on_demand + with.background < without.on_demand + without.background,
+        "{with:?} {without:?}"
+    );
+    let refused = refused(&format!("bfs {path} --dpu beside"));
+    assert!(refused.contains("[dpu]"), "{refused}");
+    assert!(Line::try_parse_from(["graph", "bfs", &path, "--static"]).is_err(), "of which DPU?");
+}
+
 #[test]
 fn every_algorithm_answers_as_in_local_memory_with_an_eighth_of_the_graph_here() {
     let folder = folder();

@@ -74,12 +74,20 @@ pub fn with_window<R: Send>(
     let window = Window::open(&window_config(vma, &options)?)?;
     let stop = Stop::new();
     let kept = client.take_ready();
-    let verbs = match options.way {
-        Way::Own(config) => Verbs::Through(Box::new(Through::new(client, vma, config))),
-        Way::Direct => Verbs::Direct(client),
-        Way::Beside => {
-            let WindowOptions { read_only, fixed, foresight, .. } = options;
-            Verbs::Beside(Box::new(Beside::open(client, vma, Wishes { read_only, fixed, foresight })?))
+    let WindowOptions { read_only, fixed, foresight, .. } = options;
+    let wishes = Wishes { read_only, fixed, foresight };
+    let opened = match options.way {
+        Way::Own(config) => {
+            Through::open(client, vma, config, wishes).map(|through| Verbs::Through(Box::new(through)))
+        }
+        Way::Direct => Ok(Verbs::Direct(client)),
+        Way::Beside => Beside::open(client, vma, wishes).map(|beside| Verbs::Beside(Box::new(beside))),
+    };
+    let verbs = match opened {
+        Ok(verbs) => verbs,
+        Err(error) => {
+            client.put_ready(kept);
+            return Err(error);
         }
     };
     let mut server = Server::new(verbs, &window, &options);

@@ -46,7 +46,7 @@ fn an_index_switch_joins_again_behind_its_leave() {
     let (silent, edge1) = (Port::node(2), Port::index(1));
     let before = rack.tables(silent).peers[&edge1.0];
     rack.cut.insert(silent);
-    let leave = rack.ask(Leave { port: edge1.0 });
+    let leave = rack.ask(Leave { port: edge1.0, generation: None });
     let again = rack.ask(edge(1, 1));
     let other = rack.ask(JoinIndex { below: vec!["later".into()], ..edge(3, 1) });
     rack.pass(Duration::from_millis(60));
@@ -84,7 +84,7 @@ fn what_is_below_a_switch_that_left_may_be_below_another() {
     let taken = rack.refused(edge(3, 2));
     assert_eq!(taken.code, ErrorCode::Conflict);
     assert!(taken.message.contains("edge2"), "{}", taken.message);
-    rack.call(Leave { port: Port::index(2).0 }).unwrap();
+    rack.call(Leave { port: Port::index(2).0, generation: None }).unwrap();
     rack.peers.remove(&Port::index(2));
     assert_eq!(rack.call(edge(3, 2)).unwrap().index, 2);
     check(&rack);
@@ -112,7 +112,7 @@ fn a_name_is_one_members() {
     }
     assert_eq!(rack.call(edge(1, 1)).unwrap().index, 1);
     // A host that left has its name no more.
-    rack.call(Leave { port: Port::host(1).0 }).unwrap();
+    rack.call(Leave { port: Port::host(1).0, generation: None }).unwrap();
     assert_eq!(rack.call(index("h1")).unwrap().index, 3);
     assert_eq!(rack.refused(host("h1")).code, ErrorCode::Conflict);
     check(&rack);

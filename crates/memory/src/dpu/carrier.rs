@@ -168,6 +168,12 @@ impl Memory {
         lock(&self.dpu).set_policy(number, policy)
     }
 
+    /// Pages of an object that are in static memory.
+    pub(crate) fn fixed_pages(&self, number: u32, pages: Range<u64>) -> u64 {
+        let range = PageId { object: number, page: pages.start }..PageId { object: number, page: pages.end };
+        read!(self.fixed).range(range).count() as u64
+    }
+
     /// From now on requests of this process are the carrier's.
     pub(crate) fn belongs(&self, asker: Asker, carrier: usize) {
         write!(self.askers).insert(asker, carrier);

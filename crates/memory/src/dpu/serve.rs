@@ -15,12 +15,12 @@ use super::config_of;
 use super::lane::{Lane, Order};
 use super::region::Objects;
 use super::visitor::{RegionAt, Visitor};
-use super::words::{self, Ask, Foresight, Said, VERSION, refusal};
+use super::words::{self, Ask, Said, VERSION, refusal};
 use farmem_client::api::{ApiError, ErrorCode, Locate, Overview};
 use farmem_client::own::api_client;
 use farmem_client::serve::{Serving, Stop};
 use farmem_client::{DpuSection, Error, RackConfig};
-use farmem_dpu::{Asker, Evidence, Neighbours, Nothing, Policy};
+use farmem_dpu::Asker;
 use farmem_io::dpu::{Listener, PairSize, Requests, Talk, ready};
 use farmem_io::{ApiClient, os_seed};
 use farmem_machine::Rng;
@@ -298,12 +298,7 @@ impl Door {
             Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
             Ask::Policy { region, policy } => {
                 let object = self.object(number, region)?;
-                let policy: Box<dyn Policy> = match policy {
-                    Foresight::Evidence => Box::new(Evidence),
-                    Foresight::Neighbours => Box::new(Neighbours),
-                    Foresight::Nothing => Box::new(Nothing),
-                };
-                self.ground.memory.set_policy(object, policy);
+                self.ground.memory.set_policy(object, policy.policy());
                 Ok(Said::Done {})
             }
             Ask::Stats {} => Ok(Said::Stats(self.ground.memory.stats().into())),

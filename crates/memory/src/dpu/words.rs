@@ -3,7 +3,7 @@
 
 use farmem_client::Error;
 use farmem_client::api::{ApiError, ErrorCode};
-use farmem_dpu::Stats;
+use farmem_dpu::{Evidence, Neighbours, Nothing, Policy, Stats};
 use farmem_io::WakeAt;
 use farmem_io::dpu::{PairSize, Talk};
 use farmem_paging::Account;
@@ -64,6 +64,17 @@ pub enum Foresight {
     Neighbours,
     /// Nothing: pages are used once, or here and there.
     Nothing,
+}
+
+impl Foresight {
+    /// The policy of this name.
+    pub(crate) fn policy(self) -> Box<dyn Policy> {
+        match self {
+            Self::Evidence => Box::new(Evidence),
+            Self::Neighbours => Box::new(Neighbours),
+            Self::Nothing => Box::new(Nothing),
+        }
+    }
 }
 
 /// What the DPU answers.

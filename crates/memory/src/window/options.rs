@@ -33,10 +33,10 @@ pub struct WindowOptions {
     /// The program only reads: a store to the window is a SIGBUS, and the window ends with [`Error::ReadOnly`]. Any number of such windows may be on an
     /// allocation that none writes.
     pub read_only: bool,
-    /// By [`Way::Beside`] and for reading only: bytes that the DPU is to cache statically (SODA III-A), as the first one and how many. They are sought there
+    /// By way of a DPU and for reading only: bytes that the DPU is to cache statically (SODA III-A), as the first one and how many. They are sought there
     /// first, whatever else is asked for.
     pub fixed: Option<(u64, u64)>,
-    /// By [`Way::Beside`]: how the DPU prefetches.
+    /// How the DPU prefetches.
     pub foresight: Foresight,
 }
 
@@ -152,12 +152,11 @@ pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
 fn check_fixed(vma: &Vma, options: &WindowOptions) -> Result<(), Error> {
     let Some((first, len)) = options.fixed else { return Ok(()) };
     let lie_in_it = len > 0 && first.checked_add(len).is_some_and(|end| end <= vma.size);
-    if options.way == Way::Beside && options.read_only && lie_in_it {
+    if options.way != Way::Direct && options.read_only && lie_in_it {
         return Ok(());
     }
     let value = format!("{len} bytes from {first} on");
-    let remedy =
-        format!("they lie in the {} bytes of a read-only window by the DPU beside its host", vma.size);
+    let remedy = format!("they lie in the {} bytes of a read-only window by way of a DPU", vma.size);
     Err(OpenError::Setting { setting: "static caching", value, remedy }.into())
 }
 

@@ -1,10 +1,12 @@
 //! The way of a window's READs and WRITEs by a DPU that is in the window's own process (SODA).
 
+use super::beside::Wishes;
 use super::parts::Parts;
 use super::verbs::Ended;
 use crate::dpu::carrier::{Carrier, Extent, Failed, Memory};
 use farmem_client::{Client, Completed, Error, Op, Vma};
-use farmem_dpu::{Asker, Config, Evidence, PageId, Stats};
+use farmem_dpu::{Asker, Config, PageId, Stats};
+use farmem_io::OpenError;
 use farmem_machine::Rng;
 use farmem_wire::VirtAddr;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,15 +27,47 @@ pub(super) struct Through<'a> {
 }
 
 impl<'a> Through<'a> {
-    pub(super) fn new(client: &'a mut Client, vma: &Vma, config: Config) -> Self {
+    /// # Errors
+    /// [`Error`] when what is to be cached statically has no room, or cannot be read.
+    pub(super) fn open(
+        client: &'a mut Client,
+        vma: &Vma,
+        config: Config,
+        wishes: Wishes,
+    ) -> Result<Self, Error> {
         // What is evicted need not be a secret: the window is alone. So the traffic of a program is the same each time.
         let memory = Memory::new(config, Rng::from_number(0));
         let extent = Extent { base: VirtAddr(vma.base.0), bytes: vma.size };
-        memory.open(OBJECT, extent, Some(WINDOW), Box::new(Evidence));
+        memory.open(OBJECT, extent, (!wishes.read_only).then_some(WINDOW), wishes.foresight.policy());
         let parts = Parts::new(vma.base, memory.page_len());
         let carrier = Carrier::new(client, memory, None);
         carrier.memory().belongs(WINDOW, carrier.number());
-        Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new() }
+        let mut through = Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new() };
+        if let Some((first, len)) = wishes.fixed {
+            through.fix(first, len, config)?;
+        }
+        Ok(through)
+    }
+
+    /// Reads what is to be cached statically, and waits for it.
+    fn fix(&mut self, first: u64, len: u64, config: Config) -> Result<(), Error> {
+        let page = u64::from(config.page_len.get());
+        let pages = first / page..(first + len).div_ceil(page);
+        let count = pages.end - pages.start;
+        if !self.carrier.fix(WINDOW, OBJECT, pages.clone()) {
+            let value = format!("{count} pages of {page} bytes");
+            let remedy = format!("this DPU has room for {}: see `fixed_pages_max`", config.fixed_pages_max);
+            return Err(OpenError::Setting { setting: "static caching", value, remedy }.into());
+        }
+        while self.carrier.is_busy()
+            && let Some(completed) = self.carrier.client.next_completed()?
+        {
+            self.took(completed);
+        }
+        if self.carrier.memory().fixed_pages(OBJECT, pages) == count {
+            return Ok(());
+        }
+        Err(Error::Unreachable { what: "far memory, for what is to be cached statically".into() })
     }
 
     pub(super) const fn client(&mut self) -> &mut Client {
