@@ -176,10 +176,7 @@ impl RecordTree {
         let record = Record::unpacked(word)?;
         let content = heap.brought(memory, record.at, &lines)?;
         memory.recycle(lines);
-        match content {
-            (VALUE, value) => Ok(Some(value)),
-            _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
-        }
+        value(record.at, content).map(Some)
     }
 
     /// The value that a word of [`RecordTree::tree`] stands for, by a READ: for a program that finds leaves its own way.
@@ -194,10 +191,7 @@ impl RecordTree {
         word: u64,
     ) -> Result<Vec<u8>, Error> {
         let record = Record::unpacked(word)?;
-        match heap.read(memory, record)? {
-            (VALUE, value) => Ok(value),
-            _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
-        }
+        value(record.at, heap.read(memory, record)?)
     }
 
     /// The value of `key`, by a keyed READ over a connection through the switch that was opened with this tree's root, by READs from the node that it brings on, and a
@@ -216,11 +210,7 @@ impl RecordTree {
         let word = self.tree.get_through(client, over, key);
         let value = word.and_then(|word| {
             heap.still(client)?;
-            let Some(record) = word.map(Record::unpacked).transpose()? else { return Ok(None) };
-            match heap.read(&mut client.through(over), record)? {
-                (VALUE, value) => Ok(Some(value)),
-                _ => Err(Error::Broken { addr: record.at, what: "a tree's value" }),
-            }
+            word.map(|word| self.value_of(&mut client.through(over), heap, word)).transpose()
         });
         heap.unpin();
         value
@@ -346,4 +336,9 @@ impl RecordTree {
         }
         self.tree.load(memory, words.into_iter(), fill)
     }
+}
+
+/// The content of a value's record.
+fn value(at: VirtAddr, (kind, content): (u8, Vec<u8>)) -> Result<Vec<u8>, Error> {
+    if kind == VALUE { Ok(content) } else { Err(Error::Broken { addr: at, what: "a tree's value" }) }
 }
