@@ -5,11 +5,11 @@ use crate::embedded::World;
 use crate::link::{WithLink, api_client, place, require_running, with_link};
 use crate::path::{InProcess, OverLink};
 use crate::{Client, Error};
-use farmem_control::Config as ControlConfig;
 use farmem_control::api::{
     ApiError, Endpoint, ErrorCode, HostJoined, IndexJoined, JoinHost, JoinIndex, JoinNode, JoinSwitch,
     NodeJoined, Overview, SwitchJoined, Tier,
 };
+use farmem_control::{Config as ControlConfig, INDEX_MAX};
 use farmem_host::{Config as HostConfig, Host};
 use farmem_io::{Clock, Compiler, Driver, Link, MappedStore, OpenError};
 use farmem_machine::{Duration, Port, Rng};
@@ -96,7 +96,14 @@ impl Rack {
     /// # Errors
     /// As [`Rack::embedded_with`]; [`Error::Refused`] too when it is more than a rack has.
     pub fn embedded_fat_tree(pods: u16, edges: u16, memory: u64) -> Result<Self, Error> {
-        let rack = Self::embedded_with(pods.saturating_mul(edges), memory)?;
+        let switches = 1 + u32::from(pods) * (1 + u32::from(edges));
+        if pods == 0 || edges == 0 || switches > u32::from(INDEX_MAX) {
+            let message = format!("{pods} pods of {edges} edge switches are {switches} index switches");
+            let remedy =
+                format!("at least one pod of one edge switch, and at most {INDEX_MAX} with the core");
+            return Err(Error::Refused(ApiError { code: ErrorCode::BadRequest, message, remedy }));
+        }
+        let rack = Self::embedded_with(pods * edges, memory)?;
         if let Kind::Embedded(world) = &rack.0 {
             start_fat_tree(&mut world.borrow_mut(), pods, edges)?;
         }
@@ -339,4 +346,19 @@ pub(crate) fn node_settings(home: &Endpoint, control: &Endpoint, pmtu: Pmtu) -> 
 
 fn system(what: &str, source: std::io::Error) -> Error {
     Error::System { what: what.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A FatTree without pods or edges, or of more switches than a rack has, is refused before anything is made of it.
+    #[test]
+    fn a_fat_tree_has_a_size() {
+        for (pods, edges) in [(0, 0), (0, 2), (2, 0), (u16::MAX, 0), (u16::MAX, u16::MAX), (16, 15)] {
+            let refused = Rack::embedded_fat_tree(pods, edges, 1 << 20).unwrap_err();
+            assert_eq!(refused.code(), Some(ErrorCode::BadRequest), "{pods} pods of {edges}: {refused}");
+        }
+        assert!(Rack::embedded_fat_tree(1, 1, 1 << 20).is_ok());
+    }
 }
