@@ -5,7 +5,7 @@
 //! `-` is before all keys, and `+` behind them, as `ZRANGEBYLEX` has it; a key that begins with one of `-`, `+` and `[` has a `[` in front.
 
 use crate::resp::Reply;
-use crate::store::{Store, StoreError};
+use crate::store::{Pair, Store, StoreError};
 use farmem::Client;
 
 /// Keys that a range answers at most, and without `LIMIT`.
@@ -141,12 +141,12 @@ fn range(
     let (mut from, to) = (bound(first, b"-"), bound(last, b"+"));
     let (mut replies, mut bytes, mut left) = (Vec::new(), 0, limit);
     // In pieces: values are long, and what a reply has is bounded. The key that a piece ends with is the first of the next.
-    let mut skip = 0;
+    let mut before = None;
     while left > 0 && bytes < REPLY_LEN_MAX {
-        let wanted = PIECE.min(left) + skip;
+        let wanted = PIECE.min(left) + usize::from(before.is_some());
         let piece = store.range(client, from.as_deref(), to.as_deref(), wanted)?;
         let (is_last, next) = (piece.len() < wanted, piece.last().map(|(key, _)| key.clone()));
-        for (key, value) in piece.into_iter().skip(skip) {
+        for (key, value) in not_answered(piece, before.as_deref(), left) {
             bytes += key.len() + value.len();
             left -= 1;
             replies.push(Reply::Bulk(key));
@@ -157,9 +157,35 @@ fn range(
         if is_last {
             break;
         }
-        (from, skip) = (next, 1);
+        (from, before) = (next.clone(), next);
     }
     Ok(Reply::Array(replies))
+}
+
+/// The pairs of a piece, `most` at most, without the key that the piece before ended with: another program may have taken it out meanwhile.
+fn not_answered(piece: Vec<Pair>, before: Option<&[u8]>, most: usize) -> impl Iterator<Item = Pair> {
+    let was = usize::from(piece.first().is_some_and(|(key, _)| before == Some(key)));
+    piece.into_iter().skip(was).take(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between two pieces of a range another program takes out the key that the first ended with, or not: no other key is left out, and none comes twice.
+    #[test]
+    fn a_range_goes_on_behind_a_key_that_went() {
+        let piece = |keys: &[&str]| keys.iter().map(|key| (key.as_bytes().to_vec(), Vec::new())).collect();
+        let answered = |keys: &[&str], before: Option<&str>, most| {
+            let pairs = not_answered(piece(keys), before.map(str::as_bytes), most);
+            pairs.map(|(key, _)| String::from_utf8(key).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(answered(&["a", "b"], None, 9), ["a", "b"]);
+        assert_eq!(answered(&["b", "c", "d"], Some("b"), 9), ["c", "d"]);
+        assert_eq!(answered(&["c", "d"], Some("b"), 9), ["c", "d"], "b is not there any more");
+        assert_eq!(answered(&["c", "d", "e"], Some("b"), 2), ["c", "d"], "no more than were asked for");
+        assert!(answered(&[], Some("b"), 9).is_empty());
+    }
 }
 
 fn info(store: &Store, client: &Client, done: Done) -> String {

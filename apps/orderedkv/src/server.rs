@@ -201,16 +201,19 @@ fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool)
         if had_some {
             continue; // there may be more in what was read
         }
+        // Here too: a client that is never silent would keep the service from ending.
+        if stop.load(Ordering::Acquire) {
+            return Ok(());
+        }
         assert!(bytes.len() <= REQUEST_LEN_MAX + CHUNK, "no more is kept than a request has");
         match stream.read(&mut chunk) {
             Ok(0) => return Ok(()),
             Ok(len) => bytes.extend_from_slice(&chunk[..len]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                if stop.load(Ordering::Acquire) {
-                    return Ok(());
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
             Err(error) => return Err(error),
         }
     }

@@ -153,16 +153,35 @@ impl Store {
         if kind.is_some_and(|kind| kind != found) {
             return Err(StoreError::Kind(found.name()));
         }
+        let mut heap = Heap::open(client, &format!("{name}.heap"), HeapOptions::default())?;
+        // The lock comes last: nothing that fails leaves it taken.
+        match Self::tree_and_lock(client, at, found, access, &mut heap) {
+            Ok((tree, lock)) => {
+                let trees = BTreeMap::from([(Vec::new(), tree)]);
+                Ok(Self { name: name.into(), at, kind: found, heap, trees, lock })
+            }
+            Err(error) => {
+                heap.close(client)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn tree_and_lock(
+        client: &mut Client,
+        at: VirtAddr,
+        kind: KeyKind,
+        access: Access,
+        heap: &mut Heap,
+    ) -> Result<(RecordTree, Option<LockWord>), StoreError> {
+        let tree = RecordTree::open(client, heap, TREE, LAYOUT)?;
         let lock = match access {
-            Access::Write | Access::TakeOver if found == KeyKind::Text => {
+            Access::Write | Access::TakeOver if kind == KeyKind::Text => {
                 Some(take(client, VirtAddr(at.0 + LOCK_AT), access)?)
             }
             Access::Read | Access::Write | Access::TakeOver => None,
         };
-        let mut heap = Heap::open(client, &format!("{name}.heap"), HeapOptions::default())?;
-        let tree = RecordTree::open(client, &mut heap, TREE, LAYOUT)?;
-        let trees = BTreeMap::from([(Vec::new(), tree)]);
-        Ok(Self { name: name.into(), at, kind: found, heap, trees, lock })
+        Ok((tree, lock))
     }
 
     /// What its keys are.

@@ -10,6 +10,7 @@ use farmem::{BLinkTree, Client, Completed, Error, FarMemory, Layout, Next, OpQue
 use farmem_workload::ycsb::{self, Workload, hash};
 use farmem_workload::{Failure, Keys, Load, Plan, Progress, Report, measure, on_rack};
 use std::cell::RefCell;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::rc::Rc;
 
 /// YCSB's workload.
@@ -88,8 +89,11 @@ pub struct Settings {
 
 /// Keys of a leaf when it is loaded: as full as leaves are after insertions in any order.
 const FILL: usize = 10;
-/// The name of the store that a workload makes and destroys.
-const NAME: &str = "orderedkv";
+/// A name for the store that a workload makes and destroys, which no other store has: one that somebody keeps, or another run's, is not this one's to destroy.
+fn fresh_name() -> String {
+    // The hasher's keys are the system's random numbers.
+    format!("orderedkv-{:016x}", RandomState::new().build_hasher().finish())
+}
 
 /// The store and what it must answer. Its operations share it.
 struct State {
@@ -98,9 +102,28 @@ struct State {
     settings: Settings,
     check: bool,
     wrong: u64,
+    /// Look-ups may be under way, which hold pointers.
+    is_pinned: bool,
 }
 
 impl State {
+    fn new(store: Store, settings: &Settings, check: bool) -> Self {
+        Self { store, model: Model::default(), settings: *settings, check, wrong: 0, is_pinned: false }
+    }
+
+    fn pin(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.store.heap.pin(memory)?;
+        self.is_pinned = true;
+        Ok(())
+    }
+
+    /// Also when the last pin was refused: a rack that is gone is to be told of, in the end.
+    fn unpin(&mut self) {
+        if core::mem::take(&mut self.is_pinned) {
+            self.store.heap.unpin();
+        }
+    }
+
     fn value(&self, key: u64, version: u32) -> Vec<u8> {
         let Settings { value_len, mixed, .. } = self.settings;
         value_of(key, version, len_of(key, version, value_len, mixed))
@@ -209,7 +232,7 @@ impl Task for Operation {
     fn alone(&mut self, memory: &mut dyn FarMemory) -> Result<(), Error> {
         let mut state = self.state.borrow_mut();
         // No look-up is under way: nothing holds older pointers.
-        state.store.heap.unpin();
+        state.unpin();
         let key = self.what.key();
         let done = match self.what {
             ycsb::Operation::Read { .. } => read(&mut state, memory, key),
@@ -221,7 +244,7 @@ impl Task for Operation {
                 read(&mut state, memory, key).and_then(|()| state.write(memory, key))
             }
         };
-        state.store.heap.pin(memory)?;
+        state.pin(memory)?;
         done
     }
 }
@@ -245,11 +268,10 @@ pub fn serve(
     settings: &Settings,
     load: &Load,
 ) -> Result<Report, Failure> {
-    let store = Store::create(client, NAME, KeyKind::U64, Access::Write)
+    let store = Store::create(client, &fresh_name(), KeyKind::U64, Access::Write)
         .map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
     let check = load.check;
-    let state = State { store, model: Model::default(), settings: *settings, check, wrong: 0 };
-    let state = Rc::new(RefCell::new(state));
+    let state = Rc::new(RefCell::new(State::new(store, settings, check)));
     let worked = carry_out(client, transport, &state, load);
     let store = Rc::into_inner(state).expect("its operations have ended").into_inner().store;
     // Also when that failed: other programs may go on using the rack.
@@ -300,11 +322,11 @@ fn carry_out(
     let tasks =
         operations.map(|what| Operation { state: Rc::clone(shared), what, looks: false, alone: false });
     let before = client.packets();
-    state.store.heap.pin(client)?;
+    state.pin(client)?;
     drop(state);
     let measured = measure(client, tasks, load, "orderedkv: operations", Operation::kind);
     let mut state = shared.borrow_mut();
-    state.store.heap.unpin();
+    state.unpin();
     let after = client.packets();
     if let Some(agent) = &mut agent {
         agent.withdraw(client)?;
@@ -326,7 +348,41 @@ pub fn run(args: &Args) -> Result<Report, Failure> {
     let load = args.plan.load();
     let Args { records, workload: mix, value_len, mixed, keys, no_index, .. } = *args;
     let settings = Settings { records, mix, value_len, mixed, keys, index: !no_index };
-    // A value, its record's lines, and its share of the nodes; as many again for those that are written.
-    let bytes = (records + load.operations) * (value_len as u64 * 5 / 4 + 320);
+    let bytes = room_for(records, load.operations, value_len);
     on_rack(&args.plan, "orderedkv", bytes, |client, transport| serve(client, transport, &settings, &load))
+}
+
+/// Bytes of far memory: of each record a value, its record's lines, and its share of the nodes; as many again for those that are written.
+const fn room_for(records: u64, operations: u64, value_len: usize) -> u64 {
+    records.saturating_add(operations).saturating_mul(value_len as u64 * 5 / 4 + 320)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pin that was refused is not given back: what refused it is told, and no panic of it.
+    #[test]
+    fn only_a_pin_that_was_taken_is_given_back() {
+        let mut client = farmem::Rack::embedded_with(1, 64 << 20).unwrap().client("pins").unwrap();
+        let store = Store::create(&mut client, "pins", KeyKind::U64, Access::Write).unwrap();
+        let (mix, keys) = (Mix::A, Keys::Zipfian);
+        let settings = Settings { records: 1, mix, value_len: 1, mixed: false, keys, index: false };
+        let mut state = State::new(store, &settings, true);
+        state.unpin();
+        for _ in 0..2 {
+            state.pin(&mut client).unwrap();
+            state.unpin();
+            state.unpin();
+        }
+        state.store.destroy(&mut client).unwrap();
+    }
+
+    /// More than there is room for is that, and not a small number.
+    #[test]
+    fn room_does_not_wrap() {
+        assert_eq!(room_for(2, 1, 1_000), 3 * 1_570);
+        assert_eq!(room_for(1 << 32, u64::MAX, 1), u64::MAX);
+        assert_eq!(room_for(1, u64::MAX / 400, 1_000), u64::MAX);
+    }
 }

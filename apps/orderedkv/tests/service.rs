@@ -168,6 +168,29 @@ fn clients_beside_each_other() {
     assert_eq!(service.end(), 16 * 120 + 1);
 }
 
+/// A client that never waits for long does not keep the service from ending: what it has sent is answered, then its connection ends.
+#[test]
+fn a_busy_client_does_not_keep_it_from_ending() {
+    let service = Service::start(KeyKind::Text);
+    let mut stream = TcpStream::connect(service.address).unwrap();
+    let (busy, is_busy) = channel();
+    let client = thread::spawn(move || {
+        let mut said = [0; 7];
+        let mut answered = 0_u64;
+        while stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut said).is_ok() {
+            assert_eq!(&said, b"+PONG\r\n");
+            answered += 1;
+            if answered == 3 {
+                busy.send(()).unwrap();
+            }
+        }
+        answered
+    });
+    is_busy.recv().unwrap();
+    let served = service.end();
+    assert_eq!(client.join().unwrap(), served, "each request that was read was answered");
+}
+
 /// Redis's own clients, where they are installed.
 #[test]
 fn redis_clients_are_served() {

@@ -158,6 +158,47 @@ fn what_is_refused() {
     assert_eq!(others.range(&mut two, None, None, 1_000).unwrap().len(), 200);
 }
 
+/// A program that cannot open a store of texts, since as many as may have its heap open, leaves the writer's lock as it was.
+#[test]
+fn what_cannot_be_opened_is_not_locked() {
+    let rack = rack(1);
+    let mut client = rack.client("full").unwrap();
+    texts(&mut client).close(&mut client).unwrap();
+    let open = |client: &mut Client, access| Store::open(client, "texts", None, access);
+    let mut readers = Vec::new();
+    let refused = loop {
+        match open(&mut client, Access::Read) {
+            Ok(reader) => readers.push(reader),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(readers.len(), 64, "{refused}");
+    let refused = open(&mut client, Access::Write).unwrap_err();
+    assert!(matches!(refused, StoreError::Far(farmem::Error::Full { .. })), "{refused}");
+    readers.pop().unwrap().close(&mut client).unwrap();
+    let writer = open(&mut client, Access::Write).unwrap();
+    readers.pop().unwrap().close(&mut client).unwrap();
+    // And one that finds it locked has no place in the heap afterwards.
+    for _ in 0..3 {
+        assert!(matches!(open(&mut client, Access::Write), Err(StoreError::Locked)));
+    }
+    writer.close(&mut client).unwrap();
+}
+
+/// A workload makes a store of its own: one of the same domain that somebody keeps is as it was, whatever it is called.
+#[test]
+fn a_workload_leaves_other_stores_alone() {
+    let mut client = rack(1).client("kept").unwrap();
+    let mut kept = Store::create(&mut client, "orderedkv", KeyKind::U64, Access::Write).unwrap();
+    kept.set(&mut client, b"7", b"seven").unwrap();
+    let settings = Settings { records: 200, ..SETTINGS };
+    let report = serve(&mut client, "here", &settings, &load(RunAt::Offload)).unwrap();
+    assert_eq!(report.wrong_answers, 0);
+    assert_eq!(kept.get(&mut client, b"7").unwrap().as_deref(), Some(&b"seven"[..]));
+    kept.destroy(&mut client).unwrap();
+    assert_eq!(client.overview().unwrap().vmas.len(), 0, "nothing stays behind");
+}
+
 const SETTINGS: Settings = Settings {
     records: 2_000,
     mix: Mix::A,
