@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_enum, ignore_case = true, default_value_t = Mix::A)]
     pub workload: Mix,
     /// Records of 1 KiB.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     pub records: u64,
     /// Operations in all, shared out among the workers.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -181,5 +181,30 @@ impl farmem_workload::Outcome for Outcome {
 
     fn wrong_answers(&self) -> u64 {
         self.wrong_answers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// As many records as the other applications take, and no more: the table's length does not wrap.
+    #[test]
+    fn records_have_a_bound() {
+        let parse = |records: &str| {
+            <Command as clap::Parser>::try_parse_from(["x", "--rack", "r", "--records", records])
+        };
+        let most = parse("4294967295").unwrap().args.records;
+        assert!(Table::bytes(most) > 1 << 42);
+        for wrong in ["0", "4294967296", "18446744073709551615"] {
+            let error = parse(wrong).unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("1..4294967296"), "{error}");
+        }
     }
 }

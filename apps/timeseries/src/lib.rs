@@ -231,6 +231,7 @@ pub fn serve(
     );
     let after = client.packets();
     let wrong_answers = recording.wrong_answers();
+    let channels = recording.channels.series().len(); // of few points fewer than were wanted
     // Also when that failed: other programs may go on using the rack.
     let destroyed = recording.destroy(client);
     let mut measured = measured?;

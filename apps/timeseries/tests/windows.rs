@@ -47,6 +47,16 @@ fn a_window_is_one_round_trip() {
     }
 }
 
+/// Ten points make five channels of two when six are wanted: the report says so.
+#[test]
+fn few_points_make_few_channels() {
+    let source = Source { name: "few".into(), points: generate(10) };
+    let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("few").unwrap();
+    let report = serve(&mut client, "here", &source, 6, &load(RunAt::Offload)).unwrap();
+    assert_eq!(report.wrong_answers, 0);
+    assert!(report.workload.ends_with("10 points of few, as 5 channels"), "{}", report.workload);
+}
+
 /// A recording in far memory that is not the one the answers are checked against.
 #[test]
 fn a_wrong_window_is_found() {
