@@ -1,11 +1,12 @@
-//! What a client does about its host's request ids, in a rack of this process.
+//! What a client does about its host's request ids, about frees that are repeated and about tasks that store, in a rack of this process.
 
 use super::attach::IDS_RESERVE;
 use crate::allocations::Allocations;
 use crate::client::answer_to;
 use crate::embedded::World;
 use crate::rack::{embedded_client_of, embedded_world};
-use crate::{Client, ClientOptions, Error};
+use crate::task::{Next, OpQueue, Task, TaskStats};
+use crate::{Client, ClientOptions, Error, Policy, Program, TraversalStop};
 use farmem_control::api::{Allocate, ErrorCode, Leave, Locate, Request};
 use farmem_host::{Config as HostConfig, Op};
 use farmem_machine::Rng;
@@ -101,5 +102,42 @@ fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
         allocations.free(domain, base, ask).expect("who asks anew means what is there");
         let error = allocations.free(domain, base, ask).expect_err("nothing is there");
         assert_eq!(error.code(), Some(ErrorCode::NotFound));
+    }
+}
+
+/// A program that stores, as a task's: it runs at the memory nodes, and is refused where the policy has it run here. Nothing is stored then.
+#[test]
+fn a_task_that_stores_is_refused_at_the_host() {
+    struct Add(Option<Op>, Option<Result<(), Error>>);
+    impl Task for Add {
+        fn next(&mut self, queue: &mut OpQueue) -> Result<Next, Error> {
+            if let Some(op) = self.0.take() {
+                queue.need(op);
+                return Ok(Next::Need);
+            }
+            self.1 = Some(queue.one().result.map(drop));
+            Ok(Next::Done)
+        }
+    }
+    let text = include_str!("../../../../testdata/programs/list_add.pulse");
+    let program = Program::assemble(text).expect("a program");
+    let (_world, mut client) = client_with_ids(1000);
+    let head = client.allocate(4096).unwrap().base;
+    for (policy, stored) in [(Policy::Host, 0), (Policy::Offload, 7), (Policy::default(), 14)] {
+        let scratch = [7_u64, 0].map(u64::to_le_bytes).concat();
+        let op = Op::Traverse { program: program.clone(), cur_ptr: head, scratch, limit: 9 };
+        let mut ended = None;
+        let done = |task: Add, _: TaskStats| ended = task.1;
+        client.run_tasks([Add(Some(op), None)].into_iter(), 1, &policy, done).unwrap();
+        match ended.expect("it ended") {
+            Ok(()) => assert_ne!(policy, Policy::Host),
+            Err(Error::Traversal { addr, reason: TraversalStop::StoresAtHost }) => {
+                assert_eq!((addr, policy), (head, Policy::Host));
+            }
+            Err(other) => panic!("{other}"),
+        }
+        let mut word = [0; 8];
+        client.read(head, &mut word).unwrap();
+        assert_eq!(u64::from_le_bytes(word), stored, "{policy:?}");
     }
 }

@@ -359,6 +359,12 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             self.landed(slot, number, Err(Error::ScratchLen { have, need }), walk.scratch, 0);
             return Ok(());
         }
+        // Here it would not be one step, as in `run_over_reads`.
+        if walk.program.stores() {
+            let error = Error::Traversal { addr: walk.cur_ptr, reason: TraversalStop::StoresAtHost };
+            self.landed(slot, number, Err(error), walk.scratch, 0);
+            return Ok(());
+        }
         self.iterate(client, slot, number, walk)
     }
 
