@@ -65,6 +65,7 @@ use farmem_wire::{Gid, Pmtu, Psn, Status};
 use link::RetryTimer;
 use log::{LogState, Stalled};
 use record::{Line, What, Why};
+use replies::reply;
 use requests::Decision;
 use soft::{Counting, Soft};
 use state::{Effect, State};
@@ -515,10 +516,6 @@ impl Control {
         }
         Ok(())
     }
-}
-
-fn reply(ticket: u64, result: Result<Response, ApiError>, out: &mut Actions) {
-    out.local(Out::Reply { ticket, result });
 }
 
 impl Machine for Control {

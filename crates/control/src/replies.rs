@@ -1,13 +1,13 @@
 //! Answers: what a change that was made gives the one who asked.
 
-use crate::Control;
 use crate::allocate::PAGE;
 use crate::api::{
-    ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, IndexJoined, NodeInfo, NodeJoined,
-    Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
+    ApiError, ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, IndexJoined, NodeInfo,
+    NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
 };
 use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
+use crate::{Actions, Control, Out};
 use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::rc::{READ_LEN_MAX, RESPONDER_DEPTH};
@@ -24,6 +24,11 @@ const LIMITS: ConnectionLimits = ConnectionLimits {
     retries: 6,
     rnr_retries: 7,
 };
+
+/// Answers a request.
+pub(crate) fn reply(ticket: u64, result: Result<Response, ApiError>, out: &mut Actions) {
+    out.local(Out::Reply { ticket, result });
+}
 
 /// Of memory that a card registered: the card takes READs as long as WRITEs.
 const CARD_LIMITS: ConnectionLimits = ConnectionLimits { read_len_max: DMA_LEN_MAX, ..LIMITS };
