@@ -16,6 +16,8 @@ const BEGIN: &str = "begin";
 pub(crate) struct Said {
     pub(crate) nanos: u64,
     pub(crate) sum: u64,
+    /// Pages that it waited for from outside of memory, where it counts them.
+    pub(crate) major_faults: Option<u64>,
     /// Of its process, and of those that made far memory for it, from start to end.
     pub(crate) cpu: Option<Duration>,
 }
@@ -27,9 +29,10 @@ pub(crate) fn is_told() -> io::Result<bool> {
     Ok(word.trim_end() == BEGIN)
 }
 
-/// Says how long the work took, and what came of it.
-pub(crate) fn say(took: Duration, sum: u64) -> io::Result<()> {
-    writeln!(io::stdout(), "{} {sum}", took.as_nanos())
+/// Says how long the work took, and what came of it; and how many pages it waited for, if that was counted.
+pub(crate) fn say(took: Duration, sum: u64, major_faults: Option<u64>) -> io::Result<()> {
+    let faults = major_faults.map_or_else(String::new, |faults| format!(" {faults}"));
+    writeln!(io::stdout(), "{} {sum}{faults}", took.as_nanos())
 }
 
 /// Starts a program, in a cgroup if there is one, has it work, and waits for its end.
@@ -58,7 +61,7 @@ pub(crate) fn said(mut command: Command, group: Option<&Group>) -> Result<Said, 
     let cpu = cpu.end();
     let mut numbers = line.split_whitespace().map_while(|word| word.parse().ok());
     match (ended.status.success(), numbers.next(), numbers.next()) {
-        (true, Some(nanos), Some(sum)) => Ok(Said { nanos, sum, cpu }),
+        (true, Some(nanos), Some(sum)) => Ok(Said { nanos, sum, major_faults: numbers.next(), cpu }),
         _ => {
             let said = String::from_utf8_lossy(&ended.stderr);
             let last = said.lines().last().unwrap_or("it said nothing");

@@ -21,6 +21,7 @@ use alone::Squeezed;
 use far::{Placed, Run, node_memory};
 use farmem::window::{Memory, WindowOptions, with_window};
 use farmem::{Error, Rack};
+use farmem_graph::Values;
 use farmem_graph::generate::RATIOS;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::time::{Duration, Instant};
@@ -110,6 +111,8 @@ struct Taken {
     times: Samples,
     /// Of the thread that moves data, where there is one.
     cpu: Samples,
+    /// What must be known to read the times.
+    how: Option<String>,
     why: Option<String>,
 }
 
@@ -125,70 +128,92 @@ fn times(
     let mut placed = Placed::new(&mut client, subject)?;
     let here = local(subject.image);
     let begin = |system| Squeezed::begin(system, &subject.path, subject.csr.vertices(), here);
-    let mut alone = [System::Disk, System::Zram].map(|system| (system, begin(system)));
+    let alone = [System::Disk, System::Zram].map(|system| (system, begin(system)));
     for &app in apps {
         let (work, right) = subject.work(app)?;
         let mut all = System::ALL.map(|system| {
             let (times, cpu) = (Samples::new(), Samples::new());
-            Taken { system, times, cpu, why: None }
+            Taken { system, times, cpu, how: None, why: None }
         });
         for _ in 0..sizes.rounds {
             for taken in all.iter_mut().filter(|taken| taken.why.is_none()) {
-                let Taken { system, .. } = *taken;
+                let system = taken.system;
                 sheet.begins(&format!("{} of {} in {}", app.name(), subject.name, system.name()));
-                let ended = match system.options(subject.image, sizes.pages) {
-                    Some(options) => match placed.run(options, &work) {
-                        Ok(Run { values, time, cpu, .. }) => Ok((values == right, time, Some(cpu))),
-                        Err(Error::Open(refused)) => Err(refused.to_string()),
-                        Err(error) => return Err(error),
-                    },
-                    None => match alone.iter_mut().find(|(of, _)| *of == system) {
-                        Some((_, Ok(alone))) => {
-                            alone.run(&work).map(|(time, sum)| (sum == u64::from(right.sum()), time, None))
-                        }
-                        Some((_, Err(why))) => Err(why.clone()),
-                        None => {
-                            let (values, time) = locally(subject, &work)?;
-                            Ok((values == right, time, None))
-                        }
-                    },
+                let options = system.options(subject.image, sizes.pages);
+                let squeezed = alone.iter().find(|(of, _)| *of == system).map(|(_, alone)| alone);
+                let is_right = match (options, squeezed) {
+                    (Some(options), _) => taken.in_window(&mut placed, options, &work, &right)?,
+                    (None, Some(alone)) => taken.alone(alone.as_ref(), &work, &right),
+                    (None, None) => taken.locally(subject, &work, &right)?,
                 };
-                match ended {
-                    Ok((is_right, time, cpu)) => {
-                        sheet.add_wrong(u64::from(!is_right));
-                        taken.times.record(time);
-                        cpu.into_iter().for_each(|cpu| taken.cpu.record(cpu));
-                    }
-                    Err(why) => taken.why = Some(format!("skipped: {why}")),
-                }
+                sheet.add_wrong(u64::from(!is_right));
             }
         }
-        let how =
-            |system| alone.iter().find(|(of, _)| *of == system).and_then(|(_, alone)| alone.as_ref().ok());
-        let name = format!("{}.{}", subject.name, app.name());
-        sheet.add(rows(&name, &all, |system| {
-            how(system).map(|alone| match alone.device() {
-                Some(device) => format!("{device} under {}", alone.how()),
-                None => format!("a mapped file, not in memory at first, under {}", alone.how()),
-            })
-        }));
+        sheet.add(rows(&format!("{}.{}", subject.name, app.name()), &all));
     }
     Ok(())
 }
 
+/// One more run: whether what it found is right. One that this machine does not allow found nothing, and is not tried again.
+impl Taken {
+    fn in_window(
+        &mut self,
+        placed: &mut Placed<'_>,
+        options: WindowOptions,
+        work: &Work,
+        right: &Values,
+    ) -> Result<bool, Error> {
+        match placed.run(options, work) {
+            Ok(Run { values, time, cpu, .. }) => {
+                self.times.record(time);
+                self.cpu.record(cpu);
+                Ok(values == *right)
+            }
+            Err(Error::Open(refused)) => {
+                self.why = Some(format!("skipped: {refused}"));
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn alone(&mut self, alone: Result<&Squeezed, &String>, work: &Work, right: &Values) -> bool {
+        let ran = alone.map_err(Clone::clone).and_then(|alone| Ok((alone, alone.run(work)?)));
+        match ran {
+            Ok((alone, said)) => {
+                self.times.record(Duration::from_nanos(said.nanos));
+                self.how = said.major_faults.map(|faults| alone.how(faults));
+                said.sum == u64::from(right.sum())
+            }
+            Err(why) => {
+                self.why = Some(format!("skipped: {why}"));
+                true
+            }
+        }
+    }
+
+    fn locally(&mut self, subject: &Subject, work: &Work, right: &Values) -> Result<bool, Error> {
+        let threads = one_thread().map_err(named)?;
+        let graph = subject.csr.graph().map_err(named)?;
+        let begin = Instant::now();
+        let values = threads.install(|| work.run(&graph)).map_err(named)?;
+        self.times.record(begin.elapsed());
+        Ok(values == *right)
+    }
+}
+
 /// The rows of an application on a graph: each system beside the window without a DPU, and beside local memory.
-fn rows(name: &str, all: &[Taken], how: impl Fn(System) -> Option<String>) -> Vec<Row> {
+fn rows(name: &str, all: &[Taken]) -> Vec<Row> {
     let of = |wanted| all.iter().find(|taken| taken.system == wanted).filter(|taken| !taken.times.is_empty());
     let (server, local) = (of(System::Server), of(System::Local));
     let mut rows = Vec::new();
-    for Taken { system, times, cpu, why } in all {
+    for Taken { system, times, cpu, how, why } in all {
         let id = format!("soda.run.{name}.{}", system.name());
         if let Some(why) = why {
             rows.push(Row::absent(id, "ns", why.clone()));
             continue;
         }
-        let why = how(*system);
-        rows.push(Row { why, ..times.row(&id, server.map(|taken| &taken.times)) });
+        rows.push(Row { why: how.clone(), ..times.row(&id, server.map(|taken| &taken.times)) });
         if *system != System::Local {
             rows.push(times.row(&format!("{id}.over_local"), local.map(|taken| &taken.times)));
         }
@@ -200,14 +225,6 @@ fn rows(name: &str, all: &[Taken], how: impl Fn(System) -> Option<String>) -> Ve
         }
     }
     rows
-}
-
-fn locally(subject: &Subject, work: &Work) -> Result<(farmem_graph::Values, Duration), Error> {
-    let threads = one_thread().map_err(named)?;
-    let graph = subject.csr.graph().map_err(named)?;
-    let begin = Instant::now();
-    let values = threads.install(|| work.run(&graph)).map_err(named)?;
-    Ok((values, begin.elapsed()))
 }
 
 /// The rows of `soda.traffic`: what moves, counted twice.
@@ -282,7 +299,7 @@ fn evicted(rack: &Rack, sizes: &Sizes, sheet: &mut Sheet<'_>) -> Result<(), Erro
         Ok((wrong, stats)) => {
             sheet.add_wrong(wrong);
             let why = format!(
-                "{} pages evicted, {} of them written back",
+                "{} pages evicted; {} written back, with those at the end",
                 stats.evictions,
                 stats.bytes_written_back / PAGE as u64
             );

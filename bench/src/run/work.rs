@@ -95,7 +95,7 @@ pub fn work(name: &str, bytes: usize, cpu: Option<usize>) -> io::Result<()> {
         return Ok(());
     }
     let (took, sum) = carry_out(kind, bytes);
-    say(took, sum)
+    say(took, sum, None)
 }
 
 fn carry_out(kind: Kind, bytes: usize) -> (std::time::Duration, u64) {

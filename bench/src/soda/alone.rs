@@ -7,7 +7,7 @@ use super::work::{App, Work};
 use crate::child::{Said, is_told, said, say};
 use crate::swap::{Group, Zram};
 use crate::{Row, to_f64};
-use farmem::raw::MappedFile;
+use farmem::raw::{MappedFile, major_faults};
 use farmem_graph::far::mapped_graph;
 use farmem_graph::load::read;
 use farmem_graph::{Graph, Shape, Store};
@@ -57,8 +57,13 @@ pub fn alone(file: &Path, app: &str, system: &str, rounds: u64, sources: &str) -
 fn carry_out<S: Store>(graph: &Graph<S>, work: &Work) -> io::Result<()> {
     let threads = super::one_thread().map_err(io::Error::other)?;
     let begin = Instant::now();
-    let values = threads.install(|| work.run(graph)).map_err(io::Error::other)?;
-    say(begin.elapsed(), values.sum().into())
+    let (values, faults) = threads.install(|| {
+        let before = major_faults();
+        let values = work.run(graph);
+        (values, major_faults() - before)
+    });
+    let time = begin.elapsed();
+    say(time, values.map_err(io::Error::other)?.sum().into(), Some(faults))
 }
 
 /// Such processes.
@@ -90,12 +95,18 @@ impl Squeezed {
         Ok(Self { system, file: file.into(), limit, zram, how })
     }
 
-    pub(super) fn how(&self) -> &str {
-        &self.how
+    /// In words, of a run that waited for so many pages.
+    pub(super) fn how(&self, faults: u64) -> String {
+        let far = match &self.zram {
+            Some(zram) => zram.path(),
+            None => "a mapped file, not in memory at first".into(),
+        };
+        let nothing = if faults == 0 { ": all of it was in memory, so this is no figure of it" } else { "" };
+        format!("{far} under {}; {faults} major faults in the last round{nothing}", self.how)
     }
 
-    /// Carries the application out once: how long it took, and the sum of what it found.
-    pub(super) fn run(&self, work: &Work) -> Result<(Duration, u64), String> {
+    /// Carries the application out once.
+    pub(super) fn run(&self, work: &Work) -> Result<Said, String> {
         let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
         let sources: Vec<String> = work.sources.iter().map(u32::to_string).collect();
         let mut command = Command::new(itself);
@@ -105,13 +116,7 @@ impl Squeezed {
             put_out(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         }
         let group = Group::begin(self.limit)?;
-        let Said { nanos, sum, .. } = said(command, Some(&group))?;
-        Ok((Duration::from_nanos(nanos), sum))
-    }
-
-    /// What is swapped to.
-    pub(super) fn device(&self) -> Option<String> {
-        self.zram.as_ref().map(Zram::path)
+        said(command, Some(&group))
     }
 }
 

@@ -306,7 +306,7 @@ pub(crate) struct BenchRows {
     /// Less data or memory, and fewer systems and repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault, fat.e2e or run.over4.
+    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault, fat.e2e, soda.run or run.over4.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
 }

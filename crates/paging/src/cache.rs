@@ -511,3 +511,42 @@ impl Cache {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Outcome;
+
+    struct Zeros;
+
+    impl Layout for Zeros {
+        fn source(&self, _: Key) -> Source {
+            Source::Zeros
+        }
+
+        fn home(&self, key: Key) -> Option<u64> {
+            Some(key.page)
+        }
+    }
+
+    /// All frames have pages that were written: the next fault waits, and counts once, until one of them is in far memory. Faults before it did not wait.
+    #[test]
+    fn a_fault_without_room_waits_and_counts() {
+        let mut cache = Cache::new(Config { ahead: Ahead::None, ..Config::of_streams(4, 1) });
+        let (key, mut out) = (|page| Key { space: 0, page }, Vec::new());
+        (0..4).for_each(|page| cache.fault(key(page), true, &Zeros, &mut out));
+        assert_eq!((cache.stats().waited, cache.used()), (0, 4));
+        (0..2).for_each(|_| cache.fault(key(4), true, &Zeros, &mut out)); // a signal has it fault again
+        assert_eq!((cache.stats().waited, cache.has(key(4))), (1, false));
+        let sent = out.iter().filter_map(|action| match action {
+            Action::WriteBack { op } => Some(*op),
+            _ => None,
+        });
+        for op in sent.collect::<Vec<_>>() {
+            cache.written_back(op, Outcome::Done, &Zeros, &mut out);
+        }
+        cache.turn(&Zeros, &mut out);
+        assert_eq!((cache.stats().waited, cache.has(key(4))), (1, true));
+        cache.check();
+    }
+}

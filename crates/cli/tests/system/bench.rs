@@ -94,6 +94,40 @@ fn fat_compares_ways_to_a_key() {
     }
 }
 
+/// Applications on graphs, in every system that this machine allows: every answer is held against local memory's, and a wrong one ends the command with 1. What cannot be here says
+/// so. A DPU that forwards moves what the window alone moves.
+#[test]
+fn soda_compares_systems_on_graphs() {
+    let report = run(&["bench", "soda", "--quick", "--json", "--only", "soda.run.r35.bfs"]).json();
+    let found = ids(&report, "soda");
+    for system in ["local", "disk", "zram", "server", "dpu", "dpu.dynamic", "dpu.adaptive"] {
+        let row = format!("soda.run.r35.bfs.{system}");
+        let row =
+            report["rows"].as_array().and_then(|rows| rows.iter().find(|found| found["id"] == row.as_str()));
+        let row = row.unwrap_or_else(|| panic!("{system} is not in {found:?}"));
+        let skipped = row["why"].as_str().is_some_and(|why| why.starts_with("skipped: "));
+        assert!(row["value"].is_f64() || skipped, "{row}");
+    }
+    let report = run(&["bench", "soda", "--quick", "--json", "--only", "soda.traffic.r221.radii"]).json();
+    let found = ids(&report, "soda");
+    let value = |id: &str| {
+        let row = report["rows"]
+            .as_array()?
+            .iter()
+            .find(|row| row["id"] == format!("soda.traffic.r221.radii.{id}"))?;
+        row["value"].as_f64()
+    };
+    if let Some(bytes) = value("server.bytes") {
+        assert_eq!(
+            (value("dpu.bytes"), value("dpu.hits"), value("dpu.background")),
+            (Some(bytes), Some(0.0), Some(0.0))
+        );
+        assert!(value("dpu.dynamic.hits") > Some(0.0), "{found:?}");
+    }
+    let alone = run(&["soda-alone", "absent.fmg", "sort", "disk", "1", "0"]);
+    alone.refuses(&["no application is called \"sort\""]);
+}
+
 /// Racks of processes whose links stand for a network: the profile is printed with the figures, its CPU time is there, and every answer is right.
 #[test]
 fn figures_say_what_the_links_stand_for() {
