@@ -39,7 +39,7 @@ fn most_depends_on_libc() {
     let incoming = graph.incoming().unwrap();
     let libc = (0..graph.vertices()).max_by_key(|&vertex| incoming.degree(vertex)).unwrap();
     let mut ranks = PageRank::new(graph.vertices());
-    (0..50).for_each(|_| _ = ranks.round(&graph).unwrap());
+    (0..50).for_each(|_| ranks.round(&graph).unwrap());
     let above = ranks.ranks().iter().filter(|&&rank| rank > ranks.ranks()[libc as usize]).count();
     assert!(above < 5, "{above} packages rank above the one that most depend on");
     let needed = bfs(&graph, libc, &mut |_, _| true).unwrap();

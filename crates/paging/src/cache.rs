@@ -532,7 +532,8 @@ mod tests {
     /// All frames have pages that were written: the next fault waits, and counts once, until one of them is in far memory. Faults before it did not wait.
     #[test]
     fn a_fault_without_room_waits_and_counts() {
-        let mut cache = Cache::new(Config { inactive_max: 2, inactive_apart: false, ..Config::of_streams(4, 1) });
+        let mut cache =
+            Cache::new(Config { inactive_max: 2, inactive_apart: false, ..Config::of_streams(4, 1) });
         let (key, mut out) = (|page| Key { space: 0, page }, Vec::new());
         (0..4).for_each(|page| cache.fault(key(page), true, &Zeros, &mut out));
         assert_eq!((cache.stats().waited, cache.used()), (0, 4));
