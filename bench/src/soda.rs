@@ -93,7 +93,8 @@ pub fn run<R: Racks>(
             traffic(&subject, &counted, sizes.pages, &mut sheet)?;
         }
         if !timed.is_empty() {
-            let rack = racks.start(1, NodeKind::Offload, node_memory(subject.image))?;
+            let dpu = system::process(subject.image, sizes.pages);
+            let rack = racks.start_with(1, NodeKind::Offload, node_memory(subject.image), &dpu)?;
             times(rack.as_ref(), &subject, &timed, &sizes, &mut sheet)?;
         }
     }
@@ -139,7 +140,7 @@ fn times(
             for taken in all.iter_mut().filter(|taken| taken.why.is_none()) {
                 let system = taken.system;
                 sheet.begins(&format!("{} of {} in {}", app.name(), subject.name, system.name()));
-                let options = system.options(subject.image, sizes.pages);
+                let options = system.options(subject.image, subject.vertices, sizes.pages);
                 let squeezed = alone.iter().find(|(of, _)| *of == system).map(|(_, alone)| alone);
                 let is_right = match (options, squeezed) {
                     (Some(options), _) => taken.in_window(&mut placed, options, &work, &right)?,
@@ -220,7 +221,7 @@ fn rows(name: &str, all: &[Taken]) -> Vec<Row> {
         if !cpu.is_empty() {
             let id = format!("soda.host_cpu.{name}.{}", system.name());
             let why = "the DPU is in this process: its work is the host's here";
-            let why = (!matches!(system, System::Server)).then(|| why.to_owned());
+            let why = (*system != System::Server && !system.has_process()).then(|| why.to_owned());
             rows.push(Row { why, ..cpu.row(&id, server.map(|taken| &taken.cpu)) });
         }
     }
@@ -236,7 +237,8 @@ fn traffic(subject: &Subject, apps: &[App], pages: Pages, sheet: &mut Sheet<'_>)
         let (work, right) = subject.work(app)?;
         let mut server = None;
         for system in System::ALL {
-            let Some(options) = system.options(subject.image, pages) else { continue };
+            let options = system.options(subject.image, subject.vertices, pages);
+            let Some(options) = options.filter(|_| !system.has_process()) else { continue };
             sheet.begins(&format!("what {} of {} moves in {}", app.name(), subject.name, system.name()));
             let id = format!("soda.traffic.{}.{}.{}", subject.name, app.name(), system.name());
             let ran = placed.run(options, &work).and_then(|first| Ok([first, placed.run(options, &work)?]));
@@ -278,8 +280,8 @@ fn evicted(rack: &Rack, sizes: &Sizes, sheet: &mut Sheet<'_>) -> Result<(), Erro
     let id = "soda.evict.waited";
     let mut client = rack.client("soda")?;
     let vma = client.allocate(sizes.written)?;
-    let options = System::Server.options(sizes.written, sizes.pages).expect("a window");
-    let options = WindowOptions { inactive_eighths: 1, ..options };
+    let options = System::Server.options(sizes.written, (0, 1), sizes.pages).expect("a window");
+    let options = WindowOptions { inactive_eighths: 1, read_only: false, ..options };
     let pages = usize::try_from(sizes.written).expect("a window's bytes have addresses here") / PAGE;
     let byte = |page: usize, round: u8| u8::try_from(page % 251).expect("less than 251") ^ round;
     let program = |memory: Memory<'_>| {

@@ -33,6 +33,9 @@ fn a_dpu_moves_what_was_asked_for_and_what_it_prefetched() {
         assert!(dynamic.hits > 0 && dynamic.background > 0, "{app:?} {dynamic:?}");
         assert_eq!(dynamic.reads, forwarded.reads, "{app:?}: the window asks for the same");
         assert!(dynamic.bytes - dynamic.background < server.bytes, "{app:?}: fewer are waited for");
+        let Some(fixed) = counted(app, System::Static) else { return };
+        assert!(fixed.hits > 0 && fixed.background > 0, "{app:?} {fixed:?}");
+        assert_eq!(fixed.reads, forwarded.reads, "{app:?}: the window asks for the same");
         let Some(adaptive) = counted(app, System::Adaptive) else { return };
         assert!(adaptive.bytes * 1024 <= server.bytes * 1075, "{app:?} {adaptive:?} {server:?}");
     }

@@ -151,7 +151,7 @@ impl Image {
         let mut sections = Vec::new();
         // What belongs to vertices first, so that one range of bytes has all of it.
         let (of_vertices, of_edges): (Vec<_>, Vec<_>) =
-            extent.sections().into_iter().partition(|(_, section, _)| *section == Section::Offsets);
+            extent.sections().partition(|(_, section, _)| *section == Section::Offsets);
         for (incoming, section, bytes) in of_vertices.into_iter().chain(of_edges) {
             sections.push(((incoming, section), len));
             len += bytes.next_multiple_of(PAGE_LEN as u64);

@@ -168,26 +168,6 @@ fn not_answered(piece: Vec<Pair>, before: Option<&[u8]>, most: usize) -> impl It
     piece.into_iter().skip(was).take(most)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Between two pieces of a range another program takes out the key that the first ended with, or not: no other key is left out, and none comes twice.
-    #[test]
-    fn a_range_goes_on_behind_a_key_that_went() {
-        let piece = |keys: &[&str]| keys.iter().map(|key| (key.as_bytes().to_vec(), Vec::new())).collect();
-        let answered = |keys: &[&str], before: Option<&str>, most| {
-            let pairs = not_answered(piece(keys), before.map(str::as_bytes), most);
-            pairs.map(|(key, _)| String::from_utf8(key).unwrap()).collect::<Vec<_>>()
-        };
-        assert_eq!(answered(&["a", "b"], None, 9), ["a", "b"]);
-        assert_eq!(answered(&["b", "c", "d"], Some("b"), 9), ["c", "d"]);
-        assert_eq!(answered(&["c", "d"], Some("b"), 9), ["c", "d"], "b is not there any more");
-        assert_eq!(answered(&["c", "d", "e"], Some("b"), 2), ["c", "d"], "no more than were asked for");
-        assert!(answered(&[], Some("b"), 9).is_empty());
-    }
-}
-
 fn info(store: &Store, client: &Client, done: Done) -> String {
     let tally = client.tally();
     let mut text = format!(
@@ -206,4 +186,24 @@ fn info(store: &Store, client: &Client, done: Done) -> String {
 
 fn count(n: usize) -> i64 {
     i64::try_from(n).expect("fewer than memory has")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between two pieces of a range another program takes out the key that the first ended with, or not: no other key is left out, and none comes twice.
+    #[test]
+    fn a_range_goes_on_behind_a_key_that_went() {
+        let piece = |keys: &[&str]| keys.iter().map(|key| (key.as_bytes().to_vec(), Vec::new())).collect();
+        let answered = |keys: &[&str], before: Option<&str>, most| {
+            let pairs = not_answered(piece(keys), before.map(str::as_bytes), most);
+            pairs.map(|(key, _)| String::from_utf8(key).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(answered(&["a", "b"], None, 9), ["a", "b"]);
+        assert_eq!(answered(&["b", "c", "d"], Some("b"), 9), ["c", "d"]);
+        assert_eq!(answered(&["c", "d"], Some("b"), 9), ["c", "d"], "b is not there any more");
+        assert_eq!(answered(&["c", "d", "e"], Some("b"), 2), ["c", "d"], "no more than were asked for");
+        assert!(answered(&[], Some("b"), 9).is_empty());
+    }
 }

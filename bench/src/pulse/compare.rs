@@ -19,7 +19,21 @@ pub trait Racks {
     ///
     /// # Errors
     /// What keeps it from starting.
-    fn start(&mut self, nodes: u8, kind: NodeKind, memory: u64) -> Result<Self::Rack, Self::Failure>;
+    fn start(&mut self, nodes: u8, kind: NodeKind, memory: u64) -> Result<Self::Rack, Self::Failure> {
+        self.start_with(nodes, kind, memory, "")
+    }
+
+    /// As [`Racks::start`], with more lines in the rack's description.
+    ///
+    /// # Errors
+    /// As [`Racks::start`].
+    fn start_with(
+        &mut self,
+        nodes: u8,
+        kind: NodeKind,
+        memory: u64,
+        more: &str,
+    ) -> Result<Self::Rack, Self::Failure>;
 
     /// The processes of its roles, whose CPU time counts with this one's.
     fn processes(&self, rack: &Self::Rack) -> Vec<u32>;

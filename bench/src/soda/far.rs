@@ -22,7 +22,7 @@ pub struct Counts {
     pub background: u64,
     /// Requests for pages that a DPU was asked for, of READs that were sent where there is none.
     pub reads: u64,
-    /// Of those, what was in the DPU's cache.
+    /// Of those, what was in the DPU's cache, or in its static memory.
     pub hits: u64,
 }
 
@@ -45,7 +45,7 @@ impl Run {
                 bytes: dpu.on_demand + dpu.background,
                 background: dpu.background,
                 reads: dpu.reads,
-                hits: dpu.hits,
+                hits: dpu.hits + dpu.fixed,
             },
         }
     }
@@ -89,13 +89,17 @@ pub(super) const fn node_memory(image: u64) -> u64 {
 const NODE_MIN: u64 = 64 << 20;
 
 /// What `app` moves on a Kronecker graph of 2^`scale` vertices with `ratio` edges for each, in each of two runs, and how many of their answers are not those of local
-/// memory. `None` for a system that has no window.
+/// memory. `None` for a system that has no window, or needs a rack of processes.
 ///
 /// # Errors
 /// [`Error::Open`] where this process may not serve faults.
 pub fn count(scale: u32, ratio: u64, app: App, system: System) -> Result<Option<([Counts; 2], u64)>, Error> {
     let subject = Subject::make(ratio, scale, PAGERANK_QUICK)?;
-    let Some(options) = system.options(subject.image, Pages::QUICK) else { return Ok(None) };
+    let Some(options) =
+        system.options(subject.image, subject.vertices, Pages::QUICK).filter(|_| !system.has_process())
+    else {
+        return Ok(None);
+    };
     let rack = Rack::embedded_with(1, node_memory(subject.image))?;
     let mut client = rack.client("soda")?;
     let mut placed = Placed::new(&mut client, &subject)?;

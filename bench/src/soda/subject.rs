@@ -22,6 +22,8 @@ pub(super) struct Subject {
     pub(super) csr: Csr,
     /// Bytes of its arrays in far memory.
     pub(super) image: u64,
+    /// Of these, what belongs to vertices: the first byte, and how many.
+    pub(super) vertices: (u64, u64),
     sources: Vec<u32>,
     rounds: u64,
     _folder: TempDir,
@@ -36,8 +38,9 @@ impl Subject {
         let csr = edges.build(Shape::default()).map_err(named)?;
         replace(&path, |mut out| binary::write(&csr, &mut out)).map_err(named)?;
         let sources = sample(&csr.graph().map_err(named)?, SAMPLE_MAX, SEED);
-        let image = Image::of(&Extent::of(&csr)).len();
-        Ok(Self { name: format!("r{ratio}"), path, csr, image, sources, rounds, _folder: folder })
+        let image = Image::of(&Extent::of(&csr));
+        let (image, vertices) = (image.len(), image.of_vertices());
+        Ok(Self { name: format!("r{ratio}"), path, csr, image, vertices, sources, rounds, _folder: folder })
     }
 
     /// An application on it, and what is right: what one thread finds in local memory.

@@ -2,7 +2,7 @@
 //!
 //! Key type: [`System`]; [`System::options`] is the one place that makes a window of it.
 
-use farmem::window::{Ahead, Caching, DpuConfig, Place, TableConfig, Way, WindowOptions};
+use farmem::window::{Ahead, Caching, DpuConfig, Foresight, Place, TableConfig, Way, WindowOptions};
 use std::num::NonZeroU32;
 
 /// One of the systems that are compared (SODA VI-A).
@@ -22,6 +22,14 @@ pub enum System {
     Dynamic,
     /// That, as long as it pays.
     Adaptive,
+    /// A DPU that forwards, and has what belongs to vertices in static memory.
+    Static,
+    /// The window by way of a DPU that is a process of its own, and forwards.
+    Process,
+    /// That, with a cache that prefetches as long as it pays.
+    ProcessAdaptive,
+    /// That, forwarding, with what belongs to vertices in static memory.
+    ProcessStatic,
 }
 
 /// How large the parts of a window are.
@@ -56,10 +64,35 @@ pub(super) fn local(len: u64) -> u64 {
     (len / LOCAL).max(LOCAL_MIN)
 }
 
+/// Entries of the DPU's table for a graph of `len` bytes.
+fn slots(len: u64, pages: Pages) -> u64 {
+    (len / DPU / u64::from(pages.page_len * pages.entry_pages)).max(SLOTS_MIN)
+}
+
+/// The part of a rack's description that is about its DPU: adaptive, with as much room as the DPUs in this process have. A window that is to be forwarded only
+/// says so itself.
+pub(super) fn process(len: u64, pages: Pages) -> String {
+    let Pages { page_len, entry_pages } = pages;
+    let entry = u64::from(page_len * entry_pages);
+    let (cache, fixed) = (slots(len, pages) * entry, len.next_multiple_of(u64::from(PAGE)));
+    format!("[dpu]\npage = {page_len}\nentry = {entry}\ncache = {cache}\nstatic = {fixed}\n")
+}
+
 impl System {
     /// All, in the order in which they take turns.
-    pub const ALL: [Self; 7] =
-        [Self::Local, Self::Disk, Self::Zram, Self::Server, Self::Dpu, Self::Dynamic, Self::Adaptive];
+    pub const ALL: [Self; 11] = [
+        Self::Local,
+        Self::Disk,
+        Self::Zram,
+        Self::Server,
+        Self::Dpu,
+        Self::Dynamic,
+        Self::Adaptive,
+        Self::Static,
+        Self::Process,
+        Self::ProcessAdaptive,
+        Self::ProcessStatic,
+    ];
 
     /// Its part of ids.
     #[must_use]
@@ -72,6 +105,10 @@ impl System {
             Self::Dpu => "dpu",
             Self::Dynamic => "dpu.dynamic",
             Self::Adaptive => "dpu.adaptive",
+            Self::Static => "dpu.static",
+            Self::Process => "process",
+            Self::ProcessAdaptive => "process.adaptive",
+            Self::ProcessStatic => "process.static",
         }
     }
 
@@ -81,20 +118,27 @@ impl System {
         !matches!(self, Self::Adaptive)
     }
 
-    /// The window on a graph of `len` bytes; `None` of systems that have none. All windows are alike but for the DPU.
-    pub(super) fn options(self, len: u64, pages: Pages) -> Option<WindowOptions> {
+    /// Whether its DPU is a process of its own.
+    #[must_use]
+    pub const fn has_process(self) -> bool {
+        matches!(self, Self::Process | Self::ProcessAdaptive | Self::ProcessStatic)
+    }
+
+    /// The window on a graph of `len` bytes, of which `vertices` belong to vertices; `None` of systems that have none. All windows are alike but for the DPU.
+    pub(super) fn options(self, len: u64, vertices: (u64, u64), pages: Pages) -> Option<WindowOptions> {
         let caching = match self {
             Self::Local | Self::Disk | Self::Zram => return None,
-            Self::Server => None,
-            Self::Dpu => Some(Caching::Off),
+            Self::Server | Self::Process | Self::ProcessAdaptive | Self::ProcessStatic => None,
+            Self::Dpu | Self::Static => Some(Caching::Off),
             Self::Dynamic => Some(Caching::Dynamic),
             Self::Adaptive => Some(Caching::Adaptive),
         };
         let Pages { page_len, entry_pages } = pages;
-        let slots = (len / DPU / u64::from(page_len * entry_pages)).max(SLOTS_MIN);
+        let slots = slots(len, pages);
         let slots =
             u32::try_from(slots).ok().and_then(NonZeroU32::new).expect("entries of this machine's memory");
-        let way = caching.map_or(Way::Direct, |caching| {
+        let without = if self.has_process() { Way::Beside } else { Way::Direct };
+        let way = caching.map_or(without, |caching| {
             Way::Own(DpuConfig {
                 page_len: NonZeroU32::new(page_len).expect("a page has bytes"),
                 table: TableConfig { slots, entry_pages },
@@ -107,6 +151,12 @@ impl System {
             // Nothing is written: no page is unmapped for a look at whether it is used, which would come out otherwise each time.
             inactive_eighths: 0,
             way,
+            read_only: true,
+            fixed: matches!(self, Self::Static | Self::ProcessStatic).then_some(vertices),
+            foresight: match self {
+                Self::Process | Self::ProcessStatic => Foresight::Nothing,
+                _ => Foresight::Evidence,
+            },
             ..WindowOptions::new(local(len))
         })
     }

@@ -39,10 +39,15 @@ pub(crate) struct RackFile {
 impl RackFile {
     /// Finds free addresses and writes the file. What killed commands of this kind have left is removed first.
     pub(crate) fn new(what: &str, shape: Shape) -> Result<Self, Failure> {
+        Self::with(what, shape, "")
+    }
+
+    /// As [`RackFile::new`], with more lines at the end.
+    pub(crate) fn with(what: &str, shape: Shape, more: &str) -> Result<Self, Failure> {
         sweep(what);
         let subnet = free_subnet()?;
         let (name, directory) = own_directory(what)?;
-        let text = describe(&name, shape, subnet);
+        let text = describe(&name, shape, subnet) + more;
         let file = directory.join("rack.toml");
         let config = RackConfig::parse(&text, &file)?;
         go_when_interrupted([directory.clone(), config.rings()]);

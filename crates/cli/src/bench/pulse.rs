@@ -44,7 +44,7 @@ impl Racks for OwnRacks {
     type Rack = OwnRack;
     type Failure = Failure;
 
-    fn start(&mut self, nodes: u8, kind: NodeKind, memory: u64) -> Result<OwnRack, Failure> {
+    fn start_with(&mut self, nodes: u8, kind: NodeKind, memory: u64, more: &str) -> Result<OwnRack, Failure> {
         let shape = Shape {
             nodes,
             memory,
@@ -54,7 +54,7 @@ impl Racks for OwnRacks {
             prefetch: farmem::Prefetch::Auto,
             link: self.0,
         };
-        let file = RackFile::new("bench", shape)?;
+        let file = RackFile::with("bench", shape, more)?;
         let runs = match kind {
             NodeKind::Offload => NodeRuns::default(),
             NodeKind::Native { workspaces, stretch } => {
