@@ -1,6 +1,7 @@
 //! Windows by way of a DPU that is a process of its own (SODA): what is read is what was written, whoever else is there, and whatever becomes of the DPU.
 
-use super::rig::{PAGE, TestRack};
+use super::rig::TestRack;
+use farmem::PAGE_LEN;
 use farmem::window::{Ahead, DpuStats, Memory, Place, Way, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Error, Rack, Vma};
 use std::thread;
@@ -10,8 +11,9 @@ const DPU: &str = "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 
 /// One whose cache holds all that a test reads.
 const LARGE: &str = "[dpu]\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"8 MiB\"\n";
 const DPU_PAGE: u64 = 16 << 10;
-const SIZE: u64 = 2 << 20;
-const PAGE_LEN: usize = PAGE as usize;
+/// Bytes of all words, as the rack counts them.
+const BYTES: u64 = SIZE as u64;
+const SIZE: usize = 2 << 20;
 const BOTH: [&str; 2] = ["shm", "udp"];
 
 fn rack(transport: &str, dpu: &str) -> TestRack {
@@ -34,10 +36,16 @@ fn reading() -> WindowOptions {
 
 /// An allocation of which each word is its address in it, times `seed`.
 fn written(client: &mut Client, seed: u64) -> Vma {
-    let vma = client.allocate(SIZE).unwrap();
-    let words: Vec<u8> = (0..SIZE / 8).flat_map(|word| (word * seed).to_le_bytes()).collect();
+    let vma = client.allocate(BYTES).unwrap();
+    let words: Vec<u8> = (0..BYTES / 8).flat_map(|word| (word * seed).to_le_bytes()).collect();
     client.write(vma.base, &words).unwrap();
     vma
+}
+
+/// A page of words from `at` on.
+fn words(at: usize, seed: u64) -> Vec<u8> {
+    let first = at as u64 / 8;
+    (first..first + 512).flat_map(|word| (word * seed).to_le_bytes()).collect()
 }
 
 /// `None` where this process may serve no faults.
@@ -60,9 +68,9 @@ fn run<R: Send>(
 fn check(memory: &Memory<'_>, seed: u64) {
     let mut page = vec![0; PAGE_LEN];
     for at in (0..SIZE).step_by(PAGE_LEN) {
-        memory.read(at as usize, &mut page);
+        memory.read(at, &mut page);
         for (place, word) in page.chunks_exact(8).enumerate() {
-            let expected = (at / 8 + place as u64).wrapping_mul(seed);
+            let expected = ((at / 8 + place) as u64).wrapping_mul(seed);
             assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), expected, "at {at}");
         }
     }
@@ -79,17 +87,16 @@ fn what_is_written_by_way_of_a_dpu_is_in_far_memory() {
         for ahead in [Ahead::None, Ahead::Group(4), Ahead::Group(16)] {
             let rack = rack(transport, DPU);
             let mut client = client(&rack, "writes");
-            let vma = client.allocate(SIZE).unwrap();
+            let vma = client.allocate(BYTES).unwrap();
             let ran = run(&mut client, &vma, WindowOptions { ahead, ..options() }, |memory| {
                 for at in (0..SIZE).step_by(PAGE_LEN) {
-                    let words: Vec<u8> =
-                        (at / 8..(at + PAGE) / 8).flat_map(|word| (word * 3).to_le_bytes()).collect();
-                    memory.write(at as usize, &words);
+                    let words = words(at, 3);
+                    memory.write(at, &words);
                 }
                 check(&memory, 3);
             });
             let Some(((), stats)) = ran else { return };
-            let mut far = vec![0; SIZE as usize];
+            let mut far = vec![0; SIZE];
             client.read(vma.base, &mut far).unwrap();
             let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
             assert!(words.zip(0..).all(|(word, at)| word == at * 3), "{transport} {ahead:?}");
@@ -143,8 +150,8 @@ fn programs_share_a_dpu() {
             "{refused}; {second}"
         );
         let dpu = dpu(&last);
-        assert_eq!(dpu.asked, 3 * SIZE, "each read all of its own");
-        assert!(dpu.on_demand + dpu.background < 3 * SIZE, "{dpu:?}");
+        assert_eq!(dpu.asked, 3 * BYTES, "each read all of its own");
+        assert!(dpu.on_demand + dpu.background < 3 * BYTES, "{dpu:?}");
         assert!(dpu.hits > 0, "{dpu:?}");
     }
 }
@@ -156,27 +163,28 @@ fn static_caching_hits_each_time() {
     let rack = rack("shm", &format!("{DPU}caching = \"off\"\n"));
     let mut client = client(&rack, "static");
     let vma = written(&mut client, 11);
-    let fixed = 256 << 10;
-    let few = WindowOptions { fixed: Some((0, fixed)), ahead: Ahead::Group(4), ..reading() };
+    let fixed: usize = 256 << 10;
+    let bytes = fixed as u64;
+    let few = WindowOptions { fixed: Some((0, bytes)), ahead: Ahead::Group(4), ..reading() };
     let ran = run(&mut client, &vma, few, |memory| {
         let mut page = vec![0; PAGE_LEN];
         for _ in 0..4 {
-            (0..fixed).step_by(PAGE_LEN).for_each(|at| memory.read(at as usize, &mut page));
+            (0..fixed).step_by(PAGE_LEN).for_each(|at| memory.read(at, &mut page));
         }
     });
     let Some(((), stats)) = ran else { return };
     let once = dpu(&stats);
-    assert_eq!(once.background, fixed, "{once:?}");
-    assert!(once.fixed >= 3 * fixed / DPU_PAGE, "all but what was asked for before it had come: {once:?}");
+    assert_eq!(once.background, bytes, "{once:?}");
+    assert!(once.fixed >= 3 * bytes / DPU_PAGE, "all but what was asked for before it had come: {once:?}");
     assert_eq!(once.on_demand + once.fixed * DPU_PAGE, once.asked, "{once:?}");
     // More than there is room for, and what is written, are refused.
-    let large = WindowOptions { fixed: Some((0, SIZE)), ..reading() };
+    let large = WindowOptions { fixed: Some((0, BYTES)), ..reading() };
     let refused = with_window(&mut client, &vma, large, |_| ()).unwrap_err().to_string();
     assert!(refused.contains("cannot be cached statically"), "{refused}");
-    let wrong = WindowOptions { fixed: Some((SIZE, 1)), ..reading() };
+    let wrong = WindowOptions { fixed: Some((BYTES, 1)), ..reading() };
     assert!(matches!(with_window(&mut client, &vma, wrong, |_| ()), Err(Error::Open(_))));
     assert!(matches!(
-        with_window(&mut client, &vma, WindowOptions { fixed: Some((0, PAGE)), ..options() }, |_| ()),
+        with_window(&mut client, &vma, WindowOptions { fixed: Some((0, 4096)), ..options() }, |_| ()),
         Err(Error::Open(_))
     ));
 }
@@ -190,16 +198,15 @@ fn a_dpu_that_dies_or_hangs_loses_no_byte() {
     {
         let mut rack = rack(transport, DPU);
         let mut client = client(&rack, "fails");
-        let vma = client.allocate(SIZE).unwrap();
+        let vma = client.allocate(BYTES).unwrap();
         let ran = run(&mut client, &vma, options(), |memory| {
             for round in 1..=3_u64 {
                 for at in (0..SIZE).step_by(PAGE_LEN) {
                     if round == 2 && at == SIZE / 2 {
                         rack.send("dpu", signal);
                     }
-                    let words: Vec<u8> =
-                        (at / 8..(at + PAGE) / 8).flat_map(|word| (word * round).to_le_bytes()).collect();
-                    memory.write(at as usize, &words);
+                    let words = words(at, round);
+                    memory.write(at, &words);
                 }
             }
             check(&memory, 3);
@@ -212,7 +219,7 @@ fn a_dpu_that_dies_or_hangs_loses_no_byte() {
             rack.kill("dpu");
             rack.begin("dpu");
         }
-        let mut far = vec![0; SIZE as usize];
+        let mut far = vec![0; SIZE];
         client.read(vma.base, &mut far).unwrap();
         let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
         assert!(words.zip(0..).all(|(word, at)| word == at * 3), "{signal} {transport}");
@@ -227,12 +234,12 @@ fn a_dpu_that_dies_or_hangs_loses_no_byte() {
 fn a_rack_without_a_dpu_says_so() {
     let rack = TestRack::start("shm", 1);
     let mut client = client(&rack, "none");
-    let vma = client.allocate(SIZE).unwrap();
+    let vma = client.allocate(BYTES).unwrap();
     let missing = with_window(&mut client, &vma, options(), |_| ()).unwrap_err();
     assert!(matches!(missing, Error::Missing { .. }) && missing.to_string().contains("[dpu]"), "{missing}");
     let mut rack = rack_without_process();
     let mut client = self::client(&rack, "none");
-    let vma = client.allocate(SIZE).unwrap();
+    let vma = client.allocate(BYTES).unwrap();
     let gone = with_window(&mut client, &vma, options(), |_| ()).unwrap_err().to_string();
     assert!(gone.contains("reach a DPU"), "{gone}");
     rack.begin("dpu");
