@@ -1,7 +1,7 @@
 //! The DPU beside a host as a driver sees it (SODA): what carries out its decisions, and the process that serves others by them.
 //!
-//! Key call: [`serve`], a DPU as a process of its own. [`farmem_dpu`] decides; [`carrier`] moves the bytes, for a window that has a DPU in its own process as for the
-//! process. [`words`] is what is said over the socket, [`farmem_wire::soda`] what goes through the rings.
+//! Key call: [`serve`], a DPU as a process of its own. [`farmem_dpu`] decides; `carrier` moves the bytes, for a window that has a DPU in its own process as for the
+//! process. `words` is what is said over the socket, [`farmem_wire::soda`] what goes through the rings.
 
 pub(crate) mod carrier;
 mod lane;
