@@ -2,7 +2,8 @@
 
 use crate::rack::{Rack, text};
 use farmem_control::api::{
-    Base64, ErrorCode, JoinIndex, JoinSwitch, OpenSession, SoftClear, SoftLoad, SoftLoaded, SoftSection, Tier,
+    Base64, ErrorCode, JoinIndex, JoinSwitch, OpenSession, Overview, Response, SoftClear, SoftLoad,
+    SoftLoaded, SoftSection, Tier,
 };
 use farmem_index::WAYS_KIND;
 use farmem_machine::{Duration, Event, Port};
@@ -63,6 +64,10 @@ impl Bench {
     }
 
     fn say(&mut self, token: RequestId, body: SoftBody<'_>) {
+        self.say_as(Port::SWITCH, token, body);
+    }
+
+    fn say_as(&mut self, port: Port, token: RequestId, body: SoftBody<'_>) {
         let mut payload = Vec::new();
         SoftMessage { token, body }.emit(&mut payload);
         let Endpoint { qpn, qkey } = self.control;
@@ -70,7 +75,7 @@ impl Bench {
         let mut frame = Vec::new();
         Packet { bth: Bth::new(Opcode::UdSendOnly, qpn, Psn::new(0)), ext, payload: &payload }
             .emit(&mut frame);
-        self.rack.event(Event::Frame { port: Port::SWITCH, bytes: &frame });
+        self.rack.event(Event::Frame { port, bytes: &frame });
     }
 
     fn shown(&self) -> Shown {
@@ -185,4 +190,35 @@ fn a_full_image_has_no_room_for_ways() {
     assert!(bench.rack.answer(cleared).is_some_and(Result::is_ok));
     assert_eq!(stood.last().map(|image| image.keys().collect::<Vec<_>>()), Some(vec![ways]));
     bench.rack.check_log();
+}
+
+/// An index switch's image has its own time: while nothing else happens in the rack its switch is asked again until it answers, and no more once the image stands.
+#[test]
+fn the_image_of_an_index_switch_goes_on_by_itself() {
+    let core = Port::index(1);
+    let mut bench = Bench::new();
+    let join = JoinIndex { name: "core".into(), gid: text(30), tier: Tier::Core, below: vec!["n1".into()] };
+    let joined = bench.rack.ask(join);
+    assert!(bench.rack.wait(joined).is_ok());
+    bench.stand(); // what the rack's switch is told of it
+    bench.rack.peers.get_mut(&core).expect("it has joined").soft.clear();
+    bench.rack.pass(Duration::from_secs(2));
+    let soft = |bench: &mut Bench| std::mem::take(&mut bench.rack.peers.get_mut(&core).unwrap().soft);
+    let asked = soft(&mut bench);
+    assert!(asked.len() > 2, "asked again and again: {} times", asked.len());
+    let mut next = asked.last().cloned();
+    for _ in 0..10 {
+        let Some(payload) = next.take() else { break };
+        let SoftMessage { token, body } = SoftMessage::parse(&payload).unwrap();
+        let answer = bench.right(&body, &mut Vec::new());
+        bench.say_as(core, token, answer);
+        bench.rack.pass(Duration::from_millis(5));
+        next = soft(&mut bench).pop();
+    }
+    let seen = bench.rack.ask(Overview {});
+    let Some(Ok(Response::Overview(overview))) = bench.rack.answer(seen) else { panic!("an overview") };
+    assert_eq!(overview.index[0].epoch, bench.standing.epoch);
+    assert!(overview.index[0].epoch > 0, "it stands");
+    bench.rack.pass(Duration::from_secs(2));
+    assert_eq!(soft(&mut bench).len(), 0, "nothing is left to be said");
 }
