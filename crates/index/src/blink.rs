@@ -5,20 +5,31 @@
 //! in which every state between two steps is a right tree, and any writer can carry it on.
 //!
 //! ```text
-//!   split   1  right half into a new node; no node leads there       merge   1  left: Closing. It is still read, and written no more
-//!           2  left half in place, with a link to the right one              2  right: takes the entries of both
-//!           3  the parent learns of the right half                           3  left: Dead, leads to the right one
-//!                                                                            4  the parent, then the left neighbour, forget it
+//!   split   1  right half into a new node: New; no node leads there    merge   1  left: Closing. It is still read, and written no more
+//!           2  left half in place, with a link to the right one                2  right: Taking. It has the entries of both, and is not written
+//!           3  right half: Young. It is read and written                       3  left: Dead, leads to the right one
+//!           4  the level above learns of the right half                        4  the level above, then the left neighbour, forget it
+//!           5  right half: Live. It may split and close from now on            5  right: Live. The left one's place is free
+//!
+//!   The root never moves. A full one gets two new nodes as children, each from 3 on as above. One with a single child takes that one's entries: as a merge of
+//!   the child into the root, which is then a level lower.
 //! ```
 //!
 //! A node only ever gives keys to the right: by a split to its new right neighbour, by a merge to the old one. So a descent that comes to a node by an
-//! old pointer finds its key there or to the right, and it makes no difference how old the pointer is: a switch may have had it for long. Only a node
-//! that was used again for other keys can lie to the right of the key. It says so by its first key ([`Turn::Left`]), or by its tag, and the descent
-//! begins anew at the root, which never moves. (Lehman and Yao, 1981, for links and splits; Fat-B+Tree IV-B keeps nodes that the switches know in
-//! their place for the same reason.)
+//! old pointer finds its key there or to the right, and it makes no difference how old the pointer is: a switch may have had it for long. (Lehman and Yao,
+//! 1981, for links and splits; Fat-B+Tree IV-B keeps nodes that the switches know in their place for the same reason.)
 //!
-//! `tests/blink.rs` explores exhaustively what writers may do in which order.
+//! *Places are used again*, at once: nobody waits for who may still be on the way there. Two rules make that right.
+//!
+//! - A node that can be read is one that the tree leads to. Who comes by an old pointer to a place that was used again finds a node of the tree, and goes on from
+//!   there, or it is not one, is to the right of the key ([`Turn::Left`]), or of another tree: then the descent begins anew at the root. A new node says so
+//!   ([`State::New`]), as its entries may be old before it is linked; who comes there from a node that has led there all the time knows better.
+//! - A place becomes free when no node leads there, and none will. A writer has a node lead somewhere only while what is there is `Young` or `Taking`, which it looks at
+//!   after it has read the node; and what is there stays so until all nodes that are to lead there do. So a writer that was slow finds the node changed.
+//!
+//! `tests/blink` explores what writers may do in which order.
 
+mod merge;
 mod node;
 mod write;
 
@@ -48,17 +59,14 @@ pub trait Nodes {
     /// When that is not known.
     fn replace(&mut self, at: VirtAddr, head: Head, node: &Node) -> Result<bool, Self::Error>;
 
-    /// Writes a node that no other node leads to, if possible on the memory node of `near`. If the place had a node before, the version goes on from that one's.
+    /// Puts a node that no other node leads to into a place that has none, if possible on the memory node of `near`; answers where, and the head that it has there. If
+    /// the place had a node before, the version goes on from that one's.
     ///
     /// # Errors
     /// When there is no room.
-    fn create(&mut self, node: &Node, near: VirtAddr) -> Result<VirtAddr, Self::Error>;
+    fn create(&mut self, node: &Node, near: VirtAddr) -> Result<(VirtAddr, Head), Self::Error>;
 
-    /// Takes back a node that was created and that no other node leads to.
-    fn discard(&mut self, at: VirtAddr);
-
-    /// A dead node that no other node leads to. Its place may be used again when every operation that has begun by now is over; what only reads may
-    /// come later and is not misled.
+    /// This place is free: the node there was created and never linked, or it is dead and no node leads to it any more.
     fn retire(&mut self, at: VirtAddr);
 }
 
@@ -88,13 +96,12 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The value of `key`, by a descent from `from`: the root, or a node that led to the key once.
+    /// The value of `key`, by a descent from `from`: the root, or any place that a node was at once.
     ///
     /// # Errors
     /// The error of `nodes`; [`Fault`].
     pub fn get<N: Nodes>(&self, nodes: &mut N, from: VirtAddr, key: u64) -> Result<Option<u64>, N::Error> {
-        let (_, leaf) = self.descend(nodes, from, 0, key)?;
-        Ok(leaf.value(key))
+        Ok(self.leaf_from(nodes, from, key)?.value(key))
     }
 
     /// The leaf that has `key` or would have it, by a descent from the root.
@@ -102,36 +109,60 @@ impl Tree {
     /// # Errors
     /// The error of `nodes`; [`Fault`].
     pub fn leaf<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Node, N::Error> {
-        self.descend(nodes, self.root, 0, key).map(|(_, leaf)| leaf)
+        self.leaf_from(nodes, self.root, key)
     }
 
-    /// The node of this level that has `key` or would have it, by a descent from `from`.
+    fn leaf_from<N: Nodes>(&self, nodes: &mut N, from: VirtAddr, key: u64) -> Result<Node, N::Error> {
+        let found = self.descend(nodes, from, 0, key)?;
+        Ok(found.expect("every tree has leaves").1)
+    }
+
+    /// The node of this level that has `key` or would have it, by a descent from `from`. None when the tree is lower.
     pub(crate) fn descend<N: Nodes>(
         &self,
         nodes: &mut N,
         from: VirtAddr,
         level: u8,
         key: u64,
-    ) -> Result<(VirtAddr, Node), N::Error> {
+    ) -> Result<Option<Found>, N::Error> {
         let mut at = from;
+        // The node of the tree that led here.
+        let mut led: Option<(VirtAddr, Head)> = None;
         for _ in 0..VISITS_MAX {
             let node = nodes.read(at)?;
-            let ours = node.tag == self.tag && (node.level >= level || node.state == State::Dead);
-            match node.turn(key) {
-                _ if !ours && at == self.root => {
-                    return Err(
-                        Fault::Broken { at, what: "the root of another tree, or too low a tree" }.into()
-                    );
+            if at == self.root {
+                if node.tag != self.tag || !node.state.is_read() || key < node.first {
+                    return Err(Fault::Broken { at, what: "the root of another tree, or none" }.into());
                 }
-                Turn::Left if at == self.root => {
-                    return Err(Fault::Broken { at, what: "a root that has not all keys" }.into());
+                if node.level < level {
+                    return Ok(None);
                 }
-                _ if !ours => at = self.root,
-                Turn::Left => at = self.root,
-                Turn::To(to) if node.level > level || to == node.right => at = to,
-                Turn::Here | Turn::To(_) => return Ok((at, node)),
+            }
+            let is_linked = match node.state {
+                _ if node.tag != self.tag => false,
+                State::New => self.leads_still(nodes, led)?,
+                state => state.is_read(),
+            };
+            let turn = if is_linked && node.level >= level { node.turn_of_keys(key) } else { Turn::Left };
+            let is_dead = node.state == State::Dead && node.tag == self.tag;
+            match turn {
+                _ if is_dead => (at, led) = (node.right, None),
+                Turn::Left => (at, led) = (self.root, None),
+                Turn::To(child) if node.level > level || key > node.last => {
+                    (at, led) = (child, Some((at, node.head())));
+                }
+                Turn::Here | Turn::To(_) => return Ok(Some((at, node))),
             }
         }
         Err(Fault::Broken { at, what: "descents go in a circle" }.into())
     }
+
+    /// True when a node that led to a new one leads there still: it has all the time, so the new one is linked.
+    fn leads_still<N: Nodes>(&self, nodes: &mut N, led: Option<(VirtAddr, Head)>) -> Result<bool, N::Error> {
+        let Some((at, head)) = led else { return Ok(false) };
+        Ok(nodes.read(at)?.head() == head)
+    }
 }
+
+/// A node where it was read.
+type Found = (VirtAddr, Node);

@@ -89,17 +89,32 @@ impl Arena {
         if let Some(addr) = self.free.pop() {
             return Ok(addr);
         }
-        let place = match self.layout {
-            Layout::Partitioned => home,
-            Layout::Scattered { .. } => 0,
-        };
-        if self.rooms[place].end - self.rooms[place].next < self.node_len {
+        let place = self.place_of(home);
+        if !self.has_room(home) {
             self.grow(memory, place)?;
         }
         let room = &mut self.rooms[place];
         let addr = VirtAddr(room.next);
         room.next += self.node_len;
         Ok(addr)
+    }
+
+    /// True when the next node there needs no more memory of the rack.
+    pub(crate) fn has_room(&self, home: usize) -> bool {
+        let place = self.place_of(home);
+        self.rooms[place].end - self.rooms[place].next >= self.node_len
+    }
+
+    /// The memory node number `home`.
+    pub(crate) fn node(&self, home: usize) -> NodeId {
+        self.nodes[home]
+    }
+
+    const fn place_of(&self, home: usize) -> usize {
+        match self.layout {
+            Layout::Partitioned => home,
+            Layout::Scattered { .. } => 0,
+        }
     }
 
     /// Nodes from elsewhere, to be handed out first, in this order; whose they are frees them.

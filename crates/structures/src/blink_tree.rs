@@ -9,16 +9,16 @@
 //! Changes need a path MTU of 1024 or more: a request that stores has its program with it. Scans need 4096 to run at the memory nodes, and run at the
 //! host where there is less.
 //!
-//! What it does not do: places of nodes that were merged away are not used again before the tree is destroyed, as a switch or a traversal may still
-//! lead there; and a root that has one child left stays where it is.
+//! The place of a node that was merged away is used again by this handle, or by any other: whoever is led there by an old pointer notices. A root that has one
+//! child left takes that one's entries, and the tree is a level lower. What it does not do: it gives memory back only when it is destroyed.
 
-use crate::arena::{Arena, Layout};
+use crate::arena::Layout;
 use crate::heap::lines_in;
 use crate::{assembled, words};
 use farmem_client::{
     Answer, Completed, Dispatched, Error, FarMemory, Op, Policy, TraversalStop, Traversed, Vma,
 };
-use farmem_index::blink::{ENTRIES_MAX, Fault, Head, NODE_LEN, Node, Nodes, Tag, Tree};
+use farmem_index::blink::{ENTRIES_MAX, NODE_LEN, Node, Nodes as _, Tag, Tree};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::cell::Cell;
@@ -27,14 +27,18 @@ use std::ops::{Bound, RangeBounds};
 mod agent;
 mod cursor;
 mod fabric;
+mod far;
 mod keyed;
 mod load;
 mod part;
+mod places;
 mod programs;
 mod publish;
 mod ranges;
 
+use far::{FarNodes, Stop};
 use part::{Part, Took};
+use places::Places;
 
 pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Stepped};
 pub use cursor::Cursor;
@@ -42,11 +46,12 @@ pub use fabric::{publish_fabric, withdraw_fabric};
 pub use farmem_index::Extent;
 /// Bytes of all that is published in a rack at most.
 pub use farmem_wire::message::SOFT_IMAGE_MAX;
+pub use places::{KEPT_MAX, PlacesUsed};
 pub use publish::{publish, soft_section, withdraw};
 pub use ranges::{AHEAD_DEFAULT, PARTS_MAX, RangeQuery, Separators};
 
-/// "farmemBL": the first word of a tree's header.
-const MAGIC: u64 = u64::from_le_bytes(*b"farmemBL");
+/// "farmemB2": the first word of a tree's header. Behind it are the tag, the entries of a node, a word that is 0, and the free places ([`places`]).
+const MAGIC: u64 = u64::from_le_bytes(*b"farmemB2");
 /// Bytes from the header to the root; both are in one allocation of their own.
 const ROOT: u64 = NODE_LEN as u64;
 /// Nodes that one traversal visits at most: levels, and steps to the right through splits under way. More are asked for again.
@@ -59,7 +64,7 @@ const TRIES_MAX: u32 = 64;
 pub struct BLinkTree {
     at: VirtAddr,
     tree: Tree,
-    arena: Arena,
+    places: Places,
     programs: Programs,
     policy: Policy,
     writes: Writes,
@@ -158,9 +163,9 @@ impl BLinkTree {
     }
 
     fn at(memory: &(impl FarMemory + ?Sized), at: VirtAddr, tree: Tree, layout: Layout) -> Self {
-        let arena = Arena::new(memory, layout, NODE_LEN);
+        let places = Places::new(memory, layout, at, tree.tag);
         let (policy, writes, last) = (Policy::default(), Writes::default(), Cell::new(None));
-        Self { at, tree, arena, programs: Programs::new(), policy, writes, last }
+        Self { at, tree, places, programs: Programs::new(), policy, writes, last }
     }
 
     /// Frees header, root and the nodes that this handle made; other handles free those that they made. No other handle may use the tree meanwhile or
@@ -170,7 +175,7 @@ impl BLinkTree {
     /// [`Error`] when the control plane does not answer.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         memory.free(self.at)?;
-        self.arena.destroy(memory)
+        self.places.destroy(memory)
     }
 
     /// Frees the nodes that this handle made, when no handle uses the tree any more; [`BLinkTree::destroy`] of another handle frees header and root.
@@ -178,7 +183,7 @@ impl BLinkTree {
     /// # Errors
     /// [`Error`] when the control plane does not answer.
     pub fn destroy_nodes(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        self.arena.destroy(memory)
+        self.places.destroy(memory)
     }
 
     /// Where others open it.
@@ -191,6 +196,21 @@ impl BLinkTree {
     #[must_use]
     pub const fn tree(&self) -> Tree {
         self.tree
+    }
+
+    /// How high the tree is now: 1 when its root is a leaf.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer or the tree is broken.
+    pub fn height(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<u8, Error> {
+        let root = self.reader(memory).read(self.tree.root)?;
+        Ok(root.level + 1)
+    }
+
+    /// Places of nodes that this handle has taken from the rack so far, and free ones that it keeps.
+    #[must_use]
+    pub const fn places(&self) -> PlacesUsed {
+        self.places.used()
     }
 
     /// Says where this handle's look-ups and scans run. What changes the tree runs at the memory nodes, whatever is said.
@@ -229,7 +249,7 @@ impl BLinkTree {
         program: &Program,
         key: u64,
     ) -> Result<Option<(u64, Vec<u8>)>, Error> {
-        let pad = [key, u64::from(self.tree.tag.get())];
+        let pad = self.pad(key, 0);
         let mut scratch = self.traverse(memory, program, self.tree.root, &pad, self.policy)?.1;
         let word = |at: usize| u64::from_le_bytes(scratch[at..at + 8].try_into().expect("8 bytes"));
         match word(programs::STATUS) {
@@ -247,7 +267,7 @@ impl BLinkTree {
 
     /// The traversal of [`BLinkTree::get_record`].
     pub(crate) fn record_op(&self, program: &Program, key: u64, scratch: Vec<u8>) -> Op {
-        let scratch = start_pad(program, &[key, u64::from(self.tree.tag.get())], scratch);
+        let scratch = start_pad(program, &self.pad(key, 0), scratch);
         Op::Traverse { program: program.clone(), cur_ptr: self.tree.root, scratch, limit: VISITS_MAX }
     }
 
@@ -270,6 +290,7 @@ impl BLinkTree {
         key: u64,
         value: u64,
     ) -> Result<Option<u64>, Error> {
+        self.share_places(memory)?;
         for _ in 0..TRIES_MAX {
             let from = self.begin(memory, key)?;
             let (at, words) =
@@ -295,6 +316,7 @@ impl BLinkTree {
     /// As [`BLinkTree::insert`].
     pub fn remove(&mut self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<Option<u64>, Error> {
         let tree = self.tree;
+        self.share_places(memory)?;
         for _ in 0..TRIES_MAX {
             let from = self.begin(memory, key)?;
             let (at, words) = self.descend(memory, &self.programs.remove, from, key, 0, Policy::Offload)?;
@@ -341,6 +363,11 @@ impl BLinkTree {
         Ok(pairs)
     }
 
+    /// The words that the programs of one key begin with.
+    fn pad(&self, key: u64, value: u64) -> [u64; programs::PAD_LEN / 8] {
+        [key, self.tree.tag.get().into(), 0, value, self.tree.entries as u64, self.tree.root.0]
+    }
+
     /// Where a change of `key` begins: at its leaf when that is known, or worth to be found first; else at the root. A copy of the request takes the same way,
     /// whatever the switch knows meanwhile (PROTOCOL 7.36).
     fn begin(&self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<VirtAddr, Error> {
@@ -361,8 +388,7 @@ impl BLinkTree {
         value: u64,
         policy: Policy,
     ) -> Result<(VirtAddr, Vec<u64>), Error> {
-        let pad = [key, u64::from(self.tree.tag.get()), 0, value, self.tree.entries as u64];
-        let (at, words) = self.run(memory, program, from, &pad, policy)?;
+        let (at, words) = self.run(memory, program, from, &self.pad(key, value), policy)?;
         if matches!(words[programs::STATUS / 8], programs::FOUND | programs::MISSING) {
             let (first, last) = (words[programs::TAG / 8], words[programs::KEY / 8]);
             self.last.set(Some(Leaf { at, first, last }));
@@ -402,12 +428,17 @@ impl BLinkTree {
         Ok((end.cur_ptr, scratch))
     }
 
+    /// Hands free places over to all handles when this one keeps many.
+    fn share_places(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.places.share(memory, &self.programs.replace)
+    }
+
     const fn reader<'a, M: FarMemory + ?Sized>(&'a self, memory: &'a mut M) -> FarNodes<'a, M> {
-        FarNodes { memory, replace: &self.programs.replace, arena: None }
+        FarNodes { memory, replace: &self.programs.replace, places: None }
     }
 
     const fn writer<'a, M: FarMemory + ?Sized>(&'a mut self, memory: &'a mut M) -> FarNodes<'a, M> {
-        FarNodes { memory, replace: &self.programs.replace, arena: Some(&mut self.arena) }
+        FarNodes { memory, replace: &self.programs.replace, places: Some(&mut self.places) }
     }
 }
 
@@ -444,73 +475,4 @@ fn ends(range: &impl RangeBounds<u64>) -> Option<(u64, u64)> {
         Bound::Unbounded => u64::MAX,
     };
     (first <= last).then_some((first, last))
-}
-
-/// Why an operation of the tree stopped.
-enum Stop {
-    Memory(Error),
-    Tree(Fault),
-}
-
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Self::Tree(fault)
-    }
-}
-
-impl From<Stop> for Error {
-    fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Memory(error) => error,
-            Stop::Tree(Fault::Broken { at, what }) => Self::Broken { addr: at, what },
-            Stop::Tree(Fault::Busy) => {
-                Self::Contended { what: "a B-link tree".into(), tries: farmem_index::blink::TRIES_MAX }
-            }
-        }
-    }
-}
-
-/// The tree's nodes, where they are.
-struct FarNodes<'a, M: ?Sized> {
-    memory: &'a mut M,
-    replace: &'a Program,
-    /// Room for new nodes; readers need none.
-    arena: Option<&'a mut Arena>,
-}
-
-impl<M: FarMemory + ?Sized> Nodes for FarNodes<'_, M> {
-    type Error = Stop;
-
-    fn read(&mut self, at: VirtAddr) -> Result<Node, Stop> {
-        let mut bytes = [0; NODE_LEN];
-        self.memory.read(at, &mut bytes).map_err(Stop::Memory)?;
-        Node::parse(&bytes).map_err(|error| Fault::Broken { at, what: error.0 }.into())
-    }
-
-    fn replace(&mut self, at: VirtAddr, head: Head, node: &Node) -> Result<bool, Stop> {
-        let pad = [&head.word().to_le_bytes()[..], &node.emit(), &[0; 8]].concat();
-        let done = self.memory.dispatch(self.replace, at, pad, 1, &Policy::Offload).map_err(Stop::Memory)?;
-        let replaced = done.scratch[programs::REPLACED] == 1;
-        self.memory.recycle(done.scratch);
-        Ok(replaced)
-    }
-
-    fn create(&mut self, node: &Node, near: VirtAddr) -> Result<VirtAddr, Stop> {
-        let arena = self.arena.as_mut().expect("only who writes creates nodes");
-        let home = arena.home_of(self.memory, near);
-        let at = arena.take(self.memory, home).map_err(Stop::Memory)?;
-        self.memory.write(at, &node.emit()).map_err(Stop::Memory)?;
-        Ok(at)
-    }
-
-    /// No node leads to it: the next new node takes its place.
-    fn discard(&mut self, at: VirtAddr) {
-        let arena = self.arena.as_mut().expect("only who writes discards nodes");
-        arena.reserve(vec![at]);
-    }
-
-    fn retire(&mut self, at: VirtAddr) {
-        let arena = self.arena.as_mut().expect("only who writes retires nodes");
-        arena.retire(at);
-    }
 }

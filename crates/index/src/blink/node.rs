@@ -6,7 +6,7 @@
 //!    16  u64       the smallest key that the node may have
 //!    24  u64       the largest
 //!    32  14 x u64  leaf: keys, in no order; inner node: the smallest key of each child, ascending, the first as at 16, unused ones 2^64 - 1
-//!   144  14 x u64  leaf: their values; inner node: their children
+//!   144  14 x u64  leaf: their values; inner node: their children. The last one of a node that is taking, which has at most 13 entries: the place that it takes
 //! ```
 //!
 //! All numbers are little-endian, as the programs of traversals have them. There is no key that a tree cannot have.
@@ -27,23 +27,49 @@ const FIRST: usize = 16;
 const LAST: usize = 24;
 const KEYS: usize = 32;
 const VALUES: usize = KEYS + 8 * ENTRIES_MAX;
+const TAKEN: usize = VALUES + 8 * (ENTRIES_MAX - 1);
+/// Entries of a node that is taking at most.
+pub(super) const TAKING_MAX: usize = ENTRIES_MAX - 1;
 
 const _: () = assert!(VALUES + 8 * ENTRIES_MAX == NODE_LEN, "a node is full of entries");
 
-/// What becomes of a node.
+/// What becomes of a node. Only a node that some node leads to is live, young, taking or closing: whoever comes to one of these, by however old a pointer, has
+/// come to a node of the tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
     /// It is read and written.
     Live,
+    /// It is read and written. Nodes above may not lead to it yet, and it neither closes nor splits before they do.
+    Young,
+    /// It is read. It has the entries of another node, whose place is not free before no node leads there.
+    Taking,
     /// It is read. Its entries move to another node; an operation that wants to write them completes that first.
     Closing,
     /// Its entries are elsewhere.
     Dead,
+    /// No node leads to it yet, or one does since a moment ago: who comes here by a pointer of before is wrong here.
+    New,
+    /// A place without a node.
+    Free,
+}
+
+impl State {
+    /// True when the node has its keys: a descent may go on from there, or end.
+    #[must_use]
+    pub const fn is_read(self) -> bool {
+        matches!(self, Self::Live | Self::Young | Self::Taking | Self::Closing)
+    }
+
+    /// True when a leaf's entries may be changed in place.
+    #[must_use]
+    pub const fn is_written(self) -> bool {
+        matches!(self, Self::Live | Self::Young)
+    }
 }
 
 /// The first word of a node: it is another one after every replacement.
 ///
-/// From the lowest bit: 24 bits of version, 28 of the tree's tag, 5 of level, 4 of entries, 2 of state, and a 0. No node has the word 0.
+/// From the lowest bit: 24 bits of version, 28 of the tree's tag, 5 of level, 4 of entries, 3 of state. No node has the word 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Head {
     /// Replacements so far at this address, modulo 2^24, whatever node it was.
@@ -100,8 +126,12 @@ impl Head {
     pub const fn parse(word: u64) -> Result<Self, NodeError> {
         let state = match word >> 61 {
             0 => State::Live,
-            1 => State::Closing,
-            2 => State::Dead,
+            1 => State::Young,
+            2 => State::Taking,
+            3 => State::Closing,
+            4 => State::Dead,
+            5 => State::New,
+            6 => State::Free,
             _ => return Err(NodeError("a state that there is not")),
         };
         #[expect(clippy::cast_possible_truncation, reason = "masked to fewer bits")]
@@ -120,8 +150,9 @@ impl Head {
         Ok(Self { version, tag: Tag(tag), level, entries, state })
     }
 
-    /// The head behind this one, of the same address.
-    pub(super) const fn next(self) -> u32 {
+    /// The version behind this one, of the same address: what a node that takes this one's place has.
+    #[must_use]
+    pub const fn next(self) -> u32 {
         (self.version + 1) & Self::VERSION
     }
 }
@@ -149,8 +180,10 @@ pub struct Node {
     pub level: u8,
     /// What becomes of it.
     pub state: State,
-    /// The node to the right on the same level, null at the end; of a dead node: the one that has its keys.
+    /// The node to the right on the same level, null at the end; of a dead node: the one that has its keys; of a free place: the next one.
     pub right: VirtAddr,
+    /// The place of the node whose entries a taking one has; null in all others.
+    pub taken: VirtAddr,
     /// The smallest key that it may have.
     pub first: u64,
     /// The largest.
@@ -181,10 +214,17 @@ impl Node {
             level: 0,
             state: State::Live,
             right: VirtAddr(0),
+            taken: VirtAddr(0),
             first: 0,
             last: u64::MAX,
             entries: Vec::new(),
         }
+    }
+
+    /// What a free place has, with the next one of a list of them.
+    #[must_use]
+    pub fn free(tag: Tag, version: u32, next: VirtAddr) -> Self {
+        Self { version, state: State::Free, right: next, ..Self::root(tag) }
     }
 
     /// What the node's first word is.
@@ -197,8 +237,16 @@ impl Node {
     /// Where a descent to `key` goes on. An inner node has at least one child.
     #[must_use]
     pub fn turn(&self, key: u64) -> Turn {
+        match self.state {
+            State::Dead => Turn::To(self.right),
+            State::New | State::Free => Turn::Left,
+            _ => self.turn_of_keys(key),
+        }
+    }
+
+    /// As [`Node::turn`], of a node that some node leads to.
+    pub(super) fn turn_of_keys(&self, key: u64) -> Turn {
         match () {
-            () if self.state == State::Dead => Turn::To(self.right),
             () if key < self.first => Turn::Left,
             () if key > self.last => Turn::To(self.right),
             () if self.level == 0 => Turn::Here,
@@ -220,7 +268,7 @@ impl Node {
     /// The node as bytes.
     ///
     /// # Panics
-    /// When it has more than [`ENTRIES_MAX`] entries.
+    /// When it has more than [`ENTRIES_MAX`] entries, or one less while it is taking.
     #[must_use]
     pub fn emit(&self) -> [u8; NODE_LEN] {
         let mut bytes = [0; NODE_LEN];
@@ -234,6 +282,10 @@ impl Node {
         for (i, (key, value)) in entries.enumerate() {
             put(KEYS + 8 * i, key);
             put(VALUES + 8 * i, value);
+        }
+        if self.state == State::Taking {
+            assert!(self.entries.len() <= TAKING_MAX, "a node that takes has room for what it takes");
+            put(TAKEN, self.taken.0);
         }
         bytes
     }
@@ -251,7 +303,8 @@ impl Node {
         if level == 0 {
             entries.sort_unstable();
         }
-        let node = Self { version, tag, level, state, right, first, last, entries };
+        let taken = VirtAddr(if state == State::Taking { word(TAKEN) } else { 0 });
+        let node = Self { version, tag, level, state, right, taken, first, last, entries };
         node.fault().map_or(Ok(node), |what| Err(NodeError(what)))
     }
 
@@ -261,25 +314,31 @@ impl Node {
         let links = self.right.0.is_multiple_of(NODE_LEN as u64);
         let leads = self.state == State::Dead || self.last != u64::MAX;
         match () {
+            () if !links => Some("its right neighbour is at no node's address"),
+            () if self.state == State::Free => None,
             () if self.first > self.last => Some("its last key is below its first"),
-            () if leads == self.right.is_null() || !links => {
-                Some("its right neighbour is at no node's address")
-            }
+            () if leads == self.right.is_null() => Some("a right neighbour that it cannot have, or none"),
             () if self.state == State::Dead => None,
+            () if (self.state == State::Taking) != is_place(self.taken.0) => {
+                Some("what it takes is at no node's address")
+            }
+            () if self.state == State::Taking && self.entries.len() > TAKING_MAX => {
+                Some("no room for what it takes")
+            }
             () if !keys().all(|key| (self.first..=self.last).contains(&key)) => {
                 Some("a key outside of its keys")
             }
             () if !keys().is_sorted_by(|a, b| a < b) => Some("keys that do not ascend"),
             () if self.level == 0 => None,
             () if keys().next() != Some(self.first) => Some("no child for its first key"),
-            () if self
-                .entries
-                .iter()
-                .any(|&(_, child)| child == 0 || !child.is_multiple_of(NODE_LEN as u64)) =>
-            {
+            () if !self.entries.iter().all(|&(_, child)| is_place(child)) => {
                 Some("a child at no node's address")
             }
             () => None,
         }
     }
+}
+
+const fn is_place(address: u64) -> bool {
+    address != 0 && address.is_multiple_of(NODE_LEN as u64)
 }

@@ -1,11 +1,12 @@
-//! How the tree changes: insertions, removals, splits and merges.
+//! How the tree changes: insertions, removals and splits. Merges are in `merge.rs`.
 
-use super::{Fault, Node, Nodes, State, TRIES_MAX, Tree, VISITS_MAX};
+use super::{Fault, Found, Head, Node, Nodes, State, TRIES_MAX, Tree};
 use alloc::vec;
+use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 
-/// A node where it was read.
-type Found = (VirtAddr, Node);
+/// How often a young node that is written to all the time is looked at again: it stays young then, and the next writer goes on.
+const LOOKS_MAX: u32 = 64;
 
 impl Tree {
     /// Puts `value` under `key`; answers the value that it had.
@@ -14,7 +15,7 @@ impl Tree {
     /// The error of `nodes`: whether the key is in the tree is open then, the tree is whole; [`Fault`].
     pub fn insert<N: Nodes>(&self, nodes: &mut N, key: u64, value: u64) -> Result<Option<u64>, N::Error> {
         for _ in 0..TRIES_MAX {
-            let (at, leaf) = self.writable(nodes, 0, key)?;
+            let (at, leaf) = self.writable_leaf(nodes, key)?;
             let mut new = leaf.clone();
             let old = match new.entries.binary_search_by_key(&key, |&(key, _)| key) {
                 Ok(place) => Some(core::mem::replace(&mut new.entries[place].1, value)),
@@ -40,7 +41,7 @@ impl Tree {
     /// The error of `nodes`: whether the key is in the tree is open then, the tree is whole; [`Fault`].
     pub fn remove<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Option<u64>, N::Error> {
         for _ in 0..TRIES_MAX {
-            let (at, leaf) = self.writable(nodes, 0, key)?;
+            let (at, leaf) = self.writable_leaf(nodes, key)?;
             let Ok(place) = leaf.entries.binary_search_by_key(&key, |&(key, _)| key) else { return Ok(None) };
             let mut new = leaf.clone();
             let (_, old) = new.entries.remove(place);
@@ -55,7 +56,8 @@ impl Tree {
         Err(Fault::Busy.into())
     }
 
-    /// Splits the full node at `at`, if it still is one. A writer begins here when a memory node has told it that a leaf is full.
+    /// Splits the full node at `at`, if it still is one, or carries on what was begun there. A writer begins here when a memory node has told it that a leaf is full,
+    /// or not to be written just now.
     ///
     /// # Errors
     /// The error of `nodes`; [`Fault`].
@@ -64,107 +66,179 @@ impl Tree {
         match node.state {
             _ if node.tag != self.tag => Ok(()),
             State::Live if node.entries.len() >= self.entries => self.split(nodes, (at, node)),
-            State::Closing => self.merge(nodes, (at, node)),
-            State::Live | State::Dead => Ok(()),
+            // Whether a node leads there is not known from here.
+            State::Live | State::Dead | State::New | State::Free => Ok(()),
+            State::Young | State::Taking | State::Closing => self.carry_on(nodes, (at, node)),
         }
     }
 
-    /// The live node of this level that has `key`, when what was begun there is carried on.
-    fn writable<N: Nodes>(&self, nodes: &mut N, level: u8, key: u64) -> Result<Found, N::Error> {
+    /// The live node of this level that has `key`, when what was begun there is carried on. None when the tree is lower.
+    pub(super) fn writable<N: Nodes>(
+        &self,
+        nodes: &mut N,
+        level: u8,
+        key: u64,
+    ) -> Result<Option<Found>, N::Error> {
         for _ in 0..TRIES_MAX {
-            let (at, node) = self.descend(nodes, self.root, level, key)?;
-            match node.state {
-                State::Closing => self.merge(nodes, (at, node))?,
-                State::Live | State::Dead => return Ok((at, node)),
+            match self.descend(nodes, self.root, level, key)? {
+                Some(found) if found.1.state != State::Live => self.carry_on(nodes, found)?,
+                found => return Ok(found),
             }
         }
         Err(Fault::Busy.into())
     }
 
-    fn replace<N: Nodes>(&self, nodes: &mut N, (at, old): &Found, mut new: Node) -> Result<bool, N::Error> {
+    /// The leaf that has `key`, when it can be written.
+    fn writable_leaf<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Found, N::Error> {
+        for _ in 0..TRIES_MAX {
+            match self.descend(nodes, self.root, 0, key)? {
+                Some(found) if !found.1.state.is_written() || found.1.entries.len() == self.entries => {
+                    if found.1.state == State::Live {
+                        return Ok(found);
+                    }
+                    self.carry_on(nodes, found)?;
+                }
+                Some(found) => return Ok(found),
+                None => break,
+            }
+        }
+        Err(Fault::Busy.into())
+    }
+
+    /// Goes on with what was begun with a node that the tree leads to.
+    pub(super) fn carry_on<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<(), N::Error> {
+        match node.state {
+            State::Live | State::Dead | State::Free => Ok(()),
+            State::New => self.link(nodes, (at, node)),
+            State::Young => self.post(nodes, at),
+            State::Taking => self.finish(nodes, at),
+            State::Closing => self.merge(nodes, (at, node)),
+        }
+    }
+
+    /// Replaces a node if it is still as it was read; answers whether it was.
+    pub(super) fn replace<N: Nodes>(
+        &self,
+        nodes: &mut N,
+        (at, old): &Found,
+        mut new: Node,
+    ) -> Result<bool, N::Error> {
         new.version = old.head().next();
         nodes.replace(*at, old.head(), &new)
     }
 
-    /// Cuts a node in two, if it is still as it was read.
-    fn split<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<(), N::Error> {
+    /// Cuts a live node in two, if it is still as it was read.
+    pub(super) fn split<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<(), N::Error> {
+        if !node.right.is_null() && matches!(nodes.read(node.right)?.state, State::New | State::Young) {
+            // Nodes above may lead here for keys of the right neighbour, and not to what is put between: they learn of that one first.
+            return self.writable(nodes, node.level, node.last + 1).map(|_| ());
+        }
         let (mut left, mut right) = (node.clone(), node.clone());
         right.entries = left.entries.split_off(node.entries.len() / 2);
         let Some(&(middle, _)) = right.entries.first().filter(|_| !left.entries.is_empty()) else {
             return Err(Fault::Broken { at, what: "a neighbour that has no room for a sparse node" }.into());
         };
-        (left.last, right.first, right.version) = (middle - 1, middle, 0);
-        let right_at = nodes.create(&right, at)?;
+        (left.last, right.first, right.state) = (middle - 1, middle, State::New);
+        let right = self.created(nodes, right, at)?;
         if at == self.root {
-            (left.right, left.version) = (right_at, 0);
-            let left_at = nodes.create(&left, at)?;
-            let entries = vec![(node.first, left_at.0), (middle, right_at.0)];
+            (left.right, left.state) = (right.0, State::New);
+            let left = self.created(nodes, left, at)?;
+            let entries = vec![(node.first, left.0.0), (middle, right.0.0)];
             let root = Node { level: node.level + 1, entries, ..node.clone() };
-            if !self.replace(nodes, &(at, node), root)? {
-                nodes.discard(left_at);
-                nodes.discard(right_at);
+            if self.replace(nodes, &(at, node), root)? {
+                self.link(nodes, left)?;
+                return self.link(nodes, right);
             }
+            nodes.retire(left.0);
+            nodes.retire(right.0);
             return Ok(());
         }
-        left.right = right_at;
-        let level = node.level;
+        left.right = right.0;
         if self.replace(nodes, &(at, node), left)? {
-            self.post(nodes, level + 1, middle, right_at)
+            self.link(nodes, right)
         } else {
-            nodes.discard(right_at);
+            nodes.retire(right.0);
             Ok(())
         }
     }
 
-    /// Has the parent know that the keys from `first` on are at `child`.
-    fn post<N: Nodes>(&self, nodes: &mut N, level: u8, first: u64, child: VirtAddr) -> Result<(), N::Error> {
-        for _ in 0..TRIES_MAX {
-            let (at, parent) = self.writable(nodes, level, first)?;
-            let place = parent.child_of(first);
-            let child_node = nodes.read(child)?;
-            // It died, or took its left neighbour's keys: the parent's way to that one leads to it.
-            if parent.entries[place].0 == first || child_node.state == State::Dead || child_node.first < first
-            {
+    /// Puts a new node into a place, and answers it as it is there.
+    fn created<N: Nodes>(&self, nodes: &mut N, mut node: Node, near: VirtAddr) -> Result<Found, N::Error> {
+        let (at, Head { version, .. }) = nodes.create(&node, near)?;
+        node.version = version;
+        Ok((at, node))
+    }
+
+    /// Lets a new node that the tree leads to be read, and the level above know of it.
+    fn link<N: Nodes>(&self, nodes: &mut N, (at, node): Found) -> Result<(), N::Error> {
+        let young = Node { state: State::Young, ..node.clone() };
+        // Who was faster goes on as well.
+        self.replace(nodes, &(at, node), young)?;
+        self.post(nodes, at)
+    }
+
+    /// Has the level above lead to a young node, which lives then.
+    fn post<N: Nodes>(&self, nodes: &mut N, at: VirtAddr) -> Result<(), N::Error> {
+        for _ in 0..LOOKS_MAX {
+            let node = nodes.read(at)?;
+            if node.state != State::Young || node.tag != self.tag {
                 return Ok(());
             }
-            if parent.entries.len() == self.entries {
-                self.split(nodes, (at, parent))?;
-                continue;
+            if self.tell(nodes, (at, &node), &mut Vec::new())? {
+                let live = Node { state: State::Live, ..node.clone() };
+                if self.replace(nodes, &(at, node), live)? {
+                    return Ok(());
+                }
             }
-            let mut new = parent.clone();
-            // A second way to the node on the left leads to what this one has now.
-            if new.entries.get(place + 1).is_some_and(|next| next.1 == new.entries[place].1) {
-                new.entries.remove(place + 1);
+        }
+        Ok(())
+    }
+
+    /// Has all nodes above that have keys of this one lead to it for them; adds a key of each that has fewer entries then. False when it is another one meanwhile.
+    pub(super) fn tell<N: Nodes>(
+        &self,
+        nodes: &mut N,
+        (at, node): (VirtAddr, &Node),
+        fewer: &mut Vec<u64>,
+    ) -> Result<bool, N::Error> {
+        let mut key = node.first;
+        for _ in 0..TRIES_MAX {
+            let Some((parent_at, parent)) = self.writable(nodes, node.level + 1, key)? else {
+                return Ok(false);
+            };
+            let last = parent.last;
+            if let Some(entries) = ways_to(&parent, (at, node)) {
+                if entries.len() > self.entries {
+                    self.split(nodes, (parent_at, parent))?;
+                    continue;
+                }
+                if !self.is_still(nodes, (at, node))? {
+                    return Ok(false);
+                }
+                let (first, is_fewer) = (parent.first, entries.len() < parent.entries.len());
+                let new = Node { entries, ..parent.clone() };
+                if !self.replace(nodes, &(parent_at, parent), new)? {
+                    continue;
+                }
+                fewer.extend(is_fewer.then_some(first));
             }
-            new.entries.insert(place + 1, (first, child.0));
-            if self.replace(nodes, &(at, parent), new)? {
-                // The child may have died before the parent knew of it: then its `forget` found no entry in the parent.
-                let child_node = nodes.read(child)?;
-                return match child_node.state {
-                    State::Dead => self.forget(nodes, (child, &child_node), level),
-                    State::Live | State::Closing => Ok(()),
-                };
+            if last >= node.last {
+                return Ok(true);
             }
+            key = last + 1;
         }
         Err(Fault::Busy.into())
     }
 
-    /// Merges the node of this level that has `key` into its right neighbour, if there is one and they have few entries together.
-    fn shrink<N: Nodes>(&self, nodes: &mut N, level: u8, key: u64) -> Result<(), N::Error> {
-        let (at, node) = self.writable(nodes, level, key)?;
-        if at == self.root || !self.is_sparse(node.entries.len()) || node.right.is_null() {
-            return Ok(());
-        }
-        let right = nodes.read(node.right)?;
-        if right.state != State::Live || 4 * (node.entries.len() + right.entries.len()) > 3 * self.entries {
-            return Ok(());
-        }
-        let closing = Node { state: State::Closing, ..node.clone() };
-        if self.replace(nodes, &(at, node), closing)? {
-            // The search for a node to write there completes what was begun.
-            self.writable(nodes, level, key)?;
-        }
-        Ok(())
+    /// True when what is there is young, or takes, for the same keys: then it is so as long as a node that was read before and is to lead there does not change.
+    pub(super) fn is_still<N: Nodes>(
+        &self,
+        nodes: &mut N,
+        (at, node): (VirtAddr, &Node),
+    ) -> Result<bool, N::Error> {
+        let now = nodes.read(at)?;
+        let what = |node: &Node| (node.tag, node.level, node.state, node.taken, node.first, node.last);
+        Ok(what(&now) == what(node))
     }
 
     /// True when it is worth looking whether a node with so many entries fits into its neighbour.
@@ -172,131 +246,16 @@ impl Tree {
     pub const fn is_sparse(&self, entries: usize) -> bool {
         entries <= self.entries / 4
     }
+}
 
-    /// Merges the leaf of `key` into its right neighbour, if they have few entries together. A writer goes on here when a memory node has told it that a
-    /// leaf has few left.
-    ///
-    /// # Errors
-    /// The error of `nodes`; [`Fault`].
-    pub fn merge_sparse<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<(), N::Error> {
-        self.shrink(nodes, 0, key)
+/// The entries that a parent has when it leads to a node for all keys that both have; none when it does already.
+fn ways_to(parent: &Node, (at, node): (VirtAddr, &Node)) -> Option<Vec<(u64, u64)>> {
+    let (first, last) = (parent.first.max(node.first), parent.last.min(node.last));
+    let start = parent.entries.partition_point(|&(key, _)| key < first);
+    let end = parent.entries.partition_point(|&(key, _)| key <= last);
+    let ways = &parent.entries[start..end];
+    if ways.first().is_some_and(|way| way.0 == first) && ways.iter().all(|way| way.1 == at.0) {
+        return None;
     }
-
-    /// Carries on what was begun with a closing node: its right neighbour takes its entries, and it dies. When the neighbour is closing too, that one
-    /// comes first, and the caller asks again.
-    fn merge<N: Nodes>(&self, nodes: &mut N, closing: Found) -> Result<(), N::Error> {
-        let ((at, node), (right_at, right)) = self.last_closing(nodes, closing)?;
-        if right.first > node.first {
-            if right.entries.len() + node.entries.len() > self.entries {
-                return self.split(nodes, (right_at, right));
-            }
-            let entries = [node.entries.as_slice(), right.entries.as_slice()].concat();
-            let both = Node { first: node.first, entries, ..right.clone() };
-            if !self.replace(nodes, &(right_at, right), both)? {
-                return Ok(());
-            }
-        }
-        let dead = Node { state: State::Dead, right: right_at, entries: vec![], ..node.clone() };
-        let (level, first) = (node.level, node.first);
-        if !self.replace(nodes, &(at, node), dead.clone())? {
-            return Ok(());
-        }
-        self.forget(nodes, (at, &dead), level + 1)?;
-        self.unlink(nodes, (at, &dead))?;
-        nodes.retire(at);
-        self.shrink(nodes, level + 1, first)
-    }
-
-    /// The last of the closing nodes that follow one another from this one on, and the live node behind it.
-    fn last_closing<N: Nodes>(&self, nodes: &mut N, closing: Found) -> Result<(Found, Found), N::Error> {
-        let mut last = closing;
-        let mut at = last.1.right;
-        for _ in 0..VISITS_MAX {
-            if at.is_null() {
-                return Err(
-                    Fault::Broken { at: last.0, what: "a node that closes and has no neighbour" }.into()
-                );
-            }
-            let right = nodes.read(at)?;
-            let next = right.right;
-            match right.state {
-                State::Live => return Ok((last, (at, right))),
-                State::Closing => last = (at, right),
-                State::Dead => {}
-            }
-            at = next;
-        }
-        Err(Fault::Broken { at, what: "neighbours in a circle" }.into())
-    }
-
-    /// The node that has the keys of a dead one.
-    fn heir<N: Nodes>(&self, nodes: &mut N, dead: &Node) -> Result<VirtAddr, N::Error> {
-        let mut at = dead.right;
-        for _ in 0..VISITS_MAX {
-            let node = nodes.read(at)?;
-            if node.state != State::Dead {
-                return Ok(at);
-            }
-            at = node.right;
-        }
-        Err(Fault::Broken { at, what: "dead nodes lead in a circle" }.into())
-    }
-
-    /// Makes the nodes of this level lead to the node that has a dead node's keys, in place of the dead one.
-    fn forget<N: Nodes>(
-        &self,
-        nodes: &mut N,
-        (at, dead): (VirtAddr, &Node),
-        level: u8,
-    ) -> Result<(), N::Error> {
-        let mut all = vec![(at, dead.clone(), dead.first)];
-        for _ in 0..TRIES_MAX {
-            let Some((at, dead, key)) = all.last_mut() else { return Ok(()) };
-            let (parent_at, parent) = self.writable(nodes, level, *key)?;
-            let last = parent.last;
-            let mut died = None;
-            if parent.entries.iter().any(|(_, child)| *child == at.0) {
-                let heir = self.heir(nodes, dead)?;
-                let mut new = parent.clone();
-                let its = new.entries.iter_mut().filter(|(_, child)| *child == at.0);
-                its.for_each(|(_, child)| *child = heir.0);
-                new.entries.dedup_by_key(|(_, child)| *child);
-                if !self.replace(nodes, &(parent_at, parent), new)? {
-                    continue;
-                }
-                // The heir may have died before the parent knew of it: then its `forget` found no entry in the parent.
-                let now = nodes.read(heir)?;
-                died = (now.state == State::Dead).then(|| (heir, now.clone(), now.first));
-            }
-            if last >= dead.last {
-                all.pop();
-            } else {
-                *key = last + 1;
-            }
-            all.extend(died);
-        }
-        Err(Fault::Busy.into())
-    }
-
-    /// Makes the left neighbour of a dead node lead to the node that has its keys.
-    fn unlink<N: Nodes>(&self, nodes: &mut N, (at, dead): (VirtAddr, &Node)) -> Result<(), N::Error> {
-        let (mut at, mut dead) = (at, dead.clone());
-        for _ in 0..TRIES_MAX {
-            let Some(before) = dead.first.checked_sub(1) else { return Ok(()) };
-            let left = self.descend(nodes, self.root, dead.level, before)?;
-            if left.1.right != at {
-                return Ok(());
-            }
-            let heir = self.heir(nodes, &dead)?;
-            let new = Node { right: heir, ..left.1.clone() };
-            if self.replace(nodes, &left, new)? {
-                let now = nodes.read(heir)?;
-                if now.state != State::Dead {
-                    return Ok(());
-                }
-                (at, dead) = (heir, now);
-            }
-        }
-        Err(Fault::Busy.into())
-    }
+    Some([&parent.entries[..start], &[(first, at.0)], &parent.entries[end..]].concat())
 }

@@ -1,6 +1,6 @@
 //! A small B-link tree as bytes in a node's memory, and what tables are selected from it.
 
-use farmem_index::blink::{NODE_LEN, Node, State, Tag};
+use farmem_index::blink::{NODE_LEN, Node, Tag};
 use farmem_index::{TreeNode, TreeView};
 use farmem_machine::Rng;
 use farmem_wire::VirtAddr;
@@ -31,8 +31,8 @@ pub(crate) fn tree(base: u64) -> Vec<(VirtAddr, Node)> {
                 entries[0].0 = first(n);
             }
             above.push((first(n), at[n]));
-            let (tag, state, right) = (Tag::new(7), State::Live, VirtAddr(right));
-            let node = Node { version: 0, tag, level: height, state, right, first: first(n), last, entries };
+            let (level, first, right) = (height, first(n), VirtAddr(right));
+            let node = Node { level, right, first, last, entries, ..Node::root(Tag::new(7)) };
             nodes.push((VirtAddr(at[n]), node));
         }
         if alone {

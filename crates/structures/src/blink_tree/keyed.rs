@@ -88,12 +88,8 @@ impl Nodes for KeyedNodes<'_> {
         unreachable!("a look-up changes nothing")
     }
 
-    fn create(&mut self, _: &Node, _: VirtAddr) -> Result<VirtAddr, Stop> {
+    fn create(&mut self, _: &Node, _: VirtAddr) -> Result<(VirtAddr, Head), Stop> {
         unreachable!("a look-up makes nothing")
-    }
-
-    fn discard(&mut self, _: VirtAddr) {
-        unreachable!("a look-up made nothing")
     }
 
     fn retire(&mut self, _: VirtAddr) {

@@ -94,10 +94,10 @@ impl BLinkTree {
                 right = self.place(memory, level, (number, count), &behind)?;
             }
             let last = behind.first().map_or(u64::MAX, |(key, _)| key - 1);
-            let (tag, state) = (self.tree.tag, State::Live);
-            let node = Node { version: 0, tag, level, state, right, first, last, entries };
+            let (tag, state, taken) = (self.tree.tag, State::Live, VirtAddr::NULL);
+            let node = Node { version: 0, tag, level, state, right, taken, first, last, entries };
             above.push((first, at.0));
-            pieces.put(memory, &self.arena, at, &node.emit())?;
+            pieces.put(memory, &self.places.arena, at, &node.emit())?;
             (at, entries) = (right, behind);
             first = last.wrapping_add(1);
         }
@@ -113,9 +113,10 @@ impl BLinkTree {
         entries: &[Entry],
     ) -> Result<VirtAddr, Error> {
         let home = match level {
-            0 => number * self.arena.homes() / count,
-            _ => self.arena.home_of(memory, VirtAddr(entries[0].1)),
+            0 => number * self.places.arena.homes() / count,
+            _ => self.places.arena.home_of(memory, VirtAddr(entries[0].1)),
         };
-        self.arena.take(memory, home)
+        // Nobody is led to a place that never had a node: there is no harm in nodes that are live before the tree leads to them.
+        self.places.fresh(memory, home)
     }
 }

@@ -44,7 +44,7 @@ impl Part {
     pub(super) fn request(&self, tree: &BLinkTree, most: usize, scratch: Vec<u8>) -> (VirtAddr, Vec<u8>) {
         let (first, last) = self.left.expect("a part that asks has keys left");
         let wanted = 16 * most.saturating_sub(self.pairs.len()).min(programs::PAIRS_MAX) as u64;
-        let pad = [first, u64::from(tree.tree.tag.get()), 0, last, wanted, 0];
+        let pad = [first, tree.tree.tag.get().into(), 0, last, wanted, 0, tree.tree.root.0];
         (self.leaf.unwrap_or(tree.tree.root), start_pad(&tree.programs.scan, &pad, scratch))
     }
 

@@ -16,8 +16,10 @@ pub(super) const STATUS: usize = 16;
 pub(super) const VALUE: usize = 24;
 /// In: entries that a leaf takes. Out of a removal: entries that it still has.
 pub(super) const ENTRIES: usize = 32;
+/// In: the root, where a descent begins anew when what it came to leads nowhere. Out: 0 when it did.
+const ROOT: usize = 40;
 /// Bytes of the pad of all but scans.
-const PAD_LEN: usize = 40;
+pub(super) const PAD_LEN: usize = 48;
 
 /// Out, in a look-up that brings a record: the record's lines. Before them are two words of the program's own: where the next line goes, and how many are still
 /// to come.
@@ -29,8 +31,10 @@ pub(super) const LAST: usize = 24;
 pub(super) const WANTED: usize = 32;
 /// Out: how many bytes of pairs there are.
 pub(super) const FILLED: usize = 40;
+/// In and out, for a scan: as [`ROOT`].
+const SCAN_ROOT: usize = 48;
 /// Out: the pairs; those of one leaf are in no order.
-pub(super) const PAIRS: usize = 48;
+pub(super) const PAIRS: usize = 56;
 /// Pairs that a scan brings at most: what a pad beside its program has room for in a datagram.
 pub(super) const PAIRS_MAX: usize = 56;
 
@@ -38,11 +42,11 @@ pub(super) const PAIRS_MAX: usize = 56;
 pub(super) const MISSING: u64 = 0;
 /// The key is there; after a change: it was there.
 pub(super) const FOUND: u64 = 1;
-/// What the traversal came to is of another tree, or its keys begin behind the key.
+/// What the traversal came to is of another tree, or no node is known to lead there, or its keys begin behind the key; and so it was from the root.
 pub(super) const LOST: u64 = 2;
 /// The leaf has no room.
 pub(super) const FULL: u64 = 3;
-/// The leaf is being merged.
+/// The leaf is being merged: it closes, or takes.
 pub(super) const CLOSING: u64 = 4;
 /// Status of a scan: it ended at the last key, or there is more from the pad's key on.
 pub(super) const MORE: u64 = 5;
@@ -64,7 +68,7 @@ const DESCENT: &str = "
     jne r4, r5, lost
     mov r6, r3
     shr r6, 61              ; the state
-    jeq r6, 2, right        ; dead
+    jge r6, 4, away
     ld8 r4, window[FIRST]
     jlt r2, r4, lost
     ld8 r4, window[HIGH]
@@ -84,11 +88,18 @@ child:
     shl r9, 3
     ld8 r5, window[r9 + VALUES - 8]
     next r5
-right:
+away:
+    jgt r6, 4, lost         ; new or free: an old pointer led here
+right:                      ; what is dead leads to who has its keys
     ld8 r5, window[RIGHT]
     jeq r5, 0, lost
     next r5
 lost:
+    ld8 r5, scratch[ROOT]
+    jeq r5, 0, nowhere
+    st8 scratch[ROOT], 0
+    next r5
+nowhere:
     st8 scratch[STATUS], 2
     ret
 leaf:
@@ -96,7 +107,7 @@ leaf:
 
 /// Refuses a leaf that is being merged.
 const WRITABLE: &str = "
-    jne r6, 1, live
+    jle r6, 1, live
     st8 scratch[STATUS], 4
     ret
 live:
@@ -119,8 +130,13 @@ fn with_descent(stores: bool, scratch: usize, tail: &str) -> String {
 }
 
 fn program(stores: &str, scratch: usize, before: &str, tail: &str) -> String {
+    descending(stores, (scratch, ROOT), before, tail)
+}
+
+/// A program with the root at this word of its pad.
+fn descending(stores: &str, (scratch, root): (usize, usize), before: &str, tail: &str) -> String {
     format!(
-        ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n{before}{DESCENT}{tail}"
+        ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n.def ROOT {root}\n{before}{DESCENT}{tail}"
     )
 }
 
@@ -286,7 +302,7 @@ end:
 "
     )
     .expect("a string takes it");
-    with_descent(false, PAIRS + room, &tail)
+    descending("", (PAIRS + room, SCAN_ROOT), "", &tail)
 }
 
 /// The pad of [`replace`]: the head that is expected, the new node, what came of it.

@@ -3,7 +3,7 @@
 use super::BLinkTree;
 use farmem_client::api::{Base64, SoftName, SoftSection};
 use farmem_client::{Client, Error, FarMemory};
-use farmem_index::blink::{NODE_LEN, Node, State};
+use farmem_index::blink::{NODE_LEN, Node};
 use farmem_index::{
     Child, Extent, Range, Rates, SECTION_KIND, TreeNode, TreeSection, TreeView, fat_root, select_layers,
 };
@@ -125,7 +125,7 @@ impl BLinkTree {
             for (wanted, bytes) in core::mem::take(&mut level).into_iter().zip(bytes) {
                 let at = wanted.at;
                 let node = Node::parse(&bytes).map_err(|error| Error::Broken { addr: at, what: error.0 })?;
-                let is_inner = node.level > 0 && node.tag == self.tree.tag && node.state != State::Dead;
+                let is_inner = node.level > 0 && node.tag == self.tree.tag && node.state.is_read();
                 // One that has other keys than its parent knew was merged into meanwhile, or has two parents.
                 if is_inner && node.first == wanted.first && !found.contains_key(&at) {
                     nodes.push((wanted, node));

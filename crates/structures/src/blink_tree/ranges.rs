@@ -15,7 +15,7 @@ use crate::heap::{Heap, Record};
 use farmem_client::task::{Concurrent, run_tasks};
 use farmem_client::{Answer, Completed, Error, FarMemory, Next, OpQueue, Task};
 use farmem_index::TreeSection;
-use farmem_index::blink::{NODE_LEN, Node, State};
+use farmem_index::blink::{NODE_LEN, Node};
 use farmem_wire::VirtAddr;
 use std::collections::VecDeque;
 use std::ops::{RangeBounds, RangeInclusive};
@@ -340,7 +340,7 @@ impl BLinkTree {
             memory.read_many(&mut reads)?;
             level = Vec::new();
             for node in bytes.iter().filter_map(|bytes| Node::parse(bytes).ok()) {
-                if node.level == 0 || node.tag != self.tree.tag || node.state == State::Dead {
+                if node.level == 0 || node.tag != self.tree.tag || !node.state.is_read() {
                     continue;
                 }
                 let keys = node.entries.iter().map(|(key, _)| *key);

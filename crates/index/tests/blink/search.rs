@@ -1,0 +1,295 @@
+//! Goes through the orders of steps, and looks at each state.
+
+use crate::memory::{Alone, Answer, Memory, Op, Replay, Stop};
+use crate::{KEYS, ROOT};
+use farmem_index::blink::{State, Tree};
+use farmem_wire::VirtAddr;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+
+/// Explores each choice of operations on each tree; prints and answers how many states there were.
+pub(crate) fn explore(
+    name: &str,
+    trees: &[(Tree, World)],
+    choices: &[Vec<Op>],
+    crashes: bool,
+    interrupted_max: u32,
+) -> usize {
+    let (mut states, mut transitions) = (0, 0);
+    for start in trees {
+        for ops in choices {
+            let (seen, went) = run(start, ops, (crashes, false), interrupted_max);
+            (states, transitions) = (states + seen, transitions + went);
+        }
+    }
+    let runs = trees.len() * choices.len();
+    println!(
+        "{name}: {runs} runs, {states} states, {transitions} transitions, {interrupted_max} interruptions"
+    );
+    states
+}
+
+/// Explores the first operation beside all others, which come one after the other.
+pub(crate) fn explore_beside(name: &str, start: &(Tree, World), ops: &[Op], interrupted_max: u32) -> usize {
+    let (states, transitions) = run(start, ops, (false, true), interrupted_max);
+    println!("{name}: {states} states, {transitions} transitions, {interrupted_max} interruptions");
+    states
+}
+
+fn run(
+    (tree, start): &(Tree, World),
+    ops: &[Op],
+    (crashes, in_order): (bool, bool),
+    interrupted_max: u32,
+) -> (usize, u64) {
+    let mut start = start.clone();
+    start.threads = vec![Progress::Waits; ops.len()];
+    let (seen, checked) = (HashSet::new(), HashSet::new());
+    let tree = *tree;
+    let mut explorer =
+        Explorer { tree, ops, crashes, in_order, interrupted_max, seen, checked, transitions: 0 };
+    explorer.explore(start);
+    (explorer.seen.len(), explorer.transitions)
+}
+
+/// How far an operation is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Progress {
+    Waits,
+    /// Where it began, what it was answered, the values that its key had meanwhile.
+    Runs(VirtAddr, Vec<Answer>, BTreeSet<Option<u64>>),
+    Over,
+    /// The client that ran it died.
+    Crashed,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct World {
+    pub(crate) memory: Memory,
+    pub(crate) threads: Vec<Progress>,
+    /// The values of the keys that no running operation concerns.
+    pub(crate) content: BTreeMap<u64, u64>,
+    /// Keys of operations whose outcome is unknown, with the values that they may have.
+    pub(crate) unsure: BTreeMap<u64, BTreeSet<Option<u64>>>,
+}
+
+/// Two hashes of different beginnings.
+fn print_of(what: &impl Hash) -> u128 {
+    let hash = |beginning: u8| {
+        let mut hasher = DefaultHasher::new();
+        beginning.hash(&mut hasher);
+        what.hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    hash(0) << 64 | hash(1)
+}
+
+struct Explorer<'a> {
+    tree: Tree,
+    ops: &'a [Op],
+    crashes: bool,
+    /// Each operation but the first two begins when the one before it is over.
+    in_order: bool,
+    /// How often running operations are interrupted at most.
+    interrupted_max: u32,
+    /// Of states with who ran last and how often others were interrupted, and of memories that were looked through with what each key might have: two hashes of different keys, which tell any two apart but for a chance of
+    /// one in 2^60 among millions.
+    seen: HashSet<u128>,
+    checked: HashSet<u128>,
+    transitions: u64,
+}
+
+impl Explorer<'_> {
+    fn explore(&mut self, start: World) {
+        let mut open = Vec::from([(start, None, 0)]);
+        while let Some((world, last, interrupted)) = open.pop() {
+            if !self.seen.insert(print_of(&(&world, last, interrupted))) {
+                continue;
+            }
+            self.check(&world);
+            if world.threads.iter().all(|progress| *progress == Progress::Over) {
+                sound(&world.memory, self.tree, self.crashes);
+            }
+            for thread in 0..self.ops.len() {
+                if self.in_order && thread > 1 && world.threads[thread - 1] != Progress::Over {
+                    continue;
+                }
+                let runs =
+                    |last: &usize| matches!(world.threads[*last], Progress::Runs(..)) && *last != thread;
+                let interrupted = interrupted + u32::from(last.as_ref().is_some_and(runs));
+                if interrupted <= self.interrupted_max {
+                    let next = self.successors(&world, thread);
+                    open.extend(next.into_iter().map(|world| (world, Some(thread), interrupted)));
+                }
+            }
+        }
+    }
+
+    fn successors(&mut self, world: &World, thread: usize) -> Vec<World> {
+        let op = self.ops[thread];
+        match &world.threads[thread] {
+            Progress::Over | Progress::Crashed => Vec::new(),
+            Progress::Waits => {
+                let starts: Vec<VirtAddr> = match op {
+                    Op::Get(_) | Op::Put(..) => world.memory.known.iter().copied().map(VirtAddr).collect(),
+                    Op::Insert(..) | Op::Remove(_) => vec![ROOT],
+                };
+                self.transitions += starts.len() as u64;
+                let begun = |at: VirtAddr| {
+                    let mut next = world.clone();
+                    next.threads[thread] = Progress::Runs(at, Vec::new(), self.possible(world, op.key()));
+                    self.told(&mut next);
+                    next
+                };
+                starts.into_iter().map(begun).collect()
+            }
+            Progress::Runs(from, answers, values) => {
+                let mut next = Vec::from([self.step(world, thread, *from, answers.clone(), values)]);
+                if self.crashes && thread == 0 {
+                    let mut crashed = world.clone();
+                    let possible = self.possible(world, op.key());
+                    crashed.unsure.entry(op.key()).or_default().extend(possible);
+                    crashed.threads[thread] = Progress::Crashed;
+                    next.push(crashed);
+                }
+                self.transitions += next.len() as u64;
+                next
+            }
+        }
+    }
+
+    /// Everything that a key may have just now: what it has, and what running operations make of it.
+    fn possible(&self, world: &World, key: u64) -> BTreeSet<Option<u64>> {
+        let mut values: BTreeSet<Option<u64>> = match world.unsure.get(&key) {
+            Some(unsure) => unsure.clone(),
+            None => BTreeSet::from([world.content.get(&key).copied()]),
+        };
+        for (op, progress) in self.ops.iter().zip(&world.threads) {
+            if op.key() == key && matches!(progress, Progress::Runs(..)) {
+                values.extend(op.leaves());
+            }
+        }
+        values
+    }
+
+    /// What runs beside a change may see it.
+    fn told(&self, world: &mut World) {
+        let all: Vec<BTreeSet<Option<u64>>> =
+            self.ops.iter().map(|op| self.possible(world, op.key())).collect();
+        for (progress, now) in world.threads.iter_mut().zip(all) {
+            if let Progress::Runs(_, _, values) = progress {
+                values.extend(now);
+            }
+        }
+    }
+
+    fn step(
+        &self,
+        world: &World,
+        thread: usize,
+        from: VirtAddr,
+        mut answers: Vec<Answer>,
+        values: &BTreeSet<Option<u64>>,
+    ) -> World {
+        let mut next = world.clone();
+        let op = self.ops[thread];
+        let (memory, stepped) = (&mut next.memory, false);
+        let mut replay = Replay { memory, answers: &mut answers, next: 0, stepped };
+        let result = match op {
+            Op::Insert(key, value) => self.tree.insert(&mut replay, key, value),
+            Op::Remove(key) => self.tree.remove(&mut replay, key),
+            Op::Get(key) => self.tree.get(&mut replay, from, key),
+            Op::Put(key, value) => replay.put(self.tree, from, key, value),
+        };
+        match result {
+            Err(Stop::Suspended) => {
+                next.threads[thread] = Progress::Runs(from, answers, values.clone());
+                return next;
+            }
+            Err(Stop::Fault(fault)) => panic!("{op:?} of {:?}: {fault:?}\n{world:#?}", self.ops),
+            Ok(old) => {
+                assert!(
+                    values.contains(&old),
+                    "{op:?} of {:?} found {old:?}, not one of {values:?}",
+                    self.ops
+                );
+            }
+        }
+        next.threads[thread] = Progress::Over;
+        let same = |(other, progress): (&Op, &Progress)| {
+            other.key() == op.key() && other.leaves().is_some() && matches!(progress, Progress::Runs(..))
+        };
+        let beside = self.ops.iter().zip(&next.threads).any(same);
+        let was_unsure = world.unsure.contains_key(&op.key());
+        let Some(new) = op.leaves() else { return next };
+        if beside || was_unsure {
+            let possible = self.possible(world, op.key());
+            next.unsure.entry(op.key()).or_default().extend(possible);
+        } else {
+            match new {
+                Some(value) => _ = next.content.insert(op.key(), value),
+                None => _ = next.content.remove(&op.key()),
+            }
+        }
+        next
+    }
+
+    /// Everything that must be so in every state.
+    fn check(&mut self, world: &World) {
+        let all: Vec<BTreeSet<Option<u64>>> = (0..=KEYS).map(|key| self.possible(world, key)).collect();
+        let print = print_of(&(&world.memory, &all));
+        if !self.checked.insert(print) {
+            return;
+        }
+        let mut memory = world.memory.clone();
+        let addresses: Vec<u64> = memory.known.iter().copied().collect();
+        for (key, possible) in (0..).zip(all) {
+            for &from in &addresses {
+                let found = self.tree.get(&mut Alone(&mut memory), VirtAddr(from), key);
+                let found =
+                    found.unwrap_or_else(|stop| panic!("{stop:?} for {key} from {from:#x} in {world:#?}"));
+                assert!(
+                    possible.contains(&found),
+                    "{:?}: {key} from {from:#x} is {found:?}, not one of {possible:?}, in {world:#?}",
+                    self.ops
+                );
+            }
+        }
+    }
+}
+
+/// Asserts that a tree at rest is one: on each level every key has one node, parents and neighbours lead to live nodes, and every place is a node's or free. A writer
+/// that died may have left a node that is not live, or a place that nobody has.
+pub(crate) fn sound(memory: &Memory, tree: Tree, crashes: bool) {
+    let mut used = BTreeSet::new();
+    let mut leftmost = Some(ROOT);
+    while let Some(mut at) = leftmost.take() {
+        let mut first = 0;
+        loop {
+            let node = &memory.nodes[&at.0];
+            assert!(node.state == State::Live || crashes && node.state.is_read(), "{memory:#?}");
+            assert_eq!((node.first, node.tag), (first, tree.tag), "{memory:#?}");
+            assert!(used.insert(at.0), "{at:?} is two nodes: {memory:#?}");
+            if node.level > 0 {
+                leftmost = leftmost.or(Some(VirtAddr(node.entries[0].1)));
+                for (key, child) in &node.entries {
+                    let below = &memory.nodes[child];
+                    assert_eq!(below.level, node.level - 1, "{memory:#?}");
+                    assert!(below.state == State::Live || crashes && below.state.is_read(), "{memory:#?}");
+                    assert!(crashes || below.first <= *key && *key <= below.last, "{key} leads to {below:?}");
+                }
+            }
+            let is_high = at == ROOT && node.level > 0;
+            let is_wide = node.entries.iter().any(|entry| entry.1 != node.entries[0].1);
+            assert!(crashes || !is_high || is_wide, "a root of one child: {memory:#?}");
+            if node.last == u64::MAX {
+                break;
+            }
+            (first, at) = (node.last + 1, node.right);
+        }
+    }
+    let places: BTreeSet<u64> = memory.nodes.keys().copied().collect();
+    let free: BTreeSet<u64> = memory.free.iter().copied().collect();
+    assert!(used.is_disjoint(&free), "{memory:#?}");
+    assert!(crashes || places.len() == used.len() + free.len(), "a place was lost: {memory:#?}");
+}

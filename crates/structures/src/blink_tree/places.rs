@@ -1,0 +1,271 @@
+//! Places for nodes: room that nobody had before, and places of nodes that were merged away.
+//!
+//! Key type: [`Places`], which a handle has. A handle keeps at most [`KEPT_MAX`] free places for its own next nodes. It hands more over to all handles of the tree:
+//! the tree's header has lists of free places, one for the memory nodes of a number modulo [`LISTS`]. A place of a list leads to the next one ([`State::Free`]). A list's
+//! word counts its changes, so that who reads it and is slow changes nothing. Handles look at the lists before they ask the rack for more room.
+//!
+//! What it does not do: free places that a program keeps when it ends are lost room until the tree is destroyed, as is a place that it was about to take or give.
+
+use super::far::replace;
+use crate::arena::{Arena, Layout};
+use crate::words;
+use farmem_client::{Error, FarMemory};
+use farmem_index::blink::{Head, NODE_LEN, Node, State, Tag};
+use farmem_traversal::Program;
+use farmem_wire::VirtAddr;
+
+/// Free places that a handle keeps at most when an operation begins.
+pub const KEPT_MAX: usize = 64;
+/// Lists of free places in a tree's header.
+const LISTS: usize = 28;
+/// Where the lists are in the header.
+const LISTS_AT: u64 = 32;
+/// How often a list is read again when others change it.
+const TRIES_MAX: u32 = 1 << 10;
+
+const _: () = assert!(LISTS_AT as usize + 8 * LISTS <= NODE_LEN, "the root is behind the header");
+
+/// Places of nodes as a handle counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PlacesUsed {
+    /// Places that it has had of the rack since it was opened, those of nodes that it loaded among them.
+    pub made: u64,
+    /// Nodes that it put where one had been before.
+    pub again: u64,
+    /// Free places that it keeps.
+    pub kept: usize,
+}
+
+/// What a handle has for new nodes.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) arena: Arena,
+    /// Free places, whoever had them of the rack.
+    kept: Vec<VirtAddr>,
+    made: u64,
+    again: u64,
+    /// The lists may have places that this handle gave.
+    gave: bool,
+    header: VirtAddr,
+    tag: Tag,
+    layout: Layout,
+}
+
+/// A list's word: the first place, and how often the list was changed, modulo 2^24.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct ListWord(u64);
+
+impl ListWord {
+    const PLACE_BITS: u32 = 40;
+
+    const fn first(self) -> VirtAddr {
+        VirtAddr((self.0 & ((1 << Self::PLACE_BITS) - 1)) * NODE_LEN as u64)
+    }
+
+    /// The word behind this one, of a list that begins with `first`.
+    const fn next(self, first: VirtAddr) -> Self {
+        let changes = (self.0 >> Self::PLACE_BITS).wrapping_add(1) << Self::PLACE_BITS;
+        Self(changes | first.0 / NODE_LEN as u64)
+    }
+}
+
+impl Places {
+    pub(super) fn new(
+        memory: &(impl FarMemory + ?Sized),
+        layout: Layout,
+        header: VirtAddr,
+        tag: Tag,
+    ) -> Self {
+        let arena = Arena::new(memory, layout, NODE_LEN);
+        Self { arena, kept: Vec::new(), made: 0, again: 0, gave: false, header, tag, layout }
+    }
+
+    pub(super) const fn used(&self) -> PlacesUsed {
+        PlacesUsed { made: self.made, again: self.again, kept: self.kept.len() }
+    }
+
+    /// Frees the room that this handle has had of the rack.
+    pub(super) fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.arena.destroy(memory)
+    }
+
+    /// This place is free.
+    pub(super) fn keep(&mut self, at: VirtAddr) {
+        self.kept.push(at);
+    }
+
+    /// A place that never had a node, on the memory node number `home` of a partitioned tree.
+    pub(super) fn fresh(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        home: usize,
+    ) -> Result<VirtAddr, Error> {
+        let at = self.arena.take(memory, home)?;
+        self.made += 1;
+        Ok(at)
+    }
+
+    /// Puts a node that no node leads to into a place, if possible beside `near`; answers where, and its head there.
+    pub(super) fn create(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        program: &Program,
+        node: &Node,
+        near: VirtAddr,
+    ) -> Result<(VirtAddr, Head), Error> {
+        let home = self.arena.home_of(memory, near);
+        while let Some(at) = self.free_place(memory, home)? {
+            let head = match self.free_head(memory, at) {
+                Ok(head) => head,
+                // The place went with its memory node.
+                Err(Error::MemoryLost { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let node = Node { version: head.next(), ..node.clone() };
+            if !replace(memory, program, (at, head), &node)? {
+                return Err(not_free(at));
+            }
+            self.again += 1;
+            return Ok((at, node.head()));
+        }
+        let at = self.fresh(memory, home)?;
+        memory.write(at, &node.emit())?;
+        Ok((at, node.head()))
+    }
+
+    /// A place that had a node before, where one of this memory node is at hand. The lists of all handles are looked at when this one gave some, or there is no room that
+    /// nobody had.
+    fn free_place(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        home: usize,
+    ) -> Result<Option<VirtAddr>, Error> {
+        let anywhere = self.layout != Layout::Partitioned;
+        let at_hand = self.kept.iter().rposition(|at| anywhere || self.arena.home_of(memory, *at) == home);
+        if let Some(place) = at_hand {
+            return Ok(Some(self.kept.swap_remove(place)));
+        }
+        if !self.gave && self.arena.has_room(home) {
+            return Ok(None);
+        }
+        let mut bytes = [0; 8 * LISTS];
+        memory.read(VirtAddr(self.header.0 + LISTS_AT), &mut bytes)?;
+        let words = words(&bytes);
+        let mut lists = (0..LISTS).filter(|list| !ListWord(words[*list]).first().is_null());
+        self.gave &= lists.clone().next().is_some();
+        match lists.find(|list| anywhere || *list == self.list_of(home)) {
+            Some(list) => self.pop(memory, list),
+            None => Ok(None),
+        }
+    }
+
+    /// The head of what is at a free place.
+    fn free_head(&self, memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) -> Result<Head, Error> {
+        let mut word = [0; 8];
+        memory.read(at, &mut word)?;
+        let is_free = |head: &Head| {
+            head.tag == self.tag && matches!(head.state, State::Dead | State::New | State::Free)
+        };
+        Head::parse(u64::from_le_bytes(word)).ok().filter(is_free).ok_or_else(|| not_free(at))
+    }
+
+    /// The list of the free places on a memory node.
+    fn list_of(&self, home: usize) -> usize {
+        usize::from(self.arena.node(home).0) % LISTS
+    }
+
+    const fn list_at(&self, list: usize) -> VirtAddr {
+        VirtAddr(self.header.0 + LISTS_AT + 8 * list as u64)
+    }
+
+    fn list_word(&self, memory: &mut (impl FarMemory + ?Sized), list: usize) -> Result<ListWord, Error> {
+        let mut word = [0; 8];
+        memory.read(self.list_at(list), &mut word)?;
+        Ok(ListWord(u64::from_le_bytes(word)))
+    }
+
+    /// Changes a list if it is as it was read; answers whether it was.
+    fn change(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        list: usize,
+        (old, first): (ListWord, VirtAddr),
+    ) -> Result<bool, Error> {
+        Ok(memory.compare_swap(self.list_at(list), old.0, old.next(first).0)? == old.0)
+    }
+
+    /// Takes the first place out of a list.
+    fn pop(&self, memory: &mut (impl FarMemory + ?Sized), list: usize) -> Result<Option<VirtAddr>, Error> {
+        for _ in 0..TRIES_MAX {
+            let word = self.list_word(memory, list)?;
+            let at = word.first();
+            if at.is_null() {
+                return Ok(None);
+            }
+            let mut bytes = [0; 16];
+            let next = match memory.read(at, &mut bytes) {
+                Ok(()) => VirtAddr(words(&bytes)[1]),
+                // The places behind it are not known any more.
+                Err(Error::MemoryLost { .. }) => VirtAddr::NULL,
+                Err(error) => return Err(error),
+            };
+            // When the place is not the first one any more, what was read there is not looked at.
+            if self.change(memory, list, (word, next))? {
+                return Ok(Some(at));
+            }
+        }
+        Err(Error::Contended { what: "a B-link tree's free places".into(), tries: TRIES_MAX })
+    }
+
+    /// Hands half of the free places over to all handles, when there are more than [`KEPT_MAX`].
+    pub(super) fn share(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+        program: &Program,
+    ) -> Result<(), Error> {
+        if self.kept.len() <= KEPT_MAX {
+            return Ok(());
+        }
+        self.gave = true;
+        while self.kept.len() > KEPT_MAX / 2 {
+            let at = self.kept.swap_remove(0);
+            match self.push(memory, program, at) {
+                // The place went with its memory node.
+                Ok(()) | Err(Error::MemoryLost { .. }) => {}
+                Err(error) => {
+                    self.kept.push(at);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a place in front of the list of its memory node.
+    fn push(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        program: &Program,
+        at: VirtAddr,
+    ) -> Result<(), Error> {
+        let list = self.list_of(self.arena.home_of(memory, at));
+        let mut head = self.free_head(memory, at)?;
+        for _ in 0..TRIES_MAX {
+            let word = self.list_word(memory, list)?;
+            let free = Node::free(self.tag, head.next(), word.first());
+            if !replace(memory, program, (at, head), &free)? {
+                return Err(not_free(at));
+            }
+            if self.change(memory, list, (word, at))? {
+                return Ok(());
+            }
+            head = free.head();
+        }
+        Err(Error::Contended { what: "a B-link tree's free places".into(), tries: TRIES_MAX })
+    }
+}
+
+/// Something else wrote to a place that no node leads to.
+const fn not_free(at: VirtAddr) -> Error {
+    Error::Broken { addr: at, what: "a free place of a B-link tree" }
+}
