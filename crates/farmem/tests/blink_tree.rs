@@ -235,7 +235,7 @@ fn a_writer_between_any_two_accesses_of_another_loses_nothing() {
 /// A writer that ends between any two of its accesses leaves a tree that has everything else, and that others go on with.
 #[test]
 fn a_writer_that_ends_anywhere_leaves_a_whole_tree() {
-    for last in 0..400 {
+    for last in 0..900 {
         let rack = Rack::embedded_with(1, 16 << 20).unwrap();
         let (mut one, mut two) = (rack.client("writers").unwrap(), rack.client("writers").unwrap());
         let mut mine = BLinkTree::create_with(&mut one, Layout::Partitioned, 2).unwrap();
@@ -285,6 +285,37 @@ fn a_writer_that_ends_anywhere_leaves_a_whole_tree() {
         }
     }
     panic!("the acts have more accesses than were looked at");
+}
+
+/// A writer ends between any two accesses of a merge. Another one, whose last leaf is the right neighbour, changes a key that was the left one's: whoever looks it up from
+/// the root finds the new value, not the copy that the left node still has.
+#[test]
+fn keys_that_a_neighbour_takes_are_written_in_one_place() {
+    for last in 0..60 {
+        let rack = Rack::embedded_with(1, 16 << 20).unwrap();
+        let mut clients = [0; 3].map(|_| rack.client("writers").unwrap());
+        let [one, two, three] = &mut clients;
+        let mut mine = BLinkTree::create_with(one, Layout::Partitioned, 4).unwrap();
+        mine.load(one, (0..8_u32).map(|key| (key.into(), key.into())), 4).unwrap();
+        for key in [4, 5, 0, 1] {
+            assert_eq!(mine.remove(one, key).unwrap(), Some(key));
+        }
+        let mut left = last;
+        let mut before = || {
+            left = i32::checked_sub(left, 1).filter(|left| *left >= 0).ok_or_else(ended)?;
+            Ok(())
+        };
+        let merged = mine.remove(&mut Hooked::new(one, &mut before), 2);
+        let mut yours = BLinkTree::open(two, mine.address(), Layout::Partitioned).unwrap();
+        let theirs = BLinkTree::open(three, mine.address(), Layout::Partitioned).unwrap();
+        assert_eq!(yours.get(two, 6).unwrap(), Some(6));
+        assert_eq!(yours.insert(two, 3, 99).unwrap(), Some(3));
+        assert_eq!(theirs.get(three, 3).unwrap(), Some(99), "the merge ended before access {last}");
+        if merged.is_ok() {
+            return;
+        }
+    }
+    panic!("a merge has more accesses than were looked at");
 }
 
 /// Fat-B+Tree II: look-ups begin at the deepest node that the switch has, so they visit fewer; the answers are the same.

@@ -78,7 +78,7 @@ fn an_empty_tree_and_one_key() {
     }
 }
 
-/// A tree of which few keys are left stays as high as it was. That costs a look-up from the root its levels, and one by the index nothing.
+/// A tree of which few keys are left is low again; a look-up by the index is one visit all the same.
 #[test]
 fn a_tree_that_shrank() {
     const KEYS: u64 = 20_000;
@@ -103,7 +103,7 @@ fn a_tree_that_shrank() {
     let shrunk = visits(&mut client, &tree);
     publish(&mut client, std::slice::from_ref(&section)).unwrap();
     let indexed = visits(&mut client, &tree);
-    assert_eq!((high, shrunk, indexed), (6, 6, 1));
+    assert!(high == 6 && shrunk <= 3 && indexed == 1, "{high} {shrunk} {indexed}");
 }
 
 /// The smallest and the largest key there is are keys like any other: alone, beside each other, and at the ends of a tree with an index.
