@@ -273,6 +273,7 @@ fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u6
             _ => {}
         }
     }
+    with(&mut |model| model.again += tree.places().again);
     memory.ask.send((client, Ask::End)).expect("the world outlives its clients");
 }
 
@@ -365,6 +366,8 @@ struct Totals {
     look_ups: u64,
     failed: u64,
     loads: u64,
+    /// Nodes that were put where one had been before.
+    again: u64,
     /// Look-ups that the switch had begin further down.
     indexed: u64,
     /// Look-ups that it sent up to the core, those that an edge sent to their node, and those that a switch on the way gave back.
@@ -446,6 +449,7 @@ fn world(plan: Plan, pods: u16, seed: u64, steps: u64, crashing: &[RoleId]) -> T
         look_ups: model.look_ups,
         failed: model.failed,
         loads: model.loads,
+        again: model.again,
         indexed: count("switch.Indexed"),
         up: count("switch.LedUp"),
         out: count("index.LedOut"),
@@ -460,6 +464,7 @@ impl Totals {
         self.look_ups += other.look_ups;
         self.failed += other.failed;
         self.loads += other.loads;
+        self.again += other.again;
         self.indexed += other.indexed;
         self.up += other.up;
         self.out += other.out;
@@ -491,6 +496,7 @@ const NETWORKS: [Plan; 5] = [Plan::CALM, Plan::LOSS, Plan::REORDER, Plan::FLIP, 
 fn every_look_up_is_right_whatever_the_network_does() {
     let totals = worlds(&NETWORKS, 4, 300, &[]);
     assert!(totals.look_ups > 50_000 && totals.indexed > 5_000 && totals.loads > 200, "{totals:?}");
+    assert!(totals.again > 1_000, "places are used again: {totals:?}");
     assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
 }
 

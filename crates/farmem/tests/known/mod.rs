@@ -23,6 +23,8 @@ pub(crate) struct Model {
     pub(crate) look_ups: u64,
     pub(crate) failed: u64,
     pub(crate) loads: u64,
+    /// Nodes of trees that were put where one had been before.
+    pub(crate) again: u64,
 }
 
 impl Model {
