@@ -23,7 +23,7 @@ const LISTS_AT: u64 = 32;
 /// How often a list is read again when others change it.
 const TRIES_MAX: u32 = 1 << 10;
 
-const _: () = assert!(LISTS_AT as usize + 8 * LISTS <= NODE_LEN, "the root is behind the header");
+const _: () = assert!(LISTS_AT + 8 * LISTS as u64 <= NODE_LEN as u64, "the root is behind the header");
 
 /// Places of nodes as a handle counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -65,7 +65,7 @@ impl ListWord {
     /// The word behind this one, of a list that begins with `first`.
     const fn next(self, first: VirtAddr) -> Self {
         let changes = (self.0 >> Self::PLACE_BITS).wrapping_add(1) << Self::PLACE_BITS;
-        Self(changes | first.0 / NODE_LEN as u64)
+        Self(changes | (first.0 / NODE_LEN as u64))
     }
 }
 
