@@ -38,7 +38,7 @@ pub struct RunArgs {
     /// Use this running rack instead of one inside this process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
-    /// Go by way of a DPU, straight to the memory nodes without this: one inside this process, or the one beside this host ([dpu] of the rack's description).
+    /// Go by way of a DPU, straight to the memory nodes without this: one inside this process, or the one beside this host, which the rack's description names in its part `dpu`.
     #[arg(long, value_name = "WHICH", value_enum)]
     pub dpu: Option<Dpu>,
     /// Have the DPU cache statically where the edges of each vertex begin.
