@@ -202,6 +202,26 @@ proptest! {
     }
 }
 
+/// Nodes of two entries make a tree a level higher with nearly every ascending key. One that is as high as nodes can tell takes no more of them, says so, and has all that
+/// it took.
+#[test]
+fn a_tree_that_would_be_too_high_says_so() {
+    let mut client = embedded(1);
+    let mut tree = BLinkTree::create_with(&mut client, Layout::Partitioned, 2).unwrap();
+    let taken = (0..400).find(|key| match tree.insert(&mut client, *key, key + 1) {
+        Ok(old) => old.is_some(),
+        Err(error) => {
+            assert!(error.to_string().contains("as high as nodes can tell"), "{error}");
+            true
+        }
+    });
+    let taken = taken.expect("a tree of two entries a node becomes too high");
+    assert_eq!(tree.height(&mut client).unwrap(), 32);
+    for key in 0..taken {
+        assert_eq!(tree.get(&mut client, key).unwrap(), Some(key + 1));
+    }
+}
+
 /// A program that ends at any access of merges, splits and of what hands places over leaves a tree that others go on with, and no place that is two nodes.
 #[test]
 fn a_writer_that_ends_anywhere_leaves_no_place_twice() {
@@ -209,7 +229,7 @@ fn a_writer_that_ends_anywhere_leaves_no_place_twice() {
     for last in (0..6_000).step_by(43) {
         let rack = Rack::embedded_with(1, 16 << 20).unwrap();
         let (mut one, mut two) = (rack.client("writers").unwrap(), rack.client("writers").unwrap());
-        let mut mine = BLinkTree::create_with(&mut one, Layout::Partitioned, 2).unwrap();
+        let mut mine = BLinkTree::create_with(&mut one, Layout::Partitioned, 4).unwrap();
         let mut yours = BLinkTree::open(&mut two, mine.address(), Layout::Partitioned).unwrap();
         let mut left = last;
         let mut before = || {
@@ -229,8 +249,8 @@ fn a_writer_that_ends_anywhere_leaves_no_place_twice() {
         for (key, insert) in acts {
             let key = (key * 31 + 17) % 97;
             match insert {
-                true => assert_eq!(yours.insert(&mut two, key, 1).unwrap(), model.insert(key, 1)),
-                false => assert_eq!(yours.remove(&mut two, key).unwrap(), model.remove(&key)),
+                true => assert_eq!(yours.insert(&mut two, key, 1).unwrap(), model.insert(key, 1), "{last}"),
+                false => assert_eq!(yours.remove(&mut two, key).unwrap(), model.remove(&key), "{last}"),
             }
         }
         let rest: Vec<(u64, u64)> = model.into_iter().collect();

@@ -496,7 +496,7 @@ const NETWORKS: [Plan; 5] = [Plan::CALM, Plan::LOSS, Plan::REORDER, Plan::FLIP, 
 fn every_look_up_is_right_whatever_the_network_does() {
     let totals = worlds(&NETWORKS, 4, 300, &[]);
     assert!(totals.look_ups > 50_000 && totals.indexed > 5_000 && totals.loads > 200, "{totals:?}");
-    assert!(totals.again > 1_000, "places are used again: {totals:?}");
+    assert!(totals.again > 200, "places are used again: {totals:?}");
     assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
 }
 

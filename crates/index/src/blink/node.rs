@@ -19,7 +19,7 @@ use farmem_wire::VirtAddr;
 pub const NODE_LEN: usize = 256;
 /// Pairs of a leaf at most, and children of an inner node.
 pub const ENTRIES_MAX: usize = 14;
-/// Levels of a tree at most.
+/// The highest level of a node: what its head has room for.
 pub const LEVELS_MAX: u8 = 31;
 
 const RIGHT: usize = 8;

@@ -1,6 +1,6 @@
 //! How the tree changes: insertions, removals and splits. Merges are in `merge.rs`.
 
-use super::{Fault, Found, Head, Node, Nodes, State, TRIES_MAX, Tree};
+use super::{Fault, Found, Head, LEVELS_MAX, Node, Nodes, State, TRIES_MAX, Tree};
 use alloc::vec;
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
@@ -132,6 +132,13 @@ impl Tree {
         if !node.right.is_null() && matches!(nodes.read(node.right)?.state, State::New | State::Young) {
             // Nodes above may lead here for keys of the right neighbour, and not to what is put between: they learn of that one first.
             return self.writable(nodes, node.level, node.last + 1).map(|_| ());
+        }
+        if at == self.root && node.level == LEVELS_MAX {
+            return Err(Fault::Broken {
+                at,
+                what: "a tree as high as nodes can tell: give nodes more entries",
+            }
+            .into());
         }
         let (mut left, mut right) = (node.clone(), node.clone());
         right.entries = left.entries.split_off(node.entries.len() / 2);
