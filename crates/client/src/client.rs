@@ -11,6 +11,7 @@ mod through;
 
 use crate::Error;
 use crate::allocations::Allocations;
+use crate::config::DpuSection;
 use crate::dispatch::{Site, Tally};
 use crate::named::Opened;
 use crate::path::{Asker, Path};
@@ -27,7 +28,6 @@ use farmem_transport::rc;
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use through::Lane;
 
 pub use through::{Through, ThroughMemory};
@@ -132,8 +132,8 @@ pub struct Client {
     /// Buffers for reuse.
     pool: Vec<Vec<u8>>,
     tally: Tally,
-    /// Where the DPU of its rack is on this machine.
-    dpu: Option<PathBuf>,
+    /// The DPU of its rack on this machine.
+    dpu: Option<DpuSection>,
 }
 
 impl core::fmt::Debug for Client {

@@ -319,7 +319,7 @@ impl WithLink for Attach<'_> {
         let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
         let mut client = Client::attach(Box::new(path), (host, generation), self.domain, (nodes, cards))?;
-        client.set_dpu_socket(self.config.dpu.as_ref().map(|dpu| dpu.socket.clone()));
+        client.set_dpu(self.config.dpu.clone());
         Ok(client)
     }
 }

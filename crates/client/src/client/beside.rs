@@ -2,10 +2,10 @@
 
 use super::Client;
 use crate::Error;
+use crate::config::DpuSection;
 use farmem_control::api::Overview;
 use farmem_io::{WakeAt, Waker};
 use farmem_machine::Duration;
-use std::path::{Path, PathBuf};
 
 impl Client {
     /// Sends what was submitted, and waits for anything to arrive: at most so long, or until a waker of [`Client::wakers`] calls.
@@ -39,14 +39,14 @@ impl Client {
         self.domain_number()
     }
 
-    /// Where the DPU of its rack listens on this machine (`[dpu]` of `rack.toml`); `None` of a rack without.
+    /// What its rack's description says of the DPU beside each host (`[dpu]` of `rack.toml`); `None` of a rack without.
     #[must_use]
-    pub fn dpu_socket(&self) -> Option<&Path> {
-        self.dpu.as_deref()
+    pub const fn dpu(&self) -> Option<&DpuSection> {
+        self.dpu.as_ref()
     }
 
-    pub(crate) fn set_dpu_socket(&mut self, socket: Option<PathBuf>) {
-        self.dpu = socket;
+    pub(crate) fn set_dpu(&mut self, dpu: Option<DpuSection>) {
+        self.dpu = dpu;
     }
 }
 

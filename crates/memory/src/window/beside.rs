@@ -6,9 +6,9 @@
 use super::parts::Parts;
 use super::verbs::Ended;
 use crate::dpu::words::{Ask, Foresight, Said, VERSION, ask};
-use farmem_client::api::ErrorCode;
+use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::own::wrong_answer;
-use farmem_client::{Client, Completed, Error, Op, Ticket, Vma};
+use farmem_client::{Client, Completed, DpuSection, Error, Op, Ticket, Vma};
 use farmem_dpu::Stats;
 use farmem_io::dpu::{PairSize, ProcessEnd, Talk, make_pair};
 use farmem_io::{Clock, OutsideWaker};
@@ -18,7 +18,6 @@ use farmem_wire::{Rkey, VirtAddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
-use std::path::Path;
 
 /// The window's region at its DPU: it has one.
 const REGION: u16 = 1;
@@ -26,8 +25,6 @@ const REGION: u16 = 1;
 const RKEY: Rkey = Rkey(1);
 /// Pages that may be on their way from the DPU at once.
 const READING_MAX: usize = 64;
-/// What a window shares with its DPU: each page that is on its way back has its place in registered memory, and each that is on its way there lies in the ring.
-const SIZE: PairSize = PairSize { requests: 1 << 23, answers: 1 << 16, registered: 1 << 26 };
 /// How long it waits for what a process left under way that had the allocation open: longer than a host that was fenced needs to find that out.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
 /// The longest sleep between two looks at whether the DPU is there.
@@ -53,24 +50,45 @@ struct Dpu {
     beat: (u64, Instant),
 }
 
+/// What a window shares with its DPU, all of which is memory: each page that is on its way back has its place in registered memory, and the ring has room for
+/// some that are on their way there.
+const fn size_for(page: u32) -> PairSize {
+    let page = page as usize;
+    let requests = (4 * page).next_power_of_two();
+    let requests = if requests < REQUESTS_MIN { REQUESTS_MIN } else { requests };
+    PairSize { requests, answers: 1 << 16, registered: READING_MAX * page }
+}
+
+/// Bytes of the ring of requests, at least.
+const REQUESTS_MIN: usize = 1 << 18;
+
 impl Dpu {
     /// Comes in, and opens the allocation; says how many bytes a page has.
     fn open(
-        socket: &Path,
+        section: &DpuSection,
         domain: u32,
         vma: &Vma,
         wishes: Wishes,
         clock: &Clock,
     ) -> Result<(Self, usize), Error> {
-        let talk = Talk::connect(socket)?;
-        let file = make_pair(SIZE)?;
-        let hello = Ask::Hello { version: VERSION.into(), domain, size: SIZE };
+        let talk = Talk::connect(&section.socket)?;
+        let size = size_for(section.page);
+        let file = make_pair(size)?;
+        let hello = Ask::Hello { version: VERSION.into(), domain, size };
         let Said::Welcome { host, generation, page_len, lease_ms, wake } =
             ask(&talk, &hello, Some(file.as_fd()))?
         else {
             return Err(wrong_answer("hello"));
         };
-        let rings = ProcessEnd::of(&file, SIZE, OutsideWaker::open(&wake)?)?;
+        if page_len != section.page {
+            let message = format!(
+                "the DPU has pages of {page_len} bytes, and this rack's description of {}",
+                section.page
+            );
+            let remedy = "start the DPU again with the rack's description of now".into();
+            return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }));
+        }
+        let rings = ProcessEnd::of(&file, size, OutsideWaker::open(&wake)?)?;
         ask(&talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
         if wishes.foresight != Foresight::default() {
             ask(&talk, &Ask::Policy { region: REGION, policy: wishes.foresight }, None)?;
@@ -128,19 +146,18 @@ impl<'a> Beside<'a> {
     pub(super) fn open(client: &'a mut Client, vma: &Vma, wishes: Wishes) -> Result<Self, Error> {
         let none =
             || Error::Missing { what: "[dpu] in this rack's description, and a window wants one".into() };
-        let socket = client.dpu_socket().ok_or_else(none)?.to_owned();
+        let section = client.dpu().ok_or_else(none)?.clone();
         let domain = client.domain();
         let clock = Clock::start();
         let until = clock.now() + OPEN_PATIENCE;
         let (dpu, page_len) = loop {
-            match Dpu::open(&socket, domain, vma, wishes, &clock) {
+            match Dpu::open(&section, domain, vma, wishes, &clock) {
                 Err(error) if error.code() == Some(ErrorCode::Unavailable) && clock.now() < until => {
                     std::thread::sleep(std::time::Duration::from_nanos(LOOK.as_nanos()));
                 }
                 opened => break opened?,
             }
         };
-        let places = (SIZE.registered / page_len.next_multiple_of(8)).min(READING_MAX);
         Ok(Self {
             client,
             dpu: Some(dpu),
@@ -150,7 +167,7 @@ impl<'a> Beside<'a> {
             page_len,
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
-            places: (0..places).rev().collect(),
+            places: (0..READING_MAX).rev().collect(),
             direct: Vec::new(),
             ended: VecDeque::new(),
             record: Vec::new(),
