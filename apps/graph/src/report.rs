@@ -105,6 +105,8 @@ pub struct Traffic {
     /// What the DPU did, where pages went by way of one; the one beside the host counts for all its processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dpu: Option<DpuTraffic>,
+    /// The DPU beside this host was fenced on the way, and the rest came straight from the memory nodes.
+    pub dpu_fenced: bool,
 }
 
 /// What a DPU asked of far memory, and what it had.
@@ -122,8 +124,6 @@ pub struct DpuTraffic {
     pub hits: u64,
     /// Of those, what static caching had.
     pub fixed: u64,
-    /// It was fenced on the way, and the rest went straight to the memory nodes.
-    pub fenced: bool,
 }
 
 impl Traffic {
@@ -143,8 +143,8 @@ impl Traffic {
                 reads: dpu.reads,
                 hits: dpu.hits,
                 fixed: dpu.fixed,
-                fenced: stats.dpu_fenced,
             }),
+            dpu_fenced: stats.dpu_fenced,
         }
     }
 }
@@ -335,10 +335,9 @@ impl Said {
 
 impl DpuTraffic {
     fn text(&self) -> String {
-        let Self { on_demand, background, reads, hits, fixed, fenced, .. } = *self;
-        let fenced = if fenced { "; it was fenced on the way, and the rest came without it" } else { "" };
+        let Self { on_demand, background, reads, hits, fixed, .. } = *self;
         format!(
-            "by way of a DPU: {reads} requests, {hits} in its cache, {fixed} in its static cache; {on_demand} bytes on demand, {background} before{fenced}\n"
+            "by way of a DPU: {reads} requests, {hits} in its cache, {fixed} in its static cache; {on_demand} bytes on demand, {background} before\n"
         )
     }
 }
@@ -357,7 +356,10 @@ impl Ran {
             (false, true, 0) => "the same as in local memory\n",
             (false, true, _) => "THE ANSWER DIFFERS FROM THAT IN LOCAL MEMORY\n",
         };
-        let by_dpu = traffic.dpu.as_ref().map_or_else(String::new, DpuTraffic::text);
+        let mut by_dpu = traffic.dpu.as_ref().map_or_else(String::new, DpuTraffic::text);
+        if traffic.dpu_fenced {
+            by_dpu += "the DPU was fenced on the way; the rest came straight from the memory nodes\n";
+        }
         format!(
             "{}: {} vertices, {} edges of {}\n{} memory nodes, transport {}, link {}; {} bytes far, {} of them here at most, {} threads\n\
              {}{resumed}\n\

@@ -211,11 +211,10 @@ fn listening(rack: &Supervisor) -> Listening {
     let mut addresses = vec![config.control.address, config.switch.address];
     addresses.extend(config.nodes.iter().map(|n| n.address));
     addresses.extend(config.index.iter().map(|switch| switch.address));
-    let roles = rack.processes().zip(addresses).map(|((role, pid), address)| Role {
-        role: role.to_owned(),
-        address: address.to_string(),
-        pid,
-    });
+    let sockets = config.dpu.iter().map(|dpu| dpu.socket.display().to_string());
+    let addresses = addresses.iter().map(ToString::to_string).chain(sockets);
+    let roles = rack.processes().zip(addresses);
+    let roles = roles.map(|((role, pid), address)| Role { role: role.to_owned(), address, pid });
     Listening {
         rack: config.name.clone(),
         transport: config.transport.name(),

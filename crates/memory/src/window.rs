@@ -224,7 +224,7 @@ impl<'a> Server<'a> {
         let (dpu, dpu_fenced) = match &mut self.verbs {
             Verbs::Through(through) => (Some(through.stats()), false),
             Verbs::Direct(_) => (None, false),
-            Verbs::Beside(beside) => (Some(beside.stats()), beside.is_direct()),
+            Verbs::Beside(beside) => (beside.stats(), beside.is_direct()),
         };
         let (stats, page) = (self.cache.stats(), PAGE_LEN as u64);
         WindowStats {

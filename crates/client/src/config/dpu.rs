@@ -99,7 +99,7 @@ impl Page<'_> {
             return Err(self.fault(&raw.slowdown.as_ref().map(Spanned::span).unwrap_or_default(), message));
         }
         let beside = |path: &PathBuf| self.file.parent().unwrap_or_else(|| Path::new(".")).join(path);
-        let usual = || PathBuf::from(format!("/dev/shm/farmem-{rack}-dpu/socket"));
+        let usual = || PathBuf::from(format!("/dev/shm/dpu-farmem-{rack}/socket"));
         Ok(DpuSection {
             socket: raw.socket.as_ref().map_or_else(usual, |raw| beside(raw.as_ref())),
             cache,

@@ -156,6 +156,9 @@ impl Drop for TestRack {
             let _gone = role.wait();
         }
         let _none = serve::remove_rings(&self.config);
+        if let Some(directory) = self.config.dpu.as_ref().and_then(|dpu| dpu.socket.parent()) {
+            let _none = std::fs::remove_dir_all(directory);
+        }
         let _left = std::fs::remove_dir_all(&self.dir);
     }
 }

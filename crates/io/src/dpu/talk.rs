@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
+    /// It made the directory.
+    is_new: bool,
 }
 
 /// One end of the socket of a process and its DPU.
@@ -45,7 +47,9 @@ impl Listener {
         let doing = || format!("listen at {}", path.display());
         let system = |e: Errno| OpenError::System { doing: doing(), source: e.into() };
         let address = address(path)?;
-        private_directory(path.parent().unwrap_or_else(|| Path::new(".")))?;
+        let directory = path.parent().unwrap_or_else(|| Path::new("."));
+        let is_new = !directory.exists();
+        private_directory(directory)?;
         if Talk::connect(path).is_ok() {
             return Err(OpenError::InUse { address: path.display().to_string() });
         }
@@ -59,7 +63,7 @@ impl Listener {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(system)?;
         bind(&socket, &address).map_err(system)?;
         listen(&socket, BACKLOG).map_err(system)?;
-        Ok(Self { socket, path: path.into() })
+        Ok(Self { socket, path: path.into(), is_new })
     }
 
     /// Lets a process in, if one waits: one of this user; others are sent away.
@@ -81,6 +85,10 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // One that is gone already is as good.
         let _ = fs::remove_file(&self.path);
+        if let Some(directory) = self.path.parent().filter(|_| self.is_new) {
+            // One with something else in it stays.
+            let _ = fs::remove_dir(directory);
+        }
     }
 }
 

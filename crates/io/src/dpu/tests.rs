@@ -120,7 +120,9 @@ fn a_process_and_its_dpu_talk() {
     assert!(dpu.hear().unwrap().is_none());
     drop(listener);
     assert!(Talk::connect(&path).is_err() && !path.exists());
+    assert!(!path.parent().unwrap().exists(), "what it made goes with it");
     // One that was killed leaves its socket.
+    crate::private_directory(path.parent().unwrap()).unwrap();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(Listener::bind(&path).is_ok());
 }

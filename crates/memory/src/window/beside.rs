@@ -134,7 +134,6 @@ pub(super) struct Beside<'a> {
     ended: VecDeque<Ended>,
     record: Vec<u8>,
     answer: Vec<u8>,
-    stats: Stats,
     clock: Clock,
 }
 
@@ -172,7 +171,6 @@ impl<'a> Beside<'a> {
             ended: VecDeque::new(),
             record: Vec::new(),
             answer: vec![0; RECORD_MAX.next_multiple_of(8)],
-            stats: Stats::default(),
             clock,
         })
     }
@@ -186,14 +184,12 @@ impl<'a> Beside<'a> {
         self.dpu.is_none()
     }
 
-    /// What the DPU did so far, for all its processes; what it said last, when it is gone.
-    pub(super) fn stats(&mut self) -> Stats {
-        if let Some(dpu) = &self.dpu
-            && let Ok(Said::Stats(said)) = ask(&dpu.talk, &Ask::Stats {}, None)
-        {
-            self.stats = said.into();
+    /// What the DPU did so far, for all its processes; `None` when it is gone.
+    pub(super) fn stats(&self) -> Option<Stats> {
+        match ask(&self.dpu.as_ref()?.talk, &Ask::Stats {}, None) {
+            Ok(Said::Stats(said)) => Some(said.into()),
+            _ => None,
         }
-        self.stats
     }
 
     /// Begins a READ or WRITE of the window; nothing else comes from there.

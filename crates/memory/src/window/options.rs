@@ -104,7 +104,7 @@ pub struct WindowStats {
     pub bytes_here_max: u64,
     /// What was fetched ahead, and what became of it.
     pub ahead: Account,
-    /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes.
+    /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes, and says nothing any more when it was fenced.
     pub dpu: Option<DpuStats>,
     /// The DPU beside the host was fenced, and the window went on without it.
     pub dpu_fenced: bool,
