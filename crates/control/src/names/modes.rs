@@ -137,7 +137,7 @@ impl ObjectRow {
 }
 
 impl State {
-    /// The host's life ends: it has nothing open any more. What it had to write is kept from others for now.
+    /// The host's life ends: it has nothing open any more. What it had to write is kept from others until nobody lets it write any more (PROTOCOL 8.56).
     pub(crate) fn end_objects(&mut self, host: u16) {
         for row in self.objects.values_mut().filter(|row| row.hosts.contains(&host)) {
             let wrote = row.mode == OpenMode::Write;
