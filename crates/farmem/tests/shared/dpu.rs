@@ -4,6 +4,7 @@ use super::rig::TestRack;
 use farmem::PAGE_LEN;
 use farmem::window::{Ahead, DpuStats, Memory, Place, Way, WindowOptions, WindowStats, with_window};
 use farmem::{Client, Error, Rack, Vma};
+use farmem_io::OpenError;
 use std::thread;
 
 /// A DPU with a small cache: 16 entries of 64 KiB, of pages of 16 KiB.
@@ -56,7 +57,7 @@ fn run<R: Send>(
     program: impl FnOnce(Memory<'_>) -> R + Send,
 ) -> Option<(R, WindowStats)> {
     match with_window(client, vma, options, program) {
-        Err(Error::Open(refused)) if refused.to_string().contains("permi") => {
+        Err(Error::Open(refused @ OpenError::NotPermitted { .. })) => {
             eprintln!("skipped: {refused}");
             None
         }
