@@ -109,8 +109,18 @@ struct Asked {
     /// The bytes of a write; of a read a buffer, or none.
     buf: Vec<u8>,
     write: bool,
-    /// Of a read: which place of registered memory it comes to.
-    place: Option<usize>,
+    with: With,
+}
+
+/// Who has a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum With {
+    /// It waits for room in the ring, or in registered memory.
+    Nobody,
+    /// The DPU; a read comes to this place of registered memory.
+    Dpu(Option<usize>),
+    /// The window's own client.
+    Client,
 }
 
 /// The way by the DPU.
@@ -199,7 +209,7 @@ impl<'a> Beside<'a> {
             let offset = part.page * *page_len as u64 + part.at.start as u64;
             let size = u32::try_from(part.at.len()).expect("a part of a page");
             let span = Span { region: REGION, offset, size };
-            asked.insert(number, Asked { span, buf, write, place: None });
+            asked.insert(number, Asked { span, buf, write, with: With::Nobody });
             waiting.push_back(number);
         });
         self.send();
@@ -216,26 +226,25 @@ impl<'a> Beside<'a> {
                 continue;
             };
             self.record.clear();
-            if asked.write {
+            let place = if asked.write {
                 Request::Write { span: asked.span, data: &asked.buf }.emit(&mut self.record);
+                None
             } else {
-                let Some(place) = self.places.last().copied() else { break };
-                asked.place = Some(place);
+                let Some(&place) = self.places.last() else { break };
                 let addr = (place * self.page_len.next_multiple_of(8)) as u64;
                 Request::Read { span: asked.span, dest: Dest::Write { addr, rkey: RKEY } }
                     .emit(&mut self.record);
-            }
+                Some(place)
+            };
             match dpu.rings.push(&self.record) {
                 Ok(true) => {
-                    if !asked.write {
+                    asked.with = With::Dpu(place);
+                    if place.is_some() {
                         self.places.pop();
                     }
                     self.waiting.pop_front();
                 }
-                Ok(false) => {
-                    asked.place = None;
-                    break;
-                }
+                Ok(false) => break,
                 Err(_) => self.fence("wrote nonsense into its rings"),
             }
         }
@@ -250,6 +259,9 @@ impl<'a> Beside<'a> {
             return self.end(number, Err(error), None);
         }
         let asked = self.asked.get_mut(&number).expect("it is under way");
+        if let With::Dpu(Some(place)) = std::mem::replace(&mut asked.with, With::Client) {
+            self.places.push(place);
+        }
         let addr = VirtAddr(self.base.0 + asked.span.offset);
         let buf = if asked.write {
             let mut buf = self.client.buffer(0);
@@ -268,7 +280,9 @@ impl<'a> Beside<'a> {
     /// A part ended. `bytes` are those of a read that went well, unless they are in its buffer.
     fn end(&mut self, number: u64, result: Result<(), Error>, bytes: Option<Vec<u8>>) {
         let asked = self.asked.remove(&number).expect("it is under way");
-        self.places.extend(asked.place);
+        if let With::Dpu(Some(place)) = asked.with {
+            self.places.push(place);
+        }
         let (ended, rest) = self.parts.ended(number, result, bytes.unwrap_or(asked.buf));
         self.client.recycle(rest);
         self.ended.extend(ended);
@@ -303,7 +317,8 @@ impl<'a> Beside<'a> {
     fn take(&mut self, answer: Answer<'_>) {
         use farmem_wire::soda::Ended as How;
         let is_it = |asked: &Asked| asked.span == answer.span && asked.write == answer.write;
-        let found = self.asked.iter().find(|(number, asked)| is_it(asked) && !self.waiting.contains(number));
+        let has_it = |asked: &Asked| matches!(asked.with, With::Dpu(_));
+        let found = self.asked.iter().find(|(_, asked)| has_it(asked) && is_it(asked));
         let Some((&number, asked)) = found else { return self.fence("answered what it was not asked") };
         match answer.ended {
             How::Done if asked.write => self.end(number, Ok(()), None),
@@ -314,8 +329,8 @@ impl<'a> Beside<'a> {
                     std::mem::take(&mut self.asked.get_mut(&number).expect("it was found").buf)
                 };
                 let asked = &self.asked[&number];
-                match (&self.dpu, asked.place) {
-                    (Some(dpu), Some(place)) if answer.data.is_empty() => {
+                match (&self.dpu, asked.with) {
+                    (Some(dpu), With::Dpu(Some(place))) if answer.data.is_empty() => {
                         dpu.rings.take(place * self.page_len.next_multiple_of(8), &mut buf);
                     }
                     _ => buf.copy_from_slice(answer.data),
@@ -324,8 +339,6 @@ impl<'a> Beside<'a> {
             }
             // The client says why; nothing was changed, and nothing is on its way.
             How::Lost | How::Refused if !answer.write => {
-                let place = self.asked.get_mut(&number).expect("it was found").place.take();
-                self.places.extend(place);
                 self.go_straight(number);
             }
             How::Lost | How::Refused | How::Failed => {
@@ -345,8 +358,8 @@ impl<'a> Beside<'a> {
         ));
         self.to_fence = Some((host, generation));
         self.waiting.clear();
-        let straight = |number: &u64| self.direct.iter().any(|(_, other)| other == number);
-        let open: Vec<u64> = self.asked.keys().copied().filter(|number| !straight(number)).collect();
+        let open = self.asked.iter().filter(|(_, asked)| asked.with != With::Client);
+        let open: Vec<u64> = open.map(|(&number, _)| number).collect();
         open.into_iter().for_each(|number| self.go_straight(number));
     }
 
