@@ -29,10 +29,12 @@ extern crate std;
 mod asked;
 mod dpu;
 mod fixed;
+pub mod parse;
 pub mod pays;
 mod policy;
 mod recent;
 pub mod table;
+pub mod view;
 
 pub use asked::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
 pub use dpu::Dpu;

@@ -1,0 +1,107 @@
+//! The host view: which keys the host holds, so that the DPU knows what a request will miss (PD3 5.2).
+//!
+//! Key types: [`HostView`], which the prefetcher asks and tells; [`KeySet`], the pure one that the simulator uses. The fast one is a bucketised cuckoo set
+//! (`crates/io`); a differential test holds both equal.
+//!
+//! What it does not do: say when a key is added or removed. The prefetcher has those rules (PD3, tables 1 and 2).
+
+use alloc::collections::BTreeSet;
+
+/// A key as the view keeps it: the key itself where it has eight bytes, else a keyed hash of it. Two keys with one id cost speed, never a wrong value: what is
+/// prefetched carries its whole key, and that is compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KeyId(pub u64);
+
+/// The set of keys that the host holds (PD3 5.2: "keys of the data items in the host cache").
+pub trait HostView {
+    /// Says of each key whether the host holds it; `held` is as long as `keys` (PD3, figure 5: a batch at a time).
+    ///
+    /// # Panics
+    /// When `held` has another length.
+    fn contains(&self, keys: &[KeyId], held: &mut [bool]);
+
+    /// The host holds this key from now on. False, and nothing changed, when there is no room: then a request for it is prefetched though the host has it.
+    fn insert(&mut self, key: KeyId) -> bool;
+
+    /// The host does not hold this key any more. False when it was not there.
+    fn remove(&mut self, key: KeyId) -> bool;
+
+    /// Forgets all keys: the host started again.
+    fn clear(&mut self);
+
+    /// Keys in it.
+    fn len(&self) -> usize;
+
+    /// True when no key is in it.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The pure host view.
+#[derive(Clone, Debug)]
+pub struct KeySet {
+    keys: BTreeSet<KeyId>,
+    keys_max: usize,
+}
+
+impl KeySet {
+    /// An empty view of at most so many keys.
+    #[must_use]
+    pub const fn new(keys_max: usize) -> Self {
+        Self { keys: BTreeSet::new(), keys_max }
+    }
+}
+
+impl HostView for KeySet {
+    fn contains(&self, keys: &[KeyId], held: &mut [bool]) {
+        assert_eq!(keys.len(), held.len(), "an answer for each key");
+        for (key, held) in keys.iter().zip(held) {
+            *held = self.keys.contains(key);
+        }
+    }
+
+    fn insert(&mut self, key: KeyId) -> bool {
+        if self.keys.len() >= self.keys_max && !self.keys.contains(&key) {
+            return false;
+        }
+        self.keys.insert(key);
+        true
+    }
+
+    fn remove(&mut self, key: KeyId) -> bool {
+        self.keys.remove(&key)
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+    }
+
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HostView, KeyId, KeySet};
+
+    /// A full view refuses a new key and says so; one that is there already costs no room; after a removal there is room again.
+    #[test]
+    fn a_full_view_refuses() {
+        let mut view = KeySet::new(2);
+        assert!(view.insert(KeyId(1)));
+        assert!(view.insert(KeyId(2)));
+        assert!(!view.insert(KeyId(3)));
+        assert!(view.insert(KeyId(2)));
+        let mut held = [false; 3];
+        view.contains(&[KeyId(1), KeyId(2), KeyId(3)], &mut held);
+        assert_eq!(held, [true, true, false]);
+        assert!(view.remove(KeyId(1)));
+        assert!(!view.remove(KeyId(1)));
+        assert!(view.insert(KeyId(3)));
+        assert_eq!(view.len(), 2);
+        view.clear();
+        assert!(view.is_empty());
+    }
+}
