@@ -45,7 +45,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "wire_parse", feed: wire_parse, cases: 200_000, marks: 0 },
     Target { name: "traversal_verify_run", feed: traversal_verify_run, cases: 50_000, marks: 1 },
-    Target { name: "resp_parse", feed: resp_parse, cases: 100_000, marks: 10 },
+    Target { name: "resp_parse", feed: resp_parse, cases: 100_000, marks: 11 },
     Target { name: "switch_events", feed: switch_events, cases: 400_000, marks: 38 },
     Target { name: "memnode_events", feed: memnode_events, cases: 400_000, marks: 45 },
     Target { name: "host_events", feed: host_events, cases: 400_000, marks: 25 },

@@ -1,12 +1,15 @@
-//! Requests of Redis clients, as the ordered key-value service reads them: the parser of `apps/orderedkv`, which imports nothing.
+//! Requests of Redis clients, as `crates/resp` reads them.
 
 use crate::Run;
+use farmem_resp::{Limits, Parsed, Requests};
 
-#[path = "../../apps/orderedkv/src/resp.rs"]
-#[expect(dead_code, unreachable_pub, reason = "the service uses what is not fuzzed here")]
-mod service;
-
-use service::{ARG_LEN_MAX, ARGS_MAX, Parsed, REQUEST_LEN_MAX, parse};
+/// What the parser is told: small, so that each bound is met by short inputs.
+const LIMITS: Limits = Limits {
+    words_max: 1_024,
+    word_len_max: (64 << 10) + 512,
+    request_len_max: 1 << 20,
+    line_len_max: 4 << 10,
+};
 
 /// Reads `data` as what a connection has sent, and again as it comes in pieces.
 ///
@@ -16,59 +19,73 @@ pub fn resp_parse(data: &[u8], run: &mut Run) {
     run.cases += 1;
     let mut rest = data;
     loop {
-        let parsed = parse(rest);
+        let mut requests = Requests::new();
+        let parsed = requests.parse(rest, &LIMITS);
         match &parsed {
-            Parsed::More => run.mark("more"),
+            Parsed::More { least } => {
+                run.mark("more");
+                assert!(*least > rest.len(), "what is there is not enough");
+                assert!(*least <= LIMITS.request_len_max, "no more is waited for than a request has");
+            }
             Parsed::Broken(what) => run.mark(what),
-            Parsed::Request { args, len } => {
-                run.mark(if rest[0] == b'*' { "array" } else { "words" });
+            Parsed::Whole { len } => {
+                let is_array = rest[0] == b'*';
+                run.mark(if is_array { "array" } else { "words" });
                 assert!(
-                    (1..=rest.len()).contains(len) && *len <= REQUEST_LEN_MAX,
+                    (1..=rest.len()).contains(len) && *len <= LIMITS.request_len_max,
                     "a request is among its bytes"
                 );
+                let words = requests.words(rest);
                 assert!(
-                    args.len() <= ARGS_MAX && args.iter().all(|arg| arg.len() <= ARG_LEN_MAX),
+                    words.len() <= LIMITS.words_max
+                        && words.clone().all(|word| word.len() <= LIMITS.word_len_max),
                     "its words are bounded"
                 );
-                let sent: usize = args.iter().map(|arg| arg.len()).sum();
+                let sent: usize = words.clone().map(<[u8]>::len).sum();
                 assert!(sent <= *len, "no byte is in two words");
-                if rest[0] == b'*' {
-                    let again = emitted(args);
-                    assert!(again.len() <= *len, "lengths may have zeros in front, and no more");
-                    assert_eq!(parse(&again), Parsed::Request { args: args.clone(), len: again.len() });
+                let again = emitted(words.clone());
+                assert!(!is_array || again.len() <= *len, "an array is not longer than it was");
+                if again.len() <= LIMITS.request_len_max {
+                    let mut second = Requests::new();
+                    assert_eq!(second.parse(&again, &LIMITS), Parsed::Whole { len: again.len() });
+                    assert!(second.words(&again).eq(words), "what is sent again is read again");
                 }
             }
         }
-        pieces(rest, &parsed);
-        let Parsed::Request { len, .. } = parsed else { return };
+        pieces(rest, &parsed, &requests);
+        let Parsed::Whole { len, .. } = parsed else { return };
         rest = &rest[len..];
     }
 }
 
-/// Of the bytes in front of its end a request is not read, and nothing that is broken becomes whole by more bytes.
-fn pieces(bytes: &[u8], whole: &Parsed<'_>) {
+/// Of the bytes in front of its end a request is not read, and nothing that is broken becomes whole by more bytes; read in pieces it has the same words.
+fn pieces(bytes: &[u8], whole: &Parsed, read: &Requests) {
     let end = match whole {
-        Parsed::Request { len, .. } => *len,
-        Parsed::More | Parsed::Broken(_) => bytes.len(),
+        Parsed::Whole { len } => *len,
+        Parsed::More { .. } | Parsed::Broken(_) => bytes.len(),
     };
+    let mut requests = Requests::new();
     // All of a short one, some of a long one.
     for at in (0..end).step_by(1 + end / 64) {
-        match (parse(&bytes[..at]), whole) {
-            (Parsed::More, _) => {}
+        match (requests.parse(&bytes[..at], &LIMITS), whole) {
+            (Parsed::More { .. }, _) => {}
             (Parsed::Broken(early), Parsed::Broken(late)) => {
-                assert_eq!(early, *late, "it is broken for one reason")
+                assert_eq!(early, *late, "it is broken for one reason");
+                return;
             }
             (early, _) => panic!("{early:?} of a part of {whole:?}"),
         }
     }
+    assert_eq!(requests.parse(bytes, &LIMITS), *whole, "pieces say what the whole says");
+    assert!(requests.words(bytes).eq(read.words(bytes)), "and have the same words");
 }
 
 /// Words as a client sends them.
-fn emitted(args: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
-    for arg in args {
-        bytes.extend(format!("${}\r\n", arg.len()).bytes());
-        bytes.extend_from_slice(arg);
+fn emitted<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n", word.len()).bytes());
+        bytes.extend_from_slice(word);
         bytes.extend(b"\r\n");
     }
     bytes

@@ -4,9 +4,9 @@
 //! `SCAN` has no order, and `ZRANGEBYLEX` is of the members of one key. So `RANGE first last [LIMIT n]` answers keys and values in turn, and `KEYRANGE` the keys alone;
 //! `-` is before all keys, and `+` behind them, as `ZRANGEBYLEX` has it; a key that begins with one of `-`, `+` and `[` has a `[` in front.
 
-use crate::resp::Reply;
 use crate::store::{Pair, Store, StoreError};
 use farmem::Client;
+use farmem_resp::Reply;
 
 /// Keys that a range answers at most, and without `LIMIT`.
 pub const RANGE_MAX: usize = 10_000;

@@ -7,7 +7,6 @@ mod command;
 mod keys;
 pub mod load;
 mod model;
-pub mod resp;
 mod server;
 mod store;
 mod work;

@@ -4,9 +4,9 @@
 //! has sent together one after the other. Connections, requests under way and their bytes are bounded. What a client sends wrongly ends its connection, and nothing else.
 
 use crate::command::{Done, carry_out};
-use crate::resp::{Parsed, REQUEST_LEN_MAX, Reply, parse};
 use crate::store::Store;
 use farmem::{Client, Error};
+use farmem_resp::{Limits, Parsed, Protocol, Reply, Requests, Writer};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -17,6 +17,13 @@ use std::time::Duration;
 
 /// Connections at once.
 pub const CONNECTIONS_MAX: usize = 256;
+/// What a request may have at most: a value in a word, and a little; a line that people type.
+const LIMITS: Limits = Limits {
+    words_max: 1_024,
+    word_len_max: (64 << 10) + 512,
+    request_len_max: 1 << 20,
+    line_len_max: 4 << 10,
+};
 /// Requests of one connection that are carried out together at most.
 const TOGETHER_MAX: usize = 1_024;
 /// Bytes that are still taken of a connection that has ended.
@@ -119,10 +126,17 @@ impl Server {
     }
 }
 
+/// The reply as it is sent.
+fn emitted(reply: &Reply) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reply.emit(&mut Writer::new(&mut bytes, Protocol::Resp2));
+    bytes
+}
+
 /// One too many is told so.
 fn refuse(mut stream: TcpStream) {
-    let mut bytes = Vec::new();
-    Reply::Error(format!("ERR {CONNECTIONS_MAX} clients are connected, as many as may be")).emit(&mut bytes);
+    let refusal = Reply::Error(format!("ERR {CONNECTIONS_MAX} clients are connected, as many as may be"));
+    let bytes = emitted(&refusal);
     let _client_is_gone = stream.set_write_timeout(Some(LOOK)).and_then(|()| stream.write_all(&bytes));
 }
 
@@ -133,9 +147,10 @@ fn carry_out_all(store: &mut Store, client: &mut Client, work: &Receiver<Work>) 
         match work.recv_timeout(KEEP) {
             Ok(Work { requests, replies }) => {
                 let mut bytes = Vec::new();
+                let mut into = Writer::new(&mut bytes, Protocol::Resp2);
                 for request in &requests {
                     let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-                    carry_out(store, client, &mut done, &args).emit(&mut bytes);
+                    carry_out(store, client, &mut done, &args).emit(&mut into);
                 }
                 // Its connection may have ended meanwhile.
                 let _nobody_waits = replies.send(bytes);
@@ -163,21 +178,22 @@ fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool)
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(LOOK))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let (mut bytes, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+    let (mut bytes, mut chunk, mut reader) = (Vec::new(), vec![0; CHUNK], Requests::new());
     loop {
         let mut at = 0;
         let (mut requests, mut end) = (Vec::new(), None);
         while end.is_none() && requests.len() < TOGETHER_MAX {
-            match parse(&bytes[at..]) {
-                Parsed::More => break,
+            match reader.parse(&bytes[at..], &LIMITS) {
+                Parsed::More { .. } => break,
                 Parsed::Broken(what) => end = Some(Reply::Error(format!("ERR Protocol error: {what}"))),
-                Parsed::Request { args, len } => {
-                    at += len;
-                    if args.first().is_some_and(|name| name.eq_ignore_ascii_case(b"QUIT")) {
+                Parsed::Whole { len } => {
+                    let args = reader.words(&bytes[at..]);
+                    if args.clone().next().is_some_and(|name| name.eq_ignore_ascii_case(b"QUIT")) {
                         end = Some(Reply::Simple("OK"));
-                    } else if !args.is_empty() {
-                        requests.push(args.into_iter().map(<[u8]>::to_vec).collect());
+                    } else if !reader.is_empty() {
+                        requests.push(args.map(<[u8]>::to_vec).collect());
                     }
+                    at += len;
                 }
             }
         }
@@ -193,9 +209,7 @@ fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool)
             stream.write_all(&answer)?;
         }
         if let Some(last) = end {
-            let mut answer = Vec::new();
-            last.emit(&mut answer);
-            stream.write_all(&answer)?;
+            stream.write_all(&emitted(&last))?;
             return leave(&mut stream, &mut chunk);
         }
         if had_some {
@@ -205,7 +219,7 @@ fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool)
         if stop.load(Ordering::Acquire) {
             return Ok(());
         }
-        assert!(bytes.len() <= REQUEST_LEN_MAX + CHUNK, "no more is kept than a request has");
+        assert!(bytes.len() <= LIMITS.request_len_max + CHUNK, "no more is kept than a request has");
         match stream.read(&mut chunk) {
             Ok(0) => return Ok(()),
             Ok(len) => bytes.extend_from_slice(&chunk[..len]),

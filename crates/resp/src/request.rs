@@ -1,0 +1,382 @@
+//! Requests: arrays of bulk strings and lines of words, as their bytes come.
+
+use crate::number::integer;
+use crate::words::{Unbalanced, split};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What a request may have at most. A value: a server may allow a client more once it knows who that is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Words.
+    pub words_max: usize,
+    /// Bytes of a word.
+    pub word_len_max: usize,
+    /// Bytes of a request.
+    pub request_len_max: usize,
+    /// Bytes of a request in one line.
+    pub line_len_max: usize,
+}
+
+impl Limits {
+    /// What Redis allows by itself: words of 512 MiB, lines of 64 KiB, and 1 GiB in all.
+    pub const REDIS: Self = Self {
+        words_max: WORDS_MAX,
+        word_len_max: 512 << 20,
+        request_len_max: 1 << 30,
+        line_len_max: 64 << 10,
+    };
+
+    /// What Redis allows a client that has not said who it is: ten words of 16 KiB.
+    #[must_use]
+    pub const fn unauthenticated(self) -> Self {
+        Self { words_max: 10, word_len_max: 16 << 10, ..self }
+    }
+}
+
+/// Words that Redis takes at most in any case.
+const WORDS_MAX: usize = 0x7fff_ffff;
+/// Bytes of a line with a number: sign, digits and a little that is wrong.
+const NUMBER_LEN_MAX: usize = 32;
+
+/// Why bytes are no request. Its text is Redis's, where Redis has one: clients look for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The number of words is no number, or more than any request has.
+    WordCount,
+    /// More words than this client may send.
+    Words {
+        /// As many as it may.
+        max: usize,
+    },
+    /// A word begins with something else than `$`.
+    NoBulk {
+        /// What it begins with.
+        found: u8,
+    },
+    /// The length of a word is no number.
+    WordLen,
+    /// A longer word than this client may send.
+    Word {
+        /// Bytes that it may have.
+        max: usize,
+    },
+    /// Behind a word there is no line end: it is longer than it says.
+    NoLineEnd,
+    /// More bytes than a request may have.
+    Request {
+        /// Bytes that it may have.
+        max: usize,
+    },
+    /// More bytes than a line may have.
+    Line {
+        /// Bytes that it may have.
+        max: usize,
+    },
+    /// A quote of a line has no end.
+    Quotes,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::WordCount => f.write_str("invalid multibulk length"),
+            Self::Words { max } if max == Limits::REDIS.unauthenticated().words_max => {
+                f.write_str("unauthenticated multibulk length")
+            }
+            Self::Words { max } => {
+                write!(f, "invalid multibulk length: a request has at most {max} words")
+            }
+            Self::NoBulk { found } => write!(f, "expected '$', got '{}'", char::from(found).escape_default()),
+            Self::WordLen => f.write_str("invalid bulk length"),
+            Self::Word { max } if max == Limits::REDIS.unauthenticated().word_len_max => {
+                f.write_str("unauthenticated bulk length")
+            }
+            Self::Word { max } => write!(f, "invalid bulk length: a word has at most {max} bytes"),
+            Self::NoLineEnd => f.write_str("expected \\r\\n behind a bulk string: it is longer than it says"),
+            Self::Request { max } => write!(f, "too big request: it has at most {max} bytes"),
+            Self::Line { .. } => f.write_str("too big inline request"),
+            Self::Quotes => f.write_str("unbalanced quotes in request"),
+        }
+    }
+}
+
+/// What the bytes of a connection begin with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parsed {
+    /// Nothing whole yet.
+    More {
+        /// Bytes that the request has at least, those that are there included.
+        least: usize,
+    },
+    /// A request; its words are [`Requests::word`]. It may have none: there is no reply to it.
+    Whole {
+        /// Bytes that it has.
+        len: usize,
+    },
+    /// No request. What follows cannot be read.
+    Broken(Fault),
+}
+
+/// Where a word's bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    from: usize,
+    to: usize,
+}
+
+/// Reads requests one after the other, and remembers of one that is not whole how far it was read: no byte is looked at twice, however small the pieces are that come.
+#[derive(Clone, Default, Debug)]
+pub struct Requests {
+    words: Vec<Place>,
+    /// The bytes of words of a line, quotes and escapes taken away.
+    line: Vec<u8>,
+    from_line: bool,
+    /// Words that are to come still; `None` before the request's first line was read.
+    left: Option<usize>,
+    /// Bytes of the request that were read.
+    at: usize,
+    done: bool,
+}
+
+impl Requests {
+    /// Nothing read.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the request that `bytes` begin with. After [`Parsed::More`] they begin with the same bytes again, and more follow; after [`Parsed::Whole`] with the next
+    /// request.
+    pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Parsed {
+        if core::mem::take(&mut self.done) {
+            self.forget();
+        }
+        let parsed = match (bytes.first(), self.left) {
+            (None, _) => Ok(Parsed::More { least: 1 }),
+            (Some(b'*'), _) | (_, Some(_)) => self.array(bytes, limits),
+            (Some(_), None) => self.in_line(bytes, limits),
+        };
+        let parsed = parsed.unwrap_or_else(Parsed::Broken);
+        self.done = !matches!(parsed, Parsed::More { .. });
+        parsed
+    }
+
+    /// Words of the request that was read last; while it is not whole, those that are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// True of an empty line, and before anything was read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// A word of the request that was read last, whose `bytes` these are.
+    ///
+    /// # Panics
+    /// When there are not so many, or the bytes are others than were read.
+    #[must_use]
+    pub fn word<'a>(&'a self, bytes: &'a [u8], number: usize) -> &'a [u8] {
+        let Place { from, to } = self.words[number];
+        if self.from_line { &self.line[from..to] } else { &bytes[from..to] }
+    }
+
+    /// All of its words.
+    pub fn words<'a>(&'a self, bytes: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
+        let from = if self.from_line { self.line.as_slice() } else { bytes };
+        self.words.iter().map(move |place| &from[place.from..place.to])
+    }
+
+    /// The request under way is not read on.
+    pub fn forget(&mut self) {
+        // What one long request took is not kept for good.
+        self.words.clear();
+        self.words.shrink_to(1 << 10);
+        self.line.clear();
+        self.line.shrink_to(4 << 10);
+        (self.from_line, self.left, self.at, self.done) = (false, None, 0, false);
+    }
+
+    fn array(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Fault> {
+        let mut left = match self.left {
+            Some(left) => left,
+            None => match number(bytes, 1) {
+                Number::More => return Ok(Parsed::More { least: bytes.len() + 1 }),
+                Number::Is(count, next) => {
+                    self.at = next;
+                    words_of(count, limits)?
+                }
+                Number::Wrong => return Err(Fault::WordCount),
+            },
+        };
+        while left > 0 {
+            self.left = Some(left);
+            match bytes.get(self.at) {
+                None => return Ok(Parsed::More { least: bytes.len() + 1 }),
+                Some(b'$') => {}
+                Some(&found) => return Err(Fault::NoBulk { found }),
+            }
+            let (len, from) = match number(bytes, self.at + 1) {
+                Number::More => return Ok(Parsed::More { least: bytes.len() + 1 }),
+                Number::Is(len, from) => (usize::try_from(len).map_err(|_| Fault::WordLen)?, from),
+                Number::Wrong => return Err(Fault::WordLen),
+            };
+            if len > limits.word_len_max {
+                return Err(Fault::Word { max: limits.word_len_max });
+            }
+            let end = from + len + 2;
+            if end > limits.request_len_max {
+                return Err(Fault::Request { max: limits.request_len_max });
+            }
+            // Its end is looked at as far as it is there.
+            if bytes.get(from + len..bytes.len().min(end)).is_some_and(|end| !b"\r\n".starts_with(end)) {
+                return Err(Fault::NoLineEnd);
+            }
+            if bytes.len() < end {
+                return Ok(Parsed::More { least: end });
+            }
+            self.words.push(Place { from, to: from + len });
+            self.at = end;
+            left -= 1;
+        }
+        Ok(Parsed::Whole { len: self.at })
+    }
+
+    fn in_line(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Fault> {
+        let seen = self.at.min(bytes.len());
+        let window = bytes.len().min(limits.line_len_max);
+        let Some(end) = bytes[seen.min(window)..window].iter().position(|&byte| byte == b'\n') else {
+            if bytes.len() >= limits.line_len_max {
+                return Err(Fault::Line { max: limits.line_len_max });
+            }
+            self.at = bytes.len();
+            return Ok(Parsed::More { least: bytes.len() + 1 });
+        };
+        let end = seen + end;
+        let line = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
+        self.from_line = true;
+        let (text, words) = (&mut self.line, &mut self.words);
+        split(line, text, |from, to| words.push(Place { from, to })).map_err(|Unbalanced| Fault::Quotes)?;
+        if words.len() > limits.words_max {
+            return Err(Fault::Words { max: limits.words_max });
+        }
+        Ok(Parsed::Whole { len: end + 1 })
+    }
+}
+
+/// Words that a request says it has; none or fewer is none, as Redis has it.
+fn words_of(count: i64, limits: &Limits) -> Result<usize, Fault> {
+    match usize::try_from(count) {
+        Err(_) => Ok(0),
+        Ok(count) if count > WORDS_MAX => Err(Fault::WordCount),
+        Ok(count) if count > limits.words_max => Err(Fault::Words { max: limits.words_max }),
+        Ok(count) => Ok(count),
+    }
+}
+
+enum Number {
+    More,
+    /// The number, and where the next line begins.
+    Is(i64, usize),
+    Wrong,
+}
+
+/// The number of a line that begins at `from`.
+fn number(bytes: &[u8], from: usize) -> Number {
+    let rest = &bytes[from..bytes.len().min(from + NUMBER_LEN_MAX)];
+    let Some(end) = rest.iter().position(|&byte| byte == b'\r') else {
+        let may_be =
+            rest.iter().enumerate().all(|(at, byte)| byte.is_ascii_digit() || (at == 0 && *byte == b'-'));
+        return if may_be && rest.len() < NUMBER_LEN_MAX { Number::More } else { Number::Wrong };
+    };
+    match (integer(&rest[..end]), rest.get(end + 1)) {
+        (None, _) => Number::Wrong,
+        (Some(_), None) if end + 1 < NUMBER_LEN_MAX => Number::More,
+        (Some(value), Some(b'\n')) => Number::Is(value, from + end + 2),
+        (Some(_), _) => Number::Wrong,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::{String, ToString as _};
+    use alloc::vec;
+
+    fn all(mut bytes: &[u8], limits: &Limits) -> Result<Vec<Vec<String>>, Fault> {
+        let (mut requests, mut found) = (Requests::new(), Vec::new());
+        loop {
+            match requests.parse(bytes, limits) {
+                Parsed::More { .. } => return Ok(found),
+                Parsed::Broken(fault) => return Err(fault),
+                Parsed::Whole { len } => {
+                    found.push(
+                        requests.words(bytes).map(|word| String::from_utf8(word.to_vec()).unwrap()).collect(),
+                    );
+                    bytes = &bytes[len..];
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn arrays_and_lines_one_after_the_other() {
+        let bytes = b"*2\r\n$4\r\nECHO\r\n$4\r\na\r\nb\r\nset  \"a b\\x41\\n\" 'it\\'s'\r\n\r\n*0\r\n*-1\r\nPING\n*1\r\n$4\r\nPI";
+        let words = all(bytes, &Limits::REDIS).unwrap();
+        assert_eq!(
+            words,
+            [vec!["ECHO", "a\r\nb"], vec!["set", "a bA\n", "it's"], vec![], vec![], vec![], vec!["PING"]]
+        );
+    }
+
+    /// A request that comes byte by byte is read as if it had come at once, and asks for what it lacks.
+    #[test]
+    fn pieces() {
+        let bytes = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10\r\n0123456789\r\n";
+        let mut requests = Requests::new();
+        for end in 0..bytes.len() {
+            let Parsed::More { least } = requests.parse(&bytes[..end], &Limits::REDIS) else {
+                panic!("{end}")
+            };
+            assert!(least > end && least <= bytes.len());
+        }
+        assert_eq!(requests.parse(bytes, &Limits::REDIS), Parsed::Whole { len: bytes.len() });
+        assert_eq!(requests.word(bytes, 2), b"0123456789");
+        let Parsed::More { least } = requests.parse(&bytes[..26], &Limits::REDIS) else { panic!() };
+        assert_eq!(least, bytes.len(), "the length of the word is known");
+    }
+
+    /// What is wrong is told in Redis's words.
+    #[test]
+    fn faults() {
+        for (bytes, text) in [
+            (&b"*x\r\n"[..], "invalid multibulk length"),
+            (b"*+1\r\n", "invalid multibulk length"),
+            (b"*01\r\n", "invalid multibulk length"),
+            (b"*3000000000\r\n", "invalid multibulk length"),
+            (b"*99999999999999999999999999999999999", "invalid multibulk length"),
+            (b"*1\rx", "invalid multibulk length"),
+            (b"*1\r\n*1\r\n", "expected '$', got '*'"),
+            (b"*1\r\n$-1\r\n", "invalid bulk length"),
+            (b"*1\r\n$600000000\r\n", "invalid bulk length: a word has at most 536870912 bytes"),
+            (b"*1\r\n$1\r\nabc", "expected \\r\\n behind a bulk string: it is longer than it says"),
+            (b"get 'a\r\n", "unbalanced quotes in request"),
+            (b"get 'a'b\r\n", "unbalanced quotes in request"),
+        ] {
+            assert_eq!(all(bytes, &Limits::REDIS).unwrap_err().to_string(), text, "{bytes:?}");
+        }
+        assert_eq!(
+            all(&vec![b'x'; 65_536], &Limits::REDIS).unwrap_err().to_string(),
+            "too big inline request"
+        );
+        let stranger = Limits::REDIS.unauthenticated();
+        assert_eq!(all(b"*11\r\n", &stranger).unwrap_err().to_string(), "unauthenticated multibulk length");
+        assert_eq!(
+            all(b"*1\r\n$16385\r\n", &stranger).unwrap_err().to_string(),
+            "unauthenticated bulk length"
+        );
+    }
+}
