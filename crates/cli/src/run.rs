@@ -76,7 +76,7 @@ struct FetchedAhead {
 
 impl FetchedAhead {
     const fn of(account: farmem::window::Account) -> Self {
-        let farmem::window::Account { wanted, used, late, wasted } = account;
+        let farmem::window::Account { wanted, used, late, wasted, .. } = account;
         Self { wanted, used, late, wasted }
     }
 

@@ -26,12 +26,15 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod accesses;
 mod asked;
+pub mod changes;
 mod dpu;
 mod fixed;
 pub mod parse;
 pub mod pays;
 mod policy;
+pub mod prefetcher;
 mod recent;
 pub mod table;
 pub mod view;

@@ -6,11 +6,36 @@
 //! What it does not do: say when a key is added or removed. The prefetcher has those rules (PD3, tables 1 and 2).
 
 use alloc::collections::BTreeSet;
+use core::hash::Hasher as _;
+use siphasher::sip::SipHasher13;
 
 /// A key as the view keeps it: the key itself where it has eight bytes, else a keyed hash of it. Two keys with one id cost speed, never a wrong value: what is
 /// prefetched carries its whole key, and that is compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyId(pub u64);
+
+/// What makes ids of keys that have not eight bytes, so that a client who does not know it cannot choose keys with one id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeySecret(pub [u64; 2]);
+
+impl KeySecret {
+    /// The id of a key: the same in each process that has the secret.
+    #[must_use]
+    pub fn id(self, key: &[u8]) -> KeyId {
+        if let Ok(key) = key.try_into() {
+            return KeyId(u64::from_le_bytes(key));
+        }
+        let mut hasher = SipHasher13::new_with_keys(self.0[0], self.0[1]);
+        hasher.write(key);
+        KeyId(hasher.finish())
+    }
+}
+
+/// A number whose low bits depend on all bits of another: for tables whose length is a power of two. The multiplier is the golden ratio's (Knuth, TAOCP 6.4).
+pub(crate) const fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    number ^ (number >> 32)
+}
 
 /// The set of keys that the host holds (PD3 5.2: "keys of the data items in the host cache").
 pub trait HostView {
@@ -84,7 +109,7 @@ impl HostView for KeySet {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostView, KeyId, KeySet};
+    use super::{HostView, KeyId, KeySecret, KeySet};
 
     /// A full view refuses a new key and says so; one that is there already costs no room; after a removal there is room again.
     #[test]
@@ -103,5 +128,15 @@ mod tests {
         assert_eq!(view.len(), 2);
         view.clear();
         assert!(view.is_empty());
+    }
+
+    /// A key of eight bytes is its own id; others have one that depends on the secret.
+    #[test]
+    fn ids_of_keys_depend_on_the_secret() {
+        let (one, other) = (KeySecret([1, 2]), KeySecret([1, 3]));
+        assert_eq!(one.id(&7_u64.to_le_bytes()), KeyId(7));
+        assert_eq!(one.id(b"user:1"), one.id(b"user:1"));
+        assert_ne!(one.id(b"user:1"), other.id(b"user:1"));
+        assert_ne!(one.id(b"user:1"), one.id(b"user:2"));
     }
 }

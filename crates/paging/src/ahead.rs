@@ -1,6 +1,6 @@
-//! What to fetch before a thread waits for it, and an account of what that was good for.
+//! What to fetch before a thread waits for it.
 //!
-//! Key types: [`Prefetch`], [`Account`]. Something happened that lets a policy guess what will be wanted: to the page cache a [`Fault`], elsewhere a key that
+//! Key type: [`Prefetch`]; its account is [`crate::Account`]. Something happened that lets a policy guess what will be wanted: to the page cache a [`Fault`], elsewhere a key that
 //! was parsed from a packet. What is wanted then is the policy's own type: pages here, or records, or traversals. Policies only propose: the
 //! caller leaves out what is here already and what does not exist. It also keeps the account, which is the same for all.
 
@@ -28,31 +28,6 @@ impl Ahead {
             Self::Group(pages) => Box::new(Groups { pages: pages.min(most) }),
             Self::Stream(pages) => Box::new(Streams::new(pages.min(most))),
         }
-    }
-}
-
-/// What was fetched ahead, and what became of it, in whatever was fetched: pages, records, traversals. What is neither used, late nor wasted is
-/// still here, or went unseen.
-///
-/// The cache does not see how a mapped page is used: it counts as used when
-/// something shows it (it is inactive and touched, is written, or the stream it was fetched for goes on behind it), and as nothing before.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Account {
-    /// Fetched, or made of zeros, before a thread waited.
-    pub wanted: u64,
-    /// Of those, what was used.
-    pub used: u64,
-    /// Of those, what a thread came to wait for while it was on its way.
-    pub late: u64,
-    /// Of those, what went and nothing showed to be used.
-    pub wasted: u64,
-}
-
-impl Account {
-    /// What became of nothing yet.
-    #[must_use]
-    pub const fn open(&self) -> u64 {
-        self.wanted.saturating_sub(self.used + self.late + self.wasted)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cache's decisions: what a fault wants, what goes to make room for it, and when.
 
-use crate::ahead::{Account, Ahead, Fault, Prefetch};
+use crate::account::Account;
+use crate::ahead::{Ahead, Fault, Prefetch};
 use crate::frames::{Busy, Frames, Page};
 use crate::operations::Operations;
 use crate::recency::Frame;

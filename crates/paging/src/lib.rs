@@ -24,6 +24,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod account;
 mod ahead;
 mod aside;
 mod cache;
@@ -38,7 +39,8 @@ mod refaults;
 mod room;
 mod zeros;
 
-pub use ahead::{Account, Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
+pub use account::{Account, Miss, Waste};
+pub use ahead::{Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
 pub use coherent::Taken;
 pub use recency::Frame;

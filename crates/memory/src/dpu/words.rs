@@ -124,7 +124,7 @@ pub(crate) struct StatsSaid {
 impl From<Stats> for StatsSaid {
     fn from(stats: Stats) -> Self {
         let Stats { reads, hits, late, fixed, writes, asked, on_demand, background, written, ahead } = stats;
-        let Account { wanted, used, late: ahead_late, wasted } = ahead;
+        let Account { wanted, used, late: ahead_late, wasted, .. } = ahead;
         let (ahead_wanted, ahead_used, ahead_wasted) = (wanted, used, wasted);
         Self {
             reads,
@@ -146,12 +146,7 @@ impl From<Stats> for StatsSaid {
 
 impl From<StatsSaid> for Stats {
     fn from(said: StatsSaid) -> Self {
-        let ahead = Account {
-            wanted: said.ahead_wanted,
-            used: said.ahead_used,
-            late: said.ahead_late,
-            wasted: said.ahead_wasted,
-        };
+        let ahead = Account::of(said.ahead_wanted, said.ahead_used, said.ahead_late, said.ahead_wasted);
         let StatsSaid { reads, hits, late, fixed, writes, asked, on_demand, background, written, .. } = said;
         Self { reads, hits, late, fixed, writes, asked, on_demand, background, written, ahead }
     }

@@ -1,0 +1,134 @@
+//! The numbers of a host's changes, and which prefetched items are older than they: why no stale item is taken (PROTOCOL 18.32).
+//!
+//! Key type: [`Changes`], the host's; it may be used from many threads. Each flush and each removal of a record takes the next number, and raises the *floor* of the
+//! record's key to it, before the host gives up its own copy and before the change is sent. A record in far memory carries the number of the change that wrote
+//! it, its *version*. A prefetched item carries its *stamp*: the larger of that, and the last change before which all had been acknowledged when the item was asked
+//! for. It is taken only when its stamp is at least the floor of its key.
+//!
+//! ```text
+//!   host      change 7 of k: floor(k) = 7, send                look for k: stamp 5 < 7, not taken
+//!   DPU    fetch k ---.            \--- pass 7 on ---.            ^
+//!   node              '--> k, version 5 ------------- \ --------> '
+//!                                                      '--> k has version 7 from here on
+//! ```
+//!
+//! **Bounded, and never wrong.** Keys share floors: a floor is the latest change of any of its keys. An item that was read before that change may be refused
+//! though only another key changed, which costs speed. Such a refusal does not last: an item that is asked for after the change was acknowledged has a stamp at least as large.
+//!
+//! What it does not do: order the threads of the host among themselves. Whoever takes an item and puts it where others find it holds the key meanwhile, as with any read of
+//! far memory.
+
+use crate::view::KeyId;
+use alloc::boxed::Box;
+use core::num::NonZeroU32;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// The number of a change; 0 is before all of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Debug)]
+pub struct Change(pub u64);
+
+/// The host's changes.
+#[derive(Debug)]
+pub struct Changes {
+    last: AtomicU64,
+    /// A power of two.
+    floors: Box<[AtomicU64]>,
+}
+
+/// Floors that a host of one application wants: changes that are under way at once hardly ever share one.
+pub const FLOORS: NonZeroU32 = NonZeroU32::new(1 << 16).unwrap();
+/// Floors at most: 2 GiB of them.
+pub const FLOORS_MAX: u32 = 1 << 28;
+
+impl Changes {
+    /// With so many floors of eight bytes (rounded up to a power of two, and at most [`FLOORS_MAX`]). The first change has the number behind `after`: a host that
+    /// starts again says the last number that any of its records may carry, or more.
+    #[must_use]
+    pub fn new(floors: NonZeroU32, after: Change) -> Self {
+        let count = floors.get().min(FLOORS_MAX).next_power_of_two();
+        Self {
+            last: AtomicU64::new(after.0),
+            floors: (0..count).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// A record changes in far memory, or is removed there: the number that it will carry. For before the host gives up its copy, and before it sends.
+    ///
+    /// # Panics
+    /// After 2^64 changes.
+    pub fn change(&self, key: KeyId) -> Change {
+        let number = self.last.fetch_add(1, Ordering::Relaxed).checked_add(1).expect("2^64 changes");
+        self.floors[self.slot(key)].fetch_max(number, Ordering::Release);
+        Change(number)
+    }
+
+    /// The oldest stamp that an item of this key may have.
+    #[must_use]
+    pub fn floor(&self, key: KeyId) -> Change {
+        Change(self.floors[self.slot(key)].load(Ordering::Acquire))
+    }
+
+    /// The latest change.
+    #[must_use]
+    pub fn last(&self) -> Change {
+        Change(self.last.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of its floors.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.floors.len() * size_of::<AtomicU64>()
+    }
+
+    fn slot(&self, key: KeyId) -> usize {
+        let mixed = crate::view::mixed(key.0);
+        usize::try_from(mixed & (self.floors.len() as u64 - 1)).expect("a place in memory")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Change, Changes, FLOORS};
+    use crate::view::KeyId;
+    use core::num::NonZeroU32;
+
+    /// An item that was read before a change of its key is not taken, one from behind it is; and a key that never changed takes what there is.
+    #[test]
+    fn an_item_from_before_a_change_is_older_than_the_floor() {
+        let changes = Changes::new(FLOORS, Change(0));
+        let (one, other) = (KeyId(1), KeyId(2));
+        let read_before = changes.last();
+        let change = changes.change(one);
+        assert!(read_before < changes.floor(one));
+        assert!(change >= changes.floor(one));
+        assert_eq!(changes.floor(other), Change(0));
+    }
+
+    /// With one floor all keys share it: what is refused for another key's change is taken again once it is read behind that change.
+    #[test]
+    fn a_shared_floor_refuses_for_a_while_only() {
+        let changes = Changes::new(NonZeroU32::MIN, Change(100));
+        let version = changes.change(KeyId(1));
+        let later = changes.change(KeyId(2));
+        assert_eq!((version, later), (Change(101), Change(102)));
+        assert!(version < changes.floor(KeyId(1)), "it is refused, though it is the latest");
+        let read_after_the_change_was_acknowledged = version.max(later);
+        assert!(read_after_the_change_was_acknowledged >= changes.floor(KeyId(1)));
+    }
+
+    /// Threads that change the same key leave the floor at the latest number.
+    #[test]
+    fn threads_leave_the_highest_floor() {
+        let changes = Changes::new(FLOORS, Change(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        changes.change(KeyId(7));
+                    }
+                });
+            }
+        });
+        assert_eq!((changes.floor(KeyId(7)), changes.last()), (Change(4000), Change(4000)));
+    }
+}
