@@ -3,7 +3,17 @@
 //! Key types: [`Parser`], one for each connection; [`Access`], a key and what the request will do to it. Parsers see a copy of the bytes: whatever they say or
 //! fail to say costs speed, never a wrong value.
 //!
+//! Parsers here: [`resp::Resp`] (Redis's clients), [`memcached::Memcached`], [`http::Http`], [`records::Records`] (the hash map and the page server). [`guard`] is around each
+//! of them, [`kit`] is what every parser is held against; docs/prefetching.md says how to write one.
+//!
 //! What it does not do: fetch anything, or answer the client. [`HostView`](crate::view::HostView) says what a read will miss.
+
+pub mod guard;
+pub mod http;
+pub mod kit;
+mod line;
+pub mod memcached;
+pub mod records;
 
 /// What a request does to a key (PD3 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,261 @@
+//! What every parser must do: tests that take any [`Parser`]. For those who write one, in their own `#[test]`; docs/prefetching.md shows how.
+//!
+//! Key types: [`Example`], [`conforms`].
+//!
+//! What it does not do: tell whether examples are right. They are the author's word on the protocol.
+
+use super::{Access, Op, Parser};
+use alloc::vec::Vec;
+use farmem_machine::Rng;
+
+/// A whole request, or several, and what they do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Example {
+    /// As a client sends them.
+    pub bytes: Vec<u8>,
+    /// In the order of the bytes.
+    pub accesses: Vec<(Vec<u8>, Op)>,
+}
+
+impl Example {
+    /// An example.
+    #[must_use]
+    pub fn of(bytes: &[u8], accesses: &[(&[u8], Op)]) -> Self {
+        let accesses = accesses.iter().map(|&(key, op)| (key.to_vec(), op)).collect();
+        Self { bytes: bytes.to_vec(), accesses }
+    }
+}
+
+/// Connections of random bytes, and of examples with random changes, that are tried.
+const HOSTILE: u32 = 2_000;
+/// Bytes of the longest connection of random bytes.
+const HOSTILE_LEN_MAX: u32 = 400;
+/// Bytes of one endless token: more than a parser may keep of a connection.
+const ENDLESS_LEN: usize = 8 << 20;
+/// Bytes of the pieces it comes in.
+const ENDLESS_PIECE_LEN: usize = 64 << 10;
+const SEED: u64 = 0x5044_3303;
+
+/// Holds a parser against all of it:
+///
+/// 1. each example says what it should, whole, in two pieces split at every byte, and byte by byte;
+/// 2. what it says of the front of an example it says of the whole too, first;
+/// 3. examples one after the other say the same as each alone;
+/// 4. bytes that were lost, of which the parser says that it can read on: what follows says nothing that is in no example;
+/// 5. random bytes, and examples with random bytes changed, dropped and doubled: it says or refuses, in pieces the same as at once, and never more accesses than bytes;
+/// 6. one token without an end.
+///
+/// # Panics
+/// When the parser does not do one of them, or panics.
+pub fn conforms<P: Parser>(make: impl Fn() -> P, examples: &[Example]) {
+    assert!(!examples.is_empty(), "a kit without examples tests nothing");
+    examples.iter().for_each(|example| pieces(&make, example));
+    together(&make, examples);
+    lost(&make, examples);
+    hostile(&make, examples);
+    endless(&make, examples);
+}
+
+/// What a parser says, and whether it went on to the end.
+type Said = (Vec<(Vec<u8>, Op)>, bool);
+
+fn feed<P: Parser>(parser: &mut P, bytes: &[u8], said: &mut Vec<(Vec<u8>, Op)>) -> bool {
+    parser.feed(bytes, &mut |Access { key, op }| said.push((key.to_vec(), op))).is_ok()
+}
+
+/// What is said of pieces; none follow one that is broken.
+fn said<'a, P: Parser>(make: &impl Fn() -> P, pieces: impl IntoIterator<Item = &'a [u8]>) -> Said {
+    let (mut parser, mut said) = (make(), Vec::new());
+    let whole = pieces.into_iter().all(|piece| feed(&mut parser, piece, &mut said));
+    (said, whole)
+}
+
+fn pieces<P: Parser>(make: &impl Fn() -> P, example: &Example) {
+    let Example { bytes, accesses } = example;
+    let expected = (accesses.clone(), true);
+    assert_eq!(said(make, [&bytes[..]]), expected, "{example:?} at once");
+    for at in 0..=bytes.len() {
+        let (front, back) = bytes.split_at(at);
+        let (early, whole) = said(make, [front]);
+        assert!(whole, "{example:?}: its first {at} bytes are refused");
+        assert!(accesses.starts_with(&early), "{example:?}: its first {at} bytes say {early:?}");
+        assert_eq!(said(make, [front, back]), expected, "{example:?} split at {at}");
+    }
+    assert_eq!(said(make, bytes.chunks(1)), expected, "{example:?} byte by byte");
+}
+
+fn together<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
+    let twice = || examples.iter().chain(examples);
+    let bytes: Vec<u8> = twice().flat_map(|example| example.bytes.clone()).collect();
+    let accesses: Vec<_> = twice().flat_map(|example| example.accesses.clone()).collect();
+    for len in [bytes.len().max(1), 1, 2, 3, 7, 1460] {
+        assert_eq!(said(make, bytes.chunks(len)), (accesses.clone(), true), "all in pieces of {len}");
+    }
+}
+
+fn lost<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
+    let known: Vec<_> = examples.iter().flat_map(|example| &example.accesses).collect();
+    for example in examples {
+        for at in 0..example.bytes.len() {
+            let (mut parser, mut said) = (make(), Vec::new());
+            assert!(feed(&mut parser, &example.bytes[..at], &mut said));
+            // The rest of it is lost: what follows is whole again.
+            if parser.lost((example.bytes.len() - at) as u64) {
+                for other in examples {
+                    if !feed(&mut parser, &other.bytes, &mut said) {
+                        break;
+                    }
+                }
+                let wrong = said.iter().find(|one| !known.contains(one));
+                assert_eq!(wrong, None, "{example:?}: lost from {at} on, and then it says what no request did");
+            }
+        }
+    }
+}
+
+fn hostile<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
+    let mut rng = Rng::from_number(SEED);
+    let count = u32::try_from(examples.len()).expect("not so many examples");
+    for _ in 0..HOSTILE {
+        let mut bytes = Vec::new();
+        if rng.chance(1, 3) {
+            bytes.extend((0..rng.below(HOSTILE_LEN_MAX)).map(|_| byte(&mut rng)));
+        } else {
+            for _ in 0..=rng.below(3) {
+                bytes.extend_from_slice(&examples[rng.below(count) as usize].bytes);
+            }
+            for _ in 0..=rng.below(4) {
+                damage(&mut bytes, &mut rng);
+            }
+        }
+        let at_once = said(make, [&bytes[..]]);
+        assert!(at_once.0.len() <= bytes.len(), "more accesses than bytes: {bytes:?}");
+        let len = 1 + rng.below(8) as usize;
+        let pieces = said(make, bytes.chunks(len));
+        assert_eq!(pieces, at_once, "{bytes:?} in pieces of {len}");
+    }
+}
+
+fn byte(rng: &mut Rng) -> u8 {
+    rng.next_u32().to_le_bytes()[0]
+}
+
+/// A byte is changed, or some are dropped or doubled.
+fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    let Ok(len) = u32::try_from(bytes.len()) else { return };
+    if len == 0 {
+        return;
+    }
+    let at = rng.below(len) as usize;
+    let end = (at + 1 + rng.below(6) as usize).min(bytes.len());
+    match rng.below(4) {
+        0 => drop(bytes.drain(at..end)),
+        1 => {
+            let again = bytes[at..end].to_vec();
+            bytes.splice(at..at, again);
+        }
+        // Digits say lengths.
+        2 => bytes[at] = b'0' + byte(rng) % 10,
+        _ => bytes[at] = byte(rng),
+    }
+}
+
+fn endless<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
+    let piece = |byte| alloc::vec![byte; ENDLESS_PIECE_LEN];
+    for example in examples {
+        for (at, filler) in [(1, b'9'), (example.bytes.len() / 2, b'a'), (example.bytes.len(), b'x')] {
+            let (mut parser, mut said) = (make(), Vec::new());
+            let mut fed = feed(&mut parser, &example.bytes[..at], &mut said);
+            let piece = piece(filler);
+            for _ in 0..ENDLESS_LEN / ENDLESS_PIECE_LEN {
+                fed = fed && feed(&mut parser, &piece, &mut said);
+            }
+            assert!(said.len() <= at + ENDLESS_LEN, "more accesses than bytes");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::Broken;
+
+    /// A parser of lines, each of them a key; what it does wrong is for a test to find.
+    #[derive(Default)]
+    struct Lines {
+        kept: Vec<u8>,
+        forgets: bool,
+        doubles: bool,
+        panics: bool,
+        resumes: bool,
+        refuses: bool,
+    }
+
+    impl Parser for Lines {
+        fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<(), Broken> {
+            for &byte in bytes {
+                assert!(!self.panics || byte < 250, "a byte it does not expect");
+                if byte != b'\n' {
+                    self.kept.push(byte);
+                    continue;
+                }
+                for _ in 0..if self.doubles { 1_000 } else { 1 } {
+                    each(Access { key: &self.kept, op: Op::Read });
+                }
+                self.kept.clear();
+            }
+            if self.forgets {
+                self.kept.clear();
+            }
+            if self.refuses && !self.kept.is_empty() {
+                return Err(Broken { reason: "half a line" });
+            }
+            Ok(())
+        }
+
+        fn lost(&mut self, _: u64) -> bool {
+            self.resumes
+        }
+    }
+
+    fn examples() -> Vec<Example> {
+        [&b"one\n"[..], b"two\n"]
+            .map(|line| Example::of(line, &[(line.strip_suffix(b"\n").unwrap(), Op::Read)]))
+            .to_vec()
+    }
+
+    #[test]
+    fn a_right_parser_passes() {
+        conforms(Lines::default, &examples());
+    }
+
+    #[test]
+    #[should_panic(expected = "split at 1")]
+    fn one_that_forgets_between_pieces_fails() {
+        conforms(|| Lines { forgets: true, ..Lines::default() }, &examples());
+    }
+
+    #[test]
+    #[should_panic(expected = "at once")]
+    fn one_that_says_things_twice_fails() {
+        conforms(|| Lines { doubles: true, ..Lines::default() }, &examples());
+    }
+
+    #[test]
+    #[should_panic(expected = "a byte it does not expect")]
+    fn one_that_panics_fails() {
+        conforms(|| Lines { panics: true, ..Lines::default() }, &examples());
+    }
+
+    #[test]
+    #[should_panic(expected = "what no request did")]
+    fn one_that_reads_on_behind_a_loss_fails() {
+        conforms(|| Lines { resumes: true, ..Lines::default() }, &examples());
+    }
+
+    #[test]
+    #[should_panic(expected = "are refused")]
+    fn one_that_refuses_half_a_request_fails() {
+        conforms(|| Lines { refuses: true, ..Lines::default() }, &examples()[..1]);
+    }
+}
