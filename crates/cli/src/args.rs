@@ -473,6 +473,8 @@ pub(crate) enum SimRun {
     Pages,
     /// The page cache of one program beside a memory that fails.
     Paging,
+    /// What a DPU prefetches for a host, with clients, a mirror and a memory node that fail.
+    Pd3,
     /// Every state that the coherence protocol can reach in small racks; neither seeds nor plans.
     Explore,
 }

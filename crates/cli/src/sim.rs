@@ -4,7 +4,7 @@
 
 use crate::args::{Sim, SimRun};
 use crate::{End, Failure, explore, output, progress};
-use farmem_sim::{Campaign, Plan, Report, Verdict, pages, paging, pair, rack};
+use farmem_sim::{Campaign, Plan, Report, Verdict, pages, paging, pair, pd3, rack};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -90,6 +90,7 @@ pub(crate) fn run(args: &Sim) -> Result<End, Failure> {
         SimRun::Rack => rack::campaign,
         SimRun::Pages => pages::campaign,
         SimRun::Paging => paging::campaign,
+        SimRun::Pd3 => pd3::campaign,
         SimRun::Explore => return explore::run(args),
     };
     let plan = Plan::named(&args.plan).expect("the parser takes names of plans only");

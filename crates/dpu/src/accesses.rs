@@ -143,7 +143,9 @@ impl Keys {
     /// The keys.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let mut from = 0;
-        self.ends.iter().map(move |&end| &self.bytes[core::mem::replace(&mut from, end as usize)..end as usize])
+        self.ends
+            .iter()
+            .map(move |&end| &self.bytes[core::mem::replace(&mut from, end as usize)..end as usize])
     }
 
     /// How many.

@@ -1,4 +1,4 @@
-//! The numbers of a host's changes, and which prefetched items are older than they: why no stale item is taken (PROTOCOL 18.32).
+//! The numbers of a host's changes, and which prefetched items are older than they: why no stale item is taken (PROTOCOL 19.1 to 19.5).
 //!
 //! Key type: [`Changes`], the host's; it may be used from many threads. Each flush and each removal of a record takes the next number, and raises the *floor* of the
 //! record's key to it, before the host gives up its own copy and before the change is sent. A record in far memory carries the number of the change that wrote
@@ -46,10 +46,7 @@ impl Changes {
     #[must_use]
     pub fn new(floors: NonZeroU32, after: Change) -> Self {
         let count = floors.get().min(FLOORS_MAX).next_power_of_two();
-        Self {
-            last: AtomicU64::new(after.0),
-            floors: (0..count).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Self { last: AtomicU64::new(after.0), floors: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// A record changes in far memory, or is removed there: the number that it will carry. For before the host gives up its copy, and before it sends.

@@ -14,6 +14,7 @@ pub mod kit;
 mod line;
 pub mod memcached;
 pub mod records;
+pub mod resp;
 
 /// What a request does to a key (PD3 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@
 //!   node's answer: an item and its version --> overtaken meanwhile? late? --no--> Place, with the item's stamp     --> loading zone
 //! ```
 //!
-//! The rules of PD3's tables 1 and 2 are tests, one for each row (`prefetcher/tests.rs`). What is added to them:
+//! The rules of PD3's tables 1 and 2 are tests, one for each row (`prefetcher/tests.rs`). What is added to them (PROTOCOL 19):
 //!
 //! - *Stamps.* An item carries the later of its record's version and the last change that was acknowledged when it was asked for, and the host compares ([`crate::changes`]).
 //!   So order and bookkeeping here save fetches; that nothing stale is taken rests on neither.
@@ -113,7 +113,7 @@ pub enum Fetched {
 pub enum Copy {
     /// It gives it up: a flush of what is evicted, a removal.
     Gone,
-    /// It keeps it: a write-back before it is evicted.
+    /// It keeps it: a write-back before it is evicted. So the host holds it.
     Kept,
 }
 
@@ -245,8 +245,10 @@ impl<V: HostView> Prefetcher<V> {
     ) {
         for &key in keys {
             self.flight.spoil(key, Fate::Overtaken);
-            if copy == Copy::Gone {
-                self.gives_up(key, seen);
+            match copy {
+                Copy::Gone => self.gives_up(key, seen),
+                // It may be one that the host made itself, and that far memory has from now on.
+                Copy::Kept => self.add(key),
             }
         }
         out.push(Action::Pass { ticket });
@@ -390,11 +392,14 @@ impl<V: HostView> Prefetcher<V> {
             self.recent.note(key, What::Held);
         } else if self.recent.what(key) == What::Deleted {
             self.stats.deleted += 1;
-        } else if self.flight.wanted_too(key, one.position)
-            || self.asked.contains_key(&key)
-            || self.waiting.contains_key(&key)
-        {
+        } else if self.flight.wanted_too(key, one.position) {
             self.stats.shared += 1;
+        } else if self.asked.contains_key(&key) {
+            self.stats.shared += 1;
+            self.recent.note(key, What::Held);
+        } else if self.waiting.contains_key(&key) {
+            self.stats.shared += 1;
+            self.recent.note(key, What::Placed);
         } else if self.flight.keys() >= self.config.flying_keys_max {
             self.stats.bounded += 1;
             self.recent.note(key, What::Bounded);
@@ -445,9 +450,9 @@ impl<V: HostView> Prefetcher<V> {
     fn missed(&mut self, key: KeyId) {
         self.account.miss(match self.recent.what(key) {
             What::Nothing => Miss::Unseen,
-            What::Held | What::Written => Miss::Dropped,
+            What::Held | What::Written | What::Left => Miss::Dropped,
             What::Sent => Miss::Late,
-            What::Placed | What::Unread => Miss::Overtaken,
+            What::Placed | What::Unread | What::Overtaken => Miss::Overtaken,
             What::Full => Miss::Full,
             What::Bounded => Miss::Bounded,
             What::Failed => Miss::Failed,
@@ -457,7 +462,7 @@ impl<V: HostView> Prefetcher<V> {
 
     fn wasted(&mut self, key: KeyId, cause: Waste, what: What) {
         self.account.waste(cause, 1);
-        self.recent.note_unless_written(key, what);
+        self.recent.note_unless_changed(key, what);
     }
 
     /// An item goes into the zone. The view has it before the host can (PD3, table 2); but not what a request deletes.
@@ -471,7 +476,7 @@ impl<V: HostView> Prefetcher<V> {
             self.waiting.insert(key, item);
         }
         self.placed.insert(item, (key, kept));
-        self.recent.note_unless_written(key, What::Placed);
+        self.recent.note_unless_changed(key, What::Placed);
         Action::Place { op, at, item, stamp }
     }
 

@@ -7,6 +7,7 @@
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`pages`] has several hosts load and store on the same pages, through their caches and the switch's directory.
 //! - [`paging`] is the page cache of one program, and of programs that fork, beside a memory that fails.
+//! - [`pd3`] is what a DPU prefetches for a host, with clients, mirror and memory node.
 //! - [`world`] is a whole rack, with machines that crash and start again; on its hosts runs any [`Guest`]. [`rack`] has random programs work on it.
 //! - [`explore`] walks through every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
@@ -28,6 +29,7 @@ pub mod network;
 pub mod pages;
 pub mod paging;
 pub mod pair;
+pub mod pd3;
 mod plan;
 pub mod rack;
 pub mod replay;

@@ -1,4 +1,4 @@
-//! A parser under guard: one that is broken or runs wild is cut off, and costs speed only.
+//! A parser under guard: one that is broken or runs wild is cut off, and costs speed only (PROTOCOL 19.12).
 //!
 //! Key types: [`Guard`], [`Seen`]. What a parser says goes into [`Accesses`]; what does not fit there is counted as not seen. A driver with an unwinding runtime catches
 //! panics around [`Guard::feed`] and says [`Guard::panicked`] (`crates/memory`).

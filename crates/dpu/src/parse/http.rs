@@ -117,8 +117,12 @@ impl Parser for Http {
     fn lost(&mut self, bytes: u64) -> bool {
         let after = |left: u64| left.checked_sub(bytes);
         let state = match self.state {
-            State::Body(left) => after(left).map(|left| if left == 0 { State::Head } else { State::Body(left) }),
-            State::Chunk(left) => after(left).map(|left| if left == 0 { State::Size } else { State::Chunk(left) }),
+            State::Body(left) => {
+                after(left).map(|left| if left == 0 { State::Head } else { State::Body(left) })
+            }
+            State::Chunk(left) => {
+                after(left).map(|left| if left == 0 { State::Size } else { State::Chunk(left) })
+            }
             State::Head | State::Size | State::Trailer => None,
         };
         self.state = state.unwrap_or(self.state);
@@ -258,7 +262,10 @@ mod tests {
             "PRI * HTTP/2.0\r\n\r\n",
             "nonsense\r\n\r\n",
         ] {
-            assert!(Http::new().feed(wrong.as_bytes(), &mut |access| panic!("{access:?}")).is_err(), "{wrong}");
+            assert!(
+                Http::new().feed(wrong.as_bytes(), &mut |access| panic!("{access:?}")).is_err(),
+                "{wrong}"
+            );
         }
         let mut parser = Http::new();
         parser.feed(b"PUT /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", &mut |_| {}).unwrap();

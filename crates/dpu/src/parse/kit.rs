@@ -107,7 +107,10 @@ fn lost<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
                     }
                 }
                 let wrong = said.iter().find(|one| !known.contains(one));
-                assert_eq!(wrong, None, "{example:?}: lost from {at} on, and then it says what no request did");
+                assert_eq!(
+                    wrong, None,
+                    "{example:?}: lost from {at} on, and then it says what no request did"
+                );
             }
         }
     }

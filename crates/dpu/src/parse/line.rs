@@ -46,7 +46,8 @@ impl Line {
 pub(super) fn decimal(text: &[u8], max: u64) -> Option<u64> {
     // Twenty digits may be more than 64 bits.
     let digits = (1..=19).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
-    let number = text.iter().fold(0_u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit & 15)));
+    let number =
+        text.iter().fold(0_u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit & 15)));
     Some(number).filter(|&number| digits && number <= max)
 }
 

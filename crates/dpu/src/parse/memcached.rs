@@ -223,10 +223,12 @@ mod tests {
     fn long_keys_are_passed_over() {
         let line = [&b"get "[..], &[b'k'; KEY_LEN_MAX + 1], b" b\r\n"].concat();
         let mut seen = 0;
-        Memcached::new().feed(&line, &mut |access| {
-            assert_eq!(access.key, b"b");
-            seen += 1;
-        }).unwrap();
+        Memcached::new()
+            .feed(&line, &mut |access| {
+                assert_eq!(access.key, b"b");
+                seen += 1;
+            })
+            .unwrap();
         assert_eq!(seen, 1);
     }
 

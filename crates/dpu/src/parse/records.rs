@@ -1,6 +1,6 @@
 //! Records of an operation, a key and a value: what the hash map and the page server are asked with.
 //!
-//! Key type: [`Records`]. PD3 has "in-house formats" for these two (8.1) and does not show them; this is ours, big-endian:
+//! Key type: [`Records`]. PD3 has "in-house formats" for these two (8.1) and does not show them; this is ours, big-endian (PROTOCOL 19.14):
 //!
 //! ```text
 //!   0    1         2               4              8

@@ -175,8 +175,7 @@ impl Flight {
 
     fn sent(&mut self, key: KeyId) -> Option<&mut Sent> {
         let At { op, at } = *self.wanted.get(&key)?;
-        let message =
-            if op == self.op { Some(&mut self.filling) } else { self.messages.get_mut(&op) };
+        let message = if op == self.op { Some(&mut self.filling) } else { self.messages.get_mut(&op) };
         Some(&mut message.expect("it has a wanted key").keys[at as usize])
     }
 }

@@ -31,8 +31,12 @@ pub(super) enum What {
     Bounded,
     /// Far memory did not answer.
     Failed,
-    /// Far memory had nothing.
+    /// Far memory had nothing, or a request deleted it.
     Absent,
+    /// A request for it came, the view had it, and the host gave it up then.
+    Left,
+    /// It was asked for, or in the zone, and changed then.
+    Overtaken,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,10 +83,10 @@ impl Recent {
         self.memory(key).what = what;
     }
 
-    /// Notes it of a key that no request has written since.
-    pub(super) fn note_unless_written(&mut self, key: KeyId, what: What) {
+    /// Notes it of a key that no request has written or deleted since it was asked for.
+    pub(super) fn note_unless_changed(&mut self, key: KeyId, what: What) {
         let memory = self.memory(key);
-        if memory.what != What::Written {
+        if !matches!(memory.what, What::Written | What::Deleted) {
             memory.what = what;
         }
     }
@@ -105,7 +109,13 @@ impl Recent {
         if known && !memory.written.is_over(seen) {
             return false;
         }
-        memory.what = What::Nothing;
+        memory.what = match memory.what {
+            What::Held | What::Written | What::Left => What::Left,
+            What::Sent | What::Placed | What::Unread | What::Overtaken => What::Overtaken,
+            What::Deleted => What::Absent,
+            // Why it was not fetched is still why.
+            other => other,
+        };
         true
     }
 

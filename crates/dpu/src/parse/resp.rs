@@ -1,0 +1,411 @@
+//! Requests of Redis's clients, RESP2 and RESP3 (redis.io/docs/reference/protocol-spec): a request has the same form in both.
+//!
+//! Key type: [`Resp`]. What a server gathers in a buffer is read here as it comes: a word is kept only if it is the command, a key, or something that decides what is done to a
+//! key; a value of 512 MiB is passed over. The forms of numbers and of lines that people type are the server's (`crates/resp`), and so are the bounds.
+//!
+//! What it does not do: know databases (`SELECT`), scripts, or what a server refuses. A transaction's commands are seen when they come, and its `EXEC` has no keys.
+
+mod commands;
+
+use super::{Access, Broken, Op, Parser};
+use crate::accesses::KEY_LEN_MAX;
+use alloc::vec::Vec;
+use commands::{Command, Keys, OPTION_LEN_MAX};
+use farmem_resp::{Limits, Parsed, Requests, integer};
+
+/// What a request may have at most: what the server allows.
+const LIMITS: Limits = Limits::REDIS;
+/// Bytes of a line with a number at most, its end included.
+const NUMBER_LEN_MAX: usize = 32;
+
+/// Where in a request the connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// In front of a request.
+    Begin,
+    /// In a line that is a request.
+    Typed,
+    /// In the number of words.
+    Count,
+    /// In front of a word.
+    Bulk,
+    /// In a word's length.
+    Len,
+    /// In a word; bytes of it that are to come.
+    Word(usize),
+    /// Behind a word: so many bytes of the line end are here.
+    End(usize),
+}
+
+/// Reads requests.
+#[derive(Debug)]
+pub struct Resp {
+    state: State,
+    /// The number, the word or the line that is being read, as far as it is needed and here.
+    kept: Vec<u8>,
+    keeps: bool,
+    request: Request,
+}
+
+impl Default for Resp {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Resp {
+    /// At the begin of a connection.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { state: State::Begin, kept: Vec::new(), keeps: false, request: Request::default() }
+    }
+
+    /// Reads on a number with its line end; how many bytes were read, and the number once it is whole.
+    fn number(&mut self, bytes: &[u8], wrong: &'static str) -> Result<(usize, Option<i64>), Broken> {
+        for (at, &byte) in bytes.iter().enumerate() {
+            if self.kept.last() == Some(&b'\r') {
+                self.kept.pop();
+                let number = integer(&self.kept).filter(|_| byte == b'\n');
+                self.kept.clear();
+                return Ok((at + 1, Some(number.ok_or(Broken { reason: wrong })?)));
+            }
+            if self.kept.len() >= NUMBER_LEN_MAX - 1 {
+                return Err(Broken { reason: wrong });
+            }
+            self.kept.push(byte);
+        }
+        Ok((bytes.len(), None))
+    }
+
+    /// The next word follows, or the request ends here.
+    fn next_word(&mut self, each: &mut dyn FnMut(Access<'_>)) {
+        self.state = State::Bulk;
+        if self.request.is_whole() {
+            self.request.end(each);
+            self.state = State::Begin;
+        }
+    }
+
+    fn word(&mut self, bytes: &[u8], left: usize, each: &mut dyn FnMut(Access<'_>)) -> usize {
+        let read = left.min(bytes.len());
+        if self.keeps && read == left && self.kept.is_empty() {
+            self.request.word(Some(&bytes[..read]), each);
+        } else {
+            if self.keeps {
+                self.kept.extend_from_slice(&bytes[..read]);
+            }
+            if read == left {
+                self.request.word(self.keeps.then_some(&self.kept), each);
+                self.kept.clear();
+            }
+        }
+        self.state = if read == left { State::End(0) } else { State::Word(left - read) };
+        read
+    }
+
+    /// A line that people type: the server's reader splits it.
+    fn typed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<usize, Broken> {
+        let end = bytes.iter().position(|&byte| byte == b'\n').map(|end| end + 1);
+        let read = end.unwrap_or(bytes.len());
+        if self.kept.len() + read > LIMITS.line_len_max {
+            return Err(Broken { reason: "a line has at most 64 KiB" });
+        }
+        self.kept.extend_from_slice(&bytes[..read]);
+        if end.is_some() {
+            let mut line = Requests::new();
+            let Parsed::Whole { .. } = line.parse(&self.kept, &LIMITS) else {
+                return Err(Broken { reason: "a line whose quotes have no end" });
+            };
+            let words = line.words(&self.kept);
+            self.request = Request::of(words.len() as u64);
+            words.for_each(|word| {
+                let keeps = self.request.keeps(word.len());
+                self.request.word(keeps.then_some(word), each);
+            });
+            self.request.end(each);
+            self.kept.clear();
+            self.kept.shrink_to(KEY_LEN_MAX);
+            self.state = State::Begin;
+        }
+        Ok(read)
+    }
+
+    fn step(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<usize, Broken> {
+        match self.state {
+            State::Begin if bytes[0] == b'*' => self.state = State::Count,
+            State::Begin => {
+                self.state = State::Typed;
+                return Ok(0);
+            }
+            State::Typed => return self.typed(bytes, each),
+            State::Count => {
+                let (read, count) = self.number(bytes, "invalid multibulk length")?;
+                if let Some(count) = count {
+                    // Redis takes none and fewer for none.
+                    let count = u64::try_from(count).unwrap_or(0);
+                    if count > LIMITS.words_max as u64 {
+                        return Err(Broken { reason: "invalid multibulk length" });
+                    }
+                    self.request = Request::of(count);
+                    self.next_word(each);
+                }
+                return Ok(read);
+            }
+            State::Bulk if bytes[0] == b'$' => self.state = State::Len,
+            State::Bulk => return Err(Broken { reason: "expected '$': a word is a bulk string" }),
+            State::Len => {
+                let (read, len) = self.number(bytes, "invalid bulk length")?;
+                if let Some(len) = len {
+                    let len = usize::try_from(len).ok().filter(|&len| len <= LIMITS.word_len_max);
+                    let len = len.ok_or(Broken { reason: "invalid bulk length" })?;
+                    self.keeps = self.request.keeps(len);
+                    self.state = State::Word(len);
+                    // An empty word is whole.
+                    self.word(&[], len, each);
+                }
+                return Ok(read);
+            }
+            State::Word(left) => return Ok(self.word(bytes, left, each)),
+            State::End(at) => {
+                if bytes[0] != b"\r\n"[at] {
+                    return Err(Broken { reason: "a word is longer than it says" });
+                }
+                self.state = State::End(at + 1);
+                if at == 1 {
+                    self.next_word(each);
+                }
+            }
+        }
+        Ok(1)
+    }
+}
+
+impl Parser for Resp {
+    fn feed(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            let read = self.step(bytes, each)?;
+            bytes = &bytes[read..];
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, bytes: u64) -> bool {
+        let State::Word(left) = self.state else { return false };
+        // Of a word that nothing is needed of, some bytes may go; not its end.
+        let left = usize::try_from(bytes).ok().and_then(|bytes| left.checked_sub(bytes));
+        match left.filter(|_| !self.keeps) {
+            Some(left) => {
+                self.word(&[], left, &mut |_| {});
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// A request as far as it was read.
+#[derive(Debug, Default)]
+struct Request {
+    /// Words that it has.
+    words: u64,
+    /// Words that were read.
+    read: u64,
+    command: Option<&'static Command>,
+    /// Where its keys are: the first, the one behind the last, and every how manyth word.
+    keys: (u64, u64, u64),
+    /// A key of which the words behind it decide what is done to it.
+    held: Vec<u8>,
+    holds: bool,
+    reads: bool,
+}
+
+impl Request {
+    fn of(words: u64) -> Self {
+        Self { words, ..Self::default() }
+    }
+
+    const fn is_whole(&self) -> bool {
+        self.read == self.words
+    }
+
+    const fn is_key(&self, word: u64) -> bool {
+        let (first, end, step) = self.keys;
+        first <= word && word < end && (word - first).is_multiple_of(step)
+    }
+
+    /// Whether the next word, of so many bytes, is needed.
+    fn keeps(&self, len: usize) -> bool {
+        match self.command {
+            None => self.read == 0 && len <= commands::NAME_LEN_MAX,
+            Some(command) => {
+                let key = self.is_key(self.read) && len <= KEY_LEN_MAX;
+                let option = self.holds && len <= OPTION_LEN_MAX;
+                key || option || command.counts_at() == Some(self.read) && len <= NUMBER_LEN_MAX
+            }
+        }
+    }
+
+    /// The next word; none of one that is not needed.
+    fn word(&mut self, word: Option<&[u8]>, each: &mut dyn FnMut(Access<'_>)) {
+        let at = self.read;
+        self.read += 1;
+        let Some(word) = word else { return };
+        let Some(command) = self.command else {
+            self.command = commands::named(word);
+            self.keys = self.command.map_or((0, 0, 1), |command| command.keys_of(self.words));
+            return;
+        };
+        if command.counts_at() == Some(at) {
+            let count = integer(word).and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+            self.keys = (at + 1, self.words.min((at + 1).saturating_add(count)), 1);
+            // A destination stands in front of the count.
+            return;
+        }
+        if self.holds {
+            self.reads |= commands::needs_the_item(word);
+            return;
+        }
+        if !self.is_key(at) {
+            return;
+        }
+        if matches!(command.keys, Keys::Set) && self.words > 3 {
+            self.held.extend_from_slice(word);
+            self.holds = true;
+            return;
+        }
+        each(Access { key: word, op: command.op_at(at) });
+    }
+
+    /// Its last word was read.
+    fn end(&mut self, each: &mut dyn FnMut(Access<'_>)) {
+        if self.holds {
+            let op = if self.reads { Op::Read } else { Op::Write };
+            each(Access { key: &self.held, op });
+        }
+        *self = Self { held: core::mem::take(&mut self.held), ..Self::default() };
+        self.held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::kit::{Example, conforms};
+    use alloc::format;
+    use alloc::string::String;
+
+    fn request(words: &str) -> Vec<u8> {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            bytes.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
+        }
+        bytes
+    }
+
+    fn said(bytes: &[u8]) -> Result<Vec<(String, Op)>, Broken> {
+        let mut all = Vec::new();
+        let each = &mut |access: Access<'_>| {
+            all.push((String::from_utf8(access.key.to_vec()).unwrap(), access.op));
+        };
+        Resp::new().feed(bytes, each)?;
+        Ok(all)
+    }
+
+    use Op::{Delete, Read, Write};
+
+    #[test]
+    fn it_keeps_what_the_kit_asks_for() {
+        let example = |words: &str, accesses: &[(&str, Op)]| {
+            let accesses: Vec<_> = accesses.iter().map(|&(key, op)| (key.as_bytes(), op)).collect();
+            Example::of(&request(words), &accesses)
+        };
+        let examples = [
+            example("GET k", &[("k", Read)]),
+            example("set k v", &[("k", Write)]),
+            example("SET k v EX 10", &[("k", Write)]),
+            example("SET k v NX GET", &[("k", Read)]),
+            example("MGET a b c", &[("a", Read), ("b", Read), ("c", Read)]),
+            example("MSET a 1 b 2", &[("a", Write), ("b", Write)]),
+            example("DEL a b", &[("a", Delete), ("b", Delete)]),
+            example("GETDEL a", &[("a", Delete)]),
+            example("INCR n", &[("n", Read)]),
+            example("RENAME a b", &[("a", Delete), ("b", Write)]),
+            example("ZUNIONSTORE d 2 a b WEIGHTS 1 2", &[("d", Write), ("a", Read), ("b", Read)]),
+            example("SINTERCARD 2 a b LIMIT 1", &[("a", Read), ("b", Read)]),
+            example("OBJECT ENCODING k", &[("k", Read)]),
+            example("PING", &[]),
+            example("HELLO 3", &[]),
+            example("UNKNOWN a b c", &[]),
+            Example::of(b"*0\r\n*-1\r\n\r\n", &[]),
+            Example::of(b"get \"a\\x41\"\r\n", &[(b"aA", Read)]),
+        ];
+        conforms(Resp::new, &examples);
+    }
+
+    /// Each command of the table says its keys, and nothing of a request that is too short for them.
+    #[test]
+    fn keys_are_where_the_table_says() {
+        for (words, keys) in [
+            ("MSETNX a 1 b 2", "a b"),
+            ("COPY a b", "a b"),
+            ("SMOVE a b m", "a b"),
+            ("BITOP AND d a b", "d a b"),
+            ("HSET h f v f v", "h"),
+            ("LMPOP 2 a b LEFT", "a b"),
+            ("BLMPOP 0 1 a LEFT", "a"),
+            ("ZDIFF 1 a WITHSCORES", "a"),
+            ("BLPOP a b 0", "a b"),
+            ("EXPIRE k 5", "k"),
+            ("GETEX k EX 5", "k"),
+            ("WATCH a b", "a b"),
+            ("ZRANGESTORE d s 0 1", "d s"),
+            ("MSET a", "a"),
+            ("LMPOP x a", ""),
+            ("LMPOP 9 a", "a"),
+            ("GET", ""),
+            ("SCAN 0", ""),
+        ] {
+            let said: Vec<String> = said(&request(words)).unwrap().into_iter().map(|(key, _)| key).collect();
+            assert_eq!(said.join(" "), keys, "{words}");
+        }
+    }
+
+    /// A value of 512 MiB is passed over, though it never comes whole; more is refused, as the server does.
+    #[test]
+    fn values_are_not_kept() {
+        let mut parser = Resp::new();
+        let mut keys = 0;
+        parser.feed(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\n", &mut |_| keys += 1).unwrap();
+        parser.feed(&[b'x'; 1000], &mut |_| keys += 1).unwrap();
+        assert_eq!((keys, parser.kept.capacity() < 100), (1, true));
+        assert!(parser.lost((512 << 20) - 1000));
+        parser.feed(b"\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", &mut |_| keys += 1).unwrap();
+        assert_eq!(keys, 2);
+        assert!(!parser.lost(1));
+        assert!(said(b"*2\r\n$3\r\nGET\r\n$536870913\r\n").is_err());
+    }
+
+    /// What the server refuses is refused.
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for wrong in [
+            &b"*x\r\n"[..],
+            b"*+1\r\n",
+            b"*01\r\n",
+            b"*3000000000\r\n",
+            b"*99999999999999999999999999999999999",
+            b"*1\rx",
+            b"*1\r\n*1\r\n",
+            b"*1\r\n$-1\r\n",
+            b"*1\r\n$1\r\nabc",
+            b"get 'a\r\n",
+        ] {
+            assert!(said(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(said(&alloc::vec![b'x'; LIMITS.line_len_max + 1]).is_err());
+        // A key that is too long for the prefetcher is passed over, and the next one is not.
+        let long = format!("MGET {} b", "k".repeat(KEY_LEN_MAX + 1));
+        assert_eq!(said(&request(&long)).unwrap(), [("b".into(), Read)]);
+    }
+}

@@ -1,0 +1,401 @@
+//! Preventive prefetching (PD3) in a simulated world: clients, a mirror of their bytes, a DPU, a host that caches, and a memory node.
+//!
+//! Every item that the host reads is held against the last one written. The roles' decisions are the real ones: [`farmem_dpu`]'s parsers under guard, its prefetcher, and the
+//! host's changes with their floors; around them is only what they ask for. No packets here: a plan's losses are pieces of connections that the mirror does not see and messages
+//! that fail; what it overtakes are answers, and copies that come late; its crashes are the DPU's, the host's and the node's in turn. The seed chooses the protocol, whether the
+//! mirror numbers pieces, what a full zone does, and whether the host says what it drops.
+//!
+//! What must hold: no stale item is ever read, nothing is fetched twice at once, each item that was fetched for nothing has a cause, and so has each that the host had to ask for
+//! itself.
+//!
+//! Key type: `World`.
+
+mod clients;
+mod dpu;
+mod host;
+mod node;
+
+use crate::Plan;
+use crate::campaign::{self, Campaign, Outcome as Ended, Report, Verdict};
+use crate::digest::Digest;
+use clients::{Connection, Piece, Protocol};
+use dpu::Beside;
+use farmem_machine::{Duration, Rng};
+use host::Host;
+use node::Node;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Items that clients ask for.
+const KEYS: u32 = 24;
+const CONNECTIONS: usize = 3;
+/// Pieces that the mirror holds before it loses what comes.
+const MIRROR_MAX: usize = 12;
+/// Steps between two looks at every invariant of the prefetcher.
+const CHECK_EVERY: u64 = 16;
+/// Steps after which a world whose clients are silent must be at rest.
+const SETTLE_MAX: u32 = 20_000;
+/// Events that a trace has, the latest.
+const TRACE_MAX: usize = 80;
+
+/// An item's name.
+type Key = u32;
+/// What an item has: a number that no other write has.
+type Value = u64;
+
+/// Preventive prefetching beside a host.
+pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
+    campaign::run("pd3", campaign, world, progress)
+}
+
+fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ended {
+    let mut world = World::new(seed, &plan, trace);
+    let mut steps = 0_u64;
+    while world.host.operations < operations && world.wrong.is_none() {
+        world.step();
+        steps += 1;
+        if steps.is_multiple_of(CHECK_EVERY) {
+            world.check();
+        }
+    }
+    let mut ended = Ended { operations: world.host.operations, crashes: world.crashes, ..Ended::default() };
+    if world.wrong.is_none() {
+        world.settle();
+    }
+    world.bury_dpu();
+    ended.notes = world.notes.iter().map(|(name, count)| (format!("pd3.{name}"), *count)).collect();
+    ended.digest = world.digest.get();
+    ended.trace = world.trace.unwrap_or_default().into();
+    if let Some((verdict, why)) = world.wrong {
+        (ended.verdict, ended.why) = (verdict, why);
+    }
+    ended
+}
+
+/// What goes wrong, in parts of 1,024.
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    /// A piece that the mirror loses.
+    unseen: u32,
+    /// A message that fails, carried out or not.
+    failed: u32,
+    /// Answers and messages overtake each other, and the mirror is late.
+    any_order: bool,
+    /// Steps in which something dies.
+    crash: u32,
+}
+
+impl Faults {
+    fn of(plan: &Plan) -> Self {
+        let lossy = plan.loss_ppm + plan.flip_ppm + plan.duplicate_ppm;
+        Self {
+            unseen: (lossy / 1_000).min(300),
+            failed: ((lossy / 1_000) + u32::from(plan.partition_every > Duration::ZERO) * 100).min(400),
+            any_order: plan.reorder_ppm > 0,
+            crash: u32::from(plan.crash_every > Duration::ZERO) * 2,
+        }
+    }
+}
+
+/// What the seed chooses beside the faults.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// The mirror numbers what it hands over.
+    numbered: bool,
+    /// The DPU takes what is in the host's ring before it takes anything else.
+    ring_first: bool,
+    /// The host says what it drops unchanged.
+    says_drops: bool,
+    /// The host keeps what it takes from the zone.
+    keeps: bool,
+    /// A full zone replaces its oldest item (PD3 8.5), else it takes no more (7.2).
+    replaces: bool,
+    /// Items that the zone has room for.
+    zone: usize,
+    /// Items that the host has room for.
+    cache: usize,
+    /// Floors of the host: one, so that all keys share it, or many.
+    floors: u32,
+}
+
+impl Shape {
+    fn of(rng: &mut Rng) -> Self {
+        let mut coin = || rng.chance(1, 2);
+        Self {
+            numbered: coin() || coin(),
+            ring_first: coin() || coin(),
+            says_drops: coin(),
+            keeps: coin() || coin(),
+            replaces: coin(),
+            zone: if coin() { 3 } else { 10 },
+            cache: if coin() { 4 } else { 12 },
+            floors: if coin() { 4 } else { 1 << 12 },
+        }
+    }
+}
+
+struct World {
+    faults: Faults,
+    shape: Shape,
+    protocol: Protocol,
+    rng: Rng,
+    connections: Vec<Connection>,
+    to_host: VecDeque<Piece>,
+    mirror: VecDeque<Piece>,
+    pieces: u64,
+    host: Host,
+    dpu: Option<Beside>,
+    node: Node,
+    /// The last item written of each key.
+    truth: BTreeMap<Key, Value>,
+    /// What the node lost.
+    lost: BTreeMap<Key, Value>,
+    values: Value,
+    crashes: u64,
+    silent: bool,
+    notes: BTreeMap<&'static str, u64>,
+    wrong: Option<(Verdict, String)>,
+    digest: Digest,
+    trace: Option<VecDeque<String>>,
+}
+
+impl World {
+    fn new(seed: u64, plan: &Plan, trace: bool) -> Self {
+        let mut rng = Rng::from_number(seed);
+        let shape = Shape::of(&mut rng);
+        let protocol = Protocol::any(&mut rng);
+        let connections = (0..CONNECTIONS).map(|_| Connection::new(protocol)).collect();
+        let mut world = Self {
+            faults: Faults::of(plan),
+            shape,
+            protocol,
+            rng,
+            connections,
+            to_host: VecDeque::new(),
+            mirror: VecDeque::new(),
+            pieces: 0,
+            host: Host::new(&shape, 0),
+            dpu: None,
+            node: Node::default(),
+            truth: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            values: 0,
+            crashes: 0,
+            silent: false,
+            notes: BTreeMap::new(),
+            wrong: None,
+            digest: Digest::default(),
+            trace: trace.then(VecDeque::new),
+        };
+        world.start_dpu();
+        world
+    }
+
+    /// Says what happened, to the digest and to a trace.
+    fn event(&mut self, what: &'static str, key: Key, number: u64) {
+        self.digest.number(u64::from(key) << 40 ^ number << 8 ^ what.len() as u64);
+        let Some(trace) = &mut self.trace else { return };
+        if trace.len() == TRACE_MAX {
+            trace.pop_front();
+        }
+        trace.push_back(format!("{what} {key} {number}"));
+    }
+
+    fn note(&mut self, what: &'static str) {
+        self.notes_add(what, 1);
+    }
+
+    fn notes_add(&mut self, what: &'static str, count: u64) {
+        *self.notes.entry(what).or_insert(0) += count;
+    }
+
+    /// What must be so, or the world is unsafe.
+    fn hold(&mut self, holds: bool, why: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.get_or_insert_with(|| (Verdict::Unsafe, why()));
+        }
+    }
+
+    /// Something happens.
+    fn step(&mut self) {
+        if self.faults.crash > 0 && !self.silent && self.rng.chance(self.faults.crash, 1024) {
+            self.crash();
+        }
+        match self.rng.below(16) {
+            0..=2 => self.client_sends(),
+            3..=5 => self.mirror_gives(),
+            6..=8 => self.host_goes_on(),
+            9 | 10 => self.ring(),
+            11 | 12 => self.node_works(),
+            13 | 14 => self.answer(),
+            _ => self.seldom(),
+        }
+    }
+
+    fn seldom(&mut self) {
+        match self.rng.below(8) {
+            0 => self.host_generates(),
+            1 | 2 => self.host_writes_back(),
+            3 if self.dpu.is_none() => self.start_dpu(),
+            4 => {
+                let which = self.rng.below(u32::try_from(CONNECTIONS).expect("a few")) as usize;
+                if self.connections[which].blind {
+                    self.connections[which].reconnect();
+                }
+            }
+            _ => self.clean(),
+        }
+    }
+
+    /// A client's bytes go on: to the host, and a copy to the mirror.
+    fn client_sends(&mut self) {
+        if self.silent || self.to_host.len() >= MIRROR_MAX {
+            return;
+        }
+        let which = self.rng.below(u32::try_from(CONNECTIONS).expect("a few")) as usize;
+        let Some(mut piece) = self.connections[which].send(which, self.pieces + 1, &mut self.rng) else {
+            return;
+        };
+        self.pieces += 1;
+        let lost = self.dpu.is_none()
+            || self.mirror.len() >= MIRROR_MAX
+            || self.rng.chance(self.faults.unseen, 1024);
+        if lost {
+            self.connections[which].blind = true;
+            self.note("pieces.unseen");
+        }
+        // What follows may be passed over.
+        piece.unseen = self.connections[which].blind;
+        piece.lost = lost;
+        let unseen = piece.unseen;
+        piece.requests.iter_mut().for_each(|request| request.unseen = unseen);
+        self.mirror.push_back(piece.clone());
+        self.to_host.push_back(piece);
+    }
+
+    /// The DPU gets a copy. Without faults it does so before the host is at it.
+    fn mirror_gives(&mut self) {
+        let Some(piece) = self.mirror.pop_front() else { return };
+        let late = piece.position <= self.host.executed;
+        self.note(if late { "pieces.late" } else { "pieces.early" });
+        self.see(&piece);
+    }
+
+    /// The host carries out what came.
+    fn host_goes_on(&mut self) {
+        if self.host.is_waiting() {
+            return;
+        }
+        if let Some(request) = self.host.at_hand.pop_front() {
+            return self.carry_out(request);
+        }
+        if let Some(piece) = self.host.current.take() {
+            self.host.executed = piece;
+        }
+        if !self.faults.any_order {
+            while self
+                .mirror
+                .front()
+                .is_some_and(|copy| self.to_host.front().is_some_and(|next| copy.position <= next.position))
+            {
+                self.mirror_gives();
+            }
+        }
+        if let Some(piece) = self.to_host.pop_front() {
+            self.host.current = Some(piece.position);
+            self.host.at_hand = piece.requests.into();
+        }
+    }
+
+    /// One of the three dies, and starts again: the DPU a while later.
+    fn crash(&mut self) {
+        self.crashes += 1;
+        match self.rng.below(3) {
+            0 if self.dpu.is_some() => self.dpu_dies(),
+            1 => self.host_dies(),
+            _ => self.node_dies(),
+        }
+    }
+
+    fn check(&mut self) {
+        if let Some(dpu) = &self.dpu {
+            dpu.prefetcher.check();
+        }
+        let (here, may) = (self.host.cache.len(), self.shape.cache);
+        self.hold(here <= may, || format!("the host holds {here} items, and may {may}"));
+    }
+
+    /// The clients are silent: everything ends, and the node has what the host flushes.
+    fn settle(&mut self) {
+        self.silent = true;
+        for _ in 0..SETTLE_MAX {
+            if self.is_quiet() || self.wrong.is_some() {
+                break;
+            }
+            self.step();
+        }
+        let quiet = self.is_quiet();
+        if !quiet {
+            let why = format!("{} pieces, {} in the ring", self.to_host.len(), self.host.ring.len());
+            self.wrong.get_or_insert_with(|| (Verdict::Stuck, why));
+        }
+        self.check();
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.to_host.is_empty()
+            && self.mirror.is_empty()
+            && self.host.is_quiet()
+            && self.node.is_quiet()
+            && self.dpu.as_ref().is_none_or(|dpu| dpu.fetches.is_empty() && dpu.answers.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn play(plan: Plan, operations: u64, seeds: u64) -> Report {
+        let report = campaign(&Campaign { operations, seeds, first_seed: 0, plan }, &mut |_| {});
+        assert_eq!(report.verdict, Verdict::Fine, "{report}");
+        report
+    }
+
+    /// Under every plan and in every shape: no stale item, nothing fetched twice, and a cause for all that was not as it should be; and each cause comes up.
+    #[test]
+    fn no_stale_item_is_read_whatever_fails() {
+        let mut notes = BTreeMap::new();
+        for plan in Plan::ALL.into_iter().chain([Plan::HAVOC]) {
+            for (note, count) in play(plan, 60_000, 48).total.notes {
+                *notes.entry(note).or_insert(0) += count;
+            }
+        }
+        let never: Vec<_> = notes.iter().filter(|(_, count)| **count < 10).collect();
+        assert!(never.is_empty(), "{never:?} of {notes:?}");
+        for cause in farmem_paging::Miss::ALL {
+            assert!(notes.contains_key(&format!("pd3.miss.{}", cause.name())), "{cause:?} of {notes:?}");
+        }
+        for cause in farmem_paging::Waste::ALL {
+            assert!(notes.contains_key(&format!("pd3.waste.{}", cause.name())), "{cause:?} of {notes:?}");
+        }
+    }
+
+    /// Where nothing fails and the mirror numbers its pieces, no item is fetched for nothing, and none is missed because its request was not seen.
+    #[test]
+    fn without_faults_nothing_is_false() {
+        let notes = play(Plan::CALM, 100_000, 64).total.notes;
+        let count = |name: &str| notes.get(&format!("pd3.{name}")).copied().unwrap_or(0);
+        assert_eq!(
+            (count("miss.unseen"), count("pieces.late"), count("pieces.unseen")),
+            (0, 0, 0),
+            "{notes:?}"
+        );
+        assert!(count("used") > 4_000, "{notes:?}");
+    }
+
+    /// The same seed gives the same world.
+    #[test]
+    fn a_seed_is_a_world() {
+        let digest = || play(Plan::HAVOC, 5_000, 4).total.digest;
+        assert_eq!(digest(), digest());
+    }
+}
