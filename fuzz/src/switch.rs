@@ -23,6 +23,8 @@ use farmem_wire::{
 use model::Model;
 
 const HOME: Endpoint = endpoint(1);
+/// The generation of all hosts.
+const GENERATION: u16 = 3;
 const CONTROL: Peer = Peer { port: Port::CONTROL, endpoint: endpoint(2) };
 /// The sessions' endpoints, hosts and domains.
 const SESSIONS: [(Endpoint, u16, u32); 4] =
@@ -166,7 +168,8 @@ impl Bench {
         let (session, host, _) = input.pick(&SESSIONS);
         let namesake = if input.one_in(16) { 9 } else { host };
         self.counter += 1;
-        let id = RequestId::new(HostId(namesake), 3, self.counter);
+        let generation = if self.counter.is_multiple_of(16) { GENERATION + 1 } else { GENERATION };
+        let id = RequestId::new(HostId(namesake), generation, self.counter);
         let choice = input.u8();
         let hops = [4, 1, 255, 0][usize::from(choice % 4)];
         let message = turned(Message { header: Header::request(id, hops), body: body(input) }, input);
@@ -184,7 +187,8 @@ impl Bench {
         let node = input.pick(&[1, 2, 3]);
         let (_, host, domain) = input.pick(&SESSIONS);
         self.counter += 1;
-        let request = Header::request(RequestId::new(HostId(host), 3, self.counter), input.pick(&[3, 1, 0]));
+        let request =
+            Header::request(RequestId::new(HostId(host), GENERATION, self.counter), input.pick(&[3, 1, 0]));
         let header = Header { domain: Domain(domain), origin: HostId(host), ..request };
         let body = if input.one_in(16) { body(input) } else { Body::Traverse(state(input)) };
         (Port::node(node), datagram(HOME, &turned(Message { header, body }, input)))
@@ -209,7 +213,7 @@ fn add(port: Port) -> Update {
 
 fn open((endpoint, host, domain): (Endpoint, u16, u32)) -> Update {
     let (host, domain) = (HostId(host), Domain(domain));
-    Update::Session { qpn: endpoint.qpn, qkey: endpoint.qkey, host, domain }
+    Update::Session { qpn: endpoint.qpn, qkey: endpoint.qkey, host, generation: GENERATION, domain }
 }
 
 /// A message, now and then turned into a response, which no peer owes the switch.

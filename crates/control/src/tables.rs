@@ -65,6 +65,13 @@ impl State {
         }
     }
 
+    /// A session with its host's present generation: sessions end with it (PROTOCOL 8.8).
+    fn session_update(&self, row: &SessionRow) -> Update {
+        let (qpn, qkey) = (Qpn::new(row.key.qpn), Qkey(row.key.qkey));
+        let generation = self.hosts.get(&row.host).map_or(0, |host| host.generation);
+        Update::Session { qpn, qkey, host: HostId(row.host), generation, domain: Domain(row.domain) }
+    }
+
     /// What `role`, one of those concerned, is told of a change.
     pub(crate) fn tell(&self, what: &What, role: Role) -> Vec<Step> {
         if let Some(told) = self.tell_of_card(what, role) {
@@ -94,7 +101,7 @@ impl State {
                 (Update::Untranslate { base: VirtAddr(*base), size_log2: *size_log2 }, None),
             ]),
             What::LeaveHost { host } => Vec::from([(Update::PeerGone { port: Port::host(*host).0 }, None)]),
-            What::OpenSession(row) => Vec::from([step(session(row), [session_gone(row)])]),
+            What::OpenSession(row) => Vec::from([step(self.session_update(row), [session_gone(row)])]),
             What::Connect(row) if role == Role::Switch => row
                 .through
                 .iter()
@@ -185,7 +192,7 @@ impl State {
         // Those who cached pages before a switch started have them still, and must be able to write them back.
         let caching = self.hosts.iter().filter(|(_, row)| matches!(row.cache, Cache::Live { .. }));
         updates.extend(caching.map(|(&host, row)| live(host, row.generation)));
-        updates.extend(self.sessions.values().map(session));
+        updates.extend(self.sessions.values().map(|row| self.session_update(row)));
         let relayed = |row: &ConnectionRow| row.through.map(|through| relayed(row, &through));
         updates.extend(self.connections.values().filter_map(relayed));
         updates
@@ -305,11 +312,6 @@ const fn live(host: u16, generation: u16) -> Update {
 /// What the numbers of regions begin with in an epoch: above all that a switch can have reached before (PROTOCOL 12.36).
 pub(crate) const fn newest(epoch: u64) -> Seq {
     Seq::of_epoch(epoch)
-}
-
-fn session(row: &SessionRow) -> Update {
-    let (qpn, qkey) = (Qpn::new(row.key.qpn), Qkey(row.key.qkey));
-    Update::Session { qpn, qkey, host: HostId(row.host), domain: Domain(row.domain) }
 }
 
 pub(crate) fn session_gone(row: &SessionRow) -> Update {

@@ -84,7 +84,7 @@ fn tables() -> Vec<u8> {
     let (gid, qpn, qkey) = (Gid([0; 16]), Qpn::new(200), Qkey(4));
     let (base, size_log2) = (VirtAddr(BASE), 40);
     let updates = [
-        Update::Session { qpn: SESSION.qpn, qkey: SESSION.qkey, host: HOST, domain: DOMAIN },
+        Update::Session { qpn: SESSION.qpn, qkey: SESSION.qkey, host: HOST, generation: 0, domain: DOMAIN },
         Update::Peer { port: Port::host(HOST.0).0, gid, qpn, qkey },
         Update::Peer { port: Port::node(0).0, gid, qpn, qkey },
         Update::Translate { base, size_log2, node: NodeId(0) },

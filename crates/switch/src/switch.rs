@@ -132,7 +132,7 @@ impl Switch {
 
     /// A host's request (PROTOCOL 6.4 to 6.9).
     fn request(&mut self, now: Instant, session: Session, payload: &[u8], out: &mut Outbox) -> Note {
-        let Session { host, domain, .. } = session;
+        let Session { host, generation, domain, .. } = session;
         let Ok(mut message) = Message::parse(payload) else {
             return match Envelope::read(payload) {
                 Some(envelope) if !envelope.response => {
@@ -146,8 +146,9 @@ impl Switch {
         }
         message.header.domain = domain;
         message.header.origin = host;
-        // Servers remember answers by request id: a host must not be able to use up another host's (PROTOCOL 6.5).
-        if message.header.request.host() != host {
+        // Servers remember answers by request id: a host must not be able to use up those of another host, or of the next with its number (PROTOCOL 6.5).
+        let request = message.header.request;
+        if request.host() != host || request.generation() != generation {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
         }
         if let Some(note) = self.lead_up(now, &message, out) {

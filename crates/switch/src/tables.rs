@@ -16,6 +16,7 @@ use farmem_wire::{Domain, HostId, NodeId, Qkey, Qpn};
 pub(crate) struct Session {
     pub(crate) qkey: Qkey,
     pub(crate) host: HostId,
+    pub(crate) generation: u16,
     pub(crate) domain: Domain,
 }
 
@@ -87,12 +88,12 @@ impl Tables {
             Update::Protect { domain, base, len, perm, .. } => {
                 self.protection.set(domain, base, len, perm)?
             }
-            Update::Session { qpn, qkey, host, domain } => {
+            Update::Session { qpn, qkey, host, generation, domain } => {
                 let taken = qpn == self.home || self.connections.find(qpn).is_some();
                 if taken || qpn.get() < Qpn::FIRST_FREE || domain == Domain(0) {
                     return Err(TableError::Malformed);
                 }
-                self.sessions.insert(qpn, Session { qkey, host, domain })?;
+                self.sessions.insert(qpn, Session { qkey, host, generation, domain })?;
             }
             Update::SessionGone { qpn } => {
                 self.sessions.entries.remove(&qpn);

@@ -41,6 +41,8 @@ const BASE_2: u64 = 2 << 40;
 const VMA_LEN: u64 = 0x1_0000;
 
 const GID: Gid = Gid([7; 16]);
+/// The generation of all hosts.
+const GENERATION: u16 = 3;
 
 const fn endpoint(qpn: u32, qkey: u32) -> Endpoint {
     Endpoint { qpn: Qpn::new(qpn), qkey: Qkey(qkey) }
@@ -55,7 +57,13 @@ fn add(peer: Peer) -> Update {
 }
 
 fn session(endpoint: Endpoint, host: u16, domain: u32) -> Update {
-    Update::Session { qpn: endpoint.qpn, qkey: endpoint.qkey, host: HostId(host), domain: Domain(domain) }
+    Update::Session {
+        qpn: endpoint.qpn,
+        qkey: endpoint.qkey,
+        host: HostId(host),
+        generation: GENERATION,
+        domain: Domain(domain),
+    }
 }
 
 fn protect(domain: u32, base: u64, len: u64, perm: Perm) -> Update {
@@ -187,7 +195,7 @@ fn batch(seq: u64, updates: &[Update]) -> Vec<u8> {
 }
 
 fn id(host: u16, counter: u32) -> RequestId {
-    RequestId::new(HostId(host), 3, counter)
+    RequestId::new(HostId(host), GENERATION, counter)
 }
 
 fn read(host: u16, addr: u64, len: u32) -> Message<'static> {

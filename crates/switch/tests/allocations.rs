@@ -38,7 +38,13 @@ fn framed(receiver: Endpoint, send: impl FnOnce(&mut Outbox<(), ()>, Peer)) -> V
 fn tables() -> Vec<u8> {
     let (gid, qpn, qkey) = (Gid([0; 16]), Qpn::new(200), Qkey(4));
     let mut updates = Vec::from([
-        Update::Session { qpn: SESSION.qpn, qkey: SESSION.qkey, host: HostId(1), domain: Domain(1) },
+        Update::Session {
+            qpn: SESSION.qpn,
+            qkey: SESSION.qkey,
+            host: HostId(1),
+            generation: 0,
+            domain: Domain(1),
+        },
         Update::Peer { port: Port::host(1).0, gid, qpn, qkey },
     ]);
     for node in 0..4 {

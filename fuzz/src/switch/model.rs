@@ -30,6 +30,7 @@ pub(super) enum Expected {
 struct Session {
     qkey: Qkey,
     host: HostId,
+    generation: u16,
     domain: Domain,
 }
 
@@ -100,7 +101,8 @@ impl Model {
             (true, ..) => None,
             (false, ..) => self.sessions.get(&to.qpn).and_then(|session| {
                 let known = session.qkey == to.qkey && port == Port::host(session.host.0);
-                let own = message.header.request.host() == session.host;
+                let request = message.header.request;
+                let own = (request.host(), request.generation()) == (session.host, session.generation);
                 let header = Header { domain: session.domain, origin: session.host, ..message.header };
                 (known && own).then(|| self.route(Message { header, ..message })).flatten()
             }),
@@ -264,9 +266,9 @@ impl Model {
             Update::Untranslate { base, size_log2 } => {
                 self.prefixes.remove(&(size_log2, base.0));
             }
-            Update::Session { qpn, qkey, host, domain } => {
+            Update::Session { qpn, qkey, host, generation, domain } => {
                 assert!(domain != Domain(0) && qpn != HOME.qpn && qpn.get() >= Qpn::FIRST_FREE);
-                self.sessions.insert(qpn, Session { qkey, host, domain });
+                self.sessions.insert(qpn, Session { qkey, host, generation, domain });
             }
             Update::SessionGone { qpn } => {
                 self.sessions.remove(&qpn);

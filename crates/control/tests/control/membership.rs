@@ -359,7 +359,7 @@ fn a_session_is_opened_once() {
     assert_eq!(left, right);
     assert_ne!(left, first);
     let SessionInfo { switch, domain } = left;
-    assert_eq!(rack.tables(Port::SWITCH).sessions[&switch.qpn], (switch.qkey, 2, domain));
+    assert_eq!(rack.tables(Port::SWITCH).sessions[&switch.qpn], (switch.qkey, (2, 1), domain));
     assert_eq!(rack.tables(Port::SWITCH).sessions.len(), 2);
 }
 

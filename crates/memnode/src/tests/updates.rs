@@ -192,7 +192,7 @@ fn updates_for_another_role_are_unsupported() {
     let others = [
         Update::Translate { base: BASE, size_log2: 12, node: farmem_wire::NodeId(1) },
         Update::Untranslate { base: BASE, size_log2: 12 },
-        Update::Session { qpn: Qpn::new(99), qkey: Qkey(1), host: HOST, domain: ALICE },
+        Update::Session { qpn: Qpn::new(99), qkey: Qkey(1), host: HOST, generation: 1, domain: ALICE },
         Update::SessionGone { qpn: Qpn::new(99) },
     ];
     for update in others {

@@ -94,6 +94,18 @@ fn a_host_cannot_use_another_hosts_request_ids() {
     refused(&mut scene, SESSION_2_10, 10, HOST_2, &write(1, BASE_1, b"mine"), Status::Malformed);
 }
 
+/// PROTOCOL 6.5: a host takes a generation far above its own. Servers forget the answers of lower ones, so whichever host has this number next would not be
+/// heard by them until its generation came there. An older generation is as wrong.
+#[test]
+fn a_forged_generation_goes_nowhere() {
+    let mut scene = Scene::rack();
+    for generation in [GENERATION + 1, GENERATION - 1, u16::MAX, 0] {
+        let mut message = write(1, BASE_1, b"mine");
+        message.header.request = RequestId::new(HostId(1), generation, 1);
+        refused(&mut scene, SESSION_1_10, 10, HOST_1, &message, Status::Malformed);
+    }
+}
+
 /// PROTOCOL 6.6: a message without a hop left is answered, with its state, and goes nowhere.
 #[test]
 fn no_hops_left() {

@@ -67,6 +67,8 @@ pub enum Update {
         qkey: Qkey,
         /// The host that may use it.
         host: HostId,
+        /// The host's generation, which all ids of its requests must have (PROTOCOL 6.5).
+        generation: u16,
         /// The domain all its requests are in.
         domain: Domain,
     },
@@ -263,6 +265,7 @@ impl Update {
                 qpn: qpn(r)?,
                 qkey: Qkey(r.u32()?),
                 host: HostId(r.u16()?),
+                generation: r.u16()?,
                 domain: Domain(r.u32()?),
             },
             7 => Self::SessionGone { qpn: qpn(r)? },
@@ -371,11 +374,12 @@ impl Update {
                 out.put_u8(perm as u8);
                 out.put_u8(vma_log2);
             }
-            Self::Session { qpn, qkey, host, domain } => {
+            Self::Session { qpn, qkey, host, generation, domain } => {
                 out.put_u8(6);
                 out.put_u32(qpn.get());
                 out.put_u32(qkey.0);
                 out.put_u16(host.0);
+                out.put_u16(generation);
                 out.put_u32(domain.0);
             }
             Self::SessionGone { qpn } => {

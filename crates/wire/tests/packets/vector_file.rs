@@ -263,8 +263,8 @@ fn numbers(update: Update) -> Vec<u128> {
         Update::Protect { domain, base, len, perm, vma_log2 } => {
             vec![5, domain.0.into(), base.0.into(), len.into(), (perm as u8).into(), vma_log2.into()]
         }
-        Update::Session { qpn, qkey, host, domain } => {
-            vec![6, q(qpn), qkey.0.into(), host.0.into(), domain.0.into()]
+        Update::Session { qpn, qkey, host, generation, domain } => {
+            vec![6, q(qpn), qkey.0.into(), host.0.into(), generation.into(), domain.0.into()]
         }
         Update::SessionGone { qpn } => vec![7, q(qpn)],
         Update::Range { base, len, offset } => vec![8, base.0.into(), len.into(), offset.into()],

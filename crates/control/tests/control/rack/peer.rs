@@ -23,8 +23,8 @@ pub(crate) struct Tables {
     pub(crate) translations: BTreeMap<(u64, u8), u16>,
     /// Domain and block to class; no `None`.
     pub(crate) perms: BTreeMap<(u32, u64), Perm>,
-    /// Queue pair to key, host, domain.
-    pub(crate) sessions: BTreeMap<u32, (u32, u16, u32)>,
+    /// Queue pair to key, host with its generation, domain.
+    pub(crate) sessions: BTreeMap<u32, (u32, (u16, u16), u32)>,
     pub(crate) ranges: BTreeMap<(u64, u64), u64>,
     /// By queue pair.
     pub(crate) queue_pairs: BTreeMap<u32, QueuePairRow>,
@@ -262,9 +262,9 @@ impl RolePeer {
                 self.place(update)?
             }
             Update::Protect { domain, base, len, perm, .. } => self.protect(domain.0, base.0, len, perm)?,
-            Update::Session { qpn, qkey, host, domain } if !node => {
+            Update::Session { qpn, qkey, host, generation, domain } if !node => {
                 room(t.sessions.len(), t.sessions.contains_key(&qpn.get()), self.budget.sessions)?;
-                t.sessions.insert(qpn.get(), (qkey.0, host.0, domain.0));
+                t.sessions.insert(qpn.get(), (qkey.0, (host.0, generation), domain.0));
             }
             Update::SessionGone { qpn } if !node => {
                 t.sessions.remove(&qpn.get());
