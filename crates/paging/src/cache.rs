@@ -171,6 +171,12 @@ impl Cache {
         self.operations.fetching() > 0 || !self.waiting.is_empty()
     }
 
+    /// No frame is free, and no inactive page can go at once: where active and inactive pages share all frames, a fault may have to wait for what is under way.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        self.frames.free() == 0 && self.frames.oldest_inactive().is_none()
+    }
+
     /// Fetches are under way.
     #[must_use]
     pub const fn is_fetching(&self) -> bool {
@@ -210,9 +216,15 @@ impl Cache {
         self.fetch_early(layout, out);
         if self.config.inactive_apart && !self.frames.is_coherent() {
             self.make_room_ahead(layout, out);
-        } else if self.operations.fetching() > 0 || self.frames.is_coherent() {
-            // Where others wait for the bytes of a page that goes, it goes in time.
-            self.make_room(self.reserve(), layout, out);
+        } else {
+            // Not only while others wait: what a fetch that has just ended took is to be made good before the next fault.
+            if !self.frames.is_coherent() {
+                self.clean_ahead(layout, out);
+            }
+            if self.operations.fetching() > 0 || self.frames.is_coherent() {
+                // Where others wait for the bytes of a page that goes, it goes in time.
+                self.make_room(self.reserve_left(), layout, out);
+            }
         }
         self.send(layout, out);
         self.give_up_waiting(out);

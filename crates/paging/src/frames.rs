@@ -82,6 +82,11 @@ impl Page {
         matches!(self.busy, Busy::Leaving { .. })
     }
 
+    /// Programs have it, and far memory is behind.
+    pub(crate) const fn is_written(&self) -> bool {
+        self.mapped.is_some() && self.dirty
+    }
+
     /// Where it stands when pages go. Where rights are asked for (`coherent`), what was written is written back as it goes.
     const fn place(&self, coherent: bool) -> ListId {
         match (self.busy, self.mapped) {
@@ -107,6 +112,8 @@ pub(crate) struct Frames {
     order: Recency,
     inactive: usize,
     leaving: usize,
+    /// Pages that programs have, and that far memory does not.
+    written: usize,
     /// Frames for pages that are here and that the cache does not see.
     aside: usize,
     coherent: bool,
@@ -130,6 +137,7 @@ impl Frames {
             order: Recency::new(count),
             inactive: 0,
             leaving: 0,
+            written: 0,
             aside: 0,
             coherent: false,
             leaves: BTreeMap::new(),
@@ -163,9 +171,19 @@ impl Frames {
         self.inactive
     }
 
+    /// Of the inactive pages those that far memory does not have yet, where no rights are asked for.
+    pub(crate) const fn sending(&self) -> usize {
+        self.inactive - self.order.inactive()
+    }
+
     /// Pages whose frames are free when their bytes have arrived.
     pub(crate) const fn leaving(&self) -> usize {
         self.leaving
+    }
+
+    /// Pages that programs have and that are to be written back before they go.
+    pub(crate) const fn written(&self) -> usize {
+        self.written
     }
 
     /// Rights are asked for.
@@ -206,6 +224,7 @@ impl Frames {
         self.index(page.key, frame);
         self.pages[frame as usize] = Some(page);
         self.inactive += usize::from(page.is_inactive());
+        self.written += usize::from(page.is_written());
         self.order.put(frame, page.place(self.coherent));
         frame
     }
@@ -218,6 +237,7 @@ impl Frames {
         assert_eq!(page.key, before.key, "a page keeps its name");
         self.inactive = self.inactive + usize::from(page.is_inactive()) - usize::from(before.is_inactive());
         self.leaving = self.leaving + usize::from(page.leaves()) - usize::from(before.leaves());
+        self.written = self.written + usize::from(page.is_written()) - usize::from(before.is_written());
         self.pages[frame as usize] = Some(page);
         let place = page.place(self.coherent);
         if used || place != before.place(self.coherent) {
@@ -239,6 +259,7 @@ impl Frames {
         self.unindex(page.key);
         self.inactive -= usize::from(page.is_inactive());
         self.leaving -= usize::from(page.leaves());
+        self.written -= usize::from(page.is_written());
         self.order.put(frame, ListId::Out);
         self.free.push(frame);
         page
@@ -247,6 +268,11 @@ impl Frames {
     /// The page that programs have and that was used longest ago.
     pub(crate) fn oldest_mapped(&self) -> Option<Frame> {
         self.order.oldest(ListId::Active)
+    }
+
+    /// The pages that programs have, the one that was used longest ago first.
+    pub(crate) fn from_oldest_mapped(&self) -> impl Iterator<Item = (Frame, Page)> {
+        self.order.from_oldest(ListId::Active).map(|frame| (frame, self.at(frame)))
     }
 
     /// The page, if programs have it and it may be deactivated, goes before all others that they have.
@@ -332,10 +358,11 @@ impl Frames {
 
     /// Asserts that counts, order and index agree with the pages.
     pub(crate) fn check(&self) {
-        let (mut inactive, mut leaving) = (0, 0);
+        let (mut inactive, mut leaving, mut written) = (0, 0, 0);
         for (frame, page) in self.all() {
             inactive += usize::from(page.is_inactive());
             leaving += usize::from(page.leaves());
+            written += usize::from(page.is_written());
             assert_eq!(self.find(page.key), Some(frame), "{page:?} is in the index");
             assert_eq!(self.order.place(frame), page.place(self.coherent), "{page:?} is in its order");
             assert!(page.mapped <= Some(page.right), "{page:?}: no program may do more than is right");
@@ -347,9 +374,9 @@ impl Frames {
             );
         }
         assert_eq!(
-            (inactive, leaving),
-            (self.inactive, self.leaving),
-            "as many are inactive and leave as are counted"
+            (inactive, leaving, written),
+            (self.inactive, self.leaving, self.written),
+            "as many are inactive, leave and were written as are counted"
         );
         let indexed: u32 = self.leaves.values().map(|leaf| leaf.used).sum();
         assert_eq!(indexed as usize, self.used(), "the index has no other pages");

@@ -130,6 +130,12 @@ impl Recency {
         (list.len > 0).then_some(list.oldest)
     }
 
+    /// These, the one that was used longest ago first.
+    pub(crate) fn from_oldest(&self, place: ListId) -> impl Iterator<Item = Frame> {
+        let next = |&frame: &Frame| Some(self.links[frame as usize].younger).filter(|&frame| frame != NONE);
+        core::iter::successors(self.oldest(place), next)
+    }
+
     fn push(&mut self, frame: Frame, place: ListId) {
         let Some(list) = self.list_mut(place) else { unreachable!("frames are pushed into a list") };
         let second = list.youngest;
@@ -195,6 +201,8 @@ mod tests {
                 prop_assert_eq!(recency.oldest(ListId::Inactive), inactive.first().copied());
                 prop_assert_eq!(recency.inactive(), inactive.len());
                 prop_assert_eq!(recency.len(), active.len() + inactive.len());
+                prop_assert!(recency.from_oldest(ListId::Active).eq(active.iter().copied()));
+                prop_assert!(recency.from_oldest(ListId::Inactive).eq(inactive.iter().copied()));
                 for frame in 0..FRAMES {
                     let place = match (active.contains(&frame), inactive.contains(&frame)) {
                         (true, _) => ListId::Active,

@@ -42,6 +42,31 @@ impl Cache {
         self.short = is_short(self) && self.evict(Step::Run, layout, out) == Evicted::Freed && is_short(self);
     }
 
+    /// Above a load threshold the pages that go next are written back ahead of need (SODA III), where active and inactive pages share all frames: so many of
+    /// them that a fault finds room while WRITEs are under way. What is clean stays where programs have it: it goes at once.
+    pub(crate) fn clean_ahead(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
+        const CLEAN_MAX: usize = 1024;
+        let ahead = self.config.inactive_max.min(CLEAN_MAX);
+        let ready = self.frames.free() + self.frames.inactive();
+        if ready >= ahead || self.frames.written() == 0 || self.failed {
+            return;
+        }
+        let may_go = self.frames.mapped().saturating_sub(self.active_min());
+        let next = self.frames.from_oldest_mapped().take((ahead - ready).min(may_go));
+        let written = next.filter(|(_, page)| page.is_written() && !layout.stays(page.key));
+        let mut victims = core::mem::take(&mut self.victims);
+        victims.clear();
+        victims.extend(written.map(|(frame, page)| (page.key, frame)));
+        self.victims = victims;
+        self.deactivate(out);
+    }
+
+    /// Frames that are to be free before the next fault, but for those that WRITEs under way will have made so.
+    pub(crate) fn reserve_left(&self) -> usize {
+        let sending = if self.frames.is_coherent() || self.failed { 0 } else { self.frames.sending() };
+        self.reserve().saturating_sub(sending)
+    }
+
     /// The youngest pages, which stay active: an instruction that faulted for several of them is executed.
     fn active_min(&self) -> usize {
         const ACTIVE_MIN: usize = 8;
@@ -161,5 +186,112 @@ impl Cache {
         self.stats.ahead.wasted += u64::from(ahead);
         out.push(Action::Discard { key });
         Evicted::Freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ahead, Config, Op, Outcome, Source};
+    use alloc::collections::VecDeque;
+
+    /// All pages are in far memory, in order.
+    struct Far;
+
+    impl Layout for Far {
+        fn source(&self, key: Key) -> Source {
+            Source::Far(key.page)
+        }
+
+        fn home(&self, key: Key) -> Option<u64> {
+            Some(key.page)
+        }
+    }
+
+    /// A window's cache, and what is under way to a memory node, which answers in order.
+    struct Window {
+        cache: Cache,
+        under_way: VecDeque<(Op, bool)>,
+        out: Vec<Action>,
+        /// WRITEs whose answers are late.
+        late: usize,
+    }
+
+    impl Window {
+        fn new(frames: usize, group: u64, late: usize) -> Self {
+            let usual = Config::of_streams(frames, 64);
+            let ahead = Ahead::Group(group);
+            let cache = Cache::new(Config {
+                inactive_apart: false,
+                writing_max: 64,
+                ahead,
+                stream_writes: false,
+                ..usual
+            });
+            Self { cache, under_way: VecDeque::new(), out: Vec::new(), late }
+        }
+
+        fn take_actions(&mut self) {
+            for action in core::mem::take(&mut self.out) {
+                match action {
+                    Action::Fetch { op, .. } => self.under_way.push_back((op, true)),
+                    Action::WriteBack { op } => self.under_way.push_back((op, false)),
+                    _ => {}
+                }
+            }
+        }
+
+        fn end(&mut self, op: Op, fetch: bool) {
+            if fetch {
+                self.cache.fetched(op, Outcome::Done, &Far, &mut self.out);
+            } else {
+                self.cache.written_back(op, Outcome::Done, &Far, &mut self.out);
+            }
+            self.take_actions();
+        }
+
+        /// A thread touches a page. It goes on when the page is there: READs are answered at once, WRITEs when so many others are under way, or there is nothing else to wait for.
+        fn touch(&mut self, page: u64, write: bool) {
+            let key = Key { space: 0, page };
+            let is_there = |cache: &Cache| {
+                let access = cache.access(key);
+                access == Some(farmem_wire::message::Access::Modified) || access.is_some() && !write
+            };
+            while !is_there(&self.cache) {
+                self.cache.fault(key, write, &Far, &mut self.out);
+                self.take_actions();
+                self.cache.turn(&Far, &mut self.out);
+                self.take_actions();
+                while let Some(at) = self.under_way.iter().position(|&(_, fetch)| fetch) {
+                    let (op, fetch) = self.under_way.remove(at).expect("it was found");
+                    self.end(op, fetch);
+                }
+                let waits = !is_there(&self.cache);
+                while self.under_way.len() > self.late || waits && !self.under_way.is_empty() {
+                    let (op, fetch) = self.under_way.pop_front().expect("something is under way");
+                    self.end(op, fetch);
+                }
+            }
+            if page.is_multiple_of(64) {
+                self.cache.check();
+            }
+        }
+    }
+
+    /// A program reads and then writes each page of a window, three times as many as may be here, while some WRITEs wait for their answers all the time: no
+    /// fault waits for one of them, since what goes next was written back before.
+    #[test]
+    fn no_fault_waits_for_a_write_back() {
+        let shapes = [(2730, 16, 16), (680, 16, 4), (680, 16, 1), (256, 1, 8), (170, 1, 8), (16, 1, 1)];
+        for (frames, group, late) in shapes {
+            let mut window = Window::new(frames, group, late);
+            for page in (0..2_u32).flat_map(|_| 0..3 * frames as u64) {
+                window.touch(page, false);
+                window.touch(page, true);
+            }
+            let stats = window.cache.stats();
+            assert!(stats.pages_written_back > 4 * frames as u64, "{stats:?}");
+            assert_eq!(stats.waited, 0, "{frames} frames, {late} WRITEs under way: {stats:?}");
+        }
     }
 }
