@@ -1,6 +1,7 @@
 //! The cache's decisions: what a fault wants, what goes to make room for it, and when.
 
 use crate::account::Account;
+use crate::advice::Advised;
 use crate::ahead::{Ahead, Fault, Prefetch};
 use crate::frames::{Busy, Frames, Page};
 use crate::operations::Operations;
@@ -79,6 +80,7 @@ pub struct Cache {
     pub(crate) frames: Frames,
     pub(crate) operations: Operations,
     pub(crate) ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Wanted = Range<u64>>>>,
+    pub(crate) advised: Advised,
     /// Threads for whose pages there is no frame yet.
     pub(crate) waiting: VecDeque<(Key, bool)>,
     /// Inactive pages that are to be written back, in the order in which they came. Some are not any more.
@@ -135,6 +137,7 @@ impl Cache {
             frames: Frames::new(config.frames),
             operations: Operations::default(),
             ahead: BTreeMap::new(),
+            advised: Advised::default(),
             waiting: VecDeque::new(),
             unsent: VecDeque::new(),
             failed: false,
@@ -442,7 +445,7 @@ impl Cache {
         let before = (before as u64).min(room.saturating_sub(1));
         let behind = (behind as u64).min(room.saturating_sub(1 + before));
         let run = key.page - before..if room == 0 { key.page } else { key.page + 1 + behind };
-        if let Some(policy) = self.ahead.get_mut(&key.space) {
+        if let Some(policy) = self.ahead.get_mut(&key.space).filter(|_| !self.advised.has(key)) {
             let here = if run.is_empty() {
                 run.clone()
             } else {
@@ -459,6 +462,14 @@ impl Cache {
     /// What is to come with a page, at most [`Config::run_max`] pages; it contains the page.
     pub(crate) fn proposal(&mut self, key: Key, layout: &impl Layout) -> Range<u64> {
         let Config { ahead, run_max, .. } = self.config;
+        if let Some(advised) = self.advised(key).filter(|_| !self.one_by_one) {
+            let around = layout.around(key);
+            let run = advised.start.max(around.start)..advised.end.min(around.end).max(key.page + 1);
+            if run.end - run.start > 1 {
+                self.was_used(key, true);
+            }
+            return run;
+        }
         if self.one_by_one || ahead == Ahead::None {
             return key.page..key.page + 1;
         }

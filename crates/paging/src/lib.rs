@@ -25,6 +25,7 @@ extern crate alloc;
 extern crate std;
 
 mod account;
+mod advice;
 mod ahead;
 mod aside;
 mod cache;
@@ -40,6 +41,7 @@ mod room;
 mod zeros;
 
 pub use account::{Account, Miss, Waste};
+pub use advice::{ADVISED_MAX, Advice, TooManyRanges};
 pub use ahead::{Ahead, Fault, Groups, Prefetch, STREAMS, Streams};
 pub use cache::{Cache, Config, Stats};
 pub use coherent::Taken;
