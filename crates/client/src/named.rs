@@ -60,6 +60,12 @@ impl OpenNamed {
         self.length
     }
 
+    /// How it was opened.
+    #[must_use]
+    pub const fn mode(&self) -> OpenMode {
+        self.handle.mode
+    }
+
     /// Closes it, and says what kept the control plane from closing it; a drop does not.
     ///
     /// # Errors
@@ -81,6 +87,7 @@ impl core::fmt::Debug for OpenNamed {
 /// One use of an object. It ends once.
 struct Handle {
     object: u64,
+    mode: OpenMode,
     host: u16,
     opened: Opened,
     asker: Asker,
@@ -224,7 +231,7 @@ impl Client {
         let (object, named) = self.ask_for(name, create, mode)?;
         self.used(object, mode).handles += 1;
         let (host, opened, asker) = (self.host(), Rc::clone(self.opened()), self.asker());
-        Ok((named, Handle { object, host, opened, asker, has_ended: false }))
+        Ok((named, Handle { object, mode, host, opened, asker, has_ended: false }))
     }
 
     fn ask_for(&mut self, name: &str, create: bool, mode: OpenMode) -> Result<(u64, Named), Error> {

@@ -38,6 +38,7 @@ use farmem_io::pages::{Memory, Window};
 use farmem_io::{ApiClient, LinkProfile, OpenError};
 use farmem_machine::Duration;
 use farmem_paging::Account;
+use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 use fault_source::HostHandle;
 use shared_pager::lock;
@@ -65,6 +66,11 @@ impl ShareOptions {
         if self.window.way != Way::Direct || self.window.read_only {
             let value = "by way of a DPU's cache, or for reading only".to_owned();
             let remedy = "several hosts write it, and a DPU's cache is of one: leave `window.way` and `window.read_only` out".to_owned();
+            return Err(OpenError::Setting { setting: "shared space", value, remedy }.into());
+        }
+        if self.window.chunk as usize != PAGE_LEN {
+            let value = format!("chunks of {} bytes", self.window.chunk);
+            let remedy = format!("hosts have rights to pages: leave `window.chunk` at {PAGE_LEN}");
             return Err(OpenError::Setting { setting: "shared space", value, remedy }.into());
         }
         frames_of(self.window.local_limit, FRAMES_MIN)

@@ -9,6 +9,7 @@
 //! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, evicted and written back; this module carries it out.
 
 mod beside;
+mod buffer;
 mod options;
 mod parts;
 mod through;
@@ -16,10 +17,9 @@ mod verbs;
 
 use farmem_client::{Client, Completed, Vma};
 use farmem_client::{Error, Op};
-use farmem_host::agent::Pages as _;
 use farmem_io::Stop;
 use farmem_io::pages::{Fault, Faults, Next, Ring, Window, serve};
-use farmem_paging::{Action, Cache, Cause, Config, Key, Layout, Outcome, Source};
+use farmem_paging::{Action, Cache, Cause, Config, Key, Outcome};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::VecDeque;
@@ -27,14 +27,16 @@ use std::mem;
 use std::thread;
 
 use beside::{Beside, Wishes};
+use buffer::{Hints, Laid};
 use options::window_config;
 use through::Through;
 use verbs::{Ended, Name, Verbs};
 
 pub use crate::dpu::Foresight;
+pub use buffer::{CHUNK, CHUNK_MAX, OBJECTS_MAX, Object, Objects};
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
-pub use farmem_paging::{Account, Ahead};
+pub use farmem_paging::{Account, Advice, Ahead};
 pub(crate) use options::check_dpu;
 pub use options::{Way, WindowOptions, WindowStats, frames_of};
 
@@ -71,10 +73,36 @@ pub fn with_window<R: Send>(
     options: WindowOptions,
     program: impl FnOnce(Memory<'_>) -> R + Send,
 ) -> Result<(R, WindowStats), Error> {
-    let window = Window::open(&window_config(vma, &options)?)?;
+    with_objects(client, &[Object::new(vma)], options, |objects| program(objects.get(0)))
+}
+
+/// As [`with_window`], with several objects in one buffer: of all of them together at most [`WindowOptions::local_limit`] bytes are here, in chunks of
+/// [`WindowOptions::chunk`] bytes, and those go that were used longest ago, whatever object they are of (SODA III). Each object is written by one buffer, or read by
+/// many; the control plane sees to that for memory with a name ([`Object::named`]).
+///
+/// Threads that wait for one chunk have it fetched once. Chunks that were written are written back ahead of need, so that no fault waits for a write-back as long as the
+/// network keeps up.
+///
+/// # Errors
+/// As [`with_window`]; [`Error::Open`] too for chunks and objects that cannot be.
+///
+/// # Panics
+/// When `program` does.
+pub fn with_objects<R: Send>(
+    client: &mut Client,
+    objects: &[Object],
+    options: WindowOptions,
+    program: impl FnOnce(Objects<'_>) -> R + Send,
+) -> Result<(R, WindowStats), Error> {
+    let laid = Laid::of(objects, &options)?;
+    let (config, frames) = window_config(&laid, objects, &options)?;
+    let window = Window::open(&config)?;
+    let hints = Hints::default();
+    let vma = &objects[0].vma;
     let stop = Stop::new();
     let kept = client.take_ready();
-    let WindowOptions { read_only, fixed, foresight, .. } = options;
+    let WindowOptions { fixed, foresight, .. } = options;
+    let read_only = options.read_only || objects[0].read_only;
     let wishes = Wishes { read_only, fixed, foresight };
     let opened = match options.way {
         Way::Own(config) => {
@@ -90,12 +118,13 @@ pub fn with_window<R: Send>(
             return Err(error);
         }
     };
-    let mut server = Server::new(verbs, &window, &options);
+    let mut server = Server::new(verbs, (&window, &hints), laid.clone(), cache_config(frames, &options));
+    let (laid, hints) = (&laid, &hints);
     let result = thread::scope(|scope| {
         let end = EndWhenDropped(Ring::new(&window, stop.clone()));
         let thread = scope.spawn(move || {
             let end = end;
-            program(end.0.window().memory())
+            program(Objects::new(&end.0, laid, hints))
         });
         if let Err(source) = serve(&window, options.handler, &stop, &mut server) {
             window.abandon(); // or the program would wait for ever
@@ -114,8 +143,9 @@ pub fn with_window<R: Send>(
     flushed.map(|()| (result, stats))
 }
 
-/// A page cache of so many frames.
+/// A page cache of so many chunks.
 pub(crate) fn cache_config(frames: usize, options: &WindowOptions) -> Config {
+    let pages = u64::from(options.chunk) / PAGE_LEN as u64;
     // A window of a page has room for another, which never comes.
     let frames = frames.max(2);
     let inactive = frames * usize::from(options.inactive_eighths.min(8)) / 8;
@@ -123,8 +153,8 @@ pub(crate) fn cache_config(frames: usize, options: &WindowOptions) -> Config {
         frames,
         inactive_max: inactive.max(frames / 16).clamp(1, frames - 1),
         inactive_apart: false,
-        run_max: RUN_MAX,
-        batch_max: BATCH,
+        run_max: (RUN_MAX / pages).max(1),
+        batch_max: BATCH.checked_div(usize::try_from(pages).unwrap_or(BATCH)).unwrap_or(1).max(1),
         writing_max: WRITING_MAX,
         tries_max: TRIES_MAX,
         ahead: options.ahead,
@@ -145,31 +175,17 @@ impl Drop for EndWhenDropped<'_> {
 #[derive(Clone, Copy, Debug)]
 enum UnderWay {
     Fetch { op: farmem_paging::Op, first: u64 },
-    WriteBack { op: farmem_paging::Op },
-}
-
-/// Where the window's pages are: all of them in one allocation.
-#[derive(Clone, Copy, Debug)]
-struct Whole {
-    pages: u64,
-}
-
-impl Layout for Whole {
-    fn source(&self, key: Key) -> Source {
-        if key.page < self.pages { Source::Far(key.page) } else { Source::Elsewhere }
-    }
-
-    fn home(&self, key: Key) -> Option<u64> {
-        Some(key.page)
-    }
+    WriteBack { op: farmem_paging::Op, bytes: u64 },
 }
 
 /// Carries out what the page cache says, by READs and WRITEs.
 struct Server<'a> {
     verbs: Verbs<'a>,
     window: &'a Window,
+    hints: &'a Hints,
+    unadvised: u64,
     cache: Cache,
-    whole: Whole,
+    laid: Laid,
     actions: Vec<Action>,
     under_way: Vec<(Name, UnderWay)>,
     /// Operations that the cache does not wait for any more: the link was lost. Their ends may come yet.
@@ -179,45 +195,46 @@ struct Server<'a> {
     /// Completions of operations that are not ours.
     others: VecDeque<Completed>,
     bytes_here_max: u64,
+    bytes_fetched: u64,
+    bytes_written_back: u64,
     /// Why the latest operation failed, and why bytes were lost.
     why: Option<Error>,
     why_lost: Option<Error>,
     failed: Option<Error>,
     /// Bytes that the program wanted and that are lost; everything else goes on.
     lost: Option<Error>,
-    read_only: bool,
 }
 
 impl<'a> Server<'a> {
-    fn new(verbs: Verbs<'a>, window: &'a Window, options: &WindowOptions) -> Self {
-        let frames = usize::try_from(window.frames_max()).expect("frames are memory of this machine");
-        let config = cache_config(frames, options);
+    fn new(verbs: Verbs<'a>, (window, hints): (&'a Window, &'a Hints), laid: Laid, config: Config) -> Self {
         let frames = config.frames;
         Self {
             verbs,
             window,
+            hints,
+            unadvised: 0,
             cache: Cache::new(config),
-            whole: Whole { pages: window.len() / PAGE_LEN as u64 },
+            laid,
             actions: Vec::new(),
             under_way: Vec::with_capacity(frames.min(2 * WRITING_MAX)),
             abandoned: Vec::new(),
             refused: Vec::new(),
             others: VecDeque::new(),
             bytes_here_max: 0,
+            bytes_fetched: 0,
+            bytes_written_back: 0,
             why: None,
             why_lost: None,
             failed: None,
             lost: None,
-            read_only: options.read_only,
         }
     }
 
-    fn addr(&self, page: u64) -> VirtAddr {
-        VirtAddr(self.window.base().0 + page * PAGE_LEN as u64)
-    }
-
-    fn page(&self, key: Key) -> Page {
-        Page::of(self.addr(key.page))
+    /// The first page of chunks of one object that lie together, and how many pages they have.
+    fn pages(&self, first: u64, count: u64) -> (Page, usize) {
+        let (_, bytes) = self.laid.far(first, count);
+        let pages = usize::try_from(bytes).expect("memory of this machine") / PAGE_LEN;
+        (Page::of(VirtAddr(self.window.base().0 + first * self.laid.chunk_len)), pages)
     }
 
     fn stats(&mut self) -> WindowStats {
@@ -226,7 +243,7 @@ impl<'a> Server<'a> {
             Verbs::Direct(_) => (None, false),
             Verbs::Beside(beside) => (beside.stats(), beside.is_direct()),
         };
-        let (stats, page) = (self.cache.stats(), PAGE_LEN as u64);
+        let stats = self.cache.stats();
         WindowStats {
             faults: stats.faults,
             missing: stats.missing,
@@ -234,12 +251,13 @@ impl<'a> Server<'a> {
             reactivated: stats.reactivated,
             waited: stats.waited,
             fetches: stats.fetches,
-            bytes_fetched: stats.pages_fetched * page,
+            bytes_fetched: self.bytes_fetched,
             evictions: stats.evictions,
             write_backs: stats.write_backs,
-            bytes_written_back: stats.pages_written_back * page,
+            bytes_written_back: self.bytes_written_back,
             bytes_here_max: self.bytes_here_max,
             ahead: stats.ahead,
+            unadvised: self.unadvised,
             dpu,
             dpu_fenced,
         }
@@ -262,40 +280,55 @@ impl<'a> Server<'a> {
     }
 
     fn act(&mut self, action: Action, (start, bytes): (u64, &[u8])) {
-        let mut window = self.window;
+        let window = self.window;
         match action {
             Action::Fetch { op, first, count, .. } => {
-                let buf = self.verbs.client().buffer(count as usize * PAGE_LEN);
-                let read = Op::Read { addr: self.addr(first.page), buf };
-                self.submit(read, UnderWay::Fetch { op, first: first.page });
+                let (addr, len) = self.laid.far(first.page, count.into());
+                let buf = self.verbs.client().buffer(usize::try_from(len).expect("memory of this machine"));
+                self.submit(Op::Read { addr, buf }, UnderWay::Fetch { op, first: first.page });
             }
             Action::WriteBack { op } => self.write_back(op),
             Action::Install { first, count, access, .. } => {
-                let at = usize::try_from(first.page - start).expect("a page of the fetch") * PAGE_LEN;
-                window.install_run(self.page(first), &bytes[at..at + count as usize * PAGE_LEN], access);
+                let at = usize::try_from((first.page - start) * self.laid.chunk_len);
+                let at = at.expect("a chunk of the fetch");
+                let (page, pages) = self.pages(first.page, count.into());
+                window.install_run(page, &bytes[at..at + pages * PAGE_LEN], access);
+                self.bytes_fetched += (pages * PAGE_LEN) as u64;
                 let here = window.frames() * PAGE_LEN as u64;
                 self.bytes_here_max = self.bytes_here_max.max(here);
             }
-            Action::Map { key, access } => window.remap(self.page(key), access),
+            Action::Map { key, access } => {
+                let (page, pages) = self.pages(key.page, 1);
+                window.remap_run(page, pages, access);
+            }
             Action::Allow { first, count } => {
-                for page in first.page..first.page + u64::from(count) {
-                    window.remap(Page::of(self.addr(page)), Access::Modified);
+                for (first, count) in self.laid.parts(first.page, count.into()) {
+                    let (page, pages) = self.pages(first, count);
+                    window.remap_run(page, pages, Access::Modified);
                 }
             }
             Action::Deactivate { first, count } => {
-                for page in first.page..first.page + u64::from(count) {
-                    window.unmap(Page::of(self.addr(page)));
+                for (first, count) in self.laid.parts(first.page, count.into()) {
+                    let (page, pages) = self.pages(first, count);
+                    window.unmap_run(page, pages);
                 }
             }
-            Action::Discard { key } => window.discard(self.page(key)),
-            Action::Wake { key } => window.wake(self.page(key)),
+            Action::Discard { key } => {
+                let (page, pages) = self.pages(key.page, 1);
+                window.discard_run(page, pages);
+            }
+            Action::Wake { key } => {
+                let (page, pages) = self.pages(key.page, 1);
+                window.wake_run(page, pages);
+            }
             Action::Poison { key, why } => {
                 if why == Cause::Lost
                     && let Some(lost) = self.why_lost.take()
                 {
                     self.lost.get_or_insert(lost);
                 }
-                window.poison(self.page(key));
+                let (page, pages) = self.pages(key.page, 1);
+                window.poison_run(page, pages);
             }
             Action::Zeros { .. } | Action::Copy { .. } | Action::Keep { .. } => {
                 unreachable!("all of a window is in far memory, and the window's alone")
@@ -308,10 +341,12 @@ impl<'a> Server<'a> {
         let mut first = None;
         for key in self.cache.pages_of(op) {
             first.get_or_insert(key.page);
-            self.window.read(self.page(key), 0..PAGE_LEN, &mut buf);
+            let (page, pages) = self.pages(key.page, 1);
+            self.window.read_run(page, pages, &mut buf);
         }
-        let addr = self.addr(first.expect("a write-back of a page at least"));
-        self.submit(Op::Write { addr, buf }, UnderWay::WriteBack { op });
+        let (addr, _) = self.laid.far(first.expect("a write-back of a chunk at least"), 1);
+        let bytes = buf.len() as u64;
+        self.submit(Op::Write { addr, buf }, UnderWay::WriteBack { op, bytes });
     }
 
     fn submit(&mut self, operation: Op, what: UnderWay) {
@@ -325,10 +360,13 @@ impl<'a> Server<'a> {
     }
 
     fn end(&mut self, what: UnderWay, outcome: Outcome) {
-        let Self { cache, whole, actions, .. } = self;
+        let Self { cache, laid, actions, .. } = self;
         match what {
-            UnderWay::Fetch { op, .. } => cache.fetched(op, outcome, whole, actions),
-            UnderWay::WriteBack { op } => cache.written_back(op, outcome, whole, actions),
+            UnderWay::Fetch { op, .. } => cache.fetched(op, outcome, laid, actions),
+            UnderWay::WriteBack { op, bytes } => {
+                self.bytes_written_back += if outcome == Outcome::Done { bytes } else { 0 };
+                cache.written_back(op, outcome, laid, actions);
+            }
         }
     }
 
@@ -366,25 +404,55 @@ impl<'a> Server<'a> {
         self.others.push_back(Completed { ticket, result, buf });
     }
 
+    /// Tells the cache what the program says of its chunks.
+    fn take_hints(&mut self) {
+        loop {
+            let hint = self.hints.lock().expect("no thread panics with it").pop_front();
+            let Some((chunks, advice)) = hint else { break };
+            let advised = self.cache.advise(0, chunks, advice, &self.laid, &mut self.actions);
+            self.unadvised += u64::from(advised.is_err());
+            self.carry_out((0, &[]));
+        }
+    }
+
+    /// Takes the ends of WRITEs that have come, when a fault may need the frames of what they wrote: no thread waits for what is over.
+    fn take_ended(&mut self) {
+        while self.cache.is_tight() && !self.under_way.is_empty() {
+            match self.verbs.poll() {
+                Ok(Some(completed)) => self.ended(completed),
+                Ok(None) => break,
+                Err(error) => return self.link_lost(error),
+            }
+        }
+    }
+
     /// A thread of the program waits for a page.
     fn touched(&mut self, page: Page, write: bool) {
-        let number = (page.addr().0 - self.window.base().0) / PAGE_LEN as u64;
-        if write && self.read_only {
-            return self.refuse_store(page, number);
+        let offset = page.addr().0 - self.window.base().0;
+        let chunk = offset / self.laid.chunk_len;
+        match self.laid.extent_of(offset) {
+            Some((_, extent)) if write && extent.read_only => {
+                let addr = VirtAddr(extent.base.0 + (offset - extent.at));
+                return self.refuse_store(addr, chunk);
+            }
+            Some(_) => {}
+            // Behind the end of an object: there is nothing.
+            None => return self.window.poison_run(page, 1),
         }
-        self.cache.fault(Key { space: 0, page: number }, write, &self.whole, &mut self.actions);
+        self.take_ended();
+        self.cache.fault(Key { space: 0, page: chunk }, write, &self.laid, &mut self.actions);
         self.carry_out((0, &[]));
     }
 
-    /// A program stored to a window that it only reads: its thread, and all that touch the page from now on, get a SIGBUS.
-    fn refuse_store(&mut self, page: Page, number: u64) {
-        self.lost.get_or_insert_with(|| Error::ReadOnly { addr: page.addr() });
-        let mut window = self.window;
-        if window.has_frame(page) {
-            window.discard(page);
+    /// A program stored to what it only reads: its thread, and all that touch the chunk from now on, get a SIGBUS.
+    fn refuse_store(&mut self, addr: VirtAddr, chunk: u64) {
+        self.lost.get_or_insert(Error::ReadOnly { addr });
+        let (page, pages) = self.pages(chunk, 1);
+        if self.window.has_frame(page) {
+            self.window.discard_run(page, pages);
         }
-        self.cache.remove(0, number..number + 1);
-        window.poison(page);
+        self.cache.remove(0, chunk..chunk + 1);
+        self.window.poison_run(page, pages);
     }
 
     /// Waits for one operation, and takes the ends of all that have ended then.
@@ -402,13 +470,13 @@ impl<'a> Server<'a> {
     fn link_lost(&mut self, error: Error) {
         self.failed.get_or_insert(error);
         self.abandoned.extend(self.under_way.drain(..).map(|(name, _)| name));
-        self.cache.abandon(&self.whole, &mut self.actions);
+        self.cache.abandon(&self.laid, &mut self.actions);
         self.carry_out((0, &[]));
     }
 
     /// Writes back all that is dirty.
     fn flush(&mut self) -> Result<(), Error> {
-        self.cache.flush(&self.whole, &mut self.actions);
+        self.cache.flush(&self.laid, &mut self.actions);
         self.carry_out((0, &[]));
         while !self.under_way.is_empty() {
             self.wait();
@@ -423,6 +491,7 @@ impl Faults for Server<'_> {
     }
 
     fn turn(&mut self) -> Next {
+        self.take_hints();
         if self.cache.is_fetching() {
             // Sends what was asked for, and clears up while it is on its way.
             match self.verbs.poll() {
@@ -430,7 +499,7 @@ impl Faults for Server<'_> {
                 Err(error) => self.link_lost(error),
             }
         }
-        self.cache.turn(&self.whole, &mut self.actions);
+        self.cache.turn(&self.laid, &mut self.actions);
         self.carry_out((0, &[]));
         if self.cache.is_awaited() && !self.under_way.is_empty() {
             self.wait();

@@ -91,6 +91,14 @@ impl<'w> Ring<'w> {
             None => self.window.doorbell().ring(),
         }
     }
+
+    /// Has what resolves faults take its turn, though no thread faulted: returns when the loop has heard, or when there is none.
+    pub fn nudge(&self) {
+        match self.window.signals() {
+            Some(signals) => signals.nudge(),
+            None => self.window.doorbell().ring(),
+        }
+    }
 }
 
 /// Serves the window on this thread until `stop` is set and rung for ([`Ring::end`]). One thread at a time serves a window.

@@ -153,6 +153,12 @@ impl Signals {
         self.door.stir();
     }
 
+    /// Has the thread that serves lead once, though no thread waits.
+    pub(super) fn nudge(&self) {
+        self.passed.store(true, Ordering::SeqCst);
+        self.door.stir();
+    }
+
     /// Serves on this thread alone, until `stop` is set and knocked for.
     pub(super) fn attend(&self, waiting: Waiting, stop: &Stop, leader: &mut dyn Lead) {
         self.attend_by(waiting, stop, &mut || self.lead(leader, None));

@@ -6,7 +6,6 @@
 use super::window::Place;
 use crate::OpenError;
 use farmem_wire::VirtAddr;
-use farmem_wire::message::PAGE_LEN;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -93,21 +92,20 @@ impl Views {
         self.file.as_fd()
     }
 
-    /// Takes a page's mapping from the program; the frame stays.
-    pub(super) fn unmap_from_program(&self, offset: usize) {
-        assert!(offset < self.program.len, "inside the window");
+    /// Takes the mapping of pages from the program; their frames stay.
+    pub(super) fn unmap_from_program(&self, offset: usize, len: usize) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.program.len), "inside the window");
         // SAFETY: inside the view, by the assertion.
         let start = unsafe { self.program.start.add(offset) };
-        // SAFETY: a page of the program's view of a shared file: its bytes stay in the file, and the next touch faults.
-        let result = unsafe { madvise(start.as_ptr().cast(), PAGE_LEN, Advice::LinuxDontNeed) };
-        result.expect("a page of our own mapping");
+        // SAFETY: pages of the program's view of a shared file: their bytes stay in the file, and the next touch faults.
+        let result = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontNeed) };
+        result.expect("pages of our own mapping");
     }
 
-    /// Gives a page's frame back to the system, and takes it from all processes that map it.
-    pub(super) fn punch(&self, offset: usize) {
+    /// Gives the frames of pages back to the system, and takes them from all processes that map them.
+    pub(super) fn punch(&self, offset: usize, len: usize) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let result =
-            rustix::io::retry_on_intr(|| fallocate(&self.file, mode, offset as u64, PAGE_LEN as u64));
+        let result = rustix::io::retry_on_intr(|| fallocate(&self.file, mode, offset as u64, len as u64));
         result.expect("a hole in a file of our own");
     }
 

@@ -15,6 +15,8 @@
 //!
 //! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
 
+mod runs;
+
 use super::doorbell::Doorbell;
 use super::lease::{Apart, Lease, Watcher};
 use super::signal::{Registered, Signals, Touch};
@@ -388,7 +390,7 @@ impl Window {
             Ordering::Acquire,
         );
         if changed.is_ok() {
-            self.views.unmap_from_program(index * PAGE_LEN);
+            self.views.unmap_from_program(index * PAGE_LEN, PAGE_LEN);
         }
     }
 
@@ -417,9 +419,9 @@ impl Window {
         }
     }
 
-    fn punch(&self, index: usize) {
-        self.views.punch(index * PAGE_LEN);
-        self.frames.fetch_sub(1, Ordering::AcqRel);
+    fn punch(&self, pages: Range<usize>) {
+        self.views.punch(pages.start * PAGE_LEN, pages.len() * PAGE_LEN);
+        self.frames.fetch_sub(pages.len() as u64, Ordering::AcqRel);
     }
 
     fn run(&self, first: Page, count: usize) -> Range<usize> {
@@ -496,12 +498,7 @@ impl Pages for &Window {
     }
 
     fn unmap(&mut self, page: Page) {
-        let index = self.index(page);
-        let was = self.swap(index, State::Kept);
-        assert!(was.has_frame(), "{page:?} is cached");
-        if was != State::Kept {
-            self.views.unmap_from_program(index * PAGE_LEN);
-        }
+        self.unmap_run(page, 1);
     }
 
     /// What is not mapped any more is not written: the system stops all stores before it returns.
@@ -512,13 +509,11 @@ impl Pages for &Window {
     fn release(&mut self, page: Page) {
         let index = self.index(page);
         assert_eq!(self.swap(index, State::Gone), State::Kept, "{page:?} was zapped");
-        self.punch(index);
+        self.punch(index..index + 1);
     }
 
     fn discard(&mut self, page: Page) {
-        let index = self.index(page);
-        assert!(self.swap(index, State::Gone).has_frame(), "{page:?} is cached");
-        self.punch(index); // takes it from all that map it as well
+        self.discard_run(page, 1);
     }
 
     fn wake(&mut self, page: Page) {

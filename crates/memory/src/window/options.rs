@@ -1,5 +1,6 @@
 //! What a window is told: its options, and which of them can be.
 
+use super::buffer::{Laid, Object};
 use super::{FRAMES_MIN, FaultMode, Handler, Place};
 use crate::dpu::Foresight;
 use farmem_client::{Error, MESSAGE_MAX, Vma};
@@ -7,13 +8,15 @@ use farmem_dpu::{Config as DpuConfig, Stats as DpuStats};
 use farmem_io::OpenError;
 use farmem_io::pages::{Reach, WindowConfig};
 use farmem_paging::{Account, Ahead};
+use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 use procfs_core::{FromRead as _, Meminfo};
 
 /// How a window works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowOptions {
-    /// Bytes of the allocation that may be here at once; counted in whole pages, and never exceeded. At least 64 KiB.
+    /// Bytes of the allocation, or of all objects together, that may be here at once; counted in whole chunks, and never exceeded. At least 16 of them: 64 KiB with
+    /// chunks of a page.
     pub local_limit: u64,
     /// Where the program finds it.
     pub place: Place,
@@ -38,6 +41,8 @@ pub struct WindowOptions {
     pub fixed: Option<(u64, u64)>,
     /// How the DPU prefetches.
     pub foresight: Foresight,
+    /// Bytes that are fetched, evicted and written back at once: a power of two from 4096 to [`CHUNK_MAX`](super::CHUNK_MAX).
+    pub chunk: u32,
 }
 
 /// Which way the READs and WRITEs of a window go.
@@ -69,7 +74,14 @@ impl WindowOptions {
             read_only: false,
             fixed: None,
             foresight: Foresight::default(),
+            chunk: PAGE_LEN as u32,
         }
+    }
+
+    /// The usual buffer of several objects, with this much memory here: chunks of 64 KiB, wherever there is room for them (SODA III, V).
+    #[must_use]
+    pub fn buffer(local_limit: u64) -> Self {
+        Self { place: Place::Anywhere, chunk: super::CHUNK, ..Self::new(local_limit) }
     }
 
     pub(crate) const fn reach(&self) -> Reach {
@@ -104,27 +116,47 @@ pub struct WindowStats {
     pub bytes_here_max: u64,
     /// What was fetched ahead, and what became of it.
     pub ahead: Account,
+    /// Ranges that the program advised of and that were more than are kept: they are used as if nothing had been said.
+    pub unadvised: u64,
     /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes, and says nothing any more when it was fenced.
     pub dpu: Option<DpuStats>,
     /// The DPU beside the host was fenced, and the window went on without it.
     pub dpu_fenced: bool,
 }
 
-pub(super) fn window_config(vma: &Vma, options: &WindowOptions) -> Result<WindowConfig, Error> {
-    let frames_max = frames_of(options.local_limit, FRAMES_MIN)? as u64;
+/// The window of a buffer, and the chunks it may have here.
+pub(super) fn window_config(
+    laid: &Laid,
+    objects: &[Object],
+    options: &WindowOptions,
+) -> Result<(WindowConfig, usize), Error> {
+    let pages = laid.chunk_len / PAGE_LEN as u64;
+    let frames = frames_of(options.local_limit, FRAMES_MIN * pages)? as u64 / pages;
+    let frames = frames.min(laid.chunks());
     if let Way::Own(dpu) = options.way {
         check_dpu(dpu)?;
     }
-    check_fixed(vma, options)?;
-    let (base, len) = (vma.base, vma.size);
-    Ok(WindowConfig {
-        base,
-        len,
-        frames_max: frames_max.min(len / PAGE_LEN as u64),
+    let alone = &objects[0].vma;
+    if objects.len() > 1 && options.place == Place::Same {
+        let (value, remedy) =
+            ("its addresses in far memory".into(), "several objects are placed anywhere".into());
+        return Err(OpenError::Setting { setting: "window's place", value, remedy }.into());
+    }
+    if objects.len() > 1 && options.way != Way::Direct {
+        let (value, remedy) =
+            ("by a DPU".into(), "several objects of one buffer go straight to their nodes".into());
+        return Err(OpenError::Setting { setting: "way of a window", value, remedy }.into());
+    }
+    check_fixed(alone, options)?;
+    let config = WindowConfig {
+        base: if objects.len() > 1 { VirtAddr(0) } else { alone.base },
+        len: laid.len(),
+        frames_max: frames * pages,
         place: options.place,
         reach: options.reach(),
         faults: options.faults,
-    })
+    };
+    Ok((config, usize::try_from(frames).expect("frames are memory of this machine")))
 }
 
 /// The frames that a local limit of so many bytes allows. What is kept for each frame is allocated at once, so a limit that this machine

@@ -3,6 +3,7 @@
 use super::*;
 use farmem_client::api::{ErrorCode, OpenMode};
 use farmem_client::{NodeId, Rack};
+use farmem_io::OpenError;
 use std::num::NonZeroU32;
 
 const PAGE: u64 = PAGE_LEN as u64;
@@ -21,6 +22,14 @@ fn dpu() -> DpuConfig {
 fn options(dpu: Option<DpuConfig>) -> WindowOptions {
     let way = dpu.map_or(Way::Direct, Way::Own);
     WindowOptions { place: Place::Anywhere, way, ..WindowOptions::new(FRAMES_MIN * PAGE) }
+}
+
+/// What serves a window on an allocation straight from its node, unless it goes otherwise.
+fn opened(vma: &Vma, options: &WindowOptions) -> Result<(Window, Laid, Config), OpenError> {
+    let objects = [Object::new(vma)];
+    let laid = Laid::of(&objects, options).unwrap();
+    let (config, frames) = window_config(&laid, &objects, options).unwrap();
+    Ok((Window::open(&config)?, laid, cache_config(frames, options)))
 }
 
 /// A rack of one node, and an allocation of which each page is full of its number.
@@ -109,8 +118,8 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
         let (_rack, mut client, vma) = numbered();
         let own = client.submit(Op::Read { addr: vma.base, buf: vec![0; 8] }).unwrap();
         let options = options(config);
-        let window = match Window::open(&window_config(&vma, &options).unwrap()) {
-            Ok(window) => window,
+        let (window, laid, cache) = match opened(&vma, &options) {
+            Ok(opened) => opened,
             Err(refused) => return eprintln!("skipped: {refused}"),
         };
         let verbs = match config {
@@ -119,8 +128,9 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
             }
             None => Verbs::Direct(&mut client),
         };
-        let mut server = Server::new(verbs, &window, &options);
-        server.cache.fault(Key { space: 0, page: 5 }, false, &server.whole, &mut server.actions);
+        let hints = Hints::default();
+        let mut server = Server::new(verbs, (&window, &hints), laid, cache);
+        server.cache.fault(Key { space: 0, page: 5 }, false, &server.laid, &mut server.actions);
         server.carry_out((0, &[]));
         assert_eq!(server.under_way.len(), 1);
         server.link_lost(Error::Unreachable { what: "the rack".into() });
@@ -164,11 +174,12 @@ fn a_dpu_that_is_too_large_is_refused() {
 fn a_store_to_a_window_for_reading_only_is_refused() {
     let (_rack, mut client, vma) = numbered();
     let options = WindowOptions { read_only: true, inactive_eighths: 7, ..options(None) };
-    let window = match Window::open(&window_config(&vma, &options).unwrap()) {
-        Ok(window) => window,
+    let (window, laid, cache) = match opened(&vma, &options) {
+        Ok(opened) => opened,
         Err(refused) => return eprintln!("skipped: {refused}"),
     };
-    let mut server = Server::new(Verbs::Direct(&mut client), &window, &options);
+    let hints = Hints::default();
+    let mut server = Server::new(Verbs::Direct(&mut client), (&window, &hints), laid, cache);
     let touch = |server: &mut Server<'_>, page: u64, write: bool| {
         server.touched(Page::of(at(&vma, page)), write);
     };
@@ -196,6 +207,6 @@ fn a_store_to_a_window_for_reading_only_is_refused() {
     assert!(matches!(server.flush(), Err(Error::ReadOnly { .. })));
     assert_eq!(server.stats().write_backs, 0);
     let mut bytes = Vec::new();
-    server.window.read(Page::of(at(&vma, 35)), 0..PAGE_LEN, &mut bytes);
+    server.window.read_run(Page::of(at(&vma, 35)), 1, &mut bytes);
     assert_eq!(bytes, [35; PAGE_LEN]);
 }

@@ -1,0 +1,94 @@
+//! Pages of a window that lie side by side and are used alike, with one call of the system for all: the chunks of a buffer.
+
+use super::{Mapping, State, Window, mapping};
+use farmem_host::agent::Pages as _;
+use farmem_wire::message::{Access, PAGE_LEN, Page};
+
+impl Window {
+    /// As [`Window::remap`] of pages that were unmapped together, or may be read only, all alike.
+    ///
+    /// # Panics
+    /// When one of them is not cached.
+    pub fn remap_run(&self, first: Page, count: usize, access: Access) {
+        let pages = self.run(first, count);
+        let is = |of: State| pages.clone().all(|index| self.state(index) == of);
+        let (kept, read) = (is(State::Kept), is(State::ReadOnly) && access == Access::Modified);
+        if count > 1 && self.lease.is_none() && (kept || read) {
+            pages.clone().for_each(|index| _ = self.swap(index, State::shown(access)));
+            let (start, len) = (self.place(pages.start), count * PAGE_LEN);
+            let done = if kept {
+                // SAFETY: pages of the registered view; their frames hold their bytes.
+                unsafe { self.uffd.map(start, len, mapping(access)) }.is_ok()
+            } else {
+                // SAFETY: pages of the registered view, by their owner's wish.
+                unsafe { self.uffd.protect(start, len, Mapping::Writable) }.is_ok()
+            };
+            if done {
+                return self.woken(pages);
+            }
+        }
+        // Each for itself: the system may have unmapped some of them.
+        pages.for_each(|index| self.remap(self.page(index), access));
+    }
+
+    /// Takes pages from the program; their frames stay.
+    ///
+    /// # Panics
+    /// When one of them is not cached.
+    pub fn unmap_run(&self, first: Page, count: usize) {
+        let pages = self.run(first, count);
+        let mut mapped = false;
+        for index in pages.clone() {
+            let was = self.swap(index, State::Kept);
+            assert!(was.has_frame(), "{:?} is cached", self.page(index));
+            mapped |= was != State::Kept;
+        }
+        if mapped {
+            self.views.unmap_from_program(pages.start * PAGE_LEN, pages.len() * PAGE_LEN);
+        }
+    }
+
+    /// Gives the frames of pages back, whether or not the program has them mapped.
+    ///
+    /// # Panics
+    /// When one of them is not cached.
+    pub fn discard_run(&self, first: Page, count: usize) {
+        let pages = self.run(first, count);
+        for index in pages.clone() {
+            assert!(self.swap(index, State::Gone).has_frame(), "{:?} is cached", self.page(index));
+        }
+        self.punch(pages); // takes them from all that map them as well
+    }
+
+    /// Appends the bytes of pages that are here, and that no thread writes.
+    ///
+    /// # Panics
+    /// When one of them is not cached, or may be written.
+    pub fn read_run(&self, first: Page, count: usize, out: &mut Vec<u8>) {
+        let pages = self.run(first, count);
+        if self.lease.is_some() {
+            return pages.for_each(|index| self.read(self.page(index), 0..PAGE_LEN, out));
+        }
+        let frozen = |index| matches!(self.state(index), State::ReadOnly | State::Kept);
+        assert!(pages.clone().all(frozen), "{count} pages from {first:?} are here, and frozen");
+        self.views.read(pages.start * PAGE_LEN, pages.len() * PAGE_LEN, out);
+    }
+
+    /// Lets each touch of the pages end in SIGBUS, and wakes the threads that wait for them.
+    ///
+    /// # Panics
+    /// When one of them is cached.
+    pub fn poison_run(&self, first: Page, count: usize) {
+        let mut pages = self;
+        self.run(first, count).for_each(|index| pages.poison(self.page(index)));
+    }
+
+    /// The threads that wait for one of the pages look again.
+    ///
+    /// # Panics
+    /// When one of them is not in the window.
+    pub fn wake_run(&self, first: Page, count: usize) {
+        let mut pages = self;
+        self.run(first, count).for_each(|index| pages.wake(self.page(index)));
+    }
+}
