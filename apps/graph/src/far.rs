@@ -1,12 +1,16 @@
-//! A graph in far memory: its arrays in one allocation, each from a page's beginning on, and a window on them.
+//! A graph in far memory: its arrays in one allocation, or in several where no memory node has room for all of it, each array from a page's beginning on; and a window
+//! on them.
 //!
 //! Key items: [`Source`], where a graph comes from; [`place`], which loads it block by block; [`with_graph`], which has it used.
 
 use crate::load::binary::{self, Extent, Header, Section, Sink};
 use crate::load::{self, At, FileFrom, Format, LoadError};
 use crate::{Adjacency, Csr, Far, Graph, Shape};
+use farmem::api::ErrorCode;
 use farmem::raw::MappedFile;
-use farmem::window::{Ahead, Numbers, WindowOptions, WindowStats, with_window};
+use farmem::window::{
+    Ahead, CHUNK_MAX, Numbers, OBJECTS_MAX, Object, WindowOptions, WindowStats, with_objects,
+};
 use farmem::{Client, Error, FarMemory, PAGE_LEN, VirtAddr, Vma};
 use farmem_workload::{Failure, Progress, load_or_free, stopped};
 use std::borrow::Cow;
@@ -218,39 +222,89 @@ impl Image {
     }
 }
 
-/// Loads a graph into far memory, and frees what it took when that fails.
+/// Bytes of a piece at least: no memory node that has less room is asked for some of a graph.
+pub const PIECE_MIN: u64 = 1 << 20;
+
+const _: () = assert!(PIECE_MIN >= CHUNK_MAX as u64, "pieces lie together in a window");
+
+/// Loads a graph into far memory, and frees what it took when that fails. Where no memory node has room for all of it, it is cut into pieces, on several: one lies behind
+/// the other.
 ///
 /// # Errors
 /// [`Failure`] when the file is malformed, or the rack has no room or does not answer.
-pub fn place(client: &mut Client, source: &Source) -> Result<(Vma, Image), Failure> {
+pub fn place(client: &mut Client, source: &Source) -> Result<(Vec<Vma>, Image), Failure> {
     let image = Image::of(&source.extent());
     let mut why = None;
     let placed = load_or_free(client, |memory| {
-        let vma = memory.allocate(image.len())?;
-        write(memory, &vma, &image, source).map_err(|failure| {
+        let pieces = allocate(memory, image.len())?;
+        write(memory, &pieces, &image, source).map_err(|failure| {
             why = Some(failure);
             Error::System {
                 what: "the graph was not loaded".into(),
                 source: std::io::ErrorKind::InvalidData.into(),
             }
         })?;
-        Ok(vma)
+        Ok(pieces)
     });
     match (placed, why) {
-        (Ok(vma), _) => Ok((vma, image)),
+        (Ok(pieces), _) => Ok((pieces, image)),
         (Err(_), Some(why)) => Err(why),
         (Err(error), None) => Err(error.into()),
     }
 }
 
-fn write(memory: &mut dyn FarMemory, vma: &Vma, image: &Image, source: &Source) -> Result<(), Failure> {
+/// Allocations that have `len` bytes together, as few as there is room for; all but the last one are full.
+fn allocate(memory: &mut dyn FarMemory, len: u64) -> Result<Vec<Vma>, Error> {
+    let (mut pieces, mut left, mut most) = (Vec::new(), len, u64::MAX);
+    while left > 0 {
+        let wanted = left.min(most);
+        match memory.allocate(wanted) {
+            Ok(vma) => {
+                left = left.saturating_sub(vma.size);
+                pieces.push(vma);
+            }
+            Err(error) if error.code() == Some(ErrorCode::OutOfMemory) => {
+                // The largest power of two below: an allocation is one.
+                let smaller = 1 << (wanted - 1).ilog2();
+                if smaller < PIECE_MIN || left.div_ceil(smaller) > (OBJECTS_MAX - pieces.len()) as u64 {
+                    return Err(error);
+                }
+                most = smaller;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(pieces)
+}
+
+fn write(memory: &mut dyn FarMemory, pieces: &[Vma], image: &Image, source: &Source) -> Result<(), Failure> {
     let mut next: Option<((bool, Section), u64)> = None;
     source.blocks(&mut |incoming, section, block| {
         let same = next.filter(|(name, _)| *name == (incoming, section));
         let at = same.map_or_else(|| image.start(incoming, section), |(_, at)| at);
         next = Some(((incoming, section), at + block.len() as u64));
-        memory.write(VirtAddr(vma.base.0 + at), block)
+        write_at(memory, pieces, at, block)
     })
+}
+
+/// Writes bytes of the image, which may be of several pieces.
+fn write_at(memory: &mut dyn FarMemory, pieces: &[Vma], at: u64, mut block: &[u8]) -> Result<(), Error> {
+    let mut skip = at;
+    for piece in pieces {
+        let Some(room) = piece.size.checked_sub(skip).filter(|&room| room > 0) else {
+            skip -= piece.size;
+            continue;
+        };
+        let count = block.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        let (here, rest) = block.split_at(count);
+        memory.write(VirtAddr(piece.base.0 + skip), here)?;
+        (block, skip) = (rest, 0);
+        if block.is_empty() {
+            break;
+        }
+    }
+    assert!(block.is_empty(), "the pieces have all of the image");
+    Ok(())
 }
 
 /// What suits walks along arrays: up to so many pages are fetched ahead.
@@ -258,18 +312,23 @@ pub const AHEAD: Ahead = Ahead::Stream(64);
 /// By way of a DPU: whole pages of 64 KiB, and it prefetches.
 pub const AHEAD_BY_DPU: Ahead = Ahead::Group(16);
 
-/// Has `program` use the graph through a window with at most `local` bytes of it here.
+/// Has `program` use the graph whose pieces [`place`] made, through a window with at most `local` bytes of it here.
 ///
 /// # Errors
-/// What [`with_window`] says.
+/// What [`with_objects`] says; [`Error::Open`] too for several pieces by way of a DPU.
+///
+/// # Panics
+/// When these are other allocations, and do not lie together.
 pub fn with_graph<R: Send>(
     client: &mut Client,
-    vma: &Vma,
+    pieces: &[Vma],
     image: &Image,
     options: WindowOptions,
     program: impl FnOnce(Graph<Far<'_>>) -> R + Send,
 ) -> Result<(R, WindowStats), Error> {
-    with_window(client, vma, options, |memory| {
+    let objects: Vec<Object> = pieces.iter().map(Object::new).collect();
+    with_objects(client, &objects, options, |objects| {
+        let memory = objects.joined().expect("all pieces but the last one are whole chunks");
         let long = |at, count| memory.numbers(at, count);
         program(image.graph(long, |at, count| memory.numbers(at, count)))
     })

@@ -50,6 +50,8 @@ pub struct Ran {
     pub weighted: bool,
     /// Memory nodes of the rack.
     pub memory_nodes: usize,
+    /// Of these, how many have some of the graph.
+    pub graph_nodes: usize,
     /// How frames travel.
     pub transport: &'static str,
     /// The network that the links stand for.
@@ -361,7 +363,7 @@ impl Ran {
             by_dpu += "the DPU was fenced on the way; the rest came straight from the memory nodes\n";
         }
         format!(
-            "{}: {} vertices, {} edges of {}\n{} memory nodes, transport {}, link {}; {} bytes far, {} of them here at most, {} threads\n\
+            "{}: {} vertices, {} edges of {}\n{} memory nodes ({} with some of the graph), transport {}, link {}; {} bytes far, {} of them here at most, {} threads\n\
              {}{resumed}\n\
              {:.2} s, and {:.2} s to load; {} pages waited for, {} READs, {} bytes fetched, {} pages evicted; sum {:08x}\n{by_dpu}{judged}",
             self.algorithm,
@@ -369,6 +371,7 @@ impl Ran {
             self.edges,
             self.file,
             self.memory_nodes,
+            self.graph_nodes,
             self.transport,
             self.link,
             self.far_bytes,

@@ -10,10 +10,11 @@ use crate::generate::{generate, memory};
 use crate::load::binary::{self, Extent, Header};
 use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
 use crate::{Csr, Graph, Store};
-use farmem::Client;
 use farmem::window::{Caching, DpuConfig, Place, Way, WindowOptions};
+use farmem::{Client, NodeId};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
 use procfs_core::{FromRead as _, Meminfo};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -93,18 +94,19 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
     let room = room.ok_or_else(|| Failure::new("the graph fits no rack", "take a smaller one"))?;
     let ran = on_rack_of(args.rack.as_deref(), "graph", room, |client, transport| {
         let begun = Instant::now();
-        let (vma, image) = far::place(client, &source)?;
+        let (pieces, image) = far::place(client, &source)?;
         let loaded = begun.elapsed().as_secs_f64();
         let ran = in_window(
             client,
-            &Placed { vma: &vma, image: &image, local, dpu: args.dpu, fixed: args.fixed },
+            &Placed { pieces: &pieces, image: &image, local, dpu: args.dpu, fixed: args.fixed },
             &begin,
             &threads,
         );
         // Also when that failed: other programs may go on using the rack.
-        let freed = client.free(vma.base);
+        let freed: Result<Vec<()>, _> = pieces.iter().map(|piece| client.free(piece.base)).collect();
         let (found, seconds, traffic) = ran?;
         freed?;
+        let graph_nodes: BTreeSet<NodeId> = pieces.iter().map(|piece| piece.node).collect();
         Ok(Ran {
             algorithm: name(command),
             file: args.file.display().to_string(),
@@ -113,6 +115,7 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
             symmetric: extent.symmetric,
             weighted: extent.weighted,
             memory_nodes: client.nodes().len(),
+            graph_nodes: graph_nodes.len(),
             transport,
             link: client.link_profile().to_string(),
             threads: threads.current_num_threads(),
@@ -211,7 +214,7 @@ const fn name(command: &Command) -> &'static str {
 
 /// A graph in far memory, and how much of it may be here.
 struct Placed<'a> {
-    vma: &'a farmem::Vma,
+    pieces: &'a [farmem::Vma],
     image: &'a Image,
     local: u64,
     dpu: Option<Dpu>,
@@ -239,7 +242,7 @@ fn in_window(
         ..WindowOptions::new(far.local)
     };
     let begun = Instant::now();
-    let (found, stats) = far::with_graph(client, far.vma, far.image, options, |graph| {
+    let (found, stats) = far::with_graph(client, far.pieces, far.image, options, |graph| {
         threads.install(|| algorithm(&graph, begin))
     })?;
     Ok((found?, begun.elapsed().as_secs_f64(), Traffic::of(&stats)))

@@ -3,11 +3,13 @@
 use clap::Parser as _;
 use farmem::window::{Place, WindowOptions, with_window};
 use farmem::{Error, Rack};
-use farmem_graph::algorithms::{Components, PageRank};
+use farmem_graph::algorithms::{Components, PageRank, bfs};
+use farmem_graph::far::{Source, place, with_graph};
 use farmem_graph::load::binary::Header;
 use farmem_graph::load::read;
 use farmem_graph::{Answer, Command, Csr, Ran, Said, Shape, checkpoint, run};
 use farmem_workload::Failure;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -100,6 +102,54 @@ fn by_way_of_a_dpu_the_answers_are_the_same() {
     let refused = refused(&format!("bfs {path} --dpu beside"));
     assert!(refused.contains("[dpu]"), "{refused}");
     assert!(Line::try_parse_from(["graph", "bfs", &path, "--static"]).is_err(), "of which DPU?");
+}
+
+/// A graph that no memory node of a rack has room for is on several, one piece behind the other, and answers are as in local memory; nothing is left of it. Where all
+/// nodes together have too little room, that is said, and nothing is left either.
+#[test]
+fn a_graph_larger_than_a_node_is_on_several() {
+    let folder = folder();
+    if !windows() {
+        return;
+    }
+    let path = generated(&folder, "--weighted");
+    let source = Source::open(Path::new(&path), Shape::default()).unwrap();
+    let here = source.local().unwrap();
+    let here = here.graph().unwrap();
+    let far = |nodes: u16| {
+        let rack = Rack::embedded_with(nodes, 1 << 20).unwrap();
+        let mut client = rack.client("graph").unwrap();
+        let placed = place(&mut client, &source);
+        let ran = placed.map(|(pieces, image)| {
+            let options = WindowOptions {
+                place: Place::Anywhere,
+                read_only: true,
+                ..WindowOptions::new(image.len() / 8)
+            };
+            let program = |graph: farmem_graph::Graph<farmem_graph::Far<'_>>| {
+                let levels = bfs(&graph, 7, &mut |_, _| true).unwrap().levels;
+                let mut ranks = PageRank::new(graph.vertices());
+                (0..3).for_each(|_| ranks.round(&graph).unwrap());
+                (levels, ranks.ranks().to_vec())
+            };
+            let (found, stats) = with_graph(&mut client, &pieces, &image, options, program).unwrap();
+            assert!(stats.bytes_here_max <= image.len() / 8, "{stats:?}");
+            pieces.iter().for_each(|piece| client.free(piece.base).unwrap());
+            let nodes: BTreeSet<_> = pieces.iter().map(|piece| piece.node).collect();
+            (found, nodes.len(), pieces.iter().map(|piece| piece.size).collect::<Vec<_>>())
+        });
+        // All of each node is free again.
+        let vmas: Vec<_> = (0..nodes).map(|_| client.allocate(1 << 20).unwrap()).collect();
+        assert_eq!(vmas.len(), usize::from(nodes));
+        ran
+    };
+    let (found, nodes, sizes) = far(4).unwrap();
+    assert_eq!((nodes, sizes[0], sizes[1]), (3, 1 << 20, 1 << 20), "{sizes:?}");
+    let mut ranks = PageRank::new(here.vertices());
+    (0..3).for_each(|_| ranks.round(&here).unwrap());
+    assert_eq!(found, (bfs(&here, 7, &mut |_, _| true).unwrap().levels, ranks.ranks().to_vec()));
+    let refused = far(2).unwrap_err();
+    assert!(refused.message.contains("free bytes in one piece"), "{refused:?}");
 }
 
 #[test]

@@ -54,15 +54,15 @@ impl Run {
 /// A graph in the far memory of a client.
 pub(super) struct Placed<'c> {
     client: &'c mut Client,
-    vma: Vma,
+    pieces: Vec<Vma>,
     image: Image,
 }
 
 impl<'c> Placed<'c> {
     pub(super) fn new(client: &'c mut Client, subject: &Subject) -> Result<Self, Error> {
         let source = Source::open(&subject.path, Shape::default()).map_err(failed)?;
-        let (vma, image) = place(client, &source).map_err(failed)?;
-        Ok(Self { client, vma, image })
+        let (pieces, image) = place(client, &source).map_err(failed)?;
+        Ok(Self { client, pieces, image })
     }
 
     /// Carries `work` out once, through a window with these options.
@@ -74,7 +74,7 @@ impl<'c> Placed<'c> {
             let found = threads.install(|| work.run(&graph));
             (found, begin.elapsed())
         };
-        let ((found, time), stats) = with_graph(self.client, &self.vma, &self.image, options, program)?;
+        let ((found, time), stats) = with_graph(self.client, &self.pieces, &self.image, options, program)?;
         let cpu = of_thread() - cpu;
         Ok(Run { values: found.map_err(named)?, time, cpu, stats })
     }
