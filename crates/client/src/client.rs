@@ -206,8 +206,12 @@ impl Client {
     fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
         let vma = self.path.call(Allocate { domain: self.domain.0, size, node })?;
         self.allocations.made(&vma);
-        if !self.nodes.iter().any(|n| n.node == vma.node) {
-            self.connect(vma.node)?;
+        if !self.nodes.iter().any(|n| n.node == vma.node)
+            && let Err(error) = self.connect(vma.node)
+        {
+            // Nobody is told of it. What the control plane does not take back goes with the domain.
+            let _freed = self.free(VirtAddr(vma.base));
+            return Err(error);
         }
         // An older route of these addresses belongs to memory that was freed.
         self.path.submit(HostRequest::Route { base: VirtAddr(vma.base), len: vma.size, node: None })?;

@@ -120,6 +120,14 @@ impl Drop for Handle {
     }
 }
 
+/// An object as it was opened by its name.
+struct Object {
+    object: u64,
+    named: Named,
+    /// The client had it open as [`Named`] before.
+    stayed: bool,
+}
+
 impl Client {
     /// The memory called `name` in this client's domain: the one that is there, else `length` zeros. However many ask at once, there is one.
     ///
@@ -127,10 +135,12 @@ impl Client {
     /// [`Error::Refused`] when the name is not 1 to 255 bytes without `/` and control characters, no node has room, it is there with another length, or a client has
     /// it open by [`Client::open_named_as`].
     pub fn create_named(&mut self, name: &str, length: u64) -> Result<Named, Error> {
-        let (object, _) = self.object(name, true)?;
+        let opened = self.object(name, true)?;
         // A request for the length that the object has succeeds, also when two clients ask at once (PROTOCOL 8.35).
-        let sized = self.call(ResizeObject { host: self.host(), object, length })?;
-        self.known(Named { base: VirtAddr(sized.base), length: sized.length }).map(|(named, _)| named)
+        let sized = self.call(ResizeObject { host: self.host(), object: opened.object, length });
+        let named = sized.map(|sized| Named { base: VirtAddr(sized.base), length: sized.length });
+        let known = named.and_then(|named| self.known(named)).map(|(named, _)| named);
+        self.or_let_go(&opened, known)
     }
 
     /// The memory called `name` in this client's domain.
@@ -138,12 +148,13 @@ impl Client {
     /// # Errors
     /// [`Error::Missing`] when there is none of this name; [`Error::Refused`] as [`Client::create_named`].
     pub fn open_named(&mut self, name: &str) -> Result<Named, Error> {
-        match self.object(name, false) {
-            Ok((_, named)) if named.length > 0 => self.known(named).map(|(named, _)| named),
-            // Another client is making it.
-            Ok(_) => Err(missing(name)),
-            Err(error) => Err(or_missing(error, name)),
-        }
+        let opened = self.object(name, false).map_err(|error| or_missing(error, name))?;
+        // Without a byte, another client is making it.
+        let known = match opened.named.length {
+            0 => Err(missing(name)),
+            _ => self.known(opened.named).map(|(named, _)| named),
+        };
+        self.or_let_go(&opened, known)
     }
 
     /// As [`Client::create_named`], open in a mode; see [`Client::open_named_as`]. [`OpenMode::Read`] makes nothing: it opens what is there with this length.
@@ -179,24 +190,18 @@ impl Client {
     /// # Errors
     /// [`Error::Missing`] when there is none of this name.
     pub fn unlink_named(&mut self, name: &str) -> Result<(), Error> {
-        let object = match self.object(name, false) {
-            Ok((object, _)) => Some(object),
+        let opened = match self.object(name, false) {
+            Ok(opened) => Some(opened),
             // Somebody, perhaps this client, reads or writes it: then this client does not share it.
             Err(error) if matches!(error.code(), Some(ErrorCode::Conflict | ErrorCode::Unavailable)) => None,
             Err(error) => return Err(or_missing(error, name)),
         };
         let domain = self.domain_number();
-        self.call(UnlinkObject { domain, name: name.into() }).map_err(|error| or_missing(error, name))?;
-        let Some(object) = object else { return Ok(()) };
-        {
-            let mut opened = self.opened().borrow_mut();
-            if let Some(uses) = opened.get_mut(&object).filter(|uses| uses.handles > 0) {
-                uses.stays = false;
-                return Ok(());
-            }
-            opened.remove(&object);
-        }
-        self.call(DropObject { host: self.host(), object })
+        let unlinked =
+            self.call(UnlinkObject { domain, name: name.into() }).map_err(|error| or_missing(error, name));
+        let Some(opened) = opened else { return unlinked };
+        self.or_let_go(&opened, unlinked)?;
+        self.let_go(opened.object)
     }
 
     /// Takes another host out of the rack: nothing that it still sends counts, and what it had open may be opened by others. For whoever sees to it that a process that
@@ -221,10 +226,32 @@ impl Client {
         Ok(())
     }
 
-    fn object(&mut self, name: &str, create: bool) -> Result<(u64, Named), Error> {
+    fn object(&mut self, name: &str, create: bool) -> Result<Object, Error> {
         let (object, named) = self.ask_for(name, create, OpenMode::Shared)?;
-        self.used(object, OpenMode::Shared).stays = true;
-        Ok((object, named))
+        let stayed = core::mem::replace(&mut self.used(object, OpenMode::Shared).stays, true);
+        Ok(Object { object, named, stayed })
+    }
+
+    /// What came of a request for an object that was opened for it: when that failed, the object is not open for its sake.
+    fn or_let_go<T>(&mut self, opened: &Object, came: Result<T, Error>) -> Result<T, Error> {
+        if came.is_err() && !opened.stayed {
+            // That the control plane does not answer is said already; the object is closed when this client's host leaves.
+            let _closed = self.let_go(opened.object);
+        }
+        came
+    }
+
+    /// Closes what was opened as [`Named`], unless there are handles of it.
+    fn let_go(&mut self, object: u64) -> Result<(), Error> {
+        {
+            let mut opened = self.opened().borrow_mut();
+            if let Some(uses) = opened.get_mut(&object).filter(|uses| uses.handles > 0) {
+                uses.stays = false;
+                return Ok(());
+            }
+            opened.remove(&object);
+        }
+        self.call(DropObject { host: self.host(), object })
     }
 
     fn handle(&mut self, name: &str, create: bool, mode: OpenMode) -> Result<(Named, Handle), Error> {

@@ -147,6 +147,26 @@ fn an_emptied_table_is_loaded() {
     }
 }
 
+/// A load that finds no room leaves the table as empty as it was, and the next one finds all of the room.
+#[test]
+fn a_load_without_room_leaves_an_empty_table() {
+    for spread in [Spread::Partitioned, Spread::Scattered] {
+        let mut client = Rack::embedded_with(2, 16 << 20).unwrap().client("full").unwrap();
+        let mut table = HashTable::create(&mut client, 64, 2, spread).unwrap();
+        for _ in 0..2 {
+            let many = (0..100_000).map(|n| (key(n), value(1)));
+            let refused = table.load(&mut client, many, &mut |_, _| {}).unwrap_err();
+            assert!(matches!(refused, Error::Full { .. }), "{refused}");
+            assert_eq!(table.find(&mut client, key(3)).unwrap(), None);
+        }
+        table.load(&mut client, (20..50).map(|n| (key(n), value(2))), &mut |_, _| {}).unwrap();
+        for n in 0..60 {
+            let expected = (20..50).contains(&n).then(|| value(2));
+            assert_eq!(table.find(&mut client, key(n)).unwrap(), expected, "key {n}, {spread:?}");
+        }
+    }
+}
+
 /// One writer at a time; who was broken off learns it.
 #[test]
 fn the_lock_is_one_writers() {

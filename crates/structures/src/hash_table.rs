@@ -391,8 +391,8 @@ impl HashTable {
     /// A look-up finds the later one of two entries with one key.
     ///
     /// # Errors
-    /// [`Error::Broken`] when the table is not empty; [`Error::Full`] when a memory node has no room for its share; [`Error`] when far memory
-    /// does not answer.
+    /// [`Error::Broken`] when the table is not empty; [`Error::Full`] when a memory node has no room for its share: the table is then empty as before. [`Error`] when far memory
+    /// does not answer: then it has some of them, and is not empty.
     pub fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -402,6 +402,31 @@ impl HashTable {
         if self.entries > 0 {
             return Err(Error::Broken { addr: self.shards[0].vma.base, what: "an empty hash table" });
         }
+        let before = (self.shards.clone(), self.free.clone(), self.turn);
+        let images = match self.images(entries) {
+            Ok(images) => images,
+            Err(error) => {
+                (self.entries, (self.shards, self.free, self.turn)) = (0, before);
+                return Err(error);
+            }
+        };
+        let total: u64 = images.iter().map(|image| image.len() as u64).sum();
+        let mut written = 0;
+        for (shard, image) in self.shards.iter().zip(&images) {
+            let pieces = image.chunks(BULK_WRITE_LEN).enumerate();
+            let pieces: Vec<(VirtAddr, &[u8])> =
+                pieces.map(|(n, piece)| (at(shard.vma.base, n * BULK_WRITE_LEN), piece)).collect();
+            for together in pieces.chunks(BULK_WRITES_MAX) {
+                memory.write_many(together)?;
+                written += together.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>();
+                progress(written, total);
+            }
+        }
+        Ok(())
+    }
+
+    /// What each memory node is to have of a table with these entries: their places are taken.
+    fn images(&mut self, entries: impl Iterator<Item = (Key, Value)>) -> Result<Vec<Vec<u8>>, Error> {
         let mut images: Vec<Vec<u8>> =
             self.shards.iter().map(|s| vec![0; offset(s.next - s.vma.base.0)]).collect();
         for (key, value) in entries {
@@ -423,19 +448,7 @@ impl HashTable {
             image.resize(image.len().max(start + NODE_LEN), 0);
             image[start..start + NODE_LEN].copy_from_slice(&encode(key, behind, &value));
         }
-        let total: u64 = images.iter().map(|image| image.len() as u64).sum();
-        let mut written = 0;
-        for (shard, image) in self.shards.iter().zip(&images) {
-            let pieces = image.chunks(BULK_WRITE_LEN).enumerate();
-            let pieces: Vec<(VirtAddr, &[u8])> =
-                pieces.map(|(n, piece)| (at(shard.vma.base, n * BULK_WRITE_LEN), piece)).collect();
-            for together in pieces.chunks(BULK_WRITES_MAX) {
-                memory.write_many(together)?;
-                written += together.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>();
-                progress(written, total);
-            }
-        }
-        Ok(())
+        Ok(images)
     }
 
     /// Where a look-up of `key` begins.

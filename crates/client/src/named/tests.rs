@@ -165,3 +165,19 @@ fn a_client_that_joins_again_holds_again() {
         }
     }
 }
+
+/// What could not be opened or made is not open for having been asked for: another client may write it.
+#[test]
+fn what_is_refused_is_not_left_open() {
+    let world = world();
+    let [mut one, mut two] = [0; 2].map(|_| client(&world));
+    let made = one.create_named_as("graph", LEN, Write).unwrap();
+    made.close().unwrap();
+    let refused = two.create_named("graph", 2 * LEN).unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::Conflict), "{refused}");
+    one.open_named_as("graph", Write).expect("the client that was refused has nothing open").close().unwrap();
+    // What it had open before stays open.
+    two.open_named("graph").unwrap();
+    two.create_named("graph", 2 * LEN).unwrap_err();
+    assert_eq!(one.open_named_as("graph", Write).unwrap_err().code(), Some(ErrorCode::Conflict));
+}
