@@ -10,6 +10,7 @@ mod e2e;
 mod fabric;
 mod keyed;
 mod load;
+mod plots;
 mod ranges;
 mod server;
 mod store;
@@ -23,7 +24,9 @@ pub use union::{Counts, count};
 
 use crate::pulse::{NodeKind, Racks};
 use crate::{Outcome, Plan, Progress, Row, Sheet};
+use farmem::Error;
 use farmem::blink_tree::Extent;
+use std::path::Path;
 use std::time::Duration;
 
 impl Plan {
@@ -52,12 +55,13 @@ impl Plan {
     }
 }
 
-/// Measures what `plan` says, and tells it as it comes.
+/// Measures what `plan` says, and tells it as it comes. Draws the paper's figures into `plots`, if that is given.
 ///
 /// # Errors
-/// What keeps racks from starting, or far memory from answering. A tree that this machine's memory has no room for is a row that says so.
+/// What keeps racks from starting, far memory from answering, or figures from being written. A tree that this machine's memory has no room for is a row that says so.
 pub fn run<R: Racks>(
     plan: &Plan,
+    plots: Option<&Path>,
     racks: &mut R,
     mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Outcome, R::Failure> {
@@ -98,6 +102,13 @@ pub fn run<R: Racks>(
         }
     }
     ranges_and_servers(plan, racks, &mut sheet)?;
+    if let Some(directory) = plots {
+        sheet.begins("plots");
+        plots::draw(directory, sheet.rows()).map_err(|source| Error::System {
+            what: format!("cannot draw into {}", directory.display()),
+            source,
+        })?;
+    }
     Ok(sheet.end())
 }
 
@@ -115,10 +126,14 @@ fn ranges_and_servers<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
         sheet.begins("an index that grows old");
         sheet.add(server::lazy_rows(plan.quick)?);
     }
+    if plan.wants("fat.server.sim.") {
+        let (keys, operations) = if plan.quick { (20_000, 2_000) } else { (1_000_000, 20_000) };
+        server::played(keys, operations, sheet)?;
+    }
     let wants = |id: &str| plan.wants(id);
     let sizes = plan.server();
     for (at, &keys) in sizes.scales.iter().enumerate() {
-        let others = ["clients.", "mixed.", "zipf.", "sim."].map(|part| format!("fat.server.{part}"));
+        let others = ["clients.", "mixed.", "zipf."].map(|part| format!("fat.server.{part}"));
         let wanted = plan.wants(&format!("fat.server.scale.{keys}"))
             || at == 0 && others.iter().any(|part| plan.wants(part));
         if wanted {

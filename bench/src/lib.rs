@@ -6,6 +6,7 @@
 
 mod child;
 mod cpu;
+mod drawing;
 pub mod fat;
 mod machine;
 pub mod mind;

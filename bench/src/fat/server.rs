@@ -1,7 +1,7 @@
 //! `fat.server.*`: four memory nodes as the servers of the paper's client-server mode (Fat-B+Tree V-C, figure 10). A look-up is a traversal that a server carries out from the node
 //! that the switch found; beside it the same from the root. Both ways go through the switch; updates begin at the root, as what stores does.
 //!
-//! One and two clients are measured, as threads of this process; up to sixteen are played in virtual time ([`model`]). Values have 64 bytes, nine of ten operations
+//! One and two clients are measured, as threads of this process; up to sixteen are played in virtual time ([`played`]). Values have 64 bytes, nine of ten operations
 //! read, keys are zipfian with a skew of 0.99, unless the row's id says otherwise.
 
 use super::e2e::Budget;
@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod lazy;
-mod model;
+mod played;
 
 pub(super) use lazy::rows as lazy_rows;
 pub use lazy::{Lazy, lazy};
@@ -254,6 +254,13 @@ pub(super) fn measure(
     })
 }
 
+/// The rows of clients in virtual time, on a tree of `keys` keys.
+pub(super) fn played(keys: u64, operations: u64, sheet: &mut Sheet<'_>) -> Result<(), Error> {
+    sheet.begins("up to sixteen clients, in virtual time");
+    sheet.add(played::rows(keys, operations, &draw(keys, SKEW), |n| key(n, keys))?);
+    Ok(())
+}
+
 fn each(
     service: &mut Service,
     keys: u64,
@@ -267,14 +274,12 @@ fn each(
     let add = |sheet: &mut Sheet<'_>, id: &str, mut both: Both| {
         sheet.add(both.rows(id));
         sheet.add_wrong(both.told.iter().map(|told| told.wrong).sum());
-        both.visits()
     };
     let id = format!("fat.server.scale.{keys}");
-    let mut visits = None;
-    if wants(&id) || all && wants("fat.server.sim.") {
+    if wants(&id) {
         sheet.begins(&id);
         let both = service.compare(effort, 2, READS, &usual)?;
-        visits = Some(add(sheet, &id, both));
+        add(sheet, &id, both);
     }
     if !all {
         return Ok(());
@@ -284,7 +289,7 @@ fn each(
         if wants(&id) {
             sheet.begins(&id);
             let both = service.compare(effort, clients, READS, &usual)?;
-            visits = Some(add(sheet, &id, both));
+            add(sheet, &id, both);
         }
     }
     for &reads in sizes.mixes {
@@ -302,10 +307,6 @@ fn each(
             let both = service.compare(effort, 2, READS, &draw(keys, skew))?;
             add(sheet, &id, both);
         }
-    }
-    if let Some(visits) = visits.filter(|_| wants("fat.server.sim.")) {
-        sheet.begins("up to sixteen clients, in virtual time");
-        sheet.add(model::rows(visits, &usual, keys));
     }
     Ok(())
 }

@@ -2,33 +2,19 @@
 //! systems beside each other (figure 7). SVG, without fonts of their own.
 
 use super::scatter::{GRANULARITIES, Line};
+use crate::drawing::{self, Area, Drawn, FONT, colour};
 use crate::{Row, to_f64};
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::collections::BTreeMap;
-use std::error::Error as StdError;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Width and height of a figure.
-const SIZE: (u32, u32) = (900, 480);
-/// The font of all text: whatever the viewer has.
-const FONT: (&str, i32) = ("sans-serif", 16);
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn StdError>>;
-
 /// Draws what there is into files of `directory`, which is made.
 pub(super) fn draw(directory: &Path, lines: &[Line], rows: &[Row]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    let in_file = |name: &str, draw: &mut dyn FnMut(&Area<'_>) -> Drawn| {
-        let file = directory.join(name);
-        let area = SVGBackend::new(&file, SIZE).into_drawing_area();
-        let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
-        let drawn = drawn.and_then(|()| area.present().map_err(Into::into));
-        drawn.map_err(|error: Box<dyn StdError>| io::Error::other(error.to_string()))
-    };
+    let in_file =
+        |name: &str, draw: &mut dyn FnMut(&Area<'_>) -> Drawn| drawing::in_file(directory, name, draw);
     if !lines.is_empty() {
         in_file("pulse-crossing.svg", &mut |area| crossing(area, lines))?;
         in_file("pulse-crossings.svg", &mut |area| distribution(area, lines))?;
@@ -40,12 +26,6 @@ pub(super) fn draw(directory: &Path, lines: &[Line], rows: &[Row]) -> io::Result
         }
     }
     Ok(())
-}
-
-/// A colour for each of a few.
-fn colour(n: usize) -> RGBColor {
-    const COLOURS: [RGBColor; 6] = [BLUE, RED, GREEN, MAGENTA, BLACK, RGBColor(200, 120, 0)];
-    COLOURS[n % COLOURS.len()]
 }
 
 /// Figure 2 (b): the share of operations that cross, by granularity.

@@ -10,7 +10,7 @@ use farmem_workload::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub(crate) use index::{Index, IndexLive, IndexLoad, IndexPlan, IndexServe};
+pub(crate) use index::{Index, IndexLive, IndexLoad, IndexPlan, IndexServe, Switches};
 
 /// Far memory for a rack of ordinary Linux machines.
 #[derive(Debug, Parser)]
@@ -232,11 +232,11 @@ pub(crate) enum Bench {
     /// READ, WRITE, atomics and traversals over every transport, beside a raw exchange of the same size, mode and path.
     Net(BenchNet),
     /// Traversal offload beside a page cache, READs, native code at the memory node, and the limits of this machine.
-    Pulse(BenchPulse),
+    Pulse(BenchDrawn),
     /// Coherent far memory: faults, changes of a page's state, and how they scale.
     Mind(BenchLinked),
     /// The in-network index of a B-link tree (Fat-B+Tree), beside READs and traversals from the root.
-    Fat(BenchLinked),
+    Fat(BenchDrawn),
     /// Graphs in far memory by way of a DPU (SODA) and without, beside local memory, a disk and zram.
     Soda(BenchLinked),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
@@ -257,9 +257,9 @@ pub(crate) struct BenchNet {
     pub(crate) links: BenchLinks,
 }
 
-/// `farmem bench pulse`
+/// `farmem bench pulse` and `fat`
 #[derive(Debug, Args)]
-pub(crate) struct BenchPulse {
+pub(crate) struct BenchDrawn {
     /// What is measured.
     #[command(flatten)]
     pub(crate) rows: BenchRows,
@@ -286,7 +286,7 @@ pub(crate) struct SodaAlone {
     pub(crate) sources: String,
 }
 
-/// `farmem bench mind`, `fat` and `soda`
+/// `farmem bench mind` and `soda`
 #[derive(Debug, Args)]
 pub(crate) struct BenchLinked {
     /// What is measured.

@@ -171,7 +171,7 @@ impl Control {
         Ok(Decision::Begin(What::Connect(row)))
     }
 
-    /// Of a connection through the switch: the root of its tree, 0 for none (PROTOCOL 15.14).
+    /// Of a connection through the switch: the root of its tree, 0 for none (PROTOCOL 15.12).
     fn through_switch(&self, through: bool, root: Option<u64>) -> Result<Option<u64>, ApiError> {
         match root {
             Some(_) if !through => {

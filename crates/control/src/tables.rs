@@ -319,7 +319,7 @@ pub(crate) fn session_gone(row: &SessionRow) -> Update {
 }
 
 fn queue_pair(row: &ConnectionRow) -> Update {
-    // Of a connection through the switch the switch is the peer of both ends (PROTOCOL 15.14).
+    // Of a connection through the switch the switch is the peer of both ends (PROTOCOL 15.12).
     let (peer_qpn, peer) = match row.through {
         Some(through) => (through.to_host, Port::SWITCH),
         None => (row.qpn, Port::host(row.host)),

@@ -32,6 +32,8 @@ const CLIENTS: u64 = 4;
 /// Clients 0 and 2 are on host 1, the others on host 2.
 const HOSTS: u16 = 2;
 const KEYS: u32 = 400;
+/// Memory nodes; of a FatTree one at each edge at least.
+const NODES: u16 = 4;
 
 /// What a client waits for.
 enum Ask {
@@ -379,8 +381,12 @@ struct Totals {
 
 fn world(plan: Plan, pods: u16, seed: u64, steps: u64, crashing: &[RoleId]) -> Totals {
     let pmtu = if seed.is_multiple_of(2) { Pmtu::B1024 } else { Pmtu::B4096 };
-    let mut world =
-        World::new(Layout { hosts: HOSTS, pmtu, pods, edges: 2, ..Layout::small() }, plan, seed, 0);
+    let mut world = World::new(
+        Layout { hosts: HOSTS, nodes: NODES.max(2 * pods), pmtu, pods, edges: 2, ..Layout::small() },
+        plan,
+        seed,
+        0,
+    );
     world.bring_up();
     let one = RoleId::Host(1);
     let domain = world.call(one, CreateDomain { name: "tree".into() }).expect("granted").domain;
@@ -517,6 +523,19 @@ fn every_look_up_is_right_by_way_of_a_fat_tree() {
         "{totals:?}"
     );
     assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
+}
+
+/// k = 4 in full, as the paper's: thirteen switches, a core, four pods of an aggregation switch and two edges, and eight servers.
+#[test]
+fn every_look_up_is_right_by_way_of_thirteen_switches() {
+    let index: Vec<RoleId> = (1..=13).map(RoleId::Index).collect();
+    let mut totals = all_worlds(&[Plan::CALM, Plan::STORM], 4, (2, 300), &[]);
+    totals.add(&all_worlds(&[Plan::CALM, Plan::STORM], 4, (2, 300), &index));
+    assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
+    assert!(
+        totals.look_ups > 15_000 && totals.up > 2_000 && totals.out > 1_500 && totals.loads > 150,
+        "{totals:?}"
+    );
 }
 
 /// The same while any of these switches, the rack's and the control plane start again (PROTOCOL 16.8: what they lose comes again, and goes without them).

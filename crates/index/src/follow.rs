@@ -31,14 +31,24 @@ pub struct Rates {
 impl Rates {
     /// Takes what the tables of `section` counted in an epoch, in the order of [`TreeSection::branches`]. An epoch without a descent says nothing.
     pub fn take(&mut self, section: &TreeSection, counts: &[u32]) {
-        if counts.iter().all(|&count| count == 0) {
+        self.take_parts(&[(section, counts)]);
+    }
+
+    /// The same of the parts of a tree that several switches have, the last of which has the fat root: of the others only the sets lead.
+    pub fn take_parts(&mut self, parts: &[(&TreeSection, &[u32])]) {
+        let Some(((top, _), _)) = parts.split_last() else { return };
+        if parts.iter().all(|(_, counts)| counts.iter().all(|&count| count == 0)) {
             return;
         }
         let mut counted: BTreeMap<VirtAddr, u64> = BTreeMap::new();
-        for (branch, &count) in section.branches().zip(counts) {
-            if branch.child.level > 0 || branch.set.is_none() {
-                let rate = counted.entry(branch.child.addr).or_default();
-                *rate = rate.saturating_add(u64::from(count).saturating_mul(RATE_ONE));
+        for (n, (section, counts)) in parts.iter().enumerate() {
+            let is_top = n + 1 == parts.len();
+            for (branch, &count) in section.branches().zip(*counts) {
+                let is_candidate = branch.child.level > 0;
+                if (branch.set.is_none() && is_top) || (branch.set.is_some() && is_candidate) {
+                    let rate = counted.entry(branch.child.addr).or_default();
+                    *rate = rate.saturating_add(u64::from(count).saturating_mul(RATE_ONE));
+                }
             }
         }
         for (addr, rate) in &mut counted {
@@ -47,7 +57,7 @@ impl Rates {
                 *rate = (*rate >> 1) + (before >> 1);
             }
         }
-        (self.nodes, self.ranges) = (counted, section.ranges.clone());
+        (self.nodes, self.ranges) = (counted, top.ranges.clone());
     }
 
     /// Nothing was counted yet.

@@ -350,7 +350,7 @@ impl IndexTables {
         self.deepest(tree, |tables| Some(tables.walk_from_top(key)), may_take)
     }
 
-    /// The same from any node that a set of a tree of the domain has (PROTOCOL 15.13: what a switch behind another one does).
+    /// The same from any node that a set of a tree of the domain has (PROTOCOL 16.13: what a switch behind another one does).
     #[must_use]
     pub fn lead_on(
         &self,

@@ -153,6 +153,12 @@ impl Ways {
         self.trees.get(&(domain, at))?.contains(&program).then_some(up)
     }
 
+    /// The port where whatever asks for a key of a domain's tree goes up, by the tree's root; none when it does not (PROTOCOL 16.11).
+    #[must_use]
+    pub fn up_of(&self, domain: Domain, root: VirtAddr) -> Option<u32> {
+        self.up.filter(|_| self.trees.contains_key(&(domain, root)))
+    }
+
     /// The server that has an address.
     #[must_use]
     pub fn server_of(&self, at: VirtAddr) -> Option<NodeId> {
@@ -212,6 +218,8 @@ mod tests {
         let up = |domain, at, program| ways.up(Domain(domain), VirtAddr(at), ProgramHash([program; 16]));
         assert_eq!(up(7, 0x1100, 0x30), Some(0x801));
         assert_eq!([up(6, 0x1100, 0x30), up(7, 0x1200, 0x30), up(7, 0x1100, 0x40)], [None; 3]);
+        let up_of = |domain, root| ways.up_of(Domain(domain), VirtAddr(root));
+        assert_eq!([up_of(7, 0x1100), up_of(6, 0x1100), up_of(7, 0x1200)], [Some(0x801), None, None]);
     }
 
     #[test]

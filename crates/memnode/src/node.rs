@@ -162,6 +162,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Ok(packet) => packet,
             Err(_) => return self.drop_frame(DropReason::Malformed, out),
         };
+        // Of the index only those switches send keyed READs here that the control plane told of, and for connections through the rack's switch (PROTOCOL 7.17, 16.14).
+        let port = if self.is_index_switch(port) { Port::SWITCH } else { port };
         let Some(responder) = self.queue_pairs.get_mut(&packet.bth.dest_qp) else {
             return self.drop_frame(DropReason::NoQueuePair, out);
         };
@@ -218,6 +220,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         match (port, body) {
             (Port::CONTROL, Body::Update(updates)) => self.on_updates(now, &header, &updates, out),
             (Port::SWITCH, Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Batch(_)) => {
+                self.on_request(now, &Message { header, body }, out);
+            }
+            (port, Body::Batch(_)) if self.is_index_switch(port) => {
                 self.on_request(now, &Message { header, body }, out);
             }
             _ => self.drop_frame(DropReason::WrongPort, out),

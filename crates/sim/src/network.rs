@@ -8,7 +8,12 @@ use crate::Plan;
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_wire::message::PageMessage;
 use farmem_wire::{Gid, Opcode, UDP_PORT, bth, icrc};
+use pace::Paced;
 use std::collections::{BTreeMap, BTreeSet};
+
+mod pace;
+
+pub use pace::Pace;
 
 /// What happened to packets so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -109,6 +114,8 @@ pub struct Network {
     skewed: BTreeSet<u64>,
     spare: Vec<Vec<u8>>,
     counters: Counters,
+    /// Where things take time.
+    paced: Option<Paced>,
 }
 
 impl Network {
@@ -128,6 +135,20 @@ impl Network {
             skewed: BTreeSet::new(),
             spare: Vec::new(),
             counters: Counters::default(),
+            paced: None,
+        }
+    }
+
+    /// From now on things take as long as this says.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.paced = Some(Paced::new(pace));
+    }
+
+    /// The machine at `machine` has handled an event: a frame, or none, and so many visits. What it sent in it leaves when it has done that.
+    pub(crate) fn worked(&mut self, now: Instant, machine: Gid, frames: u64, visits: u64) {
+        let Some(paced) = &mut self.paced else { return };
+        for (due, in_flight) in paced.worked(now, machine, frames, visits) {
+            self.ways.insert((due, in_flight.serial), in_flight);
         }
     }
 
@@ -172,8 +193,18 @@ impl Network {
 
     /// Takes the next packet that is due at `now` off its link; [`Network::open`] tells whether it is whole.
     pub fn take_due(&mut self, now: Instant) -> Option<InFlight> {
-        let entry = self.ways.first_entry()?;
-        if entry.key().0 > now { None } else { Some(entry.remove()) }
+        loop {
+            let entry = self.ways.first_entry()?;
+            if entry.key().0 > now {
+                return None;
+            }
+            let in_flight = entry.remove();
+            // One for a machine that works waits, behind those that wait already.
+            match self.paced.as_ref().map(|paced| paced.free_at(in_flight.to)).filter(|free| *free > now) {
+                Some(free) => _ = self.ways.insert((free, in_flight.serial), in_flight),
+                None => return Some(in_flight),
+            }
+        }
     }
 
     /// The receiver's half: checks the ICRC and answers the frame, or nothing when the packet is damaged.
@@ -325,8 +356,11 @@ impl Network {
                 }
             }
         }
-        let due = now + self.delay(from, to);
-        self.ways.insert((due, self.serial), in_flight);
+        let way = self.delay(from, to);
+        match &mut self.paced {
+            Some(paced) => paced.send(way, in_flight),
+            None => _ = self.ways.insert((now + way, self.serial), in_flight),
+        }
     }
 
     /// Changes a frame as broken software would: some bits, a byte, a word, or its length.

@@ -99,6 +99,8 @@ pub(crate) struct SimNode<M: Machine> {
     peers: Peers,
     /// What an output says to the driver itself.
     peer_of: fn(&M::Out) -> Option<PeerChange>,
+    /// Visits of traversals so far.
+    visits: fn(&M) -> u64,
     out: Outbox<M::Out, M::Note>,
 }
 
@@ -124,7 +126,13 @@ impl Peers {
 impl<M: Machine> SimNode<M> {
     /// A machine that is down.
     pub(crate) fn new(role_id: RoleId, peer_of: fn(&M::Out) -> Option<PeerChange>) -> Self {
-        Self { role_id, role: None, starts: 0, peers: Peers::default(), peer_of, out: Outbox::new() }
+        let (peers, out) = (Peers::default(), Outbox::new());
+        Self { role_id, role: None, starts: 0, peers, peer_of, visits: |_| 0, out }
+    }
+
+    /// The same of a role that visits nodes of traversals.
+    pub(crate) fn visiting(self, visits: fn(&M) -> u64) -> Self {
+        Self { visits, ..self }
     }
 
     /// Starts a role with nothing known but `peers`.
@@ -163,7 +171,8 @@ impl<M: Machine> SimNode<M> {
 
     /// Hands the role an event and carries out what it wants done; then every invariant of the role must hold.
     pub(crate) fn event(&mut self, event: Event<'_, M::In>, env: &mut SimEnv, mut each: impl FnMut(M::Out)) {
-        let Self { role_id, role: Some(role), peers, peer_of, out, .. } = self else { return };
+        let Self { role_id, role: Some(role), peers, peer_of, visits, out, .. } = self else { return };
+        let (frames, before) = (u64::from(matches!(event, Event::Frame { .. })), visits(role));
         role.handle(env.now, event, out);
         out.drain(|action| match action {
             Action::Send { port, frame } => match peers.by_port.get(&port) {
@@ -179,6 +188,7 @@ impl<M: Machine> SimNode<M> {
                 each(local);
             }
         });
+        env.network.worked(env.now, role_id.gid(), frames, visits(role) - before);
         role.check();
         if let Some(halt) = role.halted() {
             env.journal.line(|| format!("  {role_id:?} stops: {halt}"));

@@ -162,7 +162,8 @@ impl<H: Guest> World<H> {
             unroutable: 0,
         };
         let table = |change: &PeerChange| Some(*change);
-        let node = |n| (n, SimNode::new(RoleId::Node(n), table as fn(&PeerChange) -> _));
+        let visits: fn(&MemNode<VecStore>) -> u64 = |node| node.stats().iterations;
+        let node = |n| (n, SimNode::new(RoleId::Node(n), table as fn(&PeerChange) -> _).visiting(visits));
         let host = |n| (n, SimNode::new(RoleId::Host(n), (|_| None) as fn(&H::Out) -> _));
         let control = SimNode::new(RoleId::Control, |out| match out {
             Out::Peer(change) => Some(*change),

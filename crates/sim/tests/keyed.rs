@@ -8,7 +8,7 @@ use farmem_control::api::{
 };
 use farmem_host::{Answer, Done, Failure, HostRequest, Op};
 use farmem_index::blink::{NODE_LEN, Node};
-use farmem_index::{Range, SECTION_KIND, TreeSection, fat_root, select_layers};
+use farmem_index::{Child, Range, SECTION_KIND, TreeSection, fat_root, select_layers};
 use farmem_machine::{Duration, Rng};
 use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_transport::rc::{self, Work};
@@ -72,11 +72,18 @@ struct Bench {
     connects: u32,
     /// The memory node lost what it had: nothing may succeed.
     lost: bool,
+    /// Index switches, of which the first is the core.
+    index: u16,
 }
 
 impl Bench {
     fn new(plan: Plan, seed: u64) -> Self {
-        let layout = Layout { nodes: 2, hosts: 1, ..Layout::small() };
+        Self::behind(0, plan, seed)
+    }
+
+    /// The same behind a FatTree of so many pods of two edge switches.
+    fn behind(pods: u16, plan: Plan, seed: u64) -> Self {
+        let layout = Layout { nodes: 2, hosts: 1, pods, edges: 2, ..Layout::small() };
         let mut world = World::new(layout, plan, seed, 0);
         world.bring_up();
         let host = RoleId::Host(HOST);
@@ -106,6 +113,7 @@ impl Bench {
             failed: BTreeMap::new(),
             connects: 0,
             lost: false,
+            index: layout.index_switches(),
         };
         bench.write_tree();
         bench
@@ -320,12 +328,20 @@ impl Bench {
         // The root first.
         nodes.sort_by_key(|(at, _)| *at != self.root);
         let view = view(&nodes, &mut self.rng);
-        let ranges: Vec<Range> = fat_root(&view, 1 + self.rng.below(30) as usize);
+        // At any of the switches: each has a part of another moment.
+        let switch =
+            Some(u16::try_from(self.below(usize::from(self.index) + 1)).expect("few")).filter(|n| *n > 0);
+        // Those below the core have no fat root.
+        let ranges_max = if switch.is_some_and(|switch| switch > 1) { 1 } else { 30 };
+        let mut ranges: Vec<Range> = fat_root(&view, 1 + self.below(ranges_max));
         let sets = select_layers(&view, &ranges, self.rng.below(4) as usize, 1 + self.rng.below(8) as usize);
+        if ranges_max == 1 {
+            ranges = vec![Range { first: 0, last: u64::MAX, child: Child { addr: self.root, level: 3 } }];
+        }
         let section = TreeSection { root: self.root, programs: Vec::new(), ranges, sets };
         let bytes = Base64(section.emit());
         let sections = vec![SoftSection { kind: SECTION_KIND, id: self.root.0, bytes }];
-        let load = SoftLoad { host: HOST, domain: DOMAIN, sections, switch: None };
+        let load = SoftLoad { host: HOST, domain: DOMAIN, sections, switch };
         self.loads.insert(self.world.ask(RoleId::Control, load));
     }
 
@@ -342,7 +358,8 @@ impl Bench {
             match self.rng.below(100) {
                 0..=3 => self.publish(),
                 4 => {
-                    let clear = SoftClear { domain: DOMAIN, sections: Vec::new(), switch: None };
+                    let switch = Some(self.index).filter(|n| *n > 0 && self.rng.chance(1, 2));
+                    let clear = SoftClear { domain: DOMAIN, sections: Vec::new(), switch };
                     self.loads.insert(self.world.ask(RoleId::Control, clear));
                 }
                 5 if !crashes.is_empty() => {
@@ -438,6 +455,31 @@ fn every_byte_is_right_whichever_role_starts_again() {
         }
     }
     assert!(connects > 36, "some connections broke: {connects}, {failed:?}");
+}
+
+/// PROTOCOL 16.10 to 16.14: by way of a core, a pod and its edges, each with tables of another moment, while these load and start again. Ordinary verbs of the same connection go straight, and
+/// overtake.
+#[test]
+fn every_byte_is_right_by_way_of_a_fat_tree() {
+    let (mut found, mut seen) = (BTreeMap::new(), Seen::default());
+    let crashes: Vec<RoleId> = (1..=4).map(RoleId::Index).collect();
+    for plan in [Plan::CALM, Plan::LOSS, Plan::DUPLICATE, Plan::REORDER, Plan::STORM] {
+        for seed in 0..8 {
+            let mut bench = Bench::behind(1, plan, seed);
+            bench.work(600, if seed < 4 { &[] } else { &crashes });
+            bench.works();
+            bench.found.iter().for_each(|(n, times)| *found.entry(*n).or_insert(0) += times);
+            seen.add(&bench);
+        }
+    }
+    assert_eq!(
+        found.keys().copied().collect::<Vec<_>>(),
+        [1, 2, 3, 4],
+        "from the leaf to the root: {found:?}"
+    );
+    for mark in ["switch.KeyedUp", "index.KeyedDown", "index.KeyedOut", "index.KeyedBack"] {
+        assert!(seen.count(mark) > 20, "{mark} in few of {:?}", seen.0);
+    }
 }
 
 /// PROTOCOL 7.43, 8.6: a node that starts again has nothing of what it had. Until its owner accepts that, no READ brings anything, by a key or by an address; then a

@@ -40,12 +40,13 @@ use far::{FarNodes, Stop};
 use part::{Part, Took};
 use places::Places;
 
-pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Stepped};
+pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Layer, Stepped, Target};
 pub use cursor::Cursor;
 pub use fabric::{publish_fabric, withdraw_fabric};
 pub use farmem_index::Extent;
 /// Bytes of all that is published in a rack at most.
 pub use farmem_wire::message::SOFT_IMAGE_MAX;
+pub use keyed::KeyedServers;
 pub use places::{KEPT_MAX, PlacesUsed};
 pub use publish::{publish, soft_section, withdraw};
 pub use ranges::{AHEAD_DEFAULT, PARTS_MAX, RangeQuery, Separators};
@@ -241,6 +242,31 @@ impl BLinkTree {
         }
     }
 
+    /// The traversal of [`BLinkTree::get`], for who has several under way.
+    #[must_use]
+    pub fn get_op(&self, key: u64) -> Op {
+        self.key_op(&self.programs.get, key, 0)
+    }
+
+    /// The traversal of [`BLinkTree::insert`] for a key that is there: its value is another one behind that.
+    #[must_use]
+    pub fn replace_op(&self, key: u64, value: u64) -> Op {
+        self.key_op(&self.programs.insert, key, value)
+    }
+
+    /// The value that a finished [`BLinkTree::get_op`] found, or that a finished [`BLinkTree::replace_op`] replaced; none when there was none, or the tree was in between two
+    /// forms: then [`BLinkTree::get`] tells.
+    #[must_use]
+    pub fn value_in(scratch: &[u8]) -> Option<u64> {
+        let words = words(scratch);
+        (words.get(programs::STATUS / 8) == Some(&programs::FOUND)).then(|| words[programs::VALUE / 8])
+    }
+
+    fn key_op(&self, program: &Program, key: u64, value: u64) -> Op {
+        let scratch = start_pad(program, &self.pad(key, value), Vec::new());
+        Op::Traverse { program: program.clone(), cur_ptr: self.tree.root, scratch, limit: VISITS_MAX }
+    }
+
     /// As [`BLinkTree::get`] for a tree whose values are words that stand for records, with a program of [`record_program`]: the word, and the lines of the record
     /// that came along.
     pub(crate) fn get_record(
@@ -324,7 +350,7 @@ impl BLinkTree {
                 programs::FOUND => {
                     let left = usize::try_from(words[programs::ENTRIES / 8]).unwrap_or(usize::MAX);
                     if tree.is_sparse(left) {
-                        tree.merge_sparse(&mut self.writer(memory), key)?;
+                        self.merge_behind(memory, key);
                     }
                     return Ok(Some(words[programs::VALUE / 8]));
                 }
@@ -334,7 +360,18 @@ impl BLinkTree {
                 _ => break,
             }
         }
-        tree.remove(&mut self.writer(memory), key).map_err(Error::from)
+        let Some((old, is_sparse)) = tree.take_out(&mut self.writer(memory), key)? else { return Ok(None) };
+        if is_sparse {
+            self.merge_behind(memory, key);
+        }
+        Ok(Some(old))
+    }
+
+    /// Merges the leaf that a key was taken out of, as far as that succeeds. The key is out, and its caller is to know what value it had, whatever becomes of this: what is left of
+    /// a merge the next writer there carries on, and who cannot be reached the next request tells.
+    fn merge_behind(&mut self, memory: &mut (impl FarMemory + ?Sized), key: u64) {
+        let tree = self.tree;
+        let _left_to_others = tree.merge_sparse(&mut self.writer(memory), key);
     }
 
     /// The first `most` pairs of `range`, in ascending order, with a request for every 43 to 56 of them. Only the first one goes down the tree: each other

@@ -1,12 +1,12 @@
-//! Keyed READs: where a key leads, and what the responder is to make of it (PROTOCOL 15.4 to 15.7, 15.11 to 15.13; Fat-B+Tree III-D).
+//! Keyed READs: where a key leads, and what the responder is to make of it (PROTOCOL 15.4 to 15.7, 16.11 to 16.13; Fat-B+Tree III-D).
 //!
 //! ```text
 //!   host --- READ key, rkey 0 ---> first ----> between ----> last --- READ address, rkey ---> node
-//!                                  begin       lead on       lead on, finish
+//!                                  begin       lead on       lead on, leave
 //!                                    `-- temporary header, rkey 0 --'
 //! ```
 //!
-//! With one switch all of it happens at once, and no header is on the wire. What is here is pure: it decides about one READ REQUEST, from tables, and keeps nothing.
+//! With one switch all of it happens at once ([`KeyedRead::finish`]), and no header is on the wire. What is here is pure: it decides about one READ REQUEST, from tables, and keeps nothing.
 //!
 //! What is refused goes on all the same, in a form that the responder must refuse ([`refuse`]): so its NAK comes in order, and behind what came before.
 
@@ -15,7 +15,7 @@ use crate::{Protection, Translation};
 use farmem_index::{Descent, IndexTables};
 use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::message::Relayed;
-use farmem_wire::{Keyed, Perm, Reth, Rkey, VirtAddr};
+use farmem_wire::{Keyed, NodeId, Perm, Reth, Rkey, VirtAddr};
 
 /// A keyed READ on its way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +62,8 @@ pub fn begin(connection: &Relayed, reth: &Reth) -> Result<KeyedRead, Refused> {
     if connection.root.is_null() {
         return Err(Refused::NoRoot);
     }
-    let keyed =
-        Keyed { key: reth.va.0, domain: connection.domain, node: connection.node, hops: Keyed::HOPS_MAX };
+    let &Relayed { domain, node, rkey, node_qpn, .. } = connection;
+    let keyed = Keyed { key: reth.va.0, domain, node, hops: Keyed::HOPS_MAX, rkey, node_qpn };
     Ok(KeyedRead { keyed, at: connection.root, len: reth.dma_len, descent: None })
 }
 
@@ -74,14 +74,16 @@ impl KeyedRead {
         Self { keyed, at: reth.va, len: reth.dma_len, descent: None }
     }
 
-    /// What each switch on the way does: the deepest node that it knows, of those at the node that the READ goes to (PROTOCOL 15.5, 15.13).
-    pub fn lead_on(&mut self, index: &IndexTables, translation: &Translation) {
+    /// What each switch on the way does: the deepest node that it knows, of those at the node that the READ goes to (PROTOCOL 15.5, 16.13).
+    ///
+    /// `owner` says which node has an address.
+    pub fn lead_on(&mut self, index: &IndexTables, owner: impl Fn(VirtAddr) -> Option<NodeId>) {
         let Keyed { key, domain, node, .. } = self.keyed;
-        let may_take = |at: VirtAddr| translation.lookup(at) == Some(node);
+        let may_take = |at: VirtAddr| owner(at) == Some(node);
         // A tree that is not known here leads no further at the first switch. Behind it what others found may be a node of its sets.
         let behind = self.keyed.hops < Keyed::HOPS_MAX;
-        let led = index.lead(domain, self.at, key, may_take);
-        let led = led.or_else(|| if behind { index.lead_on(domain, self.at, key, may_take) } else { None });
+        let led = index.lead(domain, self.at, key, &may_take);
+        let led = led.or_else(|| if behind { index.lead_on(domain, self.at, key, &may_take) } else { None });
         if let Some(descent) = led {
             (self.at, self.descent) = (descent.at, Some(descent));
         }
@@ -94,7 +96,18 @@ impl KeyedRead {
         Some(Keyed { hops, ..self.keyed })
     }
 
-    /// What the last switch does, to whose node it goes: the RETH that the node gets (PROTOCOL 15.5).
+    /// What the last index switch does, to whose node it goes: the RETH that the node gets, which checks the domain's protection itself (PROTOCOL 16.13).
+    ///
+    /// # Errors
+    /// [`Refused::Elsewhere`]: it goes on as [`refuse`] says.
+    pub fn leave(&self, owner: impl Fn(VirtAddr) -> Option<NodeId>) -> Result<Reth, Refused> {
+        if owner(self.at) != Some(self.keyed.node) {
+            return Err(Refused::Elsewhere);
+        }
+        Ok(Reth { va: self.at, rkey: self.keyed.rkey, dma_len: self.len })
+    }
+
+    /// What the rack's switch does, which knows the connection: the RETH that the node gets (PROTOCOL 15.5).
     ///
     /// # Errors
     /// [`Refused`]: it goes on as [`refuse`] says.

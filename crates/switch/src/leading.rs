@@ -10,19 +10,22 @@
 //!   memory node               starts from the deepest node that was found
 //! ```
 //!
-//! The first hop is the rack's switch. It keeps no state per request, so it does not know whether those above it are there: it watches one traversal
-//! at a time that it sent up ([`Fabric`]).
+//! The first hop is the rack's switch. It keeps no state per request, so it does not know whether those above it are there: it watches one at a time of what it sent
+//! up ([`Fabric`]). Look-ups that share a datagram go up together, and part at the core, to each server those that are its ([`Parts`]).
 
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
+use alloc::vec::Vec;
 use farmem_index::Descent;
 use farmem_machine::{Duration, Instant, Port};
 use farmem_transport::ud::Peer;
-use farmem_wire::message::{Lead, SWITCHES_MAX};
-use farmem_wire::{Body, Message, Pmtu, RequestId};
+use farmem_wire::message::{Batch, Lead, Led, Pair, PairBuf, SWITCHES_MAX};
+use farmem_wire::{Body, Header, Message, NodeId, Pmtu, RequestId, VirtAddr};
 
 /// A traversal that was sent up and has not come again for so long has arrived: longer than a host waits before it sends again.
 const WATCH_TIME: Duration = Duration::from_millis(200);
+/// The same of a keyed READ: longer than a requester waits to whom the control plane advised its timeout, which may be four times that (PROTOCOL 14.6; IBA 9.9.2.1.1).
+const WATCH_TIME_KEYED: Duration = Duration::from_millis(300);
 /// How much trust there is at most.
 const TRUST_MAX: u8 = 8;
 /// Below it nothing goes up but what is watched.
@@ -30,26 +33,38 @@ const TRUST_OPEN: u8 = 4;
 /// What one that came again takes away; one that did not gives one.
 const TRUST_LOST: u8 = 3;
 
-/// Whether the switches above are there, as far as the first hop can tell (PROTOCOL 16.8).
+/// Whether the switches above are there, as far as the first hop can tell (PROTOCOL 16.8, 16.12).
 ///
-/// A request that is lost comes again, with a flag. Of one request at a time this remembers the id: a host that sends it again says that it was lost.
+/// A request that is lost comes again. Of one request at a time this remembers what it is known by: a host that sends it again says that it was lost.
 #[derive(Clone, Debug)]
-pub(crate) struct Fabric {
+pub(crate) struct Fabric<Id> {
     trust: u8,
     is_open: bool,
+    /// For how long one is watched.
+    time: Duration,
     /// The request that is watched, and until when.
-    watched: Option<(RequestId, Instant)>,
+    watched: Option<(Id, Instant)>,
 }
 
-impl Default for Fabric {
-    fn default() -> Self {
-        Self { trust: TRUST_MAX, is_open: true, watched: None }
+impl Fabric<RequestId> {
+    /// Of traversals.
+    pub(crate) const fn of_traversals() -> Self {
+        Self::watching_for(WATCH_TIME)
     }
 }
 
-impl Fabric {
+impl<Id: Copy + PartialEq> Fabric<Id> {
+    const fn watching_for(time: Duration) -> Self {
+        Self { trust: TRUST_MAX, is_open: true, time, watched: None }
+    }
+
+    /// Of keyed READs.
+    pub(crate) const fn of_keyed_reads() -> Self {
+        Self::watching_for(WATCH_TIME_KEYED)
+    }
+
     /// True when a request that comes for the first time goes up.
-    fn goes_up(&mut self, now: Instant, request: RequestId) -> bool {
+    pub(crate) fn goes_up(&mut self, now: Instant, request: Id) -> bool {
         if self.watched.is_some_and(|(_, until)| until <= now) {
             self.watched = None;
             self.trust = (self.trust + 1).min(TRUST_MAX);
@@ -57,13 +72,18 @@ impl Fabric {
         }
         let watches = self.watched.is_none();
         if watches {
-            self.watched = Some((request, now + WATCH_TIME));
+            self.watched = Some((request, now + self.time));
         }
         self.is_open || watches
     }
 
+    /// True for the request that is watched.
+    pub(crate) fn watches(&self, now: Instant, request: Id) -> bool {
+        self.watched.is_some_and(|(watched, until)| watched == request && now < until)
+    }
+
     /// A request that could have gone up came again.
-    fn came_again(&mut self, request: RequestId) {
+    pub(crate) fn came_again(&mut self, request: Id) {
         if self.watched.is_some_and(|(watched, _)| watched == request) {
             self.watched = None;
             self.trust = self.trust.saturating_sub(TRUST_LOST);
@@ -77,14 +97,62 @@ impl Fabric {
     }
 }
 
+/// What of a batch goes to one server, or nowhere from here.
+#[derive(Debug, Default)]
+struct Part {
+    server: Option<NodeId>,
+    /// The counter of its first pair.
+    first: u32,
+    pairs: PairBuf,
+    descents: Vec<Descent>,
+}
+
+/// The parts of a batch: memory that is used again for each.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    all: Vec<Part>,
+    used: usize,
+    descents: Vec<Descent>,
+}
+
+impl Parts {
+    /// Adds a traversal that goes to this server.
+    fn add(&mut self, server: Option<NodeId>, pair: &Pair<'_>, descent: Option<Descent>) {
+        let at = self.all[..self.used].iter().position(|part| part.server == server);
+        let at = at.unwrap_or_else(|| {
+            if self.used == self.all.len() {
+                self.all.push(Part::default());
+            }
+            let part = &mut self.all[self.used];
+            (part.server, part.first) = (server, pair.counter);
+            part.pairs.clear();
+            part.descents.clear();
+            self.used += 1;
+            self.used - 1
+        });
+        self.all[at].pairs.push(pair);
+        self.all[at].descents.extend(descent);
+    }
+}
+
 impl Switch {
-    /// Sends a host's traversal up, if there is a way for it (PROTOCOL 16.6). None: it goes as any other.
+    /// Sends a host's traversals up, if there is a way for them (PROTOCOL 16.6). None: they go as any others.
     pub(crate) fn lead_up(&mut self, now: Instant, message: &Message<'_>, out: &mut Outbox) -> Option<Note> {
-        let Body::Traverse(traverse) = message.body else { return None };
-        let (header, root) = (message.header, traverse.cur_ptr);
-        let port = Port(self.soft.ways().up(header.domain, root, traverse.program)?);
+        let (led, root) = match message.body {
+            Body::Traverse(traverse) => (Led::One(traverse), traverse.cur_ptr),
+            Body::Batch(batch) => (Led::Batch(batch), batch.first().cur_ptr),
+            Body::RegionRead { .. } | Body::RegionWrite { .. } | Body::Update(_) => return None,
+        };
+        let header = message.header;
+        let port = Port(self.soft.ways().up(header.domain, root, led.program())?);
         let index = port.as_index()?;
         let core = self.tables.peer(port)?;
+        // Those of a batch that begin elsewhere would be led from nowhere.
+        if let Led::Batch(batch) = led
+            && batch.pairs().any(|pair| pair.cur_ptr != root)
+        {
+            return None;
+        }
         if header.again {
             self.fabric.came_again(header.request);
             return None;
@@ -97,12 +165,12 @@ impl Switch {
         if !self.fabric.goes_up(now, header.request) {
             return None;
         }
-        let lead = Lead { header, root, server: None, switches: SWITCHES_MAX, traverse };
+        let lead = Lead { header, root, server: None, switches: SWITCHES_MAX, led };
         self.send_bytes(core, lead.len(), |bytes| lead.emit(bytes), out);
         Some(Note::LedUp { index })
     }
 
-    /// A traversal from another switch (PROTOCOL 16.7). One that cannot be led on goes back to the rack's switch, which routes it as any other.
+    /// Traversals from another switch (PROTOCOL 16.7). What cannot be led on goes back to the rack's switch, which routes it as any other.
     pub(crate) fn lead(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(mut lead) = Lead::parse(payload) else { return Note::Dropped(Reason::Message) };
         if lead.header.hops == 0 {
@@ -110,40 +178,107 @@ impl Switch {
         }
         let Some(switches) = lead.switches.checked_sub(1) else { return Note::Dropped(Reason::Astray) };
         lead.switches = switches;
-        let Ok((descent, next)) = self.lead_on(&mut lead) else { return self.give_back(&lead, out) };
-        let note = match (next.port.as_index(), lead.server) {
-            (Some(index), _) => {
-                self.send_bytes(next, lead.len(), |bytes| lead.emit(bytes), out);
-                Note::LedDown { index }
-            }
-            (None, Some(server)) if next.port == Port::node(server.0) => {
-                self.forward(next, lead.message(), out);
-                Note::LedOut { node: server }
-            }
-            (None, _) => return self.give_back(&lead, out),
-        };
-        if let Some(descent) = descent {
-            self.soft.count(&descent);
+        if let Led::Batch(batch) = lead.led {
+            return self.lead_batch(&lead, &batch, out);
         }
-        note
+        let found = self.find(&mut lead);
+        self.go_on(&lead, found.as_slice(), out)
     }
 
-    /// The next steps of the tree that are known here, and where the way goes on.
-    fn lead_on(&self, lead: &mut Lead<'_>) -> Result<(Option<Descent>, Peer), Nowhere> {
-        let (index, ways) = (self.soft.index(), self.soft.ways());
-        let Lead { header, root, server, ref mut traverse, .. } = *lead;
-        let descent = match server {
-            None => {
-                Some(index.start(header.domain, root, traverse.program, traverse.scratch).ok_or(Nowhere)?)
-            }
-            Some(_) => index.below(header.domain, root, traverse.cur_ptr, traverse.scratch),
+    /// The next steps of one traversal, as far as its tree is known here; its server, when no switch has said yet.
+    fn find(&self, lead: &mut Lead<'_>) -> Option<Descent> {
+        let Lead {
+            header: Header { domain, .. }, root, ref mut server, led: Led::One(ref mut traverse), ..
+        } = *lead
+        else {
+            return None;
         };
-        let at = descent.map_or(traverse.cur_ptr, |descent| descent.at);
-        let server =
-            server.or_else(|| ways.server_of(at)).filter(|server| Port::is_node(server.0)).ok_or(Nowhere)?;
-        let next = ways.next_hop(server).and_then(|port| self.tables.peer(Port(port))).ok_or(Nowhere)?;
-        (traverse.cur_ptr, lead.server) = (at, Some(server));
-        Ok((descent, next))
+        let index = self.soft.index();
+        let descent = match server {
+            Some(_) => index.below(domain, root, traverse.cur_ptr, traverse.scratch)?,
+            None => {
+                let descent = index.start(domain, root, traverse.program, traverse.scratch)?;
+                *server = Some(self.server_of(descent.at)?);
+                descent
+            }
+        };
+        traverse.cur_ptr = descent.at;
+        Some(descent)
+    }
+
+    /// The same of a batch: what goes to one server goes on together.
+    fn lead_batch(&mut self, lead: &Lead<'_>, batch: &Batch<'_>, out: &mut Outbox) -> Note {
+        let mut parts = core::mem::take(&mut self.parts);
+        self.divide(lead, batch, &mut parts);
+        let mut last = Note::LedBack;
+        for Part { server, first, pairs, descents } in &parts.all[..parts.used] {
+            let header = Header { request: lead.header.request.with_counter(*first), ..lead.header };
+            let batch = Batch::of(&header, batch.program(), batch.code(), pairs);
+            let led = match pairs.count() {
+                1 => Led::One(batch.traverse(&batch.first())),
+                _ => Led::Batch(batch),
+            };
+            last = self.go_on(&Lead { header, server: *server, led, ..*lead }, descents, out);
+        }
+        let count = u16::try_from(parts.used).expect("no more than pairs");
+        self.parts = parts;
+        if count == 1 { last } else { Note::LedApart { parts: count } }
+    }
+
+    fn divide(&self, lead: &Lead<'_>, batch: &Batch<'_>, parts: &mut Parts) {
+        let (index, domain, root) = (self.soft.index(), lead.header.domain, lead.root);
+        parts.used = 0;
+        if lead.server.is_some() {
+            for mut pair in batch.pairs() {
+                let descent = index.below(domain, root, pair.cur_ptr, pair.scratch);
+                pair.cur_ptr = descent.map_or(pair.cur_ptr, |descent| descent.at);
+                parts.add(lead.server, &pair, descent);
+            }
+            return;
+        }
+        let mut descents = core::mem::take(&mut parts.descents);
+        descents.clear();
+        if let Some(tree) = index.tree(domain, root, batch.program()) {
+            index.descend(tree, batch.pairs().map(|pair| pair.scratch), &mut descents);
+        }
+        for (n, mut pair) in batch.pairs().enumerate() {
+            let found = descents.get(n).and_then(|descent| Some((*descent, self.server_of(descent.at)?)));
+            if let Some((descent, _)) = found {
+                pair.cur_ptr = descent.at;
+            }
+            parts.add(found.map(|(_, server)| server), &pair, found.map(|(descent, _)| descent));
+        }
+        parts.descents = descents;
+    }
+
+    fn server_of(&self, at: VirtAddr) -> Option<NodeId> {
+        self.soft.ways().server_of(at).filter(|server| Port::is_node(server.0))
+    }
+
+    /// The next one on the way to a server, when it is among the peers.
+    pub(crate) fn next_hop(&self, server: NodeId) -> Option<Peer> {
+        self.soft.ways().next_hop(server).and_then(|port| self.tables.peer(Port(port)))
+    }
+
+    /// Sends traversals on to the next switch, or to their server; those that no way leads on go back.
+    fn go_on(&mut self, lead: &Lead<'_>, descents: &[Descent], out: &mut Outbox) -> Note {
+        let next = lead.server.and_then(|server| self.next_hop(server));
+        let note = match (next, lead.server) {
+            (Some(next), Some(server)) => match next.port.as_index() {
+                Some(index) => {
+                    self.send_bytes(next, lead.len(), |bytes| lead.emit(bytes), out);
+                    Note::LedDown { index }
+                }
+                None if next.port == Port::node(server.0) => {
+                    self.forward(next, lead.message(), out);
+                    Note::LedOut { node: server }
+                }
+                None => return self.give_back(lead, out),
+            },
+            _ => return self.give_back(lead, out),
+        };
+        descents.iter().for_each(|descent| self.soft.count(descent));
+        note
     }
 
     fn give_back(&mut self, lead: &Lead<'_>, out: &mut Outbox) -> Note {
@@ -153,9 +288,6 @@ impl Switch {
     }
 }
 
-/// No way leads on from here.
-struct Nowhere;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,14 +295,14 @@ mod tests {
 
     /// What happens to requests one after the other: each goes up or not, and is lost there or not.
     struct Story {
-        fabric: Fabric,
+        fabric: Fabric<RequestId>,
         now: Instant,
         counter: u32,
     }
 
     impl Story {
         fn new() -> Self {
-            Self { fabric: Fabric::default(), now: Instant::ZERO, counter: 0 }
+            Self { fabric: Fabric::of_traversals(), now: Instant::ZERO, counter: 0 }
         }
 
         /// So many requests, a microsecond apart; those that go up are lost. Answers how many went up.

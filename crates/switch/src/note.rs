@@ -33,6 +33,11 @@ pub enum Note {
         /// The node.
         node: NodeId,
     },
+    /// Traversals of a batch from another switch went on in so many parts, each as one of these.
+    LedApart {
+        /// How many.
+        parts: u16,
+    },
     /// A traversal from another switch went back to the rack's switch: no way leads on from here.
     LedBack,
     /// A traversal that left one node went on to this one.
@@ -103,6 +108,23 @@ pub enum Note {
         /// True when tables led it to a node; false when it went to the root, as to a tree that is not known.
         indexed: bool,
     },
+    /// A keyed READ went up to this switch of the index (PROTOCOL 16.11).
+    KeyedUp {
+        /// Its number.
+        index: u16,
+    },
+    /// A keyed READ from another switch went on to this one.
+    KeyedDown {
+        /// Its number.
+        index: u16,
+    },
+    /// A keyed READ from another switch went to its node.
+    KeyedOut {
+        /// The node.
+        node: NodeId,
+    },
+    /// A keyed READ from another switch went back to the rack's switch: no way leads on from here.
+    KeyedBack,
     /// A keyed READ went to its node to be refused there.
     KeyedRefused(Refused),
     /// A frame went nowhere and was not answered.

@@ -1,17 +1,25 @@
-//! Packets of reliable connections through the switch: to whom they go on, and what of them changes (PROTOCOL 15.2, 15.5).
+//! Packets of reliable connections through the switch: to whom they go on, and what of them changes (PROTOCOL 15.2, 15.5); keyed READs on their way through a
+//! FatTree (PROTOCOL 16.10 to 16.13).
 
 use crate::connections::Onward;
-use crate::keyed::{self, Refused};
+use crate::keyed::{self, KeyedRead, Refused};
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
-use farmem_machine::Port;
+use farmem_machine::{Instant, Port};
 use farmem_wire::headers::view;
 use farmem_wire::message::Relayed;
-use farmem_wire::{Extension, Opcode, Packet, Qpn, Reth, bth};
+use farmem_wire::{Extension, Keyed, KeyedFrame, Opcode, Packet, Perm, Qpn, Reth, Rkey, VirtAddr, bth};
 
 impl Switch {
     /// Sends a packet on to the other end of its connection. `frame` are its bytes.
-    pub(crate) fn relay(&mut self, port: Port, frame: &[u8], packet: &Packet<'_>, out: &mut Outbox) -> Note {
+    pub(crate) fn relay(
+        &mut self,
+        now: Instant,
+        port: Port,
+        frame: &[u8],
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Note {
         let Some(onward) = self.tables.connections.find(packet.bth.dest_qp) else {
             return Note::Dropped(Reason::NoConnection);
         };
@@ -27,6 +35,9 @@ impl Switch {
             (&onward, packet.bth.opcode, &packet.ext)
             && keyed::is_keyed(reth)
         {
+            if let Some(note) = self.keyed_up(now, connection, frame, packet, out) {
+                return note;
+            }
             let (led, what) = self.keyed_read(connection, reth);
             (read, note) = (Some(led), what);
         }
@@ -41,18 +52,120 @@ impl Switch {
             Ok(read) => read,
             Err(why) => return refused(why),
         };
-        let (translation, protection) = (&self.tables.translation, &self.tables.protection);
-        read.lead_on(self.soft.index(), translation);
-        match read.finish(connection, translation, protection) {
+        read.lead_on(self.soft.index(), |at| self.tables.translation.lookup(at));
+        self.finish(connection, reth, &read)
+    }
+
+    /// What the node gets of a keyed READ that comes to it from here.
+    fn finish(&mut self, connection: &Relayed, asked: &Reth, read: &KeyedRead) -> (Reth, Note) {
+        match read.finish(connection, &self.tables.translation, &self.tables.protection) {
             Ok(led) => {
                 if let Some(descent) = &read.descent {
                     self.soft.count(descent);
                 }
                 (led, Note::Keyed { node: connection.node, indexed: read.descent.is_some() })
             }
-            Err(why) => refused(why),
+            Err(why) => (keyed::refuse(asked, why), Note::KeyedRefused(why)),
         }
     }
+
+    /// Sends a host's keyed READ up, if there is a way for it (PROTOCOL 16.11, 16.12). None: it goes as any other.
+    fn keyed_up(
+        &mut self,
+        now: Instant,
+        connection: &Relayed,
+        frame: &[u8],
+        packet: &Packet<'_>,
+        out: &mut Outbox,
+    ) -> Option<Note> {
+        let core = Port(self.soft.ways().up_of(connection.domain, connection.root)?);
+        let index = core.as_index().filter(|_| self.tables.has_peer(core))?;
+        let Extension::Reth(reth) = &packet.ext else { return None };
+        // What is refused is refused here, or by the node.
+        let read = keyed::begin(connection, reth).ok()?;
+        self.tables.protection.check(connection.domain, read.at, read.len, Perm::Read).ok()?;
+        let request = (connection.to_node, packet.bth.psn);
+        if self.keyed_fabric.watches(now, request) {
+            self.keyed_fabric.came_again(request);
+            return None;
+        }
+        if !self.keyed_fabric.goes_up(now, request) {
+            return None;
+        }
+        let frame = frame.try_into().expect("a READ REQUEST has one length");
+        emit_led(frame, read.at, &read.keyed, core, out);
+        Some(Note::KeyedUp { index })
+    }
+
+    /// A keyed READ from another switch (PROTOCOL 16.13). One that cannot be led on goes back to the rack's switch, which sends it to its node.
+    pub(crate) fn keyed(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
+        let Ok(KeyedFrame { read: frame, bth, reth, keyed }) = KeyedFrame::parse(bytes) else {
+            return Note::Dropped(Reason::Frame);
+        };
+        if !port.is_switch() || !self.tables.has_peer(port) {
+            return Note::Dropped(Reason::WrongPort);
+        }
+        let mut read = KeyedRead::arrived(keyed, &reth);
+        let Some(onward) = read.onward() else { return Note::Dropped(Reason::Astray) };
+        // The rack's switch has the connection: it is the last one of those that came back.
+        if let Some(Onward::ToNode(connection)) = self.tables.connections.find(bth.dest_qp) {
+            return self.came_back(&connection, frame, &read, out);
+        }
+        let owner = |at| self.soft.ways().server_of(at);
+        read.lead_on(self.soft.index(), owner);
+        let left = read.leave(owner);
+        let next = self.next_hop(keyed.node).map(|next| next.port);
+        let note = match (next, next.and_then(Port::as_index)) {
+            (Some(next), Some(index)) => {
+                emit_led(frame, read.at, &onward, next, out);
+                Note::KeyedDown { index }
+            }
+            (Some(next), None) if next == Port::node(keyed.node.0) => {
+                let asked = Reth { rkey: Rkey(0), ..reth };
+                let led = left.unwrap_or_else(|why| keyed::refuse(&asked, why));
+                send_on(frame, next, keyed.node_qpn, Some(led), out);
+                if let Err(why) = left {
+                    return Note::KeyedRefused(why);
+                }
+                Note::KeyedOut { node: keyed.node }
+            }
+            _ if self.tables.has_peer(Port::SWITCH) => {
+                emit_led(frame, read.at, &onward, Port::SWITCH, out);
+                return Note::KeyedBack;
+            }
+            _ => return Note::Dropped(Reason::NoWay),
+        };
+        if let Some(descent) = &read.descent {
+            self.soft.count(descent);
+        }
+        note
+    }
+
+    /// A keyed READ that index switches did not lead to its node.
+    fn came_back(
+        &mut self,
+        connection: &Relayed,
+        frame: &[u8; KeyedFrame::READ_LEN],
+        read: &KeyedRead,
+        out: &mut Outbox,
+    ) -> Note {
+        let node = Port::node(connection.node.0);
+        if !self.tables.has_peer(node) {
+            return Note::Dropped(Reason::NodeGone);
+        }
+        let asked = Reth { va: VirtAddr(read.keyed.key), rkey: Rkey(0), dma_len: read.len };
+        let (led, note) = self.finish(connection, &asked, read);
+        send_on(frame, node, connection.node_qpn, Some(led), out);
+        note
+    }
+}
+
+/// A READ REQUEST with a temporary header, to another switch: what was found takes the address's place.
+fn emit_led(frame: &[u8; KeyedFrame::READ_LEN], at: VirtAddr, keyed: &Keyed, to: Port, out: &mut Outbox) {
+    let mut read = *frame;
+    let mut head = bth::View::new_checked(&mut read[..]).expect("the frame was read");
+    view::Reth::new_checked(head.after_mut()).expect("the frame was read").set_va(at);
+    KeyedFrame::emit(&read, keyed, out.frame(to).bytes());
 }
 
 /// The frame as it came, with another destination, and with another RETH where there is one.

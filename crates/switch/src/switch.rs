@@ -5,7 +5,7 @@
 
 use crate::answer::{Envelope, refusal};
 use crate::further_down::FurtherDown;
-use crate::leading::Fabric;
+use crate::leading::{Fabric, Parts};
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason, Soft};
@@ -16,8 +16,8 @@ use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
 use farmem_wire::message::{DirectoryMessage, Lead, PageMessage, REGION_LEN, SoftMessage, Updates};
 use farmem_wire::{
-    Body, Datagram, Domain, Extension, Header, HostId, Message, NodeId, Packet, Perm, Pmtu, Psn, Status,
-    VirtAddr,
+    Body, Datagram, Domain, Extension, Header, HostId, KeyedFrame, Message, NodeId, Packet, Perm, Pmtu, Psn,
+    Qpn, RequestId, Status, VirtAddr,
 };
 
 /// The most bytes a region read or write can move: what one datagram of the largest PMTU has room for.
@@ -41,7 +41,10 @@ pub struct Switch {
     pub(crate) soft: Soft,
     further_down: FurtherDown,
     /// Whether traversals go up that could.
-    pub(crate) fabric: Fabric,
+    pub(crate) fabric: Fabric<RequestId>,
+    /// The same of keyed READs, by the queue pair that they were sent to and their PSN.
+    pub(crate) keyed_fabric: Fabric<(Qpn, Psn)>,
+    pub(crate) parts: Parts,
     /// Counts the datagrams sent. UD receivers do not look at it; people who read traces do.
     psn: Psn,
 }
@@ -57,7 +60,9 @@ impl Switch {
             directory: Directory::new(budgets.directory_slots),
             soft: Soft::new(budgets.soft_bytes),
             further_down: FurtherDown::default(),
-            fabric: Fabric::default(),
+            fabric: Fabric::of_traversals(),
+            keyed_fabric: Fabric::of_keyed_reads(),
+            parts: Parts::default(),
             psn: Psn::default(),
         }
     }
@@ -82,11 +87,14 @@ impl Switch {
 
     /// What becomes of one frame.
     fn receive(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Outbox) -> Note {
+        if KeyedFrame::is(bytes) {
+            return self.keyed(port, bytes, out);
+        }
         if !Datagram::is(bytes) {
             let Ok(packet) = Packet::parse(bytes) else { return Note::Dropped(Reason::Frame) };
             return match packet.ext {
                 Extension::DethImm(..) => Note::Dropped(Reason::Immediate),
-                _ => self.relay(port, bytes, &packet, out),
+                _ => self.relay(now, port, bytes, &packet, out),
             };
         }
         let Ok(datagram) = Datagram::parse(bytes) else { return Note::Dropped(Reason::Frame) };
@@ -105,7 +113,7 @@ impl Switch {
             Ok(Sender::Node) if PageMessage::is(datagram.payload) => self.page_of_node(datagram.payload, out),
             Ok(Sender::Host(session)) => self.request(now, session, datagram.payload, out),
             Ok(Sender::Switch) if Lead::is(datagram.payload) => self.lead(datagram.payload, out),
-            Ok(Sender::Node | Sender::Switch) => self.continuation(datagram.payload, out),
+            Ok(sender @ (Sender::Node | Sender::Switch)) => self.continuation(&sender, datagram.payload, out),
             Err(reason) => Note::Dropped(reason),
         }
     }
@@ -171,14 +179,16 @@ impl Switch {
 
     /// A traversal whose next pointer is not on the node it was at (PROTOCOL 6.10, PULSE 5), or which no index switch leads on (16.7). Node and switch had
     /// domain and origin from us, and are believed. The node may have the address by now: then this goes back to it.
-    fn continuation(&mut self, payload: &[u8], out: &mut Outbox) -> Note {
+    fn continuation(&mut self, sender: &Sender, payload: &[u8], out: &mut Outbox) -> Note {
         let Ok(message) = Message::parse(payload) else {
             return Note::Dropped(Reason::Message);
         };
         if message.header.response {
             return Note::Dropped(Reason::Response);
         }
-        if !matches!(message.body, Body::Traverse(_)) {
+        // A node continues one at a time; an index switch gives back what it got.
+        let is_one = matches!(message.body, Body::Traverse(_));
+        if !is_one && !matches!((sender, &message.body), (Sender::Switch, Body::Batch(_))) {
             return Note::Dropped(Reason::NotContinuation);
         }
         match self.route(&message) {
@@ -326,6 +336,7 @@ impl Machine for Switch {
         self.directory.assert_invariants();
         self.soft.assert_invariants();
         self.fabric.assert_invariants();
+        self.keyed_fabric.assert_invariants();
     }
 }
 

@@ -1,14 +1,14 @@
 //! A keyed READ between switches: a READ REQUEST with a temporary header behind its RETH (PROTOCOL 15.11; Fat-B+Tree III-D).
 //!
 //! ```text
-//!   BTH 12 | RETH 16 | key 8 | domain 4 | node 2 | hops 1 | reserved 1 |
+//!   BTH 12 | RETH 16 | key 8 | domain 4 | node 2 | hops 1 | reserved 1 | rkey 4 | queue pair 4 |
 //! ```
 //!
-//! The first switch on the way puts the header in, because the address that it found takes the place of the key in the RETH; the last
-//! one takes it out. Hosts and nodes never see one: to [`Packet::parse`](crate::Packet::parse) it is a READ REQUEST with bytes behind it, and refused.
+//! The first switch on the way puts the header in, because the address that it found takes the place of the key in the RETH, and because it alone knows the connection; the
+//! last one takes it out. Hosts and nodes never see one: to [`Packet::parse`](crate::Packet::parse) it is a READ REQUEST with bytes behind it, and refused.
 
 use crate::reader::{Put, Reader};
-use crate::{Bth, Domain, Extension, NodeId, Opcode, Packet, Reth, Rkey, WireError, bth};
+use crate::{Bth, Domain, Extension, NodeId, Opcode, Packet, Qpn, Reth, Rkey, WireError, bth};
 use alloc::vec::Vec;
 
 /// Bytes of a READ REQUEST.
@@ -25,11 +25,15 @@ pub struct Keyed {
     pub node: NodeId,
     /// Switches that it may still come to; at most [`Keyed::HOPS_MAX`].
     pub hops: u8,
+    /// What the node is to be shown: the connection's.
+    pub rkey: Rkey,
+    /// The connection's queue pair at the node.
+    pub node_qpn: Qpn,
 }
 
 impl Keyed {
     /// Bytes of the header.
-    pub const LEN: usize = 16;
+    pub const LEN: usize = 24;
     /// Switches that a keyed READ may come by behind the first one: more than any path of a FatTree has, and an end to a loop.
     pub const HOPS_MAX: u8 = 15;
 
@@ -39,7 +43,11 @@ impl Keyed {
             return Err(WireError::Unknown { what: "keyed.hops", value: u64::from(hops) });
         }
         r.zero::<1>("keyed.reserved")?;
-        Ok(Self { key, domain, node, hops })
+        let (rkey, node_qpn) = (Rkey(r.u32()?), r.u32()?);
+        if node_qpn > Qpn::MAX {
+            return Err(WireError::Unknown { what: "keyed.node_qpn", value: u64::from(node_qpn) });
+        }
+        Ok(Self { key, domain, node, hops, rkey, node_qpn: Qpn::new(node_qpn) })
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
@@ -49,6 +57,8 @@ impl Keyed {
         out.put_u16(self.node.0);
         out.put_u8(self.hops);
         out.put_u8(0);
+        out.put_u32(self.rkey.0);
+        out.put_u32(self.node_qpn.get());
     }
 }
 

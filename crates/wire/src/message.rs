@@ -46,7 +46,7 @@ pub use coherence::{
 pub use directory_message::{
     DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, Row, RowKind, Rows, Sweep, UNKNOWN_MOVE,
 };
-pub use lead::{Lead, SWITCHES_MAX};
+pub use lead::{Lead, Led, SWITCHES_MAX};
 pub use move_message::{MoveBody, MoveMessage, PageState};
 pub use page::{
     Access, CACHING_HOSTS_MAX, FetchId, HostSet, PAGE_LEN, PAGE_SHIFT, Page, REGION_ORDER_FIRST,

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) enum Index {
     /// Say what an index costs a switch, stage by stage, and whether it fits: exit code 1 when it does not.
     Plan(IndexPlan),
-    /// Publish a B-link tree to the switch, and follow its look-ups: every epoch counters and tree are read, nodes selected, and what saves more is
+    /// Publish a B-link tree to the switch, or to the index switches of a FatTree, and follow its look-ups: every epoch counters and tree are read, nodes selected, and what saves more is
     /// published. Ctrl-C withdraws the tree.
     Agent(IndexLive),
     /// Show what a published tree answers: look-ups by layer, entries in use, and how much a selection for just these look-ups would save.
@@ -136,18 +136,30 @@ pub(crate) struct IndexLive {
     /// Ranges of the fat root at most.
     #[arg(long, value_name = "N", default_value_t = RANGES_DEFAULT, value_parser = RangedU64ValueParser::<usize>::new().range(1..=RANGES_MAX as u64))]
     pub(crate) ranges: usize,
-    /// Node sets at most.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(0..=SETS_MAX as u64))]
-    pub(crate) sets: usize,
+    /// Node sets at most; in a FatTree of each switch below the core [default: 3; in a FatTree 2].
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(0..=SETS_MAX as u64))]
+    pub(crate) sets: Option<usize>,
     /// Nodes of a set at most.
     #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = RangedU64ValueParser::<usize>::new().range(1..=SET_NODES_MAX as u64))]
     pub(crate) nodes: usize,
+    /// Which switches [default: the rack's FatTree where it has a core switch, else the rack's switch].
+    #[arg(long, value_enum)]
+    pub(crate) at: Option<Switches>,
     /// One epoch, and its report.
     #[arg(long)]
     pub(crate) once: bool,
     /// Print one JSON object an epoch.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Switches that a tree is published at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Switches {
+    /// The rack's switch.
+    RackSwitch,
+    /// The index switches of the FatTree behind it.
+    FatTree,
 }
 
 /// A time, as people write it.

@@ -1,27 +1,30 @@
 //! `farmem bench pulse`: its racks are processes of this command, over UDP.
 
 use super::Screen;
-use crate::args::{BenchPulse, NodeRuns};
+use crate::args::{BenchDrawn, NodeRuns};
 use crate::rack_file::{RackFile, Shape};
 use crate::supervisor::Supervisor;
 use crate::{End, Failure};
 use farmem::{LinkProfile, Placement, Rack, Transport, Waiting};
 use farmem_bench::pulse::{NodeKind, Racks, run as measure};
 
-pub(crate) fn run(args: &BenchPulse) -> Result<End, Failure> {
+pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
     let plan = args.rows.plan();
-    // Looked at first: figures are drawn behind all measurements.
-    if let Some(directory) = &args.plots {
-        let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
-        drawable.map_err(|error| {
-            let what = format!("cannot draw into {}: {error}", directory.display());
-            Failure::environment(what, "name a directory that can be written to with --plots")
-        })?;
-    }
+    look_at_plots(args)?;
     let screen = Screen::begin("pulse", args.rows.json, args.links.link);
     let outcome =
         measure(&plan, args.plots.as_deref(), &mut OwnRacks(args.links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
+}
+
+/// Figures are drawn behind all measurements: that they can be is looked at first.
+pub(super) fn look_at_plots(args: &BenchDrawn) -> Result<(), Failure> {
+    let Some(directory) = &args.plots else { return Ok(()) };
+    let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
+    drawable.map(drop).map_err(|error| {
+        let what = format!("cannot draw into {}: {error}", directory.display());
+        Failure::environment(what, "name a directory that can be written to with --plots")
+    })
 }
 
 /// Starts racks as `farmem up` does, all roles on one CPU, with links of this profile.

@@ -1,10 +1,12 @@
 //! `farmem index agent` and `farmem index top`: a published tree, epoch by epoch.
 
-use crate::args::IndexLive;
+use crate::args::{IndexLive, Switches};
 use crate::output::{self, Report};
 use crate::{End, Failure};
-use farmem::api::ErrorCode;
-use farmem::blink_tree::{Extent, IndexAgent, IndexWatch, SOFT_IMAGE_MAX, Stepped};
+use farmem::api::{ErrorCode, Tier};
+use farmem::blink_tree::{
+    Extent, IndexAgent, IndexWatch, Layer as Answered, SOFT_IMAGE_MAX, Stepped, Target,
+};
 use farmem::{BLinkTree, Client, Error, Layout, Rack, VirtAddr};
 use farmem_workload::to_f64;
 use serde::Serialize;
@@ -13,14 +15,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 /// An epoch of a published tree.
 #[derive(Serialize)]
 struct Epoch {
-    /// Of the image that the switch has.
+    /// Of the image that the switch has; of a FatTree, the core.
     epoch: u64,
     /// The agent has published in this epoch.
     published: bool,
     /// Look-ups and scans that the tables led.
     queries: u64,
     layers: Vec<Layer>,
-    /// Of the image of all trees of the rack.
+    /// Switches that have a part of the tree.
+    switches: usize,
+    /// Of the image of all trees of the rack; where several switches have one, of the longest.
     image_bytes: Used,
     /// Visits of inner nodes of a look-up: without an index, of these what the tables save, and what a selection for just these look-ups would.
     visits: f64,
@@ -51,22 +55,20 @@ struct Used {
 impl Epoch {
     fn new(args: &IndexLive, stepped: &Stepped, image: u32) -> Self {
         let queries = stepped.hits.queries;
-        let layer = |layer: String, hits: u64, used: usize, most: usize| {
-            let share = (queries > 0).then(|| to_f64(hits) / to_f64(queries));
-            Layer { layer, hits, share, entries: Used { used, most } }
+        let layer = |(n, layer): (usize, &Answered)| {
+            let share = (queries > 0).then(|| to_f64(layer.hits) / to_f64(queries));
+            let most = if n == 0 { args.ranges } else { args.nodes * layer.switches };
+            let entries = Used { used: layer.entries, most };
+            Layer { layer: layer.name.clone(), hits: layer.hits, share, entries }
         };
-        let mut layers = vec![layer("fat root".to_owned(), queries, stepped.ranges, args.ranges)];
-        // What answered in the epoch may have had other sets than what was published behind it.
-        layers.extend(stepped.sets.iter().enumerate().map(|(n, &nodes)| {
-            let hits = stepped.hits.sets.get(n).copied().unwrap_or(0);
-            layer(format!("set {}", n + 1), hits, nodes, args.nodes)
-        }));
+        let layers = stepped.layers.iter().enumerate().map(layer).collect();
         let a_look_up = |ppm: u64| to_f64(ppm) / 1e6;
         Self {
             epoch: stepped.epoch,
             published: stepped.published,
             queries,
             layers,
+            switches: stepped.switches.len(),
             image_bytes: Used { used: image as usize, most: SOFT_IMAGE_MAX as usize },
             visits: a_look_up(stepped.visits_ppm),
             saved: a_look_up(stepped.saved_ppm),
@@ -90,8 +92,9 @@ impl Report for Epoch {
                 vec![layer.layer.clone(), output::count(layer.hits), share, of(layer.entries)]
             })
             .collect();
+        let at = if self.switches > 1 { format!(" at {} switches", self.switches) } else { String::new() };
         format!(
-            "image {}{published}, {} bytes\n{}visits of inner nodes a look-up: {:.2}, saved {:.2}, at best {:.2}; drift {:.1} %\n",
+            "image {}{published}{at}, {} bytes\n{}visits of inner nodes a look-up: {:.2}, saved {:.2}, at best {:.2}; drift {:.1} %\n",
             self.epoch,
             of(self.image_bytes),
             output::table(&["layer", "look-ups", "share", "entries"], &rows),
@@ -107,10 +110,11 @@ impl Report for Epoch {
 pub(crate) fn agent(args: &IndexLive) -> Result<End, Failure> {
     let stop = on_interrupt()?;
     let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
-    let mut agent = IndexAgent::new(open(&mut client, args)?, extent(args))?;
+    let target = target(&mut client, args)?;
+    let mut agent = IndexAgent::at(open(&mut client, args)?, extent(args, target), target)?;
     let report = |agent: &mut IndexAgent, client: &mut Client| -> Result<(), Error> {
         let stepped = agent.step(client)?;
-        output::print(&Epoch::new(args, &stepped, client.soft_shown()?.bytes), args.json);
+        output::print(&Epoch::new(args, &stepped, image(client, &stepped)?), args.json);
         Ok(())
     };
     report(&mut agent, &mut client)?;
@@ -126,12 +130,13 @@ pub(crate) fn agent(args: &IndexLive) -> Result<End, Failure> {
 pub(crate) fn top(args: &IndexLive) -> Result<End, Failure> {
     let stop = on_interrupt()?;
     let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
-    let mut watch = IndexWatch::new(open(&mut client, args)?, extent(args))?;
+    let target = target(&mut client, args)?;
+    let mut watch = IndexWatch::at(open(&mut client, args)?, extent(args, target), target)?;
     // What was counted before is of another time.
     watch.look(&mut client)?;
     follow(args, &stop, || {
         let stepped = watch.look(&mut client)?;
-        output::print(&Epoch::new(args, &stepped, client.soft_shown()?.bytes), args.json);
+        output::print(&Epoch::new(args, &stepped, image(&mut client, &stepped)?), args.json);
         Ok(())
     })?;
     Ok(End::Fine)
@@ -179,8 +184,31 @@ fn on_interrupt() -> Result<Receiver<()>, Failure> {
     Ok(stop)
 }
 
-const fn extent(args: &IndexLive) -> Extent {
-    Extent { ranges: args.ranges, sets: args.sets, nodes: args.nodes }
+/// Which switches lead look-ups here.
+fn target(client: &mut Client, args: &IndexLive) -> Result<Target, Error> {
+    Ok(match args.at {
+        Some(Switches::RackSwitch) => Target::RackSwitch,
+        Some(Switches::FatTree) => Target::FatTree,
+        None if client.overview()?.index.iter().any(|info| info.tier == Tier::Core) => Target::FatTree,
+        None => Target::RackSwitch,
+    })
+}
+
+fn extent(args: &IndexLive, target: Target) -> Extent {
+    let usual = match target {
+        Target::RackSwitch => Extent::default(),
+        Target::FatTree => Extent::FAT_TREE,
+    };
+    Extent { ranges: args.ranges, sets: args.sets.unwrap_or(usual.sets), nodes: args.nodes }
+}
+
+/// Bytes of the longest image that has a part of the tree.
+fn image(client: &mut Client, stepped: &Stepped) -> Result<u32, Error> {
+    let mut longest = 0;
+    for &switch in &stepped.switches {
+        longest = longest.max(client.soft_shown_at(switch)?.bytes);
+    }
+    Ok(longest)
 }
 
 fn open(client: &mut Client, args: &IndexLive) -> Result<BLinkTree, Failure> {

@@ -74,7 +74,7 @@ fn a_running_rack_is_seen() {
 #[test]
 fn the_roles_of_a_rack_are_listed() {
     for transport in ["udp", "shm"] {
-        let rack = Description::new("doctor-roles", transport).with_fat_tree();
+        let rack = Description::new("doctor-roles", transport).with_fat_tree(2);
         let roles = || -> Vec<(String, String, String)> {
             let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
             let all = report["findings"].as_array().unwrap().clone();
@@ -122,7 +122,7 @@ fn the_roles_of_a_rack_are_listed() {
 /// A rack of which one role alone runs: the others are missed.
 #[test]
 fn a_role_that_does_not_run_is_named() {
-    let rack = Description::new("doctor-part", "udp").with_fat_tree();
+    let rack = Description::new("doctor-part", "udp").with_fat_tree(2);
     let _core = std::net::UdpSocket::bind((rack.address(30), 4791)).expect("the address is free");
     let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
     let all = report["findings"].as_array().unwrap();

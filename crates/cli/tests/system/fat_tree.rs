@@ -1,8 +1,8 @@
 //! A FatTree of processes: a core, two pods of an aggregation switch and two edges, a memory node at each edge (Fat-B+Tree IV-A; PROTOCOL 16).
 
-use crate::process::{eventually, signal};
+use crate::process::{Running, eventually, farmem, run, signal};
 use crate::rack::{Description, Up};
-use farmem::blink_tree::{Extent, publish_fabric, withdraw_fabric};
+use farmem::blink_tree::{Extent, KeyedServers, Separators, publish_fabric, withdraw_fabric};
 use farmem::{BLinkTree, Client, Layout, Policy};
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ fn restarted(up: &mut Up<'_>, role: &str) {
 }
 
 fn look_ups_go_through_a_fat_tree(transport: &'static str) {
-    let description = Description::new("fat-tree", transport).with_fat_tree();
+    let description = Description::new("fat-tree", transport).with_fat_tree(2);
     let mut up = description.up();
     let edge = |n: u64| (format!("edge{n}"), "edge".to_owned(), vec![n], true);
     let pod = |n: u64| (format!("pod{n}"), "aggregation".to_owned(), vec![2 * n - 1, 2 * n], true);
@@ -98,4 +98,86 @@ fn look_ups_go_through_a_fat_tree_over_udp() {
 #[test]
 fn look_ups_go_through_a_fat_tree_over_shared_memory() {
     look_ups_go_through_a_fat_tree("shm");
+}
+
+/// k = 4 in full, the paper's: thirteen switches and eight memory nodes, each a process. An agent keeps the index in all of them; look-ups alone, look-ups that share datagrams and keyed READs are led, also
+/// while a switch starts again.
+#[test]
+fn thirteen_switches_lead_look_ups_of_every_kind() {
+    let description = Description::new("fat-tree-4", "udp").with_fat_tree(4);
+    let mut up = description.up();
+    let index = index_of(&description.overview());
+    assert!(index.len() == 13 && index.iter().all(|(.., answers)| *answers), "{index:?}");
+    let mut client = description.client("shop");
+    let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
+    tree.load(&mut client, (0..KEYS).map(|n| (2 * u64::from(n), u64::from(n))), 7).unwrap();
+    tree.set_policy(Policy::Offload);
+    let keys = || (0..u64::from(KEYS)).step_by(97);
+    keys().for_each(|key| _ = visits(&mut client, &tree, key));
+
+    let (file, root) = (description.file(), format!("{:#x}", tree.address().0));
+    let live = |what: &'static str, more: &[&str]| -> Vec<String> {
+        let args = ["index", what, "--rack", &file, "--domain", "shop", "--root", &root, "--json"];
+        let extent = ["--ranges", "67", "--sets", "1", "--nodes", "600"];
+        args.iter().chain(&extent).chain(more).map(|arg| (*arg).to_owned()).collect()
+    };
+    let args = live("agent", &["--epoch", "300ms"]);
+    let mut agent = Running::start(farmem(&args.iter().map(String::as_str).collect::<Vec<_>>()));
+    let first: Value = serde_json::from_str(&agent.line()).expect("a report");
+    assert_eq!((&first["published"], &first["switches"]), (&true.into(), &13.into()), "{first}");
+    let at_the_leaf = |client: &mut Client, tree: &BLinkTree| {
+        let visits: u64 = keys().map(|key| visits(client, tree, key)).sum();
+        visits <= keys().count() as u64 * 12 / 10
+    };
+    eventually("look-ups begin at their leaf", || at_the_leaf(&mut client, &tree));
+    let args = live("top", &["--once", "--epoch", "10ms"]);
+    let top = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(top.code, Some(0), "{}", top.stderr);
+    let layers: Vec<Value> = top.json()["layers"].as_array().expect("layers").clone();
+    let names: Vec<&str> = layers.iter().filter_map(|layer| layer["layer"].as_str()).collect();
+    assert_eq!(names, ["fat root", "aggregation set 1", "edge set 1"]);
+
+    // Keyed READs: one READ of the leaf, by the core, a pod and an edge.
+    let overview = client.overview().unwrap();
+    let extent = Extent { ranges: 67, sets: 1, nodes: 600 };
+    let core = tree.fabric_sections(&mut client, &overview, extent).unwrap().pop().expect("the core's").1;
+    let servers = KeyedServers::open(&mut client, &tree, &core).unwrap();
+    let keyed = |client: &mut Client, tree: &BLinkTree| {
+        let before = client.packets().0;
+        for key in keys() {
+            assert_eq!(servers.get(tree, client, 2 * key).unwrap(), Some(key), "key {key}");
+        }
+        client.packets().0 - before
+    };
+    eventually("keyed READs bring the leaf", || keyed(&mut client, &tree) <= keys().count() as u64 * 12 / 10);
+    // Sub-ranges of all servers at once share datagrams.
+    let separators = Separators::published(&core);
+    let scanned = |client: &mut Client, tree: &BLinkTree| {
+        let before = client.tally().iterations;
+        let mut query = tree.range(..).parallel_at(64, &separators).unwrap();
+        let mut found = Vec::new();
+        while !query.is_at_end() {
+            found.extend(query.next(tree, client, 10_000).unwrap());
+        }
+        assert!(found.iter().map(|(_, n)| *n).eq(0..u64::from(KEYS)), "every pair, in order");
+        client.tally().iterations - before
+    };
+    // A leaf a visit, and for each sub-range at most what is above it once.
+    assert!(scanned(&mut client, &tree) <= 2_401 + 64 * 3, "descents begin further down");
+
+    for role in ["index pod3", "index edge8"] {
+        restarted(&mut up, role);
+        assert!(keys().all(|key| visits(&mut client, &tree, key) < 9), "{role}");
+        keyed(&mut client, &tree);
+        scanned(&mut client, &tree);
+        eventually("look-ups begin at their leaf again", || at_the_leaf(&mut client, &tree));
+    }
+    servers.close(&mut client).unwrap();
+    signal(agent.pid(), "INT");
+    let ended = agent.ended();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    eventually("look-ups begin at the root", || keys().all(|key| visits(&mut client, &tree, key) >= 5));
+    drop(client);
+    assert!(up.is_whole(), "all roles are alive");
+    up.stop();
 }

@@ -62,16 +62,18 @@ impl Description {
         Self { lease, ..self }
     }
 
-    /// A FatTree of two pods of two edge switches, each with a memory node.
-    pub(crate) fn with_fat_tree(self) -> Self {
+    /// A FatTree of so many pods of two edge switches, each with a memory node.
+    pub(crate) fn with_fat_tree(self, pods: u8) -> Self {
         let switch = |name: String, tier: &str, below: String| [name, tier.to_owned(), below];
         let pod = |n: u8| {
             switch(format!("pod{n}"), "aggregation", format!("\"edge{}\", \"edge{}\"", 2 * n - 1, 2 * n))
         };
         let edge = |n: u8| switch(format!("edge{n}"), "edge", format!("\"node{n}\""));
-        let core = switch("core".to_owned(), "core", "\"pod1\", \"pod2\"".to_owned());
-        let index = [core].into_iter().chain((1..3).map(pod)).chain((1..5).map(edge)).collect();
-        Self { nodes: 4, index, ..self }
+        let names: Vec<String> = (1..=pods).map(|n| format!("\"pod{n}\"")).collect();
+        let core = switch("core".to_owned(), "core", names.join(", "));
+        let edges = 2 * pods;
+        let index = [core].into_iter().chain((1..=pods).map(pod)).chain((1..=edges).map(edge)).collect();
+        Self { nodes: edges, index, ..self }
     }
 
     /// The address that ends with `last`.

@@ -51,10 +51,16 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with [`ErrorCode::NotFound`](farmem_control::api::ErrorCode::NotFound) when there is none; [`Error::Api`] when the control plane does not answer.
     pub fn soft_section(&mut self, name: SoftName) -> Result<Vec<u8>, Error> {
+        self.soft_section_at(None, name)
+    }
+
+    /// The same of what it has published at a switch of the index, by its number; none: at the rack's switch.
+    ///
+    /// # Errors
+    /// As [`Client::soft_section`].
+    pub fn soft_section_at(&mut self, switch: Option<u16>, name: SoftName) -> Result<Vec<u8>, Error> {
         let SoftName { kind, id } = name;
-        self.path
-            .call(SoftRead { domain: self.domain.0, kind, id, switch: None })
-            .map(|section| section.bytes.0)
+        self.path.call(SoftRead { domain: self.domain.0, kind, id, switch }).map(|section| section.bytes.0)
     }
 
     /// How often the branches of a section's tables were taken since its image stands (PROTOCOL 13.17).
@@ -80,6 +86,14 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when it does not answer; [`Error::Api`] when the control plane does not.
     pub fn soft_shown(&mut self) -> Result<SoftShown, Error> {
-        self.path.call(SoftShow { switch: None })
+        self.soft_shown_at(None)
+    }
+
+    /// The same of a switch of the index, by its number; none: of the rack's switch.
+    ///
+    /// # Errors
+    /// As [`Client::soft_shown`].
+    pub fn soft_shown_at(&mut self, switch: Option<u16>) -> Result<SoftShown, Error> {
+        self.path.call(SoftShow { switch })
     }
 }

@@ -1,4 +1,4 @@
-//! Connections through the switch: what node, switch and host are told, and how they end (PROTOCOL 15.14, 15.15).
+//! Connections through the switch: what node, switch and host are told, and how they end (PROTOCOL 15.12, 15.13).
 
 use crate::rack::{Rack, text};
 use farmem_control::api::{
@@ -31,7 +31,7 @@ fn check(rack: &Rack) {
     rack.peers.keys().for_each(|&port| rack.check_tables(port));
 }
 
-/// PROTOCOL 15.14: node and switch are told numbers that fit each other, the host where the switch is; and all four queue pairs are one connection's.
+/// PROTOCOL 15.12: node and switch are told numbers that fit each other, the host where the switch is; and all four queue pairs are one connection's.
 #[test]
 fn both_ends_and_the_switch_agree() {
     let (mut rack, domain) = rack(70);
@@ -70,7 +70,7 @@ fn both_ends_and_the_switch_agree() {
     check(&rack);
 }
 
-/// PROTOCOL 15.14: a root without a switch on the way, one that is none, and a rack whose switch has not joined or does not answer.
+/// PROTOCOL 15.12: a root without a switch on the way, one that is none, and a rack whose switch has not joined or does not answer.
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
     let (mut rack, domain) = rack(71);
@@ -100,7 +100,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     bare.call(Connect::new(1, 1, domain)).unwrap();
 }
 
-/// PROTOCOL 15.15: ended by the host's user, by a host that leaves or joins again, by a node that leaves or joins again: the switch and the other end forget it.
+/// PROTOCOL 15.13: ended by the host's user, by a host that leaves or joins again, by a node that leaves or joins again: the switch and the other end forget it.
 #[test]
 fn a_connection_ends_at_all_that_know_it() {
     for end in 0..4 {
@@ -129,7 +129,7 @@ fn a_connection_ends_at_all_that_know_it() {
     rack.check_tables(Port::SWITCH);
 }
 
-/// PROTOCOL 8.7, 15.15: a switch that joins is told them all, as they were; the ends are told nothing.
+/// PROTOCOL 8.7, 15.13: a switch that joins is told them all, as they were; the ends are told nothing.
 #[test]
 fn a_switch_that_joins_again_is_told_its_connections() {
     let (mut rack, domain) = rack(81);

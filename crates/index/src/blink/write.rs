@@ -40,17 +40,26 @@ impl Tree {
     /// # Errors
     /// The error of `nodes`: whether the key is in the tree is open then, the tree is whole; [`Fault`].
     pub fn remove<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Option<u64>, N::Error> {
+        let Some((old, is_sparse)) = self.take_out(nodes, key)? else { return Ok(None) };
+        if is_sparse {
+            self.shrink(nodes, 0, key)?;
+        }
+        Ok(Some(old))
+    }
+
+    /// The first half of [`Tree::remove`]: answers whether the leaf is sparse now, too, for [`Tree::merge_sparse`].
+    ///
+    /// # Errors
+    /// As [`Tree::remove`].
+    pub fn take_out<N: Nodes>(&self, nodes: &mut N, key: u64) -> Result<Option<(u64, bool)>, N::Error> {
         for _ in 0..TRIES_MAX {
             let (at, leaf) = self.writable_leaf(nodes, key)?;
             let Ok(place) = leaf.entries.binary_search_by_key(&key, |&(key, _)| key) else { return Ok(None) };
             let mut new = leaf.clone();
             let (_, old) = new.entries.remove(place);
-            let sparse = self.is_sparse(new.entries.len());
+            let is_sparse = self.is_sparse(new.entries.len());
             if self.replace(nodes, &(at, leaf), new)? {
-                if sparse {
-                    self.shrink(nodes, 0, key)?;
-                }
-                return Ok(Some(old));
+                return Ok(Some((old, is_sparse)));
             }
         }
         Err(Fault::Busy.into())

@@ -68,7 +68,7 @@ proptest! {
         }
     }
 
-    /// PROTOCOL 15.5, 15.13: beside a plain descent. Of the nodes that it comes by and the tables know, the deepest that may be taken; and the same when each of several
+    /// PROTOCOL 15.5, 16.13: beside a plain descent. Of the nodes that it comes by and the tables know, the deepest that may be taken; and the same when each of several
     /// switches has one set, whatever the others know.
     #[test]
     fn a_key_leads_to_the_deepest_node_that_may_be_taken(

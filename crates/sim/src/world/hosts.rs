@@ -7,7 +7,7 @@ use crate::sim_node::RoleId;
 use farmem_control::api::{
     ApiError, Connect, Disconnect, ErrorCode, Locate, LocatedVma, MovedInfo, Request, Response,
 };
-use farmem_host::{Done, Host, HostRequest, Located, Out, Piece, Reply, Want, Wish};
+use farmem_host::{Done, Host, HostRequest, Located, Op, Out, Piece, Reply, Want, Wish};
 use farmem_machine::Event;
 use farmem_wire::{Domain, NodeId, VirtAddr};
 
@@ -15,6 +15,11 @@ impl<H: Guest> World<H> {
     /// Hands a host something; false when it is down.
     pub fn tell_host(&mut self, host: u16, ask: HostRequest) -> bool {
         self.tell_guest(host, H::ask(ask))
+    }
+
+    /// Has a host begin an operation under a number of the caller's; false when it is down. Its end comes by [`World::take_done`].
+    pub fn submit(&mut self, host: u16, ticket: u64, domain: u32, op: Op) -> bool {
+        self.tell_host(host, HostRequest::Submit { ticket, domain: Domain(domain), op })
     }
 
     /// Hands what runs on a host something; false when it is down.

@@ -10,10 +10,34 @@ use farmem_client::{Client, Error, FarMemory};
 use farmem_index::{FabricSwitch, Rates, TreeSection, divide};
 use farmem_wire::{NodeId, VirtAddr};
 
-/// The core switch of a rack, with those below it; none when it has no core switch.
-fn core_of(overview: &RackOverview) -> Option<FabricSwitch> {
-    let core = overview.index.iter().find(|info| info.tier == Tier::Core)?;
-    fabric_switch(overview, &core.name, Tier::Core)
+/// The core switch of a rack, with those below it.
+///
+/// # Errors
+/// [`Error::Missing`] when it has no core switch.
+pub(super) fn core_of(overview: &RackOverview) -> Result<FabricSwitch, Error> {
+    let core = overview.index.iter().find(|info| info.tier == Tier::Core);
+    core.and_then(|core| fabric_switch(overview, &core.name, Tier::Core))
+        .ok_or_else(|| Error::Missing { what: "core switch in this rack".into() })
+}
+
+/// Where in the FatTree a switch is.
+pub(super) fn tier_of(overview: &RackOverview, index: u16) -> Option<Tier> {
+    overview.index.iter().find(|info| info.index == index).map(|info| info.tier)
+}
+
+/// The switches with their tiers as look-ups come by them: the core first, each before those below it.
+///
+/// # Errors
+/// As [`core_of`].
+pub(super) fn downwards(overview: &RackOverview) -> Result<Vec<(Option<u16>, Option<Tier>)>, Error> {
+    let mut all = vec![core_of(overview)?];
+    let mut at = 0;
+    while at < all.len() {
+        let below = core::mem::take(&mut all[at].below);
+        all.extend(below);
+        at += 1;
+    }
+    Ok(all.iter().map(|switch| (Some(switch.index), tier_of(overview, switch.index))).collect())
 }
 
 /// The switch of this name and tier. Those below it are of lower tiers, so this ends.
@@ -41,8 +65,7 @@ impl BLinkTree {
         extent: Extent,
     ) -> Result<Vec<(u16, TreeSection)>, Error> {
         check(&extent)?;
-        let core =
-            core_of(overview).ok_or_else(|| Error::Missing { what: "core switch in this rack".into() })?;
+        let core = core_of(overview)?;
         // As many nodes of a level as all switches of a tier have room for.
         let switches = overview.index.len();
         let nodes = extent.nodes.saturating_mul(switches);

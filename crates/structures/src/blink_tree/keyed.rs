@@ -2,8 +2,10 @@
 
 use super::{BLinkTree, Stop};
 use farmem_client::{Client, Error, Through};
+use farmem_index::TreeSection;
 use farmem_index::blink::{Fault, Head, NODE_LEN, Node, Nodes};
-use farmem_wire::VirtAddr;
+use farmem_wire::{NodeId, VirtAddr};
+use std::collections::BTreeMap;
 
 /// Where a look-up is before its first READ: no node is there ([`VirtAddr::NULL`]).
 const BY_KEY: VirtAddr = VirtAddr::NULL;
@@ -20,6 +22,66 @@ impl BLinkTree {
     pub fn get_through(&self, client: &mut Client, over: Through, key: u64) -> Result<Option<u64>, Error> {
         let mut nodes = KeyedNodes { client, over, key, root: self.tree.root };
         self.tree.get(&mut nodes, BY_KEY, key).map_err(Error::from)
+    }
+}
+
+/// Keyed READs of a tree whose keys lie over several memory nodes: a connection through the switch to each of them, since one leads to one (PROTOCOL 15.5).
+///
+/// Which node has a key is what was published of the tree. It may be old: then a look-up takes more READs, and finds the same.
+#[derive(Debug)]
+pub struct KeyedServers {
+    /// From which key on the fat root leads to which memory node, ascending.
+    ranges: Vec<(u64, NodeId)>,
+    over: BTreeMap<NodeId, Through>,
+    /// The memory node of the root.
+    root: NodeId,
+}
+
+impl KeyedServers {
+    /// Sets up connections to all memory nodes that `top` leads to, which is the part of a tree's index that has the fat root: [`BLinkTree::section`], or the last one of
+    /// [`BLinkTree::fabric_sections`].
+    ///
+    /// # Errors
+    /// [`Error::Broken`] when an address in it is no memory node's; those of [`Client::open_through`].
+    pub fn open(client: &mut Client, tree: &BLinkTree, top: &TreeSection) -> Result<Self, Error> {
+        let node_of = |client: &Client, at: VirtAddr| {
+            let its = client.nodes().iter().find(|node| at.0.wrapping_sub(node.base) < node.capacity);
+            its.map(|node| NodeId(node.node))
+                .ok_or(Error::Broken { addr: at, what: "an address in what is published of a tree" })
+        };
+        let root = node_of(client, tree.tree.root)?;
+        let mut ranges: Vec<(u64, NodeId)> = Vec::new();
+        for range in &top.ranges {
+            let node = node_of(client, range.child.addr)?;
+            if ranges.last().is_none_or(|(_, last)| *last != node) {
+                ranges.push((range.first, node));
+            }
+        }
+        let mut servers = Self { ranges, over: BTreeMap::new(), root };
+        for node in servers.ranges.iter().map(|(_, node)| *node).chain([root]).collect::<Vec<_>>() {
+            if !servers.over.contains_key(&node) {
+                servers.over.insert(node, client.open_through(node, Some(tree.tree.root))?);
+            }
+        }
+        Ok(servers)
+    }
+
+    /// The value of `key`, as [`BLinkTree::get_through`] has it, over the connection to the memory node that has it as far as is known.
+    ///
+    /// # Errors
+    /// As [`BLinkTree::get_through`].
+    pub fn get(&self, tree: &BLinkTree, client: &mut Client, key: u64) -> Result<Option<u64>, Error> {
+        let behind = self.ranges.partition_point(|(first, _)| *first <= key);
+        let node = behind.checked_sub(1).map_or(self.root, |at| self.ranges[at].1);
+        tree.get_through(client, self.over[&node], key)
+    }
+
+    /// Takes the connections down.
+    ///
+    /// # Errors
+    /// As [`Client::close_through`].
+    pub fn close(self, client: &mut Client) -> Result<(), Error> {
+        self.over.into_values().try_for_each(|over| client.close_through(over))
     }
 }
 

@@ -5,7 +5,10 @@ use crate::Reason;
 use farmem_index::{Child, LedTree, Range, SECTION_KIND, SetNode, TreeSection, WAYS_KIND, Way, WaysSection};
 use farmem_machine::Duration;
 use farmem_transport::image::{Image, SectionKey};
-use farmem_wire::message::{Lead, SWITCHES_MAX};
+use farmem_wire::message::{Lead, Led, SWITCHES_MAX};
+
+mod batches;
+mod keyed;
 
 const ROOT: VirtAddr = VirtAddr(BASE_1 + 0x200);
 const PROGRAM: ProgramHash = ProgramHash([0xa0; 16]);
@@ -113,7 +116,7 @@ fn a_traversal_is_led_from_the_core_to_its_node() {
             root: ROOT,
             server: server.map(NodeId),
             switches: SWITCHES_MAX - passed,
-            traverse: Traverse { cur_ptr: VirtAddr(at), ..traverse },
+            led: Led::One(Traverse { cur_ptr: VirtAddr(at), ..traverse }),
         };
         assert_eq!(lead, expected);
     };
@@ -192,8 +195,8 @@ fn what_cannot_be_led_on_goes_back() {
         root: ROOT,
         server: None,
         switches: 2,
-        traverse: match request(4, &[], false).body {
-            Body::Traverse(traverse) => traverse,
+        led: match request(4, &[], false).body {
+            Body::Traverse(traverse) => Led::One(traverse),
             _ => panic!("a traversal"),
         },
     };
@@ -227,9 +230,12 @@ fn what_cannot_be_led_on_goes_back() {
     back(&mut core, &Lead { header: other, ..lead });
     back(&mut core, &Lead { server: Some(NodeId(3)), ..lead });
     back(&mut core, &Lead { server: Some(NodeId(0xffff)), ..lead });
-    // The next switch is gone.
+    // The next switch is gone: it goes back from where it got to.
     core.update(&[Update::PeerGone { port: POD.port.0 }]);
-    back(&mut core, &lead);
+    let (given, note) = core.relayed(RACK.port, &of(&lead), RACK);
+    let Led::One(traverse) = lead.led else { panic!("a traversal") };
+    let further = Led::One(Traverse { cur_ptr: VirtAddr(BASE_1 + 0x300), ..traverse });
+    assert_eq!((given, note), (payload(&Lead { led: further, ..lead }.message()), Note::LedBack));
     core.update(&[Update::PeerGone { port: RACK.port.0 }]);
     assert_eq!(reason(&mut core, EDGE.port, &lead), Reason::NoWay);
     // One that started again knows nothing; the rack's switch at least it is told of.

@@ -276,11 +276,12 @@ fn what_is_refused_the_responder_refuses() {
     assert_eq!(scene.led(&TO_NODE_1, reth(7, 0, 300)).1, Note::KeyedRefused(Refused::TooLong));
 }
 
-/// PROTOCOL 15.12, 15.13: the same key by way of three switches, of which each has a part of the tables, is led as by one; and hops end.
+/// PROTOCOL 16.13: the same key by way of three switches, of which each has a part of the tables, is led as by one; and hops end.
 #[test]
 fn several_switches_lead_as_one() {
     let scene = scene();
     let (translation, protection) = (&scene.switch.tables.translation, &scene.switch.tables.protection);
+    let owner = |at| translation.lookup(at);
     let whole = index::section();
     let tables = |tree: &farmem_index::TreeSection| {
         let mut tables = IndexTables::default();
@@ -294,21 +295,23 @@ fn several_switches_lead_as_one() {
         for of in [TO_NODE_1, TO_NODE_2] {
             let asked = reth(key, 0, 256);
             let mut alone = keyed::begin(&of, &asked).expect("it may be led");
-            alone.lead_on(&all, translation);
+            alone.lead_on(&all, owner);
             let mut read = keyed::begin(&of, &asked).expect("it may be led");
-            read.lead_on(&top, translation);
+            read.lead_on(&top, owner);
             for switch in [&IndexTables::default(), &all] {
                 let keyed = read.onward().expect("hops are left");
                 assert_eq!(keyed.hops + 1, read.keyed.hops);
                 let on_the_wire = Reth { va: read.at, rkey: Rkey(0), dma_len: read.len };
                 read = KeyedRead::arrived(keyed, &on_the_wire);
-                read.lead_on(switch, translation);
+                read.lead_on(switch, owner);
             }
             let finish = |read: &KeyedRead| read.finish(&of, translation, protection);
             assert_eq!(finish(&read), finish(&alone), "key {key} to {:?}", of.node);
+            assert_eq!(read.leave(owner), finish(&read), "and a last switch that has no connection");
         }
     }
-    let stale = Keyed { key: 0, domain: Domain(10), node: NodeId(1), hops: 0 };
+    let Relayed { domain, node, rkey, node_qpn, .. } = TO_NODE_1;
+    let stale = Keyed { key: 0, domain, node, hops: 0, rkey, node_qpn };
     assert_eq!(KeyedRead::arrived(stale, &reth(ROOT.0, 0, 256)).onward(), None);
     for wrong in [Keyed { domain: Domain(20), ..stale }, Keyed { node: NodeId(2), ..stale }] {
         let read = KeyedRead::arrived(wrong, &reth(ROOT.0, 0, 256));

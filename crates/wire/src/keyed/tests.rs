@@ -10,6 +10,8 @@ const KEYED: Keyed = Keyed {
     domain: Domain(0x2122_2324),
     node: NodeId(0x3132),
     hops: Keyed::HOPS_MAX,
+    rkey: Rkey(0x4142_4344),
+    node_qpn: Qpn::new(0x51_5253),
 };
 
 fn read(reth: Reth) -> [u8; KeyedFrame::READ_LEN] {
@@ -32,7 +34,10 @@ fn the_fields_stand_where_the_protocol_says() {
     assert_eq!(frame[..28], read(RETH));
     assert_eq!(
         frame[28..],
-        [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x31, 0x32, 15, 0]
+        [
+            0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0x31, 0x32, 15, 0, 0x41,
+            0x42, 0x43, 0x44, 0, 0x51, 0x52, 0x53
+        ]
     );
     let found = KeyedFrame::parse(&frame).unwrap();
     assert_eq!((found.read, found.reth, found.keyed), (&read(RETH), RETH, KEYED));
@@ -44,7 +49,7 @@ fn the_fields_stand_where_the_protocol_says() {
 fn a_frame_is_one_or_the_other() {
     let (plain, with) = (read(RETH), framed(RETH, &KEYED));
     assert!(KeyedFrame::is(&with) && !KeyedFrame::is(&plain));
-    let long = WireError::Long { what: "payload of this opcode", most: 0, have: 16 };
+    let long = WireError::Long { what: "payload of this opcode", most: 0, have: 24 };
     assert_eq!(Packet::parse(&with).unwrap_err(), long);
     assert_eq!(
         KeyedFrame::parse(&plain).unwrap_err(),
@@ -66,6 +71,7 @@ fn what_makes_no_sense_is_refused_by_name() {
     assert_eq!(with(23, 9), unknown("RETH.rkey of a keyed READ", 9));
     assert_eq!(with(42, 16), unknown("keyed.hops", 16));
     assert_eq!(with(43, 1), WireError::Reserved { what: "keyed.reserved" });
+    assert_eq!(with(48, 1), unknown("keyed.node_qpn", 0x151_5253));
     let empty = framed(Reth { dma_len: 0, ..RETH }, &KEYED);
     assert_eq!(KeyedFrame::parse(&empty).unwrap_err(), unknown("RETH.DMALen of a keyed READ", 0));
     for have in 0..good.len() {
@@ -74,13 +80,21 @@ fn what_makes_no_sense_is_refused_by_name() {
     let longer = [&good[..], &[0]].concat();
     assert_eq!(
         KeyedFrame::parse(&longer).unwrap_err(),
-        WireError::Long { what: "keyed READ", most: 44, have: 45 }
+        WireError::Long { what: "keyed READ", most: 52, have: 53 }
     );
 }
 
 fn any_keyed() -> impl Strategy<Value = Keyed> {
-    (any::<u64>(), any::<u32>(), any::<u16>(), 0..=Keyed::HOPS_MAX)
-        .prop_map(|(key, domain, node, hops)| Keyed { key, domain: Domain(domain), node: NodeId(node), hops })
+    (any::<u64>(), any::<u32>(), any::<u16>(), 0..=Keyed::HOPS_MAX, any::<u32>(), 0..=Qpn::MAX).prop_map(
+        |(key, domain, node, hops, rkey, qpn)| Keyed {
+            key,
+            domain: Domain(domain),
+            node: NodeId(node),
+            hops,
+            rkey: Rkey(rkey),
+            node_qpn: Qpn::new(qpn),
+        },
+    )
 }
 
 proptest! {
@@ -101,7 +115,7 @@ proptest! {
 
     /// Any bytes: no panic, and what is taken is written again as it came.
     #[test]
-    fn any_bytes_are_refused_or_come_back(mut frame in proptest::collection::vec(any::<u8>(), 0..60), shape: bool) {
+    fn any_bytes_are_refused_or_come_back(mut frame in proptest::collection::vec(any::<u8>(), 0..70), shape: bool) {
         if shape && frame.len() >= 28 {
             frame[..28].copy_from_slice(&read(RETH));
         }

@@ -1,41 +1,62 @@
-//! A traversal between switches, with the temporary header of Fat-B+Tree III-D: which tree it is of, and which server it goes to (PROTOCOL 16.5).
+//! Traversals between switches, with the temporary header of Fat-B+Tree III-D: which tree they are of, and which server they go to (PROTOCOL 16.5).
 //!
-//! The first hop attaches it, index switches on the way read and write it, the last hop takes it off. What a memory node gets is the traversal.
+//! The first hop attaches it, index switches on the way read and write it, the last hop takes it off. What a memory node gets is the traversal, or the batch.
 
-use super::{Header, Message, Traverse};
+use super::{Batch, Header, Message, Traverse};
 use crate::reader::{Put, Reader};
-use crate::{Body, NodeId, VirtAddr, WireError};
+use crate::{Body, NodeId, ProgramHash, VirtAddr, WireError};
 use alloc::vec::Vec;
 
 /// Index switches that a traversal may pass at most: more than a FatTree has tiers, and an end for rows that lead in a circle.
 pub const SWITCHES_MAX: u8 = 8;
 
-/// The kind on the wire.
+/// The kinds on the wire: of one traversal, and of a batch.
 const KIND: u8 = 0x12;
+const KIND_BATCH: u8 = 0x13;
 
-/// A traversal on its way through index switches.
+/// Traversals on their way through index switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lead<'a> {
     /// The request's, with what the first hop wrote there.
     pub header: Header,
-    /// The tree's root: where the traversal would begin without an index.
+    /// The tree's root: where the traversals would begin without an index.
     pub root: VirtAddr,
     /// The memory node whose tree has the key; none until a switch knows (Fat-B+Tree IV-A: the memory server ID).
     pub server: Option<NodeId>,
     /// Index switches that it may still pass.
     pub switches: u8,
-    /// The traversal; its pointer is the deepest node that was found so far.
-    pub traverse: Traverse<'a>,
+    /// The traversals; their pointers are the deepest nodes that were found so far.
+    pub led: Led<'a>,
+}
+
+/// What is led.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Led<'a> {
+    /// One traversal.
+    One(Traverse<'a>),
+    /// Several of one program.
+    Batch(Batch<'a>),
+}
+
+impl Led<'_> {
+    /// The program that all of them run.
+    #[must_use]
+    pub const fn program(&self) -> ProgramHash {
+        match self {
+            Self::One(traverse) => traverse.program,
+            Self::Batch(batch) => batch.program(),
+        }
+    }
 }
 
 impl<'a> Lead<'a> {
     /// Bytes of the temporary header.
     pub const LEN: usize = 16;
 
-    /// True when the payload's kind is this one.
+    /// True when the payload's kind is one of these.
     #[must_use]
     pub fn is(payload: &[u8]) -> bool {
-        payload.get(1) == Some(&KIND)
+        matches!(payload.get(1), Some(&(KIND | KIND_BATCH)))
     }
 
     /// Reads one.
@@ -44,7 +65,8 @@ impl<'a> Lead<'a> {
     /// [`WireError`] naming what is wrong; a response is none.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("lead", payload);
-        let (header, ()) = Header::read_of(&mut r, |kind| (kind == KIND).then_some(()))?;
+        let (header, kind) =
+            Header::read_of(&mut r, |kind| matches!(kind, KIND | KIND_BATCH).then_some(kind))?;
         if header.response {
             return Err(WireError::Reserved { what: "lead.response" });
         }
@@ -52,9 +74,13 @@ impl<'a> Lead<'a> {
         let server = Some(NodeId(r.u16()?)).filter(|server| *server != NodeId(0));
         let switches = r.u8()?;
         r.zero::<5>("lead.reserved")?;
-        let traverse = Traverse::read(&mut r, false)?;
+        let led = if kind == KIND_BATCH {
+            Led::Batch(Batch::read(&mut r, &header)?)
+        } else {
+            Led::One(Traverse::read(&mut r, false)?)
+        };
         r.end()?;
-        Ok(Self { header, root, server, switches, traverse })
+        Ok(Self { header, root, server, switches, led })
     }
 
     /// Appends it.
@@ -63,19 +89,29 @@ impl<'a> Lead<'a> {
     /// As [`Message::emit`], and when the header is a response's.
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(!self.header.response, "only requests are led");
-        out.extend_from_slice(&self.header.bytes_of(KIND));
+        let kind = if matches!(self.led, Led::Batch(_)) { KIND_BATCH } else { KIND };
+        out.extend_from_slice(&self.header.bytes_of(kind));
         out.put_u64(self.root.0);
         out.put_u16(self.server.map_or(0, |server| server.0));
         out.put_u8(self.switches);
         out.extend_from_slice(&[0; 5]);
-        out.extend_from_slice(&self.traverse.fixed(false));
-        self.traverse.emit_rest(out);
+        match &self.led {
+            Led::One(traverse) => {
+                out.extend_from_slice(&traverse.fixed(false));
+                traverse.emit_rest(out);
+            }
+            Led::Batch(batch) => batch.emit(&self.header, out),
+        }
     }
 
     /// Bytes that [`Lead::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
-        Header::LEN + Self::LEN + self.traverse.len()
+        let body = match &self.led {
+            Led::One(traverse) => traverse.len(),
+            Led::Batch(batch) => batch.len(),
+        };
+        Header::LEN + Self::LEN + body
     }
 
     /// It is never empty.
@@ -87,14 +123,19 @@ impl<'a> Lead<'a> {
     /// The request without the temporary header: what a memory node gets.
     #[must_use]
     pub const fn message(&self) -> Message<'a> {
-        Message { header: self.header, body: Body::Traverse(self.traverse) }
+        let body = match self.led {
+            Led::One(traverse) => Body::Traverse(traverse),
+            Led::Batch(batch) => Body::Batch(batch),
+        };
+        Message { header: self.header, body }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HostId, ProgramHash, RequestId};
+    use crate::message::{Pair, PairBuf};
+    use crate::{HostId, RequestId, Status};
     use proptest::prelude::*;
 
     fn lead() -> Lead<'static> {
@@ -107,7 +148,17 @@ mod tests {
             code: b"code",
         };
         let header = Header::request(RequestId::new(HostId(2), 1, 5), 4);
-        Lead { header, root: VirtAddr(0x2200), server: Some(NodeId(3)), switches: 7, traverse }
+        Lead { header, root: VirtAddr(0x2200), server: Some(NodeId(3)), switches: 7, led: Led::One(traverse) }
+    }
+
+    /// The same of two traversals.
+    fn lead_of_batch(pairs: &mut PairBuf) -> Lead<'_> {
+        let lead = lead();
+        for counter in [5, 9] {
+            let (status, cur_ptr, scratch) = (Status::Ok, VirtAddr(0x1100), &b"pad"[..]);
+            pairs.push(&Pair { counter, status, cur_ptr, iterations: 0, limit: 9, scratch });
+        }
+        Lead { led: Led::Batch(Batch::of(&lead.header, lead.led.program(), b"code", pairs)), ..lead }
     }
 
     fn bytes(lead: &Lead<'_>) -> Vec<u8> {
@@ -133,13 +184,31 @@ mod tests {
         assert!(Message::parse(&with).is_err(), "of another kind");
     }
 
+    /// And so of a batch, of another kind: neither is the other.
+    #[test]
+    fn a_batch_is_led_likewise() {
+        let mut pairs = PairBuf::default();
+        let lead = lead_of_batch(&mut pairs);
+        let with = bytes(&lead);
+        let mut without = Vec::new();
+        lead.message().emit(&mut without);
+        without[1] = KIND_BATCH;
+        assert_eq!((&with[..24], &with[40..]), (&without[..24], &without[24..]));
+        assert_eq!(Lead::parse(&with), Ok(lead));
+        let mut other = with.clone();
+        other[1] = KIND;
+        assert!(Lead::is(&with) && Lead::parse(&other).is_err());
+    }
+
     #[test]
     fn what_is_not_whole_is_refused() {
-        let whole = bytes(&lead());
-        for cut in 0..whole.len() {
-            assert!(Lead::parse(&whole[..cut]).is_err(), "{cut} bytes");
+        let (whole, mut pairs) = (bytes(&lead()), PairBuf::default());
+        for whole in [&whole, &bytes(&lead_of_batch(&mut pairs))] {
+            for cut in 0..whole.len() {
+                assert!(Lead::parse(&whole[..cut]).is_err(), "{cut} bytes");
+            }
+            assert!(Lead::parse(&[&whole[..], &[0]].concat()).is_err());
         }
-        assert!(Lead::parse(&[&whole[..], &[0]].concat()).is_err());
         for (at, value) in [(0, 2), (1, 0x10), (3, 1), (3, 4), (19, 1), (35, 1), (39, 1)] {
             let mut other = whole.clone();
             other[at] = value;
@@ -150,10 +219,12 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_one_or_none(at in 0..83_usize, value in any::<u8>()) {
-            let mut other = bytes(&lead());
-            other[at] = value;
-            if let Ok(read) = Lead::parse(&other) {
-                prop_assert_eq!(bytes(&read), other);
+            let mut pairs = PairBuf::default();
+            for mut other in [bytes(&lead()), bytes(&lead_of_batch(&mut pairs))] {
+                other[at] = value;
+                if let Ok(read) = Lead::parse(&other) {
+                    prop_assert_eq!(bytes(&read), other);
+                }
             }
         }
     }

@@ -145,11 +145,14 @@ pub(crate) fn fields(route: &icrc::Route, frame: &[u8], packet: &Packet<'_>) -> 
             out.imm(imm);
         }
     }
-    if let Ok(KeyedFrame { keyed: Keyed { key, domain, node, hops }, .. }) = KeyedFrame::parse(frame) {
+    if let Ok(KeyedFrame { keyed, .. }) = KeyedFrame::parse(frame) {
+        let Keyed { key, domain, node, hops, rkey, node_qpn } = keyed;
         out.wide("keyed.key", key);
         out.add("keyed.domain", domain.0.to_string());
         out.add("keyed.node", node.0.to_string());
         out.add("keyed.hops", hops.to_string());
+        out.word("keyed.rkey", rkey.0);
+        out.qpn("keyed.node_qpn", node_qpn);
     }
     out.add("payload", dashed(packet.payload));
     if let Some(message) = message(packet) {
