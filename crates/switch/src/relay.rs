@@ -81,6 +81,8 @@ impl Switch {
         let core = Port(self.soft.ways().up_of(connection.domain, connection.root)?);
         let index = core.as_index().filter(|_| self.tables.has_peer(core))?;
         let Extension::Reth(reth) = &packet.ext else { return None };
+        // No READ REQUEST has another length; the header stands where one ends.
+        let frame: &[u8; KeyedFrame::READ_LEN] = frame.try_into().ok()?;
         // What is refused is refused here, or by the node.
         let read = keyed::begin(connection, reth).ok()?;
         self.tables.protection.check(connection.domain, read.at, read.len, Perm::Read).ok()?;
@@ -92,7 +94,6 @@ impl Switch {
         if !self.keyed_fabric.goes_up(now, request) {
             return None;
         }
-        let frame = frame.try_into().expect("a READ REQUEST has one length");
         emit_led(frame, read.at, &read.keyed, core, out);
         Some(Note::KeyedUp { index })
     }

@@ -8,6 +8,7 @@ use farmem_transport::image::{Image, SectionKey};
 use farmem_wire::message::{Lead, Led, SWITCHES_MAX};
 
 mod batches;
+mod hostile;
 mod keyed;
 
 const ROOT: VirtAddr = VirtAddr(BASE_1 + 0x200);

@@ -5,7 +5,7 @@ use farmem_wire::Status;
 use farmem_wire::message::{Batch, Pair, PairBuf};
 
 /// A batch of look-ups of these keys, the first under counter 20, which begin at `from`.
-fn look_ups<'a>(keys: &[u64], from: VirtAddr, again: bool, pairs: &'a mut PairBuf) -> Message<'a> {
+pub(super) fn look_ups<'a>(keys: &[u64], from: VirtAddr, again: bool, pairs: &'a mut PairBuf) -> Message<'a> {
     pairs.clear();
     for (counter, key) in (20..).zip(keys) {
         let (status, scratch) = (Status::Ok, &key.to_le_bytes()[..]);

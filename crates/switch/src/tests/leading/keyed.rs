@@ -6,7 +6,7 @@ use crate::protect::Denial;
 use farmem_wire::message::Relayed;
 use farmem_wire::{Keyed, KeyedFrame, Perm, Pmtu, Reth, Rkey};
 
-const OVER: Relayed = Relayed {
+pub(super) const OVER: Relayed = Relayed {
     to_node: Qpn::new(0x4001),
     to_host: Qpn::new(0x4002),
     host: HostId(1),
@@ -19,11 +19,11 @@ const OVER: Relayed = Relayed {
     root: ROOT,
 };
 
-fn reth(va: u64, rkey: u32) -> Reth {
+pub(super) fn reth(va: u64, rkey: u32) -> Reth {
     Reth { va: VirtAddr(va), rkey: Rkey(rkey), dma_len: 256 }
 }
 
-fn read(qpn: Qpn, psn: u32, reth: Reth) -> Vec<u8> {
+pub(super) fn read(qpn: Qpn, psn: u32, reth: Reth) -> Vec<u8> {
     let bth = Bth { ack_req: true, ..Bth::new(Opcode::ReadRequest, qpn, Psn::new(psn)) };
     let mut frame = Vec::new();
     Packet { bth, ext: Extension::Reth(reth), payload: &[] }.emit(&mut frame);
@@ -31,19 +31,19 @@ fn read(qpn: Qpn, psn: u32, reth: Reth) -> Vec<u8> {
 }
 
 /// The same with the temporary header, as switches have it between them.
-fn led(at: u64, keyed: &Keyed) -> Vec<u8> {
+pub(super) fn led(at: u64, keyed: &Keyed) -> Vec<u8> {
     let mut frame = Vec::new();
     let read = read(OVER.to_node, 7, reth(at, 0));
     KeyedFrame::emit(read[..].try_into().expect("a READ REQUEST"), keyed, &mut frame);
     frame
 }
 
-fn header(key: u64, passed: u8) -> Keyed {
+pub(super) fn header(key: u64, passed: u8) -> Keyed {
     let Relayed { domain, node, rkey, node_qpn, .. } = OVER;
     Keyed { key, domain, node, hops: Keyed::HOPS_MAX - passed, rkey, node_qpn }
 }
 
-fn first_hop() -> Scene {
+pub(super) fn first_hop() -> Scene {
     let mut scene = rack_of(Some(CORE.port.0));
     scene.update(&[Update::Connection(OVER)]);
     scene
@@ -96,6 +96,11 @@ fn what_is_refused_the_responder_refuses() {
     let long = Reth { dma_len: 1_025, ..reth(55, 0) };
     let (_, note) = rack.on(HOST_1.port, &read(OVER.to_node, 7, long), NODE_1.port);
     assert_eq!(note, Note::KeyedRefused(Refused::TooLong));
+    // A READ has nothing to fill up: one with a pad is no frame, so the header stands where it must.
+    let mut padded = read(OVER.to_node, 7, reth(55, 0));
+    padded[1] |= 0x10;
+    padded.push(0);
+    assert_eq!(rack.silent(HOST_1.port, &padded), Note::Dropped(Reason::Frame));
     rack.update(&[protect(10, ROOT.0, 0x100, Perm::None)]);
     let (_, note) = rack.on(HOST_1.port, &read(OVER.to_node, 7, reth(55, 0)), NODE_1.port);
     assert_eq!(note, Note::KeyedRefused(Refused::Denied(Denial::NotMapped)));
