@@ -33,7 +33,7 @@ use through::Through;
 use verbs::{Ended, Name, Verbs};
 
 pub use crate::dpu::Foresight;
-pub use buffer::{CHUNK, CHUNK_MAX, OBJECTS_MAX, Object, Objects};
+pub use buffer::{CHUNK, CHUNK_MAX, CHUNK_MIN, OBJECTS_MAX, Object, Objects};
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Advice, Ahead};

@@ -17,8 +17,12 @@ use std::sync::Mutex;
 
 /// Bytes of a chunk that a buffer has unless it is told otherwise (SODA V).
 pub const CHUNK: u32 = 64 << 10;
+/// Bytes of a chunk at least: a page.
+pub const CHUNK_MIN: u32 = 4 << 10;
 /// Bytes of a chunk at most.
 pub const CHUNK_MAX: u32 = 256 << 10;
+const _: () = assert!(CHUNK_MIN as usize == PAGE_LEN, "a chunk has whole pages");
+
 /// Objects of one buffer at most.
 pub const OBJECTS_MAX: usize = 4096;
 
@@ -175,8 +179,8 @@ impl Laid {
             Error::from(OpenError::Setting { setting, value, remedy })
         };
         let chunk = options.chunk;
-        if !chunk.is_power_of_two() || !(PAGE_LEN as u32..=CHUNK_MAX).contains(&chunk) {
-            let remedy = format!("a chunk is a power of two of {PAGE_LEN} to {CHUNK_MAX} bytes");
+        if !chunk.is_power_of_two() || !(CHUNK_MIN..=CHUNK_MAX).contains(&chunk) {
+            let remedy = format!("a chunk is a power of two of {CHUNK_MIN} to {CHUNK_MAX} bytes");
             return Err(wrong("chunk", format!("{chunk} bytes"), remedy));
         }
         if !(1..=OBJECTS_MAX).contains(&objects.len()) {

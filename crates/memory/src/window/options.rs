@@ -41,7 +41,7 @@ pub struct WindowOptions {
     pub fixed: Option<(u64, u64)>,
     /// How the DPU prefetches.
     pub foresight: Foresight,
-    /// Bytes that are fetched, evicted and written back at once: a power of two from 4096 to [`CHUNK_MAX`](super::CHUNK_MAX).
+    /// Bytes that are fetched, evicted and written back at once: a power of two from [`CHUNK_MIN`](super::CHUNK_MIN) to [`CHUNK_MAX`](super::CHUNK_MAX).
     pub chunk: u32,
 }
 
@@ -74,7 +74,7 @@ impl WindowOptions {
             read_only: false,
             fixed: None,
             foresight: Foresight::default(),
-            chunk: PAGE_LEN as u32,
+            chunk: super::CHUNK_MIN,
         }
     }
 
@@ -89,7 +89,7 @@ impl WindowOptions {
     }
 }
 
-/// What a window did.
+/// What a window did. What counts pages counts chunks, where these are longer.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WindowStats {
     /// Faults reported.
