@@ -232,12 +232,12 @@ mod tests {
             Self { cache, out: Vec::new() }
         }
 
-        fn advise(&mut self, pages: Range<u64>, advice: Advice) -> Vec<Range<u64>> {
+        fn advise(&mut self, pages: Range<u64>, advice: Advice) -> Vec<(u64, u64)> {
             self.cache.advise(0, pages, advice, &Far, &mut self.out).unwrap();
             self.carry_out()
         }
 
-        fn touch(&mut self, page: u64, write: bool) -> Vec<Range<u64>> {
+        fn touch(&mut self, page: u64, write: bool) -> Vec<(u64, u64)> {
             self.cache.fault(Key { space: 0, page }, write, &Far, &mut self.out);
             let mut fetched = self.carry_out();
             self.cache.turn(&Far, &mut self.out);
@@ -245,14 +245,14 @@ mod tests {
             fetched
         }
 
-        /// Everything is done at once; answers what was fetched.
-        fn carry_out(&mut self) -> Vec<Range<u64>> {
+        /// Everything is done at once; answers what was fetched, as the first page and the one behind the last.
+        fn carry_out(&mut self) -> Vec<(u64, u64)> {
             let mut fetched = Vec::new();
             while !self.out.is_empty() {
                 for action in core::mem::take(&mut self.out) {
                     match action {
                         Action::Fetch { op, first, count, .. } => {
-                            fetched.push(first.page..first.page + u64::from(count));
+                            fetched.push((first.page, first.page + u64::from(count)));
                             self.cache.fetched(op, Outcome::Done, &Far, &mut self.out);
                         }
                         Action::WriteBack { op } => {
@@ -276,15 +276,15 @@ mod tests {
     #[test]
     fn a_range_is_fetched_as_it_is_used() {
         let mut window = Window::new();
-        assert_eq!(window.touch(5, false), [4..8]);
+        assert_eq!(window.touch(5, false), [(4, 8)]);
         window.advise(100..200, Advice::Random);
         window.advise(200..220, Advice::Sequential);
         let [random, first, last] = [150, 200, 216].map(|page| window.touch(page, false));
-        assert_eq!((random, first, last), (vec![150..151], vec![200..208], vec![216..220]));
+        assert_eq!((random, first, last), (vec![(150, 151)], vec![(200, 208)], vec![(216, 220)]));
         window.advise(140..160, Advice::Normal);
-        assert_eq!(window.touch(156, false), [156..160]);
-        assert_eq!(window.touch(130, false), [130..131], "before the part that was taken back");
-        assert_eq!(window.touch(170, false), [170..171], "and behind it");
+        assert_eq!(window.touch(156, false), [(156, 160)]);
+        assert_eq!(window.touch(130, false), [(130, 131)], "before the part that was taken back");
+        assert_eq!(window.touch(170, false), [(170, 171)], "and behind it");
     }
 
     /// A scan of a range that is used in order makes its own pages go, and no others.
@@ -303,7 +303,7 @@ mod tests {
         let mut window = Window::new();
         window.touch(105, false);
         let fetched = window.advise(100..120, Advice::WillNeed);
-        assert_eq!(fetched, [100..104, 108..116, 116..120]);
+        assert_eq!(fetched, [(100, 104), (108, 116), (116, 120)]);
         assert_eq!((window.here(100..120), window.cache.stats().missing), (20, 1));
         assert_eq!(window.advise(100..120, Advice::WillNeed), []);
         window.advise(200..400, Advice::WillNeed);

@@ -271,8 +271,8 @@ impl Frames {
     }
 
     /// The pages that programs have, the one that was used longest ago first.
-    pub(crate) fn from_oldest_mapped(&self) -> impl Iterator<Item = (Frame, Page)> {
-        self.order.from_oldest(ListId::Active).map(|frame| (frame, self.at(frame)))
+    pub(crate) fn oldest_mapped_first(&self) -> impl Iterator<Item = (Frame, Page)> {
+        self.order.oldest_first(ListId::Active).map(|frame| (frame, self.at(frame)))
     }
 
     /// The page, if programs have it and it may be deactivated, goes before all others that they have.

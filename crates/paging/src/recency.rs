@@ -131,7 +131,7 @@ impl Recency {
     }
 
     /// These, the one that was used longest ago first.
-    pub(crate) fn from_oldest(&self, place: ListId) -> impl Iterator<Item = Frame> {
+    pub(crate) fn oldest_first(&self, place: ListId) -> impl Iterator<Item = Frame> {
         let next = |&frame: &Frame| Some(self.links[frame as usize].younger).filter(|&frame| frame != NONE);
         core::iter::successors(self.oldest(place), next)
     }
@@ -201,8 +201,8 @@ mod tests {
                 prop_assert_eq!(recency.oldest(ListId::Inactive), inactive.first().copied());
                 prop_assert_eq!(recency.inactive(), inactive.len());
                 prop_assert_eq!(recency.len(), active.len() + inactive.len());
-                prop_assert!(recency.from_oldest(ListId::Active).eq(active.iter().copied()));
-                prop_assert!(recency.from_oldest(ListId::Inactive).eq(inactive.iter().copied()));
+                prop_assert!(recency.oldest_first(ListId::Active).eq(active.iter().copied()));
+                prop_assert!(recency.oldest_first(ListId::Inactive).eq(inactive.iter().copied()));
                 for frame in 0..FRAMES {
                     let place = match (active.contains(&frame), inactive.contains(&frame)) {
                         (true, _) => ListId::Active,

@@ -52,7 +52,7 @@ impl Cache {
             return;
         }
         let may_go = self.frames.mapped().saturating_sub(self.active_min());
-        let next = self.frames.from_oldest_mapped().take((ahead - ready).min(may_go));
+        let next = self.frames.oldest_mapped_first().take((ahead - ready).min(may_go));
         let written = next.filter(|(_, page)| page.is_written() && !layout.stays(page.key));
         let mut victims = core::mem::take(&mut self.victims);
         victims.clear();

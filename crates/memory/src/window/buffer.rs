@@ -37,7 +37,7 @@ impl Object {
     /// An allocation that the program reads and writes. One buffer at a time may write it.
     #[must_use]
     pub fn new(vma: &Vma) -> Self {
-        Self { vma: vma.clone(), read_only: false }
+        Self { vma: *vma, read_only: false }
     }
 
     /// The same, of which the program only reads: a store to it is a SIGBUS, and the buffer ends with [`Error::ReadOnly`].
