@@ -13,6 +13,7 @@ mod frames;
 mod host;
 mod input;
 mod memnode;
+mod parsers;
 mod resp;
 mod story;
 mod switch;
@@ -22,6 +23,7 @@ mod wire;
 pub use control::control_events;
 pub use host::host_events;
 pub use memnode::memnode_events;
+pub use parsers::{parse_http, parse_memcached, parse_records, parse_resp};
 pub use resp::resp_parse;
 pub use story::Run;
 pub use switch::switch_events;
@@ -46,6 +48,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire_parse", feed: wire_parse, cases: 200_000, marks: 0 },
     Target { name: "traversal_verify_run", feed: traversal_verify_run, cases: 50_000, marks: 1 },
     Target { name: "resp_parse", feed: resp_parse, cases: 100_000, marks: 11 },
+    Target { name: "parse_resp", feed: parse_resp, cases: 100_000, marks: 10 },
+    Target { name: "parse_memcached", feed: parse_memcached, cases: 100_000, marks: 8 },
+    Target { name: "parse_http", feed: parse_http, cases: 100_000, marks: 10 },
+    Target { name: "parse_records", feed: parse_records, cases: 100_000, marks: 10 },
     Target { name: "switch_events", feed: switch_events, cases: 400_000, marks: 38 },
     Target { name: "memnode_events", feed: memnode_events, cases: 400_000, marks: 45 },
     Target { name: "host_events", feed: host_events, cases: 400_000, marks: 25 },
