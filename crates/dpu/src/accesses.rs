@@ -67,6 +67,12 @@ impl Accesses {
         Self { secret, bytes: Vec::new(), ids: Vec::new(), entries: Vec::new() }
     }
 
+    /// What ids are made with.
+    #[must_use]
+    pub const fn secret(&self) -> KeySecret {
+        self.secret
+    }
+
     /// One more. False, and nothing changed, when the key is longer than [`KEY_LEN_MAX`] or there is no room: then the access is not seen.
     pub fn push(&mut self, access: Access<'_>, position: Position) -> bool {
         let fits = access.key.len() <= KEY_LEN_MAX

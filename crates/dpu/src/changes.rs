@@ -20,12 +20,31 @@
 
 use crate::view::KeyId;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of a change; 0 is before all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Debug)]
 pub struct Change(pub u64);
+
+/// Bytes of a version in front of an item.
+pub const VERSION_LEN: usize = 8;
+
+impl Change {
+    /// A record's value: the version, little-endian, and the item behind it.
+    #[must_use]
+    pub fn onto(self, item: &[u8]) -> Vec<u8> {
+        [&self.0.to_le_bytes(), item].concat()
+    }
+
+    /// Version and item of a record's value; `None` of one that is too short.
+    #[must_use]
+    pub fn of(value: &[u8]) -> Option<(Self, &[u8])> {
+        let (version, item) = value.split_first_chunk::<VERSION_LEN>()?;
+        Some((Self(u64::from_le_bytes(*version)), item))
+    }
+}
 
 /// The host's changes.
 #[derive(Debug)]
@@ -111,6 +130,14 @@ mod tests {
         assert!(version < changes.floor(KeyId(1)), "it is refused, though it is the latest");
         let read_after_the_change_was_acknowledged = version.max(later);
         assert!(read_after_the_change_was_acknowledged >= changes.floor(KeyId(1)));
+    }
+
+    /// A value is the version and the item; one that is too short is none.
+    #[test]
+    fn a_version_is_in_front_of_the_item() {
+        let value = Change(7).onto(b"item");
+        assert_eq!(Change::of(&value), Some((Change(7), &b"item"[..])));
+        assert_eq!(Change::of(&value[..7]), None);
     }
 
     /// Threads that change the same key leave the floor at the latest number.

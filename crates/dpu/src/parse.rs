@@ -16,6 +16,8 @@ pub mod memcached;
 pub mod records;
 pub mod resp;
 
+use alloc::boxed::Box;
+
 /// What a request does to a key (PD3 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -55,4 +57,14 @@ pub trait Parser {
     /// Bytes of the connection were not seen. False when the parser cannot find the beginning of a request behind them: then the rest of the connection is not seen
     /// either.
     fn lost(&mut self, bytes: u64) -> bool;
+}
+
+impl<P: Parser + ?Sized> Parser for Box<P> {
+    fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<(), Broken> {
+        (**self).feed(bytes, each)
+    }
+
+    fn lost(&mut self, bytes: u64) -> bool {
+        (**self).lost(bytes)
+    }
 }

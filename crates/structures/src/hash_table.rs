@@ -20,7 +20,9 @@
 //! A reader that cannot bear the last looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
 use crate::assembled;
-use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
+use farmem_client::{
+    Answer, Client, Completed, Error, FarMemory, LockWord, LookUp, LookedUp, Op, Policy, TraversalStop, Vma,
+};
 use farmem_traversal::Program;
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -502,6 +504,30 @@ impl HashTable {
         let addr = VirtAddr(shard.next);
         shard.next += NODE_LEN as u64;
         Ok(addr)
+    }
+}
+
+impl LookUp for HashTable {
+    /// Nothing: nodes of removed keys are used again when the writer says so ([`HashTable::reclaim`]).
+    fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
+        Some(self.find_op(Key::of(key), scratch))
+    }
+
+    fn looked_up(&self, _: &[u8], completed: &Completed) -> LookedUp {
+        match completed.result {
+            Ok(_) => {
+                found_in(&completed.buf).map_or(LookedUp::Absent, |value| LookedUp::Value(value.to_vec()))
+            }
+            Err(_) => LookedUp::Elsewhere,
+        }
+    }
+
+    fn end(&mut self, _: &mut Client) -> Result<(), Error> {
+        Ok(())
     }
 }
 

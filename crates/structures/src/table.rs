@@ -18,9 +18,11 @@ use node::{BODY, Contents, Node, body_len, pad, pair, unpair};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher as _;
 
+mod ahead;
 mod iter;
 mod node;
 
+pub use ahead::Ahead;
 pub use iter::{Iter, Pair};
 pub use node::{WHOLE_MAX, find_program};
 
@@ -359,15 +361,7 @@ impl Table {
         heap: &mut Heap,
         key: &Key<'_>,
     ) -> Result<Seen, Error> {
-        let (shard, bucket) = self.place(key);
-        let group = bucket / GROUP;
-        let start = VirtAddr(self.shards[shard].1.0 + group * LINE_LEN as u64);
-        let within = bucket % GROUP * 8;
-        let mut scratch = memory.buffer(0);
-        scratch.clear();
-        scratch.resize(self.program.scratch_len(), 0);
-        scratch[pad::HASH..pad::HASH + 16].copy_from_slice(&key.hash);
-        scratch[pad::BUCKET..pad::BUCKET + 8].copy_from_slice(&within.to_le_bytes());
+        let (start, within, scratch) = self.start(key, memory.buffer(0));
         let done = memory.dispatch(&self.program, start, scratch, CHAIN_MAX, &self.policy)?;
         heap.still(memory)?;
         if !done.end.returned {
@@ -388,6 +382,18 @@ impl Table {
             Some(found) if found.key_value()?.0 != key.bytes => self.look_further(memory, heap, seen, key),
             _ => Ok(seen),
         }
+    }
+
+    /// Where a look-up begins: the bucket's group, the bucket's place in it, and the pad in `scratch`.
+    fn start(&self, key: &Key<'_>, mut scratch: Vec<u8>) -> (VirtAddr, u64, Vec<u8>) {
+        let (shard, bucket) = self.place(key);
+        let start = VirtAddr(self.shards[shard].1.0 + bucket / GROUP * LINE_LEN as u64);
+        let within = bucket % GROUP * 8;
+        scratch.clear();
+        scratch.resize(self.program.scratch_len(), 0);
+        scratch[pad::HASH..pad::HASH + 16].copy_from_slice(&key.hash);
+        scratch[pad::BUCKET..pad::BUCKET + 8].copy_from_slice(&within.to_le_bytes());
+        (start, within, scratch)
     }
 
     /// Goes on behind a node that has the hash and another key.

@@ -3,7 +3,7 @@
 
 use farmem_client::Error;
 use farmem_client::api::{ApiError, ErrorCode};
-use farmem_dpu::{Evidence, Neighbours, Nothing, Policy, Stats};
+use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, Policy, Stats};
 use farmem_io::WakeAt;
 use farmem_io::dpu::{PairSize, Talk};
 use farmem_paging::Account;
@@ -62,6 +62,8 @@ pub enum Foresight {
     Evidence,
     /// The entry of each page that is asked for (SODA IV-C; [`farmem_dpu::Neighbours`]).
     Neighbours,
+    /// What the majority of distances between pages leads to ([`farmem_dpu::Leap`]).
+    Majority,
     /// Nothing: pages are used once, or here and there.
     Nothing,
 }
@@ -72,6 +74,7 @@ impl Foresight {
         match self {
             Self::Evidence => Box::new(Evidence),
             Self::Neighbours => Box::new(Neighbours),
+            Self::Majority => Box::new(Leap::default()),
             Self::Nothing => Box::new(Nothing),
         }
     }

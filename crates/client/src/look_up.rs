@@ -1,0 +1,41 @@
+//! Structures of far memory in which a record is found by its key with one traversal, so that many look-ups can be under way.
+//!
+//! Key types: [`LookUp`], which structures implement; [`LookedUp`]. Who prefetches for a host looks keys up this way (PD3 6.2): a verified program turns a key into
+//! its record at the memory node, and no parser of a user runs there.
+//!
+//! What it does not do: submit, or wait.
+
+use crate::client::{Client, Completed};
+use crate::{Error, Op};
+
+/// What a traversal found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LookedUp {
+    /// The record's value.
+    Value(Vec<u8>),
+    /// There is no such record.
+    Absent,
+    /// It did not come along, or the answer is none: whoever needs it reads it by the structure's own call.
+    Elsewhere,
+}
+
+/// Finds records by their keys.
+pub trait LookUp {
+    /// For before the first traversal of a batch: nothing that is found from here on is used for something else before [`LookUp::end`].
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    fn begin(&mut self, client: &mut Client) -> Result<(), Error>;
+
+    /// The traversal that looks a key up; `scratch` is any buffer. `None` of a key that no record can have.
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op>;
+
+    /// What came of it.
+    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp;
+
+    /// For after the last traversal of a batch ended; once for each [`LookUp::begin`].
+    ///
+    /// # Errors
+    /// [`Error`] when what was found must not be used.
+    fn end(&mut self, client: &mut Client) -> Result<(), Error>;
+}

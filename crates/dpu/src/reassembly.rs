@@ -1,0 +1,228 @@
+//! One direction of a TCP connection, put together from a mirror's packets (RFC 9293 3.4): in order, each byte once, in a bounded buffer.
+//!
+//! Key type: [`Stream`]. A mirror holds nobody up: it cannot ask for what it did not see. Bytes that come twice are passed over, bytes that come early wait, and when too many wait what they wait for is
+//! lost, and said so (PROTOCOL 19.13).
+//!
+//! What it does not do: check sums (the kernel that received the packet does), or know which packets belong together.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Bytes that wait for earlier ones at most.
+pub const EARLY_BYTES_MAX: usize = 256 << 10;
+/// Packets that wait at most.
+pub const EARLY_PACKETS_MAX: usize = 64;
+
+/// What comes next on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// So many that were not seen; `None` of a connection whose begin was not seen.
+    Lost(Option<u64>),
+}
+
+/// What a packet says beside its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Segment {
+    /// The number of its first byte.
+    pub seq: u32,
+    /// It begins the connection: its number is the one in front of the first byte.
+    pub syn: bool,
+}
+
+/// One direction of a connection.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// The number of the next byte.
+    next: Option<u32>,
+    /// By distance from the byte that was next when the first of them came.
+    early: BTreeMap<u64, Vec<u8>>,
+    early_bytes: usize,
+    /// Bytes that came in order since then.
+    passed: u64,
+}
+
+impl Stream {
+    /// A packet came. `each` hears of what is next now.
+    pub fn packet(&mut self, segment: Segment, bytes: &[u8], each: &mut dyn FnMut(Next<'_>)) {
+        if segment.syn {
+            // A new connection in the place of an old one, or the first packet once more.
+            let first = segment.seq.wrapping_add(1);
+            if self.next != Some(first) || !self.early.is_empty() {
+                *self = Self { next: Some(first), ..Self::default() };
+            }
+        }
+        let seq = segment.seq.wrapping_add(u32::from(segment.syn));
+        let next = *self.next.get_or_insert_with(|| {
+            each(Next::Lost(None));
+            seq
+        });
+        // Half of all numbers are before, half behind.
+        let ahead = seq.wrapping_sub(next).cast_signed();
+        match u32::try_from(ahead) {
+            Err(_) => {
+                let again = usize::try_from(ahead.unsigned_abs()).unwrap_or(usize::MAX);
+                if let Some(new) = bytes.get(again..).filter(|new| !new.is_empty()) {
+                    self.pass(new, each);
+                }
+            }
+            Ok(0) => self.pass(bytes, each),
+            Ok(ahead) => self.keep(self.passed + u64::from(ahead), bytes),
+        }
+        self.wake(each);
+        while self.early_bytes > EARLY_BYTES_MAX || self.early.len() > EARLY_PACKETS_MAX {
+            self.give_up(each);
+        }
+    }
+
+    /// What is waited for will not come: the connection goes on behind it. For when the mirror says that it lost something.
+    pub fn give_up(&mut self, each: &mut dyn FnMut(Next<'_>)) {
+        let Some((&at, _)) = self.early.first_key_value() else { return };
+        let lost = at - self.passed;
+        each(Next::Lost(Some(lost)));
+        self.go_on(lost);
+        self.wake(each);
+    }
+
+    /// Bytes that wait for earlier ones.
+    #[must_use]
+    pub const fn waiting(&self) -> usize {
+        self.early_bytes
+    }
+
+    fn pass(&mut self, bytes: &[u8], each: &mut dyn FnMut(Next<'_>)) {
+        if !bytes.is_empty() {
+            each(Next::Bytes(bytes));
+            self.go_on(bytes.len() as u64);
+        }
+    }
+
+    fn go_on(&mut self, by: u64) {
+        self.passed += by;
+        let by = u32::try_from(by).expect("a packet's bytes, or a distance of 31 bits");
+        self.next = self.next.map(|next| next.wrapping_add(by));
+    }
+
+    fn keep(&mut self, at: u64, bytes: &[u8]) {
+        let known = self.early.get(&at).map_or(0, Vec::len);
+        if bytes.len() > known {
+            self.early_bytes += bytes.len() - known;
+            self.early.insert(at, bytes.to_vec());
+        }
+    }
+
+    /// What waited and is next now.
+    fn wake(&mut self, each: &mut dyn FnMut(Next<'_>)) {
+        while let Some(first) = self.early.first_entry().filter(|first| *first.key() <= self.passed) {
+            let (at, bytes) = first.remove_entry();
+            self.early_bytes -= bytes.len();
+            let again = usize::try_from(self.passed - at).unwrap_or(usize::MAX);
+            if let Some(new) = bytes.get(again..) {
+                self.pass(new, each);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farmem_machine::Rng;
+
+    /// Packets as (offset, bytes) of one stream that begins at `first`.
+    fn put_together(first: u32, packets: &[(u32, &[u8])]) -> (Vec<u8>, Vec<Option<u64>>) {
+        let (mut stream, mut all, mut lost) = (Stream::default(), Vec::new(), Vec::new());
+        let mut each = |next: Next<'_>| match next {
+            Next::Bytes(bytes) => all.extend_from_slice(bytes),
+            Next::Lost(count) => lost.push(count),
+        };
+        let syn = Segment { seq: first.wrapping_sub(1), syn: true };
+        stream.packet(syn, &[], &mut each);
+        for (offset, bytes) in packets {
+            let seq = first.wrapping_add(*offset);
+            stream.packet(Segment { seq, syn: false }, bytes, &mut each);
+        }
+        (all, lost)
+    }
+
+    /// In order, twice, overlapping, early; also where the numbers begin again at 0.
+    #[test]
+    fn each_byte_comes_once_and_in_order() {
+        for first in [1000, u32::MAX - 3] {
+            let packets: [(u32, &[u8]); 6] =
+                [(0, b"ab"), (0, b"ab"), (4, b"ef"), (1, b"bcd"), (5, b"fgh"), (2, b"cdefghij")];
+            assert_eq!(put_together(first, &packets), (b"abcdefghij".to_vec(), Vec::new()));
+        }
+    }
+
+    /// A packet never comes: when too many wait for it, its bytes are lost, by their number, and the rest goes on.
+    #[test]
+    fn what_never_comes_is_lost() {
+        let piece = [7; 100];
+        let packets: Vec<(u32, &[u8])> =
+            (0..=EARLY_PACKETS_MAX as u32 + 2).filter(|n| *n != 1).map(|n| (n * 100, &piece[..])).collect();
+        let (all, lost) = put_together(5, &packets);
+        assert_eq!(lost, [Some(100)]);
+        assert_eq!(all.len(), packets.len() * 100);
+    }
+
+    /// A connection whose begin was not seen says so, and goes on from there.
+    #[test]
+    fn a_begin_that_was_not_seen_is_said() {
+        let (mut stream, mut heard) = (Stream::default(), 0);
+        stream.packet(Segment { seq: 77, syn: false }, b"x", &mut |next| {
+            heard += 1;
+            match heard {
+                1 => assert_eq!(next, Next::Lost(None)),
+                _ => assert_eq!(next, Next::Bytes(b"x")),
+            }
+        });
+        assert_eq!(heard, 2);
+    }
+
+    /// Random packets of a known stream, some lost, some twice, in a random order nearby: what comes out is the stream without what is said to be lost; and what waits is bounded.
+    #[test]
+    fn any_packets_give_the_stream_or_say_what_is_lost() {
+        for seed in 0..300 {
+            let mut rng = Rng::from_number(seed);
+            let first = rng.next_u32();
+            let data: Vec<u8> = (0..20_000).map(|n: u32| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+            let mut packets: Vec<(u32, usize)> = Vec::new();
+            let mut at = 0_u32;
+            while (at as usize) < data.len() {
+                let len = (1 + rng.below(300)).min(data.len() as u32 - at);
+                for _ in 0..=u32::from(rng.chance(1, 8)) {
+                    if !rng.chance(1, 20) {
+                        packets.push((at, len as usize));
+                    }
+                }
+                at += len;
+            }
+            for n in 1..packets.len() {
+                if rng.chance(1, 4) {
+                    packets.swap(n, n - 1);
+                }
+            }
+            let (mut stream, mut at) = (Stream::default(), 0_usize);
+            let mut each = |next: Next<'_>| match next {
+                Next::Bytes(bytes) => {
+                    assert_eq!(bytes, &data[at..at + bytes.len()], "seed {seed} at {at}");
+                    at += bytes.len();
+                }
+                Next::Lost(count) => at += usize::try_from(count.expect("its begin was seen")).unwrap(),
+            };
+            stream.packet(Segment { seq: first.wrapping_sub(1), syn: true }, &[], &mut each);
+            for &(from, len) in &packets {
+                let bytes = &data[from as usize..from as usize + len];
+                stream.packet(Segment { seq: first.wrapping_add(from), syn: false }, bytes, &mut each);
+                assert!(stream.waiting() <= EARLY_BYTES_MAX);
+            }
+            while stream.waiting() > 0 {
+                stream.give_up(&mut each);
+            }
+            let end = packets.iter().map(|&(from, len)| from as usize + len).max().unwrap();
+            assert_eq!(at, end, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Preventive prefetching beside a program (PD3): what its clients ask for is fetched from a structure in far memory before the program asks, and put where the program looks first.
+//!
+//! Key types: [`tap::Tap`], to which the program hands its clients' bytes; [`Beside`], which says what the program holds, reads and changes; [`Driver`], which a thread of a DPU's
+//! turns. [`farmem_dpu`] decides; here are threads, a client of the rack, and the zone.
+//!
+//! ```text
+//!   clients --> program -- bytes --> Tap ====> Driver: parse, host view -- traversals --> memory nodes
+//!                 |  '--- Beside: asks, changes, drops ==> |                                  |
+//!                 '------- looks first ---> Zone <--------- '<-- records with their versions -'
+//! ```
+//!
+//! What it does not do: the program's own reads and changes of far memory; carry bytes for another process.
+
+mod beside;
+mod driver;
+pub mod tap;
+mod zone;
+
+pub use beside::{Beside, TOLD_MAX};
+pub use driver::{Driver, MESSAGES_HELD_MAX};
+pub use farmem_dpu::accesses::Position;
+pub use farmem_dpu::changes::{Change, Changes, FLOORS};
+pub use farmem_dpu::parse;
+pub use farmem_dpu::prefetcher::{Config, Copy, Prefetcher, Stats};
+pub use farmem_dpu::view::{HostView, KeyId, KeySecret, KeySet};
+pub use zone::{LocalZone, Placing, Zone};

@@ -1,0 +1,70 @@
+//! Look-ups of a table by who prefetches: many under way, each one traversal.
+
+use super::node::{BODY, Contents, Node, pad, unpair};
+use super::{CHAIN_MAX, Key, Table};
+use crate::heap::{Decoded, Heap, decode};
+use farmem_client::{Answer, Client, Completed, Error, LookUp, LookedUp, Op};
+use farmem_wire::VirtAddr;
+
+/// A table and its heap, for look-ups ahead of those who will need the values. While look-ups are under way the heap is pinned, as for any reader.
+#[derive(Debug)]
+pub struct Ahead {
+    table: Table,
+    heap: Heap,
+}
+
+impl Ahead {
+    /// Takes a table and the heap that it was opened in.
+    #[must_use]
+    pub const fn new(table: Table, heap: Heap) -> Self {
+        Self { table, heap }
+    }
+
+    /// Gives them back.
+    #[must_use]
+    pub fn into_parts(self) -> (Table, Heap) {
+        (self.table, self.heap)
+    }
+}
+
+impl LookUp for Ahead {
+    fn begin(&mut self, client: &mut Client) -> Result<(), Error> {
+        self.heap.pin(client)
+    }
+
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
+        let (cur_ptr, _, scratch) = self.table.start(&Key::new(key).ok()?, scratch);
+        Some(Op::Traverse { program: self.table.program.clone(), cur_ptr, scratch, limit: CHAIN_MAX })
+    }
+
+    /// A key whose 128 bits of hash another one has, in front of it in its chain, is left to [`Table::get`].
+    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp {
+        let pad = &completed.buf;
+        let returned = matches!(&completed.result, Ok(Answer::Traversed(end)) if end.returned);
+        if !returned || pad.len() < pad::LINES {
+            return LookedUp::Elsewhere;
+        }
+        let word = |at: usize| u64::from_le_bytes(pad[at..at + 8].try_into().expect("8 bytes"));
+        if word(pad::FOUND) != 1 {
+            return LookedUp::Absent;
+        }
+        let content = match Node::parse(&pad[pad::NODE..pad::LINES], VirtAddr(word(pad::AT))) {
+            Ok(Node { held: Contents::Whole(content), .. }) => content,
+            Ok(_) => match decode(&pad[pad::LINES..]) {
+                Decoded::Whole { kind: BODY, content } => content,
+                _ => return LookedUp::Elsewhere,
+            },
+            Err(_) => return LookedUp::Elsewhere,
+        };
+        match unpair(&content, VirtAddr(word(pad::AT))) {
+            Ok((found, value)) if found == key => LookedUp::Value(value.to_vec()),
+            _ => LookedUp::Elsewhere,
+        }
+    }
+
+    fn end(&mut self, client: &mut Client) -> Result<(), Error> {
+        let still = self.heap.still(client);
+        self.heap.unpin();
+        still
+    }
+}
