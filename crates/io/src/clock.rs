@@ -8,6 +8,14 @@
 use farmem_machine::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
+/// CPU time that the calling thread has had so far.
+#[must_use]
+pub fn cpu_time_of_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    Duration::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
 /// A monotonic clock that starts at [`Instant::ZERO`]. Copies agree with each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {

@@ -37,7 +37,7 @@ pub mod udp;
 pub use address::{gid_of, ip_of, parse_gid};
 pub use affinity::{current_cpu, pin_to_cpu};
 pub use calibrate::{Calibrated, calibrate};
-pub use clock::Clock;
+pub use clock::{Clock, cpu_time_of_thread};
 pub use control_loop::run_control;
 pub use control_store::ControlStore;
 pub use driver::{Driver, EachOut, Stop, run};

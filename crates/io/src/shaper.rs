@@ -73,6 +73,11 @@ impl Shaper {
         Shaped::Delayed(due)
     }
 
+    /// When `len` bytes of the wire arrive that are sent at `now`, and that the caller holds. None of them is lost.
+    pub fn arrives(&mut self, now: Instant, len: u64) -> Instant {
+        self.leaves(now, len) + self.profile.delay()
+    }
+
     /// When a frame of `len` bytes has left that is sent at `now`: when the bucket has as many tokens, counting those behind which it waits.
     fn leaves(&mut self, now: Instant, len: u64) -> Instant {
         let Some(rate) = self.profile.rate().map(u128::from) else { return now };
@@ -133,6 +138,9 @@ mod tests {
     /// 1,000 bytes take 80 ns at 100 Gbit/s, and arrive 2 us after that; the next waits for the wire; after a pause the wire is free.
     #[test]
     fn frames_leave_at_the_rate_and_arrive_after_the_delay() {
+        let mut held = shaper("100g-2us");
+        let times: Vec<u64> = [0, 0, 200].map(|now| held.arrives(at(now), 1000).as_nanos()).into();
+        assert_eq!(times, [2_080, 2_160, 2_280], "held by the caller");
         let mut shaper = shaper("100g-2us");
         let times: Vec<u64> =
             [0, 0, 0, 200, 1_000].map(|now| due(shaper.send(at(now), PORT, &frame(1000)))).into();

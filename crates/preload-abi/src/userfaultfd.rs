@@ -314,21 +314,20 @@ impl Userfaultfd {
     /// # Safety
     /// As [`Userfaultfd::copy`].
     pub unsafe fn copy_all(&self, start: usize, bytes: &[u8], mapping: Mapping) -> Result<(), Errno> {
-        let (mut done, mut tries) = (0, 0);
-        while done < bytes.len() {
-            // SAFETY: the caller's promise.
-            match unsafe { self.copy(start + done, &bytes[done..], mapping) } {
-                Ok(()) => return Ok(()),
-                // AGAIN without progress: the program changes its mappings at this moment.
-                Err(Stopped { done: 0, errno: Errno::AGAIN }) if tries < TRIES_MAX => {
-                    tries += 1;
-                    std::thread::yield_now();
-                }
-                Err(Stopped { done: 0, errno }) => return Err(errno),
-                Err(stopped) => done += stopped.done,
-            }
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        all_of(bytes.len(), |done| unsafe { self.copy(start + done, &bytes[done..], mapping) })
+    }
+
+    /// As [`Userfaultfd::map`], and goes on where the system stopped in the middle.
+    ///
+    /// # Errors
+    /// What the system says of the page where it does not go on.
+    ///
+    /// # Safety
+    /// As [`Userfaultfd::map`].
+    pub unsafe fn map_all(&self, start: usize, len: usize, mapping: Mapping) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        all_of(len, |done| unsafe { self.map(start + done, len - done, mapping) })
     }
 
     /// Puts pages of zeros in place of missing ones, and wakes who waits for them.
@@ -487,6 +486,24 @@ unsafe fn call<const OPCODE: ioctl::Opcode, T>(fd: &OwnedFd, arg: &mut T) -> Res
     let updater = unsafe { Updater::<OPCODE, T>::new(arg) };
     // SAFETY: the caller's promise.
     unsafe { ioctl::ioctl(fd, updater) }
+}
+
+/// Does `len` bytes by steps that may stop in the middle; each is told how many are done.
+fn all_of(len: usize, mut step: impl FnMut(usize) -> Result<(), Stopped>) -> Result<(), Errno> {
+    let (mut done, mut tries) = (0, 0);
+    while done < len {
+        match step(done) {
+            Ok(()) => return Ok(()),
+            // AGAIN without progress: the program changes its mappings at this moment.
+            Err(Stopped { done: 0, errno: Errno::AGAIN }) if tries < TRIES_MAX => {
+                tries += 1;
+                std::thread::yield_now();
+            }
+            Err(Stopped { done: 0, errno }) => return Err(errno),
+            Err(stopped) => done += stopped.done,
+        }
+    }
+    Ok(())
 }
 
 /// `done` is what the kernel wrote back: bytes, or its error again when there are none.

@@ -56,6 +56,37 @@ pub(super) fn assert_exact(window: &Window, frames: u64) {
     assert_eq!((window.frames(), window.bytes_taken()), (frames, frames * PAGE_LEN as u64));
 }
 
+/// Pages that another process put into the file become the window's where they lie; what did not come is no page of it; runs of them go by one call.
+#[test]
+fn pages_are_put_into_the_file_and_become_visible_there() {
+    let Some(window) = window() else { return };
+    let file = window.file().unwrap();
+    for index in 3..7 {
+        let bytes = filled(u8::try_from(index).unwrap());
+        assert_eq!(rustix::io::pwrite(&file, &bytes, (index * PAGE_LEN) as u64).unwrap(), PAGE_LEN);
+    }
+    assert!(rustix::fs::ftruncate(&file, 0).is_err(), "it cannot be cut");
+    assert!(window.is_placed(page(3), 4) && !window.is_placed(page(3), 5) && !window.is_placed(page(2), 1));
+    assert!(!window.has(page(3)), "it is not the window's yet");
+    window.install_placed(page(3), 3, Access::Shared);
+    window.clear_placed(page(3), 4);
+    assert_exact(&window, 3);
+    assert_eq!([3, 4, 5].map(|index| byte(&window, index)), [3, 4, 5]);
+    window.put_placed(page(6).addr(), &filled(60));
+    window.install_placed(page(6), 1, Access::Modified);
+    window.memory().write(6 * PAGE_LEN, &[61]);
+    let mut bytes = Vec::new();
+    window.read_placed(VirtAddr(page(6).addr().0 - 1), 2, &mut bytes);
+    assert_eq!(bytes, [5, 61]);
+    window.unmap_run(page(3), 4);
+    window.unmap_run(page(4), 2);
+    assert_exact(&window, 4);
+    window.discard_run(page(4), 3);
+    assert_exact(&window, 1);
+    assert!(window.has(page(3)) && !window.has(page(6)));
+    assert!(catch_unwind(AssertUnwindSafe(|| window.discard_run(page(3), 2))).is_err(), "one is not here");
+}
+
 #[test]
 fn a_page_goes_through_its_states_and_its_memory_is_counted() {
     let Some(opened) = window() else { return };

@@ -6,7 +6,10 @@
 use super::window::Place;
 use crate::OpenError;
 use farmem_wire::VirtAddr;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, SeekFrom, fallocate, fcntl_add_seals, fstat, ftruncate,
+    memfd_create, seek,
+};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
@@ -40,8 +43,11 @@ impl Views {
     pub(super) fn open(base: VirtAddr, len: usize, place: Place) -> Result<Self, OpenError> {
         let system =
             |e: Errno| OpenError::System { doing: format!("make a window of {len} bytes"), source: e.into() };
-        let file = memfd_create("farmem-window", MemfdFlags::CLOEXEC).map_err(system)?;
+        let file = memfd_create("farmem-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(system)?;
         ftruncate(&file, len as u64).map_err(system)?;
+        // Whoever is given the file may write it, and not cut it.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;
         let program = match place {
             Place::Anywhere => View::map(&file, len, None).map_err(system)?,
             Place::Same => at_base(&file, len, base)?,
@@ -90,6 +96,12 @@ impl Views {
     /// The file.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// True when all of these bytes are in the file: none of them is a hole's.
+    pub(super) fn has(&self, offset: usize, len: usize) -> bool {
+        let end = (offset + len) as u64;
+        seek(&self.file, SeekFrom::Hole(offset as u64)).is_ok_and(|hole| hole >= end)
     }
 
     /// Takes the mapping of pages from the program; their frames stay.

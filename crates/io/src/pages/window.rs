@@ -15,6 +15,7 @@
 //!
 //! What it does not do: decide. It fetches nothing, evicts nothing and keeps no protocol state.
 
+mod placed;
 mod runs;
 
 use super::doorbell::Doorbell;
@@ -286,14 +287,7 @@ impl Window {
     /// When `bytes` are not whole pages of the window, one of them is cached, or they are more than the limit allows.
     pub fn install_run(&self, first: Page, bytes: &[u8], access: Access) {
         assert!(bytes.len().is_multiple_of(PAGE_LEN), "whole pages");
-        let pages = self.run(first, bytes.len() / PAGE_LEN);
-        let count = pages.len() as u64;
-        let before = self.frames.fetch_add(count, Ordering::AcqRel);
-        assert!(before + count <= self.frames_max, "room was made for a page before it came");
-        for page in pages.clone() {
-            let was = self.swap(page, State::shown(access));
-            assert!(!was.has_frame(), "{:?} is cached already", self.page(page));
-        }
+        let pages = self.take_frames(first, bytes.len() / PAGE_LEN, access);
         if self.lease.is_some() {
             return self.fill_run(pages, bytes, access);
         }
@@ -301,6 +295,18 @@ impl Window {
         let copied = unsafe { self.uffd.copy_all(self.place(pages.start), bytes, mapping(access)) };
         copied.unwrap_or_else(|errno| panic!("a page that was missing: {errno}"));
         self.woken(pages);
+    }
+
+    /// Pages that were not cached are, from now on.
+    fn take_frames(&self, first: Page, count: usize, access: Access) -> Range<usize> {
+        let pages = self.run(first, count);
+        let before = self.frames.fetch_add(count as u64, Ordering::AcqRel);
+        assert!(before + count as u64 <= self.frames_max, "room was made for a page before it came");
+        for page in pages.clone() {
+            let was = self.swap(page, State::shown(access));
+            assert!(!was.has_frame(), "{:?} is cached already", self.page(page));
+        }
+        pages
     }
 
     /// Puts pages into the file, and maps them unless the lease is over: then they are Kept.
