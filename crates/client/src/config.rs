@@ -22,7 +22,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
 
-pub use dpu::{DpuCaching, DpuSection};
+pub use dpu::{DpuCaching, DpuForward, DpuSection};
 
 /// How frames travel between the roles. Always as written: asking for one never gives another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -264,7 +264,7 @@ impl RackConfig {
         }
         let index = page.index(&raw.index, &mut names, &mut taken)?;
         let hosts = taken.hosts(&page, &raw.hosts)?;
-        let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu)).transpose()?;
+        let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu, control.lease)).transpose()?;
         let link = match &raw.link {
             Some(link) => page.link(link)?,
             None if raw.cards.is_some() => CARDS_LINK.parse().expect("it is a profile"),

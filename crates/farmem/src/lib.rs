@@ -21,7 +21,7 @@
 //! spaces from `crates/memory`, hash table, B+tree, list and series from `crates/structures`.
 
 pub use farmem_client::{
-    Answer, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuSection, Error, Execution,
+    Answer, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuForward, DpuSection, Error, Execution,
     FarMemory, LinkProfile, LockWord, LookUp, LookedUp, Moved, Named, Next, NodeId, Op, OpQueue, OpenNamed,
     PAGE_LEN, Placement, Policy, Prefetch, Profile, ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig,
     Rng, Site, Task, TaskStats, Through, Ticket, Transport, Traversal, TraversalStop, Traversed, UDP_PORT,

@@ -1,16 +1,19 @@
 //! What carries requests and answers between a process and the DPU beside its host (SODA III, IV-B; PROTOCOL 17).
 //!
 //! Key types: [`ProcessEnd`] at the process; [`Requests`] and [`Answers`] at the DPU. The two share one piece of memory: a ring of requests, a ring of answers, and
-//! *registered memory*, to which the DPU writes what a process asked for. A [`Talk`] is their socket, over which the memory is handed over, regions
+//! *registered memory*, to which the DPU writes what a process asked for. What a process has elsewhere it may register
+//! as well ([`Registered`]): the pages of its window. A [`Talk`] is their socket, over which the memory is handed over, regions
 //! are opened, and the end of either is noticed.
 //!
 //! As over rings between roles, a peer that writes nonsense loses its rings and nothing else happens: everything is copied out and checked
 //! before use. The memory's size is sealed, so that no end can take it from under the other.
 
 mod pair;
+mod registered;
 mod talk;
 #[cfg(test)]
 mod tests;
 
 pub use pair::{Answers, Broken, PairSize, ProcessEnd, Requests, make_pair};
-pub use talk::{Listener, MESSAGE_MAX, Talk, ready};
+pub use registered::Registered;
+pub use talk::{Listener, MESSAGE_MAX, Other, Talk, ready};

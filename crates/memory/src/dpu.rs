@@ -4,6 +4,7 @@
 //! process. `words` is what is said over the socket, [`farmem_wire::soda`] what goes through the rings.
 
 pub(crate) mod carrier;
+mod intra;
 mod lane;
 mod region;
 mod serve;

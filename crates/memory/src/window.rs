@@ -8,6 +8,7 @@
 //!
 //! The page cache ([`farmem_paging::Cache`]) decides which page is fetched, evicted and written back; this module carries it out.
 
+mod apart;
 mod beside;
 mod buffer;
 mod options;
@@ -15,8 +16,7 @@ mod parts;
 mod through;
 mod verbs;
 
-use farmem_client::{Client, Completed, Vma};
-use farmem_client::{Error, Op};
+use farmem_client::{Answer, Client, Completed, Error, Vma};
 use farmem_io::Stop;
 use farmem_io::pages::{Fault, Faults, Next, Ring, Window, serve};
 use farmem_paging::{Action, Cache, Cause, Config, Key, Outcome};
@@ -26,6 +26,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::thread;
 
+use apart::Meter;
 use beside::{Beside, Wishes};
 use buffer::{Hints, Laid};
 use options::window_config;
@@ -38,7 +39,7 @@ pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfi
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Advice, Ahead};
 pub(crate) use options::check_dpu;
-pub use options::{Way, WindowOptions, WindowStats, frames_of};
+pub use options::{CpuApart, Way, WindowOptions, WindowStats, frames_of};
 
 #[cfg(test)]
 mod tests;
@@ -109,7 +110,7 @@ pub fn with_objects<R: Send>(
             Through::open(client, vma, config, wishes).map(|through| Verbs::Through(Box::new(through)))
         }
         Way::Direct => Ok(Verbs::Direct(client)),
-        Way::Beside => Beside::open(client, vma, wishes).map(|beside| Verbs::Beside(Box::new(beside))),
+        Way::Beside => Beside::open(client, vma, wishes, &window).map(|beside| Verbs::Beside(Box::new(beside))),
     };
     let verbs = match opened {
         Ok(verbs) => verbs,
@@ -119,6 +120,7 @@ pub fn with_objects<R: Send>(
         }
     };
     let mut server = Server::new(verbs, (&window, &hints), laid.clone(), cache_config(frames, &options));
+    server.meter = Meter::new(options.told_apart);
     let (laid, hints) = (&laid, &hints);
     let result = thread::scope(|scope| {
         let end = EndWhenDropped(Ring::new(&window, stop.clone()));
@@ -174,8 +176,21 @@ impl Drop for EndWhenDropped<'_> {
 /// An operation of the client, and what the cache calls it.
 #[derive(Clone, Copy, Debug)]
 enum UnderWay {
-    Fetch { op: farmem_paging::Op, first: u64 },
+    Fetch { op: farmem_paging::Op, first: u64, count: u32 },
     WriteBack { op: farmem_paging::Op, bytes: u64 },
+}
+
+/// Where the bytes are that a fetch brought.
+#[derive(Clone, Copy, Debug)]
+enum Arrived<'a> {
+    /// Here, from this chunk on.
+    Bytes(u64, &'a [u8]),
+    /// In the window's file.
+    Placed,
+}
+
+impl Arrived<'_> {
+    const NOTHING: Self = Self::Bytes(0, &[]);
 }
 
 /// Carries out what the page cache says, by READs and WRITEs.
@@ -203,6 +218,7 @@ struct Server<'a> {
     failed: Option<Error>,
     /// Bytes that the program wanted and that are lost; everything else goes on.
     lost: Option<Error>,
+    meter: Meter,
 }
 
 impl<'a> Server<'a> {
@@ -227,6 +243,7 @@ impl<'a> Server<'a> {
             why_lost: None,
             failed: None,
             lost: None,
+            meter: Meter::default(),
         }
     }
 
@@ -259,40 +276,71 @@ impl<'a> Server<'a> {
             ahead: stats.ahead,
             unadvised: self.unadvised,
             dpu,
+            cpu: self.meter.apart(),
             dpu_fenced,
         }
     }
 
-    /// Carries out what the cache said, and what it says about that. `arrived` is what a fetch brought, and its first page.
-    fn carry_out(&mut self, arrived: (u64, &[u8])) {
+    /// Carries out what the cache said, and what it says about that. `arrived` is what a fetch brought.
+    fn carry_out(&mut self, arrived: Arrived<'_>) {
         loop {
             let mut actions = mem::take(&mut self.actions);
-            actions.drain(..).for_each(|action| self.act(action, arrived));
+            let mut rest = &actions[..];
+            while let Some((&action, behind)) = rest.split_first() {
+                let Action::Discard { key } = action else {
+                    self.act(action, arrived);
+                    rest = behind;
+                    continue;
+                };
+                // Those that lie together go by one call of the system.
+                let lie = |(action, page): &(&Action, u64)| {
+                    matches!(action, Action::Discard { key } if key.page == *page)
+                };
+                let count = rest.iter().zip(key.page..).take_while(lie).count();
+                for (first, count) in self.laid.parts(key.page, count as u64) {
+                    let (page, pages) = self.pages(first, count);
+                    self.window.discard_run(page, pages);
+                }
+                rest = &rest[count..];
+            }
+            actions.clear();
             let more = mem::replace(&mut self.actions, actions);
             self.actions.extend(more);
             let Some(refused) = self.refused.pop() else { break };
             self.end(refused, Outcome::Failed);
         }
+        let moving = self.meter.begin();
+        self.verbs.leave();
+        self.meter.end(moving);
         if self.cache.has_failed() && self.failed.is_none() {
             let rack = || Error::Unreachable { what: "the rack".into() };
             self.failed = Some(self.why.take().unwrap_or_else(rack));
         }
     }
 
-    fn act(&mut self, action: Action, (start, bytes): (u64, &[u8])) {
+    fn act(&mut self, action: Action, arrived: Arrived<'_>) {
         let window = self.window;
         match action {
             Action::Fetch { op, first, count, .. } => {
                 let (addr, len) = self.laid.far(first.page, count.into());
-                let buf = self.verbs.client().buffer(usize::try_from(len).expect("memory of this machine"));
-                self.submit(Op::Read { addr, buf }, UnderWay::Fetch { op, first: first.page });
+                let moving = self.meter.begin();
+                let begun = self.verbs.fetch(addr, usize::try_from(len).expect("memory of this machine"));
+                self.meter.end(moving);
+                self.begun(begun, UnderWay::Fetch { op, first: first.page, count });
             }
             Action::WriteBack { op } => self.write_back(op),
             Action::Install { first, count, access, .. } => {
-                let at = usize::try_from((first.page - start) * self.laid.chunk_len);
-                let at = at.expect("a chunk of the fetch");
                 let (page, pages) = self.pages(first.page, count.into());
-                window.install_run(page, &bytes[at..at + pages * PAGE_LEN], access);
+                let moving = self.meter.begin();
+                match arrived {
+                    Arrived::Placed => window.install_placed(page, pages, access),
+                    Arrived::Bytes(start, bytes) => {
+                        let at = usize::try_from((first.page - start) * self.laid.chunk_len);
+                        let at = at.expect("a chunk of the fetch");
+                        window.install_run(page, &bytes[at..at + pages * PAGE_LEN], access);
+                    }
+                }
+                self.meter.end(moving);
                 self.bytes_fetched += (pages * PAGE_LEN) as u64;
                 let here = window.frames() * PAGE_LEN as u64;
                 self.bytes_here_max = self.bytes_here_max.max(here);
@@ -337,20 +385,20 @@ impl<'a> Server<'a> {
     }
 
     fn write_back(&mut self, op: farmem_paging::Op) {
-        let mut buf = self.verbs.client().buffer(0);
-        let mut first = None;
-        for key in self.cache.pages_of(op) {
-            first.get_or_insert(key.page);
-            let (page, pages) = self.pages(key.page, 1);
-            self.window.read_run(page, pages, &mut buf);
-        }
-        let (addr, _) = self.laid.far(first.expect("a write-back of a chunk at least"), 1);
-        let bytes = buf.len() as u64;
-        self.submit(Op::Write { addr, buf }, UnderWay::WriteBack { op, bytes });
+        let moving = self.meter.begin();
+        let mut chunks = self.cache.pages_of(op).map(|key| key.page);
+        let first = chunks.next().expect("a write-back of a chunk at least");
+        // They lie side by side, in one object.
+        let count = 1 + chunks.count() as u64;
+        let ((addr, bytes), (page, pages)) = (self.laid.far(first, count), self.pages(first, count));
+        let window = self.window;
+        let begun = self.verbs.write_back(addr, pages * PAGE_LEN, |buf| window.read_run(page, pages, buf));
+        self.meter.end(moving);
+        self.begun(begun, UnderWay::WriteBack { op, bytes });
     }
 
-    fn submit(&mut self, operation: Op, what: UnderWay) {
-        match self.verbs.submit(operation) {
+    fn begun(&mut self, begun: Result<Name, Error>, what: UnderWay) {
+        match begun {
             Ok(name) => self.under_way.push((name, what)),
             Err(error) => {
                 self.why = Some(error);
@@ -371,9 +419,9 @@ impl<'a> Server<'a> {
     }
 
     fn ended(&mut self, ended: Ended) {
-        let Ended { name, result, buf } = ended;
+        let Ended { name, result, buf, placed } = ended;
         let Some(at) = self.under_way.iter().position(|(other, _)| *other == name) else {
-            return self.ended_beside(Ended { name, result, buf });
+            return self.ended_beside(name, result, buf);
         };
         let (_, what) = self.under_way.swap_remove(at);
         let outcome = match (result, what) {
@@ -388,14 +436,25 @@ impl<'a> Server<'a> {
                 if lost { Outcome::Lost } else { Outcome::Failed }
             }
         };
+        if let UnderWay::Fetch { first, count, .. } = what
+            && placed
+            && outcome != Outcome::Done
+        {
+            // Before it is tried again: parts of it may have come.
+            let (page, pages) = self.pages(first, count.into());
+            self.window.clear_placed(page, pages);
+        }
         self.end(what, outcome);
-        let first = if let UnderWay::Fetch { first, .. } = what { first } else { 0 };
-        self.carry_out((first, &buf));
+        self.carry_out(match what {
+            UnderWay::Fetch { .. } if placed => Arrived::Placed,
+            UnderWay::Fetch { first, .. } => Arrived::Bytes(first, &buf),
+            UnderWay::WriteBack { .. } => Arrived::NOTHING,
+        });
         self.verbs.client().recycle(buf);
     }
 
     /// What ended is none that the cache waits for.
-    fn ended_beside(&mut self, Ended { name, result, buf }: Ended) {
+    fn ended_beside(&mut self, name: Name, result: Result<Answer, Error>, buf: Vec<u8>) {
         if let Some(at) = self.abandoned.iter().position(|other| *other == name) {
             self.abandoned.swap_remove(at);
             return self.verbs.client().recycle(buf);
@@ -411,7 +470,7 @@ impl<'a> Server<'a> {
             let Some((chunks, advice)) = hint else { break };
             let advised = self.cache.advise(0, chunks, advice, &self.laid, &mut self.actions);
             self.unadvised += u64::from(advised.is_err());
-            self.carry_out((0, &[]));
+            self.carry_out(Arrived::NOTHING);
         }
     }
 
@@ -441,7 +500,7 @@ impl<'a> Server<'a> {
         }
         self.take_ended();
         self.cache.fault(Key { space: 0, page: chunk }, write, &self.laid, &mut self.actions);
-        self.carry_out((0, &[]));
+        self.carry_out(Arrived::NOTHING);
     }
 
     /// A program stored to what it only reads: its thread, and all that touch the chunk from now on, get a SIGBUS.
@@ -457,7 +516,10 @@ impl<'a> Server<'a> {
 
     /// Waits for one operation, and takes the ends of all that have ended then.
     fn wait(&mut self) {
-        match self.verbs.next_completed() {
+        let moving = self.meter.begin();
+        let completed = self.verbs.next_completed();
+        self.meter.end(moving);
+        match completed {
             Ok(Some(completed)) => self.ended(completed),
             Ok(None) => unreachable!("an operation under way ends"),
             Err(error) => self.link_lost(error),
@@ -471,13 +533,13 @@ impl<'a> Server<'a> {
         self.failed.get_or_insert(error);
         self.abandoned.extend(self.under_way.drain(..).map(|(name, _)| name));
         self.cache.abandon(&self.laid, &mut self.actions);
-        self.carry_out((0, &[]));
+        self.carry_out(Arrived::NOTHING);
     }
 
     /// Writes back all that is dirty.
     fn flush(&mut self) -> Result<(), Error> {
         self.cache.flush(&self.laid, &mut self.actions);
-        self.carry_out((0, &[]));
+        self.carry_out(Arrived::NOTHING);
         while !self.under_way.is_empty() {
             self.wait();
         }
@@ -494,13 +556,16 @@ impl Faults for Server<'_> {
         self.take_hints();
         if self.cache.is_fetching() {
             // Sends what was asked for, and clears up while it is on its way.
-            match self.verbs.poll() {
+            let moving = self.meter.begin();
+            let completed = self.verbs.poll();
+            self.meter.end(moving);
+            match completed {
                 Ok(completed) => completed.into_iter().for_each(|completed| self.ended(completed)),
                 Err(error) => self.link_lost(error),
             }
         }
         self.cache.turn(&self.laid, &mut self.actions);
-        self.carry_out((0, &[]));
+        self.carry_out(Arrived::NOTHING);
         if self.cache.is_awaited() && !self.under_way.is_empty() {
             self.wait();
         }

@@ -8,11 +8,13 @@
 //!   immediate 4 |                                                             SODA, table I
 //!   1 read      | region 2 | offset 6 | dest_addr 8 | size 4 | dest_rkey 4      (a)
 //!   2 write     | region 2 | offset 6 | size 4 | data                           (b)
+//!   4 write from | region 2 | offset 6 | src_addr 8 | size 4 | src_rkey 4        as (a)
 //!   3 answer    | region 2 | offset 6 | size 4 | status 1 | of 1 | reserved 2 | data, when a read is answered by SEND
 //! ```
 //!
 //! A read whose `dest_rkey` is 0 is answered by SEND, with the bytes; any other by WRITE: the bytes are at `dest_addr` of the process's registered memory when the answer
-//! comes. The paper's answers have no format of their own; one names what was asked, so that requests may end in any order.
+//! comes. A write is of the data behind it, or of bytes that the DPU reads from registered memory, as it does by READ in the paper's one-sided protocol (IV-A).
+//! The paper's answers have no format of their own; one names what was asked, so that requests may end in any order.
 
 use crate::reader::{Put as _, Reader};
 use crate::{Rkey, WireError};
@@ -65,6 +67,15 @@ pub enum Request<'a> {
         /// The bytes.
         data: &'a [u8],
     },
+    /// The bytes that are in registered memory are to be in far memory.
+    WriteFrom {
+        /// Which.
+        span: Span,
+        /// The first byte, from the begin of what is registered.
+        addr: u64,
+        /// The key of what is registered; not 0.
+        rkey: Rkey,
+    },
 }
 
 /// How a request ended.
@@ -115,6 +126,7 @@ pub struct Answer<'a> {
 const READ: u32 = 1;
 const WRITE: u32 = 2;
 const ANSWER: u32 = 3;
+const WRITE_FROM: u32 = 4;
 /// Bytes of immediate data.
 const IMMEDIATE: usize = 4;
 
@@ -156,7 +168,7 @@ impl<'a> Request<'a> {
         let mut r = Reader::new("a request to the DPU", record);
         let kind = r.u32()?;
         let (region, offset) = match kind {
-            READ | WRITE => Span::read(&mut r)?,
+            READ | WRITE | WRITE_FROM => Span::read(&mut r)?,
             value => return Err(WireError::Unknown { what: "the immediate data", value: value.into() }),
         };
         if kind == WRITE {
@@ -169,6 +181,10 @@ impl<'a> Request<'a> {
         let span = Span::sized(region, offset, r.u32()?)?;
         let rkey = Rkey(r.u32()?);
         r.end()?;
+        if kind == WRITE_FROM {
+            let none = WireError::Unknown { what: "the key of registered memory", value: 0 };
+            return if rkey.0 == 0 { Err(none) } else { Ok(Self::WriteFrom { span, addr, rkey }) };
+        }
         let dest = if rkey.0 == 0 { Dest::Send } else { Dest::Write { addr, rkey } };
         Ok(Self::Read { span, dest })
     }
@@ -176,7 +192,7 @@ impl<'a> Request<'a> {
     /// Appends the record.
     ///
     /// # Panics
-    /// When the span is none, a write has another number of bytes than it says, or the key of a WRITE is 0.
+    /// When the span is none, a write has another number of bytes than it says, or the key of registered memory is 0.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Read { span, dest } => {
@@ -185,11 +201,11 @@ impl<'a> Request<'a> {
                     Dest::Write { addr, rkey } => (addr, rkey.0),
                 };
                 assert!(dest == Dest::Send || rkey != 0, "key 0 asks for a SEND");
-                out.put_u32(READ);
-                span.emit(out);
-                out.put_u64(addr);
-                out.put_u32(span.size);
-                out.put_u32(rkey);
+                emit_at(READ, span, addr, rkey, out);
+            }
+            Self::WriteFrom { span, addr, rkey } => {
+                assert!(rkey.0 != 0, "key 0 is none");
+                emit_at(WRITE_FROM, span, addr, rkey.0, out);
             }
             Self::Write { span, data } => {
                 assert_eq!(data.len(), span.size as usize, "a write has the bytes that it says");
@@ -200,6 +216,15 @@ impl<'a> Request<'a> {
             }
         }
     }
+}
+
+/// A record of bytes at an address of registered memory.
+fn emit_at(kind: u32, span: Span, addr: u64, rkey: u32, out: &mut Vec<u8>) {
+    out.put_u32(kind);
+    span.emit(out);
+    out.put_u64(addr);
+    out.put_u32(span.size);
+    out.put_u32(rkey);
 }
 
 impl<'a> Answer<'a> {
@@ -300,7 +325,8 @@ mod tests {
             inline: bool,
         ) {
             let data = vec![fill; span.size as usize];
-            for request in [Request::Read { span, dest }, Request::Write { span, data: &data }] {
+            let from = Request::WriteFrom { span, addr: fill.into(), rkey: Rkey(u32::from(fill) + 1) };
+            for request in [Request::Read { span, dest }, Request::Write { span, data: &data }, from] {
                 let mut record = Vec::new();
                 request.emit(&mut record);
                 prop_assert_eq!(Request::parse(&record), Ok(request));
@@ -320,7 +346,7 @@ mod tests {
 
         /// Bytes of a hostile process meet bounds: what is taken has a span that is one, and is written as it came.
         #[test]
-        fn any_bytes_are_refused_or_mean_themselves(record in proptest::collection::vec(any::<u8>(), 0..64), kind in 0..5_u32) {
+        fn any_bytes_are_refused_or_mean_themselves(record in proptest::collection::vec(any::<u8>(), 0..64), kind in 0..6_u32) {
             let mut record = record;
             if let Some(immediate) = record.first_chunk_mut() {
                 *immediate = kind.to_be_bytes();

@@ -2,7 +2,11 @@
 
 use super::Page;
 use crate::Error;
+use farmem_io::LinkProfile;
+use farmem_machine::Duration;
 use serde::Deserialize;
+use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
 
@@ -17,6 +21,17 @@ pub enum DpuCaching {
     /// It prefetches while that pays, within a bound of traffic.
     #[default]
     Adaptive,
+}
+
+/// How a DPU forwards requests (SODA III).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DpuForward {
+    /// The next ones of a process are taken when those before have been answered: SODA's base.
+    Blocking,
+    /// More are taken while others are under way: asynchronous request forwarding.
+    #[default]
+    Async,
 }
 
 /// The DPU's part of `rack.toml`: each machine may run one, `farmem role dpu`, for the windows of its processes.
@@ -36,10 +51,42 @@ pub struct DpuSection {
     pub caching: DpuCaching,
     /// Requests that it takes from a ring before it sends what they ask for (SODA III: a task batch); 1 does not aggregate.
     pub batch: u32,
+    /// Whether it takes more requests of a process while others of it are under way.
+    pub forward: DpuForward,
+    /// How long its processes wait for a sign of it: the lease of the rack.
+    pub lease: Duration,
+    /// What the link between host and DPU is like: rate and delay of each direction.
+    pub link: LinkProfile,
     /// The CPU that it stays on; the rack's placement says where, without a word.
     pub cpu: Option<usize>,
     /// How many times as long as here its work takes: a DPU's cores are slower than a host's.
     pub slowdown: f64,
+}
+
+/// Its settings, as `rack.toml` would have them: what a figure is measured with.
+impl fmt::Display for DpuSection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cache, fixed, page, entry, caching, batch, forward, link, cpu, slowdown, .. } = self;
+        let caching = match caching {
+            DpuCaching::Off => "off",
+            DpuCaching::Dynamic => "dynamic",
+            DpuCaching::Adaptive => "adaptive",
+        };
+        let forward = match forward {
+            DpuForward::Blocking => "blocking",
+            DpuForward::Async => "async",
+        };
+        let cpu = cpu.map_or_else(|| "as placed".to_owned(), |cpu| cpu.to_string());
+        write!(
+            f,
+            "cpu {cpu}, slowdown {slowdown}, caching {caching}, cache {} KiB in entries of {} KiB, static {} KiB, \
+             page {} KiB, batch {batch}, forward {forward}, link {link}",
+            cache >> 10,
+            entry >> 10,
+            fixed >> 10,
+            page >> 10
+        )
+    }
 }
 
 #[derive(Deserialize)]
@@ -54,6 +101,9 @@ pub(super) struct RawDpu {
     #[serde(default)]
     caching: DpuCaching,
     batch: Option<Spanned<u64>>,
+    #[serde(default)]
+    forward: DpuForward,
+    link: Option<Spanned<String>>,
     cpu: Option<usize>,
     slowdown: Option<Spanned<f64>>,
 }
@@ -65,8 +115,12 @@ const ENTRY_PAGES_MAX: u64 = 64;
 /// Slower than this nobody's cores are.
 const SLOWDOWN_MAX: f64 = 1000.0;
 
+fn at<T>(raw: &Option<Spanned<T>>) -> Range<usize> {
+    raw.as_ref().map(Spanned::span).unwrap_or_default()
+}
+
 impl Page<'_> {
-    pub(super) fn dpu(&self, rack: &str, raw: &RawDpu) -> Result<DpuSection, Error> {
+    pub(super) fn dpu(&self, rack: &str, raw: &RawDpu, lease: Duration) -> Result<DpuSection, Error> {
         let bytes = |key: &str, raw: &Option<Spanned<Value>>, usual: u64| {
             raw.as_ref().map_or(Ok(usual), |raw| self.bytes(&format!("{key} of [dpu]"), raw))
         };
@@ -74,7 +128,6 @@ impl Page<'_> {
         let cache = bytes("cache", &raw.cache, 1 << 30)?;
         let fixed = bytes("static", &raw.fixed, cache / 3)?;
         let entry = bytes("entry", &raw.entry, 1 << 20)?;
-        let at = |raw: &Option<Spanned<Value>>| raw.as_ref().map(Spanned::span).unwrap_or_default();
         let small = u32::try_from(page).ok().filter(|_| page > 0 && page <= PAGE_MAX);
         let Some(page_len) = small else {
             let message = format!("page of [dpu] is {page} bytes: expected at most {PAGE_MAX}");
@@ -93,10 +146,18 @@ impl Page<'_> {
             None => 64,
             Some(raw) => self.number("batch", raw, &(1..=1024))?,
         };
+        let link = match &raw.link {
+            None => LinkProfile::NONE,
+            Some(raw) => self.link(raw)?,
+        };
+        if link.loss_ppm() > 0 {
+            let message = "link of [dpu] loses frames: what is in shared memory is not lost; expected no loss=";
+            return Err(self.fault(&at(&raw.link), message.into()));
+        }
         let slowdown = raw.slowdown.as_ref().map_or(1.0, |raw| *raw.as_ref());
         if !(1.0..=SLOWDOWN_MAX).contains(&slowdown) {
             let message = format!("slowdown is {slowdown}: expected 1.0 to {SLOWDOWN_MAX}");
-            return Err(self.fault(&raw.slowdown.as_ref().map(Spanned::span).unwrap_or_default(), message));
+            return Err(self.fault(&at(&raw.slowdown), message));
         }
         let beside = |path: &PathBuf| self.file.parent().unwrap_or_else(|| Path::new(".")).join(path);
         let usual = || PathBuf::from(format!("/dev/shm/dpu-farmem-{rack}/socket"));
@@ -108,6 +169,9 @@ impl Page<'_> {
             entry,
             caching: raw.caching,
             batch: u32::try_from(batch).expect("at most 1024"),
+            forward: raw.forward,
+            lease,
+            link,
             cpu: raw.cpu,
             slowdown,
         })

@@ -8,7 +8,7 @@ use farmem_io::OpenError;
 use std::thread;
 
 /// A DPU with a small cache: 16 entries of 64 KiB, of pages of 16 KiB.
-const DPU: &str = "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"1 MiB\"\n";
+pub(super) const DPU: &str = "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"1 MiB\"\n";
 /// One whose cache holds all that a test reads.
 const LARGE: &str = "[dpu]\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"8 MiB\"\n";
 const DPU_PAGE: u64 = 16 << 10;
@@ -17,13 +17,13 @@ const BYTES: u64 = SIZE as u64;
 const SIZE: usize = 2 << 20;
 const BOTH: [&str; 2] = ["shm", "udp"];
 
-fn rack(transport: &str, dpu: &str) -> TestRack {
+pub(super) fn rack(transport: &str, dpu: &str) -> TestRack {
     let mut rack = TestRack::start_with(transport, 2, dpu);
     rack.begin("dpu");
     rack
 }
 
-fn client(rack: &TestRack, domain: &str) -> Client {
+pub(super) fn client(rack: &TestRack, domain: &str) -> Client {
     Rack::running(rack.config.clone()).client(domain).unwrap()
 }
 
@@ -31,12 +31,12 @@ fn options() -> WindowOptions {
     WindowOptions { place: Place::Anywhere, way: Way::Beside, ..WindowOptions::new(64 << 10) }
 }
 
-fn reading() -> WindowOptions {
+pub(super) fn reading() -> WindowOptions {
     WindowOptions { read_only: true, ..options() }
 }
 
 /// An allocation of which each word is its address in it, times `seed`.
-fn written(client: &mut Client, seed: u64) -> Vma {
+pub(super) fn written(client: &mut Client, seed: u64) -> Vma {
     let vma = client.allocate(BYTES).unwrap();
     let words: Vec<u8> = (0..BYTES / 8).flat_map(|word| (word * seed).to_le_bytes()).collect();
     client.write(vma.base, &words).unwrap();
@@ -50,7 +50,7 @@ fn words(at: usize, seed: u64) -> Vec<u8> {
 }
 
 /// `None` where this process may serve no faults.
-fn run<R: Send>(
+pub(super) fn run<R: Send>(
     client: &mut Client,
     vma: &Vma,
     options: WindowOptions,
@@ -66,7 +66,7 @@ fn run<R: Send>(
 }
 
 /// All words, in the order of their addresses.
-fn check(memory: &Memory<'_>, seed: u64) {
+pub(super) fn check(memory: &Memory<'_>, seed: u64) {
     let mut page = vec![0; PAGE_LEN];
     for at in (0..SIZE).step_by(PAGE_LEN) {
         memory.read(at, &mut page);
@@ -190,8 +190,8 @@ fn static_caching_hits_each_time() {
     ));
 }
 
-/// The DPU is killed, or stopped, while a program writes; the program goes on and ends well, and far memory has every word. A DPU that goes on after it was
-/// fenced writes nothing any more, and serves the next program.
+/// The DPU is killed, or stopped, while a program writes; the program goes on and ends well, and far memory has every word. A DPU that was stopped is no more: it had
+/// the program's pages. The next one serves the next program.
 #[test]
 fn a_dpu_that_dies_or_hangs_loses_no_byte() {
     for (transport, signal) in
@@ -214,19 +214,37 @@ fn a_dpu_that_dies_or_hangs_loses_no_byte() {
         });
         let Some(((), stats)) = ran else { return };
         assert!(stats.dpu_fenced, "{signal} {transport}: {stats:?}");
-        if signal == "STOP" {
-            rack.send("dpu", "CONT");
-        } else {
-            rack.kill("dpu");
-            rack.begin("dpu");
-        }
+        assert!(rack.is_gone("dpu"), "{signal} {transport}");
+        rack.kill("dpu");
+        rack.begin("dpu");
         let mut far = vec![0; SIZE];
         client.read(vma.base, &mut far).unwrap();
         let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
         assert!(words.zip(0..).all(|(word, at)| word == at * 3), "{signal} {transport}");
-        // The thread of the domain finds out that it was fenced when it next asks for something, and the next program has another.
-        let tries = (0..3).map(|_| run(&mut client, &vma, reading(), |memory| check(&memory, 3)).unwrap().1);
-        assert!(tries.into_iter().any(|stats| !stats.dpu_fenced), "{signal} {transport}");
+        let ((), stats) = run(&mut client, &vma, reading(), |memory| check(&memory, 3)).unwrap();
+        assert!(!stats.dpu_fenced, "{signal} {transport}");
+    }
+}
+
+/// A window opens while the DPU is stopped: it goes straight to the memory nodes, and the DPU is no more. What the DPU had acknowledged before is there.
+#[test]
+fn a_window_that_finds_the_dpu_silent_goes_straight() {
+    for transport in BOTH {
+        let mut rack = rack(transport, DPU);
+        let mut client = client(&rack, "silent");
+        let vma = client.allocate(BYTES).unwrap();
+        let write = |memory: Memory<'_>| {
+            for at in (0..SIZE).step_by(PAGE_LEN) {
+                memory.write(at, &words(at, 3));
+            }
+        };
+        let Some(((), stats)) = run(&mut client, &vma, options(), write) else { return };
+        assert!(!stats.dpu_fenced, "{transport}");
+        rack.send("dpu", "STOP");
+        let ((), stats) = run(&mut client, &vma, reading(), |memory| check(&memory, 3)).unwrap();
+        assert!(stats.dpu_fenced && stats.dpu.is_none(), "{transport}: {stats:?}");
+        assert!(rack.is_gone("dpu"), "{transport}");
+        rack.kill("dpu");
     }
 }
 
@@ -250,6 +268,6 @@ fn a_rack_without_a_dpu_says_so() {
     );
 }
 
-fn rack_without_process() -> TestRack {
+pub(super) fn rack_without_process() -> TestRack {
     TestRack::start_with("shm", 1, DPU)
 }

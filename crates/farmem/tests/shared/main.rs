@@ -1,6 +1,7 @@
 //! Memory shared by real processes on a rack of real processes, over rings and over UDP.
 
 mod dpu;
+mod dpu_hostile;
 mod leases;
 mod moves;
 mod packets;

@@ -108,6 +108,12 @@ impl TestRack {
         assert!(sent.unwrap().success(), "{signal} to {role}");
     }
 
+    /// True when a role's process has ended.
+    pub(crate) fn is_gone(&mut self, role: &str) -> bool {
+        let (_, child) = self.roles.iter_mut().find(|(name, _)| name == role).unwrap();
+        child.try_wait().unwrap().is_some()
+    }
+
     /// Kills a role.
     pub(crate) fn kill(&mut self, role: &str) {
         let at = self.roles.iter().position(|(name, _)| name == role).unwrap();

@@ -3,6 +3,7 @@
 use crate::{OpenError, private_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -30,6 +31,29 @@ pub struct Listener {
     path: PathBuf,
     /// It made the directory.
     is_new: bool,
+}
+
+/// The process at the other end of a socket.
+#[derive(Debug)]
+pub struct Other {
+    process: OwnedFd,
+}
+
+impl Other {
+    /// Ends it, and waits until it is no more, for `most`: from then on it writes nothing.
+    ///
+    /// # Errors
+    /// When the system does not allow that, or it takes longer.
+    pub fn end(&self, most: farmem_machine::Duration) -> io::Result<()> {
+        match pidfd_send_signal(&self.process, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(e) => return Err(e.into()),
+        }
+        match ready(&[self.process.as_fd()], Duration::from_nanos(most.as_nanos()))?[..] {
+            [true] => Ok(()),
+            _ => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
 }
 
 /// One end of the socket of a process and its DPU.
@@ -67,11 +91,22 @@ impl Listener {
     }
 
     /// Lets a process in, if one waits: one of this user; others are sent away.
-    #[must_use]
-    pub fn accept(&self) -> Option<Talk> {
-        let socket = accept_with(&self.socket, SocketFlags::CLOEXEC).ok()?;
-        let is_ours = socket_peercred(&socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid());
-        Talk::of(socket).ok().filter(|_| is_ours)
+    ///
+    /// # Errors
+    /// When the system has no more descriptors, or memory.
+    pub fn accept(&self) -> io::Result<Option<Talk>> {
+        loop {
+            let socket = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return Ok(None),
+                // It is gone already.
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            if socket_peercred(&socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid()) {
+                return Ok(Some(Talk::of(socket)?));
+            }
+        }
     }
 }
 
@@ -121,6 +156,31 @@ impl Talk {
             doing: format!("reach a DPU at {}", path.display()),
             source: e.into(),
         })
+    }
+
+    /// The process at the other end, for one that may have to be ended.
+    ///
+    /// # Errors
+    /// When it is gone, or the system does not say which it is, or it is this one.
+    pub fn other(&self) -> io::Result<Other> {
+        let pid = socket_peercred(&self.socket)?.pid;
+        if pid == rustix::process::getpid() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        // Allowed now, allowed later. A process that listens is there as long as its socket is open: the number is no other's.
+        test_kill_process(pid)?;
+        if self.is_open() { Ok(Other { process }) } else { Err(io::ErrorKind::NotConnected.into()) }
+    }
+
+    /// How long this end waits for the other from now on, at least a millisecond.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_patience(&self, most: farmem_machine::Duration) -> io::Result<()> {
+        let most = Duration::from_nanos(most.as_nanos()).max(Duration::from_millis(1));
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(most))?;
+        Ok(())
     }
 
     /// Says something.

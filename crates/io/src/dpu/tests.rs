@@ -1,11 +1,11 @@
 //! Two ends of one memory, in one process: what arrives, and what a hostile end can do.
 
-use super::{Listener, PairSize, ProcessEnd, Requests, Talk, make_pair};
+use super::{Listener, PairSize, ProcessEnd, Registered, Requests, Talk, make_pair};
 use crate::shm::RING_BYTES_MIN;
 use crate::{Link, OpenError, OutsideWaker, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, WakeAt};
 use farmem_machine::Duration;
 use farmem_wire::Gid;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -95,15 +95,45 @@ fn what_a_hostile_process_hands_over_is_refused() {
     assert!(requests.pop(&mut [0; 64]).is_err());
 }
 
+/// A process's own memory is read and written inside its bounds, in holes of it too; a file that could be cut or grow, or is none, is not taken, and one that the process
+/// does not let be written says so at the write.
+#[test]
+fn registered_memory_is_reached_by_offset() {
+    let file = |seals: SealFlags| {
+        let file = memfd_create("own", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, 3 * 4096).unwrap();
+        fcntl_add_seals(&file, seals).unwrap();
+        file
+    };
+    let both = SealFlags::SHRINK | SealFlags::GROW;
+    let memory = Registered::of(file(both)).unwrap();
+    assert!(memory.put(4090, b"over the end of a page"));
+    assert!(memory.put(3 * 4096 - 4, b"last"));
+    let mut bytes = [9; 24];
+    assert!(memory.take(4089, &mut bytes));
+    assert_eq!(&bytes, b"\0over the end of a page\0");
+    for (addr, len) in [(3 * 4096 - 3, 4), (3 * 4096, 1), (u64::MAX, 2), (u64::MAX - 1, 1)] {
+        assert!(!memory.put(addr, &vec![1; len]) && !memory.take(addr, &mut vec![1; len]), "{len} at {addr}");
+    }
+    let frozen = Registered::of(file(both | SealFlags::WRITE)).unwrap();
+    assert!(!frozen.put(0, b"x") && frozen.take(0, &mut [1]));
+    for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
+        assert!(matches!(Registered::of(file(seals)), Err(OpenError::Foreign { .. })), "{seals:?}");
+    }
+    let plain: OwnedFd = tempfile::tempfile().unwrap().into();
+    assert!(matches!(Registered::of(plain), Err(OpenError::Foreign { .. })));
+}
+
 /// What is said arrives with the file that came along, one at a time; a second DPU does not take the first one's place; the end of either is seen.
 #[test]
 fn a_process_and_its_dpu_talk() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("beside").join("dpu.sock");
     let listener = Listener::bind(&path).unwrap();
-    assert!(listener.accept().is_none(), "nobody came");
+    assert!(listener.accept().unwrap().is_none(), "nobody came");
     let process = Talk::connect(&path).unwrap();
-    let dpu = listener.accept().expect("one came");
+    let dpu = listener.accept().unwrap().expect("one came");
+    assert!(process.other().is_err(), "this process is both ends, and does not end itself");
     assert!(matches!(Listener::bind(&path), Err(OpenError::InUse { .. })));
     let file = make_pair(SIZE).unwrap();
     process.say(b"hello", Some(file.as_fd())).unwrap();

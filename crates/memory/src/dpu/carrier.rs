@@ -7,7 +7,7 @@
 use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
 use farmem_io::{Clock, Waker};
-use farmem_machine::Rng;
+use farmem_machine::{Instant, Rng};
 use farmem_paging::Cause;
 use farmem_wire::VirtAddr;
 use std::collections::{BTreeMap, VecDeque};
@@ -133,6 +133,11 @@ impl Memory {
             askers: RwLock::default(),
             clock: Clock::start(),
         })
+    }
+
+    /// The time, by the clock that transfers are measured with.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     /// Bytes of a page.
@@ -325,15 +330,17 @@ impl<'a> Carrier<'a> {
         self.ended.pop_front()
     }
 
-    /// Shows the bytes of a read that went well to `each`, where they are, and is done with the request.
-    pub(crate) fn finish(&mut self, ended: AskEnded, each: impl FnOnce(&[u8])) {
+    /// Shows the bytes of a read that went well to `each`, where they are, and is done with the request. `has` says when the process has them, where that is
+    /// not as soon as they are copied.
+    pub(crate) fn finish(&mut self, ended: AskEnded, has: Option<Instant>, each: impl FnOnce(&[u8])) {
         let AskEnded { ticket, buf, source, .. } = ended;
         match source {
             Source::Buffer => each(&buf),
             Source::Slot { slot, at } => {
                 let bytes = u32::try_from(at.len()).expect("a part of a page");
                 each(&read!(self.memory.slot(slot))[at]);
-                lock(&self.memory.dpu).copied(self.memory.clock.now(), ticket, bytes);
+                let now = has.unwrap_or_else(|| self.memory.now());
+                lock(&self.memory.dpu).copied(now, ticket, bytes);
             }
             Source::Fixed { page, at } => each(&page[at]),
         }
@@ -347,7 +354,7 @@ impl<'a> Carrier<'a> {
             return buf;
         }
         buf.resize(len, 0);
-        self.finish(ended, |bytes| buf.copy_from_slice(bytes));
+        self.finish(ended, None, |bytes| buf.copy_from_slice(bytes));
         buf
     }
 

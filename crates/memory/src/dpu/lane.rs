@@ -3,9 +3,12 @@
 use super::carrier::Carrier;
 use super::serve::Ground;
 use super::visitor::{RegionAt, Visitor};
+use farmem_client::api::{ApiError, ErrorCode, Overview};
+use farmem_client::own::api_client;
 use farmem_client::serve::pin_to_cpu;
 use farmem_client::{Client, Error, Rack};
 use farmem_dpu::Asker;
+use farmem_io::dpu::Registered;
 use farmem_io::{Clock, WakeAt, Waker};
 use farmem_machine::Duration;
 use std::io::{self, Write as _};
@@ -25,6 +28,8 @@ pub(super) enum Order {
     Come(Box<Visitor>),
     /// It opened a region.
     Region { asker: Asker, region: u16, at: RegionAt, done: SyncSender<()> },
+    /// It registered memory by a key; says whether it could.
+    Register { asker: Asker, rkey: u32, memory: Registered, done: SyncSender<bool> },
     /// Pages of an object are to be in static memory; says whether they will be.
     Fix { asker: Asker, object: u32, pages: Range<u64>, done: SyncSender<bool> },
     /// It is gone: nothing is asked any more, and the door is told when nothing of it is under way.
@@ -42,22 +47,43 @@ pub(super) struct Lane {
     pub(super) thread: JoinHandle<()>,
 }
 
-impl Lane {
-    /// Begins it, once its client has joined the rack.
+/// A thread whose client joins the rack: that takes as long as the control plane takes, and the door serves others meanwhile.
+pub(super) struct Joining {
+    pub(super) domain: u32,
+    orders: Sender<Order>,
+    joined: Receiver<Joined>,
+    thread: JoinHandle<()>,
+}
+
+impl Joining {
+    /// Begins it.
     ///
     /// # Errors
-    /// [`Error`] when the client cannot.
-    pub(super) fn begin(ground: Ground, domain: u32, name: String) -> Result<Self, Error> {
+    /// [`Error::System`] when the system has no more threads.
+    pub(super) fn begin(ground: Ground, domain: u32) -> Result<Self, Error> {
         let (orders, told) = channel();
         let (joined, joining) = sync_channel(1);
         let thread = thread::Builder::new()
-            .name(format!("dpu {name}"))
-            .spawn(move || run(&ground, &name, &told, &joined))
+            .name(format!("dpu {domain}"))
+            .spawn(move || run(&ground, domain, &told, &joined))
             .map_err(|source| Error::System { what: "no thread for a domain".into(), source })?;
-        let gone = || Error::Unreachable { what: "the rack, for a DPU's client".into() };
-        let (life, waker, wake) = joining.recv().unwrap_or_else(|_| Err(gone()))?;
-        Ok(Self { domain, life, wake, waker, orders, thread })
+        Ok(Self { domain, orders, joined: joining, thread })
     }
+
+    /// The lane, or why there is none; itself while that is not known.
+    pub(super) fn done(self) -> Result<Result<Lane, Error>, Self> {
+        let gone = || Error::Unreachable { what: "the rack, for a DPU's client".into() };
+        let joined = match self.joined.try_recv() {
+            Ok(joined) => joined,
+            Err(TryRecvError::Empty) => return Err(self),
+            Err(TryRecvError::Disconnected) => Err(gone()),
+        };
+        let Self { domain, orders, thread, .. } = self;
+        Ok(joined.map(|(life, waker, wake)| Lane { domain, life, wake, waker, orders, thread }))
+    }
+}
+
+impl Lane {
 
     /// Tells it something; false when it has ended.
     pub(super) fn tell(&self, order: Order) -> bool {
@@ -78,8 +104,8 @@ impl Lane {
 type Member = ((u16, u16), Waker, WakeAt);
 type Joined = Result<Member, Error>;
 
-fn run(ground: &Ground, name: &str, orders: &Receiver<Order>, joined: &SyncSender<Joined>) {
-    let mut client = match join(ground, name) {
+fn run(ground: &Ground, domain: u32, orders: &Receiver<Order>, joined: &SyncSender<Joined>) {
+    let mut client = match join(ground, domain) {
         Ok((client, told)) => {
             if joined.send(Ok(told)).is_err() {
                 return;
@@ -91,12 +117,18 @@ fn run(ground: &Ground, name: &str, orders: &Receiver<Order>, joined: &SyncSende
     };
     if let Err(error) = serve(ground, &mut client, orders) {
         // stderr may be closed.
-        drop(writeln!(io::stderr(), "farmem: the DPU does not serve domain {name} any more: {error}"));
+        drop(writeln!(io::stderr(), "farmem: the DPU does not serve domain {domain} any more: {error}"));
     }
 }
 
-fn join(ground: &Ground, name: &str) -> Result<(Client, Member), Error> {
-    let client = Rack::running(ground.config.clone()).client(name)?;
+fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Error> {
+    let known = api_client(&ground.config)?.call(Overview {})?.domains;
+    let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
+        let message = format!("the rack has no domain {domain}");
+        let remedy = "say the number that `create_domain` answered".into();
+        return Err(Error::Refused(ApiError { code: ErrorCode::NotFound, message, remedy }));
+    };
+    let client = Rack::running(ground.config.clone()).client(&name)?;
     if let Some(cpu) = ground.section.cpu {
         let cannot = |source| Error::System { what: format!("cannot run on cpu = {cpu} of [dpu]"), source };
         pin_to_cpu(cpu).map_err(cannot)?;
@@ -129,7 +161,10 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         let did = lane.turn()?;
         lane.see_off(ground);
         slow_down(&clock, clock.now().since(begun), ground.section.slowdown);
-        if !did && lane.visitors.iter().all(Visitor::may_sleep) {
+        if lane.visitors.iter().any(Visitor::holds) {
+            // The system's timers are coarser than what the link holds back.
+            thread::yield_now();
+        } else if !did && lane.visitors.iter().all(Visitor::may_sleep) {
             lane.carrier.client.rest(REST)?;
         }
         lane.visitors.iter().for_each(Visitor::stays_awake);
@@ -175,11 +210,15 @@ impl Serving<'_> {
                     self.visitors.push(*visitor);
                 }
                 Ok(Order::Region { asker, region, at, done }) => {
-                    if let Some(visitor) = self.visitors.iter_mut().find(|visitor| visitor.asker() == asker) {
+                    if let Some(visitor) = self.visitor(asker) {
                         visitor.regions.insert(region, at);
                     }
                     // A door that has waited too long has said so.
                     let _late = done.send(());
+                }
+                Ok(Order::Register { asker, rkey, memory, done }) => {
+                    let known = self.visitor(asker);
+                    let _late = done.send(known.is_some_and(|visitor| visitor.register(rkey, memory)));
                 }
                 Ok(Order::Fix { asker, object, pages, done }) => {
                     let _late = done.send(self.carrier.fix(asker, object, pages));
@@ -195,6 +234,10 @@ impl Serving<'_> {
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
+    }
+
+    fn visitor(&mut self, asker: Asker) -> Option<&mut Visitor> {
+        self.visitors.iter_mut().find(|visitor| visitor.asker() == asker)
     }
 
     /// Takes what processes ask, sends what is to be asked of memory nodes, and answers what has ended; true when there was anything.
@@ -223,7 +266,7 @@ impl Serving<'_> {
             let mut all = visitors.iter_mut().chain(leaving);
             match all.find(|visitor| visitor.waits_for(ended.ticket)) {
                 Some(visitor) => visitor.answer(carrier, ended),
-                None => carrier.finish(ended, |_| {}),
+                None => carrier.finish(ended, None, |_| {}),
             }
         }
         self.visitors.iter_mut().for_each(Visitor::publish);

@@ -12,16 +12,17 @@
 
 use super::carrier::Memory;
 use super::config_of;
-use super::lane::{Lane, Order};
+use super::intra::Intra;
+use super::lane::{Joining, Lane, Order};
 use super::region::Objects;
-use super::visitor::{RegionAt, Visitor};
+use super::visitor::{REGISTERED_MAX, RegionAt, Terms, Visitor};
 use super::words::{self, Ask, Said, VERSION, refusal};
 use farmem_client::api::{ApiError, ErrorCode, Locate, Overview};
 use farmem_client::own::api_client;
 use farmem_client::serve::{Serving, Stop};
-use farmem_client::{DpuSection, Error, RackConfig};
+use farmem_client::{DpuForward, DpuSection, Error, RackConfig};
 use farmem_dpu::Asker;
-use farmem_io::dpu::{Listener, PairSize, Requests, Talk, ready};
+use farmem_io::dpu::{Answers, Listener, PairSize, Registered, Requests, Talk, ready};
 use farmem_io::{ApiClient, os_seed};
 use farmem_machine::Rng;
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ const GUESTS_MAX: usize = 256;
 const STRANGERS_MAX: usize = 32;
 /// Regions of a process.
 const REGIONS_MAX: usize = 1024;
+/// As long as a client joins the rack.
+const JOINING: Duration = Duration::from_millis(2);
 /// The longest the door waits before it looks whether it is to stop, or to send a process away.
 const DOOR: Duration = Duration::from_millis(50);
 
@@ -45,6 +48,8 @@ pub(super) struct Ground {
     pub(super) config: RackConfig,
     pub(super) section: DpuSection,
     pub(super) memory: Arc<Memory>,
+    /// Where the link to processes is not as it is.
+    pub(super) intra: Option<Arc<Intra>>,
     pub(super) stop: Stop,
     /// Processes that went, and of which nothing is under way any more.
     pub(super) left: Arc<Mutex<Vec<Asker>>>,
@@ -57,6 +62,12 @@ struct Guest {
     /// Its regions: the number of the object that each is.
     regions: BTreeMap<u16, u32>,
     gone: Arc<AtomicBool>,
+}
+
+/// A process that is to be let in when the client of its domain has joined.
+struct Caller {
+    talk: Talk,
+    ends: (Requests, Answers),
 }
 
 /// Serves as the DPU of this machine, for the windows of its processes.
@@ -78,6 +89,7 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
     let ground = Ground {
         config: config.clone(),
         memory: Memory::new(settings, Rng::from_seed(seed)),
+        intra: Intra::new(section.link).map(Arc::new),
         stop: serving.stop().clone(),
         left: Arc::default(),
         section,
@@ -87,6 +99,7 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
         ground,
         api,
         lanes: Vec::new(),
+        joining: Vec::new(),
         strangers: Vec::new(),
         guests: BTreeMap::new(),
         leaving: Vec::new(),
@@ -102,6 +115,7 @@ struct Door {
     ground: Ground,
     api: ApiClient,
     lanes: Vec<Lane>,
+    joining: Vec<(Joining, Vec<Caller>)>,
     strangers: Vec<Talk>,
     guests: BTreeMap<u32, Guest>,
     /// Processes that went, and of which something is under way: until then what they had open is open.
@@ -117,7 +131,8 @@ impl Door {
             let talks = self.strangers.iter().chain(self.guests.values().map(|guest| &guest.talk));
             let all: Vec<_> =
                 std::iter::once(listener.as_fd()).chain(talks.map(|talk| talk.as_fd())).collect();
-            let ready = ready(&all, DOOR).map_err(lost)?;
+            let most = if self.joining.is_empty() { DOOR } else { JOINING };
+            let ready = ready(&all, most).map_err(lost)?;
             let (strangers, guests) = ready[1..].split_at(self.strangers.len());
             let speaking: Vec<u32> = self
                 .guests
@@ -136,12 +151,22 @@ impl Door {
             for number in speaking {
                 self.hear(number);
             }
+            self.welcome_joined();
             self.see_off();
-            while self.strangers.len() < STRANGERS_MAX
-                && let Some(talk) = listener.accept()
-            {
-                self.strangers.push(talk);
+            for _ in 0..STRANGERS_MAX {
+                match listener.accept() {
+                    Ok(Some(talk)) => self.strangers.push(talk),
+                    Ok(None) => break,
+                    // No descriptors: it is ready to be asked again at once.
+                    Err(_) => {
+                        std::thread::sleep(JOINING);
+                        break;
+                    }
+                }
             }
+            // Those that came first and said nothing make room: whoever comes says so at once.
+            let many = self.strangers.len().saturating_sub(STRANGERS_MAX);
+            self.strangers.drain(..many);
         }
         for Lane { thread, waker, .. } in self.lanes.drain(..) {
             waker.wake();
@@ -209,79 +234,118 @@ impl Door {
                 return;
             }
         };
-        let let_in = match said {
-            Ask::Hello { version, domain, size } => self.let_in(&version, domain, size, file),
+        let checked = match said {
+            Ask::Hello { version, domain, size } => {
+                self.check(&version, size, file).map(|ends| (domain, ends))
+            }
             other => Err(refusal(ErrorCode::BadRequest, format!("{other:?} before hello"), SAME)),
         };
-        match let_in {
-            Ok((number, gone, domain, welcome)) => {
-                let is_here = say(&talk, &welcome);
-                self.guests.insert(number, Guest { talk, domain, regions: BTreeMap::new(), gone });
-                if !is_here {
-                    self.leave(number);
-                }
-            }
+        match checked {
+            Ok((domain, ends)) => self.admit(domain, Caller { talk, ends }),
             Err(refused) => drop(say(&talk, &refused)),
         }
     }
 
+    /// A process comes in, at once or when the client of its domain has joined.
+    fn admit(&mut self, domain: u32, caller: Caller) {
+        self.bury();
+        if let Some(at) = self.lanes.iter().position(|lane| lane.domain == domain) {
+            return self.let_in(at, caller);
+        }
+        if !say(&caller.talk, &Said::Soon {}) {
+            return;
+        }
+        if let Some((_, callers)) = self.joining.iter_mut().find(|(joining, _)| joining.domain == domain) {
+            return callers.push(caller);
+        }
+        match Joining::begin(self.ground.clone(), domain) {
+            Ok(joining) => self.joining.push((joining, vec![caller])),
+            Err(error) => drop(say(&caller.talk, &told(error))),
+        }
+    }
+
+    /// Lets in those whose domain's client has joined, and tells the others why it has not.
+    fn welcome_joined(&mut self) {
+        for (joining, callers) in std::mem::take(&mut self.joining) {
+            match joining.done() {
+                Err(joining) => self.joining.push((joining, callers)),
+                Ok(Ok(lane)) => {
+                    self.lanes.push(lane);
+                    let at = self.lanes.len() - 1;
+                    callers.into_iter().for_each(|caller| self.let_in(at, caller));
+                }
+                Ok(Err(error)) => {
+                    let refused = told(error);
+                    for caller in callers {
+                        let _gone = say(&caller.talk, &refused);
+                    }
+                }
+            }
+        }
+    }
+
     /// Lets a process in, at the thread of its domain.
-    fn let_in(
+    fn let_in(&mut self, lane: usize, Caller { talk, ends }: Caller) {
+        let number = self.next;
+        self.next += 1; // `check` says when there are no more
+        let lease_ms = self.ground.config.control.lease.as_nanos() / 1_000_000;
+        let page_len = u32::try_from(self.ground.memory.page_len()).expect("the description was checked");
+        let gone: Arc<AtomicBool> = Arc::default();
+        let visitor = Visitor::new(Asker(number), ends, Arc::clone(&gone), self.terms());
+        let lane = &self.lanes[lane];
+        lane.tell(Order::Come(Box::new(visitor)));
+        let ((host, generation), domain) = (lane.life, lane.domain);
+        let welcome = Said::Welcome { host, generation, page_len, lease_ms, wake: lane.wake.clone() };
+        let is_here = say(&talk, &welcome);
+        self.guests.insert(number, Guest { talk, domain, regions: BTreeMap::new(), gone });
+        if !is_here {
+            self.leave(number);
+        }
+    }
+
+    /// Whether a process may come in, and the ends of its rings.
+    fn check(
         &mut self,
         version: &str,
-        domain: u32,
         size: PairSize,
         file: Option<OwnedFd>,
-    ) -> Result<(u32, Arc<AtomicBool>, u32, Said), Said> {
+    ) -> Result<(Requests, Answers), Said> {
         if version != VERSION {
             let message = format!("this DPU is of farmem {VERSION}, the process of {version:?}");
             return Err(refusal(ErrorCode::BadRequest, message, SAME));
         }
-        if self.guests.len() + self.leaving.len() >= GUESTS_MAX {
+        let coming = self.joining.iter().map(|(_, callers)| callers.len()).sum::<usize>();
+        if self.guests.len() + self.leaving.len() + coming >= GUESTS_MAX {
             let message = format!("{GUESTS_MAX} processes are at this DPU");
             return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
         }
         let file = file.ok_or_else(|| refusal(ErrorCode::BadRequest, "hello comes without memory", SAME))?;
-        let ends = Requests::of(&file, size)
-            .map_err(|error| refusal(ErrorCode::BadRequest, error.to_string(), SAME))?;
-        let number = self.next;
-        self.next = number.checked_add(1).ok_or_else(|| {
-            refusal(ErrorCode::TableFull, "this DPU has served 2^32 processes", "start it again")
-        })?;
-        let lease_ms = self.ground.config.control.lease.as_nanos() / 1_000_000;
-        let page_len = u32::try_from(self.ground.memory.page_len()).expect("the description was checked");
-        let lane = self.lane(domain)?;
-        let gone: Arc<AtomicBool> = Arc::default();
-        lane.tell(Order::Come(Box::new(Visitor::new(Asker(number), ends, Arc::clone(&gone)))));
-        let (host, generation) = lane.life;
-        let welcome = Said::Welcome { host, generation, page_len, lease_ms, wake: lane.wake.clone() };
-        Ok((number, gone, domain, welcome))
+        // Those that wait to come in have a number each, later.
+        if self.next >= u32::MAX - u32::try_from(GUESTS_MAX).expect("a few") {
+            let message = "this DPU has served 2^32 processes";
+            return Err(refusal(ErrorCode::TableFull, message, "start it again"));
+        }
+        Requests::of(&file, size).map_err(|error| refusal(ErrorCode::BadRequest, error.to_string(), SAME))
     }
 
-    /// The thread of a domain; begins it where there is none.
-    fn lane(&mut self, domain: u32) -> Result<&Lane, Said> {
-        self.bury();
-        if let Some(at) = self.lanes.iter().position(|lane| lane.domain == domain) {
-            return Ok(&self.lanes[at]);
-        }
-        let known = self.api.call(Overview {}).map_err(|error| told(error.into()))?.domains;
-        let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
-            let message = format!("the rack has no domain {domain}");
-            return Err(refusal(
-                ErrorCode::NotFound,
-                message,
-                "say the number that `create_domain` answered",
-            ));
-        };
-        let lane = Lane::begin(self.ground.clone(), domain, name).map_err(told)?;
-        self.lanes.push(lane);
-        Ok(&self.lanes[self.lanes.len() - 1])
+    /// How processes are served.
+    fn terms(&self) -> Terms {
+        let blocking = self.ground.section.forward == DpuForward::Blocking;
+        Terms { blocking, intra: self.ground.intra.clone() }
+    }
+
+    /// The thread of a guest's domain.
+    fn lane(&self, domain: u32) -> Result<&Lane, Said> {
+        self.lanes.iter().find(|lane| lane.domain == domain).ok_or_else(busy)
     }
 
     /// A guest says something, or goes.
     fn hear(&mut self, number: u32) {
         let Some(guest) = self.guests.get(&number) else { return };
         let said = match words::hear::<Ask>(&guest.talk) {
+            Ok(Some((Ask::Register { rkey }, file))) => {
+                self.register(number, rkey, file).unwrap_or_else(|refused| refused)
+            }
             Ok(Some((ask, _))) => self.answer(number, ask).unwrap_or_else(|refused| refused),
             Ok(None) => return self.leave(number),
             Err(error) => refusal(ErrorCode::BadRequest, format!("no message of a process: {error}"), SAME),
@@ -294,6 +358,8 @@ impl Door {
     fn answer(&mut self, number: u32, ask: Ask) -> Result<Said, Said> {
         match ask {
             Ask::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
+            // It comes with its file.
+            Ask::Register { rkey } => self.register(number, rkey, None),
             Ask::Open { region, base, write } => self.open(number, region, base, write),
             Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
             Ask::Policy { region, policy } => {
@@ -344,6 +410,24 @@ impl Door {
         self.lane(domain)?
             .ask(|done| Order::Region { asker: Asker(number), region, at, done })
             .ok_or_else(busy)
+    }
+
+    /// A process registers memory, which only its thread reads and writes.
+    fn register(&mut self, number: u32, rkey: u32, file: Option<OwnedFd>) -> Result<Said, Said> {
+        let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
+        let file = file.ok_or_else(|| wrong("memory is registered without a file".into()))?;
+        let memory = Registered::of(file).map_err(|error| wrong(error.to_string()))?;
+        let domain = self.guest(number)?.domain;
+        let asker = Asker(number);
+        let lane = self.lane(domain)?;
+        match lane.ask(|done| Order::Register { asker, rkey, memory, done }).ok_or_else(busy)? {
+            true => Ok(Said::Done {}),
+            false => Err(refusal(
+                ErrorCode::Conflict,
+                format!("the key {rkey} is in use, or {REGISTERED_MAX} are"),
+                "take another key from 2 on, and register no more memory than that",
+            )),
+        }
     }
 
     fn fix(&mut self, number: u32, region: u16, offset: u64, len: u64) -> Result<Said, Said> {

@@ -1,12 +1,13 @@
 //! One process at a DPU, without threads: what it may ask for, and what a hostile one gets.
 
 use super::carrier::{Carrier, Extent, Memory};
-use super::visitor::{RegionAt, Visitor};
+use super::intra::Intra;
+use super::visitor::{RegionAt, Terms, Visitor};
 use farmem_client::{Client, Rack};
 use farmem_dpu::{Asker, Caching, Config, Evidence, TableConfig};
-use farmem_io::dpu::{PairSize, ProcessEnd, Requests, make_pair};
+use farmem_io::dpu::{PairSize, ProcessEnd, Registered, Requests, make_pair};
 use farmem_io::{OutsideWaker, WakeAt};
-use farmem_machine::Rng;
+use farmem_machine::{Duration, Rng};
 use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};
 use farmem_wire::{Rkey, VirtAddr};
 use std::net::{IpAddr, Ipv4Addr};
@@ -43,7 +44,8 @@ fn bench(carrier: &mut Carrier<'_>) -> Bench {
     let process = ProcessEnd::of(&file, SIZE, OutsideWaker::open(&nobody).unwrap()).unwrap();
     let gone: Arc<AtomicBool> = Arc::default();
     let asker = Asker(7);
-    let mut visitor = Visitor::new(asker, Requests::of(&file, SIZE).unwrap(), Arc::clone(&gone));
+    let terms = Terms { blocking: false, intra: None };
+    let mut visitor = Visitor::new(asker, Requests::of(&file, SIZE).unwrap(), Arc::clone(&gone), terms);
     carrier.memory().belongs(asker, carrier.number());
     for (region, writer) in [(1, Some(asker)), (2, None)] {
         let vma = carrier.client.allocate(BYTES).unwrap();
@@ -170,6 +172,92 @@ fn what_a_process_may_not_ask_for_is_refused() {
         assert!(!bench.gone.load(Ordering::Acquire));
         let read = Request::Read { span: span(2, 0, 4), dest: Dest::Send };
         assert_eq!(bench.ask(carrier, &[read]), [(span(2, 0, 4), false, Ended::Done, vec![0; 4])]);
+    });
+}
+
+/// Pages of a process come to where it has them, and are written back from there; keys that were not registered, and bytes beyond what was, are refused.
+#[test]
+fn pages_go_from_and_to_registered_memory() {
+    with_bench(|bench, carrier| {
+        let memory = memory_file(2 * PAGE as usize);
+        assert!(bench.visitor.register(2, Registered::of(memory.try_clone().unwrap()).unwrap()));
+        for rkey in [0, 1, 2] {
+            let again = Registered::of(memory.try_clone().unwrap()).unwrap();
+            assert!(!bench.visitor.register(rkey, again), "key {rkey}");
+        }
+        let page = u64::from(PAGE);
+        let read = |addr, rkey| Request::Read {
+            span: span(2, 5 * page, PAGE),
+            dest: Dest::Write { addr, rkey: Rkey(rkey) },
+        };
+        let write = |addr, rkey| Request::WriteFrom { span: span(1, 0, PAGE), addr, rkey: Rkey(rkey) };
+        let read_ended = |ended| [(span(2, 5 * page, PAGE), false, ended, vec![])];
+        let write_ended = |ended| [(span(1, 0, PAGE), true, ended, vec![])];
+        let beyond = memory.metadata().unwrap().len() - page + 1;
+        for (addr, rkey) in [(0, 3), (beyond, 2), (u64::MAX, 2)] {
+            assert_eq!(bench.ask(carrier, &[read(addr, rkey)]), read_ended(Ended::Refused), "{addr} {rkey}");
+            assert_eq!(bench.ask(carrier, &[write(addr, rkey)]), write_ended(Ended::Refused), "{addr} {rkey}");
+        }
+        assert_eq!(bench.ask(carrier, &[read(page, 2)]), read_ended(Ended::Done));
+        assert_eq!(bench.ask(carrier, &[write(page, 2)]), write_ended(Ended::Done));
+        let back = Request::Read { span: span(1, 8, 4), dest: Dest::Send };
+        assert_eq!(bench.ask(carrier, &[back]), [(span(1, 8, 4), false, Ended::Done, vec![5; 4])]);
+        let readers = Request::WriteFrom { span: span(2, 0, PAGE), addr: 0, rkey: Rkey(2) };
+        assert_eq!(
+            bench.ask(carrier, &[readers]),
+            [(span(2, 0, PAGE), true, Ended::Refused, vec![])],
+            "it is open for reading"
+        );
+        assert!(!bench.gone.load(Ordering::Acquire));
+    });
+}
+
+/// A memory file as a window has one.
+fn memory_file(len: usize) -> std::fs::File {
+    let ends = make_pair(PairSize { registered: len, ..SIZE }).unwrap();
+    ends.into()
+}
+
+/// Where the next requests are taken when those before are answered, a second waits in the ring; a batch goes together.
+#[test]
+fn blocking_forwarding_takes_a_batch_at_a_time() {
+    with_bench(|bench, carrier| {
+        bench.visitor.set_terms(Terms { blocking: true, intra: None });
+        for at in 0..3 {
+            let mut record = Vec::new();
+            let dest = Dest::Write { addr: 0, rkey: Rkey(1) };
+            Request::Read { span: span(2, at * u64::from(PAGE), 8), dest }.emit(&mut record);
+            assert!(bench.process.push(&record).unwrap());
+        }
+        bench.process.publish();
+        assert_eq!(bench.visitor.take_requests(carrier, 2), 2);
+        assert_eq!(bench.visitor.take_requests(carrier, 2), 0, "two are under way");
+        assert!(bench.visitor.may_sleep(), "what is in the ring waits");
+        bench.serve(carrier);
+        assert!(bench.visitor.is_idle());
+        bench.visitor.set_terms(Terms { blocking: false, intra: None });
+    });
+}
+
+/// Over a link of one megabyte a second a page is answered when the link has carried it: by then as long has passed.
+#[test]
+fn a_link_with_a_profile_holds_answers_back() {
+    with_bench(|bench, carrier| {
+        let intra = Intra::new("rate=8Mbit/s".parse().unwrap()).map(Arc::new);
+        bench.visitor.set_terms(Terms { blocking: false, intra });
+        let begun = carrier.memory().now();
+        let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
+        let mut answers = bench.ask(carrier, &[read]);
+        let mut turns = 0;
+        while answers.is_empty() {
+            assert!(bench.visitor.holds(), "it is on the link");
+            answers = bench.ask(carrier, &[]);
+            turns += 1;
+        }
+        assert_eq!(answers, [(span(2, 0, PAGE), false, Ended::Done, vec![0; PAGE as usize])]);
+        let least = Duration::from_nanos(u64::from(PAGE) * 1000);
+        assert!(turns > 0 && carrier.memory().now().since(begun) >= least);
+        assert!(!bench.visitor.holds());
     });
 }
 

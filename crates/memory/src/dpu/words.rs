@@ -33,6 +33,11 @@ pub(crate) enum Ask {
         /// The process writes it: nobody else has it open then.
         write: bool,
     },
+    /// Memory of the process, as a file beside it, is registered from now on, by a key.
+    Register {
+        /// The key, neither 0 nor 1.
+        rkey: u32,
+    },
     /// Bytes of a region are to be kept in static memory, in whole pages; answered when they begin to be read.
     Fix {
         /// The region, open for reading.
@@ -84,6 +89,8 @@ impl Foresight {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Said {
+    /// The DPU serves; whether the process may come in is said when its client of the domain has joined the rack.
+    Soon {},
     /// Come in.
     Welcome {
         /// The host of the rack that asks in the process's domain.
@@ -185,8 +192,19 @@ pub(crate) fn hear<T: for<'a> Deserialize<'a>>(talk: &Talk) -> io::Result<Option
 /// # Errors
 /// [`Error::Refused`] with what the DPU says, [`Error::System`] when it does not answer.
 pub(crate) fn ask(talk: &Talk, what: &Ask, file: Option<BorrowedFd<'_>>) -> Result<Said, Error> {
-    let lost = |source| Error::System { what: "the DPU does not answer".into(), source };
     say(talk, what, file).map_err(lost)?;
+    answer(talk)
+}
+
+fn lost(source: io::Error) -> Error {
+    Error::System { what: "the DPU does not answer".into(), source }
+}
+
+/// What the DPU answers next.
+///
+/// # Errors
+/// As [`ask`].
+pub(crate) fn answer(talk: &Talk) -> Result<Said, Error> {
     match hear(talk).map_err(lost)? {
         Some((Said::Refused(error), _)) => Err(Error::Refused(error)),
         Some((said, _)) => Ok(said),

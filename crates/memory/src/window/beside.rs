@@ -3,16 +3,18 @@
 //! Each request keeps its bytes until the DPU says that the memory node has them. So a DPU that dies, hangs or leaves loses none: it is *fenced*, that is, its host
 //! leaves the rack, and no node takes anything of it any more; then what did not end goes straight to the memory nodes, by the window's own client.
 
-use super::parts::Parts;
+use super::parts::{Part, Parts};
 use super::verbs::Ended;
-use crate::dpu::words::{Ask, Foresight, Said, VERSION, ask};
+use crate::dpu::words::{Ask, Foresight, Said, VERSION, answer, ask};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::own::wrong_answer;
 use farmem_client::{Client, Completed, DpuSection, Error, Op, Ticket, Vma};
 use farmem_dpu::Stats;
-use farmem_io::dpu::{PairSize, ProcessEnd, Talk, make_pair};
+use farmem_io::dpu::{Other, PairSize, ProcessEnd, Talk, make_pair};
+use farmem_io::pages::Window;
 use farmem_io::{Clock, OutsideWaker};
 use farmem_machine::{Duration, Instant};
+use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::soda::{Answer, Dest, RECORD_MAX, Request, Span};
 use farmem_wire::{Rkey, VirtAddr};
 use std::collections::{BTreeMap, VecDeque};
@@ -21,12 +23,18 @@ use std::os::fd::AsFd as _;
 
 /// The window's region at its DPU: it has one.
 const REGION: u16 = 1;
-/// The key of the memory that it registers: it registers one.
+/// The key of registered memory behind the rings.
 const RKEY: Rkey = Rkey(1);
+/// The key of the window's own pages.
+const PAGES: Rkey = Rkey(2);
 /// Pages that may be on their way from the DPU at once.
 const READING_MAX: usize = 64;
 /// How long it waits for what a process left under way that had the allocation open: longer than a host that was fenced needs to find that out.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
+/// How long the DPU may take for an answer, once it has given a sign.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the DPU may take to end when it is killed.
+const LAST: Duration = Duration::from_secs(5);
 /// The longest sleep between two looks at whether the DPU is there.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -46,6 +54,8 @@ struct Dpu {
     host: u16,
     generation: u16,
     lease: Duration,
+    /// The process, when the window's pages are registered there: it brings them to where they are used.
+    process: Option<Other>,
     /// Its beat when it was looked at last, and since when it has not changed.
     beat: (u64, Instant),
 }
@@ -64,21 +74,34 @@ const REQUESTS_MIN: usize = 1 << 18;
 
 impl Dpu {
     /// Comes in, and opens the allocation; says how many bytes a page has.
+    ///
+    /// # Errors
+    /// [`NoDpu`].
     fn open(
         section: &DpuSection,
         domain: u32,
         vma: &Vma,
         wishes: Wishes,
+        window: &Window,
         clock: &Clock,
-    ) -> Result<(Self, usize), Error> {
-        let talk = Talk::connect(&section.socket)?;
+    ) -> Result<(Self, usize), NoDpu> {
+        let talk = Talk::connect(&section.socket).map_err(Error::from)?;
         let size = size_for(section.page);
-        let file = make_pair(size)?;
+        let file = make_pair(size).map_err(Error::from)?;
         let hello = Ask::Hello { version: VERSION.into(), domain, size };
-        let Said::Welcome { host, generation, page_len, lease_ms, wake } =
-            ask(&talk, &hello, Some(file.as_fd()))?
-        else {
-            return Err(wrong_answer("hello"));
+        talk.set_patience(section.lease).map_err(system)?;
+        let mut said = match ask(&talk, &hello, Some(file.as_fd())) {
+            Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                return Err(NoDpu::Silent(talk.other().ok()));
+            }
+            said => said?,
+        };
+        talk.set_patience(PATIENCE).map_err(system)?;
+        if said == (Said::Soon {}) {
+            said = answer(&talk)?;
+        }
+        let Said::Welcome { host, generation, page_len, lease_ms, wake } = said else {
+            return Err(wrong_answer("hello").into());
         };
         if page_len != section.page {
             let message = format!(
@@ -86,10 +109,12 @@ impl Dpu {
                 section.page
             );
             let remedy = "start the DPU again with the rack's description of now".into();
-            return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }));
+            return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }).into());
         }
-        let rings = ProcessEnd::of(&file, size, OutsideWaker::open(&wake)?)?;
+        let wake = OutsideWaker::open(&wake).map_err(Error::from)?;
+        let rings = ProcessEnd::of(&file, size, wake).map_err(Error::from)?;
         ask(&talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
+        let process = register(&talk, window)?;
         if wishes.foresight != Foresight::default() {
             ask(&talk, &Ask::Policy { region: REGION, policy: wishes.foresight }, None)?;
         }
@@ -98,8 +123,51 @@ impl Dpu {
         }
         let beat = (rings.beat(), clock.now());
         let lease = Duration::from_millis(lease_ms);
-        Ok((Self { talk, rings, host, generation, lease, beat }, page_len as usize))
+        Ok((Self { talk, rings, host, generation, lease, process, beat }, page_len as usize))
     }
+}
+
+/// Why there is no DPU for a window.
+#[derive(Debug)]
+enum NoDpu {
+    Error(Error),
+    /// It listens, and said nothing for a lease. The process, where it can be ended.
+    Silent(Option<Other>),
+}
+
+impl From<Error> for NoDpu {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+fn system(source: io::Error) -> Error {
+    Error::System { what: "the DPU's socket".into(), source }
+}
+
+/// Registers the pages of the window, so that none of them is copied here. A DPU that was fenced must not write there any more, and only its end is proof of that: one
+/// that this process could not end does not get them.
+fn register(talk: &Talk, window: &Window) -> Result<Option<Other>, Error> {
+    let Ok(process) = talk.other() else { return Ok(None) };
+    let file = window.file().map_err(|source| Error::System { what: "no more descriptors".into(), source })?;
+    ask(talk, &Ask::Register { rkey: PAGES.0 }, Some(file.as_fd()))?;
+    Ok(Some(process))
+}
+
+/// Ends a DPU that said nothing: what it was told to write by a process that is gone, it must not write behind this window.
+fn put_away(process: Option<Other>) -> Result<(), Error> {
+    let silent = |source| Error::System { what: "the DPU does not answer, and does not end".into(), source };
+    let process = process.ok_or_else(|| silent(io::ErrorKind::PermissionDenied.into()))?;
+    process.end(LAST).map_err(silent)?;
+    // stderr may be closed.
+    drop(writeln!(io::stderr(), "farmem: the DPU did not answer; it was ended, and this window goes without it"));
+    Ok(())
+}
+
+/// Bytes of a part of a page, as the window's region has them.
+fn span_of(part: &Part, page_len: usize) -> Span {
+    let offset = part.page * page_len as u64 + part.at.start as u64;
+    Span { region: REGION, offset, size: u32::try_from(part.at.len()).expect("a part of a page") }
 }
 
 /// A part that is on its way.
@@ -109,6 +177,8 @@ struct Asked {
     /// The bytes of a write; of a read a buffer, or none.
     buf: Vec<u8>,
     write: bool,
+    /// They are in the window's file, or come there.
+    placed: bool,
     with: With,
 }
 
@@ -127,10 +197,13 @@ enum With {
 #[derive(Debug)]
 pub(super) struct Beside<'a> {
     client: &'a mut Client,
+    window: &'a Window,
     /// `None` from when it was given up.
     dpu: Option<Dpu>,
     /// The host that is still to be fenced, by number and generation: until then nothing goes straight.
     to_fence: Option<(u16, u16)>,
+    /// The process that is to end before.
+    to_end: Option<Other>,
     base: VirtAddr,
     parts: Parts,
     page_len: usize,
@@ -152,7 +225,12 @@ impl<'a> Beside<'a> {
     ///
     /// # Errors
     /// [`Error::Refused`] with what the DPU says, [`Error::Open`] when there is none, [`Error::Missing`] in a rack without.
-    pub(super) fn open(client: &'a mut Client, vma: &Vma, wishes: Wishes) -> Result<Self, Error> {
+    pub(super) fn open(
+        client: &'a mut Client,
+        vma: &Vma,
+        wishes: Wishes,
+        window: &'a Window,
+    ) -> Result<Self, Error> {
         let none =
             || Error::Missing { what: "[dpu] in this rack's description, and a window wants one".into() };
         let section = client.dpu().ok_or_else(none)?.clone();
@@ -160,17 +238,26 @@ impl<'a> Beside<'a> {
         let clock = Clock::start();
         let until = clock.now() + OPEN_PATIENCE;
         let (dpu, page_len) = loop {
-            match Dpu::open(&section, domain, vma, wishes, &clock) {
-                Err(error) if error.code() == Some(ErrorCode::Unavailable) && clock.now() < until => {
+            match Dpu::open(&section, domain, vma, wishes, window, &clock) {
+                Err(NoDpu::Error(error))
+                    if error.code() == Some(ErrorCode::Unavailable) && clock.now() < until =>
+                {
                     std::thread::sleep(std::time::Duration::from_nanos(LOOK.as_nanos()));
                 }
-                opened => break opened?,
+                Ok((dpu, page_len)) => break (Some(dpu), page_len),
+                Err(NoDpu::Error(error)) => return Err(error),
+                Err(NoDpu::Silent(process)) => {
+                    put_away(process)?;
+                    break (None, section.page as usize);
+                }
             }
         };
         Ok(Self {
             client,
-            dpu: Some(dpu),
+            window,
+            dpu,
             to_fence: None,
+            to_end: None,
             base: vma.base,
             parts: Parts::new(vma.base, page_len),
             page_len,
@@ -194,6 +281,11 @@ impl<'a> Beside<'a> {
         self.dpu.is_none()
     }
 
+    /// True when the DPU brings pages to where they are used, and takes them from there.
+    pub(super) fn is_placed(&self) -> bool {
+        self.dpu.as_ref().is_some_and(|dpu| dpu.process.is_some())
+    }
+
     /// What the DPU did so far, for all its processes; `None` when it is gone.
     pub(super) fn stats(&self) -> Option<Stats> {
         match ask(&self.dpu.as_ref()?.talk, &Ask::Stats {}, None) {
@@ -206,18 +298,25 @@ impl<'a> Beside<'a> {
     pub(super) fn submit(&mut self, op: Op) -> u64 {
         let Self { parts, asked, waiting, page_len, .. } = self;
         let request = parts.begin(op, |number, part, write, buf| {
-            let offset = part.page * *page_len as u64 + part.at.start as u64;
-            let size = u32::try_from(part.at.len()).expect("a part of a page");
-            let span = Span { region: REGION, offset, size };
-            asked.insert(number, Asked { span, buf, write, with: With::Nobody });
+            let span = span_of(part, *page_len);
+            asked.insert(number, Asked { span, buf, write, placed: false, with: With::Nobody });
             waiting.push_back(number);
         });
-        self.send();
         request
     }
 
+    /// As [`Beside::submit`], of `len` bytes that are in the window's file, or come there.
+    pub(super) fn submit_placed(&mut self, addr: VirtAddr, len: usize, write: bool) -> u64 {
+        let Self { parts, asked, waiting, page_len, .. } = self;
+        parts.begin_placed(addr, len, write, |number, part| {
+            let span = span_of(part, *page_len);
+            asked.insert(number, Asked { span, buf: Vec::new(), write, placed: true, with: With::Nobody });
+            waiting.push_back(number);
+        })
+    }
+
     /// Writes into the ring what it has room for, or hands it to the client.
-    fn send(&mut self) {
+    pub(super) fn send(&mut self) {
         while let Some(&number) = self.waiting.front() {
             let asked = self.asked.get_mut(&number).expect("it is under way");
             let Some(dpu) = &mut self.dpu else {
@@ -226,7 +325,15 @@ impl<'a> Beside<'a> {
                 continue;
             };
             self.record.clear();
-            let place = if asked.write {
+            let (span, addr) = (asked.span, asked.span.offset);
+            let place = if asked.placed && asked.write {
+                Request::WriteFrom { span, addr, rkey: PAGES }.emit(&mut self.record);
+                None
+            } else if asked.placed {
+                let dest = Dest::Write { addr, rkey: PAGES };
+                Request::Read { span, dest }.emit(&mut self.record);
+                None
+            } else if asked.write {
                 Request::Write { span: asked.span, data: &asked.buf }.emit(&mut self.record);
                 None
             } else {
@@ -263,12 +370,17 @@ impl<'a> Beside<'a> {
             self.places.push(place);
         }
         let addr = VirtAddr(self.base.0 + asked.span.offset);
+        let len = asked.span.size as usize;
         let buf = if asked.write {
             let mut buf = self.client.buffer(0);
-            buf.extend_from_slice(&asked.buf);
+            if asked.placed {
+                self.window.read_placed(addr, len, &mut buf);
+            } else {
+                buf.extend_from_slice(&asked.buf);
+            }
             buf
         } else {
-            self.client.buffer(asked.span.size as usize)
+            self.client.buffer(len)
         };
         let op = if asked.write { Op::Write { addr, buf } } else { Op::Read { addr, buf } };
         match self.client.submit(op) {
@@ -322,6 +434,13 @@ impl<'a> Beside<'a> {
         let Some((&number, asked)) = found else { return self.fence("answered what it was not asked") };
         match answer.ended {
             How::Done if asked.write => self.end(number, Ok(()), None),
+            How::Done if asked.placed => {
+                let first = Page::of(VirtAddr(self.base.0 + answer.span.offset));
+                if !self.window.is_placed(first, answer.span.size as usize / PAGE_LEN) {
+                    return self.fence("said that it had brought what it did not bring");
+                }
+                self.end(number, Ok(()), None);
+            }
             How::Done => {
                 let mut buf = if asked.buf.is_empty() {
                     self.client.buffer(asked.span.size as usize)
@@ -350,21 +469,26 @@ impl<'a> Beside<'a> {
 
     /// The DPU is not to be trusted with anything any more: its host leaves the rack, and what it did not end goes straight to the memory nodes.
     fn fence(&mut self, why: &str) {
-        let Some(Dpu { host, generation, .. }) = self.dpu.take() else { return };
+        let Some(Dpu { host, generation, process, .. }) = self.dpu.take() else { return };
         // stderr may be closed.
         drop(writeln!(
             io::stderr(),
             "farmem: the DPU {why}; it is fenced, and this window goes on without it"
         ));
-        self.to_fence = Some((host, generation));
+        (self.to_fence, self.to_end) = (Some((host, generation)), process);
         self.waiting.clear();
         let open = self.asked.iter().filter(|(_, asked)| asked.with != With::Client);
         let open: Vec<u64> = open.map(|(&number, _)| number).collect();
         open.into_iter().for_each(|number| self.go_straight(number));
     }
 
-    /// The DPU's host has left the rack. Before it has, the DPU may yet write what it was given: nothing newer may be written then, and nothing be read.
+    /// The DPU's host has left the rack, and a DPU that has the window's pages is no more. Before, it may yet write what it was given: nothing newer may be written
+    /// then, and nothing be read.
     fn fenced(&mut self) -> Result<(), Error> {
+        if let Some(process) = &self.to_end {
+            process.end(LAST).map_err(|source| Error::System { what: "the DPU does not end".into(), source })?;
+            self.to_end = None;
+        }
         let Some((host, generation)) = self.to_fence else { return Ok(()) };
         match self.client.fence(host, generation) {
             // It left by itself, or another of its processes was faster.
@@ -398,8 +522,12 @@ impl<'a> Beside<'a> {
         let at = self.direct.iter().position(|(ticket, _)| *ticket == completed.ticket);
         let Some(at) = at else { return self.ended.push_back(completed.into()) };
         let (_, number) = self.direct.swap_remove(at);
-        let write = self.asked[&number].write;
-        let (bytes, rest) = if write { (None, completed.buf) } else { (Some(completed.buf), Vec::new()) };
+        let Asked { write, placed, span, .. } = self.asked[&number];
+        if placed && !write && completed.result.is_ok() {
+            self.window.put_placed(VirtAddr(self.base.0 + span.offset), &completed.buf);
+        }
+        let keeps = !write && !placed;
+        let (bytes, rest) = if keeps { (Some(completed.buf), Vec::new()) } else { (None, completed.buf) };
         self.client.recycle(rest);
         self.end(number, completed.result.map(|_| ()), bytes);
     }

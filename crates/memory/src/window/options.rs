@@ -7,6 +7,7 @@ use farmem_client::{Error, MESSAGE_MAX, Vma};
 use farmem_dpu::{Config as DpuConfig, Stats as DpuStats};
 use farmem_io::OpenError;
 use farmem_io::pages::{Reach, WindowConfig};
+use farmem_machine::Duration;
 use farmem_paging::{Account, Ahead};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
@@ -41,6 +42,8 @@ pub struct WindowOptions {
     pub fixed: Option<(u64, u64)>,
     /// How the DPU prefetches.
     pub foresight: Foresight,
+    /// The CPU time of the thread that serves is told apart ([`WindowStats::cpu`]): that takes eight more calls of the system for a fetch.
+    pub told_apart: bool,
     /// Bytes that are fetched, evicted and written back at once: a power of two from [`CHUNK_MIN`](super::CHUNK_MIN) to [`CHUNK_MAX`](super::CHUNK_MAX).
     pub chunk: u32,
 }
@@ -74,6 +77,7 @@ impl WindowOptions {
             read_only: false,
             fixed: None,
             foresight: Foresight::default(),
+            told_apart: false,
             chunk: super::CHUNK_MIN,
         }
     }
@@ -87,6 +91,15 @@ impl WindowOptions {
     pub(crate) const fn reach(&self) -> Reach {
         if self.system_calls { Reach::Full } else { Reach::UserMode }
     }
+}
+
+/// CPU time of the thread that serves a window.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CpuApart {
+    /// Moving data: READs and WRITEs, whoever carries them out, and bytes into the window and out of it.
+    pub moving: Duration,
+    /// All else: faults, which page goes, taking it away.
+    pub faults: Duration,
 }
 
 /// What a window did. What counts pages counts chunks, where these are longer.
@@ -120,6 +133,8 @@ pub struct WindowStats {
     pub unadvised: u64,
     /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes, and says nothing any more when it was fenced.
     pub dpu: Option<DpuStats>,
+    /// CPU time of the thread that served it, where that was asked for ([`WindowOptions::told_apart`]).
+    pub cpu: Option<CpuApart>,
     /// The DPU beside the host was fenced, and the window went on without it.
     pub dpu_fenced: bool,
 }

@@ -10,6 +10,8 @@ use std::ops::Range;
 #[derive(Debug)]
 struct Request {
     write: bool,
+    /// Its bytes are in the window's file, or come there.
+    placed: bool,
     /// Its bytes, or what is to become them; those of a request of one part may be lent out.
     buf: Vec<u8>,
     count: usize,
@@ -52,10 +54,38 @@ impl Parts {
             Op::Write { addr, buf } => (addr, buf, true),
             other => unreachable!("a window reads and writes: {other:?}"),
         };
+        let (request, parts) = self.cut(addr, buf.len(), write, false);
+        if let [(number, part)] = &parts[..] {
+            each(*number, part, write, buf);
+        } else {
+            for (number, part) in &parts {
+                let bytes = if write { buf[part.within.clone()].to_vec() } else { Vec::new() };
+                each(*number, part, write, bytes);
+            }
+            self.requests.get_mut(&request).expect("it was put in").buf = buf;
+        }
+        request
+    }
+
+    /// As [`Parts::begin`], of bytes that are in the window's file, or come there.
+    pub(super) fn begin_placed(
+        &mut self,
+        addr: VirtAddr,
+        len: usize,
+        write: bool,
+        mut each: impl FnMut(u64, &Part),
+    ) -> u64 {
+        let (request, parts) = self.cut(addr, len, write, true);
+        parts.iter().for_each(|(number, part)| each(*number, part));
+        request
+    }
+
+    /// A request, and its parts by their numbers.
+    fn cut(&mut self, addr: VirtAddr, len: usize, write: bool, placed: bool) -> (u64, Vec<(u64, Part)>) {
         self.next += 1;
         let request = self.next;
         let start = usize::try_from(addr.0 - self.base.0).expect("a page of the window");
-        let end = start + buf.len();
+        let end = start + len;
         let mut parts = Vec::new();
         let mut from = start;
         while from < end {
@@ -75,18 +105,9 @@ impl Parts {
         }
         let count = parts.len();
         let answer = Ok(Answer::Done { old: 0 });
-        let request_row = Request { write, buf: Vec::new(), count, left: count, result: answer };
-        self.requests.insert(request, request_row);
-        if let [(number, part)] = &parts[..] {
-            each(*number, part, write, buf);
-        } else {
-            for (number, part) in &parts {
-                let bytes = if write { buf[part.within.clone()].to_vec() } else { Vec::new() };
-                each(*number, part, write, bytes);
-            }
-            self.requests.get_mut(&request).expect("it was put in").buf = buf;
-        }
-        request
+        let row = Request { write, placed, buf: Vec::new(), count, left: count, result: answer };
+        self.requests.insert(request, row);
+        (request, parts)
     }
 
     pub(super) fn part(&self, number: u64) -> &Part {
@@ -103,7 +124,9 @@ impl Parts {
         let part = self.parts.remove(&number).expect("a part ends once");
         let request = self.requests.get_mut(&part.request).expect("its parts are under way");
         let mut rest = Vec::new();
-        if request.count == 1 {
+        if request.placed {
+            rest = buf;
+        } else if request.count == 1 {
             request.buf = buf;
         } else {
             if !request.write && result.is_ok() {
@@ -118,7 +141,7 @@ impl Parts {
         if request.left > 0 {
             return (None, rest);
         }
-        let Request { buf, result, .. } = self.requests.remove(&part.request).expect("it was there");
-        (Some(Ended { name: Name::Dpu(part.request), result, buf }), rest)
+        let Request { buf, result, placed, .. } = self.requests.remove(&part.request).expect("it was there");
+        (Some(Ended { name: Name::Dpu(part.request), result, buf, placed }), rest)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use farmem_client::api::{ErrorCode, OpenMode};
-use farmem_client::{NodeId, Rack};
+use farmem_client::{NodeId, Op, Rack};
 use farmem_io::OpenError;
 use std::num::NonZeroU32;
 
@@ -131,7 +131,7 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
         let hints = Hints::default();
         let mut server = Server::new(verbs, (&window, &hints), laid, cache);
         server.cache.fault(Key { space: 0, page: 5 }, false, &server.laid, &mut server.actions);
-        server.carry_out((0, &[]));
+        server.carry_out(Arrived::NOTHING);
         assert_eq!(server.under_way.len(), 1);
         server.link_lost(Error::Unreachable { what: "the rack".into() });
         assert!(server.under_way.is_empty());

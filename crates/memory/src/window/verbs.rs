@@ -3,6 +3,7 @@
 use super::beside::Beside;
 use super::through::Through;
 use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
+use farmem_wire::VirtAddr;
 
 /// Names an operation of a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,11 +20,13 @@ pub(super) struct Ended {
     pub(super) name: Name,
     pub(super) result: Result<Answer, Error>,
     pub(super) buf: Vec<u8>,
+    /// Its bytes are in the window's file, and not in `buf`.
+    pub(super) placed: bool,
 }
 
 impl From<Completed> for Ended {
     fn from(Completed { ticket, result, buf }: Completed) -> Self {
-        Self { name: Name::Client(ticket), result, buf }
+        Self { name: Name::Client(ticket), result, buf, placed: false }
     }
 }
 
@@ -44,12 +47,46 @@ impl Verbs<'_> {
         }
     }
 
-    /// As [`Client::submit`].
-    pub(super) fn submit(&mut self, op: Op) -> Result<Name, Error> {
+    /// Begins to read `len` bytes.
+    pub(super) fn fetch(&mut self, addr: VirtAddr, len: usize) -> Result<Name, Error> {
+        match self {
+            Self::Beside(beside) if beside.is_placed() => Ok(Name::Dpu(beside.submit_placed(addr, len, false))),
+            _ => {
+                let buf = self.client().buffer(len);
+                self.submit(Op::Read { addr, buf })
+            }
+        }
+    }
+
+    /// Begins to write `len` bytes of the window; `read` appends them to what it is given.
+    pub(super) fn write_back(
+        &mut self,
+        addr: VirtAddr,
+        len: usize,
+        read: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Name, Error> {
+        match self {
+            Self::Beside(beside) if beside.is_placed() => Ok(Name::Dpu(beside.submit_placed(addr, len, true))),
+            _ => {
+                let mut buf = self.client().buffer(0);
+                read(&mut buf);
+                self.submit(Op::Write { addr, buf })
+            }
+        }
+    }
+
+    fn submit(&mut self, op: Op) -> Result<Name, Error> {
         match self {
             Self::Direct(client) => client.submit(op).map(Name::Client),
             Self::Through(through) => Ok(Name::Dpu(through.submit(op))),
             Self::Beside(beside) => Ok(Name::Dpu(beside.submit(op))),
+        }
+    }
+
+    /// What was begun leaves: a DPU beside the host is told of all of it at once.
+    pub(super) fn leave(&mut self) {
+        if let Self::Beside(beside) = self {
+            beside.send();
         }
     }
 

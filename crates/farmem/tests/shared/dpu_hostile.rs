@@ -1,0 +1,200 @@
+//! Processes that are no windows at a DPU, and a DPU that is none: each learns what was wrong, and the others go on.
+
+use super::dpu::{DPU, check, client, rack, rack_without_process, reading, run, written};
+use super::rig::TestRack;
+use farmem::Client;
+use farmem::window::{Ahead, WindowOptions};
+use farmem_io::WakeAt;
+use farmem_io::dpu::{Listener, PairSize, Requests, Talk, make_pair};
+use farmem_wire::soda::{Answer, Dest, Ended, Request};
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::thread;
+
+/// What words are multiplied with.
+const SEED: u64 = 3;
+const PAIR: PairSize = PairSize { requests: 1 << 18, answers: 1 << 16, registered: 1 << 20 };
+
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+fn hello(domain: u32, size: PairSize) -> String {
+    let size = serde_json::to_string(&size).unwrap();
+    format!(r#"{{"hello":{{"version":"{}","domain":{domain},"size":{size}}}}}"#, version())
+}
+
+fn talk(rack: &TestRack) -> Talk {
+    Talk::connect(&rack.config.dpu.as_ref().unwrap().socket).unwrap()
+}
+
+fn hear(talk: &Talk) -> String {
+    let (bytes, _) = talk.hear().unwrap().expect("the DPU is there");
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Says something, and hears what is answered, but for `soon`.
+fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
+    talk.say(what.as_bytes(), file).unwrap();
+    match hear(talk) {
+        soon if soon.contains("soon") => hear(talk),
+        said => said,
+    }
+}
+
+/// A process that has come in.
+fn guest(rack: &TestRack, client: &Client) -> Talk {
+    let talk = talk(rack);
+    let file = make_pair(PAIR).unwrap();
+    let said = ask(&talk, &hello(client.domain(), PAIR), Some(file.as_fd()));
+    assert!(said.contains("welcome"), "{said}");
+    talk
+}
+
+/// A program reads all, by way of the DPU.
+fn is_served(client: &mut Client, vma: &farmem::Vma) -> bool {
+    let ahead = WindowOptions { ahead: Ahead::Group(4), ..reading() };
+    run(client, vma, ahead, |memory| check(&memory, SEED)).is_none_or(|(_, stats)| !stats.dpu_fenced)
+}
+
+/// Messages that are none, files that are no memory, keys and regions that cannot be, more of them than there may be, and processes that come and say nothing: each
+/// is refused with a word, or makes room. A window beside them is served.
+#[test]
+fn what_a_hostile_process_says_is_refused() {
+    let rack = rack("udp", DPU);
+    let mut client = client(&rack, "victim");
+    let vma = written(&mut client, SEED);
+    let (pair, null) = (make_pair(PAIR).unwrap(), File::open("/dev/null").unwrap());
+    let (pipe, _other_end) = std::io::pipe().unwrap();
+    let right = hello(client.domain(), PAIR);
+    let smaller = hello(client.domain(), PairSize { registered: 0, ..PAIR });
+    let no_domain = hello(4_000_000_000, PAIR);
+    let old = right.replace(version(), "0.0.0");
+    let (long, none): (String, Option<BorrowedFd<'_>>) = ("x".repeat(1 << 16), None);
+    let memory = Some(pair.as_fd());
+    for (what, file, why) in [
+        ("nonsense", memory, "no message"),
+        ("{}", memory, "no message"),
+        (r#"{"stats":{}}"#, memory, "before hello"),
+        (&long, none, "no message"),
+        (&right, none, "without memory"),
+        (&right, Some(null.as_fd()), "no memory file"),
+        (&right, Some(pipe.as_fd()), "no memory file"),
+        (&smaller, memory, "size"),
+        (&no_domain, memory, "no domain"),
+        (&old, memory, "of farmem"),
+    ] {
+        let said = ask(&talk(&rack), what, file);
+        assert!(said.contains("refused") && said.contains(why), "{what:.80}: {said}");
+    }
+    let guest = guest(&rack, &client);
+    let open = |region: u32| format!(r#"{{"open":{{"region":{region},"base":{},"write":false}}}}"#, vma.base.0);
+    let register = |rkey: u32| format!(r#"{{"register":{{"rkey":{rkey}}}}}"#);
+    for (what, file, why) in [
+        (right.clone(), memory, "hello"),
+        (format!(r#"{{"open":{{"region":1,"base":{},"write":true}}}}"#, vma.base.0 + 8), none, "first byte"),
+        (open(70_000), none, "no message"),
+        (r#"{"policy":{"region":9,"policy":"nothing"}}"#.to_owned(), none, "not open"),
+        (r#"{"fix":{"region":9,"offset":0,"len":1}}"#.to_owned(), none, "not open"),
+        (register(2), none, "without a file"),
+        (register(2), Some(null.as_fd()), "no memory file"),
+        (register(0), memory, "key 0"),
+        (register(1), memory, "key 1"),
+    ] {
+        let said = ask(&guest, &what, file);
+        assert!(said.contains("refused") && said.contains(why), "{what}: {said}");
+    }
+    let many = |what: &dyn Fn(u32) -> String, file, from: u32, most: usize| {
+        let done = (from..).map(|n| ask(&guest, &what(n), file)).take_while(|said| said.contains("done")).count();
+        assert_eq!(done, most, "{}", what(from));
+    };
+    many(&register, memory, 2, 16);
+    many(&open, none, 1, 1024);
+    let fix = format!(r#"{{"fix":{{"region":1,"offset":{},"len":{}}}}}"#, u64::MAX, u64::MAX);
+    assert!(ask(&guest, &fix, none).contains("cannot be cached"), "what leaves its region");
+    // Some come and say nothing; some go in the middle of a word.
+    let silent: Vec<Talk> = (0..100).map(|_| talk(&rack)).collect();
+    (0..100).for_each(|_| drop(talk(&rack)));
+    assert!(is_served(&mut client, &vma));
+    drop((silent, guest));
+    assert!(is_served(&mut client, &vma));
+}
+
+/// A process of a new domain comes while the control plane stands still, so the DPU's client cannot join: it is told that the DPU is there, and one of a domain that is
+/// served comes in meanwhile. When the control plane goes on, the first comes in too.
+#[test]
+fn others_come_in_while_a_client_joins() {
+    let rack = rack("udp", DPU);
+    let (served, other) = (client(&rack, "served"), client(&rack, "other"));
+    drop(guest(&rack, &served));
+    rack.send("control", "STOP");
+    let (first, file) = (talk(&rack), make_pair(PAIR).unwrap());
+    first.say(hello(other.domain(), PAIR).as_bytes(), Some(file.as_fd())).unwrap();
+    assert!(hear(&first).contains("soon"));
+    let second = guest(&rack, &served);
+    rack.send("control", "CONT");
+    let said = hear(&first);
+    assert!(said.contains("welcome"), "{said}");
+    drop(second);
+}
+
+/// What serves in the place of a DPU, as long as its process is there: each read is answered twice.
+fn answer_twice(listener: &Listener) {
+    let talk = loop {
+        match listener.accept().unwrap() {
+            Some(talk) => break talk,
+            None => thread::yield_now(),
+        }
+    };
+    let Some((hello, file)) = talk.hear().unwrap() else { return };
+    let hello: serde_json::Value = serde_json::from_slice(&hello).unwrap();
+    let size: PairSize = serde_json::from_value(hello["hello"]["size"].clone()).unwrap();
+    let (mut requests, mut answers) = Requests::of(&file.unwrap(), size).unwrap();
+    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 1)) };
+    let welcome = serde_json::json!({"welcome": {
+        "host": 999, "generation": 1, "page_len": 16384, "lease_ms": 2000, "wake": nobody,
+    }});
+    talk.say(welcome.to_string().as_bytes(), None).unwrap();
+    let opened = talk.hear().unwrap().unwrap().0;
+    assert!(opened.starts_with(br#"{"open"#), "a process that cannot end the DPU registers no pages");
+    talk.say(br#"{"done":{}}"#, None).unwrap();
+    let mut buf = vec![0; 1 << 20];
+    while talk.is_open() {
+        requests.beat();
+        let Some(len) = requests.pop(&mut buf).unwrap() else {
+            thread::yield_now();
+            continue;
+        };
+        requests.release();
+        let Request::Read { span, dest: Dest::Write { addr, .. } } = Request::parse(&buf[..len]).unwrap()
+        else {
+            panic!("the window reads, to memory behind the rings")
+        };
+        let words = span.offset / 8..(span.offset + u64::from(span.size)) / 8;
+        let bytes: Vec<u8> = words.flat_map(|word| (word * SEED).to_le_bytes()).collect();
+        assert!(answers.put(addr, &bytes));
+        let mut record = Vec::new();
+        Answer { span, write: false, ended: Ended::Done, data: &[] }.emit(&mut record);
+        assert!(answers.push(&record).unwrap() && answers.push(&record).unwrap());
+        answers.publish();
+    }
+}
+
+/// A DPU answers what it was not asked any more: it is fenced, and the program reads what is in far memory to the end.
+#[test]
+fn a_dpu_that_answers_twice_is_fenced() {
+    let rack = rack_without_process();
+    let mut client = client(&rack, "twice");
+    let vma = written(&mut client, SEED);
+    let listener = Listener::bind(&rack.config.dpu.as_ref().unwrap().socket).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| answer_twice(&listener));
+        let ahead = WindowOptions { ahead: Ahead::Group(4), ..reading() };
+        match run(&mut client, &vma, ahead, |memory| check(&memory, SEED)) {
+            Some(((), stats)) => assert!(stats.dpu_fenced, "{stats:?}"),
+            // Nothing came: the thread waits.
+            None => drop(talk(&rack)),
+        }
+    });
+}
