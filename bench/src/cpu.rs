@@ -68,11 +68,6 @@ impl CpuMeter {
     }
 }
 
-/// What the calling thread has had so far.
-pub(crate) fn of_thread() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a clock that began at 0")
-}
-
 fn own() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("a clock that began at 0")
 }
@@ -134,13 +129,14 @@ impl CpuTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farmem_io::cpu_time_of_thread;
     use std::io::{Read as _, Write as _};
     use std::process::{Command, Stdio};
 
     /// Works until this thread has had a millisecond.
     fn work() {
-        let begin = of_thread();
-        while of_thread() - begin < Duration::from_millis(1) {}
+        let begin = cpu_time_of_thread();
+        while (cpu_time_of_thread() - begin).as_nanos() < 1_000_000 {}
     }
 
     /// What other threads of this process work counts; what they sleep does not.

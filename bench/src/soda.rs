@@ -6,6 +6,9 @@
 
 mod alone;
 mod far;
+mod link;
+mod processes;
+mod share;
 mod subject;
 mod system;
 mod work;
@@ -59,7 +62,11 @@ impl Plan {
 
 /// The one thread that an application has: its traffic is the same each time then, and the other CPU is the service's.
 fn one_thread() -> Result<ThreadPool, ThreadPoolBuildError> {
-    ThreadPoolBuilder::new().num_threads(1).build()
+    pool(1)
+}
+
+fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
+    ThreadPoolBuilder::new().num_threads(threads).build()
 }
 
 /// Measures what `plan` says, and tells it as it comes.
@@ -76,12 +83,14 @@ pub fn run<R: Racks>(
     for (ratio, scale) in RATIOS.into_iter().zip(sizes.scales) {
         let wanted = |part: &str| {
             let of = |app: &App| plan.wants(&format!("soda.{part}.r{ratio}.{}.", app.name()));
-            App::ALL.into_iter().filter(of).collect::<Vec<App>>()
+            App::COUNTED.into_iter().filter(of).collect::<Vec<App>>()
         };
-        let (timed, counted) = ([wanted("run"), wanted("host_cpu")].concat(), wanted("traffic"));
-        let timed: Vec<App> = App::ALL.into_iter().filter(|app| timed.contains(app)).collect();
+        let (mut timed, mut apart, counted) = (wanted("run"), wanted("host_cpu"), wanted("traffic"));
+        for apps in [&mut timed, &mut apart] {
+            apps.retain(|app| App::ALL.contains(app));
+        }
         let disk = plan.wants("soda.disk.rate") && ratio == RATIOS[0];
-        if timed.is_empty() && counted.is_empty() && !disk {
+        if timed.is_empty() && apart.is_empty() && counted.is_empty() && !disk {
             continue;
         }
         sheet.begins(&format!("a graph of {ratio} edges a vertex"));
@@ -92,12 +101,16 @@ pub fn run<R: Racks>(
         if !counted.is_empty() {
             traffic(&subject, &counted, sizes.pages, &mut sheet)?;
         }
-        if !timed.is_empty() {
-            let dpu = system::process(subject.image, sizes.pages);
+        if !timed.is_empty() || !apart.is_empty() {
+            let dpu = system::process(subject.image, sizes.pages, "");
             let rack = racks.start_with(1, NodeKind::Offload, node_memory(subject.image), &dpu)?;
             times(rack.as_ref(), &subject, &timed, &sizes, &mut sheet)?;
+            host_cpu(rack.as_ref(), &subject, &apart, &sizes, &mut sheet)?;
         }
     }
+    link::rows(plan, racks, &mut sheet)?;
+    processes::rows(plan, &sizes, racks, &mut sheet)?;
+    share::rows(plan, &sizes, racks, &mut sheet)?;
     if plan.wants("soda.evict.waited") {
         sheet.begins("pages that are written");
         let rack = racks.start(1, NodeKind::Offload, node_memory(sizes.written))?;
@@ -110,14 +123,12 @@ pub fn run<R: Racks>(
 struct Taken {
     system: System,
     times: Samples,
-    /// Of the thread that moves data, where there is one.
-    cpu: Samples,
     /// What must be known to read the times.
     how: Option<String>,
     why: Option<String>,
 }
 
-/// The rows of `soda.run` and `soda.host_cpu`.
+/// The rows of `soda.run`.
 fn times(
     rack: &Rack,
     subject: &Subject,
@@ -133,8 +144,8 @@ fn times(
     for &app in apps {
         let (work, right) = subject.work(app)?;
         let mut all = System::ALL.map(|system| {
-            let (times, cpu) = (Samples::new(), Samples::new());
-            Taken { system, times, cpu, how: None, why: None }
+            let how = settings(rack, system);
+            Taken { system, times: Samples::new(), how, why: None }
         });
         for _ in 0..sizes.rounds {
             for taken in all.iter_mut().filter(|taken| taken.why.is_none()) {
@@ -165,9 +176,8 @@ impl Taken {
         right: &Values,
     ) -> Result<bool, Error> {
         match placed.run(options, work) {
-            Ok(Run { values, time, cpu, .. }) => {
+            Ok(Run { values, time, .. }) => {
                 self.times.record(time);
-                self.cpu.record(cpu);
                 Ok(values == *right)
             }
             Err(Error::Open(refused)) => {
@@ -208,7 +218,7 @@ fn rows(name: &str, all: &[Taken]) -> Vec<Row> {
     let of = |wanted| all.iter().find(|taken| taken.system == wanted).filter(|taken| !taken.times.is_empty());
     let (server, local) = (of(System::Server), of(System::Local));
     let mut rows = Vec::new();
-    for Taken { system, times, cpu, how, why } in all {
+    for Taken { system, times, how, why } in all {
         let id = format!("soda.run.{name}.{}", system.name());
         if let Some(why) = why {
             rows.push(Row::absent(id, "ns", why.clone()));
@@ -218,14 +228,64 @@ fn rows(name: &str, all: &[Taken]) -> Vec<Row> {
         if *system != System::Local {
             rows.push(times.row(&format!("{id}.over_local"), local.map(|taken| &taken.times)));
         }
-        if !cpu.is_empty() {
-            let id = format!("soda.host_cpu.{name}.{}", system.name());
-            let why = "the DPU is in this process: its work is the host's here";
-            let why = (*system != System::Server && !system.has_process()).then(|| why.to_owned());
-            rows.push(Row { why, ..cpu.row(&id, server.map(|taken| &taken.cpu)) });
-        }
     }
     rows
+}
+
+/// What a DPU that is a process was told: no figure of it says anything without.
+fn settings(rack: &Rack, system: System) -> Option<String> {
+    let section = rack.config().and_then(|config| config.dpu.as_ref())?;
+    system.has_process().then(|| format!("DPU: {section}"))
+}
+
+/// The rows of `soda.host_cpu`: CPU time of the thread that serves the window, what moves data and what serves faults apart.
+fn host_cpu(
+    rack: &Rack,
+    subject: &Subject,
+    apps: &[App],
+    sizes: &Sizes,
+    sheet: &mut Sheet<'_>,
+) -> Result<(), Error> {
+    if apps.is_empty() {
+        return Ok(());
+    }
+    let mut client = rack.client("soda")?;
+    let mut placed = Placed::new(&mut client, subject)?;
+    for &app in apps {
+        let (work, right) = subject.work(app)?;
+        let mut all = System::HOST_CPU.map(|system| (system, [Samples::new(), Samples::new()]));
+        let turns = (0..sizes.rounds).flat_map(|_| System::HOST_CPU.into_iter().zip(0..));
+        for (system, at) in turns {
+            sheet.begins(&format!("{} of {}, CPU time in {}", app.name(), subject.name, system.name()));
+            let options = system.options(subject.image, subject.vertices, sizes.pages).expect("a window");
+            let run = match placed.run(WindowOptions { told_apart: true, ..options }, &work) {
+                Err(Error::Open(refused)) => {
+                    let id = format!("soda.host_cpu.{}.{}", subject.name, app.name());
+                    sheet.add([Row::absent(id, "ns", format!("skipped: {refused}"))]);
+                    return Ok(());
+                }
+                ran => ran?,
+            };
+            sheet.add_wrong(u64::from(run.values != right));
+            let cpu = run.stats.cpu.expect("it was asked for");
+            for (samples, time) in all[at].1.iter_mut().zip([cpu.moving, cpu.faults]) {
+                samples.record(Duration::from_nanos(time.as_nanos()));
+            }
+        }
+        for (system, samples) in &all {
+            let id = format!("soda.host_cpu.{}.{}.{}", subject.name, app.name(), system.name());
+            let how = match system {
+                System::Server => None,
+                _ => settings(rack, *system)
+                    .or_else(|| Some("the DPU is in this process: its work is the host's here".into())),
+            };
+            let names = ["moving", "faults"];
+            for ((name, samples), server) in names.iter().zip(samples).zip(&all[0].1) {
+                sheet.add([Row { why: how.clone(), ..samples.row(&format!("{id}.{name}"), Some(server)) }]);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The rows of `soda.traffic`: what moves, counted twice.

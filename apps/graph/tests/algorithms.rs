@@ -93,6 +93,9 @@ fn check(csr: &Csr, source: u32) {
 fn ranks(graph: &Graph<Local<'_>>, rounds: usize) -> Vec<f64> {
     let mut ranks = PageRank::new(graph.vertices());
     (0..rounds).for_each(|_| ranks.round(graph).unwrap());
+    let mut by_edge = PageRank::new(graph.vertices());
+    (0..rounds).for_each(|_| by_edge.round_by_edge(graph).unwrap());
+    assert_eq!(by_edge, ranks, "to the bit");
     ranks.ranks().to_vec()
 }
 

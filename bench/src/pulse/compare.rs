@@ -2,7 +2,7 @@
 
 use super::contender::{App, Contender, Figures, How, NodeKind, Shared, System};
 use crate::{CpuMeter, Row, Sheet, rate_row, to_f64};
-use farmem::{Client, Error, Rack};
+use farmem::{Client, Error, LinkProfile, Rack};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -34,6 +34,21 @@ pub trait Racks {
         memory: u64,
         more: &str,
     ) -> Result<Self::Rack, Self::Failure>;
+
+    /// As [`Racks::start_with`], over links with another profile than its racks have.
+    ///
+    /// # Errors
+    /// As [`Racks::start`].
+    fn start_over(
+        &mut self,
+        link: LinkProfile,
+        nodes: u8,
+        memory: u64,
+        more: &str,
+    ) -> Result<Self::Rack, Self::Failure>;
+
+    /// The process of a role, by its name; `None` when none runs.
+    fn role(&self, rack: &Self::Rack, name: &str) -> Option<u32>;
 
     /// The processes of its roles, whose CPU time counts with this one's.
     fn processes(&self, rack: &Self::Rack) -> Vec<u32>;

@@ -5,9 +5,8 @@
 use super::subject::{Subject, failed, named};
 use super::system::{Pages, System};
 use super::work::{App, Work};
-use super::{PAGERANK_QUICK, one_thread};
-use crate::cpu::of_thread;
-use farmem::window::{WindowOptions, WindowStats};
+use super::{PAGERANK_QUICK, pool};
+use farmem::window::{WindowOptions, WindowStats, with_window};
 use farmem::{Client, Error, Rack, Vma};
 use farmem_graph::far::{Image, Source, place, with_graph};
 use farmem_graph::{Far, Graph, Shape, Values};
@@ -31,8 +30,6 @@ pub struct Counts {
 pub(super) struct Run {
     pub(super) values: Values,
     pub(super) time: Duration,
-    /// CPU time of the thread that serves the window's faults: it moves the data, and whatever is in this process of a DPU and of a rack moves with it.
-    pub(super) cpu: Duration,
     pub(super) stats: WindowStats,
 }
 
@@ -65,18 +62,44 @@ impl<'c> Placed<'c> {
         Ok(Self { client, pieces, image })
     }
 
+    /// That of another client.
+    pub(super) const fn of(client: &'c mut Client, pieces: Vec<Vma>, image: Image) -> Self {
+        Self { client, pieces, image }
+    }
+
+    /// Where it is.
+    pub(super) fn parts(&self) -> (&[Vma], &Image) {
+        (&self.pieces, &self.image)
+    }
+
+    /// Bytes that a DPU beside the host has asked of far memory so far, for all programs; `None` without one.
+    pub(super) fn by_dpu(&mut self, options: WindowOptions) -> Result<Option<u64>, Error> {
+        // It is asked, and no more.
+        let asked = WindowOptions { fixed: None, ..options };
+        let ((), stats) = with_window(self.client, &self.pieces[0], asked, |_| ())?;
+        Ok(stats.dpu.map(|dpu| dpu.on_demand + dpu.background))
+    }
+
     /// Carries `work` out once, through a window with these options.
     pub(super) fn run(&mut self, options: WindowOptions, work: &Work) -> Result<Run, Error> {
-        let threads = one_thread().map_err(named)?;
-        let cpu = of_thread();
+        self.run_on(1, options, work)
+    }
+
+    /// As [`Placed::run`], on so many threads.
+    pub(super) fn run_on(
+        &mut self,
+        threads: usize,
+        options: WindowOptions,
+        work: &Work,
+    ) -> Result<Run, Error> {
+        let threads = pool(threads).map_err(named)?;
         let program = |graph: Graph<Far<'_>>| {
             let begin = Instant::now();
             let found = threads.install(|| work.run(&graph));
             (found, begin.elapsed())
         };
         let ((found, time), stats) = with_graph(self.client, &self.pieces, &self.image, options, program)?;
-        let cpu = of_thread() - cpu;
-        Ok(Run { values: found.map_err(named)?, time, cpu, stats })
+        Ok(Run { values: found.map_err(named)?, time, stats })
     }
 }
 

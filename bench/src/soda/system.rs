@@ -69,13 +69,13 @@ fn slots(len: u64, pages: Pages) -> u64 {
     (len / DPU / u64::from(pages.page_len * pages.entry_pages)).max(SLOTS_MIN)
 }
 
-/// The part of a rack's description that is about its DPU: adaptive, with as much room as the DPUs in this process have. A window that is to be forwarded only
-/// says so itself.
-pub(super) fn process(len: u64, pages: Pages) -> String {
+/// The part of a rack's description that is about its DPU: adaptive, with as much room as the DPUs in this process have, and `more` lines. A window that is to be
+/// forwarded only says so itself.
+pub(super) fn process(len: u64, pages: Pages, more: &str) -> String {
     let Pages { page_len, entry_pages } = pages;
     let entry = u64::from(page_len * entry_pages);
     let (cache, fixed) = (slots(len, pages) * entry, len.next_multiple_of(u64::from(PAGE)));
-    format!("[dpu]\npage = {page_len}\nentry = {entry}\ncache = {cache}\nstatic = {fixed}\n")
+    format!("[dpu]\npage = {page_len}\nentry = {entry}\ncache = {cache}\nstatic = {fixed}\n{more}")
 }
 
 impl System {
@@ -93,6 +93,10 @@ impl System {
         Self::ProcessAdaptive,
         Self::ProcessStatic,
     ];
+
+    /// Those whose host is looked at for what it does; the first is what the others are beside.
+    pub(super) const HOST_CPU: [Self; 5] =
+        [Self::Server, Self::Dpu, Self::Process, Self::ProcessAdaptive, Self::ProcessStatic];
 
     /// Its part of ids.
     #[must_use]

@@ -10,6 +10,8 @@ pub enum App {
     Bfs,
     /// `PageRank`, so many rounds.
     Pagerank,
+    /// The same, with what passes along an edge divided at the edge, as Ligra does: the paper's.
+    PagerankByEdge,
     /// Radii, from up to 64 vertices at once.
     Radii,
     /// Betweenness of the shortest paths from one vertex.
@@ -19,7 +21,11 @@ pub enum App {
 }
 
 impl App {
-    /// All, in the order in which they are measured.
+    /// Those whose bytes are counted.
+    pub const COUNTED: [Self; 6] =
+        [Self::Bfs, Self::Pagerank, Self::PagerankByEdge, Self::Radii, Self::Bc, Self::Components];
+
+    /// Those that are measured, in this order.
     pub const ALL: [Self; 5] = [Self::Bfs, Self::Pagerank, Self::Radii, Self::Bc, Self::Components];
 
     /// Its part of ids.
@@ -28,6 +34,7 @@ impl App {
         match self {
             Self::Bfs => "bfs",
             Self::Pagerank => "pagerank",
+            Self::PagerankByEdge => "pagerank_by_edge",
             Self::Radii => "radii",
             Self::Bc => "bc",
             Self::Components => "components",
@@ -58,6 +65,11 @@ impl Work {
             App::Pagerank => {
                 let mut ranks = PageRank::new(graph.vertices());
                 (0..self.rounds).try_for_each(|_| ranks.round(graph))?;
+                Ok(Values::Real(ranks.ranks().to_vec()))
+            }
+            App::PagerankByEdge => {
+                let mut ranks = PageRank::new(graph.vertices());
+                (0..self.rounds).try_for_each(|_| ranks.round_by_edge(graph))?;
                 Ok(Values::Real(ranks.ranks().to_vec()))
             }
             App::Radii => radii(graph, &self.sources, on).map(|found| Values::Short(found.radii)),

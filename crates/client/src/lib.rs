@@ -28,7 +28,8 @@ pub mod task;
 
 pub use client::{Client, Completed, MESSAGE_MAX, Through, ThroughMemory, Ticket, Traversal, Vma};
 pub use config::{
-    DpuCaching, DpuForward, DpuSection, Execution, IndexConfig, Placement, Prefetch, RackConfig, Transport, Waiting,
+    DpuCaching, DpuForward, DpuSection, Execution, IndexConfig, Placement, Prefetch, RackConfig, Transport,
+    Waiting,
 };
 pub use dispatch::{Dispatched, Policy, Profile, Site};
 pub use error::{Error, TraversalStop};

@@ -110,7 +110,9 @@ pub fn with_objects<R: Send>(
             Through::open(client, vma, config, wishes).map(|through| Verbs::Through(Box::new(through)))
         }
         Way::Direct => Ok(Verbs::Direct(client)),
-        Way::Beside => Beside::open(client, vma, wishes, &window).map(|beside| Verbs::Beside(Box::new(beside))),
+        Way::Beside => {
+            Beside::open(client, vma, wishes, &window).map(|beside| Verbs::Beside(Box::new(beside)))
+        }
     };
     let verbs = match opened {
         Ok(verbs) => verbs,
@@ -293,9 +295,7 @@ impl<'a> Server<'a> {
                     continue;
                 };
                 // Those that lie together go by one call of the system.
-                let lie = |(action, page): &(&Action, u64)| {
-                    matches!(action, Action::Discard { key } if key.page == *page)
-                };
+                let lie = |(action, page): &(&Action, u64)| matches!(action, Action::Discard { key } if key.page == *page);
                 let count = rest.iter().zip(key.page..).take_while(lie).count();
                 for (first, count) in self.laid.parts(key.page, count as u64) {
                     let (page, pages) = self.pages(first, count);

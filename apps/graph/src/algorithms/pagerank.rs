@@ -2,7 +2,7 @@
 
 use super::Unsuited;
 use crate::edge_map::of_all_and_sum;
-use crate::{Array as _, Graph, Store};
+use crate::{Adjacency, Array as _, Graph, Store};
 
 /// The part of a rank that is passed on along edges (the rest is divided evenly).
 pub const DAMPING: f64 = 0.85;
@@ -64,15 +64,42 @@ impl PageRank {
             0 => (0.0, ranks[vertex as usize]),
             degree => (ranks[vertex as usize] / as_f64(degree), 0.0),
         });
+        self.pull(incoming, idle, |source| passed[source as usize]);
+        Ok(())
+    }
+
+    /// As [`PageRank::round`], to the bit, with what a vertex passes on divided at each edge, as Ligra does it: for each edge the vertex that it comes from is looked up
+    /// in the graph, whose array of vertices is far memory too (SODA V: what static caching is for).
+    ///
+    /// # Errors
+    /// As [`PageRank::round`].
+    ///
+    /// # Panics
+    /// As [`PageRank::round`].
+    pub fn round_by_edge<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
+        let vertices = graph.vertices();
+        assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
+        let incoming = graph.incoming().ok_or(Unsuited::NoIncoming)?;
+        let ranks = self.ranks.clone();
+        let (_, idle) = of_all_and_sum(vertices, |vertex| {
+            (0.0, if graph.out().degree(vertex) == 0 { ranks[vertex as usize] } else { 0.0 })
+        });
+        // A vertex at the begin of an edge has one.
+        self.pull(incoming, idle, |source| ranks[source as usize] / as_f64(graph.out().degree(source)));
+        Ok(())
+    }
+
+    /// What comes along the edges into each vertex, and what those without edges divide.
+    fn pull<S: Store>(&mut self, incoming: &Adjacency<S>, idle: f64, passed: impl Fn(u32) -> f64 + Sync) {
+        let (vertices, ranks) = (incoming.vertices(), &self.ranks);
         let each = (1.0 - DAMPING + DAMPING * idle) / f64::from(vertices.max(1));
         let (next, moved) = of_all_and_sum(vertices, |vertex| {
-            let sum: f64 = incoming.neighbours(vertex).iter().map(|source| passed[source as usize]).sum();
+            let sum: f64 = incoming.neighbours(vertex).iter().map(&passed).sum();
             let rank = each + DAMPING * sum;
             (rank, (rank - ranks[vertex as usize]).abs())
         });
         (self.ranks, self.moved) = (next, moved);
         self.rounds += 1;
-        Ok(())
     }
 }
 

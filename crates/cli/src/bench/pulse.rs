@@ -70,6 +70,20 @@ impl Racks for OwnRacks {
         Ok(OwnRack { rack, processes, _file: file })
     }
 
+    fn start_over(
+        &mut self,
+        link: LinkProfile,
+        nodes: u8,
+        memory: u64,
+        more: &str,
+    ) -> Result<OwnRack, Failure> {
+        Self(link).start_with(nodes, NodeKind::Offload, memory, more)
+    }
+
+    fn role(&self, rack: &OwnRack, name: &str) -> Option<u32> {
+        rack.processes.processes().find(|(of, pid)| *of == name && *pid != 0).map(|(_, pid)| pid)
+    }
+
     fn processes(&self, rack: &OwnRack) -> Vec<u32> {
         rack.processes.processes().map(|(_, pid)| pid).collect()
     }

@@ -108,6 +108,17 @@ fn soda_compares_systems_on_graphs() {
         let skipped = row["why"].as_str().is_some_and(|why| why.starts_with("skipped: "));
         assert!(row["value"].is_f64() || skipped, "{row}");
     }
+    for (only, some) in [
+        ("soda.link.intra", "soda.link.intra.65536.pages.bandwidth"),
+        ("soda.step.bfs", "soda.step.bfs.async"),
+        ("soda.share.2.bfs", "soda.share.2.bfs.process.static.bytes"),
+        ("soda.fail.fallback.stop", "soda.fail.fallback.stop"),
+        ("soda.host_cpu.r35.bfs", "soda.host_cpu.r35.bfs.process.moving"),
+    ] {
+        let found = ids(&run(&["bench", "soda", "--quick", "--json", "--only", only]).json(), "soda");
+        let skipped = found.iter().all(|id| some.starts_with(id));
+        assert!(skipped || found.iter().any(|id| id == some), "{some}: {found:?}");
+    }
     let report = run(&["bench", "soda", "--quick", "--json", "--only", "soda.traffic.r221.radii"]).json();
     let found = ids(&report, "soda");
     let value = |id: &str| {

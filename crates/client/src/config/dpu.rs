@@ -151,7 +151,8 @@ impl Page<'_> {
             Some(raw) => self.link(raw)?,
         };
         if link.loss_ppm() > 0 {
-            let message = "link of [dpu] loses frames: what is in shared memory is not lost; expected no loss=";
+            let message =
+                "link of [dpu] loses frames: what is in shared memory is not lost; expected no loss=";
             return Err(self.fault(&at(&raw.link), message.into()));
         }
         let slowdown = raw.slowdown.as_ref().map_or(1.0, |raw| *raw.as_ref());

@@ -8,7 +8,8 @@ use farmem_io::OpenError;
 use std::thread;
 
 /// A DPU with a small cache: 16 entries of 64 KiB, of pages of 16 KiB.
-pub(super) const DPU: &str = "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"1 MiB\"\n";
+pub(super) const DPU: &str =
+    "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"1 MiB\"\n";
 /// One whose cache holds all that a test reads.
 const LARGE: &str = "[dpu]\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"8 MiB\"\n";
 const DPU_PAGE: u64 = 16 << 10;

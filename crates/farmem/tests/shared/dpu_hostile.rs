@@ -89,7 +89,8 @@ fn what_a_hostile_process_says_is_refused() {
         assert!(said.contains("refused") && said.contains(why), "{what:.80}: {said}");
     }
     let guest = guest(&rack, &client);
-    let open = |region: u32| format!(r#"{{"open":{{"region":{region},"base":{},"write":false}}}}"#, vma.base.0);
+    let open =
+        |region: u32| format!(r#"{{"open":{{"region":{region},"base":{},"write":false}}}}"#, vma.base.0);
     let register = |rkey: u32| format!(r#"{{"register":{{"rkey":{rkey}}}}}"#);
     for (what, file, why) in [
         (right.clone(), memory, "hello"),
@@ -106,7 +107,8 @@ fn what_a_hostile_process_says_is_refused() {
         assert!(said.contains("refused") && said.contains(why), "{what}: {said}");
     }
     let many = |what: &dyn Fn(u32) -> String, file, from: u32, most: usize| {
-        let done = (from..).map(|n| ask(&guest, &what(n), file)).take_while(|said| said.contains("done")).count();
+        let done =
+            (from..).map(|n| ask(&guest, &what(n), file)).take_while(|said| said.contains("done")).count();
         assert_eq!(done, most, "{}", what(from));
     };
     many(&register, memory, 2, 16);

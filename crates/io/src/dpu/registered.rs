@@ -24,10 +24,8 @@ impl Registered {
         if !fcntl_get_seals(&file).map_err(|_| foreign("is no memory file"))?.contains(SEALS) {
             return Err(foreign("is not sealed"));
         }
-        let about = fstat(&file).map_err(|e| OpenError::System {
-            doing: "look at registered memory".into(),
-            source: e.into(),
-        })?;
+        let about = fstat(&file)
+            .map_err(|e| OpenError::System { doing: "look at registered memory".into(), source: e.into() })?;
         let len = u64::try_from(about.st_size).map_err(|_| foreign("has no size"))?;
         Ok(Self { file, len })
     }

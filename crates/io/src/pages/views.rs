@@ -43,8 +43,8 @@ impl Views {
     pub(super) fn open(base: VirtAddr, len: usize, place: Place) -> Result<Self, OpenError> {
         let system =
             |e: Errno| OpenError::System { doing: format!("make a window of {len} bytes"), source: e.into() };
-        let file = memfd_create("farmem-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(system)?;
+        let file =
+            memfd_create("farmem-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(system)?;
         ftruncate(&file, len as u64).map_err(system)?;
         // Whoever is given the file may write it, and not cut it.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(system)?;

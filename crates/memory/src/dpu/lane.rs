@@ -84,7 +84,6 @@ impl Joining {
 }
 
 impl Lane {
-
     /// Tells it something; false when it has ended.
     pub(super) fn tell(&self, order: Order) -> bool {
         let told = self.orders.send(order).is_ok();

@@ -180,9 +180,9 @@ fn what_a_process_may_not_ask_for_is_refused() {
 fn pages_go_from_and_to_registered_memory() {
     with_bench(|bench, carrier| {
         let memory = memory_file(2 * PAGE as usize);
-        assert!(bench.visitor.register(2, Registered::of(memory.try_clone().unwrap()).unwrap()));
+        assert!(bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into()).unwrap()));
         for rkey in [0, 1, 2] {
-            let again = Registered::of(memory.try_clone().unwrap()).unwrap();
+            let again = Registered::of(memory.try_clone().unwrap().into()).unwrap();
             assert!(!bench.visitor.register(rkey, again), "key {rkey}");
         }
         let page = u64::from(PAGE);
@@ -196,7 +196,11 @@ fn pages_go_from_and_to_registered_memory() {
         let beyond = memory.metadata().unwrap().len() - page + 1;
         for (addr, rkey) in [(0, 3), (beyond, 2), (u64::MAX, 2)] {
             assert_eq!(bench.ask(carrier, &[read(addr, rkey)]), read_ended(Ended::Refused), "{addr} {rkey}");
-            assert_eq!(bench.ask(carrier, &[write(addr, rkey)]), write_ended(Ended::Refused), "{addr} {rkey}");
+            assert_eq!(
+                bench.ask(carrier, &[write(addr, rkey)]),
+                write_ended(Ended::Refused),
+                "{addr} {rkey}"
+            );
         }
         assert_eq!(bench.ask(carrier, &[read(page, 2)]), read_ended(Ended::Done));
         assert_eq!(bench.ask(carrier, &[write(page, 2)]), write_ended(Ended::Done));

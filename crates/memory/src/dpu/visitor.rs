@@ -100,7 +100,8 @@ impl Visitor {
 
     /// It registers memory by a key; false when that key is taken, or there are too many.
     pub(super) fn register(&mut self, rkey: u32, memory: Registered) -> bool {
-        let fits = rkey > SHARED && self.registered.len() < REGISTERED_MAX && !self.registered.contains_key(&rkey);
+        let fits =
+            rkey > SHARED && self.registered.len() < REGISTERED_MAX && !self.registered.contains_key(&rkey);
         if fits {
             self.registered.insert(rkey, memory);
         }
@@ -201,7 +202,8 @@ impl Visitor {
     }
 
     fn take(&mut self, carrier: &mut Carrier<'_>, request: Request<'_>) {
-        let (Request::Read { span, .. } | Request::Write { span, .. } | Request::WriteFrom { span, .. }) = request;
+        let (Request::Read { span, .. } | Request::Write { span, .. } | Request::WriteFrom { span, .. }) =
+            request;
         let page_len = carrier.memory().page_len() as u64;
         let end = span.offset + u64::from(span.size); // 2^48 and 2^20 at most
         let open = self.regions.get(&span.region).copied();

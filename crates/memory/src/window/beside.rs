@@ -149,7 +149,8 @@ fn system(source: io::Error) -> Error {
 /// that this process could not end does not get them.
 fn register(talk: &Talk, window: &Window) -> Result<Option<Other>, Error> {
     let Ok(process) = talk.other() else { return Ok(None) };
-    let file = window.file().map_err(|source| Error::System { what: "no more descriptors".into(), source })?;
+    let file =
+        window.file().map_err(|source| Error::System { what: "no more descriptors".into(), source })?;
     ask(talk, &Ask::Register { rkey: PAGES.0 }, Some(file.as_fd()))?;
     Ok(Some(process))
 }
@@ -160,7 +161,10 @@ fn put_away(process: Option<Other>) -> Result<(), Error> {
     let process = process.ok_or_else(|| silent(io::ErrorKind::PermissionDenied.into()))?;
     process.end(LAST).map_err(silent)?;
     // stderr may be closed.
-    drop(writeln!(io::stderr(), "farmem: the DPU did not answer; it was ended, and this window goes without it"));
+    drop(writeln!(
+        io::stderr(),
+        "farmem: the DPU did not answer; it was ended, and this window goes without it"
+    ));
     Ok(())
 }
 
@@ -486,7 +490,9 @@ impl<'a> Beside<'a> {
     /// then, and nothing be read.
     fn fenced(&mut self) -> Result<(), Error> {
         if let Some(process) = &self.to_end {
-            process.end(LAST).map_err(|source| Error::System { what: "the DPU does not end".into(), source })?;
+            process
+                .end(LAST)
+                .map_err(|source| Error::System { what: "the DPU does not end".into(), source })?;
             self.to_end = None;
         }
         let Some((host, generation)) = self.to_fence else { return Ok(()) };

@@ -50,7 +50,9 @@ impl Verbs<'_> {
     /// Begins to read `len` bytes.
     pub(super) fn fetch(&mut self, addr: VirtAddr, len: usize) -> Result<Name, Error> {
         match self {
-            Self::Beside(beside) if beside.is_placed() => Ok(Name::Dpu(beside.submit_placed(addr, len, false))),
+            Self::Beside(beside) if beside.is_placed() => {
+                Ok(Name::Dpu(beside.submit_placed(addr, len, false)))
+            }
             _ => {
                 let buf = self.client().buffer(len);
                 self.submit(Op::Read { addr, buf })
@@ -66,7 +68,9 @@ impl Verbs<'_> {
         read: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Name, Error> {
         match self {
-            Self::Beside(beside) if beside.is_placed() => Ok(Name::Dpu(beside.submit_placed(addr, len, true))),
+            Self::Beside(beside) if beside.is_placed() => {
+                Ok(Name::Dpu(beside.submit_placed(addr, len, true)))
+            }
             _ => {
                 let mut buf = self.client().buffer(0);
                 read(&mut buf);

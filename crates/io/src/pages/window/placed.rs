@@ -52,9 +52,8 @@ impl Window {
         assert!(self.lease.is_none(), "pages under a lease are put into the file here");
         let pages = self.take_frames(first, count, access);
         // SAFETY: pages of the registered view; the file has their bytes.
-        let mapped = unsafe {
-            self.uffd.map_all(self.place(pages.start), pages.len() * PAGE_LEN, mapping(access))
-        };
+        let mapped =
+            unsafe { self.uffd.map_all(self.place(pages.start), pages.len() * PAGE_LEN, mapping(access)) };
         mapped.unwrap_or_else(|errno| panic!("pages that were put into the file cannot be mapped: {errno}"));
         self.woken(pages);
     }
@@ -74,7 +73,8 @@ impl Window {
     /// Where bytes of far memory are in the file.
     fn offset_of(&self, addr: VirtAddr, len: usize) -> usize {
         let offset = addr.0.checked_sub(self.base.0).and_then(|offset| usize::try_from(offset).ok());
-        let inside = offset.filter(|offset| offset.checked_add(len).is_some_and(|end| end <= self.views.len()));
+        let inside =
+            offset.filter(|offset| offset.checked_add(len).is_some_and(|end| end <= self.views.len()));
         inside.unwrap_or_else(|| panic!("{len} bytes at {addr} leave the window"))
     }
 }
