@@ -3,6 +3,7 @@
 //! Key type: [`System`]; [`System::options`] is the one place that makes a window of it.
 
 use farmem::window::{Ahead, Caching, DpuConfig, Foresight, Place, TableConfig, Way, WindowOptions};
+use farmem_graph::far::AHEAD;
 use std::num::NonZeroU32;
 
 /// One of the systems that are compared (SODA VI-A).
@@ -16,7 +17,9 @@ pub enum System {
     Zram,
     /// A window straight onto a memory node.
     Server,
-    /// The same window by way of a DPU that forwards.
+    /// The same, with up to 256 KiB of what is read in order fetched at once.
+    ServerAhead,
+    /// The same window as [`System::Server`]'s by way of a DPU that forwards.
     Dpu,
     /// That, with a cache that prefetches what its policy proposes.
     Dynamic,
@@ -26,7 +29,9 @@ pub enum System {
     Static,
     /// The window by way of a DPU that is a process of its own, and forwards.
     Process,
-    /// That, with a cache that prefetches as long as it pays.
+    /// The same, with up to 256 KiB of what is read in order asked for at once.
+    ProcessAhead,
+    /// As [`System::Process`], with a cache that prefetches as long as it pays.
     ProcessAdaptive,
     /// That, forwarding, with what belongs to vertices in static memory.
     ProcessStatic,
@@ -80,16 +85,18 @@ pub(super) fn process(len: u64, pages: Pages, more: &str) -> String {
 
 impl System {
     /// All, in the order in which they take turns.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Local,
         Self::Disk,
         Self::Zram,
         Self::Server,
+        Self::ServerAhead,
         Self::Dpu,
         Self::Dynamic,
         Self::Adaptive,
         Self::Static,
         Self::Process,
+        Self::ProcessAhead,
         Self::ProcessAdaptive,
         Self::ProcessStatic,
     ];
@@ -106,11 +113,13 @@ impl System {
             Self::Disk => "disk",
             Self::Zram => "zram",
             Self::Server => "server",
+            Self::ServerAhead => "server.ahead",
             Self::Dpu => "dpu",
             Self::Dynamic => "dpu.dynamic",
             Self::Adaptive => "dpu.adaptive",
             Self::Static => "dpu.static",
             Self::Process => "process",
+            Self::ProcessAhead => "process.ahead",
             Self::ProcessAdaptive => "process.adaptive",
             Self::ProcessStatic => "process.static",
         }
@@ -119,20 +128,21 @@ impl System {
     /// Whether the same program moves the same bytes each time: not where what is prefetched depends on times that are measured.
     #[must_use]
     pub const fn is_exact(self) -> bool {
-        !matches!(self, Self::Adaptive)
+        !matches!(self, Self::Adaptive | Self::ServerAhead)
     }
 
     /// Whether its DPU is a process of its own.
     #[must_use]
     pub const fn has_process(self) -> bool {
-        matches!(self, Self::Process | Self::ProcessAdaptive | Self::ProcessStatic)
+        matches!(self, Self::Process | Self::ProcessAhead | Self::ProcessAdaptive | Self::ProcessStatic)
     }
 
-    /// The window on a graph of `len` bytes, of which `vertices` belong to vertices; `None` of systems that have none. All windows are alike but for the DPU.
+    /// The window on a graph of `len` bytes, of which `vertices` belong to vertices; `None` of systems that have none. All windows are alike but for the DPU, and for what is read ahead where that is the system's name.
     pub(super) fn options(self, len: u64, vertices: (u64, u64), pages: Pages) -> Option<WindowOptions> {
         let caching = match self {
             Self::Local | Self::Disk | Self::Zram => return None,
-            Self::Server | Self::Process | Self::ProcessAdaptive | Self::ProcessStatic => None,
+            Self::Server | Self::ServerAhead => None,
+            Self::Process | Self::ProcessAhead | Self::ProcessAdaptive | Self::ProcessStatic => None,
             Self::Dpu | Self::Static => Some(Caching::Off),
             Self::Dynamic => Some(Caching::Dynamic),
             Self::Adaptive => Some(Caching::Adaptive),
@@ -151,14 +161,17 @@ impl System {
         });
         Some(WindowOptions {
             place: Place::Anywhere,
-            ahead: Ahead::Group((page_len / PAGE).into()),
+            ahead: match self {
+                Self::ServerAhead | Self::ProcessAhead => AHEAD,
+                _ => Ahead::Group((page_len / PAGE).into()),
+            },
             // Nothing is written: no page is unmapped for a look at whether it is used, which would come out otherwise each time.
             inactive_eighths: 0,
             way,
             read_only: true,
             fixed: matches!(self, Self::Static | Self::ProcessStatic).then_some(vertices),
             foresight: match self {
-                Self::Process | Self::ProcessStatic => Foresight::Nothing,
+                Self::Process | Self::ProcessAhead | Self::ProcessStatic => Foresight::Nothing,
                 _ => Foresight::Evidence,
             },
             ..WindowOptions::new(local(len))

@@ -35,6 +35,7 @@ const _: () = {
 impl Number for u32 {
     type Atomic = AtomicU32;
 
+    #[inline]
     fn load(from: &AtomicU32) -> Self {
         from.load(Ordering::Relaxed)
     }
@@ -43,6 +44,7 @@ impl Number for u32 {
 impl Number for u64 {
     type Atomic = AtomicU64;
 
+    #[inline]
     fn load(from: &AtomicU64) -> Self {
         from.load(Ordering::Relaxed)
     }
