@@ -9,7 +9,7 @@ use farmem_client::serve::pin_to_cpu;
 use farmem_client::{Client, Error, Rack};
 use farmem_dpu::Asker;
 use farmem_io::dpu::Registered;
-use farmem_io::{Clock, WakeAt, Waker};
+use farmem_io::{Clock, WakeAt, Waker, cpu_time_of_thread};
 use farmem_machine::Duration;
 use std::io::{self, Write as _};
 use std::ops::Range;
@@ -147,9 +147,8 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         batch: ground.section.batch,
         is_doubtful: false,
     };
-    let clock = Clock::start();
+    let mut slow = Slow::new(ground.section.slowdown);
     while !ground.stop.is_set() {
-        let begun = clock.now();
         if !lane.take_orders(ground, orders) {
             break;
         }
@@ -157,35 +156,52 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
             let what = "the rack: this DPU's host was fenced, and its processes go on without it".into();
             return Err(Error::Unreachable { what });
         }
-        let did = lane.turn()?;
+        lane.turn();
         lane.see_off(ground);
-        slow_down(&clock, clock.now().since(begun), ground.section.slowdown);
-        if lane.visitors.iter().any(Visitor::holds) {
-            // The system's timers are coarser than what the link holds back.
+        slow.down();
+        // What was asked of memory nodes leaves here, and what they answered comes. The system's timers are coarser than what a link holds back.
+        let holds = lane.visitors.iter().any(Visitor::holds);
+        let may_sleep = !holds && !lane.is_doubtful && lane.visitors.iter().all(Visitor::may_sleep);
+        lane.carrier.client.rest(if may_sleep { REST } else { Duration::ZERO })?;
+        if holds {
             thread::yield_now();
-        } else if !did && lane.visitors.iter().all(Visitor::may_sleep) {
-            lane.carrier.client.rest(REST)?;
         }
         lane.visitors.iter().for_each(Visitor::stays_awake);
     }
     Ok(())
 }
 
-/// A DPU's cores are slower than a host's: what took so long takes `factor` times as long.
-fn slow_down(clock: &Clock, took: Duration, factor: f64) {
-    if factor <= 1.0 {
-        return;
+/// A DPU's cores are slower than a host's: what the thread did takes `factor` times as long.
+struct Slow {
+    clock: Clock,
+    factor: f64,
+    /// What the thread had had when it was slowed down last.
+    had: Duration,
+}
+
+impl Slow {
+    fn new(factor: f64) -> Self {
+        Self { clock: Clock::start(), factor, had: cpu_time_of_thread() }
     }
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "nanoseconds of a turn"
-    )]
-    let more = (took.as_nanos() as f64 * (factor - 1.0)) as u64;
-    let until = clock.now() + Duration::from_nanos(more);
-    while clock.now() < until {
-        std::hint::spin_loop();
+
+    /// Makes up for what was done since.
+    fn down(&mut self) {
+        if self.factor <= 1.0 {
+            return;
+        }
+        let took = cpu_time_of_thread() - self.had;
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "nanoseconds of a turn"
+        )]
+        let more = (took.as_nanos() as f64 * (self.factor - 1.0)) as u64;
+        let until = self.clock.now() + Duration::from_nanos(more);
+        while self.clock.now() < until {
+            std::hint::spin_loop();
+        }
+        self.had = cpu_time_of_thread();
     }
 }
 
@@ -239,27 +255,21 @@ impl Serving<'_> {
         self.visitors.iter_mut().find(|visitor| visitor.asker() == asker)
     }
 
-    /// Takes what processes ask, sends what is to be asked of memory nodes, and answers what has ended; true when there was anything.
-    fn turn(&mut self) -> Result<bool, Error> {
-        let mut did = false;
+    /// Takes what processes ask, and answers what has ended.
+    fn turn(&mut self) {
         for visitor in &mut self.visitors {
-            did |= visitor.take_requests(&mut self.carrier, self.batch) > 0;
+            visitor.take_requests(&mut self.carrier, self.batch);
         }
         self.carrier.look_into_inbox();
-        if self.carrier.is_busy() {
-            self.carrier.client.rest(Duration::ZERO)?;
-            while let Some(completed) = self.carrier.client.poll_ended() {
-                did = true;
-                // This client carries out nothing else.
-                drop(self.carrier.took(completed));
-            }
+        while let Some(completed) = self.carrier.client.poll_ended() {
+            // This client carries out nothing else.
+            drop(self.carrier.took(completed));
         }
         while let Some(ended) = self.carrier.next_ended() {
-            did = true;
             // Far memory did not say so. No process is answered then any more: each finds out that the host was fenced, and asks the nodes.
             if ended.has_failed() && !self.is_member() {
                 self.is_doubtful = true;
-                return Ok(true);
+                return;
             }
             let Self { visitors, leaving, carrier, .. } = self;
             let mut all = visitors.iter_mut().chain(leaving);
@@ -269,7 +279,6 @@ impl Serving<'_> {
             }
         }
         self.visitors.iter_mut().for_each(Visitor::publish);
-        Ok(did)
     }
 
     /// False when the host was fenced. Where the control plane does not answer it is not known, and what failed has failed.
