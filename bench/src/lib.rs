@@ -8,6 +8,7 @@ mod child;
 mod cpu;
 mod drawing;
 pub mod fat;
+pub mod kv;
 mod machine;
 pub mod mind;
 mod native;

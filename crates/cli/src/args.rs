@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Nativekvs(farmem_nativekvs::Args),
     /// An ordered key-value store whose index switches hold: values of up to 64 KiB, YCSB A to F.
     Orderedkv(farmem_orderedkv::Args),
+    /// Serve Redis clients, from data that may be larger than this machine's memory: a bounded part is here, the rest far (docs/kv.md).
+    Kv(Box<farmem_kv::Args>),
     /// Windows of 1 s to 8 s over sensor data in far memory: sum, mean, min and max.
     Timeseries(farmem_timeseries::Args),
     /// Rank, search, connect and count in graphs whose arrays are in far memory; make and convert files of graphs.
@@ -239,6 +241,8 @@ pub(crate) enum Bench {
     Fat(BenchDrawn),
     /// Graphs in far memory by way of a DPU (SODA) and without, beside local memory, a disk and zram.
     Soda(BenchLinked),
+    /// `farmem kv`, all data here and a twentieth of it here, beside redis-server.
+    Kv(BenchRows),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
     Run(BenchRows),
 }

@@ -1,6 +1,7 @@
 //! `farmem bench`: the list of benchmarks, and how they look while they run. The form of their results is farmem-bench's.
 
 mod fat;
+mod kv;
 mod mind;
 mod net;
 mod pulse;
@@ -8,6 +9,7 @@ mod run;
 mod soda;
 
 pub(crate) use fat::run as fat;
+pub(crate) use kv::run as kv;
 pub(crate) use mind::run as mind;
 pub(crate) use mind::{calls, squeezed};
 pub(crate) use net::run as net;

@@ -35,6 +35,11 @@ impl<'a> Writer<'a> {
         self.protocol
     }
 
+    /// The form from here on: a client has asked for another.
+    pub const fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
     /// Bytes that are there.
     #[must_use]
     pub const fn position(&self) -> usize {

@@ -1,0 +1,182 @@
+//! Commands: which there are, what each may do, and how one is carried out.
+//!
+//! Key types: [`Command`], a row of the table; [`Context`], what a command works on. Names, arity and error texts are Redis's.
+
+mod collections;
+mod hashes;
+mod keys;
+mod lists;
+mod numbers;
+mod server;
+mod sets;
+mod sorted;
+mod sorted_ranges;
+mod strings;
+mod table;
+mod transactions;
+
+pub(crate) use server::{Settings, glob};
+pub(crate) use table::{Command, find};
+
+use crate::failure::Failure;
+use crate::session::Session;
+use crate::store::Store;
+use crate::world::World;
+use farmem_resp::Writer;
+
+/// Words of a request, the command first.
+pub(crate) type Args<'a> = &'a [&'a [u8]];
+/// What came of a command that did not write its reply.
+pub(crate) type Done = Result<(), Failure>;
+
+/// What a command works on.
+pub(crate) struct Context<'a> {
+    pub(crate) store: &'a mut Store,
+    pub(crate) session: &'a mut Session,
+    pub(crate) world: &'a mut World,
+    /// The request that the append log has in the place of the one that came: of those that chance decides.
+    pub(crate) instead: Option<Vec<Vec<u8>>>,
+}
+
+impl Context<'_> {
+    pub(crate) const fn db(&self) -> u8 {
+        self.session.db
+    }
+}
+
+/// Carries one request out, or queues it when it belongs to a transaction, and writes its reply.
+pub(crate) fn carry_out(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) {
+    let from = out.position();
+    context.world.stats.commands += 1;
+    if let Err(failure) = admitted(context, args, out) {
+        out.take_back(from);
+        out.error(failure.reply());
+        context.world.stats.errors += 1;
+    }
+}
+
+fn admitted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let command = match look_up(args) {
+        Ok(command) => command,
+        Err(failure) => {
+            context.session.spoil();
+            return Err(failure);
+        }
+    };
+    if !context.session.authenticated && !command.has(table::NO_AUTH) {
+        return Err(Failure::text("NOAUTH Authentication required."));
+    }
+    if context.session.queues() && !command.has(table::NOT_QUEUED) {
+        if command.has(table::NO_MULTI) {
+            context.session.spoil();
+            return Err(Failure::text("ERR Command not allowed inside a transaction"));
+        }
+        context.session.queue(args)?;
+        out.simple("QUEUED");
+        return Ok(());
+    }
+    run(context, command, args, out)
+}
+
+/// The command that a request names.
+pub(crate) fn look_up(args: Args<'_>) -> Result<&'static Command, Failure> {
+    let name = args[0];
+    let Some(command) = find(name) else { return Err(unknown(args)) };
+    if !command.takes(args.len()) {
+        let name = command.name.to_ascii_lowercase();
+        return Err(Failure::said(format!("ERR wrong number of arguments for '{name}' command")));
+    }
+    // Commands of two words have rows of their own in Redis.
+    if command.name == "object" && args.len() != 3 && !is(args[1], "HELP") {
+        let sub = String::from_utf8_lossy(args[1]).to_ascii_lowercase();
+        return Err(Failure::said(format!("ERR wrong number of arguments for 'object|{sub}' command")));
+    }
+    Ok(command)
+}
+
+fn unknown(args: Args<'_>) -> Failure {
+    // As Redis prints it: up to a zero.
+    let shown = |bytes: &[u8]| {
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end.min(128)]).into_owned()
+    };
+    if let Some(why) = table::refused(args[0]) {
+        return Failure::said(format!("ERR unknown command '{}': {why}", shown(args[0])));
+    }
+    let mut beginning = String::new();
+    for arg in args.iter().skip(1) {
+        if beginning.len() >= 128 {
+            break;
+        }
+        beginning += &format!("'{}' ", shown(&arg[..arg.len().min(128 - beginning.len())]));
+    }
+    Failure::said(format!("ERR unknown command '{}', with args beginning with: {beginning}", shown(args[0])))
+}
+
+/// Carries a command out that may be.
+pub(crate) fn run(
+    context: &mut Context<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> Done {
+    if command.has(table::WRITES) {
+        if let Some(why) = &context.world.no_writes {
+            return Err(Failure::said(why.clone()));
+        }
+        let bytes = args.iter().map(|arg| arg.len() + 4).sum();
+        context.world.durable.reserve(bytes).map_err(Failure::said)?;
+        if command.has(table::GROWS) {
+            make_room(context)?;
+        }
+        let before = context.store.dirty;
+        let done = (command.run)(context, args, out);
+        // What a command that failed has changed before is told to the log as well: it fails there the same way.
+        if context.store.dirty != before {
+            match context.instead.take() {
+                Some(instead) => {
+                    context.world.log_request(context.session.db, instead.iter().map(Vec::as_slice))
+                }
+                None => context.world.log_request(context.session.db, args.iter().copied()),
+            }
+        }
+        return done;
+    }
+    (command.run)(context, args, out)
+}
+
+/// Takes keys out when there is too much data.
+fn make_room(context: &mut Context<'_>) -> Done {
+    let mut gone = Vec::new();
+    let evicted = context.store.evict(&mut gone);
+    for (db, key) in gone {
+        context.world.log_request(db, [&b"DEL"[..], &key].into_iter());
+    }
+    evicted
+}
+
+/// A whole number.
+pub(crate) fn integer(arg: &[u8]) -> Result<i64, Failure> {
+    farmem_resp::integer(arg).ok_or(Failure::NOT_INTEGER)
+}
+
+/// A number with a fraction, as Redis reads one: no spaces, no NaN.
+pub(crate) fn float(arg: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(arg).ok()?;
+    let number = match text.to_ascii_lowercase().as_str() {
+        "inf" | "+inf" | "infinity" | "+infinity" => f64::INFINITY,
+        "-inf" | "-infinity" => f64::NEG_INFINITY,
+        other => other.parse().ok()?,
+    };
+    (!number.is_nan()).then_some(number)
+}
+
+/// True when a word is this one, in whatever letters.
+pub(crate) fn is(arg: &[u8], word: &str) -> bool {
+    arg.eq_ignore_ascii_case(word.as_bytes())
+}
+
+/// A count as a reply's number.
+pub(crate) fn count(n: usize) -> i64 {
+    i64::try_from(n).expect("fewer than memory has")
+}

@@ -1,0 +1,71 @@
+//! What hashes, sets and sorted sets have in common: a scan of elements, elements by chance.
+
+use super::keys::{cursor, scan_options, scanned};
+use super::{Args, Done, glob};
+use crate::failure::Failure;
+use farmem::Rng;
+use farmem_resp::Writer;
+use std::collections::BTreeSet;
+
+/// `HSCAN`, `SSCAN`, `ZSCAN`: the cursor is how many elements are left to be told, from the last to the first. One that is removed lets the last take its place, which is in front of the
+/// cursor only when it was told already or is yet to come there; so no element that stays is left out.
+pub(super) fn scan_of<'a>(
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    len: usize,
+    element: impl Fn(usize) -> (&'a [u8], Vec<Vec<u8>>),
+) -> Done {
+    let from = cursor(args[2])?;
+    let options = scan_options(&args[3..], false)?;
+    let top = if from == 0 { len } else { usize::try_from(from).unwrap_or(usize::MAX).min(len) };
+    let bottom = top.saturating_sub(options.count);
+    let mut found = Vec::new();
+    for at in (bottom..top).rev() {
+        let (name, texts) = element(at);
+        if options.pattern.is_none_or(|pattern| glob(pattern, name)) {
+            found.extend(texts);
+        }
+    }
+    scanned(bottom as u64, &found, out);
+    Ok(())
+}
+
+/// Numbers below `len` that chance names: `wanted` different ones at most, or exactly as many as its size when it is negative, the same ones perhaps several times.
+pub(super) fn random_indexes(rng: &mut Rng, len: usize, wanted: i64) -> Result<Vec<usize>, Failure> {
+    // As Redis: the reply would be longer than memory.
+    if !(i64::MIN / 2..=i64::MAX / 2).contains(&wanted) {
+        return Err(Failure::text("ERR value is out of range"));
+    }
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    let any = |rng: &mut Rng| usize::try_from(rng.next_u64() % len as u64).expect("below a length");
+    let size = usize::try_from(wanted.unsigned_abs()).unwrap_or(usize::MAX);
+    if wanted < 0 {
+        const REPEATED_MAX: usize = 1 << 20;
+        if size > REPEATED_MAX {
+            return Err(Failure::text(
+                "ERR value is out of range, at most 1048576 elements come in one reply",
+            ));
+        }
+        return Ok((0..size).map(|_| any(rng)).collect());
+    }
+    if size >= len {
+        return Ok((0..len).collect());
+    }
+    if size * 3 > len {
+        // Those that are left out are fewer.
+        let mut all: Vec<usize> = (0..len).collect();
+        for at in 0..size {
+            let other = at + any(rng) % (len - at);
+            all.swap(at, other);
+        }
+        all.truncate(size);
+        return Ok(all);
+    }
+    let mut chosen = BTreeSet::new();
+    while chosen.len() < size {
+        chosen.insert(any(rng));
+    }
+    Ok(chosen.into_iter().collect())
+}

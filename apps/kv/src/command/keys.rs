@@ -1,0 +1,398 @@
+//! Keys, whatever their values are.
+
+use super::{Args, Context, Done, count, glob, integer, is};
+use crate::failure::Failure;
+use crate::store::{Kind, SPACES, Value};
+use farmem_resp::Writer;
+
+pub(super) fn del(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let mut removed = 0;
+    for key in &args[1..] {
+        removed += i64::from(context.store.remove(db, key)?);
+    }
+    out.integer(removed);
+    Ok(())
+}
+
+pub(super) fn exists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let mut found = 0;
+    for key in &args[1..] {
+        found += i64::from(context.store.kind(db, key)?.is_some());
+    }
+    out.integer(found);
+    Ok(())
+}
+
+pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    out.simple(context.store.kind(db, args[1])?.map_or("none", Kind::name));
+    Ok(())
+}
+
+/// `EXPIRE` and its kin: the unit of the number, and whether it counts from now.
+fn expire_in(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    unit: i64,
+    from_now: bool,
+) -> Done {
+    let db = context.db();
+    let name = String::from_utf8_lossy(args[0]).to_ascii_lowercase();
+    let invalid = || Failure::said(format!("ERR invalid expire time in '{name}' command"));
+    let base = if from_now { context.store.now() } else { 0 };
+    let number = integer(args[2])?;
+    let [mut new, mut old, mut later, mut earlier] = [false; 4];
+    for option in &args[3..] {
+        match () {
+            () if is(option, "NX") => new = true,
+            () if is(option, "XX") => old = true,
+            () if is(option, "GT") => later = true,
+            () if is(option, "LT") => earlier = true,
+            () => {
+                return Err(Failure::said(format!(
+                    "ERR Unsupported option {}",
+                    String::from_utf8_lossy(option)
+                )));
+            }
+        }
+    }
+    if new && (old || later || earlier) {
+        return Err(Failure::text("ERR NX and XX, GT or LT options at the same time are not compatible"));
+    }
+    if later && earlier {
+        return Err(Failure::text("ERR GT and LT options at the same time are not compatible"));
+    }
+    let end = number.checked_mul(unit).and_then(|ms| ms.checked_add(base)).ok_or_else(invalid)?;
+    let Some(current) = context.store.end(db, args[1])? else {
+        out.integer(0);
+        return Ok(());
+    };
+    let may = match current {
+        Some(current) => !new && (!later || end > current) && (!earlier || end < current),
+        // A key without an end counts as one that ends never.
+        None => !old && !later,
+    };
+    if may {
+        context.store.set_end(db, args[1], Some(end))?;
+    }
+    out.integer(i64::from(may));
+    Ok(())
+}
+
+pub(super) fn expire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    expire_in(context, args, out, 1000, true)
+}
+
+pub(super) fn pexpire(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    expire_in(context, args, out, 1, true)
+}
+
+pub(super) fn expireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    expire_in(context, args, out, 1000, false)
+}
+
+pub(super) fn pexpireat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    expire_in(context, args, out, 1, false)
+}
+
+fn time_left(
+    context: &mut Context<'_>,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+    say: fn(i64, i64) -> i64,
+) -> Done {
+    let (db, now) = (context.db(), context.store.now());
+    out.integer(match context.store.end(db, args[1])? {
+        None => -2,
+        Some(None) => -1,
+        Some(Some(end)) => say(end, now),
+    });
+    Ok(())
+}
+
+pub(super) fn ttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    time_left(context, args, out, |end, now| (end - now + 500) / 1000)
+}
+
+pub(super) fn pttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    time_left(context, args, out, |end, now| end - now)
+}
+
+pub(super) fn expiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    time_left(context, args, out, |end, _| (end + 500) / 1000)
+}
+
+pub(super) fn pexpiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    time_left(context, args, out, |end, _| end)
+}
+
+pub(super) fn persist(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let ends = context.store.end(db, args[1])?.flatten().is_some();
+    out.integer(i64::from(ends && context.store.set_end(db, args[1], None)?));
+    Ok(())
+}
+
+/// What `SCAN` and its kin are told.
+pub(super) struct ScanOptions<'a> {
+    pub(super) pattern: Option<&'a [u8]>,
+    pub(super) count: usize,
+    pub(super) kind: Option<&'a [u8]>,
+}
+
+pub(super) fn cursor(arg: &[u8]) -> Result<u64, Failure> {
+    let text = std::str::from_utf8(arg).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    text.and_then(|text| text.parse().ok()).ok_or(Failure::text("ERR invalid cursor"))
+}
+
+pub(super) fn scan_options<'a>(args: &[&'a [u8]], with_kind: bool) -> Result<ScanOptions<'a>, Failure> {
+    let mut options = ScanOptions { pattern: None, count: 10, kind: None };
+    for pair in args.chunks(2) {
+        let [word, value] = *pair else { return Err(Failure::SYNTAX) };
+        if is(word, "MATCH") {
+            options.pattern = Some(value);
+        } else if is(word, "COUNT") {
+            let count = integer(value)?;
+            options.count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or(Failure::SYNTAX)?;
+        } else if is(word, "TYPE") && with_kind {
+            options.kind = Some(value);
+        } else {
+            return Err(Failure::SYNTAX);
+        }
+    }
+    Ok(options)
+}
+
+/// The cursor and the elements of a scan.
+pub(super) fn scanned<T: AsRef<[u8]>>(next: u64, found: &[T], out: &mut Writer<'_>) {
+    out.array(2);
+    out.bulk(next.to_string().as_bytes());
+    out.array(found.len());
+    found.iter().for_each(|element| out.bulk(element.as_ref()));
+}
+
+pub(super) fn scan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let from = cursor(args[1])?;
+    let options = scan_options(&args[2..], true)?;
+    let kinds = [Kind::String, Kind::List, Kind::Set, Kind::Sorted, Kind::Hash];
+    let kind = options.kind.map(|name| kinds.into_iter().find(|kind| is(name, kind.name())));
+    // One call reads so many records of far memory at most.
+    const TOGETHER: usize = 10_000;
+    let (next, mut keys) = context.store.scan(db, from, options.count.min(TOGETHER), kind.flatten())?;
+    if kind == Some(None) {
+        keys.clear();
+    }
+    keys.retain(|key| options.pattern.is_none_or(|pattern| glob(pattern, key)));
+    scanned(next, &keys, out);
+    Ok(())
+}
+
+pub(super) fn keys(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let (_, mut keys) = context.store.scan(db, 0, usize::MAX, None)?;
+    keys.retain(|key| glob(args[1], key));
+    out.array(keys.len());
+    keys.iter().for_each(|key| out.bulk(key));
+    Ok(())
+}
+
+pub(super) fn randomkey(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    match context.store.random_key(db)? {
+        Some(key) => out.bulk(&key),
+        None => out.null(),
+    }
+    Ok(())
+}
+
+pub(super) fn dbsize(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    out.integer(count(context.store.len(db)));
+    Ok(())
+}
+
+fn flush_options(args: Args<'_>) -> Done {
+    match args {
+        [_] => Ok(()),
+        [_, how] if is(how, "SYNC") || is(how, "ASYNC") => Ok(()),
+        _ => Err(Failure::SYNTAX),
+    }
+}
+
+pub(super) fn flushdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    flush_options(args)?;
+    let db = context.db();
+    context.store.clear(db)?;
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn flushall(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    flush_options(args)?;
+    (0..database_count()).try_for_each(|db| context.store.clear(db))?;
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn database_count() -> u8 {
+    u8::try_from(SPACES).expect("few databases")
+}
+
+/// Moves or copies a value to another key; whether it was there.
+fn copy_to(context: &mut Context<'_>, from: (u8, &[u8]), to: (u8, &[u8])) -> Result<bool, Failure> {
+    let Some((kind, bytes, end)) = context.store.dump(from.0, from.1)? else { return Ok(false) };
+    context.store.restore(to.0, to.1, kind, &bytes, end)?;
+    Ok(true)
+}
+
+fn rename_to(context: &mut Context<'_>, args: Args<'_>, only_new: bool) -> Result<bool, Failure> {
+    let db = context.db();
+    if context.store.kind(db, args[1])?.is_none() {
+        return Err(Failure::NO_KEY);
+    }
+    if only_new && context.store.kind(db, args[2])?.is_some() {
+        return Ok(false);
+    }
+    if args[1] != args[2] {
+        copy_to(context, (db, args[1]), (db, args[2]))?;
+        context.store.remove(db, args[1])?;
+    }
+    Ok(true)
+}
+
+pub(super) fn rename(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    rename_to(context, args, false)?;
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn renamenx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    out.integer(i64::from(rename_to(context, args, true)?));
+    Ok(())
+}
+
+pub(super) fn database(arg: &[u8]) -> Result<u8, Failure> {
+    let number = integer(arg)?;
+    u8::try_from(number)
+        .ok()
+        .filter(|&db| db < database_count())
+        .ok_or(Failure::text("ERR DB index is out of range"))
+}
+
+pub(super) fn copy(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let (mut to, mut replace, mut at) = (db, false, 3);
+    while let Some(word) = args.get(at) {
+        match args.get(at + 1) {
+            _ if is(word, "REPLACE") => replace = true,
+            Some(number) if is(word, "DB") => {
+                to = database(number)?;
+                at += 1;
+            }
+            _ => return Err(Failure::SYNTAX),
+        }
+        at += 1;
+    }
+    if (db, args[1]) == (to, args[2]) {
+        return Err(Failure::text("ERR source and destination objects are the same"));
+    }
+    let free = replace || context.store.kind(to, args[2])?.is_none();
+    out.integer(i64::from(free && copy_to(context, (db, args[1]), (to, args[2]))?));
+    Ok(())
+}
+
+pub(super) fn move_to(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let (db, to) = (context.db(), database(args[2])?);
+    if db == to {
+        return Err(Failure::text("ERR source and destination objects are the same"));
+    }
+    let moved = context.store.kind(to, args[1])?.is_none() && copy_to(context, (db, args[1]), (to, args[1]))?;
+    if moved {
+        context.store.remove(db, args[1])?;
+    }
+    out.integer(i64::from(moved));
+    Ok(())
+}
+
+pub(super) fn swapdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = |arg: &[u8], which: &'static str| {
+        integer(arg).map_err(|_| Failure::text(which)).and_then(|_| database(arg))
+    };
+    let (one, other) =
+        (db(args[1], "ERR invalid first DB index")?, db(args[2], "ERR invalid second DB index")?);
+    context.store.swap(one, other)?;
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    if is(args[1], "HELP") {
+        let help = ["OBJECT ENCODING <key>", "OBJECT IDLETIME <key>", "OBJECT REFCOUNT <key>"];
+        out.array(help.len());
+        help.iter().for_each(|line| out.simple(line));
+        return Ok(());
+    }
+    let known = ["ENCODING", "REFCOUNT", "IDLETIME", "FREQ"].into_iter().find(|name| is(args[1], name));
+    let (Some(known), [_, what, key]) = (known, args) else {
+        let name = String::from_utf8_lossy(args[1]).into_owned();
+        return Err(match known {
+            Some(known) => Failure::said(format!(
+                "ERR wrong number of arguments for 'object|{}' command",
+                known.to_lowercase()
+            )),
+            None => Failure::said(format!("ERR unknown subcommand '{name}'. Try OBJECT HELP.")),
+        });
+    };
+    if context.store.kind(db, key)?.is_none() {
+        out.null();
+        return Ok(());
+    }
+    if is(what, "ENCODING") {
+        let name = encoding(context, key)?;
+        out.bulk(name.as_bytes());
+    } else if is(what, "REFCOUNT") {
+        out.integer(1);
+    } else if is(what, "IDLETIME") {
+        out.integer(0);
+    } else {
+        debug_assert_eq!(known, "FREQ", "the others are answered");
+        return Err(Failure::text(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+        ));
+    }
+    Ok(())
+}
+
+/// The name that Redis 7.0 has for how such a value is kept.
+fn encoding(context: &mut Context<'_>, key: &[u8]) -> Result<&'static str, Failure> {
+    const SHORT: usize = 64;
+    let db = context.db();
+    if context.store.kind(db, key)? == Some(Kind::String) {
+        let value = context.store.string(db, key)?.unwrap_or(&[]);
+        return Ok(match value.len() {
+            _ if integer(value).is_ok() => "int",
+            0..=44 => "embstr",
+            _ => "raw",
+        });
+    }
+    let Some(value) = context.store.collection(db, key, None)? else { return Err(Failure::NO_KEY) };
+    let few = value.len() <= 128;
+    Ok(match value {
+        Value::List(_) => "quicklist",
+        Value::Set(set) if set.len() <= 512 && set.iter().all(|member| integer(member).is_ok()) => "intset",
+        Value::Set(_) => "hashtable",
+        Value::Hash(hash)
+            if few && hash.iter().all(|(field, value)| field.len().max(value.len()) <= SHORT) =>
+        {
+            "listpack"
+        }
+        Value::Hash(_) => "hashtable",
+        Value::Sorted(sorted) if few && sorted.iter().all(|(_, member)| member.len() <= SHORT) => "listpack",
+        Value::Sorted(_) => "skiplist",
+    })
+}

@@ -1,0 +1,371 @@
+//! Lists.
+
+use super::strings::range_of;
+use super::{Args, Context, Done, count, integer, is};
+use crate::failure::Failure;
+use crate::store::{Kind, Text, Value};
+use farmem_resp::Writer;
+use std::collections::VecDeque;
+
+type List = VecDeque<Text>;
+
+fn read<'a>(context: &'a mut Context<'_>, key: &[u8]) -> Result<Option<&'a List>, Failure> {
+    let db = context.db();
+    Ok(context.store.collection(db, key, Some(Kind::List))?.map(|value| match value {
+        Value::List(list) => list,
+        _ => unreachable!("the kind was asked for"),
+    }))
+}
+
+fn change<R>(
+    context: &mut Context<'_>,
+    key: &[u8],
+    make: bool,
+    change: impl FnOnce(&mut List) -> (R, bool),
+) -> Result<Option<R>, Failure> {
+    let db = context.db();
+    context.store.change(db, key, Kind::List, make, |value| match value {
+        Value::List(list) => change(list),
+        _ => unreachable!("the kind was asked for"),
+    })
+}
+
+fn push(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool, make: bool) -> Done {
+    let len = change(context, args[1], make, |list| {
+        for element in &args[2..] {
+            if left {
+                list.push_front((*element).into());
+            } else {
+                list.push_back((*element).into());
+            }
+        }
+        (list.len(), true)
+    })?;
+    out.integer(count(len.unwrap_or(0)));
+    Ok(())
+}
+
+pub(super) fn lpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    push(context, args, out, true, true)
+}
+
+pub(super) fn rpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    push(context, args, out, false, true)
+}
+
+pub(super) fn lpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    push(context, args, out, true, false)
+}
+
+pub(super) fn rpushx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    push(context, args, out, false, false)
+}
+
+fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> Done {
+    let wanted = match args.get(2) {
+        Some(arg) => {
+            let wanted = integer(arg).ok().and_then(|wanted| usize::try_from(wanted).ok());
+            Some(wanted.ok_or(Failure::text("ERR value is out of range, must be positive"))?)
+        }
+        None => None,
+    };
+    let popped = change(context, args[1], false, |list| {
+        let some = take_some(list, left, wanted.unwrap_or(1));
+        let changed = !some.is_empty();
+        (some, changed)
+    })?;
+    match (popped, wanted) {
+        (None, None) => out.null(),
+        (None, Some(_)) => out.null_array(),
+        (Some(some), None) => out.bulk(&some[0]),
+        (Some(some), Some(_)) => texts(&some, out),
+    }
+    Ok(())
+}
+
+fn take_some(list: &mut List, left: bool, wanted: usize) -> Vec<Text> {
+    let len = wanted.min(list.len());
+    (0..len).filter_map(|_| if left { list.pop_front() } else { list.pop_back() }).collect()
+}
+
+fn texts(some: &[Text], out: &mut Writer<'_>) {
+    out.array(some.len());
+    some.iter().for_each(|text| out.bulk(text));
+}
+
+pub(super) fn lpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    pop(context, args, out, true)
+}
+
+pub(super) fn rpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    pop(context, args, out, false)
+}
+
+fn side(arg: &[u8]) -> Result<bool, Failure> {
+    match () {
+        () if is(arg, "LEFT") => Ok(true),
+        () if is(arg, "RIGHT") => Ok(false),
+        () => Err(Failure::SYNTAX),
+    }
+}
+
+pub(super) fn lmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let keys = integer(args[1]).ok().and_then(|keys| usize::try_from(keys).ok()).filter(|&keys| keys > 0);
+    let keys = keys.ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
+    let (Some(names), Some(rest)) = (args.get(2..2 + keys), args.get(2 + keys..)) else {
+        return Err(Failure::SYNTAX);
+    };
+    let (left, wanted) = match rest {
+        [which] => (side(which)?, 1),
+        [which, word, wanted] if is(word, "COUNT") => {
+            let wanted = integer(wanted).ok().and_then(|wanted| usize::try_from(wanted).ok());
+            (
+                side(which)?,
+                wanted
+                    .filter(|&wanted| wanted > 0)
+                    .ok_or(Failure::text("ERR count should be greater than 0"))?,
+            )
+        }
+        _ => return Err(Failure::SYNTAX),
+    };
+    for name in names {
+        if let Some(some) = change(context, name, false, |list| (take_some(list, left, wanted), true))? {
+            context.instead = Some(
+                [if left { &b"LPOP"[..] } else { b"RPOP" }, name, some.len().to_string().as_bytes()]
+                    .map(<[u8]>::to_vec)
+                    .into(),
+            );
+            out.array(2);
+            out.bulk(name);
+            texts(&some, out);
+            return Ok(());
+        }
+    }
+    out.null_array();
+    Ok(())
+}
+
+pub(super) fn llen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    out.integer(count(read(context, args[1])?.map_or(0, VecDeque::len)));
+    Ok(())
+}
+
+/// The element that a number names, from the end when it is negative.
+fn place(index: i64, len: usize) -> Option<usize> {
+    let at = if index < 0 { index + count(len) } else { index };
+    usize::try_from(at).ok().filter(|&at| at < len)
+}
+
+pub(super) fn lindex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let Some(list) = read(context, args[1])? else {
+        out.null();
+        return Ok(());
+    };
+    match place(integer(args[2])?, list.len()) {
+        Some(at) => out.bulk(&list[at]),
+        None => out.null(),
+    }
+    Ok(())
+}
+
+pub(super) fn lset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    if read(context, args[1])?.is_none() {
+        return Err(Failure::NO_KEY);
+    }
+    let index = integer(args[2])?;
+    let set = change(context, args[1], false, |list| {
+        let at = place(index, list.len());
+        if let Some(at) = at {
+            list[at] = args[3].into();
+        }
+        (at.is_some(), at.is_some())
+    })?;
+    if set != Some(true) {
+        return Err(Failure::OUT_OF_RANGE);
+    }
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn lrange(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let (first, last) = (integer(args[2])?, integer(args[3])?);
+    let Some(list) = read(context, args[1])? else {
+        out.array(0);
+        return Ok(());
+    };
+    let range = range_of(first, last, list.len());
+    out.array(range.len());
+    list.range(range).for_each(|element| out.bulk(element));
+    Ok(())
+}
+
+pub(super) fn ltrim(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let (first, last) = (integer(args[2])?, integer(args[3])?);
+    change(context, args[1], false, |list| {
+        let range = range_of(first, last, list.len());
+        let changed = range.len() != list.len();
+        list.truncate(range.end);
+        list.drain(..range.start.min(list.len()));
+        ((), changed)
+    })?;
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn lrem(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let wanted = integer(args[2])?;
+    let removed = change(context, args[1], false, |list| {
+        let most = if wanted == 0 {
+            usize::MAX
+        } else {
+            usize::try_from(wanted.unsigned_abs()).unwrap_or(usize::MAX)
+        };
+        let mut removed = 0;
+        let mut keep = |element: &Text| {
+            let goes = removed < most && **element == *args[3];
+            removed += usize::from(goes);
+            !goes
+        };
+        if wanted < 0 {
+            let mut kept: List = std::mem::take(list).into_iter().rev().filter(&mut keep).collect();
+            kept.make_contiguous().reverse();
+            *list = kept;
+        } else {
+            list.retain(&mut keep);
+        }
+        (removed, removed > 0)
+    })?;
+    out.integer(count(removed.unwrap_or(0)));
+    Ok(())
+}
+
+pub(super) fn linsert(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let behind = match () {
+        () if is(args[2], "BEFORE") => 0,
+        () if is(args[2], "AFTER") => 1,
+        () => return Err(Failure::SYNTAX),
+    };
+    let len = change(context, args[1], false, |list| {
+        match list.iter().position(|element| **element == *args[3]) {
+            Some(at) => {
+                list.insert(at + behind, args[4].into());
+                (count(list.len()), true)
+            }
+            None => (-1, false),
+        }
+    })?;
+    out.integer(len.unwrap_or(0));
+    Ok(())
+}
+
+fn move_between(
+    context: &mut Context<'_>,
+    keys: (&[u8], &[u8]),
+    from_left: bool,
+    to_left: bool,
+    out: &mut Writer<'_>,
+) -> Done {
+    let (from, to) = keys;
+    // The other list is looked at before anything changes.
+    if read(context, from)?.is_none() {
+        out.null();
+        return Ok(());
+    }
+    read(context, to)?;
+    let moved = change(context, from, false, |list| {
+        let moved = if from_left { list.pop_front() } else { list.pop_back() };
+        // A list of one that goes to itself must not go in between.
+        if from == to
+            && let Some(element) = &moved
+        {
+            if to_left {
+                list.push_front(element.clone());
+            } else {
+                list.push_back(element.clone());
+            }
+        }
+        (moved, true)
+    })?;
+    let Some(element) = moved.flatten() else {
+        out.null();
+        return Ok(());
+    };
+    if from != to {
+        change(context, to, true, |list| {
+            if to_left {
+                list.push_front(element.clone());
+            } else {
+                list.push_back(element.clone());
+            }
+            ((), true)
+        })?;
+    }
+    out.bulk(&element);
+    Ok(())
+}
+
+pub(super) fn rpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    move_between(context, (args[1], args[2]), false, true, out)
+}
+
+pub(super) fn lmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let (from_left, to_left) = (side(args[3])?, side(args[4])?);
+    move_between(context, (args[1], args[2]), from_left, to_left, out)
+}
+
+/// What `LPOS` is told.
+struct Search {
+    rank: i64,
+    wanted: Option<usize>,
+    compared_max: usize,
+}
+
+fn search(args: Args<'_>) -> Result<Search, Failure> {
+    let mut search = Search { rank: 1, wanted: None, compared_max: 0 };
+    for pair in args.chunks(2) {
+        let [word, value] = *pair else { return Err(Failure::SYNTAX) };
+        let number = integer(value);
+        let size =
+            |what| number.clone().ok().and_then(|n| usize::try_from(n).ok()).ok_or(Failure::text(what));
+        if is(word, "RANK") {
+            search.rank = number?;
+            if search.rank == 0 {
+                return Err(Failure::text(
+                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list",
+                ));
+            }
+        } else if is(word, "COUNT") {
+            search.wanted = Some(size("ERR COUNT can't be negative")?);
+        } else if is(word, "MAXLEN") {
+            search.compared_max = size("ERR MAXLEN can't be negative")?;
+        } else {
+            return Err(Failure::SYNTAX);
+        }
+    }
+    Ok(search)
+}
+
+pub(super) fn lpos(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let Search { rank, wanted, compared_max } = search(&args[3..])?;
+    let none = List::new();
+    let list = read(context, args[1])?.unwrap_or(&none);
+    let compared = if compared_max == 0 { usize::MAX } else { compared_max };
+    let most = wanted.map_or(1, |wanted| if wanted == 0 { usize::MAX } else { wanted });
+    let skipped = usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX) - 1;
+    let is_it = |&(_, element): &(usize, &Text)| **element == *args[2];
+    let at = |(at, _): (usize, &Text)| at;
+    let found: Vec<usize> = if rank > 0 {
+        list.iter().enumerate().take(compared).filter(is_it).skip(skipped).take(most).map(at).collect()
+    } else {
+        list.iter().enumerate().rev().take(compared).filter(is_it).skip(skipped).take(most).map(at).collect()
+    };
+    match (wanted, found.first()) {
+        (Some(_), _) => {
+            out.array(found.len());
+            found.into_iter().for_each(|at| out.integer(count(at)));
+        }
+        (None, Some(&at)) => out.integer(count(at)),
+        (None, None) => out.null(),
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Strings that are numbers.
+
+use super::{Args, Context, Done, float, integer};
+use crate::failure::Failure;
+use crate::store::Ends;
+use farmem_resp::Writer;
+
+fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let old = context.store.string(db, key)?.map_or(Ok(0), integer)?;
+    let new = old.checked_add(by).ok_or(Failure::OVERFLOW)?;
+    // Room for each number: the next one is written in place.
+    const DIGITS: usize = 20;
+    context.store.set_with_room(db, key, new.to_string().as_bytes(), DIGITS, Ends::Keep)?;
+    out.integer(new);
+    Ok(())
+}
+
+pub(super) fn incr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    add(context, args[1], 1, out)
+}
+
+pub(super) fn decr(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    add(context, args[1], -1, out)
+}
+
+pub(super) fn incrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let by = integer(args[2])?;
+    add(context, args[1], by, out)
+}
+
+pub(super) fn decrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let by = integer(args[2])?.checked_neg().ok_or(Failure::text("ERR decrement would overflow"))?;
+    add(context, args[1], by, out)
+}
+
+/// The sum as a text without an exponent, as Redis keeps it.
+pub(super) fn sum(old: Option<&[u8]>, by: f64, not_a_number: Failure) -> Result<String, Failure> {
+    let old = old.map_or(Some(0.0), float).ok_or(not_a_number)?;
+    let new = old + by;
+    if !new.is_finite() {
+        return Err(Failure::text("ERR increment would produce NaN or Infinity"));
+    }
+    // No minus in front of zero.
+    Ok(format!("{}", new + 0.0))
+}
+
+pub(super) fn incrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let db = context.db();
+    let old = context.store.string(db, args[1])?;
+    let by = float(args[2]).ok_or(Failure::NOT_FLOAT)?;
+    let new = sum(old, by, Failure::NOT_FLOAT)?;
+    context.store.set_with_room(db, args[1], new.as_bytes(), new.len(), Ends::Keep)?;
+    out.bulk(new.as_bytes());
+    Ok(())
+}

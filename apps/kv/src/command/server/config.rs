@@ -1,0 +1,219 @@
+//! `CONFIG`: what may be asked and changed while the server runs.
+
+use super::super::{Args, Context, Done, integer, is};
+use super::glob;
+use crate::durable::Sync;
+use crate::failure::Failure;
+use crate::store::Policy;
+use crate::world::Counts;
+use farmem_resp::Writer;
+
+/// Settings of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Bytes of a word of a request, and of a string (`proto-max-bulk-len`).
+    pub(crate) word_len_max: usize,
+    /// Bytes of a request in all.
+    pub(crate) request_len_max: usize,
+    /// Bytes that may wait for a client that does not read; then it is cut off (`client-output-buffer-limit`).
+    pub(crate) output_max: usize,
+    /// Bytes that may wait before the client's next request is carried out.
+    pub(crate) output_pause: usize,
+    /// Bytes that may wait for so many seconds.
+    pub(crate) output_soft: (usize, u64),
+    /// Bytes of all buffers of connections.
+    pub(crate) buffers_max: usize,
+    /// Clients (`maxclients`).
+    pub(crate) clients_max: usize,
+    /// The password of the user `default` (`requirepass`).
+    pub(crate) password: Option<String>,
+    /// Seconds and changes after which a snapshot is made (`save`).
+    pub(crate) save: Vec<(u64, u64)>,
+    /// Seconds after which a silent client is let go; 0 for never (`timeout`).
+    pub(crate) timeout: u64,
+}
+
+/// The names of all settings, in order.
+const NAMES: &[&str] = &[
+    "appendfsync",
+    "appendonly",
+    "client-output-buffer-limit",
+    "databases",
+    "dir",
+    "local",
+    "maxclients",
+    "maxmemory",
+    "maxmemory-policy",
+    "maxmemory-samples",
+    "proto-max-bulk-len",
+    "requirepass",
+    "save",
+    "timeout",
+];
+
+fn value_of(context: &Context<'_>, name: &str) -> String {
+    let (settings, memory) = (&context.world.settings, &context.store.memory);
+    let durable = &context.world.durable;
+    match name {
+        "appendfsync" => {
+            Sync::ALL.iter().find(|(_, sync)| *sync == durable.sync).expect("each has a name").0.into()
+        }
+        "appendonly" => if durable.has_log() { "yes" } else { "no" }.into(),
+        "client-output-buffer-limit" => {
+            let (soft, seconds) = settings.output_soft;
+            format!("normal {} {soft} {seconds}", settings.output_max)
+        }
+        "databases" => crate::store::SPACES.to_string(),
+        "dir" => durable.dir().map_or_else(String::new, |dir| dir.display().to_string()),
+        "local" => memory.local.to_string(),
+        "maxclients" => settings.clients_max.to_string(),
+        "maxmemory" => memory.data_max.to_string(),
+        "maxmemory-policy" => memory.policy.name().into(),
+        "maxmemory-samples" => memory.samples.to_string(),
+        "proto-max-bulk-len" => settings.word_len_max.to_string(),
+        "requirepass" => settings.password.clone().unwrap_or_default(),
+        "save" => settings
+            .save
+            .iter()
+            .map(|(seconds, changes)| format!("{seconds} {changes}"))
+            .collect::<Vec<_>>()
+            .join(" "),
+        "timeout" => settings.timeout.to_string(),
+        _ => unreachable!("the names are listed"),
+    }
+}
+
+pub(crate) fn config(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    match args {
+        [_, what, patterns @ ..] if is(what, "GET") && !patterns.is_empty() => {
+            let wanted = |name: &str| {
+                patterns.iter().any(|pattern| glob(&pattern.to_ascii_lowercase(), name.as_bytes()))
+            };
+            let found: Vec<&str> = NAMES.iter().copied().filter(|name| wanted(name)).collect();
+            out.map(found.len());
+            for name in found {
+                out.bulk(name.as_bytes());
+                out.bulk(value_of(context, name).as_bytes());
+            }
+        }
+        [_, what, pairs @ ..] if is(what, "SET") && !pairs.is_empty() && pairs.len().is_multiple_of(2) => {
+            for pair in pairs.chunks(2) {
+                set(context, pair[0], pair[1])?;
+            }
+            out.simple("OK");
+        }
+        [_, what] if is(what, "RESETSTAT") => {
+            context.world.stats = Counts::default();
+            context.store.stats = crate::store::Stats::default();
+            out.simple("OK");
+        }
+        [_, what] if is(what, "REWRITE") => {
+            return Err(Failure::text("ERR The server is running without a config file"));
+        }
+        [_, what, ..] => {
+            let name = String::from_utf8_lossy(what).into_owned();
+            return Err(Failure::said(format!(
+                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try CONFIG HELP."
+            )));
+        }
+        _ => return Err(Failure::SYNTAX),
+    }
+    Ok(())
+}
+
+/// A size as Redis writes it: bytes, or with a unit.
+fn size(text: &str) -> Option<usize> {
+    let lower = text.to_ascii_lowercase();
+    let units = [
+        ("kb", 1 << 10),
+        ("mb", 1 << 20),
+        ("gb", 1 << 30),
+        ("k", 1000),
+        ("m", 1_000_000),
+        ("g", 1_000_000_000),
+        ("b", 1),
+    ];
+    let (digits, unit) = units
+        .iter()
+        .find_map(|(name, unit)| lower.strip_suffix(name).map(|digits| (digits, *unit)))
+        .unwrap_or((&lower, 1));
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+fn set(context: &mut Context<'_>, name: &[u8], value: &[u8]) -> Done {
+    let (name, text) =
+        (String::from_utf8_lossy(name).to_ascii_lowercase(), String::from_utf8_lossy(value).into_owned());
+    let wrong = |why: &str| {
+        Failure::said(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+    };
+    let number = || {
+        integer(value)
+            .ok()
+            .and_then(|number| usize::try_from(number).ok())
+            .ok_or_else(|| wrong("argument couldn't be parsed into an integer"))
+    };
+    let bytes = || size(&text).ok_or_else(|| wrong("argument must be a memory value"));
+    match name.as_str() {
+        "maxmemory" => context.store.memory.data_max = bytes()?,
+        "maxmemory-policy" => {
+            let names: Vec<&str> = Policy::ALL.iter().map(|(name, _)| *name).collect();
+            let policy = Policy::ALL.iter().find(|(name, _)| *name == text);
+            context.store.memory.policy = policy
+                .ok_or_else(|| {
+                    wrong(&format!("argument(s) must be one of the following: {}", names.join(", ")))
+                })?
+                .1;
+        }
+        "maxmemory-samples" => context.store.memory.samples = number()?.clamp(1, 64),
+        "proto-max-bulk-len" => {
+            let most = context.world.settings.buffers_max / 2;
+            let len = bytes()?;
+            if !(1 << 10..=most).contains(&len) {
+                return Err(wrong(&format!(
+                    "a word has 1 KiB to {most} bytes: half of what --local leaves for buffers"
+                )));
+            }
+            context.world.settings.word_len_max = len;
+        }
+        "maxclients" => context.world.settings.clients_max = number()?.max(1),
+        "timeout" => context.world.settings.timeout = number()? as u64,
+        "requirepass" => context.world.settings.password = (!text.is_empty()).then_some(text),
+        "appendfsync" => {
+            let sync = Sync::ALL.iter().find(|(name, _)| *name == text);
+            let (_, sync) = *sync
+                .ok_or_else(|| wrong("argument(s) must be one of the following: everysec, always, no"))?;
+            let is_every_second = |sync| sync == Sync::EverySecond;
+            if is_every_second(sync) && !is_every_second(context.world.durable.sync) {
+                return Err(wrong("everysec begins with the server: restart it"));
+            }
+            context.world.durable.sync = sync;
+        }
+        "save" => {
+            let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+            let numbers = numbers
+                .filter(|numbers| numbers.len().is_multiple_of(2))
+                .ok_or_else(|| wrong("Invalid save parameters"))?;
+            context.world.settings.save = numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+        }
+        "client-output-buffer-limit" => {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let ["normal", hard, soft, seconds] = words[..] else {
+                return Err(wrong("Wrong number of arguments in buffer limit configuration."));
+            };
+            let (hard, soft) = (size(hard), size(soft));
+            let (Some(hard), Some(soft), Ok(seconds)) = (hard, soft, seconds.parse()) else {
+                return Err(wrong(
+                    "Error in hard, soft or soft_seconds setting in buffer limit configuration.",
+                ));
+            };
+            (context.world.settings.output_max, context.world.settings.output_soft) = (hard, (soft, seconds));
+        }
+        known if NAMES.contains(&known) => return Err(wrong("can't set immutable config")),
+        unknown => {
+            return Err(Failure::said(format!(
+                "ERR Unknown option or number of arguments for CONFIG SET - '{unknown}'"
+            )));
+        }
+    }
+    Ok(())
+}

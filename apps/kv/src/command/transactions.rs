@@ -1,0 +1,73 @@
+//! Transactions.
+
+use super::{Args, Context, Done, look_up, run};
+use crate::failure::Failure;
+use farmem_resp::Writer;
+
+pub(super) fn multi(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+    if context.session.queues() {
+        return Err(Failure::text("ERR MULTI calls can not be nested"));
+    }
+    context.session.queue = Some(crate::session::Queue::default());
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn discard(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+    if context.session.queue.take().is_none() {
+        return Err(Failure::text("ERR DISCARD without MULTI"));
+    }
+    context.world.unwatch(context.store, context.session);
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn watch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    if context.session.queues() {
+        return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
+    }
+    let db = context.db();
+    for key in &args[1..] {
+        // A key that has ended goes now: that is no change later.
+        context.store.kind(db, key)?;
+        context.world.tell_watchers(context.store);
+        let name = context.store.name(key);
+        context.world.watch(context.store, context.session, db, name);
+    }
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn unwatch(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+    context.world.unwatch(context.store, context.session);
+    out.simple("OK");
+    Ok(())
+}
+
+pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let Some(queue) = context.session.queue.take() else {
+        return Err(Failure::text("ERR EXEC without MULTI"));
+    };
+    // A watched key may have ended meanwhile.
+    context.world.tell_watchers(context.store);
+    let changed = context.world.was_changed(context.session);
+    context.world.unwatch(context.store, context.session);
+    if queue.is_spoilt {
+        return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
+    }
+    if changed {
+        out.null_array();
+        return Ok(());
+    }
+    out.array(queue.requests.len());
+    for request in &queue.requests {
+        let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+        let from = out.position();
+        if let Err(failure) = look_up(&args).and_then(|command| run(context, command, &args, out)) {
+            out.take_back(from);
+            out.error(failure.reply());
+            context.world.stats.errors += 1;
+        }
+    }
+    Ok(())
+}

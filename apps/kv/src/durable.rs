@@ -1,0 +1,284 @@
+//! What outlives this process: snapshots, and a log of what changed since.
+//!
+//! Key type: [`Durable`], a directory. `snapshot-N` is the data before `log-N` begins; a start reads the newest snapshot and all logs from its number on, in order. A snapshot
+//! gets its name when all of it is on the disk, and only then do older files go. Both are made of frames ([`frame`]) with a checksum.
+//!
+//! The log has requests, and the time at which each was carried out: it is carried out again at that time, so that what had ended then has ended again. A frame has
+//! all requests of one command or transaction: a torn one takes none of it, or all.
+//!
+//! *Room is reserved ahead.* A command that changes data is refused before it changes anything when the disk has no room for it, so that what is in memory and what is in the log
+//! do not part (`MISCONF`, as Redis has it).
+
+pub(crate) mod frame;
+mod load;
+mod saving;
+
+use frame::{HEADER_LEN, MAGIC_LOG};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(crate) use load::load;
+pub(crate) use saving::{Saving, Stands};
+
+/// When the log is on the disk (`appendfsync`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sync {
+    /// Before the reply.
+    Always,
+    /// A second later at most.
+    EverySecond,
+    /// When the system sees fit.
+    No,
+}
+
+impl Sync {
+    pub(crate) const ALL: [(&str, Self); 3] =
+        [("always", Self::Always), ("everysec", Self::EverySecond), ("no", Self::No)];
+}
+
+/// Bytes that are reserved at once.
+const RESERVE: u64 = 4 << 20;
+/// How often the log is put on the disk with [`Sync::EverySecond`].
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The log that is written.
+#[derive(Debug)]
+struct Log {
+    file: Arc<File>,
+    /// Bytes that are written.
+    len: u64,
+    /// Bytes that the disk has room for.
+    reserved: u64,
+    /// Something was written and not put on the disk.
+    unsynced: Arc<AtomicBool>,
+    /// Putting it on the disk has failed: what the system had may be lost.
+    broken: Arc<AtomicBool>,
+}
+
+/// A directory with snapshots and a log, or nothing.
+#[derive(Debug)]
+pub(crate) struct Durable {
+    dir: Option<PathBuf>,
+    log: Option<Log>,
+    pub(crate) sync: Sync,
+    /// Requests of the command under way.
+    entries: Vec<u8>,
+    /// Frames that are not written yet.
+    frames: Vec<u8>,
+    /// The number of the log that is written, or of the next.
+    pub(crate) number: u64,
+    pub(crate) saving: Option<Saving>,
+    /// When the last snapshot was complete, in seconds since 1970.
+    pub(crate) last_save: i64,
+    pub(crate) last_save_failed: Option<String>,
+    /// Changes that no snapshot has.
+    pub(crate) unsaved: u64,
+    /// Nothing is appended: what is carried out comes from the log.
+    pub(crate) replaying: bool,
+    wants_log: bool,
+}
+
+impl Durable {
+    /// Nothing outlives the process.
+    pub(crate) const fn none() -> Self {
+        Self {
+            dir: None,
+            log: None,
+            sync: Sync::EverySecond,
+            entries: Vec::new(),
+            frames: Vec::new(),
+            number: 0,
+            saving: None,
+            last_save: 0,
+            last_save_failed: None,
+            unsaved: 0,
+            replaying: false,
+            wants_log: false,
+        }
+    }
+
+    /// A directory; [`load`] reads what is in it, and [`Durable::begin`] begins to write.
+    pub(crate) fn open(dir: &Path, wants_log: bool, sync: Sync) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        Ok(Self { dir: Some(dir.to_owned()), sync, wants_log, ..Self::none() })
+    }
+
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    pub(crate) const fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    pub(crate) fn log_len(&self) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.len)
+    }
+
+    /// Begins a log of this number, where one is wanted. What was written before stays.
+    pub(crate) fn begin(&mut self, number: u64) -> io::Result<()> {
+        let (Some(dir), true) = (&self.dir, self.wants_log) else {
+            self.number = number;
+            return Ok(());
+        };
+        if let Some(log) = &self.log {
+            // Room that was reserved behind its end is given back.
+            log.file.set_len(log.len)?;
+            log.file.sync_data()?;
+        }
+        let path = dir.join(log_name(number));
+        let (file, len) = open_log(dir, &path).inspect_err(|_| {
+            // One without a head would stand in the way of the next start.
+            if std::fs::metadata(&path).is_ok_and(|known| known.len() < HEADER_LEN as u64) {
+                let _the_next_start_takes_it_for_empty = std::fs::remove_file(&path);
+            }
+        })?;
+        self.number = number;
+        let log = Log {
+            file: Arc::new(file),
+            len,
+            reserved: len,
+            unsynced: Arc::default(),
+            broken: Arc::default(),
+        };
+        if self.sync == Sync::EverySecond {
+            let (file, unsynced, broken) =
+                (Arc::downgrade(&log.file), Arc::clone(&log.unsynced), Arc::clone(&log.broken));
+            std::thread::spawn(move || {
+                while let Some(file) = file.upgrade() {
+                    if unsynced.swap(false, Ordering::AcqRel) && file.sync_data().is_err() {
+                        broken.store(true, Ordering::Release);
+                    }
+                    drop(file);
+                    std::thread::sleep(SECOND);
+                }
+            });
+        }
+        self.log = Some(log);
+        Ok(())
+    }
+
+    /// Makes sure that a request of so many bytes can be appended; the reason why not, as Redis says it.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), String> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        if log.broken.load(Ordering::Acquire) {
+            return Err(
+                "MISCONF Errors writing to the AOF file: it could not be put on the disk; restart the server"
+                    .into(),
+            );
+        }
+        // A frame's head, and each word's length.
+        let wanted = log.len + (self.frames.len() + self.entries.len() + 2 * bytes + 256) as u64;
+        if wanted <= log.reserved {
+            return Ok(());
+        }
+        // As much as is usual, or what this request takes.
+        let mut reserve = |to: u64| {
+            let reserved = fallocate(&*log.file, FallocateFlags::KEEP_SIZE, log.len, to - log.len);
+            reserved.inspect(|()| log.reserved = to)
+        };
+        match reserve(wanted + RESERVE).or_else(|_| reserve(wanted)) {
+            Ok(()) => {}
+            // A file system that cannot: what a write says is all there is to know.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => log.reserved = u64::MAX,
+            Err(error) => {
+                let error = io::Error::from(error);
+                return Err(format!("MISCONF Errors writing to the AOF file: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A request that changed something.
+    pub(crate) fn append<'a>(&mut self, db: u8, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+        self.unsaved += 1;
+        if self.log.is_none() || self.replaying {
+            return;
+        }
+        frame::entry(&mut self.entries, db, args);
+    }
+
+    /// All requests of a command were appended: they are a frame, carried out at `now`.
+    pub(crate) fn end_frame(&mut self, now: i64) {
+        if !self.entries.is_empty() {
+            frame::emit(&mut self.frames, now, &self.entries);
+            self.entries.clear();
+        }
+    }
+
+    /// Writes what was appended, and puts it on the disk where replies wait for that.
+    ///
+    /// # Errors
+    /// The system's: then none of it counts, and nothing is appended any more.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        if self.frames.is_empty() {
+            return Ok(());
+        }
+        let written = (&*log.file).write_all(&self.frames).and_then(|()| match self.sync {
+            Sync::Always => log.file.sync_data(),
+            Sync::EverySecond | Sync::No => {
+                log.unsynced.store(true, Ordering::Release);
+                Ok(())
+            }
+        });
+        let len = self.frames.len() as u64;
+        self.frames.clear();
+        self.frames.shrink_to(1 << 20);
+        if written.is_err() {
+            log.broken.store(true, Ordering::Release);
+            // What of it is there would be taken for acknowledged.
+            let _the_next_start_finds_a_torn_end = log.file.set_len(log.len);
+        } else {
+            log.len += len;
+        }
+        written
+    }
+
+    /// All that was written is on the disk.
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        self.flush()?;
+        if let Some(log) = &self.log {
+            log.file.set_len(log.len)?;
+            log.file.sync_all()?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a log for writing at its end; its length.
+fn open_log(dir: &Path, path: &Path) -> io::Result<(File, u64)> {
+    let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    let len = file.seek(SeekFrom::End(0))?;
+    if len >= HEADER_LEN as u64 {
+        return Ok((file, len));
+    }
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(&frame::head(MAGIC_LOG))?;
+    file.sync_all()?;
+    File::open(dir)?.sync_all()?;
+    Ok((file, HEADER_LEN as u64))
+}
+
+/// The name of a log.
+pub(crate) fn log_name(number: u64) -> String {
+    format!("log-{number:016x}")
+}
+
+/// The name of a snapshot.
+pub(crate) fn snapshot_name(number: u64) -> String {
+    format!("snapshot-{number:016x}")
+}
+
+/// The number of a file whose name begins so.
+pub(crate) fn number_of(name: &str, kind: &str) -> Option<u64> {
+    let digits = name.strip_prefix(kind)?.strip_prefix('-')?;
+    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}

@@ -1,0 +1,114 @@
+//! What files are made of: frames with a length and a checksum, behind a head that says what the file is.
+
+/// What a log begins with.
+pub(crate) const MAGIC_LOG: [u8; 8] = *b"fmkvlog1";
+/// What a snapshot begins with.
+pub(crate) const MAGIC_SNAPSHOT: [u8; 8] = *b"fmkvsnp1";
+/// Bytes of a file's head.
+pub(crate) const HEADER_LEN: usize = 8;
+/// Bytes in front of a frame's content: its length, its checksum, its time.
+const FRAME_HEAD: usize = 16;
+
+pub(crate) const fn head(magic: [u8; 8]) -> [u8; HEADER_LEN] {
+    magic
+}
+
+/// Appends a frame.
+///
+/// # Panics
+/// When it has 4 GiB.
+pub(crate) fn emit(into: &mut Vec<u8>, time: i64, content: &[u8]) {
+    let len = u32::try_from(content.len()).expect("a frame is shorter than 4 GiB");
+    into.extend_from_slice(&len.to_le_bytes());
+    into.extend_from_slice(&checksum(time, content).to_le_bytes());
+    into.extend_from_slice(&time.to_le_bytes());
+    into.extend_from_slice(content);
+}
+
+fn checksum(time: i64, content: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&time.to_le_bytes());
+    hasher.update(content);
+    hasher.finalize()
+}
+
+/// What comes next in a file.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Next<'a> {
+    /// A frame: its time, its content, the bytes behind it.
+    Frame(i64, &'a [u8], &'a [u8]),
+    /// The end: nothing more, or room that was reserved.
+    End,
+    /// A frame that was not written to its end, and nothing behind it.
+    Torn,
+    /// A frame that was changed: bytes of others follow.
+    Corrupt,
+}
+
+/// Reads the frame that bytes begin with.
+pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
+    if bytes.iter().take(FRAME_HEAD).all(|&byte| byte == 0) {
+        return if bytes.iter().all(|&byte| byte == 0) { Next::End } else { Next::Corrupt };
+    }
+    let Some((head, rest)) = bytes.split_at_checked(FRAME_HEAD) else { return Next::Torn };
+    let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+    let time = i64::from_le_bytes(head[8..].try_into().expect("eight bytes"));
+    let Some((content, rest)) = rest.split_at_checked(word(0) as usize) else { return Next::Torn };
+    if checksum(time, content) == word(4) {
+        return Next::Frame(time, content, rest);
+    }
+    if rest.iter().all(|&byte| byte == 0) { Next::Torn } else { Next::Corrupt }
+}
+
+/// Appends a request to a frame's content.
+pub(crate) fn entry<'a>(into: &mut Vec<u8>, db: u8, args: impl ExactSizeIterator<Item = &'a [u8]>) {
+    let len = |len: usize| u32::try_from(len).expect("a request is shorter than 4 GiB").to_le_bytes();
+    into.push(db);
+    into.extend_from_slice(&len(args.len()));
+    for arg in args {
+        into.extend_from_slice(&len(arg.len()));
+        into.extend_from_slice(arg);
+    }
+}
+
+/// Reads a request of a frame's content; `None` when it is none.
+pub(crate) fn take_entry<'a>(content: &mut &'a [u8]) -> Option<(u8, Vec<&'a [u8]>)> {
+    let (&db, rest) = content.split_first()?;
+    let (count, mut rest) = rest.split_first_chunk()?;
+    let mut args = Vec::new();
+    for _ in 0..u32::from_le_bytes(*count) {
+        let (len, behind) = rest.split_first_chunk()?;
+        let (arg, behind) = behind.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        args.push(arg);
+        rest = behind;
+    }
+    *content = rest;
+    Some((db, args))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_end_is_told_from_a_change() {
+        let (mut content, mut file) = (Vec::new(), Vec::new());
+        entry(&mut content, 3, [&b"SET"[..], b"k", b"v"].into_iter());
+        emit(&mut file, 77, &content);
+        emit(&mut file, 78, &content);
+        let Next::Frame(77, mut first, rest) = next(&file) else { panic!("a frame") };
+        assert_eq!(take_entry(&mut first), Some((3, vec![&b"SET"[..], b"k", b"v"])));
+        assert!(first.is_empty() && matches!(next(rest), Next::Frame(78, _, [])));
+        for cut in 1..rest.len() {
+            assert_eq!(next(&rest[..cut]), Next::Torn, "{cut}");
+        }
+        assert_eq!((next(&[]), next(&[0; 100])), (Next::End, Next::End));
+        for at in 0..file.len() / 2 {
+            let mut changed = file.clone();
+            changed[at] ^= 0x40;
+            assert!(!matches!(next(&changed), Next::Frame(..)), "{at}");
+        }
+        file[30] ^= 1;
+        assert_eq!(next(&file), Next::Corrupt, "a whole frame follows");
+    }
+}

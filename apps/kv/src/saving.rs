@@ -1,0 +1,48 @@
+//! Snapshots, step by step beside commands: what the store takes, and the file that it goes to.
+
+use crate::durable::Durable;
+use crate::store::Store;
+use std::io;
+
+/// Bytes of keys that are taken in one step: commands wait no longer.
+const STEP: usize = 128 << 10;
+
+/// Begins a snapshot of this moment.
+pub(crate) fn begin(store: &mut Store, durable: &mut Durable) -> io::Result<()> {
+    durable.begin_saving()?;
+    store.begin_picture();
+    Ok(())
+}
+
+/// A step of the snapshot under way; what came of it when it ended. `wait` until all of it is on the disk.
+pub(crate) fn go_on(store: &mut Store, durable: &mut Durable, wait: bool) -> Option<io::Result<()>> {
+    let saving = durable.saving.as_ref()?;
+    if saving.stands() == crate::durable::Stands::Settles {
+        return durable.settled(wait, store.now());
+    }
+    if store.picture().is_none() {
+        let why = "a key could not be read from far memory".to_owned();
+        durable.give_up_saving(why.clone());
+        return Some(Err(io::Error::other(why)));
+    }
+    let step = store.go_on_with_picture(STEP).map_err(|failure| io::Error::other(failure.reply().to_owned()));
+    let written = step.and_then(|(keys, last)| durable.go_on_saving(&keys, last.then(|| store.keys_taken())));
+    match written {
+        Ok(()) => None,
+        Err(error) => {
+            store.drop_picture();
+            durable.give_up_saving(error.to_string());
+            Some(Err(error))
+        }
+    }
+}
+
+/// Goes on until the snapshot is on the disk.
+pub(crate) fn finish(store: &mut Store, durable: &mut Durable) -> io::Result<()> {
+    while durable.saving.is_some() {
+        if let Some(ended) = go_on(store, durable, true) {
+            return ended;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! Values as bytes: how they come into the log and out of it.
+
+use super::index::{Entry, Flag, Name};
+use super::live::{Live, What};
+use super::log::Full;
+use super::place::{At, CHUNK, Class, HEADER_LEN, Header, Place};
+use super::{Ends, Kind, Store, kind_of};
+use crate::failure::Failure;
+
+/// Bytes of a record at most; a longer value lies in pieces.
+const RECORD_MAX: usize = CHUNK / 2;
+
+impl Store {
+    /// Appends a value as a record, or as pieces, and leads the key there. What the key had goes.
+    pub(super) fn put_encoded(
+        &mut self,
+        db: u8,
+        key: &[u8],
+        name: Name,
+        kind: Kind,
+        value: &[u8],
+        room: usize,
+    ) -> Result<(), Failure> {
+        let place = self.append(db, key, name, kind, value, room)?;
+        let mut entry = Entry::new(name, place.0, kind as u8);
+        entry.set(Flag::PARITY, self.parity);
+        entry.set_used(super::clock(self.now));
+        let space = self.space_mut(db);
+        let before = space.index.get(name).copied();
+        entry.set(Flag::EXPIRES, before.is_some_and(|before| before.has(Flag::EXPIRES)));
+        space.index.put(entry);
+        if let Some(before) = before {
+            self.release(&before);
+        }
+        Ok(())
+    }
+
+    /// Puts a value into the log; where it is.
+    pub(super) fn append(
+        &mut self,
+        db: u8,
+        key: &[u8],
+        name: Name,
+        kind: Kind,
+        value: &[u8],
+        room: usize,
+    ) -> Result<Place, Failure> {
+        if self.memory.is_full {
+            return Err(self.local_is_full());
+        }
+        let least = HEADER_LEN + key.len() + value.len();
+        if least > RECORD_MAX {
+            return self.append_pieces(db, key, name, value);
+        }
+        let class = Class::of(least.max((HEADER_LEN + key.len() + room).min(RECORD_MAX)));
+        let header = Header {
+            kind: kind as u8,
+            large: false,
+            space: self.spaces_of[usize::from(db)],
+            class,
+            key_len: u16::try_from(key.len()).expect("keys are bounded"),
+            value_len: u32::try_from(value.len()).expect("a record is shorter than a chunk"),
+        };
+        self.log.append(header, key, &[value]).map_err(|full| no_room(&full))
+    }
+
+    fn append_pieces(&mut self, db: u8, key: &[u8], name: Name, value: &[u8]) -> Result<Place, Failure> {
+        let mut pieces = Vec::new();
+        for piece in value.chunks(CHUNK) {
+            match self.log.put_piece(piece) {
+                Ok(number) => pieces.push(number),
+                Err(full) => {
+                    pieces.into_iter().for_each(|number| self.log.forget_piece(number));
+                    return Err(no_room(&full));
+                }
+            }
+        }
+        let what = What::Pieces(pieces, value.len());
+        let space = self.spaces_of[usize::from(db)];
+        Ok(Place::live(self.keep_live(Live::new(what, key, space, name))))
+    }
+
+    /// The bytes of a key's value, as the log has them: in place where they are here, in `scratch` where they are not.
+    pub(super) fn bytes_of(
+        &mut self,
+        db: u8,
+        key: &[u8],
+        name: Name,
+        entry: Entry,
+    ) -> Result<&[u8], Failure> {
+        match Place(entry.place).at() {
+            At::Log(spot) if self.log.here(spot).is_some() => {
+                value_in(self.log.here(spot).expect("it was found a moment ago"), key)
+            }
+            At::Log(_) => self.fetch(db, key, name, entry),
+            At::Cache(spot) => {
+                self.stats.cache_hits += 1;
+                value_in(self.log.here(spot).expect("the cache is here"), key)
+            }
+            At::Live(number) => {
+                let mut bytes = std::mem::take(&mut self.scratch);
+                bytes.clear();
+                let read = self.encode_live(number, &mut bytes);
+                self.scratch = bytes;
+                read?;
+                Ok(&self.scratch)
+            }
+        }
+    }
+
+    /// Reads a far record.
+    fn fetch(&mut self, db: u8, key: &[u8], name: Name, entry: Entry) -> Result<&[u8], Failure> {
+        let At::Log(spot) = Place(entry.place).at() else { unreachable!("far records are of the log") };
+        let record = self
+            .log
+            .fetch(spot)
+            .map_err(|error| Failure::far("the value of this key cannot be read", &error))?;
+        let before = std::mem::replace(&mut self.scratch, record);
+        self.log.far().recycle(before);
+        self.stats.fetched += 1;
+        value_in(&self.scratch, key)?;
+        // What is read a second time is cached: most of what is read once is not read again.
+        if entry.has(Flag::TOUCHED) {
+            self.cache_scratch(db, name, Place(entry.place));
+        } else if let Some(entry) = self.space_mut(db).index.get_mut(name) {
+            entry.set(Flag::TOUCHED, true);
+        }
+        value_in(&self.scratch, key)
+    }
+
+    fn cache_scratch(&mut self, db: u8, name: Name, from: Place) {
+        let mut copy = self.log.cache(from, &self.scratch);
+        if copy.is_none() {
+            // No memory for it is no reason to fail: the value is there.
+            if !self.log.grow_cache().unwrap_or(false) {
+                if self.log.here_len().1 < 2 {
+                    return;
+                }
+                self.shrink_cache();
+                if !self.log.grow_cache().unwrap_or(false) {
+                    return;
+                }
+            }
+            copy = self.log.cache(from, &self.scratch);
+        }
+        if let (Some(copy), Some(entry)) = (copy, self.space_mut(db).index.get_mut(name)) {
+            entry.place = copy.0;
+            entry.set(Flag::TOUCHED, false);
+        }
+    }
+
+    /// The oldest chunk of the cache goes: entries that lead there lead to the log again.
+    pub(super) fn shrink_cache(&mut self) {
+        let Some(oldest) = self.log.oldest_cached() else { return };
+        for (cached, from, key, space) in self.log.cached_records(oldest) {
+            let name = self.namer.name(&key);
+            if let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name)
+                && entry.place == cached.0
+            {
+                entry.place = from.0;
+            }
+        }
+        self.log.drop_cached();
+    }
+
+    /// The kind, the bytes and the end of a key's value.
+    pub(crate) fn dump(
+        &mut self,
+        db: u8,
+        key: &[u8],
+    ) -> Result<Option<(Kind, Vec<u8>, Option<i64>)>, Failure> {
+        let Some((name, entry)) = self.find(db, key)? else { return Ok(None) };
+        let bytes = self.bytes_of(db, key, name, entry)?.to_vec();
+        Ok(Some((kind_of(&entry), bytes, self.space(db).ends.get(&name).copied())))
+    }
+
+    /// Puts what [`Store::dump`] gave in the place of whatever the key had.
+    pub(crate) fn restore(
+        &mut self,
+        db: u8,
+        key: &[u8],
+        kind: Kind,
+        bytes: &[u8],
+        end: Option<i64>,
+    ) -> Result<(), Failure> {
+        if key.len() > super::KEY_LEN_MAX {
+            return Err(Failure::text("ERR the key is too long"));
+        }
+        let name = self.namer.name(key);
+        self.before_change(db, name, Some(key))?;
+        self.put_encoded(db, key, name, kind, bytes, bytes.len())?;
+        self.follow_ends(db, name, end.map_or(Ends::Never, Ends::At));
+        self.touch(db, name);
+        Ok(())
+    }
+
+    /// Moves what is wanted out of a far chunk that is mostly dead; false when there is none.
+    pub(crate) fn compact(&mut self) -> Result<bool, Failure> {
+        let Some(number) = self.log.worth_compaction() else { return Ok(false) };
+        let bytes = self
+            .log
+            .fetch_chunk(number)
+            .map_err(|error| Failure::far("a chunk cannot be compacted", &error))?;
+        for (offset, header) in super::log::records(&bytes) {
+            let key = &bytes[offset + HEADER_LEN..offset + header.value_from()];
+            let (name, old) = (self.namer.name(key), Place::log(number, offset, header.class));
+            let Some((entry_place, is_live)) = self.leads_to(header.space, name, old) else { continue };
+            let value = &bytes[offset + header.value_from()..offset + header.end()];
+            let new = self.log.append(header, key, &[value]).map_err(|full| no_room(&full))?;
+            self.moved(header.space, name, entry_place, is_live, new);
+            self.log.forget(number, header.class.len());
+        }
+        self.log.far().recycle(bytes);
+        self.stats.compacted += 1;
+        Ok(true)
+    }
+
+    /// Where a key's entry leads when the record at `old` is wanted, and whether by way of a collection in use.
+    fn leads_to(&self, space: u8, name: Name, old: Place) -> Option<(Place, bool)> {
+        let place = Place(self.spaces[usize::from(space)].index.get(name)?.place);
+        match place.at() {
+            At::Log(_) => (place == old).then_some((place, false)),
+            At::Cache(spot) => (self.log.behind_cache(spot) == old).then_some((place, false)),
+            At::Live(number) => (self.live[number].clean == Some(old)).then_some((place, true)),
+        }
+    }
+
+    fn moved(&mut self, space: u8, name: Name, from: Place, is_live: bool, to: Place) {
+        if let (true, At::Live(number)) = (is_live, from.at()) {
+            self.live[number].clean = Some(to);
+        } else if let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name) {
+            // A cached copy is left behind: it is found to be nobody's when its chunk goes.
+            entry.place = to.0;
+        }
+    }
+}
+
+/// The value of a record that is `key`'s.
+fn value_in<'a>(record: &'a [u8], key: &[u8]) -> Result<&'a [u8], Failure> {
+    let header = Header::parse(record).filter(|header| header.end() <= record.len());
+    let header = header
+        .ok_or(Failure::text("FARMEMORY what is there is no record: far memory was changed by others"))?;
+    if record[HEADER_LEN..header.value_from()] != *key {
+        return Err(Failure::text("FARMEMORY the record is another key's: far memory was changed by others"));
+    }
+    Ok(&record[header.value_from()..header.end()])
+}
+
+/// What a client is told when nothing can be put anywhere.
+pub(super) fn no_room(full: &Full) -> Failure {
+    match full {
+        Full::Far(error) => {
+            Failure::said(format!("OOM far memory takes no more: {error}; {}", error.remedy()))
+        }
+        Full::System(error) => Failure::said(format!("OOM the system has no memory: {error}")),
+    }
+}

@@ -1,0 +1,374 @@
+//! The hybrid log (FASTER; PD3 8 has it from Garnet): a tail in local memory that records are appended to and changed in, and chunks that went to far memory.
+//!
+//! Key type: [`Log`]. It knows chunks and bytes, and no keys: which record of a chunk is still wanted the store knows, which moves those out of chunks that are mostly dead.
+//! Chunks are here, oldest first in a queue, or far. When there is no room for another one here, the oldest goes to far memory by one WRITE; its
+//! records stay where they are in the log, so nothing else changes.
+
+use super::far::Far;
+use super::place::{CHUNK, Class, HEADER_LEN, Header, Place, Spot};
+use farmem::{Error, VirtAddr};
+use memmap2::MmapMut;
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// Where a chunk's bytes are.
+#[derive(Debug)]
+enum Bytes {
+    Here(MmapMut),
+    Far(VirtAddr),
+}
+
+#[derive(Debug)]
+struct Chunk {
+    bytes: Bytes,
+    /// Bytes that were appended.
+    used: usize,
+    /// Bytes of rooms that are still wanted.
+    live: usize,
+    /// One piece of a large value, and no records.
+    piece: bool,
+    /// It could not be read when it was to be compacted: its node is gone.
+    lost: bool,
+}
+
+/// Chunks, here and far.
+#[derive(Debug)]
+pub(crate) struct Log {
+    far: Far,
+    chunks: Slab<Chunk>,
+    /// Chunks of records and pieces that are here, the oldest first. The last is the tail.
+    here: VecDeque<usize>,
+    tail: Option<usize>,
+    /// Chunks of the read cache, the oldest first; the last is filled.
+    cached: VecDeque<usize>,
+    /// Memory of chunks that went, for the next ones.
+    spare: Vec<MmapMut>,
+    /// Chunks that may be here, those of the cache included.
+    here_max: usize,
+    /// Bytes of rooms that are wanted.
+    live: usize,
+}
+
+/// Why a record has no room.
+#[derive(Debug)]
+pub(crate) enum Full {
+    /// Local memory is full, and far memory takes nothing.
+    Far(Error),
+    /// The system has no memory.
+    System(std::io::Error),
+}
+
+impl Log {
+    pub(crate) fn new(far: Far, here_max: usize) -> Self {
+        Self {
+            far,
+            chunks: Slab::new(),
+            here: VecDeque::new(),
+            tail: None,
+            cached: VecDeque::new(),
+            spare: Vec::new(),
+            here_max: here_max.max(HERE_MIN),
+            live: 0,
+        }
+    }
+
+    pub(crate) const fn far(&mut self) -> &mut Far {
+        &mut self.far
+    }
+
+    pub(crate) const fn far_ref(&self) -> &Far {
+        &self.far
+    }
+
+    /// Chunks that may be here from now on; what is too much goes.
+    pub(crate) fn set_here_max(&mut self, most: usize) -> Result<(), Full> {
+        self.here_max = most.max(HERE_MIN);
+        while self.here.len() + self.cached.len() > self.here_max && self.here.len() > 1 {
+            self.oldest_goes()?;
+        }
+        let room = self.here_max - (self.here.len() + self.cached.len()).min(self.here_max);
+        self.spare.truncate(room.min(SPARE_MAX));
+        Ok(())
+    }
+
+    /// Chunks that may be here.
+    pub(crate) const fn here_max(&self) -> usize {
+        self.here_max
+    }
+
+    /// Chunks that are here: of the log, and of the cache.
+    pub(crate) fn here_len(&self) -> (usize, usize) {
+        (self.here.len(), self.cached.len())
+    }
+
+    /// Bytes of local memory.
+    pub(crate) fn here_bytes(&self) -> usize {
+        (self.here.len() + self.cached.len() + self.spare.len()) * CHUNK
+    }
+
+    /// Chunks that are far.
+    pub(crate) fn far_len(&self) -> usize {
+        self.chunks.len() - self.here.len() - self.cached.len()
+    }
+
+    /// Bytes of records and pieces that are wanted.
+    pub(crate) const fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Appends a record; where it is. The value is the parts in turn.
+    pub(crate) fn append(&mut self, header: Header, key: &[u8], value: &[&[u8]]) -> Result<Place, Full> {
+        let len = header.class.len();
+        let chunk = match self.tail {
+            Some(chunk) if self.chunks[chunk].used + len <= CHUNK => chunk,
+            _ => {
+                let chunk = self.new_chunk(false)?;
+                self.tail = Some(chunk);
+                chunk
+            }
+        };
+        let Chunk { bytes: Bytes::Here(bytes), used, live, .. } = &mut self.chunks[chunk] else {
+            unreachable!("the tail is here")
+        };
+        let offset = *used;
+        let mut into = &mut bytes[offset..offset + len];
+        for part in [&header.emit()[..], key].iter().chain(value) {
+            let (there, rest) = into.split_at_mut(part.len());
+            there.copy_from_slice(part);
+            into = rest;
+        }
+        *used += len;
+        *live += len;
+        self.live += len;
+        Ok(Place::log(chunk, offset, header.class))
+    }
+
+    /// Keeps a piece of a large value, of up to a chunk; its number.
+    pub(crate) fn put_piece(&mut self, piece: &[u8]) -> Result<usize, Full> {
+        let number = self.new_chunk(true)?;
+        let chunk = &mut self.chunks[number];
+        let Bytes::Here(bytes) = &mut chunk.bytes else { unreachable!("a new chunk is here") };
+        bytes[..piece.len()].copy_from_slice(piece);
+        (chunk.used, chunk.live) = (piece.len(), CHUNK);
+        self.live += CHUNK;
+        Ok(number)
+    }
+
+    /// Appends a piece's bytes.
+    pub(crate) fn read_piece(&mut self, number: usize, into: &mut Vec<u8>) -> Result<(), Error> {
+        let chunk = &self.chunks[number];
+        match &chunk.bytes {
+            Bytes::Here(bytes) => into.extend_from_slice(&bytes[..chunk.used]),
+            Bytes::Far(at) => {
+                let buf = self.far.read(*at, chunk.used)?;
+                into.extend_from_slice(&buf);
+                self.far.recycle(buf);
+            }
+        }
+        Ok(())
+    }
+
+    /// A record or a piece is not wanted any more.
+    pub(crate) fn forget(&mut self, number: usize, len: usize) {
+        let chunk = &mut self.chunks[number];
+        chunk.live -= len;
+        self.live -= len;
+        if chunk.live == 0 && self.tail != Some(number) {
+            self.drop_chunk(number);
+        }
+    }
+
+    /// A piece is not wanted any more.
+    pub(crate) fn forget_piece(&mut self, number: usize) {
+        self.forget(number, CHUNK);
+    }
+
+    /// A record that is here.
+    pub(crate) fn here(&self, spot: Spot) -> Option<&[u8]> {
+        match &self.chunks[spot.chunk].bytes {
+            Bytes::Here(bytes) => Some(&bytes[spot.offset..spot.offset + spot.len]),
+            Bytes::Far(_) => None,
+        }
+    }
+
+    /// The same, to change it in place.
+    pub(crate) fn here_mut(&mut self, spot: Spot) -> Option<&mut [u8]> {
+        match &mut self.chunks[spot.chunk].bytes {
+            Bytes::Here(bytes) => Some(&mut bytes[spot.offset..spot.offset + spot.len]),
+            Bytes::Far(_) => None,
+        }
+    }
+
+    /// Reads a far record, by one READ.
+    pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
+        let Bytes::Far(at) = self.chunks[spot.chunk].bytes else { unreachable!("it was looked for here") };
+        self.far.read(VirtAddr(at.0 + spot.offset as u64), spot.len)
+    }
+
+    /// Copies a far record into the cache, with where it is in the log in front. `None` when the cache's last chunk is full: then [`Log::grow_cache`].
+    pub(crate) fn cache(&mut self, from: Place, record: &[u8]) -> Option<Place> {
+        let (number, class) = (*self.cached.back()?, Header::parse(record)?.class);
+        let len = UNIT_OF_PLACE + class.len();
+        let chunk = &mut self.chunks[number];
+        let Bytes::Here(bytes) = &mut chunk.bytes else { unreachable!("the cache is here") };
+        if chunk.used + len > CHUNK {
+            return None;
+        }
+        let offset = chunk.used;
+        bytes[offset..offset + UNIT_OF_PLACE].copy_from_slice(&from.0.to_le_bytes());
+        bytes[offset + UNIT_OF_PLACE..offset + len].copy_from_slice(&record[..class.len()]);
+        chunk.used += len;
+        Some(Place::cache(number, offset + UNIT_OF_PLACE, class))
+    }
+
+    /// Where the record is in the log that the cache has at `spot`.
+    pub(crate) fn behind_cache(&self, spot: Spot) -> Place {
+        let Bytes::Here(bytes) = &self.chunks[spot.chunk].bytes else { unreachable!("the cache is here") };
+        let word = &bytes[spot.offset - UNIT_OF_PLACE..spot.offset];
+        Place(u64::from_le_bytes(word.try_into().expect("eight bytes")))
+    }
+
+    /// Another chunk for the cache, when there is room; false when an older one of it has to go first.
+    pub(crate) fn grow_cache(&mut self) -> Result<bool, std::io::Error> {
+        // Half of what is here at most: the tail takes writes.
+        if self.here.len() + self.cached.len() >= self.here_max || self.cached.len() * 2 >= self.here_max {
+            return Ok(false);
+        }
+        let bytes = self.memory()?;
+        let number = self.chunks.insert(Chunk {
+            bytes: Bytes::Here(bytes),
+            used: 0,
+            live: 0,
+            piece: false,
+            lost: false,
+        });
+        self.cached.push_back(number);
+        Ok(true)
+    }
+
+    /// The oldest chunk of the cache, if it may go: `None` when it is the only one.
+    pub(crate) fn oldest_cached(&self) -> Option<usize> {
+        self.cached.front().copied()
+    }
+
+    /// The records of a chunk of the cache: where each is, and where it is in the log.
+    pub(crate) fn cached_records(&self, number: usize) -> Vec<(Place, Place, Vec<u8>, u8)> {
+        let chunk = &self.chunks[number];
+        let Bytes::Here(bytes) = &chunk.bytes else { unreachable!("the cache is here") };
+        let (mut at, mut records) = (0, Vec::new());
+        while at + UNIT_OF_PLACE < chunk.used {
+            let from =
+                Place(u64::from_le_bytes(bytes[at..at + UNIT_OF_PLACE].try_into().expect("eight bytes")));
+            let record = at + UNIT_OF_PLACE;
+            let header = Header::parse(&bytes[record..]).expect("the cache has records");
+            let key = bytes[record + HEADER_LEN..record + header.value_from()].to_vec();
+            records.push((Place::cache(number, record, header.class), from, key, header.space));
+            at = record + header.class.len();
+        }
+        records
+    }
+
+    /// The oldest chunk of the cache goes; nothing leads to it any more.
+    pub(crate) fn drop_cached(&mut self) {
+        if let Some(number) = self.cached.pop_front() {
+            let chunk = self.chunks.remove(number);
+            self.keep_memory(chunk.bytes);
+        }
+    }
+
+    /// A far chunk of records less than half of which is wanted, the emptiest of some that are looked at; `None` while dead bytes are few.
+    pub(crate) fn worth_compaction(&self) -> Option<usize> {
+        let far = self.far_len() * CHUNK;
+        let here: usize = self.here.iter().map(|&number| self.chunks[number].live).sum();
+        // Three quarters of far memory are wanted: that is as good as it gets at little cost.
+        if far == 0 || (self.live - here.min(self.live)) * 4 >= far * 3 {
+            return None;
+        }
+        let far = self
+            .chunks
+            .iter()
+            .filter(|(_, chunk)| matches!(chunk.bytes, Bytes::Far(_)) && !chunk.piece && !chunk.lost);
+        far.filter(|(_, chunk)| chunk.live * 2 < CHUNK)
+            .min_by_key(|(_, chunk)| chunk.live)
+            .map(|(number, _)| number)
+    }
+
+    /// The whole of a far chunk of records.
+    pub(crate) fn fetch_chunk(&mut self, number: usize) -> Result<Vec<u8>, Error> {
+        let chunk = &mut self.chunks[number];
+        let Bytes::Far(at) = chunk.bytes else { unreachable!("far chunks are compacted") };
+        let read = self.far.read(at, chunk.used);
+        chunk.lost = read.is_err();
+        read
+    }
+
+    fn drop_chunk(&mut self, number: usize) {
+        let chunk = self.chunks.remove(number);
+        match chunk.bytes {
+            Bytes::Far(at) => self.far.give_back(at),
+            here @ Bytes::Here(_) => {
+                self.here.retain(|&other| other != number);
+                self.keep_memory(here);
+            }
+        }
+    }
+
+    /// A new chunk at the end of those that are here.
+    fn new_chunk(&mut self, piece: bool) -> Result<usize, Full> {
+        while self.here.len() + self.cached.len() >= self.here_max && !self.here.is_empty() {
+            self.oldest_goes()?;
+        }
+        let bytes = Bytes::Here(self.memory().map_err(Full::System)?);
+        let number = self.chunks.insert(Chunk { bytes, used: 0, live: 0, piece, lost: false });
+        self.here.push_back(number);
+        Ok(number)
+    }
+
+    /// The oldest chunk that is here goes to far memory.
+    fn oldest_goes(&mut self) -> Result<(), Full> {
+        let number = *self.here.front().expect("a chunk is here");
+        if self.chunks[number].live == 0 {
+            self.tail = self.tail.filter(|&tail| tail != number);
+            self.drop_chunk(number);
+            return Ok(());
+        }
+        let chunk = &mut self.chunks[number];
+        let Bytes::Here(bytes) = &chunk.bytes else { unreachable!("it is here") };
+        let at = self.far.put(&bytes[..chunk.used]).map_err(Full::Far)?;
+        let bytes = std::mem::replace(&mut chunk.bytes, Bytes::Far(at));
+        self.keep_memory(bytes);
+        self.here.pop_front();
+        self.tail = self.tail.filter(|&tail| tail != number);
+        Ok(())
+    }
+
+    fn memory(&mut self) -> Result<MmapMut, std::io::Error> {
+        self.spare.pop().map_or_else(|| MmapMut::map_anon(CHUNK), Ok)
+    }
+
+    fn keep_memory(&mut self, bytes: Bytes) {
+        if let Bytes::Here(memory) = bytes
+            && self.spare.len() < SPARE_MAX
+        {
+            self.spare.push(memory);
+        }
+    }
+}
+
+/// Chunks that are here at least: a tail, one that goes, two of the cache.
+pub(crate) const HERE_MIN: usize = 4;
+/// Chunks of memory that are kept for the next ones.
+const SPARE_MAX: usize = 4;
+/// Bytes in front of a cached record.
+const UNIT_OF_PLACE: usize = 8;
+
+/// The records of a chunk's bytes: where each begins, and its header. Dead ones too.
+pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = (usize, Header)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let header = Header::parse(bytes.get(at..)?)?;
+        let from = at;
+        at += header.class.len();
+        (at <= bytes.len() && header.class != Class(0)).then_some((from, header))
+    })
+}

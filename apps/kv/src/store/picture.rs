@@ -1,0 +1,159 @@
+//! A snapshot while commands go on: a picture of all keys as they were at one moment.
+//!
+//! Key type: [`Picture`]. It goes through the index in order, some keys at a time. A key that is about to change, and was not taken yet, is taken before. One
+//! bit of each entry says which: equal to the store's parity, the key is settled (taken, or made after the moment). When a picture begins the parity turns over,
+//! so no entry is settled, and when it ends all are.
+
+use super::index::{Entry, Flag, Name};
+use super::{SPACES, Store, kind_of};
+use crate::failure::Failure;
+
+/// A picture under way.
+#[derive(Debug, Default)]
+pub(crate) struct Picture {
+    db: u8,
+    cursor: u64,
+    /// Keys that were taken and not fetched yet, as records of a snapshot.
+    out: Vec<u8>,
+    /// Keys that were taken.
+    keys: u64,
+}
+
+/// Appends a key to a snapshot: database, kind, when it ends, key, value.
+pub(crate) fn emit(into: &mut Vec<u8>, db: u8, kind: u8, end: Option<i64>, key: &[u8], value: &[u8]) {
+    into.push(db);
+    into.push(kind);
+    into.extend_from_slice(&end.unwrap_or(i64::MAX).to_le_bytes());
+    for text in [key, value] {
+        into.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        into.extend_from_slice(text);
+    }
+}
+
+/// A key of a snapshot.
+#[derive(Debug)]
+pub(crate) struct Taken<'a> {
+    pub(crate) db: u8,
+    pub(crate) kind: u8,
+    pub(crate) end: Option<i64>,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+/// Reads what [`emit`] appended; `None` when it is not that.
+pub(crate) fn parse<'a>(bytes: &mut &'a [u8]) -> Option<Taken<'a>> {
+    let (&[db, kind], rest) = bytes.split_first_chunk()?;
+    let (end, rest) = rest.split_first_chunk()?;
+    let end = Some(i64::from_le_bytes(*end)).filter(|&end| end != i64::MAX);
+    let (key, rest) = text(rest)?;
+    let (value, rest) = text(rest)?;
+    *bytes = rest;
+    (usize::from(db) < SPACES).then_some(Taken { db, kind, end, key, value })
+}
+
+fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
+}
+
+impl Store {
+    /// A picture of this moment begins.
+    ///
+    /// # Panics
+    /// When one is under way.
+    pub(crate) fn begin_picture(&mut self) {
+        assert!(self.picture.is_none(), "one picture at a time");
+        self.parity = !self.parity;
+        self.pictured = 0;
+        self.picture = Some(Picture::default());
+    }
+
+    /// Keys that the last picture took.
+    pub(crate) const fn keys_taken(&self) -> u64 {
+        self.pictured
+    }
+
+    pub(crate) const fn picture(&self) -> Option<&Picture> {
+        self.picture.as_ref()
+    }
+
+    /// Gives the picture up. Entries that it did not reach are settled by going through them: the next one would take them for settled.
+    pub(crate) fn drop_picture(&mut self) {
+        if self.picture.take().is_some() {
+            let parity = self.parity;
+            self.spaces
+                .iter_mut()
+                .for_each(|space| space.index.each(|entry| entry.set(Flag::PARITY, parity)));
+        }
+    }
+
+    /// Takes keys until some `bytes` are there; the records, and whether these were the last.
+    pub(crate) fn go_on_with_picture(&mut self, bytes: usize) -> Result<(Vec<u8>, bool), Failure> {
+        loop {
+            let Some(picture) = &mut self.picture else { return Ok((Vec::new(), true)) };
+            if picture.out.len() >= bytes {
+                return Ok((std::mem::take(&mut picture.out), false));
+            }
+            let (db, cursor) = (picture.db, picture.cursor);
+            let next = self
+                .space(db)
+                .index
+                .from(cursor)
+                .find(|entry| entry.has(Flag::PARITY) != self.parity)
+                .map(Entry::name);
+            let picture = self.picture.as_mut().expect("it is under way");
+            match next {
+                Some(name) => {
+                    picture.cursor = name.hash;
+                    let key = self.key_of(db, name)?;
+                    self.take(db, name, &key)?;
+                }
+                None if usize::from(db) + 1 < SPACES => (picture.db, picture.cursor) = (db + 1, 0),
+                None => {
+                    let out = std::mem::take(&mut picture.out);
+                    self.picture = None;
+                    return Ok((out, true));
+                }
+            }
+        }
+    }
+
+    /// To be called before a key changes: a picture under way takes it as it is.
+    pub(super) fn before_change(&mut self, db: u8, name: Name, key: Option<&[u8]>) -> Result<(), Failure> {
+        if self.picture.is_none() {
+            return Ok(());
+        }
+        let is_taken = |entry: &Entry| entry.has(Flag::PARITY) == self.parity;
+        if self.space(db).index.get(name).is_none_or(is_taken) {
+            return Ok(());
+        }
+        let taken = match key {
+            Some(key) => self.take(db, name, key),
+            None => self.key_of(db, name).and_then(|key| self.take(db, name, &key)),
+        };
+        // A snapshot that cannot have a key is none; the change goes on.
+        if taken.is_err() {
+            self.drop_picture();
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, db: u8, name: Name, key: &[u8]) -> Result<(), Failure> {
+        let entry = *self.space(db).index.get(name).expect("it is looked up before");
+        let end = self.space(db).ends.get(&name).copied();
+        let mut out = std::mem::take(&mut self.picture.as_mut().expect("it is under way").out);
+        let read = self.bytes_of(db, key, name, entry).map(|value| {
+            emit(&mut out, db, kind_of(&entry) as u8, end, key, value);
+        });
+        let picture = self.picture.as_mut().expect("it is under way");
+        picture.out = out;
+        read?;
+        picture.keys += 1;
+        self.pictured = picture.keys;
+        let parity = self.parity;
+        if let Some(entry) = self.space_mut(db).index.get_mut(name) {
+            entry.set(Flag::PARITY, parity);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! Keys by their order in the index: `SCAN`, `KEYS`, `RANDOMKEY`, and the key of an entry.
+
+use super::index::{Entry, Flag, Name};
+use super::place::{At, HEADER_LEN, Header, Place};
+use super::{Kind, Store, kind_of};
+use crate::failure::Failure;
+
+impl Store {
+    /// The key that an entry is of: a record has it.
+    pub(crate) fn key_of(&mut self, db: u8, name: Name) -> Result<Vec<u8>, Failure> {
+        let entry = *self.space(db).index.get(name).ok_or(Failure::NO_KEY)?;
+        let key_in = |record: &[u8]| {
+            let header = Header::parse(record).filter(|header| header.end() <= record.len());
+            let header = header.ok_or(Failure::text("FARMEMORY what is there is no record"))?;
+            Ok(record[HEADER_LEN..header.value_from()].to_vec())
+        };
+        match Place(entry.place).at() {
+            At::Live(number) => Ok(self.live_key(number).to_vec()),
+            At::Log(spot) | At::Cache(spot) => match self.log.here(spot) {
+                Some(record) => key_in(record),
+                None => {
+                    let read = self.log.fetch(spot);
+                    let record = read.map_err(|error| Failure::far("a key cannot be read", &error))?;
+                    let key = key_in(&record);
+                    self.log.far().recycle(record);
+                    key
+                }
+            },
+        }
+    }
+
+    /// Keys from a cursor on, `count` at least while there are, and the next cursor: 0 at the end. Those of one hash come together.
+    pub(crate) fn scan(
+        &mut self,
+        db: u8,
+        cursor: u64,
+        count: usize,
+        kind: Option<Kind>,
+    ) -> Result<(u64, Vec<Vec<u8>>), Failure> {
+        let mut found: Vec<Entry> = Vec::new();
+        let mut next = 0;
+        for entry in self.space(db).index.from(cursor) {
+            if found.len() >= count && found.last().is_some_and(|last| last.name().hash != entry.name().hash)
+            {
+                next = entry.name().hash;
+                break;
+            }
+            found.push(*entry);
+        }
+        let mut keys = Vec::new();
+        for entry in found {
+            let ended = entry.has(Flag::EXPIRES)
+                && self.space(db).ends.get(&entry.name()).is_some_and(|&end| end <= self.now);
+            if !ended && kind.is_none_or(|kind| kind == kind_of(&entry)) {
+                keys.push(self.key_of(db, entry.name())?);
+            }
+        }
+        Ok((next, keys))
+    }
+
+    /// A key that chance names.
+    pub(crate) fn random_key(&mut self, db: u8) -> Result<Option<Vec<u8>>, Failure> {
+        const TRIES: usize = 100;
+        for _ in 0..TRIES {
+            let chance = self.rng.next_u64();
+            let Some(name) = self.space(db).index.near(chance).map(Entry::name) else { return Ok(None) };
+            let key = self.key_of(db, name)?;
+            if self.find(db, &key)?.is_some() {
+                return Ok(Some(key));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,227 @@
+//! The store beside plain maps, with so little local memory that most of it is far.
+
+use super::{CHUNK, Ends, Far, Kind, Store, Value};
+use crate::failure::Failure;
+use farmem::{NodeId, Rack, Rng};
+use std::collections::BTreeMap;
+
+/// Bytes that the store may have here: its least.
+const LOCAL: usize = 10 * CHUNK;
+
+fn store(rack: &Rack) -> Store {
+    let mut store = Store::new(Far::new(rack.client("kv").unwrap()), LOCAL, 7);
+    store.settle();
+    store
+}
+
+/// A value that names its key and its version, of a length that chance gives: a few bytes, a record, or several chunks.
+fn value(rng: &mut Rng, key: u32, version: usize) -> Vec<u8> {
+    let len = match rng.below(40) {
+        0 => 3 * CHUNK / 2 + rng.below(1_000) as usize,
+        1..10 => rng.below(40_000) as usize,
+        _ => rng.below(300) as usize,
+    };
+    let mut value = format!("{key}:{version}:").into_bytes();
+    value.resize(value.len() + len, b'.');
+    value
+}
+
+/// Strings come and go and grow; each is read as it was written last, wherever it is by then; and in the end nothing of what went is kept.
+#[test]
+fn strings_beside_a_map() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let (mut store, mut model, mut rng) =
+        (store(&rack), BTreeMap::<Vec<u8>, Vec<u8>>::new(), Rng::from_number(3));
+    for step in 0..12_000 {
+        let number = rng.below(400);
+        let key = format!("key:{number}").into_bytes();
+        match rng.below(10) {
+            0..4 => {
+                let value = value(&mut rng, number, step);
+                store.set(0, &key, &value, Ends::Never).unwrap();
+                model.insert(key, value);
+            }
+            4 => assert_eq!(store.remove(0, &key).unwrap(), model.remove(&key).is_some()),
+            _ => {
+                assert_eq!(store.string(0, &key).unwrap(), model.get(&key).map(Vec::as_slice), "step {step}")
+            }
+        }
+        store.settle();
+        if step % 64 == 0 {
+            store.tidy().unwrap();
+        }
+    }
+    assert_eq!(store.len(0), model.len());
+    let (here, far) = (store.log_ref().here_bytes(), store.log_ref().far_len());
+    assert!(here <= LOCAL && far > 4, "{here} bytes here, {far} chunks far");
+    assert!(
+        store.stats.compacted > 0 && store.stats.fetched > 500 && store.stats.cache_hits > 50,
+        "{:?}",
+        store.stats
+    );
+    for (key, value) in &model {
+        assert_eq!(store.string(0, key).unwrap(), Some(value.as_slice()));
+    }
+    store.clear(0).unwrap();
+    assert_eq!((store.len(0), store.log_ref().live(), store.live_bytes()), (0, 0, 0));
+}
+
+/// Collections go out and come back: each has what was put into it.
+#[test]
+fn collections_beside_maps() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let (mut store, mut model, mut rng) =
+        (store(&rack), BTreeMap::<u32, BTreeMap<u32, usize>>::new(), Rng::from_number(4));
+    for step in 0..30_000 {
+        let (number, field) = (rng.below(300), rng.below(60));
+        let (key, name) =
+            (number.to_string().into_bytes(), format!("field:{field}:{}", "x".repeat(50)).into_bytes());
+        if rng.below(4) > 0 {
+            store
+                .change(3, &key, Kind::Hash, true, |value| {
+                    let Value::Hash(hash) = value else { panic!("a hash was asked for") };
+                    hash.insert(name.into(), step.to_string().into_bytes().into());
+                    ((), true)
+                })
+                .unwrap();
+            model.entry(number).or_default().insert(field, step);
+        } else {
+            let has = store.collection(3, &key, Some(Kind::Hash)).unwrap().and_then(|value| match value {
+                Value::Hash(hash) => {
+                    hash.get(name.as_slice()).map(|text| String::from_utf8(text.to_vec()).unwrap())
+                }
+                _ => None,
+            });
+            let wanted = model.get(&number).and_then(|fields| fields.get(&field)).map(usize::to_string);
+            assert_eq!(has, wanted, "step {step}");
+        }
+        store.settle();
+    }
+    assert!(store.live_bytes() < LOCAL, "{}", store.live_bytes());
+    assert!(matches!(store.string(3, b"1"), Err(Failure::WrongType)));
+    for (number, fields) in &model {
+        let value = store.collection(3, number.to_string().as_bytes(), None).unwrap().unwrap();
+        assert_eq!(value.len(), fields.len());
+    }
+}
+
+/// A memory node goes with what it had. Its keys answer that, each time, and not "no such key"; those elsewhere are as they were; and a key that is written anew is whole.
+#[test]
+fn keys_of_a_lost_node_say_so() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut store = store(&rack);
+    let value = |number: u32| format!("{number}:").repeat(2_000).into_bytes();
+    for number in 0..4_000_u32 {
+        store.set(0, &number.to_le_bytes(), &value(number), Ends::Never).unwrap();
+        store.settle();
+    }
+    rack.restart_node(NodeId(1)).unwrap();
+    let (mut lost, mut right) = (Vec::new(), 0);
+    for number in 0..4_000_u32 {
+        match store.string(0, &number.to_le_bytes()) {
+            Ok(Some(found)) => {
+                assert_eq!(found, value(number));
+                right += 1;
+            }
+            Ok(None) => panic!("{number} is there"),
+            Err(failure) => {
+                assert!(failure.reply().starts_with("FARMEMORY "), "{}", failure.reply());
+                lost.push(number);
+            }
+        }
+    }
+    assert!(!lost.is_empty() && right > 0, "{} lost, {right} right", lost.len());
+    let number = lost[0];
+    assert!(store.string(0, &number.to_le_bytes()).is_err(), "it is told again");
+    store.set(0, &number.to_le_bytes(), b"anew", Ends::Never).unwrap();
+    assert_eq!(store.string(0, &number.to_le_bytes()).unwrap(), Some(&b"anew"[..]));
+    assert!(store.remove(0, &lost[1].to_le_bytes()).unwrap());
+    assert_eq!(store.string(0, &lost[1].to_le_bytes()).unwrap(), None);
+}
+
+/// A picture has each key as it was when it began, whatever happens to the keys meanwhile.
+#[test]
+fn a_picture_is_of_one_moment() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let (mut store, mut rng) = (store(&rack), Rng::from_number(5));
+    let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    for round in 0..3_usize {
+        for number in 0..1_500_u32 {
+            let (key, value) = (format!("{round}:{number}").into_bytes(), value(&mut rng, number, round));
+            store.set(1, &key, &value, Ends::Never).unwrap();
+            model.insert(key, value);
+            store.settle();
+        }
+        store.begin_picture();
+        let (moment, mut taken) = (model.clone(), BTreeMap::new());
+        loop {
+            let (bytes, last) = store.go_on_with_picture(50_000).unwrap();
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() {
+                let key = super::parse_picture(&mut rest).unwrap();
+                assert!(taken.insert(key.key.to_vec(), key.value.to_vec()).is_none(), "no key comes twice");
+            }
+            if last {
+                break;
+            }
+            for _ in 0..20 {
+                let number = rng.below(1_500);
+                let key = format!("{}:{number}", rng.below(4)).into_bytes();
+                if rng.below(3) == 0 {
+                    assert_eq!(store.remove(1, &key).unwrap(), model.remove(&key).is_some());
+                } else {
+                    store.set(1, &key, b"changed", Ends::Never).unwrap();
+                    model.insert(key, b"changed".to_vec());
+                }
+            }
+            store.settle();
+        }
+        assert!(taken == moment, "round {round}");
+        assert_eq!(store.keys_taken(), moment.len() as u64);
+    }
+}
+
+/// What ends is gone when its time comes, and stays before.
+#[test]
+fn keys_end() {
+    let rack = Rack::embedded_with(1, 32 << 20).unwrap();
+    let mut store = store(&rack);
+    store.set_now(1_000);
+    for number in 0..100_i64 {
+        store.set(0, &number.to_le_bytes(), b"value", Ends::At(1_000 + number)).unwrap();
+    }
+    store.set_now(1_050);
+    let there =
+        (0..100_i64).filter(|number| store.string(0, &number.to_le_bytes()).unwrap().is_some()).count();
+    assert_eq!((there, store.len(0)), (49, 49), "51 to 99");
+    store.set_now(2_000);
+    while store.len(0) > 0 {
+        store.expire_some(0, 20).unwrap();
+    }
+    assert_eq!(store.stats.expired, 100);
+}
+
+/// More data than may be: keys go that the policy names, and no others.
+#[test]
+fn too_much_data_goes_by_the_policy() {
+    let rack = Rack::embedded_with(2, 32 << 20).unwrap();
+    let mut store = store(&rack);
+    store.memory.data_max = 4 << 20;
+    store.memory.policy = super::Policy::VolatileTtl;
+    let mut gone = Vec::new();
+    let mut refused = 0;
+    for number in 0..9_000_u32 {
+        let ends = if number % 2 == 0 { Ends::At(i64::from(number) + 1_000_000) } else { Ends::Never };
+        match store.evict(&mut gone) {
+            Ok(()) => store.set(0, &number.to_le_bytes(), &[b'v'; 1_000], ends).unwrap(),
+            Err(failure) => {
+                assert!(failure.reply().starts_with("OOM "));
+                refused += 1;
+            }
+        }
+        store.settle();
+    }
+    assert!(!gone.is_empty() && gone.iter().all(|(_, key)| key[0] % 2 == 0), "only what ends goes");
+    assert!(refused > 0, "what does not end stays");
+    assert!(store.data_bytes() <= (4 << 20) + 4_096, "{}", store.data_bytes());
+}

@@ -1,0 +1,389 @@
+//! The same random commands to this server and to redis-server: every reply is the same, errors too.
+
+use crate::common::{Client, RedisServer, Reply, Service, request};
+use farmem::Rng;
+use std::io::Write as _;
+
+/// Commands; `FARMEM_KV_COMMANDS` for more.
+const COMMANDS: usize = 30_000;
+/// Commands that are sent ahead of their replies.
+const TOGETHER: usize = 100;
+const SEED: u64 = 15;
+
+/// `k` is a key, `v` a text, `i` a whole number, `f` a number with a fraction, `s` a score, `m` a member, `r` an index, `t` a time; capital words are themselves, as are
+/// others in quotes. More often than others: what makes values.
+const TEMPLATES: &[&str] = &[
+    "SET k v",
+    "SET k v",
+    "SET k i",
+    "SET k v NX",
+    "SET k v XX",
+    "SET k v GET",
+    "SET k v EX t",
+    "SET k v KEEPTTL",
+    "SET k v NX GET",
+    "SET k v XX NX",
+    "SET k v EX 0",
+    "SET k v PX x",
+    "SET k",
+    "GET k",
+    "GET k",
+    "GETDEL k",
+    "GETSET k v",
+    "SETNX k v",
+    "MSET k v k v",
+    "MSET k",
+    "MSETNX k v k v",
+    "MGET k k k",
+    "STRLEN k",
+    "APPEND k v",
+    "APPEND k v",
+    "SETRANGE k r v",
+    "GETRANGE k r r",
+    "GETRANGE k r r",
+    "SETEX k t v",
+    "SETEX k 0 v",
+    "PSETEX k x v",
+    "GETEX k PERSIST",
+    "GETEX k",
+    "GETEX k EX",
+    "SUBSTR k r r",
+    "INCR k",
+    "INCRBY k i",
+    "DECR k",
+    "DECRBY k i",
+    "INCRBYFLOAT k f",
+    "INCRBY k x",
+    "INCRBYFLOAT k x",
+    "INCRBY k 9223372036854775807",
+    "DECRBY k -9223372036854775808",
+    "DEL k",
+    "DEL k k",
+    "UNLINK k",
+    "EXISTS k k k",
+    "TOUCH k k",
+    "TYPE k",
+    "TYPE k",
+    "DBSIZE",
+    "RENAME k k",
+    "RENAMENX k k",
+    "COPY k k",
+    "COPY k k REPLACE",
+    "COPY k k DB 1",
+    "COPY k k x",
+    "EXPIREAT k 33177117420",
+    "PEXPIREAT k 33177117420000 GT",
+    "EXPIREAT k 33177117421 LT",
+    "EXPIREAT k 33177117420 NX",
+    "EXPIREAT k 33177117425 XX",
+    "EXPIRE k -1",
+    "EXPIRE k x",
+    "EXPIRE k t NX GT",
+    "EXPIRE k t x",
+    "EXPIRE k 9223372036854775807",
+    "EXPIRETIME k",
+    "PEXPIRETIME k",
+    "PERSIST k",
+    "KEYS *",
+    "KEYS k[1-3]*",
+    "MOVE k 1",
+    "SELECT 1",
+    "SELECT 0",
+    "SELECT 0",
+    "SELECT 0",
+    "SELECT 99",
+    "SELECT x",
+    "SWAPDB 0 1",
+    "OBJECT REFCOUNT k",
+    "HSET k m v",
+    "HSET k m v m v m i",
+    "HSET k m",
+    "HMSET k m v m v",
+    "HSETNX k m v",
+    "HGET k m",
+    "HMGET k m m m",
+    "HDEL k m m",
+    "HEXISTS k m",
+    "HLEN k",
+    "HSTRLEN k m",
+    "HGETALL k",
+    "HKEYS k",
+    "HVALS k",
+    "HINCRBY k m i",
+    "HINCRBYFLOAT k m f",
+    "HINCRBY k m x",
+    "HSCAN k 0 COUNT 1000",
+    "HSCAN k x",
+    "HRANDFIELD k 0",
+    "LPUSH k v",
+    "RPUSH k v v v",
+    "LPUSH k m m",
+    "RPUSH k m m m",
+    "LPUSHX k v",
+    "RPUSHX k v",
+    "LPOP k",
+    "RPOP k",
+    "LPOP k 2",
+    "RPOP k 0",
+    "LPOP k -1",
+    "LLEN k",
+    "LINDEX k r",
+    "LSET k r v",
+    "LRANGE k r r",
+    "LRANGE k 0 -1",
+    "LTRIM k r r",
+    "LREM k r m",
+    "LINSERT k BEFORE m v",
+    "LINSERT k AFTER m v",
+    "LINSERT k x m v",
+    "LPOS k m",
+    "LPOS k m RANK -1 COUNT 0",
+    "LPOS k m RANK 0",
+    "LPOS k m COUNT 2 MAXLEN 3",
+    "RPOPLPUSH k k",
+    "LMOVE k k LEFT RIGHT",
+    "LMOVE k k RIGHT x",
+    "LMPOP 2 k k LEFT COUNT 2",
+    "LMPOP 0 k LEFT",
+    "LSET k x v",
+    "SADD k m",
+    "SADD k m m m",
+    "SADD k i i",
+    "SREM k m m",
+    "SCARD k",
+    "SISMEMBER k m",
+    "SMISMEMBER k m m",
+    "SMEMBERS k",
+    "SMOVE k k m",
+    "SUNION k k",
+    "SINTER k k",
+    "SDIFF k k k",
+    "SUNIONSTORE k k k",
+    "SINTERSTORE k k k",
+    "SDIFFSTORE k k k",
+    "SINTERCARD 2 k k",
+    "SINTERCARD 2 k k LIMIT 1",
+    "SINTERCARD 0 k",
+    "SSCAN k 0 COUNT 1000",
+    "SPOP k 0",
+    "SPOP k -1",
+    "SRANDMEMBER k 0",
+    "ZADD k s m",
+    "ZADD k s m s m s m",
+    "ZADD k NX s m",
+    "ZADD k XX CH s m",
+    "ZADD k GT CH s m",
+    "ZADD k LT s m",
+    "ZADD k INCR s m",
+    "ZADD k NX XX s m",
+    "ZADD k GT NX s m",
+    "ZADD k x m",
+    "ZADD k s m s",
+    "ZADD k INCR s m s m",
+    "ZINCRBY k s m",
+    "ZREM k m m",
+    "ZCARD k",
+    "ZSCORE k m",
+    "ZMSCORE k m m",
+    "ZRANK k m",
+    "ZREVRANK k m",
+    "ZPOPMIN k",
+    "ZPOPMAX k 2",
+    "ZPOPMIN k -1",
+    "ZRANGE k r r",
+    "ZRANGE k 0 -1 WITHSCORES",
+    "ZRANGE k s s BYSCORE",
+    "ZRANGE k s (s BYSCORE LIMIT 1 2",
+    "ZRANGE k s s BYSCORE REV WITHSCORES",
+    "ZRANGE k r r REV",
+    "ZRANGE k [m [m BYLEX",
+    "ZRANGE k - + BYLEX",
+    "ZRANGE k r r LIMIT 1 2",
+    "ZRANGE k x r",
+    "ZREVRANGE k 0 -1 WITHSCORES",
+    "ZRANGEBYSCORE k -inf +inf WITHSCORES",
+    "ZRANGEBYSCORE k (s s LIMIT 0 2",
+    "ZREVRANGEBYSCORE k s s",
+    "ZRANGEBYSCORE k x s",
+    "ZRANGEBYLEX k - +",
+    "ZREVRANGEBYLEX k + -",
+    "ZRANGEBYLEX k m m",
+    "ZRANGESTORE k k 0 -1",
+    "ZRANGESTORE k k s s BYSCORE",
+    "ZCOUNT k s s",
+    "ZCOUNT k (s +inf",
+    "ZLEXCOUNT k - +",
+    "ZREMRANGEBYRANK k r r",
+    "ZREMRANGEBYSCORE k s s",
+    "ZREMRANGEBYLEX k [m [m",
+    "ZUNION 2 k k",
+    "ZINTER 2 k k WITHSCORES",
+    "ZDIFF 2 k k WITHSCORES",
+    "ZUNIONSTORE k 2 k k WEIGHTS 2 3",
+    "ZINTERSTORE k 2 k k AGGREGATE MAX",
+    "ZDIFFSTORE k 2 k k",
+    "ZUNION 0 k",
+    "ZUNION 2 k k x",
+    "ZSCAN k 0 COUNT 1000",
+    "PING",
+    "PING v",
+    "ECHO v",
+    "MULTI",
+    "EXEC",
+    "EXEC",
+    "DISCARD",
+    "WATCH k",
+    "UNWATCH",
+    "GET",
+    "NOSUCH v v",
+    "FLUSHDB x",
+    "SCAN x",
+    "SCAN 0 COUNT 0",
+    "CLIENT GETNAME",
+    "DEL",
+    "HGET k",
+    "OBJECT REFCOUNT",
+    "GETRANGE k x r",
+    "LINDEX k x",
+];
+
+fn word(rng: &mut Rng, kind: &str) -> Vec<u8> {
+    let prefix = kind.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let number = |rng: &mut Rng, below| i64::from(rng.below(below));
+    let text = match kind.trim_start_matches(['(', '[']) {
+        "k" => format!("k{}", rng.below(24)),
+        "m" => format!("m{}", rng.below(9)),
+        "i" => (number(rng, 2_000) - 1_000).to_string(),
+        "f" => (number(rng, 400) as f64 / 4.0 - 50.0).to_string(),
+        "s" => match rng.below(20) {
+            0 => "inf".into(),
+            1 => "-inf".into(),
+            _ => (number(rng, 40) as f64 / 2.0 - 10.0).to_string(),
+        },
+        "r" => (number(rng, 14) - 7).to_string(),
+        "t" => "100000".into(),
+        "x" => "no,number".into(),
+        "v" => match rng.below(12) {
+            0 => String::new(),
+            1 => "long".repeat(rng.below(2_000) as usize),
+            2 => rng.below(100_000).to_string(),
+            3 => "a\r\nb\0c".into(),
+            _ => format!("value{}", rng.below(1_000)),
+        },
+        _ => return kind.as_bytes().to_vec(),
+    };
+    format!("{prefix}{text}").into_bytes()
+}
+
+fn command(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let chosen = rng.below(u32::try_from(TEMPLATES.len()).unwrap());
+    TEMPLATES[chosen as usize].split(' ').map(|kind| word(rng, kind)).collect()
+}
+
+/// A form of the reply in which two that mean the same are the same: what has no order is sorted, and numbers with fractions have one form.
+fn plain(command: &[Vec<u8>], reply: Reply) -> Reply {
+    const NO_ORDER: &[&str] = &[
+        "HGETALL", "HKEYS", "HVALS", "SMEMBERS", "SUNION", "SINTER", "SDIFF", "KEYS", "HSCAN", "SSCAN",
+        "ZSCAN",
+    ];
+    let name = String::from_utf8_lossy(&command[0]).into_owned();
+    let sorts = NO_ORDER.contains(&name.as_str());
+    in_form(reply, sorts, name.starts_with('Z'))
+}
+
+/// True when the replies are the same in this form. Times that count from now may be a little apart.
+fn mean_the_same(command: &[Vec<u8>], ours: &Reply, theirs: &Reply) -> bool {
+    const APART_MAX: u64 = 30_000;
+    match (ours, theirs) {
+        (Reply::Integer(ours), Reply::Integer(theirs)) if command[0].ends_with(b"EXPIRETIME") => {
+            ours.abs_diff(*theirs) < APART_MAX
+        }
+        // How often Redis shares a value is its own matter.
+        (Reply::Integer(_), Reply::Integer(_)) if command[0] == b"OBJECT" => true,
+        _ => plain(command, ours.clone()) == plain(command, theirs.clone()),
+    }
+}
+
+fn in_form(reply: Reply, sorts: bool, scores: bool) -> Reply {
+    match reply {
+        Reply::Array(replies) => {
+            let mut replies: Vec<Reply> =
+                replies.into_iter().map(|reply| in_form(reply, sorts, scores)).collect();
+            if sorts {
+                replies.sort_by_key(|reply| format!("{reply:?}"));
+            }
+            Reply::Array(replies)
+        }
+        Reply::Bulk(bytes) if scores => {
+            let number = std::str::from_utf8(&bytes).ok().and_then(|text| text.parse::<f64>().ok());
+            number.map_or(Reply::Bulk(bytes), |number| Reply::bulk(&number.to_string()))
+        }
+        other => other,
+    }
+}
+
+fn run(ours: &Service, redis: &RedisServer, seed: u64, count: usize) {
+    let mut clients = [ours.client(), Client::connect(redis.address)];
+    let mut rng = Rng::from_number(seed);
+    let mut in_transaction: Option<Vec<Vec<Vec<u8>>>> = None;
+    let mut differ: Vec<String> = Vec::new();
+    for batch in 0..count / TOGETHER {
+        let commands: Vec<Vec<Vec<u8>>> = (0..TOGETHER).map(|_| command(&mut rng)).collect();
+        let mut bytes = Vec::new();
+        for words in &commands {
+            bytes.extend(request(&words.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        }
+        clients.iter_mut().for_each(|client| client.stream.write_all(&bytes).unwrap());
+        for (at, words) in commands.iter().enumerate() {
+            let [ours, theirs] =
+                clients.each_mut().map(|client| client.reply().expect("the connection stays open"));
+            let said = || {
+                let words: Vec<_> =
+                    words.iter().map(|word| String::from_utf8_lossy(&word[..word.len().min(60)])).collect();
+                format!("seed {seed}, batch {batch}, command {at}: {words:?}")
+            };
+            if let (b"EXEC", Some(queued)) =
+                (words[0].as_slice(), in_transaction.take_if(|_| words[0] == b"EXEC"))
+            {
+                let (Reply::Array(ours), Reply::Array(theirs)) = (&ours, &theirs) else {
+                    assert_eq!(ours, theirs, "{}", said());
+                    continue;
+                };
+                assert_eq!(ours.len(), theirs.len(), "{}", said());
+                for ((ours, theirs), words) in ours.iter().zip(theirs).zip(&queued) {
+                    assert!(
+                        mean_the_same(words, ours, theirs),
+                        "{} of {words:?}: {ours:?}, and redis-server {theirs:?}",
+                        said()
+                    );
+                }
+                continue;
+            }
+            let same = mean_the_same(words, &ours, &theirs);
+            if !same {
+                differ.push(format!("{}: {ours:?}, and redis-server {theirs:?}", said()));
+                assert!(differ.len() < 12, "{}", differ.join("\n"));
+            }
+            match (words[0].as_slice(), &mut in_transaction) {
+                (b"MULTI", None) => in_transaction = Some(Vec::new()),
+                (b"DISCARD", _) => in_transaction = None,
+                (_, Some(queued)) if ours == Reply::Simple("QUEUED".into()) => queued.push(words.clone()),
+                _ => {}
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{}", differ.join("\n"));
+}
+
+fn count() -> usize {
+    std::env::var("FARMEM_KV_COMMANDS").map_or(COMMANDS, |text| text.parse().expect("a number of commands"))
+}
+
+/// All data here.
+#[test]
+fn replies_are_those_of_redis() {
+    let Some(redis) = RedisServer::start() else { return };
+    let service = Service::start(&["--far", "64MiB", "--local", "128MiB"]);
+    run(&service, &redis, SEED, count());
+    service.end();
+}

@@ -1,0 +1,7 @@
+//! The server as clients have it: over TCP, as a process that is killed, beside redis-server, with real clients.
+
+mod clients;
+mod common;
+mod differential;
+mod durability;
+mod service;

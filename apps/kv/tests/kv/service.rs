@@ -1,0 +1,197 @@
+//! The server over TCP: what it refuses, what it bounds, what transactions promise.
+
+use crate::common::{Client, Reply, Service, request};
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+/// A server with little of everything.
+fn small() -> Service {
+    Service::start(&["--far", "64MiB", "--local", "64MiB"])
+}
+
+/// All that the server says to these bytes, until it ends the connection.
+fn says(service: &Service, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(service.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    // Where the server ends first, the rest has no reader.
+    let _ended_already = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+    let mut said = Vec::new();
+    let _reset = stream.read_to_end(&mut said);
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[test]
+fn malformed_requests_end_their_connection() {
+    let service = small();
+    let mut beside = service.client();
+    for (bytes, said) in [
+        (&b"*x\r\n"[..], "-ERR Protocol error: invalid multibulk length\r\n"),
+        (b"*1\r\n*1\r\n", "-ERR Protocol error: expected '$', got '*'\r\n"),
+        (b"*1\r\n$-5\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+        (b"SET a 'b\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
+        (
+            b"PING\r\n*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n*0\r\n\r\nQUIT\r\nPING\r\n",
+            "+PONG\r\n$2\r\nhi\r\n+OK\r\n",
+        ),
+        (b"*2\r\n$3\r\nGET\r\n", ""),
+    ] {
+        assert_eq!(says(&service, bytes), said, "{bytes:?}");
+    }
+    let deep = "*1\r\n".repeat(100_000);
+    assert_eq!(says(&service, deep.as_bytes()), "-ERR Protocol error: expected '$', got '*'\r\n");
+    assert!(
+        says(&service, b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$536870912\r\n")
+            .contains("invalid bulk length: a word has at most 8388608 bytes")
+    );
+    for byte in request(&[b"SET", b"slow", b"1"]) {
+        beside.stream.write_all(&[byte]).unwrap();
+    }
+    assert_eq!(beside.reply(), Some(Reply::ok()));
+    assert_eq!(beside.says("GET slow"), Reply::bulk("1"));
+    service.end();
+}
+
+#[test]
+fn a_watched_key_that_changed_ends_the_transaction() {
+    let service = small();
+    let (mut one, mut other) = (service.client(), service.client());
+    for (changes, result) in [
+        ("SET a 1", Reply::Null),
+        ("GET a", Reply::Array(vec![Reply::ok()])),
+        ("DEL a", Reply::Null),
+        ("FLUSHALL", Reply::Array(vec![Reply::ok()])),
+    ] {
+        assert_eq!(one.says("WATCH a b"), Reply::ok());
+        other.says(changes);
+        assert_eq!(one.says("MULTI"), Reply::ok());
+        assert_eq!(one.says("SET c 2"), Reply::Simple("QUEUED".into()));
+        assert_eq!(one.says("EXEC"), result, "{changes}");
+    }
+    assert_eq!(one.says("MULTI"), Reply::ok());
+    assert!(matches!(one.says("SET a"), Reply::Error(_)));
+    assert!(one.says("EXEC").text().starts_with("EXECABORT"));
+    service.end();
+}
+
+#[test]
+fn what_is_not_here_says_so() {
+    let service = small();
+    let mut client = service.client();
+    assert!(client.says("EVAL return 0").text().contains("runs no scripts"));
+    assert!(client.says("SUBSCRIBE a").text().contains("no publish and subscribe"));
+    assert!(client.says("BLPOP a 0").text().contains("no blocking commands"));
+    assert!(client.says("BGSAVE").text().contains("start the server with --dir"));
+    let hello = client.says("HELLO 3");
+    assert!(matches!(&hello, Reply::Many(b'%', fields) if fields.contains(&Reply::Integer(3))), "{hello:?}");
+    client.says("ZADD z 1.5 a");
+    assert_eq!(client.says("ZSCORE z a"), Reply::Other(b',', "1.5".into()));
+    assert_eq!(client.says("GET nothing"), Reply::Null);
+    assert!(matches!(client.says("INFO memory"), Reply::Other(b'=', _)));
+    service.end();
+}
+
+/// Strangers may say who they are, and nothing else; what they send is short.
+#[test]
+fn a_password_is_asked_for() {
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--requirepass", "open sesame"]);
+    let mut client = service.client();
+    assert_eq!(client.says("GET a").text(), "NOAUTH Authentication required.");
+    assert!(client.says("AUTH wrong").text().starts_with("WRONGPASS"));
+    assert!(says(&service, b"*2\r\n$3\r\nGET\r\n$20000\r\n").contains("unauthenticated bulk length"));
+    assert_eq!(client.asks(&[b"AUTH", b"default", b"open sesame"]), Reply::ok());
+    assert_eq!(client.says("GET a"), Reply::Null);
+    service.end();
+}
+
+/// A client that asks and never reads: no more than its buffer's bound is kept for it, others go on, and in the end it is cut off.
+#[test]
+fn a_client_that_never_reads_is_cut_off() {
+    let service = small();
+    let (mut silent, mut beside) = (service.client(), service.client());
+    beside.asks(&[b"SET", b"large", &vec![b'x'; 1 << 20]]);
+    assert_eq!(
+        beside
+            .says("CONFIG SET client-output-buffer-limit normal\u{20}4mb\u{20}1mb\u{20}0")
+            .text()
+            .starts_with("ERR"),
+        true
+    );
+    assert_eq!(
+        beside.asks(&[b"CONFIG", b"SET", b"client-output-buffer-limit", b"normal 4mb 128kb 1"]),
+        Reply::ok()
+    );
+    silent.stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+    let asks = request(&[b"GET", b"large"]).repeat(64);
+    let _cut_off_meanwhile = silent.stream.write_all(&asks);
+    let mut cut_off = String::new();
+    for _ in 0..600 {
+        cut_off = beside.says("INFO clients").text();
+        if cut_off.contains("clients_cut_off:1") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(cut_off.contains("clients_cut_off:1"), "{cut_off}");
+    let buffers: usize =
+        cut_off.lines().find_map(|line| line.strip_prefix("buffer_bytes:")).unwrap().trim().parse().unwrap();
+    assert!(buffers < 16 << 20, "{buffers}");
+    service.end();
+}
+
+/// Values of up to 8 MiB through 64 MiB of local memory, 160 MiB in all: each comes back whole.
+#[test]
+fn more_data_than_local_memory() {
+    let service = Service::start(&["--far", "512MiB", "--local", "64MiB"]);
+    let mut client = service.client();
+    let value = |number: usize| {
+        let len = if number % 50 == 0 { (4 << 20) + number } else { 10_000 + number };
+        format!("{number};").into_bytes().into_iter().cycle().take(len).collect::<Vec<u8>>()
+    };
+    for number in 0..1_200_usize {
+        assert_eq!(client.asks(&[b"SET", format!("key:{number}").as_bytes(), &value(number)]), Reply::ok());
+    }
+    for number in (0..1_200_usize).rev() {
+        let found = client.asks(&[b"GET", format!("key:{number}").as_bytes()]);
+        assert!(
+            found == Reply::Bulk(value(number)),
+            "key:{number}: {}",
+            &found.text()[..40.min(found.text().len())]
+        );
+    }
+    let info = client.says("INFO").text();
+    let line = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse::<usize>().unwrap()
+    };
+    assert!(line("local_used:") <= (64 << 20) * 102 / 100, "{info}");
+    assert!(line("far_used:") > 50 << 20 && line("values_fetched:") > 500, "{info}");
+    // All keys by their order.
+    let (mut cursor, mut keys) = ("0".to_owned(), Vec::new());
+    loop {
+        let Reply::Array(said) = client.says(&format!("SCAN {cursor} COUNT 100")) else { panic!("an array") };
+        let [next, Reply::Array(some)] = &said[..] else { panic!("a cursor and keys") };
+        keys.extend(some.iter().map(Reply::text));
+        cursor = next.text();
+        if cursor == "0" {
+            break;
+        }
+    }
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 1_200);
+    service.end();
+}
+
+/// Thousands of clients at once, each answered.
+#[test]
+fn many_connections() {
+    const CLIENTS: usize = 2_000;
+    let service = small();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| service.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(&[b"SET", number.to_string().as_bytes(), b"here"]);
+    }
+    assert!(clients.iter_mut().all(|client| client.reply() == Some(Reply::ok())));
+    assert_eq!(clients[7].says("DBSIZE"), Reply::Integer(CLIENTS as i64));
+    service.end();
+}
