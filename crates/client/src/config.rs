@@ -264,7 +264,11 @@ impl RackConfig {
         }
         let index = page.index(&raw.index, &mut names, &mut taken)?;
         let hosts = taken.hosts(&page, &raw.hosts)?;
-        let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu, control.lease)).transpose()?;
+        let dpu = raw
+            .dpu
+            .as_ref()
+            .map(|dpu| page.dpu(raw.name.as_ref(), dpu, (control.lease, control.state.join(TOKEN_FILE))))
+            .transpose()?;
         let link = match &raw.link {
             Some(link) => page.link(link)?,
             None if raw.cards.is_some() => CARDS_LINK.parse().expect("it is a profile"),
@@ -302,7 +306,7 @@ impl RackConfig {
     /// Where the control plane's token is kept: a program that can read it can use the API.
     #[must_use]
     pub fn token_file(&self) -> PathBuf {
-        self.control.state.join("token")
+        self.control.state.join(TOKEN_FILE)
     }
 
     /// What this rack goes without because cards are among its peers, and what to do for having it.
@@ -331,6 +335,9 @@ impl RackConfig {
         PathBuf::from(format!("/dev/shm/farmem-{}", self.name))
     }
 }
+
+/// The token's file in the control plane's state directory.
+const TOKEN_FILE: &str = "token";
 
 /// The text being checked, to say where in it something is wrong.
 struct Page<'a> {

@@ -5,7 +5,10 @@ use crate::Error;
 use farmem_io::LinkProfile;
 use farmem_machine::Duration;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use std::fmt;
+use std::fmt::Write as _;
+use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
@@ -53,6 +56,8 @@ pub struct DpuSection {
     pub batch: u32,
     /// Whether it takes more requests of a process while others of it are under way.
     pub forward: DpuForward,
+    /// Where the rack's token is kept, by which its processes and it know that they are of one rack ([`mark`](Self::mark)).
+    pub token_file: PathBuf,
     /// How long its processes wait for a sign of it: the lease of the rack.
     pub lease: Duration,
     /// What the link between host and DPU is like: rate and delay of each direction.
@@ -89,6 +94,27 @@ impl fmt::Display for DpuSection {
     }
 }
 
+impl DpuSection {
+    /// What only those know who have this rack's token: two racks of one name have two. (PROTOCOL 17.2)
+    ///
+    /// # Errors
+    /// [`Error::Api`] when the token cannot be read.
+    pub fn mark(&self) -> Result<String, Error> {
+        let file = self.token_file.display();
+        let token = fs::read_to_string(&self.token_file)
+            .map_err(|e| Error::Api { message: format!("cannot read the rack's token {file}: {e}") })?;
+        let digest = Sha256::new().chain_update(b"farmem dpu\0").chain_update(token.trim()).finalize();
+        let mut mark = String::with_capacity(2 * MARK_BYTES);
+        for byte in &digest[..MARK_BYTES] {
+            write!(mark, "{byte:02x}").expect("a string takes all");
+        }
+        Ok(mark)
+    }
+}
+
+/// Bytes of a mark.
+const MARK_BYTES: usize = 16;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDpu {
@@ -120,7 +146,12 @@ fn at<T>(raw: &Option<Spanned<T>>) -> Range<usize> {
 }
 
 impl Page<'_> {
-    pub(super) fn dpu(&self, rack: &str, raw: &RawDpu, lease: Duration) -> Result<DpuSection, Error> {
+    pub(super) fn dpu(
+        &self,
+        rack: &str,
+        raw: &RawDpu,
+        (lease, token_file): (Duration, PathBuf),
+    ) -> Result<DpuSection, Error> {
         let bytes = |key: &str, raw: &Option<Spanned<Value>>, usual: u64| {
             raw.as_ref().map_or(Ok(usual), |raw| self.bytes(&format!("{key} of [dpu]"), raw))
         };
@@ -171,6 +202,7 @@ impl Page<'_> {
             caching: raw.caching,
             batch: u32::try_from(batch).expect("at most 1024"),
             forward: raw.forward,
+            token_file,
             lease,
             link,
             cpu: raw.cpu,

@@ -2,10 +2,10 @@
 
 use super::dpu::{DPU, check, client, rack, rack_without_process, reading, run, written};
 use super::rig::TestRack;
-use farmem::Client;
-use farmem::window::{Ahead, WindowOptions};
-use farmem_io::WakeAt;
+use farmem::window::{Ahead, WindowOptions, with_window};
+use farmem::{Client, Error, Rack};
 use farmem_io::dpu::{Listener, PairSize, Requests, Talk, make_pair};
+use farmem_io::{OpenError, WakeAt};
 use farmem_wire::soda::{Answer, Dest, Ended, Request};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,9 +20,10 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-fn hello(domain: u32, size: PairSize) -> String {
+fn hello(rack: &TestRack, domain: u32, size: PairSize) -> String {
+    let mark = rack.config.dpu.as_ref().unwrap().mark().unwrap();
     let size = serde_json::to_string(&size).unwrap();
-    format!(r#"{{"hello":{{"version":"{}","domain":{domain},"size":{size}}}}}"#, version())
+    format!(r#"{{"hello":{{"version":"{}","rack":"{mark}","domain":{domain},"size":{size}}}}}"#, version())
 }
 
 fn talk(rack: &TestRack) -> Talk {
@@ -47,7 +48,7 @@ fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
 fn guest(rack: &TestRack, client: &Client) -> Talk {
     let talk = talk(rack);
     let file = make_pair(PAIR).unwrap();
-    let said = ask(&talk, &hello(client.domain(), PAIR), Some(file.as_fd()));
+    let said = ask(&talk, &hello(rack, client.domain(), PAIR), Some(file.as_fd()));
     assert!(said.contains("welcome"), "{said}");
     talk
 }
@@ -56,6 +57,27 @@ fn guest(rack: &TestRack, client: &Client) -> Talk {
 fn is_served(client: &mut Client, vma: &farmem::Vma) -> bool {
     let ahead = WindowOptions { ahead: Ahead::Group(4), ..reading() };
     run(client, vma, ahead, |memory| check(&memory, SEED)).is_none_or(|(_, stats)| !stats.dpu_fenced)
+}
+
+/// Two racks of one machine have their DPU at one path, as two do that have one name and say no `socket`. A window of one that came to the other's DPU would read the
+/// other's memory: all is in the same domain and at the same addresses there. It is refused, and told what to do.
+#[test]
+fn the_dpu_of_another_rack_is_refused() {
+    let (own, other) = (rack("udp", DPU), rack("udp", DPU));
+    let mut config = own.config.clone();
+    config.dpu.as_mut().unwrap().socket.clone_from(&other.config.dpu.as_ref().unwrap().socket);
+    let mut theirs = client(&other, "same");
+    written(&mut theirs, SEED + 2);
+    let mut client = Rack::running(config).client("same").unwrap();
+    let vma = written(&mut client, SEED);
+    match with_window(&mut client, &vma, reading(), |_| ()) {
+        Err(Error::Refused(refused)) => {
+            assert!(refused.message.contains("another rack"), "{refused:?}");
+            assert!(refused.remedy.contains("socket ="), "{refused:?}");
+        }
+        Err(Error::Open(refused @ OpenError::NotPermitted { .. })) => eprintln!("skipped: {refused}"),
+        went => panic!("a window by way of another rack's DPU: {went:?}"),
+    }
 }
 
 /// Messages that are none, files that are no memory, keys and regions that cannot be, more of them than there may be, and processes that come and say nothing: each
@@ -67,10 +89,11 @@ fn what_a_hostile_process_says_is_refused() {
     let vma = written(&mut client, SEED);
     let (pair, null) = (make_pair(PAIR).unwrap(), File::open("/dev/null").unwrap());
     let (pipe, _other_end) = std::io::pipe().unwrap();
-    let right = hello(client.domain(), PAIR);
-    let smaller = hello(client.domain(), PairSize { registered: 0, ..PAIR });
-    let no_domain = hello(4_000_000_000, PAIR);
+    let right = hello(&rack, client.domain(), PAIR);
+    let smaller = hello(&rack, client.domain(), PairSize { registered: 0, ..PAIR });
+    let no_domain = hello(&rack, 4_000_000_000, PAIR);
     let old = right.replace(version(), "0.0.0");
+    let foreign = right.replace(&rack.config.dpu.as_ref().unwrap().mark().unwrap(), &"0".repeat(32));
     let (long, none): (String, Option<BorrowedFd<'_>>) = ("x".repeat(1 << 16), None);
     let memory = Some(pair.as_fd());
     for (what, file, why) in [
@@ -84,6 +107,7 @@ fn what_a_hostile_process_says_is_refused() {
         (&smaller, memory, "size"),
         (&no_domain, memory, "no domain"),
         (&old, memory, "of farmem"),
+        (&foreign, memory, "another rack"),
     ] {
         let said = ask(&talk(&rack), what, file);
         assert!(said.contains("refused") && said.contains(why), "{what:.80}: {said}");
@@ -132,7 +156,7 @@ fn others_come_in_while_a_client_joins() {
     drop(guest(&rack, &served));
     rack.send("control", "STOP");
     let (first, file) = (talk(&rack), make_pair(PAIR).unwrap());
-    first.say(hello(other.domain(), PAIR).as_bytes(), Some(file.as_fd())).unwrap();
+    first.say(hello(&rack, other.domain(), PAIR).as_bytes(), Some(file.as_fd())).unwrap();
     assert!(hear(&first).contains("soon"));
     let second = guest(&rack, &served);
     rack.send("control", "CONT");

@@ -47,6 +47,8 @@ const DOOR: Duration = Duration::from_millis(50);
 pub(super) struct Ground {
     pub(super) config: RackConfig,
     pub(super) section: DpuSection,
+    /// What its processes show to be of its rack.
+    pub(super) mark: String,
     pub(super) memory: Arc<Memory>,
     /// Where the link to processes is not as it is.
     pub(super) intra: Option<Arc<Intra>>,
@@ -88,6 +90,7 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
     drop(api.call(Overview {})?);
     let ground = Ground {
         config: config.clone(),
+        mark: section.mark()?,
         memory: Memory::new(settings, Rng::from_seed(seed)),
         intra: Intra::new(section.link).map(Arc::new),
         stop: serving.stop().clone(),
@@ -235,8 +238,8 @@ impl Door {
             }
         };
         let checked = match said {
-            Ask::Hello { version, domain, size } => {
-                self.check(&version, size, file).map(|ends| (domain, ends))
+            Ask::Hello { version, rack, domain, size } => {
+                self.check((&version, &rack), size, file).map(|ends| (domain, ends))
             }
             other => Err(refusal(ErrorCode::BadRequest, format!("{other:?} before hello"), SAME)),
         };
@@ -306,13 +309,18 @@ impl Door {
     /// Whether a process may come in, and the ends of its rings.
     fn check(
         &mut self,
-        version: &str,
+        (version, rack): (&str, &str),
         size: PairSize,
         file: Option<OwnedFd>,
     ) -> Result<(Requests, Answers), Said> {
         if version != VERSION {
             let message = format!("this DPU is of farmem {VERSION}, the process of {version:?}");
             return Err(refusal(ErrorCode::BadRequest, message, SAME));
+        }
+        if rack != self.ground.mark {
+            let socket = self.ground.section.socket.display();
+            let message = format!("the DPU at {socket} serves another rack than this process asks for");
+            return Err(refusal(ErrorCode::Conflict, message, OWN_SOCKET));
         }
         let coming = self.joining.iter().map(|(_, callers)| callers.len()).sum::<usize>();
         if self.guests.len() + self.leaving.len() + coming >= GUESTS_MAX {
@@ -453,6 +461,8 @@ impl Door {
 
 /// What a process of another version does.
 const SAME: &str = "use one version of farmem for the DPU and its processes";
+const OWN_SOCKET: &str =
+    "give the DPU of each rack of this machine a path of its own: `socket = \"PATH\"` in [dpu] of rack.toml";
 
 /// Says something; false when the process does not listen.
 fn say(talk: &Talk, said: &Said) -> bool {

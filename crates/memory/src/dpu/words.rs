@@ -19,6 +19,8 @@ pub(crate) enum Ask {
     Hello {
         /// Both ends are of one version of farmem.
         version: String,
+        /// The rack whose memory it wants ([`farmem_client::DpuSection::mark`], PROTOCOL 17.2).
+        rack: String,
         /// The domain in which all its requests are.
         domain: u32,
         /// Of the memory.

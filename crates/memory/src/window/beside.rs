@@ -88,7 +88,7 @@ impl Dpu {
         let talk = Talk::connect(&section.socket).map_err(Error::from)?;
         let size = size_for(section.page);
         let file = make_pair(size).map_err(Error::from)?;
-        let hello = Ask::Hello { version: VERSION.into(), domain, size };
+        let hello = Ask::Hello { version: VERSION.into(), rack: section.mark()?, domain, size };
         talk.set_patience(section.lease).map_err(system)?;
         let mut said = match ask(&talk, &hello, Some(file.as_fd())) {
             Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
