@@ -24,7 +24,7 @@
  *
  * The rules, each checked by this header, by clang or by `farmem compile`, which names the line:
  *   - Nothing but *win, *sp and local variables is in reach: what a pointer in the node leads to is read by the next iteration.
- *   - Loops have a constant number of rounds and FARMEM_UNROLL before them. What ends early does so by `break` or `return`.
+ *   - Loops have a constant number of rounds: FARMEM_LOOP(i, 14) { ... }. What ends early does so by `break` or `return`.
  *   - No calls but to `static inline` functions, no library, no tables (`static const`), no floating point, no signed division.
  *   - Locals that find no register take at most 128 bytes; the node at most 256, the scratch pad at most 4032
  *     (a rack whose path MTU is below 4096 carries less: 64 bytes less than the MTU).
@@ -60,6 +60,7 @@
  * template's instance a name first).
  */
 #define FARMEM_ITERATOR(name, node, scratch)                                                                          \
+    FARMEM_POISON                                                                                                     \
     FARMEM_STATIC_ASSERT(sizeof(node) <= FARMEM_WINDOW_MAX,                                                           \
                          "farmem: the node of " #name " is larger than the load window of 256 bytes");                \
     FARMEM_STATIC_ASSERT(sizeof(scratch) <= FARMEM_SCRATCH_MAX,                                                       \
@@ -74,6 +75,7 @@
  * leave to write wherever it goes. Each node is changed once, however often the network repeats the request.
  */
 #define FARMEM_STORING_ITERATOR(name, node, scratch)                                                                  \
+    FARMEM_POISON                                                                                                     \
     FARMEM_STATIC_ASSERT(sizeof(node) <= FARMEM_WINDOW_MAX,                                                           \
                          "farmem: the node of " #name " is larger than the load window of 256 bytes");                \
     FARMEM_STATIC_ASSERT(sizeof(scratch) <= FARMEM_SCRATCH_MAX,                                                       \
@@ -88,7 +90,30 @@
 /* RETURN: the traversal ends, and the scratch pad is its result. */
 #define FARMEM_RETURN ((uint64_t)0)
 
-/* Stands before each loop. The number of rounds must be a constant. */
+/*
+ * A loop of a constant number of rounds, at each of which `i` is the next number from 0 on; `break`, `continue` and `return` do what they
+ * do in any loop:
+ *
+ *     FARMEM_LOOP(i, 14) {
+ *         if (i >= win->count)
+ *             break;
+ *         sp->sum += win->values[i];
+ *     }
+ */
+#if defined(__bpf__)
+#define FARMEM_LOOP(i, rounds)                                                                                        \
+    FARMEM_UNROLL                                                                                                     \
+    for (size_t i = 0; i < (size_t)(rounds) && farmem_round(); i++)
+#else
+#define FARMEM_LOOP(i, rounds) for (size_t i = 0; i < (size_t)(rounds); i++)
+#endif
+
+/*
+ * For loops of another form: FARMEM_UNROLL stands before the loop, whose number of rounds must be a constant, and FARMEM_ROUND is the first
+ * statement of its body. Without that clang makes one condition of the loop's end and of a `break` at a length that is data, before it
+ * comes to unroll the loop, and does not know the number of rounds any more.
+ */
+#define FARMEM_ROUND ((void)farmem_round())
 #if defined(__clang__)
 #define FARMEM_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -200,6 +225,12 @@ typedef uint64_t __attribute__((may_alias)) farmem_word;
 
 #define FARMEM_INLINE static inline __attribute__((always_inline, unused))
 
+/* One round of a loop: nothing, which clang may not leave out or move. */
+FARMEM_INLINE int farmem_round(void) {
+    __asm__ volatile("");
+    return 1;
+}
+
 FARMEM_INLINE int farmem_equal_words(const farmem_word *a, const farmem_word *b, size_t words) {
     uint64_t difference = 0;
     FARMEM_UNROLL
@@ -293,13 +324,40 @@ struct farmem_storing_note {
 #define FARMEM_FIND_IN(call, host, array, size, count, key)                                                           \
     (((uint64_t(*)(const void *, uint64_t, uint64_t))(uintptr_t)((call) + (size)))((array), (count), (key)))
 
-/* What an iterator cannot have. The words for what it has instead: FARMEM_EQUAL, FARMEM_COPY; fixed-point numbers; nothing. */
-#pragma GCC poison memcmp __builtin_memcmp bcmp __builtin_bcmp strcmp __builtin_strcmp strncmp strlen __builtin_strlen
-#pragma GCC poison malloc calloc realloc free alloca __builtin_alloca printf fprintf puts
-#pragma GCC poison float double
+/*
+ * What an iterator cannot have. The words for what it has instead: FARMEM_EQUAL, FARMEM_COPY; fixed-point numbers; nothing. From the first
+ * iterator on: headers of the system, which declare all of this, stand before it.
+ */
+#define FARMEM_POISON                                                                                                 \
+    _Pragma("GCC poison memcmp __builtin_memcmp bcmp __builtin_bcmp strcmp __builtin_strcmp strncmp strlen __builtin_strlen") \
+    _Pragma("GCC poison malloc calloc realloc free alloca __builtin_alloca printf fprintf puts")                      \
+    _Pragma("GCC poison float double")
+
+/*
+ * The number of zeros below the lowest bit that is set, from which clang would make a table. The sum of the bits below it is the same; clang
+ * knows that, too, unless it does not see where the number comes from.
+ */
+FARMEM_INLINE int farmem_trailing_zeros(uint64_t x) {
+    uint64_t lowest = x & -x;
+    __asm__("" : "+r"(lowest));
+    return __builtin_popcountll(lowest - 1);
+}
+
+/* The number of the lowest bit that is set, from 1; 0 when none is. */
+FARMEM_INLINE int farmem_first_set(uint64_t x) {
+    return x == 0 ? 0 : farmem_trailing_zeros(x) + 1;
+}
+
+#define __builtin_ctz(x) farmem_trailing_zeros((uint32_t)(x))
+#define __builtin_ctzl(x) farmem_trailing_zeros(x)
+#define __builtin_ctzll(x) farmem_trailing_zeros(x)
+#define __builtin_ffs(x) farmem_first_set((uint32_t)(x))
+#define __builtin_ffsl(x) farmem_first_set((uint64_t)(x))
+#define __builtin_ffsll(x) farmem_first_set((uint64_t)(x))
 
 #else
 
+#define FARMEM_POISON
 #define FARMEM_ITERATOR_NOTE(name, node, scratch)
 #define FARMEM_STORING_NOTE(name, node, scratch)
 #define FARMEM_FIND_IN(call, host, array, size, count, key) host((array), (size), (count), (key))

@@ -338,6 +338,12 @@ pub(crate) struct Compile {
     /// Which iterator, when the file has several.
     #[arg(long, value_name = "NAME")]
     pub(crate) iterator: Option<String>,
+    /// Look for headers in this folder, too. The system's headers of C are found without.
+    #[arg(short = 'I', long, value_name = "FOLDER")]
+    pub(crate) include: Vec<PathBuf>,
+    /// Define a macro.
+    #[arg(short = 'D', long, value_name = "NAME[=VALUE]")]
+    pub(crate) define: Vec<String>,
     /// Account for its cost instead of printing the program.
     #[arg(long)]
     pub(crate) explain: bool,

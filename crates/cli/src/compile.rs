@@ -4,7 +4,7 @@ use crate::args::Compile;
 use crate::output::{self, Report};
 use crate::{End, Failure};
 use farmem_compiler::clang::{self, ClangError};
-use farmem_compiler::{Accelerator, Compiled, Eta, Explanation, explain};
+use farmem_compiler::{Accelerator, Compiled, Dearest, Eta, Explanation, explain};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -32,6 +32,12 @@ impl Report for Account {
             row("scratch pad", format!("{} B", e.scratch_bytes)),
             row("instructions", count(e.instructions)),
             row("on the longest path (N)", count(e.longest_path)),
+            row(
+                "dearest line of it",
+                e.dearest_line.as_ref().map_or_else(|| "no lines: compile with -g".to_owned(), dearest),
+            ),
+            row("loads and stores of spills", count(e.spills)),
+            row("slots left", count(e.slots_left)),
             row("checked when they run", count(e.indexed_accesses)),
             row("stores to the node", e.stores.map_or_else(|| "none: read-only".to_owned(), count)),
             row("RANK and MATCH", count(e.searches)),
@@ -92,7 +98,8 @@ fn translate(args: &Compile) -> Result<Result<Compiled, String>, Failure> {
         if about.is_dir() {
             return Err(unreadable(&args.file, &std::io::ErrorKind::IsADirectory.into()));
         }
-        match clang::compile(&args.file) {
+        let options = clang::Options { include: args.include.clone(), define: args.define.clone() };
+        match clang::compile(&args.file, &options) {
             Ok(object) => {
                 if !object.warnings.is_empty() {
                     output::note(object.warnings.trim_end());
@@ -135,6 +142,11 @@ fn write(file: &Path, compiled: &Compiled) -> Result<(), Failure> {
     let text = file.extension().is_some_and(|ending| ending == "pulse");
     let bytes = if text { compiled.text().into_bytes() } else { compiled.program.encoded().to_owned() };
     fs::write(file, bytes).map_err(|why| unreadable(file, &why))
+}
+
+/// A line, and its part of the longest path.
+fn dearest(line: &Dearest) -> String {
+    format!("{}:{}: {}", line.file, line.line, output::count(line.instructions))
 }
 
 fn picoseconds(ps: u64) -> String {

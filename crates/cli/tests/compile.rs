@@ -59,6 +59,10 @@ fn the_account_has_what_an_author_asks() {
         "load window",
         "16 B",
         "on the longest path (N)",
+        "dearest line of it",
+        "list_add.c:",
+        "loads and stores of spills",
+        "slots left",
         "t_c / t_d",
         "offload",
         "yes",
@@ -238,5 +242,43 @@ fn a_memory_node_searches_signed_arrays_as_c_compares() {
             panic!("one node")
         };
         assert_eq!(found, case.expected(), "numbers of {:?}: {case:?}", TYPES[case.numbers]);
+    }
+}
+
+/// An author has headers of his own, macros, and those of the C library, in whatever order: farmem/iterator.h forbids names only from the
+/// first iterator on.
+#[test]
+fn headers_and_macros_of_the_author_are_taken() {
+    if farmem_compiler::clang::Clang::find().is_err() {
+        eprintln!("skipped: clang absent: -I and -D are not tested");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (headers, source) = (folder.path().join("headers"), folder.path().join("own.c"));
+    std::fs::create_dir(&headers).expect("a folder");
+    std::fs::write(headers.join("layout.h"), "struct node { struct node *next; uint64_t key; };\n")
+        .expect("written");
+    let body = "#include \"layout.h\"\nstruct found { uint64_t key; bool found; };\n\
+        FARMEM_ITERATOR(own, struct node, struct found) {\n\
+        \u{20}   sp->found |= win->key == KEY && win->key < INT_MAX;\n    return FARMEM_NEXT(win->next);\n}\n";
+    let before = "#include <farmem/iterator.h>\n#include <stdbool.h>\n#include <limits.h>\n";
+    std::fs::write(&source, format!("{before}{body}")).expect("written");
+    let name = source.to_str().expect("a name");
+    let missing = compile(&[name]);
+    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
+    assert!(text(&missing.stderr).contains("-I names further folders with headers"), "{missing:?}");
+    let headers = headers.to_str().expect("a name");
+    let taken = compile(&[name, "-I", headers, "-D", "KEY=77"]);
+    assert!(taken.status.success() && taken.stderr.is_empty(), "{taken:?}");
+    assert!(text(&taken.stdout).contains("77"), "{taken:?}");
+    if !Path::new("/usr/include/string.h").exists() {
+        eprintln!("skipped: libc6-dev absent: the system's headers are not tested");
+        return;
+    }
+    let system = "#include <string.h>\n#include <sys/types.h>\n#include <stdlib.h>\n#include <linux/types.h>\n#include <netinet/in.h>\n";
+    for order in [format!("{before}{system}"), format!("{system}{before}")] {
+        std::fs::write(&source, format!("{order}{body}")).expect("written");
+        let taken = compile(&[name, "-I", headers, "-DKEY=77"]);
+        assert!(taken.status.success() && taken.stderr.is_empty(), "{taken:?}");
     }
 }

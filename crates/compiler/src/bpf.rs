@@ -4,6 +4,7 @@
 //! registers differ: a BPF function gets the node in r1, the scratch pad in r2, `cur_ptr` in r3 and a stack in r10, an
 //! iteration of the ISA starts with `cur_ptr` in r1 and zeros elsewhere (PROTOCOL 10.2). So r1 and r3 change places.
 
+use crate::elf::IN_SECTION;
 use crate::error::Unsupported;
 use farmem_traversal::{AluOp, Cond, Operand, Reg, SearchOp, Size, Width};
 use std::collections::BTreeMap;
@@ -39,6 +40,11 @@ pub(crate) enum Op {
         bits: u8,
         dst: Reg,
         src: Reg,
+    },
+    /// `dst` = its low bytes the other way around.
+    Swap {
+        size: Size,
+        dst: Reg,
     },
     Load {
         size: Size,
@@ -181,7 +187,12 @@ fn constant(first: &RawInsn, second: &RawInsn, reference: Option<&String>) -> Re
         Some(name) if name == IN_TEXT => {
             return Err(Unsupported::Call("a function through a pointer".into()));
         }
-        Some(name) => return Err(Unsupported::Global(name.clone())),
+        Some(name) => {
+            return Err(match name.strip_prefix(IN_SECTION) {
+                Some(section) => Unsupported::Table(section.to_owned()),
+                None => Unsupported::Global(name.clone()),
+            });
+        }
         None => {}
     }
     if first.src != 0 {
@@ -301,15 +312,20 @@ fn alu(slot: &RawInsn, width: Width) -> Result<Op, Unsupported> {
 
 /// `le` keeps the low bits; everything else turns bytes around.
 fn byte_order(slot: &RawInsn, width: Width, dst: Reg) -> Result<Op, Unsupported> {
+    let size = match slot.imm {
+        16 => Size::B2,
+        32 => Size::B4,
+        64 => Size::B8,
+        _ => return Err(Unsupported::Malformed("a byte order of no width")),
+    };
     if width == Width::W64 || slot.opcode & BY_REG != 0 {
-        return Err(Unsupported::ByteSwap);
+        return Ok(Op::Swap { size, dst });
     }
-    match slot.imm {
-        16 => Ok(Op::Alu { width: Width::W64, op: AluOp::And, dst, src: Operand::Imm(0xffff) }),
-        32 => Ok(Op::Alu { width: Width::W32, op: AluOp::Mov, dst, src: Operand::Reg(dst) }),
-        64 => Ok(Op::Alu { width: Width::W64, op: AluOp::Mov, dst, src: Operand::Reg(dst) }),
-        _ => Err(Unsupported::Malformed("a byte order of no width")),
-    }
+    Ok(match size {
+        Size::B2 => Op::Alu { width: Width::W64, op: AluOp::And, dst, src: Operand::Imm(0xffff) },
+        Size::B4 => Op::Alu { width: Width::W32, op: AluOp::Mov, dst, src: Operand::Reg(dst) },
+        _ => Op::Alu { width: Width::W64, op: AluOp::Mov, dst, src: Operand::Reg(dst) },
+    })
 }
 
 fn condition(opcode: u8) -> Option<Cond> {

@@ -46,12 +46,21 @@ pub struct Object {
     pub warnings: String,
 }
 
+/// What an author gives clang besides the source.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Options {
+    /// Folders to look for headers in, before the system's.
+    pub include: Vec<PathBuf>,
+    /// Macros: `NAME`, or `NAME=VALUE`.
+    pub define: Vec<String>,
+}
+
 /// Compiles a source with the best clang there is.
 ///
 /// # Errors
 /// [`ClangError`]
-pub fn compile(source: &Path) -> Result<Object, ClangError> {
-    Clang::find()?.compile(source)
+pub fn compile(source: &Path, options: &Options) -> Result<Object, ClangError> {
+    Clang::find()?.compile_with(source, options)
 }
 
 impl Clang {
@@ -79,6 +88,14 @@ impl Clang {
     /// # Errors
     /// [`ClangError`]
     pub fn compile(&self, source: &Path) -> Result<Object, ClangError> {
+        self.compile_with(source, &Options::default())
+    }
+
+    /// The same, with what the author gives besides.
+    ///
+    /// # Errors
+    /// [`ClangError`]
+    pub fn compile_with(&self, source: &Path, options: &Options) -> Result<Object, ClangError> {
         let language: &[&str] = match source.extension().and_then(OsStr::to_str) {
             Some("c") => &["-x", "c", "-std=gnu11"],
             Some("cpp" | "cc" | "cxx") => &["-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti"],
@@ -93,6 +110,9 @@ impl Clang {
             .args(FLAGS)
             .arg("-I")
             .arg(&include)
+            .args(options.include.iter().flat_map(|folder| [OsStr::new("-I"), folder.as_os_str()]))
+            .args(options.define.iter().map(|define| format!("-D{define}")))
+            .args(system())
             .args(language)
             .arg("-c")
             .arg(source)
@@ -136,8 +156,15 @@ const FLAGS: [&str; 18] = [
     "-Wno-unused-function",
 ];
 
+/// Where the C library's headers of this machine are, and what makes them have its sizes of types, which are BPF's: they ask for the
+/// processor. They come behind all others, and a machine without them goes without.
+fn system() -> Vec<String> {
+    let processor = std::env::consts::ARCH;
+    vec!["-idirafter".into(), format!("/usr/include/{processor}-linux-gnu"), format!("-D__{processor}__")]
+}
+
 /// What clang says in its words, and what to do about it in an iterator.
-const HINTS: [(&str, &str); 6] = [
+const HINTS: [(&str, &str); 7] = [
     (
         "poisoned identifier",
         "an iterator has no library and no floating point; use FARMEM_EQUAL for memcmp, FARMEM_COPY for large copies",
@@ -145,17 +172,27 @@ const HINTS: [(&str, &str); 6] = [
     (
         "built-in function",
         "clang would call its library here, and there is none: no floating point; no product of 128 bits, which the sum over a loop becomes \
-         whose rounds are data; memory is set and copied in loops with FARMEM_UNROLL",
+         whose rounds are data; memory is set and copied in loops (FARMEM_LOOP)",
     ),
     ("signed division", "signed division: divide uint64_t or uint32_t, or shift"),
     (
         "stack limit",
         "local variables take more than the stack: 128 bytes are there; keep large arrays in the scratch pad",
     ),
-    ("loop not unrolled", "give the loop a constant number of rounds; leave it early by `break` or `return`"),
+    (
+        "loop not unrolled",
+        "write FARMEM_LOOP(i, rounds) for FARMEM_UNROLL and `for`: it keeps the end of the loop and a `break` apart, which clang makes one \
+         condition otherwise; the number of rounds is a constant",
+    ),
+    (
+        "atomic operation",
+        "nothing else can touch node or scratch pad within an iteration: read and write them plainly, declare no member _Atomic, leave \
+         fences out",
+    ),
     (
         "file not found",
-        "there are no standard headers but <stdint.h> and <stddef.h>; declare the node's layout yourself",
+        "-I names further folders with headers; those of C are there when the system has them (libc6-dev), those of C++ are not: declare \
+         the node's layout yourself",
     ),
 ];
 
@@ -177,6 +214,10 @@ fn readable(stderr: &str) -> String {
             );
             break;
         }
+        if let Some((_, node)) = line.split_once("Cannot select: ") {
+            text += &not_selected(node);
+            break;
+        }
         if line.starts_with(CRASH) {
             text += &crash(stderr);
             break;
@@ -192,6 +233,20 @@ fn readable(stderr: &str) -> String {
     let hints = HINTS.iter().filter(|(said, _)| text.contains(said));
     let hints: String = hints.map(|(_, hint)| format!("farmem: {hint}\n")).collect();
     text + &hints
+}
+
+/// What clang has no BPF for: `0x1: i64,ch = AtomicLoad<(load seq_cst (s64) from %ir.0)> 0x2, 0x3, a.c:5:18`.
+fn not_selected(node: &str) -> String {
+    let operation = node.split_once(" = ").map_or(node, |(_, operation)| operation);
+    let operation =
+        operation.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
+    let is_place =
+        |word: &&str| word.rsplit(':').take(2).filter(|part| part.parse::<u32>().is_ok()).count() == 2;
+    let place =
+        node.rsplit(", ").find(is_place).map_or_else(String::new, |place| format!("{}: ", place.trim()));
+    let what =
+        if operation.starts_with("Atomic") { "an atomic operation" } else { "BPF has nothing for this" };
+    format!("{place}error: {what} (clang calls it {operation})\n")
 }
 
 /// What a crash of clang comes to. Its dump says which function it was at.
@@ -228,6 +283,23 @@ mod tests {
         let expected = "line 4: error: unsupported signed division\n\
             farmem: signed division: divide uint64_t or uint32_t, or shift\n";
         assert_eq!(readable(dump), expected);
+    }
+
+    #[test]
+    fn what_clang_cannot_select_is_put_in_one_line() {
+        let dump = "fatal error: error in backend: Cannot select: 0x5: i64,ch = AtomicLoad<(load seq_cst (s64) from %ir.0)> 0x6, 0x7, a.c:5:18\n  \
+            0x7: i64,ch = CopyFromReg 0x6, Register:i64 %0\nIn function: it\nPLEASE submit a bug report\n";
+        let said = readable(dump);
+        assert!(
+            said.starts_with(
+                "a.c:5:18: error: an atomic operation (clang calls it AtomicLoad)\nfarmem: nothing else"
+            ),
+            "{said}"
+        );
+        assert_eq!(
+            readable("Cannot select: t1: f64 = fsqrt t2"),
+            "error: BPF has nothing for this (clang calls it fsqrt)\n"
+        );
     }
 
     #[test]

@@ -99,20 +99,33 @@ pub(crate) fn iterator<'a>(elf: &Elf<'a>, wanted: Option<&str>) -> Result<Iterat
     let mut references = BTreeMap::new();
     for (at, relocation) in section.relocations() {
         let Some(at) = at.checked_sub(start).and_then(|at| usize::try_from(at / 8).ok()) else { continue };
-        references.insert(at, target(elf, &relocation));
+        // Relocations of BPF code have no addend of their own: it is in the instruction.
+        let addend =
+            code.get(at).map_or(0, |&[_, _, _, _, i0, i1, i2, i3]| u32::from_le_bytes([i0, i1, i2, i3]));
+        references.insert(at, target(elf, &relocation, u64::from(addend)));
     }
     let sizes = sizes(elf, &name)?;
     Ok(Iterator { name, code, references, sizes, section: index, start })
 }
 
-/// The name of what a relocation refers to.
-fn target(elf: &Elf<'_>, relocation: &object::Relocation) -> String {
+/// What the name of something without a name begins with; the name of its section follows.
+pub(crate) const IN_SECTION: &str = "in section ";
+
+/// The name of what a relocation refers to, so many bytes behind its symbol.
+fn target(elf: &Elf<'_>, relocation: &object::Relocation, addend: u64) -> String {
     let RelocationTarget::Symbol(index) = relocation.target() else { return "something unnamed".into() };
     let symbol = elf.symbol_by_index(index).ok();
     let own = symbol.as_ref().and_then(|symbol| symbol.name().ok()).filter(|name| !name.is_empty());
     let section = || {
-        let section = elf.section_by_index(symbol.as_ref()?.section_index()?).ok()?;
-        section.name().ok().map(|name| format!("in section {name}"))
+        let index = symbol.as_ref()?.section_index()?;
+        let holds = |data: &object::read::elf::ElfSymbol64<'_, '_, LittleEndian>| {
+            data.section_index() == Some(index)
+                && data.kind() == object::SymbolKind::Data
+                && addend.checked_sub(data.address()).is_some_and(|at| at < data.size())
+        };
+        let variable = elf.symbols().find(holds).and_then(|data| data.name().ok().map(str::to_owned));
+        let section = elf.section_by_index(index).ok()?.name().ok().map(|name| format!("{IN_SECTION}{name}"));
+        variable.or(section)
     };
     own.map(str::to_owned).or_else(section).unwrap_or_else(|| "something unnamed".into())
 }

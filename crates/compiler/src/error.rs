@@ -90,7 +90,9 @@ impl fmt::Display for SourceLocation {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Unsupported {
     /// The control flow has a cycle.
-    #[error("the loop is not unrolled: put FARMEM_UNROLL before it, and give it a constant number of rounds")]
+    #[error(
+        "the loop is not unrolled: write FARMEM_LOOP(i, rounds), or FARMEM_UNROLL before a loop with FARMEM_ROUND as its first statement; the number of rounds is a constant"
+    )]
     Loop,
     /// A call to a function that was not inlined, or to a library.
     #[error(
@@ -102,6 +104,11 @@ pub enum Unsupported {
         "uses the table or variable {0}: only the node, the scratch pad and local variables are in reach; write constants out, or carry them in the scratch pad"
     )]
     Global(String),
+    /// A table that the source has no name for.
+    #[error(
+        "uses a table that clang laid out in {0}: a constant array, a string, what a local array begins with, or what a built-in function of bits looks up: only the node, the scratch pad and local variables are in reach; write constants out, or carry them in the scratch pad"
+    )]
+    Table(String),
     /// Division of signed numbers.
     #[error("signed division: divide uint64_t or uint32_t, or shift")]
     SignedDivision,
@@ -110,9 +117,6 @@ pub enum Unsupported {
         "an atomic operation: nothing else can touch node or scratch pad within an iteration; read and write them plainly"
     )]
     Atomic,
-    /// A reversal of bytes.
-    #[error("reverses bytes: store numbers little-endian in far memory")]
-    ByteSwap,
     /// An instruction that the compiler of C has no reason to emit.
     #[error("the BPF opcode {0:#04x} is not supported: compile with -mcpu=v3")]
     Opcode(u8),
@@ -137,6 +141,11 @@ pub enum Unsupported {
         "the same access reaches the node on one path and the scratch pad or a local variable on another: write it once for each"
     )]
     MixedPointer,
+    /// A pointer comes out of, or goes into, an array of local pointers, at an index that is data.
+    #[error(
+        "takes a pointer out of a local array, or puts one in, at an index that is data, and not all that may be there leads to one place: choose by `if` or `switch`, or index what the pointers lead to"
+    )]
+    PointerArray,
     /// The address of the window, the scratch pad or a local variable would become data.
     #[error("takes the address of {} as a value: these are copies without an address in far memory; the node's is cur_ptr", name(*.0))]
     PointerEscapes(Area),

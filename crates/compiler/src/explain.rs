@@ -1,8 +1,9 @@
 //! What an iteration costs and whether it is worth taking to the memory, as a table or as JSON (PULSE 4.1; PROTOCOL 10.16).
 
 use crate::Compiled;
-use farmem_traversal::{Accelerator, Area, Eta, Insn};
+use farmem_traversal::{Accelerator, Area, Eta, Insn, SLOTS_MAX};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The account of one program on one accelerator.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -21,6 +22,12 @@ pub struct Explanation {
     pub instructions: usize,
     /// Instructions on the longest path: PULSE's N.
     pub longest_path: usize,
+    /// The source line with the most instructions on that path, and how many; `None` where the object has no lines.
+    pub dearest_line: Option<Dearest>,
+    /// Loads and stores of local variables that found no register.
+    pub spills: usize,
+    /// Slots that are left for more instructions.
+    pub slots_left: usize,
     /// Stores to the node, which become part of far memory; `None` in a program that does not declare any.
     pub stores: Option<usize>,
     /// RANK and MATCH instructions.
@@ -41,6 +48,17 @@ pub struct Explanation {
     pub offload: bool,
 }
 
+/// A source line, and its part of the longest path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Dearest {
+    /// As the object names it.
+    pub file: String,
+    /// From 1.
+    pub line: u32,
+    /// Instructions, RANK and MATCH counted as on the whole path.
+    pub instructions: u64,
+}
+
 /// Accounts for a program on an accelerator with this eta.
 #[must_use]
 pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Explanation {
@@ -52,6 +70,10 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
     let searches = program.instructions().filter(|insn| matches!(insn, Insn::Search { .. }));
     let places = program.instructions().filter_map(|insn| insn.access());
     let indexed = places.filter(|(_, place)| place.index.is_some());
+    let spills = program
+        .instructions()
+        .filter_map(|insn| insn.access())
+        .filter(|(_, place)| place.area == Area::Spill);
     Explanation {
         name: compiled.name.clone(),
         hash: program.hash().0.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -60,6 +82,9 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
         scratch_bytes: program.scratch_len(),
         instructions: program.instructions().len(),
         longest_path: usize::from(program.longest_path()),
+        dearest_line: dearest(compiled),
+        spills: spills.count(),
+        slots_left: SLOTS_MAX - program.instructions().map(|insn| insn.slots()).sum::<usize>(),
         stores: program.stores().then(|| program.instructions().filter(stored).count()),
         searches: searches.count(),
         indexed_accesses: indexed.count(),
@@ -70,6 +95,18 @@ pub fn explain(compiled: &Compiled, accelerator: &Accelerator, eta: Eta) -> Expl
         ratio: ratio(cost.logic_ps, cost.load_ps),
         offload: cost.offload(eta),
     }
+}
+
+/// Of the lines on the longest path the one with the most instructions; the first of equal ones.
+fn dearest(compiled: &Compiled) -> Option<Dearest> {
+    let mut lines = BTreeMap::new();
+    for (number, insn) in compiled.program.on_longest_path() {
+        if let Some(line) = compiled.lines.get(number).and_then(Option::as_ref) {
+            *lines.entry(line).or_insert(0) += u64::from(insn.weight());
+        }
+    }
+    let (line, instructions) = lines.into_iter().rev().max_by_key(|(_, instructions)| *instructions)?;
+    Some(Dearest { file: line.file.clone(), line: line.number, instructions })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people's eyes; the verdict is computed exactly")]

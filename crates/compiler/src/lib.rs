@@ -22,7 +22,7 @@ mod lower;
 mod value;
 
 pub use error::{CompileError, Line, SourceLocation, Unsupported};
-pub use explain::{Explanation, explain};
+pub use explain::{Dearest, Explanation, explain};
 pub use farmem_traversal::{Accelerator, Cost, Eta};
 
 use farmem_traversal::{Program, SCRATCH_LEN_MAX, VerifyError, WINDOW_LEN_MAX};
@@ -58,7 +58,12 @@ pub fn compile(object: &[u8], iterator: Option<&str>) -> Result<Compiled, Compil
     let refuse = |why| CompileError::Program { name: name.clone(), why };
     check_sizes(iterator.sizes).map_err(refuse)?;
     let translated = translate(&iterator).map_err(|(slot, why)| CompileError::At {
-        place: SourceLocation { iterator: name.clone(), instruction: slot, line: line(slot) },
+        // What clang put in for several lines has none of its own: the line before it is near enough.
+        place: SourceLocation {
+            iterator: name.clone(),
+            instruction: slot,
+            line: (0..=slot).rev().find_map(line),
+        },
         why,
     })?;
     let (insns, slots): (Vec<_>, Vec<_>) = translated.insns.into_iter().unzip();

@@ -53,7 +53,7 @@ fn touches(op: Op) -> (Registers, Registers) {
     match op {
         Op::Alu { op: AluOp::Mov, dst, src, .. } => (of(&[dst]), of(&[]).and(src)),
         Op::Alu { dst, src, .. } => (of(&[dst]), of(&[dst]).and(src)),
-        Op::Neg { dst, .. } => (of(&[dst]), of(&[dst])),
+        Op::Neg { dst, .. } | Op::Swap { dst, .. } => (of(&[dst]), of(&[dst])),
         Op::Constant { dst, .. } => (of(&[dst]), of(&[])),
         Op::Extend { dst, src, .. } => (of(&[dst]), of(&[src])),
         Op::Load { dst, base, .. } => (of(&[dst]), of(&[base])),

@@ -173,9 +173,12 @@ impl Pass<'_> {
                     MemOperand { area: Area::Spill, index: None, offset } => {
                         state.load(usize::try_from(offset).expect("inside the area"), size)?
                     }
-                    _ => Value::ANY,
+                    MemOperand { area: Area::Spill, .. } => {
+                        state.load_anywhere(array(state, base, offset), size)
+                    }
+                    _ => Value::Number(Fact::of(size)),
                 };
-                state.set(dst, value);
+                state.set(dst, if signed { Value::ANY } else { value });
                 emit(Insn::Load { size, dst, from });
                 if signed {
                     extend(Width::W64, u8::try_from(size.bytes() * 8).expect("at most 32"), dst, emit);
@@ -185,9 +188,14 @@ impl Pass<'_> {
                 let to = self.store(state, size, base, offset, src)?;
                 emit(Insn::Store { size, to, src: constant_operand(state, src) });
             }
+            Op::Swap { size, dst } => {
+                state.get(dst).number()?;
+                state.set(dst, Value::Number(Fact::of(size)));
+                swap(size, dst, emit);
+            }
             Op::Search { op, size } => {
                 let search = self.search(state, op, size)?;
-                state.set(RESULT, Value::ANY);
+                state.set(RESULT, Value::Number(Fact::below(u64::from(search.count))));
                 for gone in [WINDOW, SCRATCH, CUR_PTR, Reg::R4, Reg::R5] {
                     state.set(gone, Value::Unset);
                 }
@@ -200,7 +208,7 @@ impl Pass<'_> {
 
     /// The array and the key that a call hands over.
     fn search(&mut self, state: &AbstractState, op: SearchOp, size: Size) -> Result<Search, Unsupported> {
-        let Value::Pointer { area: Area::Window, at: At::Is(start) } = state.get(WINDOW) else {
+        let Value::Pointer { area: Area::Window, at: At::Is(start), .. } = state.get(WINDOW) else {
             return Err(Unsupported::SearchPlace);
         };
         let Value::Number(Fact::Is(count)) = state.get(SCRATCH) else { return Err(Unsupported::SearchCount) };
@@ -230,6 +238,9 @@ impl Pass<'_> {
                 state.store(usize::try_from(offset).expect("inside the area"), size, value)?;
             }
             MemOperand { area: Area::Spill, .. } => {
+                if matches!(value, Value::Pointer { .. }) {
+                    return Err(Unsupported::PointerArray);
+                }
                 value.data()?;
                 state.store_anywhere();
             }
@@ -243,8 +254,9 @@ impl Pass<'_> {
     /// Where an access lies in the ISA.
     fn place(&mut self, base: Value, reg: Reg, offset: i16, size: Size) -> Result<MemOperand, Unsupported> {
         let (area, at) = match base {
-            Value::Pointer { area, at } => (area, at),
+            Value::Pointer { area, at, .. } => (area, at),
             Value::Number(_) => return Err(Unsupported::FarAccess),
+            Value::Element => return Err(Unsupported::PointerArray),
             Value::Mixed => return Err(Unsupported::MixedPointer),
             Value::Unset => return Err(Unsupported::Unset),
         };
@@ -325,6 +337,9 @@ impl Pass<'_> {
             End::Goto(to) => Ok(Leave::Goto(self.edge(to, state)?)),
             End::Branch { width, cond, left, right, taken, fall } => {
                 compare(&state, width, cond, left, right)?;
+                if let Some(jumps) = decided(&state, width, cond, left, right) {
+                    return Ok(Leave::Goto(self.edge(if jumps { taken } else { fall }, state)?));
+                }
                 let mut jumped = state.clone();
                 learn(&mut jumped, &mut state, width, cond, left, right);
                 let (taken, fall) = (self.edge(taken, jumped)?, self.edge(fall, state)?);
@@ -382,6 +397,7 @@ const fn written(op: Op) -> Option<Reg> {
         | Op::Neg { dst, .. }
         | Op::Constant { dst, .. }
         | Op::Extend { dst, .. }
+        | Op::Swap { dst, .. }
         | Op::Load { dst, .. } => Some(dst),
         Op::Search { .. } => Some(RESULT),
         Op::Store { .. } | Op::Goto { .. } | Op::Branch { .. } | Op::Exit => None,
@@ -405,40 +421,61 @@ fn alu(state: &AbstractState, width: Width, op: AluOp, dst: Reg, src: Operand) -
     }
     let left = state.get(dst);
     match (op, width, left, right) {
-        (AluOp::Add, Width::W64, Value::Pointer { area, at }, Value::Number(by)) => {
-            let at = match (at, by, src) {
-                (At::Is(at), Fact::Any | Fact::NotZero, Operand::Reg(index)) => At::Sum(index, at),
-                _ => moved(at, by, i64::checked_add),
-            };
-            Ok(Value::Pointer { area, at })
+        (AluOp::Add, Width::W64, Value::Pointer { area, at, zeros }, Value::Number(by)) => {
+            let index = if let Operand::Reg(index) = src { Some(index) } else { None };
+            Ok(moved(area, at, zeros, by, index))
         }
-        (AluOp::Add, Width::W64, Value::Number(by), Value::Pointer { area, at }) => {
-            Ok(Value::Pointer { area, at: moved(at, by, i64::checked_add) })
+        (AluOp::Add, Width::W64, Value::Number(by), Value::Pointer { area, at, zeros }) => {
+            Ok(moved(area, at, zeros, by, None))
         }
-        (AluOp::Sub, Width::W64, Value::Pointer { area, at }, Value::Number(by)) => {
-            Ok(Value::Pointer { area, at: moved(at, by, i64::checked_sub) })
+        // An addition to clang, which knows how the place is aligned.
+        (AluOp::Or, Width::W64, Value::Pointer { area, at, zeros }, Value::Number(by))
+            if by.may().checked_shr(zeros).unwrap_or(0) == 0 =>
+        {
+            let index = if let Operand::Reg(index) = src { Some(index) } else { None };
+            Ok(moved(area, at, zeros, by, index))
+        }
+        (AluOp::Or, Width::W64, Value::Number(by), Value::Pointer { area, at, zeros })
+            if by.may().checked_shr(zeros).unwrap_or(0) == 0 =>
+        {
+            Ok(moved(area, at, zeros, by, None))
+        }
+        (AluOp::Sub, Width::W64, Value::Pointer { area, at, zeros }, Value::Number(by)) => {
+            Ok(moved(area, at, zeros, by.negated(), None))
         }
         (AluOp::Sub, Width::W64, Value::Pointer { area, .. }, Value::Pointer { area: other, .. })
             if area == other =>
         {
             Ok(Value::ANY)
         }
-        _ => {
-            left.number()?;
-            right.number()?;
-            Ok(Value::ANY)
-        }
+        (AluOp::Add | AluOp::Sub, Width::W64, Value::Element, _) => right.number().map(|_| Value::Element),
+        (AluOp::Add, Width::W64, _, Value::Element) => left.number().map(|_| Value::Element),
+        _ => Ok(Value::Number(Fact::after(op, width, left.number()?, right.number()?))),
     }
 }
 
-fn moved(at: At, by: Fact, how: fn(i64, i64) -> Option<i64>) -> At {
-    let Fact::Is(by) = by else { return At::Any };
-    let moved = |at| how(at, by.cast_signed());
-    match at {
-        At::Is(at) => moved(at).map_or(At::Any, At::Is),
-        At::Sum(index, more) => moved(more).map_or(At::Any, |more| At::Sum(index, more)),
-        At::Any => At::Any,
-    }
+/// A pointer, and a number that is added: what the register `index` holds, where that register goes on holding it.
+fn moved(area: Area, at: At, zeros: u32, by: Fact, index: Option<Reg>) -> Value {
+    let at = match (at, by, index) {
+        (At::Is(at), Fact::Within { .. }, Some(index)) => At::Sum(index, at),
+        (At::Is(at), Fact::Is(by), _) => match at.checked_add(by.cast_signed()) {
+            Some(at) => return Value::place(area, at),
+            None => At::Any,
+        },
+        (At::Sum(index, more), Fact::Is(by), _) => {
+            more.checked_add(by.cast_signed()).map_or(At::Any, |more| At::Sum(index, more))
+        }
+        _ => At::Any,
+    };
+    Value::Pointer { area, at, zeros: zeros.min(by.may().trailing_zeros()) }
+}
+
+/// Where in the spill area an array begins whose word a load takes, and what is known of the index, in bytes.
+fn array(state: &AbstractState, base: Reg, offset: i16) -> Option<(i64, Fact)> {
+    let Value::Pointer { at: At::Sum(index, more), .. } = state.get(base) else { return None };
+    let index = state.get(index).number().ok()?;
+    let top = i64::try_from(SPILL_LEN).expect("128");
+    Some((more.checked_add(i64::from(offset))?.checked_add(top)?, index))
 }
 
 /// The constant that a register is known to hold, where a store can have it in itself.
@@ -447,6 +484,37 @@ fn constant_operand(state: &AbstractState, src: Operand) -> Operand {
         Value::Number(Fact::Is(value)) => i32::try_from(value.cast_signed()).map_or(src, Operand::Imm),
         _ => src,
     }
+}
+
+/// Turns the low bytes of `dst` around, and makes zeros of the others. Halves, then halves of halves change places, as far as two registers
+/// do it: the second one is the top of the stack, which is the number 0 in the program that comes out, and is made so again.
+fn swap(size: Size, dst: Reg, mut emit: impl FnMut(Insn)) {
+    let width = if size == Size::B8 { Width::W64 } else { Width::W32 };
+    let alu = |op, dst, src| Insn::Alu { width, op, dst, src };
+    if size == Size::B2 {
+        // The two bytes twice, and of them the two in the middle.
+        for (op, by) in [(AluOp::And, 0xffff), (AluOp::Mul, 0x1_0001), (AluOp::Shr, 8), (AluOp::And, 0xffff)]
+        {
+            emit(alu(op, dst, Operand::Imm(by)));
+        }
+        return;
+    }
+    let steps: &[(i32, u64)] = match size {
+        Size::B8 => &[(8, 0x00ff_00ff_00ff_00ff), (16, 0x0000_ffff_0000_ffff), (32, 0xffff_ffff)],
+        _ => &[(8, 0x00ff_00ff), (16, 0xffff)],
+    };
+    for &(by, mask) in steps {
+        emit(match i32::try_from(mask) {
+            Ok(mask) => alu(AluOp::Mov, STACK, Operand::Imm(mask)),
+            Err(_) => Insn::Imm64 { dst: STACK, imm: mask },
+        });
+        emit(alu(AluOp::And, STACK, Operand::Reg(dst)));
+        emit(alu(AluOp::Xor, dst, Operand::Reg(STACK)));
+        emit(alu(AluOp::Shr, dst, Operand::Imm(by)));
+        emit(alu(AluOp::Shl, STACK, Operand::Imm(by)));
+        emit(alu(AluOp::Or, dst, Operand::Reg(STACK)));
+    }
+    emit(alu(AluOp::Mov, STACK, Operand::Imm(0)));
 }
 
 /// Sign-extends the low bits of `dst`.
@@ -476,9 +544,38 @@ fn compare(
     {
         return Ok(());
     }
+    if width == Width::W64 && is_null_check(cond, left, right) {
+        return Ok(());
+    }
     left.number()?;
     right.number()?;
     Ok(())
+}
+
+/// Whether a pointer is compared with NULL.
+fn is_null_check(cond: Cond, left: Value, right: Value) -> bool {
+    matches!(cond, Cond::Eq | Cond::Ne)
+        && matches!(
+            (left, right),
+            (Value::Pointer { .. }, Value::NULL) | (Value::NULL, Value::Pointer { .. })
+        )
+}
+
+/// Whether a branch is taken, when that is known: a pointer into an area is not NULL, whatever number it is in the program that comes out.
+fn decided(state: &AbstractState, width: Width, cond: Cond, left: Reg, right: Operand) -> Option<bool> {
+    let equal = match (state.get(left), operand(state, right)) {
+        (left, right) if width == Width::W64 && is_null_check(cond, left, right) => false,
+        (Value::Number(Fact::Is(left)), Value::Number(Fact::Is(right))) => match width {
+            Width::W64 => left == right,
+            Width::W32 => Fact::Is(left).low() == Fact::Is(right).low(),
+        },
+        _ => return None,
+    };
+    match cond {
+        Cond::Eq => Some(equal),
+        Cond::Ne => Some(!equal),
+        _ => None,
+    }
 }
 
 /// What a comparison with a constant says about the register on either side.
@@ -498,6 +595,6 @@ fn learn(
     };
     equal.set(left, Value::Number(Fact::Is(i64::from(imm).cast_unsigned())));
     if imm == 0 {
-        other.set(left, Value::Number(Fact::NotZero));
+        other.set(left, Value::Number(Fact::NOT_ZERO));
     }
 }

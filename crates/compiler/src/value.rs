@@ -6,7 +6,7 @@
 use crate::bpf::{CUR_PTR, SCRATCH, STACK, WINDOW};
 use crate::error::Unsupported;
 use crate::live::Registers;
-use farmem_traversal::{Area, Reg, SPILL_LEN, Size};
+use farmem_traversal::{AluOp, Area, Reg, SPILL_LEN, Size, Width};
 
 /// What a register holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,8 +15,10 @@ pub(crate) enum Value {
     Unset,
     /// A number.
     Number(Fact),
-    /// A place in an area.
-    Pointer { area: Area, at: At },
+    /// A place in an area, of which so many low bits are known to be zero.
+    Pointer { area: Area, at: At, zeros: u32 },
+    /// A word of a local array at an index: some of the words that it may be are pointers, some are numbers.
+    Element,
     /// Different kinds on different paths.
     Mixed,
 }
@@ -35,23 +37,36 @@ pub(crate) enum At {
 /// What is known of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fact {
-    Any,
-    NotZero,
+    /// The bits that may be set, the largest number it may be, and whether it is something else than 0.
+    Within {
+        may: u64,
+        most: u64,
+        not_zero: bool,
+    },
     Is(u64),
 }
 
 impl Value {
-    pub(crate) const ANY: Self = Self::Number(Fact::Any);
+    pub(crate) const ANY: Self = Self::Number(Fact::ANY);
+    /// NULL, which leads nowhere. No place in an area is NULL, though the first byte of one has the number 0.
+    pub(crate) const NULL: Self = Self::Number(Fact::Is(0));
+
+    /// A pointer to the place that is the same on every path.
+    pub(crate) const fn place(area: Area, at: i64) -> Self {
+        Self::Pointer { area, at: At::Is(at), zeros: at.trailing_zeros() }
+    }
 
     /// What holds on both of two paths.
     fn join(self, other: Self) -> Self {
         match (self, other) {
             (a, b) if a == b => a,
             (Self::Number(a), Self::Number(b)) => Self::Number(a.join(b)),
-            (Self::Pointer { area: a, .. }, Self::Pointer { area: b, .. }) if a == b => {
-                Self::Pointer { area: a, at: At::Any }
+            (Self::Pointer { area: a, zeros, .. }, Self::Pointer { area: b, zeros: other, .. }) if a == b => {
+                Self::Pointer { area: a, at: At::Any, zeros: zeros.min(other) }
             }
-            (Self::Unset, Self::Number(_)) | (Self::Number(_), Self::Unset) => Self::Unset,
+            (Self::Element, Self::Number(_)) | (Self::Number(_), Self::Element) => Self::Element,
+            (Self::Unset, Self::Number(_) | Self::Element)
+            | (Self::Number(_) | Self::Element, Self::Unset) => Self::Unset,
             _ => Self::Mixed,
         }
     }
@@ -60,7 +75,10 @@ impl Value {
     fn is_of_a_kind(self, other: Self) -> bool {
         match (self, other) {
             (Self::Pointer { area: a, .. }, Self::Pointer { area: b, .. }) => a == b,
-            (Self::Unset | Self::Number(_), Self::Unset | Self::Number(_)) => true,
+            (
+                Self::Unset | Self::Number(_) | Self::Element,
+                Self::Unset | Self::Number(_) | Self::Element,
+            ) => true,
             (a, b) => a == b,
         }
     }
@@ -69,6 +87,8 @@ impl Value {
     pub(crate) const fn number(self) -> Result<Fact, Unsupported> {
         match self {
             Self::Number(fact) => Ok(fact),
+            // An author who calculates with it says that it is a number, and one who stays within the array is right.
+            Self::Element => Ok(Fact::ANY),
             Self::Unset => Err(Unsupported::Unset),
             Self::Mixed => Err(Unsupported::MixedPointer),
             Self::Pointer { area, .. } => Err(Unsupported::PointerArithmetic(area)),
@@ -85,24 +105,122 @@ impl Value {
 }
 
 impl Fact {
+    pub(crate) const ANY: Self = Self::below(u64::MAX);
+    pub(crate) const NOT_ZERO: Self = Self::Within { may: u64::MAX, most: u64::MAX, not_zero: true };
+
+    /// A number of at most this size.
+    pub(crate) const fn below(most: u64) -> Self {
+        Self::Within { may: ones(most), most, not_zero: false }
+    }
+
+    /// A number of so many bytes.
+    pub(crate) const fn of(size: Size) -> Self {
+        Self::below(u64::MAX >> (64 - 8 * size.bytes()))
+    }
+
+    /// A number of these bits, and of at most this size.
+    fn within(may: u64, most: u64) -> Self {
+        Self::Within { may: may & ones(most), most: most.min(may), not_zero: false }
+    }
+
+    /// The same number below 0.
+    pub(crate) const fn negated(self) -> Self {
+        match self {
+            Self::Is(value) => Self::Is(value.wrapping_neg()),
+            Self::Within { may, not_zero, .. } => {
+                Self::Within { may: multiples(may), most: u64::MAX, not_zero }
+            }
+        }
+    }
+
     fn join(self, other: Self) -> Self {
-        if self.is_not_zero() && other.is_not_zero() { Self::NotZero } else { Self::Any }
+        Self::Within {
+            may: self.may() | other.may(),
+            most: self.most().max(other.most()),
+            not_zero: self.is_not_zero() && other.is_not_zero(),
+        }
+    }
+
+    /// The bits that may be set.
+    pub(crate) const fn may(self) -> u64 {
+        match self {
+            Self::Within { may, .. } => may,
+            Self::Is(value) => value,
+        }
+    }
+
+    /// The largest number that it may be.
+    pub(crate) const fn most(self) -> u64 {
+        match self {
+            Self::Within { most, .. } => most,
+            Self::Is(value) => value,
+        }
     }
 
     pub(crate) const fn is_not_zero(self) -> bool {
         match self {
-            Self::Any | Self::Is(0) => false,
-            Self::NotZero | Self::Is(_) => true,
+            Self::Within { not_zero, .. } => not_zero,
+            Self::Is(value) => value != 0,
         }
     }
 
     /// The same, as a number of 32 bits.
-    pub(crate) const fn low(self) -> Self {
+    pub(crate) fn low(self) -> Self {
         match self {
-            Self::Is(value) => Self::Is(value & 0xffff_ffff),
-            _ => Self::Any,
+            Self::Is(value) => Self::Is(value & LOW),
+            Self::Within { may, most, .. } if most <= LOW => Self::within(may, most),
+            Self::Within { may, .. } => Self::within(may & LOW, LOW),
         }
     }
+
+    /// What an operation makes of two numbers. Nothing is said of most operations: this is for indices, which are masked, scaled and
+    /// summed.
+    pub(crate) fn after(op: AluOp, width: Width, left: Self, right: Self) -> Self {
+        let (left, right, bits) = match width {
+            Width::W64 => (left, right, 64),
+            Width::W32 => (left.low(), right.low(), 32),
+        };
+        let shift = |by: u64| u32::try_from(by % bits).expect("less than 64");
+        let fact = match (op, right) {
+            (AluOp::And, _) => Self::within(left.may() & right.may(), left.most().min(right.most())),
+            (AluOp::Or | AluOp::Xor, _) => Self::within(left.may() | right.may(), u64::MAX),
+            (AluOp::Add, _) => match left.most().checked_add(right.most()) {
+                Some(most) => Self::within(multiples(left.may() | right.may()), most),
+                None => Self::within(multiples(left.may() | right.may()), u64::MAX),
+            },
+            (AluOp::Mul, Self::Is(by)) => match left.most().checked_mul(by) {
+                Some(most) => Self::within(multiples(left.may()) & multiples(by), most),
+                None => Self::ANY,
+            },
+            (AluOp::Shl, Self::Is(by)) if left.most() <= u64::MAX >> shift(by) => {
+                Self::within(left.may() << shift(by), left.most() << shift(by))
+            }
+            (AluOp::Shr, Self::Is(by)) => Self::within(left.may() >> shift(by), left.most() >> shift(by)),
+            (AluOp::Div, Self::Is(by)) => Self::below(left.most().checked_div(by).unwrap_or(0)),
+            (AluOp::Mod, Self::Is(by)) if by > 0 => Self::below(left.most().min(by - 1)),
+            _ => Self::ANY,
+        };
+        match width {
+            Width::W64 => fact,
+            Width::W32 => fact.low(),
+        }
+    }
+}
+
+/// The low half of a word.
+const LOW: u64 = 0xffff_ffff;
+
+/// All bits of the numbers up to this one.
+const fn ones(most: u64) -> u64 {
+    match most.checked_ilog2() {
+        Some(bit) => u64::MAX >> (63 - bit),
+        None => 0,
+    }
+}
+
+/// All bits from the lowest one of these on.
+const fn multiples(of: u64) -> u64 {
+    if of == 0 { 0 } else { u64::MAX << of.trailing_zeros() }
 }
 
 const SLOTS: usize = SPILL_LEN / 8;
@@ -118,9 +236,9 @@ impl AbstractState {
     /// The state at a function's entry.
     pub(crate) fn at_entry() -> Self {
         let mut state = Self { registers: [Value::Unset; Reg::ALL.len()], slots: [Value::Unset; SLOTS] };
-        state.set(WINDOW, Value::Pointer { area: Area::Window, at: At::Is(0) });
-        state.set(SCRATCH, Value::Pointer { area: Area::Scratch, at: At::Is(0) });
-        state.set(STACK, Value::Pointer { area: Area::Spill, at: At::Is(0) });
+        state.set(WINDOW, Value::place(Area::Window, 0));
+        state.set(SCRATCH, Value::place(Area::Scratch, 0));
+        state.set(STACK, Value::place(Area::Spill, 0));
         state.set(CUR_PTR, Value::ANY);
         state
     }
@@ -165,10 +283,38 @@ impl AbstractState {
             match slot {
                 Value::Pointer { area, .. } => return Err(Unsupported::PointerArithmetic(*area)),
                 Value::Mixed => return Err(Unsupported::MixedPointer),
-                Value::Unset | Value::Number(_) => {}
+                Value::Unset | Value::Number(_) | Value::Element => {}
             }
         }
-        Ok(Value::ANY)
+        Ok(Value::Number(Fact::of(size)))
+    }
+
+    /// What a load of an index brings: from one of the words of the array, of which only the first byte's place in the spill area and the
+    /// index are known, if they are.
+    pub(crate) fn load_anywhere(&self, array: Option<(i64, Fact)>, size: Size) -> Value {
+        let number = Value::Number(Fact::of(size));
+        let is_pointer = |value: &Value| matches!(value, Value::Pointer { .. } | Value::Element);
+        if size != Size::B8 || !self.slots.iter().any(is_pointer) {
+            return number;
+        }
+        let words = array.and_then(|(start, index)| self.words(start, index));
+        let Some(mut words) = words.map(<[Value]>::iter) else { return Value::Element };
+        let Some(first) = words.next() else { return number };
+        match words.fold(*first, |all, word| all.join(*word)) {
+            Value::Pointer { area, zeros, .. } => Value::Pointer { area, at: At::Any, zeros },
+            Value::Number(_) | Value::Unset => number,
+            Value::Mixed | Value::Element => Value::Element,
+        }
+    }
+
+    /// The slots of an array of whole words that begins at this byte of the spill area, as far as the index may lead.
+    fn words(&self, start: i64, index: Fact) -> Option<&[Value]> {
+        let start = usize::try_from(start).ok().filter(|start| start.is_multiple_of(8))?;
+        if index.may() % 8 != 0 {
+            return None;
+        }
+        let end = usize::try_from(index.most() / 8).ok()?.checked_add(start / 8 + 1)?;
+        self.slots.get(start / 8..end)
     }
 
     /// A store to byte `at` of the spill area.
@@ -188,7 +334,7 @@ impl AbstractState {
     /// does not, pointers are numbers within the spill area like all others, and the run checks what they lead to.
     pub(crate) fn store_anywhere(&mut self) {
         for slot in &mut self.slots {
-            if matches!(slot, Value::Unset | Value::Number(_)) {
+            if matches!(slot, Value::Unset | Value::Number(_) | Value::Element) {
                 *slot = Value::ANY;
             }
         }
@@ -203,20 +349,25 @@ const fn touched(at: usize, size: Size) -> core::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
-    const WINDOW_8: Value = Value::Pointer { area: Area::Window, at: At::Is(8) };
-    const SCRATCH_8: Value = Value::Pointer { area: Area::Scratch, at: At::Is(8) };
+    const WINDOW_8: Value = Value::place(Area::Window, 8);
+    const SCRATCH_8: Value = Value::place(Area::Scratch, 8);
 
     #[test]
     fn a_join_knows_what_both_know() {
         let is = |value| Value::Number(Fact::Is(value));
-        let window = |at: Option<i64>| Value::Pointer { area: Area::Window, at: at.map_or(At::Any, At::Is) };
+        let within = |may, most, not_zero| Value::Number(Fact::Within { may, most, not_zero });
+        let somewhere = |zeros| Value::Pointer { area: Area::Window, at: At::Any, zeros };
         for (a, b, both) in [
             (is(1), is(1), is(1)),
-            (is(1), is(2), Value::Number(Fact::NotZero)),
-            (is(1), is(0), Value::ANY),
-            (window(Some(8)), window(Some(16)), window(None)),
-            (window(Some(8)), window(None), window(None)),
+            (is(1), is(2), within(3, 2, true)),
+            (is(1), is(0), within(1, 1, false)),
+            (WINDOW_8, Value::place(Area::Window, 16), somewhere(3)),
+            (WINDOW_8, Value::place(Area::Window, 36), somewhere(2)),
+            (WINDOW_8, somewhere(1), somewhere(1)),
+            (is(1), Value::Element, Value::Element),
+            (WINDOW_8, Value::Element, Value::Mixed),
             (WINDOW_8, SCRATCH_8, Value::Mixed),
             (WINDOW_8, is(0), Value::Mixed),
             (WINDOW_8, Value::Unset, Value::Mixed),
@@ -231,7 +382,90 @@ mod tests {
     #[test]
     fn the_low_half_of_a_number() {
         assert_eq!(Fact::Is(0x5_0000_0007).low(), Fact::Is(7));
-        assert_eq!(Fact::NotZero.low(), Fact::Any);
+        assert_eq!(Fact::NOT_ZERO.low(), Fact::of(Size::B4));
+        assert_eq!(Fact::below(5).low(), Fact::below(5));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// What is said of a result holds for it, whatever the two numbers are of which something was said.
+        #[test]
+        fn facts_hold_for_what_is_computed(
+            op in prop::sample::select(&OPERATIONS), narrow in any::<bool>(), constant in any::<bool>(),
+            (a, a_more) in (number(), number()), (b, b_more) in (number(), number()),
+        ) {
+            let width = if narrow { Width::W32 } else { Width::W64 };
+            let know = |value, more, exactly| if exactly { Fact::Is(value) } else { Fact::Is(value).join(Fact::Is(more)) };
+            let fact = Fact::after(op, width, know(a, a_more, false), know(b, b_more, constant));
+            let result = compute(op, width, a, b);
+            prop_assert!(result & !fact.may() == 0 && result <= fact.most(), "{result:#x} is not {fact:x?}");
+            prop_assert!(result != 0 || !fact.is_not_zero());
+        }
+    }
+
+    fn compute(op: AluOp, width: Width, a: u64, b: u64) -> u64 {
+        let (a, b, bits) = if width == Width::W32 { (a & LOW, b & LOW, 32) } else { (a, b, 64) };
+        let result = match op {
+            AluOp::Add => a.wrapping_add(b),
+            AluOp::Mul => a.wrapping_mul(b),
+            AluOp::Div => a.checked_div(b).unwrap_or(0),
+            AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+            AluOp::And => a & b,
+            AluOp::Or => a | b,
+            AluOp::Xor => a ^ b,
+            AluOp::Shl => a << (b % bits),
+            AluOp::Shr => a >> (b % bits),
+            AluOp::Sub | AluOp::Mov | AluOp::Sar => panic!("nothing is said of {op:?}"),
+        };
+        if width == Width::W32 { result & LOW } else { result }
+    }
+
+    const OPERATIONS: [AluOp; 9] = [
+        AluOp::Add,
+        AluOp::Mul,
+        AluOp::Div,
+        AluOp::Mod,
+        AluOp::And,
+        AluOp::Or,
+        AluOp::Xor,
+        AluOp::Shl,
+        AluOp::Shr,
+    ];
+
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            0..70_u64,
+            any::<u64>(),
+            any::<u32>().prop_map(u64::from),
+            (0..64_u32).prop_map(|bit| 1 << bit)
+        ]
+    }
+
+    /// An array of pointers into one area gives such a pointer, as far as its index leads; of anything else it is not known what comes.
+    #[test]
+    fn what_an_array_of_pointers_gives() {
+        let mut state = AbstractState::at_entry();
+        for (slot, value) in
+            [WINDOW_8, Value::place(Area::Window, 20), SCRATCH_8, Value::ANY].into_iter().enumerate()
+        {
+            state.store(slot * 8, Size::B8, value).expect("a whole slot");
+        }
+        let load = |start, index| state.load_anywhere(Some((start, index)), Size::B8);
+        let within = |may, most| Fact::Within { may, most, not_zero: false };
+        assert_eq!(load(0, within(8, 8)), Value::Pointer { area: Area::Window, at: At::Any, zeros: 2 });
+        assert_eq!(load(24, within(8, 8)), Value::ANY, "a number, and what nothing was written to");
+        for (start, index) in
+            [(0, within(24, 16)), (0, within(9, 9)), (4, within(8, 8)), (8, Fact::ANY), (-8, within(8, 8))]
+        {
+            assert_eq!(load(start, index), Value::Element, "{start} {index:?}");
+        }
+        assert_eq!(
+            state.load_anywhere(None, Size::B4),
+            Value::Number(Fact::of(Size::B4)),
+            "no pointer is half a word"
+        );
+        assert_eq!(AbstractState::at_entry().load_anywhere(None, Size::B8), Value::ANY);
     }
 
     /// What was known of a slot ends with a store by index, which may have hit it.
@@ -246,8 +480,8 @@ mod tests {
     /// A pointer that is another register plus 8 stops being so when that register is written, also where it was spilled to.
     #[test]
     fn a_sum_ends_with_its_register() {
-        let sum = Value::Pointer { area: Area::Window, at: At::Sum(Reg::R4, 8) };
-        let lost = Value::Pointer { area: Area::Window, at: At::Any };
+        let sum = Value::Pointer { area: Area::Window, at: At::Sum(Reg::R4, 8), zeros: 3 };
+        let lost = Value::Pointer { area: Area::Window, at: At::Any, zeros: 3 };
         let mut state = AbstractState::at_entry();
         state.set(Reg::R5, sum);
         state.store(0, Size::B8, sum).expect("a whole slot");

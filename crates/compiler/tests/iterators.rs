@@ -390,6 +390,88 @@ fn a_time_window() {
     });
 }
 
+/// Loops that a `break` at a length leaves, whether or not clang knows that the length is less than the rounds (FARMEM_LOOP).
+#[test]
+fn loops_to_a_length() {
+    let programs = compiled("loop_to_length.c");
+    let node = (0..20_u64, prop::array::uniform14(prop_oneof![0..2000_u64, any::<u64>()]));
+    proptest!(cases(64), |(nodes in prop::collection::vec(node, 1..20))| {
+        let mut memory = Memory::new();
+        let (mut head, mut expected) = (0, [0_u64; 4]);
+        for (length, values) in &nodes {
+            head = memory.put(&[&[head, *length], &values[..]].concat());
+            let masked = usize::try_from(length & 7).expect("less than 8");
+            let upto = usize::try_from(*length).expect("small").min(14);
+            let sum = |values: &[u64]| values.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value));
+            expected[0] = expected[0].wrapping_add(sum(&values[..upto]));
+            expected[1] = expected[1].wrapping_add(sum(&values[..masked]));
+            let backwards = (masked..14).map(|i| values[i].wrapping_mul(i as u64 + 1));
+            expected[2] = backwards.fold(expected[2], |all, value| all ^ value);
+            expected[3] += values[..upto].iter().take_while(|value| **value <= 1000).count() as u64;
+        }
+        for (by, compiled) in &programs {
+            let end = traverse(&compiled.program, &memory, head, &[0; 32]);
+            prop_assert_eq!(memory::as_words::<4>(&end.scratch), expected, "{}", by);
+        }
+    });
+}
+
+/// `__builtin_ctz`, `ffs`, `popcount`, `clz` and `bswap` are what they are on this machine.
+#[test]
+fn bits_are_counted_and_bytes_turned_around() {
+    let programs = compiled("bits_and_bytes.c");
+    let word = prop_oneof![
+        any::<u64>(),
+        (0..64_u32).prop_map(|bit| 1 << bit),
+        any::<u64>().prop_map(|word| word << 33)
+    ];
+    proptest!(cases(256), |(word in word.prop_filter("ctz of 0 is undefined", |word| *word != 0))| {
+        let mut memory = Memory::new();
+        let node = memory.put(&[0, word]);
+        let low = u32::try_from(word & 0xffff_ffff).expect("masked");
+        let first = |zeros: u32, word: u64| if word == 0 { 0 } else { u64::from(zeros) + 1 };
+        let expected = [
+            u64::from(word.trailing_zeros()),
+            u64::from((low | 1 << 31).trailing_zeros()),
+            first(word.trailing_zeros(), word),
+            first(low.trailing_zeros(), low.into()),
+            u64::from(word.count_ones()),
+            u64::from(word.leading_zeros()),
+            word.swap_bytes(),
+            u64::from(low.swap_bytes()),
+            word.swap_bytes() >> 48,
+        ];
+        for (by, compiled) in &programs {
+            let end = traverse(&compiled.program, &memory, node, &[0; 72]);
+            prop_assert_eq!(memory::as_words::<9>(&end.scratch), expected, "{}: {:#x}", by, word);
+        }
+    });
+}
+
+/// A pointer that may be NULL, pointers in an array, and sums that clang writes as `or`.
+#[test]
+fn pointers_within_a_node() {
+    let programs = compiled("pointers_within.c");
+    let node = (any::<u64>(), prop::array::uniform8(0..12_u64), prop::array::uniform12(any::<u32>()));
+    proptest!(cases(64), |(nodes in prop::collection::vec(node, 1..20), key in 0..12_u64)| {
+        let mut memory = Memory::new();
+        let (mut head, mut expected) = (0, [key, 0_u64, 0, 0]);
+        for (kind, entries, numbers) in &nodes {
+            let pairs: Vec<u64> = numbers.chunks(2).map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32).collect();
+            head = memory.put(&[&[head, *kind], &entries[..], &pairs].concat());
+            let found = entries.chunks(2).rfind(|entry| entry[0] == key);
+            expected[1] += found.map_or(0, |entry| entry[1]);
+            let (array, at) = ([8, 0, 4][usize::try_from(kind % 3).expect("small")], usize::try_from(kind & 3).expect("small"));
+            expected[2] += u64::from(numbers[array + at]);
+            expected[3] ^= entries[at * 2] * (at as u64 + 1);
+        }
+        for (by, compiled) in &programs {
+            let end = traverse(&compiled.program, &memory, head, &words(&[key, 0, 0, 0]));
+            prop_assert_eq!(memory::as_words::<4>(&end.scratch), expected, "{}", by);
+        }
+    });
+}
+
 /// What an author is shown. The objects are fixed, so the numbers are; a better compiler lowers them.
 #[test]
 fn what_iterations_cost() {
@@ -426,6 +508,27 @@ fn what_iterations_do_besides() {
     assert_eq!(of("list_find.c"), (None, 0));
     assert_eq!(of("list_add.c"), (Some(1), 0));
     assert_eq!(of("btree_rank.c"), (None, 2));
+}
+
+/// Where an iteration is dear: the line with the most instructions of the longest path, what found no register, and what is left.
+#[test]
+fn what_is_dearest_in_an_iteration() {
+    let board = Accelerator { instruction_ps: 4_000, load_ps: 132_000, line_ps: 4_000 };
+    let of = |source: &str| {
+        let account = explain(&from_object(source), &board, Eta::PULSE);
+        let line = account.dearest_line.expect("the object has lines");
+        (line.file, line.line, line.instructions, account.spills, account.slots_left)
+    };
+    for (source, expected) in [
+        ("list_find.c", (17, 3, 0, 501)),
+        ("bits_and_bytes.c", (20, 36, 0, 312)),
+        ("btree_count.c", (32, 67, 18, 401)),
+        ("window_aggregate.c", (36, 42, 0, 280)),
+    ] {
+        let (file, line, instructions, spills, left) = of(source);
+        assert_eq!((line, instructions, spills, left), expected, "{source}");
+        assert_eq!(file, source);
+    }
 }
 
 /// The text with its comments is the program.

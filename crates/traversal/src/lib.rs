@@ -150,6 +150,12 @@ impl Program {
         self.0.longest_path
     }
 
+    /// The instructions of a path that is [`Program::longest_path`] long, each with its number.
+    pub fn on_longest_path(&self) -> impl Iterator<Item = (usize, Insn)> + '_ {
+        let insns = &self.0.insns;
+        verify::on_longest_path(insns).into_iter().map(|number| (number, insns[number]))
+    }
+
     /// The instructions, in order. Targets are positions in this order; all lie ahead and inside.
     pub fn instructions(&self) -> impl ExactSizeIterator<Item = Insn> + '_ {
         self.0.insns.iter().copied()

@@ -9,6 +9,7 @@ use crate::isa::{
     Area, Insn, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX, SLOTS_MAX, SPILL_LEN, Search, WINDOW_LEN_MAX,
 };
 use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// Why bytes or instructions are not a program.
@@ -155,16 +156,37 @@ fn lies_inside(area: Area, offset: i16, size: usize, len: usize) -> Result<(), R
     if inside { Ok(()) } else { Err(Rejection::Outside { area, offset, size, len }) }
 }
 
-/// Instructions on the longest path from the first to a terminal one. Targets lie ahead, so one pass from the end does.
+/// Instructions on the longest path from the first to a terminal one.
 fn longest_path(insns: &[Insn]) -> u16 {
+    longest_from(insns)[0]
+}
+
+/// The same from each instruction on, and 0 behind the last. Targets lie ahead, so one pass from the end does.
+fn longest_from(insns: &[Insn]) -> Vec<u16> {
     let mut from = vec![0_u16; insns.len() + 1];
     for (number, insn) in insns.iter().enumerate().rev() {
-        let behind =
-            if insn.is_terminal() || matches!(insn, Insn::Jump { .. }) { 0 } else { from[number + 1] };
-        let jumped = insn.target().map_or(0, |target| from[usize::from(target)]);
-        from[number] = insn.weight().saturating_add(behind.max(jumped));
+        let next = successors(number, insn).into_iter().flatten().map(|next| from[next]).max();
+        from[number] = insn.weight().saturating_add(next.unwrap_or(0));
     }
-    from[0]
+    from
+}
+
+/// Where it goes on behind an instruction: at the next one, at its target, at one of both, or nowhere.
+fn successors(number: usize, insn: &Insn) -> [Option<usize>; 2] {
+    let ends = insn.is_terminal() || matches!(insn, Insn::Jump { .. });
+    [(!ends).then_some(number + 1), insn.target().map(usize::from)]
+}
+
+/// The instructions of a longest path, by number.
+pub(crate) fn on_longest_path(insns: &[Insn]) -> Vec<usize> {
+    let from = longest_from(insns);
+    let mut path = Vec::new();
+    let mut at = Some(0);
+    while let Some(number) = at {
+        path.push(number);
+        at = successors(number, &insns[number]).into_iter().flatten().max_by_key(|&next| from[next]);
+    }
+    path
 }
 
 /// The bytes of the window that constant accesses reach: what the one LOAD must bring (PULSE 4.1).

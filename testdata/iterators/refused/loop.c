@@ -1,4 +1,4 @@
-// refused: loop.c:15: sum: the loop is not unrolled: put FARMEM_UNROLL before it, and give it a constant number of rounds
+// refused: loop.c:15: sum: the loop is not unrolled: write FARMEM_LOOP(i, rounds)
 #include <farmem/iterator.h>
 
 struct node {

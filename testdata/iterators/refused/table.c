@@ -1,4 +1,4 @@
-// refused: table.c:17: weigh: uses the table or variable
+// refused: table.c:17: weigh: uses the table or variable weights:
 // refused: only the node, the scratch pad and local variables are in reach
 #include <farmem/iterator.h>
 

@@ -65,6 +65,34 @@ fn alu() -> impl Strategy<Value = Vec<[u8; 8]>> {
     )
 }
 
+/// A reversal of bytes, as -mcpu=v3 and v4 have it.
+fn swap() -> impl Strategy<Value = Vec<[u8; 8]>> {
+    (prop::sample::select(&[0xdc, 0xd7]), number(), prop::sample::select(&[16, 32, 64]))
+        .prop_map(|(opcode, reg, bits)| vec![insn(opcode, reg, 0, 0, bits)])
+}
+
+/// A pointer or NULL, by a condition; what it leads to, or nothing.
+fn pointer_or_null() -> impl Strategy<Value = Vec<[u8; 8]>> {
+    (condition(), number(), 0..2_u8, 0..8_i16, any::<bool>()).prop_map(
+        |(mut condition, reg, area, word, equal)| {
+            let base = if area == 0 { WINDOW } else { SCRATCH };
+            condition[2] = 1;
+            let mut code = vec![insn(0xbf, POINTER, base, 0, 0), condition, insn(0xb7, POINTER, 0, 0, 0)];
+            if equal {
+                code.extend([insn(0x15, POINTER, 0, 1, 0), insn(0x79, reg, POINTER, word * 8, 0)]);
+            } else {
+                code.extend([
+                    insn(0x55, POINTER, 0, 1, 0),
+                    insn(0x05, 0, 0, 1, 0),
+                    insn(0x79, reg, POINTER, word * 8, 0),
+                ]);
+            }
+            code.push(insn(0xb7, POINTER, 0, 0, 0));
+            code
+        },
+    )
+}
+
 /// A condition over numbers, as an opcode with registers and imm, without a target.
 fn condition() -> impl Strategy<Value = [u8; 8]> {
     let conditions =
@@ -137,6 +165,8 @@ fn indexed() -> impl Strategy<Value = Vec<[u8; 8]>> {
                 code.push(condition);
                 code.push(insn(0x07, POINTER, 0, 0, 8));
             }
+            // The place is a multiple of 32, which the index is below: clang writes `or` for such a sum.
+            3 if moved == 0 => code.push(insn(0x4f, POINTER, index, 0, 0)),
             _ => {
                 code.push(insn(0x0f, POINTER, index, 0, 0));
                 if moved == 2 {
@@ -158,7 +188,13 @@ fn indexed() -> impl Strategy<Value = Vec<[u8; 8]>> {
 }
 
 fn statement() -> impl Strategy<Value = Vec<[u8; 8]>> {
-    Union::new_weighted(vec![(5, alu().boxed()), (5, access().boxed()), (2, indexed().boxed())])
+    Union::new_weighted(vec![
+        (5, alu().boxed()),
+        (5, access().boxed()),
+        (2, indexed().boxed()),
+        (1, swap().boxed()),
+        (1, pointer_or_null().boxed()),
+    ])
 }
 
 fn end() -> impl Strategy<Value = End> {

@@ -64,6 +64,10 @@ impl Machine {
                     let Some(bytes) = self.bytes(to, size(opcode), true) else { return End::Outside };
                     bytes.copy_from_slice(&value.to_le_bytes()[..size(opcode)]);
                 }
+                4 | 7 if opcode >> 4 == 0xd => {
+                    let bits = u32::try_from(imm_of(code[at - 1])).expect("16, 32 or 64");
+                    self.registers[dst] = self.registers[dst].swap_bytes() >> (64 - bits);
+                }
                 4 => {
                     let result = alu(opcode, low(self.registers[dst]), low(operand), 32);
                     self.registers[dst] = low(result);
@@ -91,6 +95,10 @@ impl Machine {
             bytes.get_mut(from..from.checked_add(size)?)
         })
     }
+}
+
+const fn imm_of([_, _, _, _, i0, i1, i2, i3]: [u8; 8]) -> i32 {
+    i32::from_le_bytes([i0, i1, i2, i3])
 }
 
 const fn size(opcode: u8) -> usize {

@@ -165,6 +165,10 @@ fn the_longest_path_is_counted() {
     ] {
         let program = Program::assemble(text).expect(text);
         assert_eq!(program.longest_path(), expected, "{text}");
+        let path: Vec<_> = program.on_longest_path().collect();
+        assert_eq!(path.iter().map(|(_, insn)| insn.weight()).sum::<u16>(), expected, "{text}");
+        assert!(path[0].0 == 0 && path.last().expect("not empty").1.is_terminal(), "{text}");
+        assert!(path.is_sorted_by(|a, b| a.0 < b.0), "{text}: jumps lead ahead");
     }
 }
 
