@@ -39,6 +39,8 @@ pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
     if let Some(file) = &args.rack {
         let rack = RackConfig::load(file)?;
         findings.extend(rack.examine_roles().into_iter().map(line));
+        findings.extend(rack.examine_links().into_iter().map(line));
+        findings.extend(rack.examine_service().into_iter().map(line));
         findings.push(line(cards(&rack)));
     }
     output::print(&Findings { findings }, args.json);

@@ -27,7 +27,11 @@ mod up;
 
 use args::{Bench, Cli, Command, Index};
 use clap::Parser as _;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::any::Any;
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
+use std::{panic, thread};
 
 /// How a command ended, as an exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +82,28 @@ fn main() -> ExitCode {
     if let Some(ended) = farmem::worker::begin(&entries) {
         return ended;
     }
-    let result = match Cli::parse().command {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !is_no_thread(info.payload()) {
+            usual(info);
+        }
+    }));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_a_command(&error),
+    };
+    match panic::catch_unwind(|| carry_out(cli.command)) {
+        Ok(result) => exit_code(result),
+        Err(payload) if is_no_thread(&*payload) => no_thread(),
+        Err(payload) => panic::resume_unwind(payload),
+    }
+}
+
+fn carry_out(command: Command) -> Result<End, Failure> {
+    if needs_threads(&command) && thread::Builder::new().spawn(|| ()).is_err() {
+        return Err(Failure::environment(NO_THREAD, NO_THREAD_REMEDY));
+    }
+    match command {
         Command::Up(args) => up::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Webservice(args) => apps::finish(farmem_webservice::run(&args), args.plan.json),
@@ -112,9 +137,12 @@ fn main() -> ExitCode {
         Command::ZramProbe { pages, rounds } => bench::squeezed(pages, rounds),
         Command::Work { name, bytes, cpu } => bench::work(&name, bytes, cpu),
         Command::SodaAlone(args) => bench::soda_alone(&args),
-    };
+    }
+}
+
+fn exit_code(result: Result<End, Failure>) -> ExitCode {
     match result {
-        Ok(End::Fine) => ExitCode::SUCCESS,
+        Ok(End::Fine) => written(),
         Ok(End::Violation) => ExitCode::from(1),
         Ok(End::Unsafe) => ExitCode::from(3),
         Ok(End::Stuck) => ExitCode::from(4),
@@ -123,6 +151,72 @@ fn main() -> ExitCode {
         Err(Failure::Farmem(error)) => complain(&error.to_string(), &error.remedy()),
         Err(Failure::Environment { message, remedy }) => complain(&message, &remedy),
     }
+}
+
+/// What works on without another thread.
+const fn needs_threads(command: &Command) -> bool {
+    !matches!(command, Command::Compile(_) | Command::Index(Index::Plan(_)) | Command::Doctor(_))
+}
+
+/// Where the standard library starts a thread and cannot it panics. That is no fault of ours, and not what the user is to read.
+fn is_no_thread(payload: &(dyn Any + Send)) -> bool {
+    let text =
+        payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref().copied());
+    text.is_some_and(|text| text.starts_with("failed to spawn thread"))
+}
+
+fn no_thread() -> ExitCode {
+    complain(NO_THREAD, NO_THREAD_REMEDY)
+}
+
+const NO_THREAD: &str = "the system starts no more threads for this user";
+const NO_THREAD_REMEDY: &str =
+    "raise the limit of processes (`ulimit -u`, RLIMIT_NPROC, pids.max of the cgroup), or end some";
+
+/// Success, unless what was to be printed was not.
+fn written() -> ExitCode {
+    match output::not_written() {
+        None => ExitCode::SUCCESS,
+        Some(error) => complain(
+            &format!("standard output cannot be written to: {error}"),
+            "nothing else went wrong: give it room, or write elsewhere",
+        ),
+    }
+}
+
+/// Help and version, and whatever else is no command.
+fn not_a_command(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let text = error.render();
+        output::write_out(&if io::stdout().is_terminal() {
+            text.ansi().to_string()
+        } else {
+            text.to_string()
+        });
+        return written();
+    }
+    // Nothing can be done where standard error is gone.
+    let _ = error.print();
+    if let Some(hint) = behind_two_dashes(error, std::env::args()) {
+        output::note(&hint);
+    }
+    ExitCode::from(2)
+}
+
+/// What is said to who forgets that `farmem run` wants the program behind `--`: its arguments would be ours otherwise.
+fn behind_two_dashes(error: &clap::Error, args: impl Iterator<Item = String>) -> Option<String> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let args: Vec<String> = args.collect();
+    let at = args.iter().position(|arg| arg == unknown).filter(|at| *at > 1)?;
+    let forgot = error.kind() == ErrorKind::UnknownArgument && args[1] == "run" && !unknown.starts_with('-');
+    forgot.then(|| {
+        let (ours, theirs) = args.split_at(at);
+        format!(
+            "\n  tip: the program and its arguments stand behind `--`: farmem {} -- {}",
+            ours[1..].join(" "),
+            theirs.join(" ")
+        )
+    })
 }
 
 fn complain(message: &str, remedy: &str) -> ExitCode {

@@ -4,6 +4,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::{self, Write as _};
+use std::sync::OnceLock;
 
 /// Something that is printed either way.
 pub(crate) trait Report: Serialize {
@@ -24,10 +25,21 @@ pub(crate) fn print_json<S: Serialize>(report: &S) {
 /// Writes text to stdout.
 pub(crate) fn write_out(text: &str) {
     let mut out = io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader is gone; there is no one to tell.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _the_first = NOT_WRITTEN.set(error);
+        }
+        _ => {}
     }
 }
+
+/// Why something was not written to stdout. A report that nobody has is no success: the command ends with 2 for it.
+pub(crate) fn not_written() -> Option<&'static io::Error> {
+    NOT_WRITTEN.get()
+}
+
+static NOT_WRITTEN: OnceLock<io::Error> = OnceLock::new();
 
 /// Writes a line to stderr, where `eprintln!` would panic once its reader is gone.
 pub(crate) fn note(line: &str) {

@@ -11,12 +11,13 @@ use crate::{End, Failure};
 use farmem::window::Ahead;
 use farmem::{Rack, RackConfig, ShareOptions, ShareStats, VirtAddr};
 use farmem_run::{
-    Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard, own_domain, spawn,
+    AddressLimit, Guard, Pager, PagerOptions, PagerStats, Signals, Started, call, free_left, guard,
+    largest_resident_set, own_domain, spawn,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -60,6 +61,9 @@ struct Stats {
     write_backs: u64,
     bytes_written_back: u64,
     lost: u64,
+    /// Bytes of private anonymous mappings that stayed local, and the largest resident set of a process.
+    stayed_local: u64,
+    resident_bytes: u64,
     /// Named memory that is shared with other hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<Shared>,
@@ -139,6 +143,8 @@ impl Report for Stats {
             row("write-backs", self.write_backs),
             row("  bytes", self.bytes_written_back),
             row("lost pages touched", self.lost),
+            row("stayed local, bytes mapped", self.stayed_local),
+            row("largest resident set, bytes", self.resident_bytes),
         ]);
         if let Some(shared) = &self.shared {
             rows.extend([
@@ -200,7 +206,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let signals = Signals::open().map_err(farmem::Error::from)?;
     let (name, arguments) = args.command.split_first().expect("the parser wants a command");
     let file = program::find(name)?;
-    program::check(&file)?;
+    let runtime = program::check(&file)?;
     let library = loadable(library()?)?;
     // Exact for both together: neither takes from the other.
     let for_sharing = for_sharing(args);
@@ -211,8 +217,12 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
             "it is a part of the local limit: give less, or more of that",
         ));
     };
+    // It is meant for the program, whose memory is kept here.
+    let limit = AddressLimit::lift();
+    let far = far_within(args, limit.as_ref())?;
     let options = PagerOptions {
         ahead: args.ahead,
+        far_limit: args.rack.is_none().then_some(far),
         threshold: args.threshold,
         user_mode_only: args.user_mode_only,
         ..PagerOptions::new(private)
@@ -223,7 +233,7 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let everywhere = sched_getaffinity(None).ok();
     let rack = match &args.rack {
         Some(file) => Rack::running(RackConfig::load(file)?),
-        None => own_rack(args.far)?,
+        None => own_rack(far)?,
     };
     // All that is in it is this run's: its guard frees what may be left.
     let domain = own_domain()?;
@@ -242,8 +252,11 @@ pub(crate) fn run(args: &Run) -> Result<End, Failure> {
     let start = Instant::now();
     let mut command = Command::new(&file);
     command.arg0(name).args(arguments);
-    command.env(call::VARIABLE, pager.invitation()).env("LD_PRELOAD", preload(&library));
+    command.env(call::VARIABLE, pager.invitation()).env("LD_PRELOAD", preload(&library, runtime.as_deref()));
     signals.let_through(&mut command);
+    if let Some(limit) = &limit {
+        limit.restore(&mut command);
+    }
     let mut started = start_program(command, &mut pager, !args.no_filter)
         .map_err(|e| Failure::environment(format!("cannot start {}: {e}", file.display()), ""))?;
     let there = here.as_ref().map(|cpus| sched_setaffinity(None, cpus));
@@ -378,6 +391,8 @@ fn report(args: &Run, (stats, shared): (&PagerStats, Option<ShareStats>), took: 
         write_backs: stats.write_backs,
         bytes_written_back: stats.bytes_written_back,
         lost: stats.lost,
+        stayed_local: stats.stayed_local,
+        resident_bytes: largest_resident_set(),
         shared: shared.map(|shared| of_shared(for_sharing(args), &shared)),
     };
     // Standard output is the program's.
@@ -432,12 +447,43 @@ fn of_shared(local_limit: u64, stats: &ShareStats) -> Shared {
     }
 }
 
+/// Far memory as was asked for, or as much of it as the addresses allow that this process may have.
+fn far_within(args: &Run, limit: Option<&AddressLimit>) -> Result<u64, Failure> {
+    let Some(left) = limit.and_then(AddressLimit::left).filter(|_| args.rack.is_none()) else {
+        return Ok(args.far);
+    };
+    let room = left.saturating_sub(args.local + ADDRESSES_BESIDE) >> 21 << 21;
+    if args.far <= room {
+        return Ok(args.far);
+    }
+    if room < FAR_MIN {
+        let message = format!(
+            "{left} bytes of addresses are left to this process (`ulimit -v`): too few to keep far memory"
+        );
+        return Err(Failure::environment(
+            message,
+            "raise the hard limit, or keep far memory elsewhere with --rack",
+        ));
+    }
+    let (wanted, room_mib) = (args.far >> 20, room >> 20);
+    output::note(&format!(
+        "farmem: the hard limit of addresses (`ulimit -v`) leaves room for --far {room_mib}MiB, not for {wanted}MiB"
+    ));
+    Ok(room)
+}
+
+/// What this process maps beside far memory and what is here of it: threads' stacks, the roles' tables.
+const ADDRESSES_BESIDE: u64 = 256 << 20;
+/// Less far memory than this is not worth a start.
+const FAR_MIN: u64 = 16 << 20;
+
 /// A rack for this run alone, in this process and on the pager's thread: a page comes without another process being woken.
 fn own_rack(far: u64) -> Result<Rack, Failure> {
     if far == 0 {
         return Err(Failure::environment("--far 0 is no memory", "give as much as the program is to use"));
     }
-    let memory = far.div_ceil(u64::from(NODES)).next_multiple_of(2 << 20);
+    // Beside what the program is promised: the slots that its pager keeps for pages on their way.
+    let memory = far.div_ceil(u64::from(NODES)).next_multiple_of(2 << 20) + (2 << 20);
     Ok(Rack::embedded_with(NODES, memory)?)
 }
 
@@ -495,9 +541,13 @@ fn loadable(library: PathBuf) -> Result<PathBuf, Failure> {
     Ok(library)
 }
 
-/// Ours, and behind it what the user wants preloaded.
-fn preload(library: &Path) -> OsString {
-    let mut value = library.as_os_str().to_owned();
+/// Ours, and behind it what the user wants preloaded; before it what has to be the first, and would end the program otherwise.
+fn preload(library: &Path, runtime: Option<&OsStr>) -> OsString {
+    let mut value = runtime.map_or_else(OsString::new, OsStr::to_owned);
+    if !value.is_empty() {
+        value.push(":");
+    }
+    value.push(library);
     if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|theirs| !theirs.is_empty()) {
         value.push(":");
         value.push(theirs);

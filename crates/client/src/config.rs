@@ -4,6 +4,7 @@
 
 mod dpu;
 mod raw;
+mod reach;
 mod roles;
 
 use crate::Error;

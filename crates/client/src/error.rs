@@ -306,7 +306,8 @@ impl Error {
                 "open it at the address it was made at, and have one writer at a time".into()
             }
             Self::Unreachable { .. } => {
-                "look with `farmem doctor` and the logs of `farmem up` whether that role runs".into()
+                "see with `farmem doctor --rack rack.toml` whether that role runs; then whether a firewall keeps UDP port 4791 from it, and whether `pmtu` in rack.toml fits the MTU of every link on the way"
+                    .into()
             }
             Self::Interrupted => "read back before doing it again, if doing it twice does harm".into(),
             Self::Traversal { reason, .. } if reason.is_of_size() => {

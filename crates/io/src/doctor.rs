@@ -3,10 +3,12 @@
 //! A probe looks; it changes nothing that outlives it. A machine that lacks something, or hides it, gives a finding, never an error.
 
 mod leftovers;
+mod links;
 mod probes;
 mod userfaultfd;
 
 pub use leftovers::held_addresses;
+pub use links::{available_memory, is_refused, path_mtu};
 
 /// How well something works here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -19,6 +19,7 @@ mod driver;
 mod error;
 mod http;
 mod jit;
+pub mod limits;
 mod link;
 mod paced;
 pub mod pages;

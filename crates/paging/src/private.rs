@@ -206,6 +206,12 @@ impl Private {
         &self.refaults
     }
 
+    /// Pages of far memory that were allocated and are not in use.
+    #[must_use]
+    pub fn free_slots(&self) -> u64 {
+        u64::from(self.book.slots.free())
+    }
+
     /// Bytes of far memory that were allocated.
     #[must_use]
     pub const fn bytes_far(&self) -> u64 {
@@ -486,7 +492,8 @@ impl Private {
             return;
         }
         let have = u32::try_from(self.book.slots.len()).expect("slots have numbers") / GROUP;
-        let mut groups = have.clamp(GROUPS_MIN, GROUPS_MAX);
+        // The rack allocates powers of two: of any other number it would keep the rest for nobody.
+        let mut groups = 1 << have.clamp(GROUPS_MIN, GROUPS_MAX).ilog2();
         loop {
             let bytes = u64::from(groups * GROUP) * PAGE_LEN as u64;
             match programs.allocate(bytes) {

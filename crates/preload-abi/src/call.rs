@@ -43,10 +43,14 @@ pub const CONTROL_PAGES: usize = 1 + 2 * MAILBOXES;
 pub const ELSEWHERE: u64 = u64::MAX;
 /// The status of a [`Call::Resize`] to a fixed address where something else is mapped.
 pub const TARGET_ELSEWHERE: u64 = u64::MAX - 1;
+/// The status of a call that would have the pager promise more far memory than there is.
+pub const NO_MORE: u64 = u64::MAX - 2;
+/// Of page 0: the word in which a process counts the bytes of its private anonymous mappings that stayed local.
+pub const WORD_LOCAL: usize = MAILBOXES * MAILBOX_WORDS;
 /// Spans in one message of an answer.
 pub const SPANS_MAX: usize = 256;
 
-const _: () = assert!(MAILBOXES * MAILBOX_WORDS * 8 <= TEXTS && WORD_VALUE + VALUES <= MAILBOX_WORDS);
+const _: () = assert!((WORD_LOCAL + 1) * 8 <= TEXTS && WORD_VALUE + VALUES <= MAILBOX_WORDS);
 const _: () = assert!(TEXTS + MAILBOXES * TEXT_MAX <= PAGE_LEN);
 
 /// The page of the doorbell that rings for call `number` of a mailbox.
@@ -121,6 +125,10 @@ pub enum Call {
         len: u64,
         /// What may be done there, as `mmap` has it.
         protection: u64,
+        /// Where the program would like to have it, if that is in far memory and free; else as aligned as this. 0 for anywhere.
+        hint: u64,
+        /// Nothing is promised (MAP_NORESERVE): there may be too little far memory when it is touched.
+        unreserved: bool,
     },
     /// Zeros in the place of what is there, for a fixed mapping.
     Renew {
@@ -130,6 +138,8 @@ pub enum Call {
         len: u64,
         /// What may be done there.
         protection: u64,
+        /// As of [`Call::Map`].
+        unreserved: bool,
     },
     /// The addresses are not used any more.
     Unmap {
@@ -235,6 +245,13 @@ pub enum Call {
         /// The pin's number; 0 for one that was not needed.
         pin: u64,
     },
+    /// How many bytes are mapped, up to the first that are not.
+    Mapped {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+    },
 }
 
 /// How [`Call::Resize`] may find other addresses.
@@ -255,8 +272,10 @@ impl Call {
     #[must_use]
     pub const fn words(self) -> [u64; CALL_WORDS] {
         match self {
-            Self::Map { len, protection } => [1, len, protection, 0, 0],
-            Self::Renew { start, len, protection } => [2, start, len, protection, 0],
+            Self::Map { len, protection, hint, unreserved } => [1, len, protection, hint, unreserved as u64],
+            Self::Renew { start, len, protection, unreserved } => {
+                [2, start, len, protection, unreserved as u64]
+            }
             Self::Unmap { start, len } => [3, start, len, 0, 0],
             Self::Drop { start, len, lazily } => [4, start, len, lazily as u64, 0],
             Self::Protect { start, len, protection } => [5, start, len, protection, 0],
@@ -271,6 +290,7 @@ impl Call {
             Self::Pin { caller, pid, start, len } => [14, caller, pid, start, len],
             Self::Unpin { pin } => [15, pin, 0, 0, 0],
             Self::Inherit { start, len, inherited } => [16, start, len, inherited as u64, 0],
+            Self::Mapped { start, len } => [17, start, len, 0, 0],
         }
     }
 
@@ -278,8 +298,12 @@ impl Call {
     #[must_use]
     pub const fn of(words: [u64; CALL_WORDS]) -> Option<Self> {
         Some(match words {
-            [1, len, protection, ..] => Self::Map { len, protection },
-            [2, start, len, protection, _] => Self::Renew { start, len, protection },
+            [1, len, protection, hint, unreserved] => {
+                Self::Map { len, protection, hint, unreserved: unreserved != 0 }
+            }
+            [2, start, len, protection, unreserved] => {
+                Self::Renew { start, len, protection, unreserved: unreserved != 0 }
+            }
             [3, start, len, ..] => Self::Unmap { start, len },
             [4, start, len, lazily, _] => Self::Drop { start, len, lazily: lazily != 0 },
             [5, start, len, protection, _] => Self::Protect { start, len, protection },
@@ -296,6 +320,7 @@ impl Call {
             [14, caller, pid, start, len] => Self::Pin { caller, pid, start, len },
             [15, pin, ..] => Self::Unpin { pin },
             [16, start, len, inherited, _] => Self::Inherit { start, len, inherited: inherited != 0 },
+            [17, start, len, ..] => Self::Mapped { start, len },
             _ => return None,
         })
     }
@@ -316,8 +341,8 @@ mod tests {
         assert_eq!(Hello::of(device_request(token)), None);
         let (start, len, protection) = (4096, 8192, 3);
         let calls = [
-            Call::Map { len, protection },
-            Call::Renew { start, len, protection },
+            Call::Map { len, protection, hint: 1 << 40, unreserved: true },
+            Call::Renew { start, len, protection, unreserved: true },
             Call::Unmap { start, len },
             Call::Drop { start, len, lazily: true },
             Call::Protect { start, len, protection },
@@ -332,6 +357,7 @@ mod tests {
             Call::Pin { caller: 2, pid: 3, start, len },
             Call::Unpin { pin: 4 },
             Call::Inherit { start, len, inherited: true },
+            Call::Mapped { start, len },
         ];
         for call in calls {
             assert_eq!(Call::of(call.words()), Some(call));

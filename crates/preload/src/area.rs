@@ -4,7 +4,7 @@ use crate::maps::{system_madvise, system_mprotect};
 use crate::{apart, descriptors, fork, gate, heap, lock, mailbox, shared};
 use farmem_preload_abi::call::{
     CONTROL_PAGES, Call, ELSEWHERE, HELLO_WORDS, Hello, PATH_MAX, SPANS_MAX, VARIABLE, WELCOME_WORDS,
-    device_request,
+    WORD_LOCAL, device_request,
 };
 use farmem_preload_abi::place::LEN_MAX;
 use farmem_preload_abi::userfaultfd::{Faulting, Features, OpenError, Reach, Userfaultfd};
@@ -24,7 +24,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// With fewer than LEN_MAX there is less; with fewer bytes than these there is no point.
 const LEN_MIN: usize = 64 << 20;
@@ -42,6 +42,8 @@ static BASE: AtomicUsize = AtomicUsize::new(0);
 static LEN: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of the memfd: of a child that could not reserve as much as its parent, more than it has addresses.
 static FILE_LEN: AtomicUsize = AtomicUsize::new(0);
+/// The process that has far memory there.
+static OWNER: AtomicI32 = AtomicI32::new(0);
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 static FULL: AtomicBool = AtomicBool::new(false);
 /// The run shares named memory with others.
@@ -96,6 +98,16 @@ pub(crate) fn word(page: usize, word: usize) -> &'static AtomicU64 {
     let place = ptr::with_exposed_provenance_mut(place);
     // SAFETY: a word of the pages that `reserve` mapped for good; program and pager use them as atomics.
     unsafe { AtomicU64::from_ptr(place) }
+}
+
+/// Counts bytes of a private anonymous mapping that stays local.
+pub(crate) fn stays_local(len: usize) {
+    // A child that the system made without a fork's handlers has no such page.
+    if LEN.load(Ordering::Relaxed) > 0
+        && OWNER.load(Ordering::Relaxed) == rustix::process::getpid().as_raw_pid()
+    {
+        word(0, WORD_LOCAL).fetch_add(len as u64, Ordering::Relaxed);
+    }
 }
 
 /// Tells the user something, on standard error.
@@ -257,6 +269,9 @@ fn attach(at: Option<usize>, snapshot: u64) -> Result<(), Errno> {
         }
         // SAFETY: exactly what was reserved a moment ago, and no other thread knows it yet.
         let _ = unsafe { gate::call(libc::SYS_munmap, [area.base, area.reserved, 0, 0, 0, 0]) };
+    }
+    if served.is_ok() {
+        OWNER.store(rustix::process::getpid().as_raw_pid(), Ordering::Relaxed);
     }
     served
 }

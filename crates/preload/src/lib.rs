@@ -1,7 +1,7 @@
 //! The preload library: `farmem run` has the dynamic linker load it into an unmodified program, whose large anonymous mappings
 //! and heap it then puts into far memory.
 //!
-//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`), `malloc` with its family (`heap`), `shm_open` and
+//! It stands before libc's `mmap`, `munmap`, `mremap`, `mprotect`, `madvise` (`maps`), `mincore` (`resident`), `malloc` with its family (`heap`), `shm_open` and
 //! what is done with what that opens (`shared`), `open` with what is like it (`direct`), `recvmsg` (`descriptors`),
 //! `process_vm_writev` (`pins`), and `_Fork` (`fork`). What it reserves in the program is one range of addresses (`area`), backed by a memfd and served by the pager, another process, through
 //! a userfaultfd. So there is no thread of ours in the program, and no descriptor: both are sent to the pager and closed. What is
@@ -23,10 +23,12 @@ mod mailbox;
 mod maps;
 mod next;
 mod pins;
+mod resident;
 mod shared;
 mod signals;
 #[cfg(test)]
 mod tests;
+mod told;
 
 /// Called by the dynamic linker before `main`, for programs that have not allocated anything until then.
 extern "C" fn constructor() {

@@ -5,12 +5,14 @@ use crate::gate;
 use crate::mailbox::call;
 use crate::shared;
 use crate::signals::Blocked;
-use farmem_preload_abi::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, resize};
+use crate::told;
+use farmem_preload_abi::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, resize};
 use farmem_preload_abi::{Advised, advised, advised_shared};
 use farmem_wire::message::PAGE_LEN;
 use libc::{MAP_FAILED, off_t, size_t};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Flags of mappings that are not for far memory, though they are anonymous and private.
 const NOT_FAR: c_int = libc::MAP_FIXED
@@ -23,6 +25,11 @@ const NOT_FAR: c_int = libc::MAP_FIXED
 const LOW: c_int = libc::MAP_32BIT;
 #[cfg(not(target_arch = "x86_64"))]
 const LOW: c_int = 0;
+
+/// The latest mapping that is not where the program would have had it, and whether one was given back at once: such a program goes by
+/// addresses, tries the next one, and has what the system has there.
+static NOT_AS_HINTED: AtomicUsize = AtomicUsize::new(0);
+static INSISTS: AtomicBool = AtomicBool::new(false);
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -52,11 +59,26 @@ pub(crate) unsafe extern "C" fn mmap(
     }
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let executable = protection & libc::PROT_EXEC != 0;
-    let far =
-        anonymous && !executable && flags & NOT_FAR == 0 && area::is_ready() && len >= area::threshold();
-    // With no addresses left it gets local memory.
-    if far && let Some(start) = map(len, protection) {
-        return address(start);
+    let hint = if flags & NOT_FAR == 0 { addr.addr() } else { 0 };
+    let far = anonymous
+        && !executable
+        && flags & NOT_FAR == 0
+        && area::is_ready()
+        && len >= area::threshold()
+        && (hint == 0 || area::has(hint) || !INSISTS.load(Ordering::Relaxed));
+    if far {
+        match map(len, protection, hint, flags & libc::MAP_NORESERVE != 0) {
+            Ok(start) => {
+                NOT_AS_HINTED.store(if hint != 0 && start != hint { start } else { 0 }, Ordering::Relaxed);
+                return address(start);
+            }
+            Err(NO_MORE) => return failed(Errno::NOMEM, MAP_FAILED),
+            // With no addresses left it gets local memory.
+            Err(_) => {}
+        }
+    }
+    if anonymous {
+        area::stays_local(len);
     }
     if fixed && shared::part(addr.addr(), len).is_some() {
         area::say(&["farmem: refused: another mapping where shared memory is\n"]);
@@ -65,8 +87,13 @@ pub(crate) unsafe extern "C" fn mmap(
     if fixed && let Some((start, part)) = area::part(addr.addr(), len) {
         let plain = anonymous && !executable && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0;
         let whole = start == addr.addr() && part == len.next_multiple_of(PAGE_LEN);
-        if plain && whole && renew(start, part, protection) {
-            return addr;
+        if plain && whole {
+            match renew(start, part, protection, flags & libc::MAP_NORESERVE != 0) {
+                Ok(()) => return addr,
+                Err(NO_MORE) => return failed(Errno::NOMEM, MAP_FAILED),
+                // Something else is mapped there.
+                Err(_) => {}
+            }
         }
         // What is there stays when the system refuses.
         if let Err(errno) = try_mapping(len, protection, flags, fd, offset) {
@@ -118,6 +145,9 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int 
     if in_shared.is_some() {
         return done(shared::unmap(far, part));
     }
+    if start == NOT_AS_HINTED.swap(0, Ordering::Relaxed) {
+        INSISTS.store(true, Ordering::Relaxed);
+    }
     // What is before and behind far memory is the system's.
     let (before, end) = (far - start, start + len);
     if before > 0 {
@@ -157,7 +187,13 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protect
         protection: u64::from(protection.unsigned_abs()),
     };
     let part = part.next_multiple_of(PAGE_LEN);
-    let used = call(asked).ok().and_then(|used| usize::try_from(used).ok()).unwrap_or(part);
+    let used = match call(asked) {
+        Err(NO_MORE) => {
+            told::no_more();
+            return failed(Errno::NOMEM, -1);
+        }
+        used => used.ok().and_then(|used| usize::try_from(used).ok()).unwrap_or(part),
+    };
     let until = if used < part { start + used } else { addr.addr() + len };
     if until > addr.addr() {
         // SAFETY: the caller's promise.
@@ -284,22 +320,30 @@ pub(crate) unsafe extern "C" fn mremap(
     result.unwrap_or_else(|errno| failed(errno, MAP_FAILED))
 }
 
-/// Far memory of `len` bytes of zeros; `None` when there are no addresses for it.
-pub(crate) fn map(len: usize, protection: c_int) -> Option<usize> {
-    let asked = Call::Map { len: len as u64, protection: u64::from(protection.unsigned_abs()) };
-    let start = usize::try_from(call(asked).ok()?).ok().filter(|&start| start > 0)?;
+/// Far memory of `len` bytes of zeros; a status when there is none: [`NO_MORE`], or anything else when there are no addresses for it.
+fn map(len: usize, protection: c_int, hint: usize, unreserved: bool) -> Result<usize, u64> {
+    let protection_word = u64::from(protection.unsigned_abs());
+    let asked = Call::Map { len: len as u64, protection: protection_word, hint: hint as u64, unreserved };
+    let answer = call(asked);
+    match answer {
+        Err(NO_MORE) => told::no_more(),
+        Err(_) => told::no_addresses(),
+        Ok(_) => {}
+    }
+    let no_memory = u64::from(libc::ENOMEM.unsigned_abs());
+    let start = usize::try_from(answer?).ok().filter(|&start| start > 0).ok_or(no_memory)?;
     let len = len.next_multiple_of(PAGE_LEN);
     // SAFETY: addresses that no other mapping has, as the pager says.
     if unsafe { system_mprotect(start, len, protection) }.is_err() {
         unmap(start, len);
-        return None;
+        return Err(no_memory);
     }
-    Some(start)
+    Ok(start)
 }
 
-/// As [`map`], to read and write.
+/// To read and write; `None` when there are no addresses for it, or no more far memory.
 pub(crate) fn map_heap(len: usize) -> Option<usize> {
-    map(len, READ_WRITE)
+    map(len, READ_WRITE, 0, false).ok()
 }
 
 /// Gives far memory back.
@@ -328,15 +372,22 @@ fn shrink(start: usize, len: usize, new_len: usize) {
     }
 }
 
-/// Zeros for a fixed anonymous mapping. False when something else is mapped there.
-fn renew(start: usize, len: usize, protection: c_int) -> bool {
+/// Zeros for a fixed anonymous mapping; a status when something else is mapped there, or there is no more far memory.
+fn renew(start: usize, len: usize, protection: c_int, unreserved: bool) -> Result<(), u64> {
     let asked = Call::Renew {
         start: start as u64,
         len: len as u64,
         protection: u64::from(protection.unsigned_abs()),
+        unreserved,
     };
+    call(asked).inspect_err(|status| {
+        if *status == NO_MORE {
+            told::no_more();
+        }
+    })?;
     // SAFETY: a range that the caller maps anew.
-    call(asked).is_ok() && unsafe { system_mprotect(start, len, protection) }.is_ok()
+    unsafe { system_mprotect(start, len, protection) }
+        .map_err(|errno| u64::from(errno.raw_os_error().unsigned_abs()))
 }
 
 /// Whether the system would map this, at any place.
@@ -405,6 +456,10 @@ fn resized(start: usize, len: usize, new_len: usize, how: u64) -> Result<usize, 
             Err(AGAIN) => {
                 drop(whole);
                 rustix::thread::sched_yield();
+            }
+            Err(NO_MORE) => {
+                told::no_more();
+                return Err(NO_MORE);
             }
             answer => break (whole, answer?),
         }
@@ -511,7 +566,7 @@ pub(crate) fn of_syscall(result: libc::c_long) -> Result<libc::c_long, Errno> {
     Err(Errno::from_raw_os_error(errno))
 }
 
-fn done(result: Result<(), Errno>) -> c_int {
+pub(crate) fn done(result: Result<(), Errno>) -> c_int {
     result.map_or_else(|errno| failed(errno, -1), |()| 0)
 }
 

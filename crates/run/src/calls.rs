@@ -2,10 +2,13 @@
 
 use super::spans::Kind;
 use super::{Pager, errno};
-use farmem_io::pages::remote::call::{Call, ELSEWHERE, TARGET_ELSEWHERE, VALUES, doorbell, resize};
+use farmem_io::pages::remote::call::{Call, ELSEWHERE, NO_MORE, TARGET_ELSEWHERE, VALUES, doorbell, resize};
 use farmem_paging::private::Programs as _;
 use farmem_wire::message::PAGE_LEN;
 use std::ops::Range;
+
+/// Two to the power of this is the largest alignment of a mapping that is not where the program would have it.
+const ALIGNMENT_MAX: u32 = 30;
 
 /// What a call answers: a value, or a status that is none.
 type Answer = Result<u64, u64>;
@@ -49,9 +52,13 @@ impl Pager {
     fn carry_out(&mut self, key: u32, call: Call, thread: u32) -> Answer {
         self.look_again(key, thread);
         match call {
-            Call::Map { len, protection } => self.map(key, len, protection),
-            Call::Renew { start, len, protection } => {
+            Call::Map { len, protection, hint, unreserved } => {
+                self.map(key, len, hint, Kind::Far { protection, inherited: true, reserved: !unreserved })
+            }
+            Call::Renew { start, len, protection, unreserved } => {
                 let pages = self.range(key, start, len)?;
+                let kind = Kind::Far { protection, inherited: true, reserved: !unreserved };
+                self.promise(key, pages.clone(), |_| kind)?;
                 self.drop_pages(key, pages.clone());
                 self.anew(key, &pages);
                 if self.is_elsewhere(key, pages.clone()) {
@@ -59,7 +66,7 @@ impl Pager {
                     self.set_span(key, pages, Some(Kind::Elsewhere));
                     return Err(ELSEWHERE);
                 }
-                self.set_span(key, pages, Some(Kind::far(protection)));
+                self.set_span(key, pages, Some(kind));
                 Ok(0)
             }
             Call::Unmap { start, len } => {
@@ -89,7 +96,9 @@ impl Pager {
             Call::Protect { start, len, protection } => {
                 let pages = self.range(key, start, len)?;
                 let end = self.used(key, pages.clone());
-                self.change_far(key, pages.start..end, |_, inherited| Kind::Far { protection, inherited });
+                let protected = |kind| Kind::with_protection(kind, protection);
+                self.promise(key, pages.start..end, protected)?;
+                self.change_far(key, pages.start..end, protected);
                 Ok((end - pages.start) * PAGE_LEN as u64)
             }
             Call::Inherit { start, len, inherited } => {
@@ -103,6 +112,10 @@ impl Pager {
                 self.end_plain(key, pages.clone(), false);
                 self.set_span(key, pages, Some(Kind::Elsewhere));
                 Ok(0)
+            }
+            Call::Mapped { start, len } => {
+                let pages = self.range(key, start, len)?;
+                Ok((self.used(key, pages.clone()) - pages.start) * PAGE_LEN as u64)
             }
             Call::Unpin { pin } => {
                 self.pins.unpin(key, pin);
@@ -121,13 +134,54 @@ impl Pager {
         }
     }
 
-    fn map(&mut self, key: u32, len: u64, protection: u64) -> Answer {
-        let count = len.div_ceil(PAGE_LEN as u64);
-        let process = &self.processes[&key];
-        let first = process.spans.gap(count.max(1)).ok_or(errno::NOMEM)?;
-        let address = process.remote.address(first);
-        self.set_span(key, first..first + count.max(1), Some(Kind::far(protection)));
+    fn map(&mut self, key: u32, len: u64, hint: u64, kind: Kind) -> Answer {
+        let count = len.div_ceil(PAGE_LEN as u64).max(1);
+        self.may_promise(if kind.is_promised() { count } else { 0 })?;
+        let first = self.place(key, count, hint).ok_or(errno::NOMEM)?;
+        let address = self.processes[&key].remote.address(first);
+        self.set_span(key, first..first + count, Some(kind));
         Ok(address)
+    }
+
+    /// Free pages for a mapping: where the program would have it, if that is far memory; else as aligned as that place is. A program that
+    /// asks for an alignment in this way, as mimalloc does, would give up what is not aligned.
+    fn place(&self, key: u32, count: u64, hint: u64) -> Option<u64> {
+        let process = &self.processes[&key];
+        let (spans, page) = (&process.spans, PAGE_LEN as u64);
+        if hint == 0 {
+            return spans.gap(count);
+        }
+        let wanted = process.remote.range(hint, count * page).filter(|_| hint.is_multiple_of(page));
+        if let Some(wanted) = wanted.filter(|wanted| spans.is_free(wanted.clone())) {
+            return Some(wanted.start);
+        }
+        // The base of far memory is a multiple of the largest alignment. Nothing is aligned more than it is long.
+        let bits = hint.trailing_zeros().min((count * page).next_power_of_two().trailing_zeros());
+        let align = (1 << bits.min(ALIGNMENT_MAX)) / page;
+        spans.aligned_gap(count, |at| at.next_multiple_of(align.max(1))).or_else(|| spans.gap(count))
+    }
+
+    /// Whether pages of far memory may be what `becomes` makes of them, each with the room that they were promised.
+    fn promise(&self, key: u32, pages: Range<u64>, becomes: impl Fn(Kind) -> Kind) -> Result<(), u64> {
+        let spans = self.processes[&key].spans.within(pages);
+        let more = spans.filter(|(_, kind)| !kind.is_promised() && becomes(*kind).is_promised());
+        self.may_promise(more.map(|(span, _)| span.end - span.start).sum())
+    }
+
+    /// Refuses to promise more pages than there is far memory for: it is said when memory is asked for, and not by a SIGBUS when it is
+    /// touched. What a fork's child has from its parent is not counted twice.
+    fn may_promise(&self, pages: u64) -> Result<(), u64> {
+        if pages == 0 {
+            return Ok(());
+        }
+        let Some(most) = self.options.far_limit else {
+            // A rack that others use, too: it has said that it has no more, and what it gave is in use.
+            let free = self.private.free_slots();
+            return if self.far.no_more.is_some() && pages > free { Err(NO_MORE) } else { Ok(()) };
+        };
+        let own = |process: &super::Process| process.spans.promised().saturating_sub(process.inherited);
+        let promised: u64 = self.processes.values().map(own).sum();
+        if promised + pages > most / PAGE_LEN as u64 { Err(NO_MORE) } else { Ok(()) }
     }
 
     /// The pages are not far memory any more. They were dropped; something else may be there by now.
@@ -163,6 +217,7 @@ impl Pager {
             }
             let fits = end <= process.remote.pages() && process.spans.within(old.end..end).next().is_none();
             if fits {
+                self.may_promise(if kind.is_promised() { end - old.end } else { 0 })?;
                 self.set_span(key, old.end..end, Some(kind));
                 return value(self, old.start);
             }
@@ -173,6 +228,9 @@ impl Pager {
         if self.pins.has_any(key, &old) {
             return Err(errno::AGAIN);
         }
+        let process = &self.processes[&key];
+        // Both places for a moment, of which the old one needs no room any more.
+        self.may_promise(if kind.is_promised() { count.saturating_sub(old.end - old.start) } else { 0 })?;
         let first = if how < resize::FIXED_MIN {
             process.spans.gap(count).ok_or(errno::NOMEM)?
         } else {
@@ -226,9 +284,9 @@ impl Pager {
     }
 
     /// Has far memory among the pages be what `change` makes of its protection and of whether children have it.
-    pub(super) fn change_far(&mut self, key: u32, pages: Range<u64>, change: impl Fn(u64, bool) -> Kind) {
+    pub(super) fn change_far(&mut self, key: u32, pages: Range<u64>, change: impl Fn(Kind) -> Kind) {
         let far = self.processes[&key].spans.within(pages).filter_map(|(span, kind)| match kind {
-            Kind::Far { protection, inherited } => Some((span, change(protection, inherited))),
+            Kind::Far { .. } => Some((span, change(kind))),
             _ => None,
         });
         for (span, kind) in far.collect::<Vec<_>>() {

@@ -1,6 +1,6 @@
 //! Forks: what a child will have, kept from its parent's call until it comes in.
 
-use super::spans::{Kind, Spans};
+use super::spans::Spans;
 use super::{Pager, errno};
 use farmem_io::pages::remote::call::ELSEWHERE;
 use farmem_io::pages::{Cause, Fault};
@@ -68,7 +68,7 @@ impl Pager {
             // The system would do it to the rest as well, and children come to have far memory twice.
             return Err(errno::INVAL);
         }
-        self.change_far(key, pages.clone(), |protection, _| Kind::Far { protection, inherited });
+        self.change_far(key, pages.clone(), |kind| kind.with_inherited(inherited));
         if elsewhere {
             return Err(ELSEWHERE);
         }

@@ -43,6 +43,7 @@ pub use farmem_io::pages::remote::raw::{Listener, Started, Watched, spawn};
 pub use farmem_io::pages::remote::{Guard, call, guard};
 pub use left::{free_left, own_domain};
 
+pub use farmem_io::limits::{AddressLimit, largest_resident_set};
 pub use farmem_io::signals::{SignalInfo, Signals};
 
 /// How a pager works.
@@ -57,6 +58,9 @@ pub struct PagerOptions {
     pub threshold: u64,
     /// True serves faults of user code only: system calls on far memory then fail with EFAULT.
     pub user_mode_only: bool,
+    /// Bytes of far memory that all processes together are promised at most: more is ENOMEM when it is asked for. `None` on a rack that
+    /// others use, too, which says itself when it has no more.
+    pub far_limit: Option<u64>,
 }
 
 /// The smallest local limit: what one instruction and one system call touch, of several threads at once.
@@ -66,7 +70,7 @@ impl PagerOptions {
     /// The usual pager, with this much memory here.
     #[must_use]
     pub const fn new(local_limit: u64) -> Self {
-        Self { local_limit, ahead: 16, threshold: 128 << 10, user_mode_only: false }
+        Self { local_limit, ahead: 16, threshold: 128 << 10, user_mode_only: false, far_limit: None }
     }
 }
 
@@ -117,6 +121,8 @@ pub struct PagerStats {
     pub bytes_far: u64,
     /// Pages that a program wanted, and that were lost with a memory node ([`Error::MemoryLost`]).
     pub lost: u64,
+    /// Bytes of private anonymous mappings that stayed local, of all processes that ended, each counted when it was mapped.
+    pub stayed_local: u64,
 }
 
 /// Serves processes.
@@ -169,6 +175,8 @@ struct Process {
     doubts: Vec<past::Doubt>,
     /// The latest call of each mailbox.
     called: [u64; MAILBOXES],
+    /// Pages that it was promised by its parent's fork, and may come to need room for only where it or the parent writes.
+    inherited: u64,
     /// The thread that forks; faults of others wait.
     forking: Option<u32>,
     deferred: Vec<(u64, bool)>,
@@ -397,6 +405,7 @@ impl Pager {
             pid,
             remote,
             ended,
+            inherited: spans.promised(),
             spans,
             objects,
             doubts: Vec::new(),
@@ -436,6 +445,7 @@ impl Pager {
             guard.let_go(key);
         }
         let all = 0..process.remote.pages();
+        self.stats.stayed_local += process.remote.stayed_local();
         self.pins.bury(key);
         self.forget(key, all);
         self.private.close(key);

@@ -324,7 +324,7 @@ impl Pager {
             if !doubt.of_rights {
                 continue;
             }
-            self.change_far(key, from..to, |_, inherited| Kind::Far { protection: *protection, inherited });
+            self.change_far(key, from..to, |kind| kind.with_protection(*protection));
         }
         self.replaced(key, at..pages.end);
         still

@@ -8,8 +8,9 @@ use std::ops::Range;
 /// What addresses are used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Far memory, of which the program may do this; a fork's child has its bytes, or nothing there that may be touched.
-    Far { protection: u64, inherited: bool },
+    /// Far memory, of which the program may do this; a fork's child has its bytes, or nothing there that may be touched. The program was
+    /// promised that it may fill it, unless it asked for no promise.
+    Far { protection: u64, inherited: bool, reserved: bool },
     /// Something else that the program mapped there: not ours any more.
     Elsewhere,
     /// Its bytes have moved, and the process is about to unmap it: a thread that touches it waits until then, for its SIGSEGV.
@@ -17,16 +18,37 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Far memory as it is when nothing else was asked for.
-    pub(super) const fn far(protection: u64) -> Self {
-        Self::Far { protection, inherited: true }
+    /// Whether each of its pages may come to need room in far memory, as the program was promised.
+    pub(super) const fn is_promised(self) -> bool {
+        match self {
+            Self::Far { protection, reserved, .. } => reserved && protection & WRITE != 0,
+            Self::Elsewhere | Self::Moved => false,
+        }
     }
 
     /// What a fork's child has in the place of memory that it does not have from its parent; `None` where it has that.
     pub(super) const fn instead(self) -> Option<Self> {
         match self {
-            Self::Far { inherited: false, .. } => Some(Self::Far { protection: 0, inherited: false }),
+            Self::Far { inherited: false, reserved, .. } => {
+                Some(Self::Far { protection: 0, inherited: false, reserved })
+            }
             _ => None,
+        }
+    }
+
+    /// Far memory with these rights; anything else as it is.
+    pub(super) const fn with_protection(self, protection: u64) -> Self {
+        match self {
+            Self::Far { inherited, reserved, .. } => Self::Far { protection, inherited, reserved },
+            other => other,
+        }
+    }
+
+    /// Far memory that children have, or do not have; anything else as it is.
+    pub(super) const fn with_inherited(self, inherited: bool) -> Self {
+        match self {
+            Self::Far { protection, reserved, .. } => Self::Far { protection, inherited, reserved },
+            other => other,
         }
     }
 
@@ -40,6 +62,9 @@ impl Kind {
     }
 }
 
+/// PROT_WRITE
+const WRITE: u64 = 2;
+
 /// Pages in use. Those that are in no span are free.
 #[derive(Clone, Debug)]
 pub(super) struct Spans {
@@ -48,30 +73,52 @@ pub(super) struct Spans {
     spans: BTreeMap<u64, (u64, Kind)>,
     /// The first page that is free, or the one behind the last: where a search begins, however many spans follow each other.
     free_from: u64,
+    /// Pages that are promised.
+    promised: u64,
 }
 
 impl Spans {
     /// None of `whole` in use.
     pub(super) const fn new(whole: Range<u64>) -> Self {
         let free_from = whole.start;
-        Self { whole, spans: BTreeMap::new(), free_from }
+        Self { whole, spans: BTreeMap::new(), free_from, promised: 0 }
     }
 
     /// The first of `count` free pages that lie together.
     pub(super) fn gap(&self, count: u64) -> Option<u64> {
-        let mut at = self.free_from;
-        for (&start, &(end, _)) in self.spans.range(at..) {
-            if start - at >= count {
+        self.aligned_gap(count, |page| page)
+    }
+
+    /// The first of `count` free pages that lie together and begin where they may: `align` answers the first such page that is not before
+    /// the one that it is given.
+    pub(super) fn aligned_gap(&self, count: u64, align: impl Fn(u64) -> u64) -> Option<u64> {
+        let mut at = align(self.free_from);
+        for (&start, &(end, _)) in self.spans.range(self.free_from..) {
+            if start >= at && start - at >= count {
                 return Some(at);
             }
-            at = end;
+            at = at.max(align(end));
         }
-        (self.whole.end - at >= count).then_some(at)
+        (self.whole.end.checked_sub(at)? >= count).then_some(at)
+    }
+
+    /// Whether all of the pages are ours and free.
+    pub(super) fn is_free(&self, pages: Range<u64>) -> bool {
+        self.whole.start <= pages.start && pages.end <= self.whole.end && self.within(pages).next().is_none()
+    }
+
+    /// Pages that may come to need room in far memory, as was promised.
+    pub(super) const fn promised(&self) -> u64 {
+        self.promised
     }
 
     /// What the pages are used for from now on: `None` for nothing.
     pub(super) fn set(&mut self, pages: Range<u64>, kind: Option<Kind>) {
         assert!(pages.start < pages.end && self.whole.start <= pages.start && pages.end <= self.whole.end);
+        let before = self.within(pages.clone()).filter(|(_, kind)| kind.is_promised());
+        let before: u64 = before.map(|(span, _)| span.end - span.start).sum();
+        let after = if kind.is_some_and(Kind::is_promised) { pages.end - pages.start } else { 0 };
+        self.promised = self.promised - before + after;
         self.cut(pages.start);
         self.cut(pages.end);
         while let Some((&start, _)) = self.spans.range(pages.clone()).next() {
@@ -145,7 +192,7 @@ mod tests {
         match n {
             0 => None,
             1 => Some(Kind::Elsewhere),
-            protection => Some(Kind::far(protection)),
+            protection => Some(Kind::Far { protection, inherited: true, reserved: true }),
         }
     }
 
@@ -167,6 +214,14 @@ mod tests {
             prop_assert_eq!(spans.all().count(), runs);
             let free = |start: u64| plain[n(start)..n(start + want)].iter().all(Option::is_none);
             prop_assert_eq!(spans.gap(want), (0..=PAGES - want).find(|&start| free(start)));
+            let fourth = spans.aligned_gap(want, |page| page.next_multiple_of(4));
+            prop_assert_eq!(fourth, (0..=PAGES - want).step_by(4).find(|&start| free(start)));
+            for start in 0..=PAGES - want {
+                prop_assert_eq!(spans.is_free(start..start + want), free(start));
+            }
+            prop_assert!(!spans.is_free(PAGES - want..PAGES + 1));
+            let promised = plain.iter().filter(|kind| kind.is_some_and(Kind::is_promised)).count();
+            prop_assert_eq!(spans.promised(), promised as u64);
             let some = want / 2..want;
             let used: u64 = spans.within(some.clone()).map(|(span, _)| span.end - span.start).sum();
             let plain_used = plain[n(some.start)..n(some.end)].iter().flatten().count();

@@ -187,9 +187,14 @@ pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
             } else {
                 outcome.text()
             };
-            // A reader that closed its pipe is fine.
             let mut out = io::stdout().lock();
-            let _reader_is_gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            // A reader that closed its pipe is fine.
+            if let Err(error) = written.or_else(closed) {
+                let _reader_is_gone =
+                    writeln!(io::stderr().lock(), "farmem: standard output cannot be written to: {error}");
+                return ExitCode::from(2);
+            }
             match outcome.wrong_answers() {
                 0 if outcome.stopped() => ExitCode::from(STOPPED),
                 wrong => ExitCode::from(u8::from(wrong > 0)),
@@ -204,6 +209,10 @@ pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
             ExitCode::from(if stop::asked() { STOPPED } else { 2 })
         }
     }
+}
+
+fn closed(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
 }
 
 /// A count for people.

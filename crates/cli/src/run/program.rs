@@ -2,8 +2,8 @@
 
 use crate::Failure;
 use object::Endianness;
-use object::elf::{FileHeader64, PT_INTERP};
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::elf::{DT_NEEDED, DT_STRTAB, FileHeader64, PT_INTERP, ProgramHeader64};
+use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt as _;
@@ -33,8 +33,8 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Refuses a program that would run without far memory.
-pub(super) fn check(file: &Path) -> Result<(), Failure> {
+/// Refuses a program that would run without far memory. Answers the library that the program wants to be the first of all, if it wants one.
+pub(super) fn check(file: &Path) -> Result<Option<OsString>, Failure> {
     let mut file = file.to_owned();
     for _ in 0..SCRIPTS_MAX {
         let at = |e: &dyn std::fmt::Display| {
@@ -59,7 +59,7 @@ fn interpreter(rest: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
-fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<(), Failure> {
+fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<Option<OsString>, Failure> {
     let refuse =
         |why: &str, remedy: &str| Err(Failure::environment(format!("{} {why}", file.display()), remedy));
     let of_another = meta.uid() != rustix::process::geteuid().as_raw();
@@ -95,7 +95,30 @@ fn check_binary(file: &Path, meta: &Metadata, bytes: &[u8]) -> Result<(), Failur
     if loader.to_string_lossy().contains("musl") {
         return refuse("is linked with musl; the preload library is for glibc", "use a build for glibc");
     }
-    Ok(())
+    Ok(first_of_all(endian, headers, bytes))
+}
+
+/// The runtime of AddressSanitizer that a program is linked with: it ends a program that another library was loaded into before it.
+fn first_of_all(
+    endian: Endianness,
+    headers: &[ProgramHeader64<Endianness>],
+    bytes: &[u8],
+) -> Option<OsString> {
+    let entries = headers.iter().find_map(|header| header.dynamic(endian, bytes).ok().flatten())?;
+    let strings = entries.iter().find(|entry| entry.d_tag(endian) == DT_STRTAB)?.d_val(endian);
+    // Of the address where they will be, the place in the file.
+    let place = headers.iter().find_map(|header| {
+        let into = strings.checked_sub(header.p_vaddr(endian))?;
+        header.p_offset(endian).checked_add(into).filter(|_| into < header.p_filesz(endian))
+    })?;
+    let strings = bytes.get(usize::try_from(place).ok()?..)?;
+    let needed = entries.iter().filter(|entry| entry.d_tag(endian) == DT_NEEDED);
+    let mut names = needed.filter_map(|entry| {
+        let name = strings.get(usize::try_from(entry.d_val(endian)).ok()?..)?;
+        name.split(|&byte| byte == 0).next()
+    });
+    let runtime = names.find(|name| name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan"));
+    runtime.map(|name| OsStr::from_bytes(name).to_owned())
 }
 
 #[cfg(test)]
@@ -121,8 +144,8 @@ mod tests {
     /// This test is dynamically linked, and so is the shell; a text is no program.
     #[test]
     fn what_can_be_served_is_told_from_what_cannot() {
-        assert!(check(&std::env::current_exe().unwrap()).is_ok());
-        assert!(check(Path::new("/bin/sh")).is_ok());
+        assert!(matches!(check(&std::env::current_exe().unwrap()), Ok(None)));
+        assert!(matches!(check(Path::new("/bin/sh")), Ok(None)));
         assert!(check(Path::new("/etc/passwd")).is_err());
         assert!(check(Path::new("/nonexistent")).is_err());
     }

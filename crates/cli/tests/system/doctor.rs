@@ -143,3 +143,74 @@ fn what_was_left_behind_is_named() {
     assert_eq!(left["state"], "degraded");
     assert!(text(&left["remedy"]).contains(&format!("rm -r {}", rings.display())), "{left}");
 }
+
+/// What a rack is looked at for: the way to each role, the control plane's answer to this token, and bytes of each node. A larger `pmtu` than a link
+/// takes, and another token, are said by name.
+#[test]
+fn a_rack_is_tried() {
+    let rack = Description::new("doctor-tried", "udp");
+    let file = rack.file();
+    let look = |file: &str| -> Vec<Value> {
+        run(&["doctor", "--json", "--rack", file]).json()["findings"].as_array().expect("a list").clone()
+    };
+    let of = |all: &[Value], name: &str| -> (String, String, String) {
+        let found: Vec<_> = all.iter().filter(|f| f["name"] == name).collect();
+        assert_eq!(found.len(), 1, "{name} in {all:?}");
+        (text(&found[0]["state"]), text(&found[0]["detail"]), text(&found[0]["remedy"]))
+    };
+    let (state, detail, remedy) = of(&look(&file), "control plane's API");
+    assert_eq!(state, "degraded", "{detail}");
+    assert!(
+        remedy.contains("let TCP port") && detail.contains("no control plane answers"),
+        "{detail}: {remedy}"
+    );
+    let up = rack.up();
+    let all = look(&file);
+    for name in [
+        "control plane's API",
+        "memory for the nodes",
+        "memory of node1",
+        "bytes of node1",
+        "bytes of node2",
+        "MTU to switch",
+    ] {
+        assert_eq!(of(&all, name).0, "ok", "{name} in {all:?}");
+    }
+    assert_eq!(
+        rack.ask("GET", "/v1/overview", "").1["vmas"],
+        serde_json::json!([]),
+        "what was allocated is free"
+    );
+    // The same rack by another token.
+    let token = rack.dir().path().join("state/token");
+    let right = fs::read_to_string(&token).expect("the token");
+    fs::write(&token, "0".repeat(right.trim().len())).expect("written");
+    let (state, detail, remedy) = of(&look(&file), "control plane's API");
+    assert_eq!(state, "missing", "{detail}");
+    assert!(detail.contains("refuses this token") && remedy.contains("copy the token"), "{detail}: {remedy}");
+    fs::write(&token, right).expect("written");
+    assert_eq!(up.stop().code, Some(0));
+}
+
+/// A link whose MTU is smaller than the rack's packets: which one, by how much, and what to write.
+#[test]
+fn a_pmtu_above_the_links_mtu_is_said() {
+    let inside = |script: &str| {
+        let mut command = process::Command::new("unshare");
+        command.args(["-n", "sh", "-ec", script, "sh", env!("CARGO_BIN_EXE_farmem")]);
+        command.output().expect("util-linux is there")
+    };
+    if !crate::process::is_root() || !inside("ip link set lo up mtu 1500").status.success() {
+        return eprintln!("skipped: a link's MTU: only root may make a network of its own, with iproute2");
+    }
+    let rack = Description::new("doctor-mtu", "udp").with("pmtu = 4096");
+    let script = format!("ip link set lo up mtu 1500; exec \"$1\" doctor --json --rack {}", rack.file());
+    let ended = inside(&script);
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
+    let all = report["findings"].as_array().expect("a list");
+    let found = all.iter().find(|f| f["name"] == "MTU to switch").expect("it is looked at");
+    assert_eq!(found["state"], "missing", "{found}");
+    let (detail, remedy) = (text(&found["detail"]), text(&found["remedy"]));
+    assert!(detail.contains("1500") && detail.contains("pmtu = 4096"), "{detail}");
+    assert!(remedy.contains("`pmtu = 1024` in rack.toml"), "{remedy}");
+}

@@ -26,6 +26,7 @@ mod rack;
 mod records;
 mod refusals;
 mod run;
+mod run_edges;
 mod run_fit;
 mod run_forks;
 mod run_lease;

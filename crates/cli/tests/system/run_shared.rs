@@ -268,6 +268,29 @@ fn a_dead_rack_is_no_old_bytes() {
     drop(up);
 }
 
+/// The switch alone stands still, and the control plane goes on giving leases: a thread that wants a page gets a SIGBUS after 20 s in which nothing
+/// was heard, and the reason; it does not wait without end.
+#[test]
+fn a_dead_switch_ends_the_wait() {
+    let Some(rig) = Rig::new("shared-switch-gone") else { return };
+    let up = rig.description.up();
+    let mut made = rig.start(&["make", "/kept"], "made\n");
+    let mut touching = rig.start(&["touch", "/kept"], "mapped\n");
+    let is_switch = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("\0role\0switch\0")
+    };
+    let switch = processes_with(&rig.description.file()).into_iter().find(is_switch).expect("it runs");
+    signal(switch, "STOP");
+    touching.say("");
+    let ended = touching.ended();
+    signal(switch, "CONT");
+    assert_eq!((ended.stdout.as_str(), ended.code), ("", Some(2)), "{ended:?}");
+    assert!(ended.stderr.contains("no answer from the switch for 20 s"), "{ended:?}");
+    made.kill();
+    drop(up);
+}
+
 fn is_role(pid: u32) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).contains("\0role\0")

@@ -7,7 +7,7 @@ use crate::{Error, TraversalStop};
 use farmem_control::api::{Locate, NodeInfo};
 use farmem_host::Failure;
 use farmem_transport::rc;
-use farmem_wire::{Status, VirtAddr};
+use farmem_wire::{Status, UDP_PORT, VirtAddr};
 
 impl Client {
     /// Turns the role's short failure into one that says what was wrong.
@@ -15,9 +15,7 @@ impl Client {
         let Meta { addr, len, touch, .. } = meta;
         match failure {
             Failure::NotConnected { addr } => Error::NotMapped { addr },
-            Failure::Unreachable { addr } => {
-                Error::Unreachable { what: format!("the memory node that owns {addr}") }
-            }
+            Failure::Unreachable { addr } => Error::Unreachable { what: self.owner_of(addr) },
             Failure::Lost { addr, len } => Error::MemoryLost { base: addr, len },
             Failure::NoSession => {
                 Error::Unreachable { what: "the switch: this client has no session".into() }
@@ -36,7 +34,7 @@ impl Client {
             // The next operation finds the client joined again.
             Failure::IdsUsedUp => Error::Interrupted,
             Failure::NoAnswer => {
-                Error::Unreachable { what: format!("the switch and the node that owns {addr}") }
+                Error::Unreachable { what: format!("the switch, or {}", self.owner_of(addr)) }
             }
             Failure::Stalled { addr } => Error::Traversal { addr, reason: TraversalStop::Stalled },
             Failure::Refused { status: Status::Lost, addr } => self.memory_lost(addr, len),
@@ -65,9 +63,20 @@ impl Client {
                 Error::Unreachable { what }
             }
             rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded => {
-                Error::Unreachable { what: format!("the memory node that owns {addr}") }
+                Error::Unreachable { what: self.owner_of(addr) }
             }
             rc::Failure::Flushed => Error::Interrupted,
+        }
+    }
+
+    /// The memory node that has an address, as far as this client was told, and where it is asked.
+    fn owner_of(&self, addr: VirtAddr) -> String {
+        let holds = |node: &&NodeInfo| addr.0.wrapping_sub(node.base) < node.capacity;
+        match self.nodes.iter().chain(&self.cards).find(holds) {
+            Some(NodeInfo { name, gid, .. }) => {
+                format!("memory node {name} at {gid}, UDP port {UDP_PORT}, which owns {addr}")
+            }
+            None => format!("the memory node that owns {addr}, at UDP port {UDP_PORT}"),
         }
     }
 

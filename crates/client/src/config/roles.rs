@@ -45,7 +45,7 @@ impl RackConfig {
     }
 
     /// Each role's name, its address, and, of an index switch, its place in the FatTree.
-    fn roles(&self) -> Vec<(String, IpAddr, String)> {
+    pub(super) fn roles(&self) -> Vec<(String, IpAddr, String)> {
         let (control, switch) = (self.control.address, self.switch.address);
         let nodes =
             self.nodes.iter().map(|node| (format!("memory node {}", node.name), node.address, String::new()));
@@ -75,6 +75,6 @@ impl RackConfig {
 }
 
 /// True when a socket can have this address here.
-fn is_of_this_machine(address: IpAddr) -> bool {
+pub(super) fn is_of_this_machine(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }

@@ -23,7 +23,7 @@ use super::state::mapping;
 use super::{BATCH, Fault, Message, Reach};
 use call::{
     CALL_WORDS, CONTROL_PAGES, Call, MAILBOX_WORDS, MAILBOXES, TEXT_MAX, TEXTS, VALUES, WORD_CALL,
-    WORD_NUMBER, WORD_STATUS,
+    WORD_LOCAL, WORD_NUMBER, WORD_STATUS,
 };
 use farmem_preload_abi::message::parse;
 use farmem_preload_abi::userfaultfd::{Mapping, Stopped, Userfaultfd};
@@ -266,6 +266,14 @@ impl Remote {
         let word = |n: usize| u64::from_le_bytes(words[n]);
         let call: [u64; CALL_WORDS] = std::array::from_fn(|n| word(WORD_CALL + n));
         (word(WORD_NUMBER), Call::of(call))
+    }
+
+    /// Bytes of its private anonymous mappings that stayed local, as it says itself.
+    #[must_use]
+    pub fn stayed_local(&self) -> u64 {
+        let mut word = [0; 8];
+        let read = rustix::io::pread(&self.file, &mut word, WORD_LOCAL as u64 * 8);
+        if read == Ok(word.len()) { u64::from_le_bytes(word) } else { 0 }
     }
 
     /// The text that goes with the call in a mailbox: so many bytes of UTF-8. `None` when it is none.

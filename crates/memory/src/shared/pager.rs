@@ -37,6 +37,10 @@ pub(super) enum ControlNotice {
     LeaseEnded,
 }
 
+/// A thread that waits for a page gets a SIGBUS when nothing at all was heard of the rack for so long. A host that died holds others up for less: a
+/// lease and an eighth, in which the switch says that they have to wait.
+const SWITCH_SILENCE_MAX: Duration = SILENCE_MAX.times(5);
+
 /// Time between two looks of a pager that has lost its rack.
 const LOOK_EVERY: StdDuration = StdDuration::from_millis(20);
 /// The longest sleep.
@@ -97,6 +101,8 @@ pub(super) struct Pager<W: Mapped, L: Link> {
     requests: VecDeque<PagerRequest>,
     /// Since when threads wait for a page; bounded as the requests are.
     since: BTreeMap<Page, Instant>,
+    /// Frames that had come when it was last looked, and when the last of them was noticed.
+    heard: (u64, Instant),
     poisoned: Poisoned,
     flushes: Vec<WritingBack>,
     stats: ShareStats,
@@ -124,6 +130,7 @@ impl<W: Mapped, L: Link> Pager<W, L> {
             notes,
             requests: VecDeque::new(),
             since: BTreeMap::new(),
+            heard: (0, Instant::ZERO),
             poisoned: Poisoned::default(),
             flushes: Vec::new(),
             stats: ShareStats::default(),
@@ -171,6 +178,25 @@ impl<W: Mapped, L: Link> Pager<W, L> {
         self.flush();
         self.tell();
         self.look_back(now);
+        self.listen(now);
+    }
+
+    /// A thread waits for a page, and nothing at all has come over the link for long: the switch is dead, or its answers are. The thread
+    /// gets a SIGBUS then, and is not left to wait without end.
+    fn listen(&mut self, now: Instant) {
+        let Some(oldest) = self.since.values().min().copied() else { return };
+        let frames = self.driver.link().counters().frames_in;
+        if frames != self.heard.0 {
+            self.heard = (frames, now);
+        }
+        if now.since(oldest.max(self.heard.1)) < SWITCH_SILENCE_MAX {
+            return;
+        }
+        let (page, seconds) = (self.since.keys().next(), SWITCH_SILENCE_MAX.as_nanos() / 1_000_000_000);
+        let addr = page.map_or(0, |page| page.addr().0);
+        self.fail(format!(
+            "no answer from the switch for {seconds} s, while a thread waits for the page at {addr:#x}: it is dead, or does not reach this host"
+        ));
     }
 
     /// Takes what came over the link, and does what is asked. Pages that arrived are installed when this returns.

@@ -1,0 +1,158 @@
+//! `farmem run` at its edges: programs that go by addresses, ask what is mapped, are checked by AddressSanitizer, have a limit of addresses, or
+//! want more memory than there is. Each case is a row of the table in docs/run.md.
+
+use crate::process::{Dir, Ended, farmem, is_root, run_command};
+use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
+use std::process::Command;
+
+/// Runs one case of `tests/programs/addresses.c` alone and with far memory: it finds the same.
+fn addresses(case: &str) -> Option<serde_json::Value> {
+    if !may_run(case) {
+        return None;
+    }
+    let dir = Dir::new(&format!("run-addresses-{case}"));
+    Some(same(MIB, &[&program(&dir, "addresses", &[]), case]))
+}
+
+/// A program that wants memory at addresses of its choice, and gives back what is elsewhere, has it at the second attempt: ZGC made 103,093.
+#[test]
+fn hints_of_a_program_that_insists_are_heard() {
+    let Some(stats) = addresses("hints") else { return };
+    assert!(number(&stats, "stayed_local") >= 65 * MIB, "{stats}");
+}
+
+/// A hint that stands for an alignment gives far memory that is as aligned: the program does not insist.
+#[test]
+fn hints_give_their_alignment() {
+    let Some(stats) = addresses("aligned") else { return };
+    assert_far(&stats);
+    assert!(number(&stats, "stayed_local") < MIB, "{stats}");
+}
+
+/// Java's ZGC starts.
+#[test]
+fn java_with_zgc() {
+    let java = ["java", "-XX:+UseZGC", "-Xmx64m", "-XX:-UsePerfData", "-version"];
+    let alone = Command::new(java[0]).args(&java[1..]).output();
+    if !alone.is_ok_and(|ended| ended.status.success()) {
+        return eprintln!("skipped: ZGC: no Java that has it is installed (scripts/setup)");
+    }
+    if !may_run("ZGC") {
+        return;
+    }
+    let ended = run_command(far(16 * MIB, &java));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let stats = stats(&ended, 16 * MIB);
+    assert!(number(&stats, "calls") < 10_000, "{stats}");
+}
+
+/// LuaJIT looks for memory that its pointers can name. With each of its mappings far if it might be, it looks 30 times for each.
+#[test]
+fn luajit_with_a_small_threshold() {
+    let script = "local t = {} for i = 1, 200000 do t[i] = {i, tostring(i)} end local s = 0 for i = 1, #t do s = s + t[i][1] + #t[i][2] end print(s)";
+    let there = Command::new("luajit").args(["-e", script]).output();
+    let Ok(alone) = there else { return eprintln!("skipped: LuaJIT is not installed (scripts/setup)") };
+    if !may_run("LuaJIT") {
+        return;
+    }
+    let local = MIB.to_string();
+    let ended = run_command(farmem(&[
+        "run",
+        "--json",
+        "--local",
+        &local,
+        "--far",
+        "1GiB",
+        "--threshold",
+        "4KiB",
+        "--",
+        "luajit",
+        "-e",
+        script,
+    ]));
+    assert_eq!((ended.stdout.as_bytes(), ended.code), (&alone.stdout[..], Some(0)), "{ended:?}");
+    let stats = stats(&ended, MIB);
+    assert!(number(&stats, "calls") < 20_000, "{stats}");
+}
+
+/// What is unmapped is unmapped to `mincore` as well.
+#[test]
+fn mincore_knows_what_is_mapped() {
+    addresses("resident");
+}
+
+/// Memory is refused when it is asked for, and all that was given can be used: no SIGBUS comes of it later.
+#[test]
+fn out_of_far_memory_is_said_when_memory_is_asked_for() {
+    if !may_run("out of far memory") {
+        return;
+    }
+    let dir = Dir::new("run-promise");
+    let binary = program(&dir, "addresses", &[]);
+    let ended = run_command(farmem(&["run", "--local", "1MiB", "--far", "32MiB", "--", &binary, "promise"]));
+    let expected = "malloc: most of it, Cannot allocate memory, all right: yes\n\
+        realloc: Cannot allocate memory, and the block stays\n\
+        calloc: Cannot allocate memory\n\
+        mmap: Cannot allocate memory\n\
+        mmap without a promise: given\n\
+        mmap of what may not be touched: given\n\
+        mprotect of it: Cannot allocate memory\n\
+        after it was given back: given\n";
+    assert_eq!((ended.stdout.as_str(), ended.code), (expected, Some(0)), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("out of far memory").count(), 1, "{}", ended.stderr);
+}
+
+/// What does not fit the addresses that are reserved stays local, and is said to: at once, and in the statistics.
+#[test]
+fn what_is_beyond_the_reserved_addresses_is_said() {
+    if !may_run("addresses that are used up") {
+        return;
+    }
+    let dir = Dir::new("run-beyond");
+    let ended = run_command(far(MIB, &[&program(&dir, "addresses", &[]), "beyond"]));
+    assert_eq!((ended.stdout.as_str(), ended.code), ("0 9\n", Some(0)), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("addresses for far memory are used up").count(), 1, "{}", ended.stderr);
+    let stats = stats(&ended, MIB);
+    assert!(number(&stats, "stayed_local") >= 300 << 30, "{stats}");
+    assert!(number(&stats, "resident_bytes") >= MIB / 4, "{stats}");
+}
+
+/// A program that is linked with AddressSanitizer's runtime starts, with its mappings far, and is told of what it does wrong.
+#[test]
+fn programs_under_address_sanitizer() {
+    if !may_run("AddressSanitizer") {
+        return;
+    }
+    let dir = Dir::new("run-checked");
+    let probe = dir.file("probe.c", "int main(void) { return 0; }\n");
+    let there = Command::new("cc").args(["-fsanitize=address", "-o", "/dev/null", &probe]).output();
+    if !there.is_ok_and(|made| made.status.success()) {
+        return eprintln!("skipped: AddressSanitizer: the C compiler has no runtime of it");
+    }
+    let binary = program(&dir, "checked", &["-fsanitize=address"]);
+    assert_far(&same(MIB, &[&binary]));
+    let ended = run_command(far(MIB, &[&binary, "beyond"]));
+    assert!(ended.code != Some(0) && ended.stderr.contains("heap-buffer-overflow"), "{ended:?}");
+}
+
+/// A limit of addresses is the program's: it has it, and the rack that keeps its memory does not.
+#[test]
+fn a_limit_of_addresses_is_the_program_s() {
+    if !may_run("a limit of addresses") {
+        return;
+    }
+    let limited = |kind: &str, args: &[&str]| -> Ended {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit {kind} 4000000; exec \"$@\"");
+        shell.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_farmem"), "run", "--"]).args(args);
+        run_command(shell)
+    };
+    for kind in ["-Sv", "-v"] {
+        if kind == "-v" && !is_root() {
+            eprintln!("skipped: a hard limit of addresses: only root may lift one");
+            continue;
+        }
+        let ended = limited(kind, &["sh", "-c", "ulimit -v; seq 100000 | sort -n -S 4M | tail -1"]);
+        assert_eq!((ended.stdout.as_str(), ended.code), ("4000000\n100000\n", Some(0)), "{}", ended.stderr);
+    }
+}

@@ -1,0 +1,241 @@
+//! Whether a rack can work, and does: what `farmem doctor --rack` tries, from the machine that it runs on.
+//!
+//! What fails in a rack says "no answer" most often, whatever the cause: a packet that is larger than a link takes, a port that a firewall keeps
+//! closed, another token, another build, too little memory. Each has a finding of its own.
+
+use super::roles::is_of_this_machine;
+use super::{NodeConfig, RackConfig, Transport};
+use crate::own::api_client;
+use crate::{Error, Rack};
+use farmem_control::api::{ErrorCode, NodeInfo, Overview, RackOverview};
+use farmem_io::ApiCallError;
+use farmem_io::doctor::{Finding, Support, available_memory, is_refused, path_mtu};
+use farmem_wire::message::PAGE_LEN;
+use farmem_wire::{NodeId, Pmtu, UDP_PORT};
+use std::net::IpAddr;
+
+/// The domain in which memory is tried: always the same, so that the rack keeps one at most.
+const DOMAIN: &str = "farmem-doctor";
+/// What goes before and behind the payload of the largest packet: UDP, BTH, RETH or DETH with the request's header, ICRC.
+const AROUND_PAYLOAD: usize = 8 + 12 + 16 + 4;
+
+impl RackConfig {
+    /// For each role: whether the largest packets of the rack fit the way to it, and whether its port is refused. Nothing over shared memory.
+    #[must_use]
+    pub fn examine_links(&self) -> Vec<Finding> {
+        if self.transport != Transport::Udp {
+            return Vec::new();
+        }
+        let mut findings = Vec::new();
+        for (name, address, _) in self.roles() {
+            findings.push(self.examine_mtu(&name, address));
+            if !is_of_this_machine(address) {
+                findings.push(examine_port(&name, address));
+            }
+        }
+        findings
+    }
+
+    fn examine_mtu(&self, name: &str, address: IpAddr) -> Finding {
+        let name = format!("MTU to {name}");
+        let around = AROUND_PAYLOAD + if address.is_ipv4() { 20 } else { 40 };
+        let (pmtu, need) = (self.pmtu.bytes(), self.pmtu.bytes() + around);
+        let (state, detail, remedy) = match path_mtu(address) {
+            Ok(mtu) if need <= mtu => {
+                (Support::Ok, format!("{address}: {mtu}, and packets of {need} bytes at most"), String::new())
+            }
+            Ok(mtu) => {
+                let all = [Pmtu::B4096, Pmtu::B2048, Pmtu::B1024, Pmtu::B512, Pmtu::B256];
+                let fits = all.into_iter().find(|fits| fits.bytes() + around <= mtu);
+                let smaller = fits
+                    .map_or_else(String::new, |fits| format!("`pmtu = {}` in rack.toml, or ", fits.bytes()));
+                (
+                    Support::Missing,
+                    format!(
+                        "{address}: {mtu}, and `pmtu = {pmtu}` makes packets of {need} bytes: they are not sent"
+                    ),
+                    format!(
+                        "{smaller}a larger MTU of every link on the way: `ip link set dev LINK mtu {need}`"
+                    ),
+                )
+            }
+            Err(why) => {
+                (Support::Missing, format!("{address}: no way there: {why}"), "look at `ip route get`".into())
+            }
+        };
+        Finding { name, state, detail, remedy }
+    }
+
+    /// Whether the rack answers, to this token and this build; whether its nodes have the memory that the description says; and whether bytes
+    /// come back from each of them. Allocates a page at each node and frees it. When no role answers there is one finding.
+    #[must_use]
+    pub fn examine_service(&self) -> Vec<Finding> {
+        let mut findings = vec![self.examine_memory()];
+        let mut foreign = false;
+        let overview = api_client(self).and_then(|mut api| {
+            api.call(Overview {}).map_err(|error| {
+                foreign = matches!(error, ApiCallError::Foreign { .. });
+                error.into()
+            })
+        });
+        findings.push(self.examine_api(&overview, foreign));
+        let Ok(overview) = overview else { return findings };
+        findings.extend(self.nodes.iter().map(|node| examine_size(node, &overview)));
+        let nodes = overview.nodes.iter().filter(|node| node.card == 0);
+        findings.extend(self.try_nodes(nodes));
+        findings
+    }
+
+    fn examine_api(&self, overview: &Result<RackOverview, Error>, foreign: bool) -> Finding {
+        let name = "control plane's API".to_owned();
+        let at = self.control.http;
+        let (state, detail, remedy) = match overview {
+            Ok(overview) => {
+                let switch =
+                    if overview.switch { "the switch has joined" } else { "the switch has not joined" };
+                let detail = format!("http://{at}: answers; {} memory nodes, {switch}", overview.nodes.len());
+                let state = if overview.switch { Support::Ok } else { Support::Degraded };
+                let remedy =
+                    if overview.switch { "" } else { "see why with what `farmem up` said of the switch" };
+                (state, detail, remedy.to_owned())
+            }
+            Err(error) if error.code() == Some(ErrorCode::Unauthorized) => (
+                Support::Missing,
+                format!("http://{at}: refuses this token: {error}"),
+                format!("copy the token of the rack to {}", self.control.state.display()),
+            ),
+            Err(error) if foreign => (
+                Support::Missing,
+                error.to_string(),
+                format!("run one build of farmem everywhere; this one is {}", env!("CARGO_PKG_VERSION")),
+            ),
+            Err(error) => (
+                Support::Degraded,
+                error.to_string(),
+                format!(
+                    "when the rack is to run: start it with `farmem up`, and let TCP port {} through",
+                    at.port()
+                ),
+            ),
+        };
+        Finding { name, state, detail, remedy }
+    }
+
+    /// What the nodes of this machine are to give beside what it has.
+    fn examine_memory(&self) -> Finding {
+        let name = "memory for the nodes".to_owned();
+        let here = self
+            .nodes
+            .iter()
+            .filter(|node| self.transport == Transport::Shm || is_of_this_machine(node.address));
+        let wanted: u64 = here.map(|node| node.memory).sum();
+        let (wanted_mib, room) = (wanted >> 20, available_memory());
+        let (state, detail, remedy) = match room {
+            Some(room) if wanted > room => (
+                Support::Degraded,
+                format!(
+                    "the nodes of this machine are to give {wanted_mib} MiB, and {} MiB are left",
+                    room >> 20
+                ),
+                "less `memory` in rack.toml, or other machines: a node whose memory is not there is killed when it is used",
+            ),
+            Some(room) => (
+                Support::Ok,
+                format!(
+                    "the nodes of this machine are to give {wanted_mib} MiB; {} MiB are left",
+                    room >> 20
+                ),
+                "",
+            ),
+            None => {
+                (Support::Degraded, "how much this machine has left cannot be seen".to_owned(), "mount /proc")
+            }
+        };
+        Finding { name, state, detail, remedy: remedy.to_owned() }
+    }
+
+    /// A page at each node: allocated, written, read, freed.
+    fn try_nodes<'a>(&self, nodes: impl Iterator<Item = &'a NodeInfo>) -> Vec<Finding> {
+        let missing = |name: String, error: &Error| Finding {
+            name,
+            state: Support::Missing,
+            detail: error.to_string(),
+            remedy: error.remedy(),
+        };
+        let mut client = match Rack::running(self.clone()).client(DOMAIN) {
+            Ok(client) => client,
+            Err(error) => return vec![missing("a client of the rack".into(), &error)],
+        };
+        let mut findings = Vec::new();
+        for node in nodes {
+            let name = format!("bytes of {}", node.name);
+            let tried = client.allocate_on(PAGE_LEN as u64, NodeId(node.node)).and_then(|vma| {
+                let mut word = [0; 8];
+                let tried =
+                    client.write(vma.base, b"farmem?!").and_then(|()| client.read(vma.base, &mut word));
+                client.free(vma.base)?;
+                tried.map(|()| word == *b"farmem?!")
+            });
+            findings.push(match tried {
+                Ok(true) => Finding {
+                    name,
+                    state: Support::Ok,
+                    detail: format!("{}: written and read", node.gid),
+                    remedy: String::new(),
+                },
+                Ok(false) => Finding {
+                    name,
+                    state: Support::Missing,
+                    detail: format!("{}: other bytes came back than were written", node.gid),
+                    remedy: "do not use it: report this".into(),
+                },
+                Err(error) => missing(name, &error),
+            });
+        }
+        findings
+    }
+}
+
+/// Whether a node gives what the description says.
+fn examine_size(node: &NodeConfig, overview: &RackOverview) -> Finding {
+    let name = format!("memory of {}", node.name);
+    let joined = overview.nodes.iter().find(|joined| joined.name == node.name);
+    let (state, detail, remedy) = match joined {
+        None => (Support::Degraded, "has not joined".to_owned(), "see why with what `farmem up` said of it"),
+        Some(joined) if joined.capacity != node.memory => (
+            Support::Degraded,
+            format!("gives {} MiB, and {} MiB in rack.toml", joined.capacity >> 20, node.memory >> 20),
+            "it was started from another description: start it anew to change that, which loses what it has",
+        ),
+        Some(joined) => (
+            Support::Ok,
+            format!("{} MiB, {} MiB of them allocated", joined.capacity >> 20, joined.allocated >> 20),
+            "",
+        ),
+    };
+    Finding { name, state, detail, remedy: remedy.to_owned() }
+}
+
+fn examine_port(name: &str, address: IpAddr) -> Finding {
+    let name = format!("UDP port {UDP_PORT} of {name}");
+    let (state, detail, remedy) = match is_refused(address, UDP_PORT) {
+        Ok(true) => (
+            Support::Missing,
+            format!("{address}: its machine says that nothing listens there"),
+            format!(
+                "start the role; or a firewall there rejects UDP port {UDP_PORT}: let it through, both ways"
+            ),
+        ),
+        Ok(false) => (
+            Support::Ok,
+            format!("{address}: not refused; a firewall that drops packets silently looks the same"),
+            String::new(),
+        ),
+        Err(why) => (
+            Support::Missing,
+            format!("{address}: nothing can be sent there: {why}"),
+            "look at `ip route get`".into(),
+        ),
+    };
+    Finding { name, state, detail, remedy }
+}

@@ -1,0 +1,32 @@
+//! What stands before libc's `mincore`: to the system all addresses that are reserved for far memory are mapped.
+
+use crate::area;
+use crate::gate;
+use crate::mailbox::call;
+use crate::maps::{done, failed};
+use farmem_preload_abi::call::Call;
+use farmem_wire::message::PAGE_LEN;
+use libc::size_t;
+use rustix::io::Errno;
+use std::ffi::{c_int, c_uchar, c_void};
+
+/// `mincore(2)`: far pages are in memory when they are here.
+///
+/// # Safety
+/// As the system's.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mincore(addr: *mut c_void, len: size_t, found: *mut c_uchar) -> c_int {
+    if addr.addr().is_multiple_of(PAGE_LEN)
+        && let Some((start, part)) = area::part(addr.addr(), len)
+    {
+        // To the system all addresses that were reserved are mapped.
+        let asked = Call::Mapped { start: start as u64, len: part as u64 };
+        let part = part.next_multiple_of(PAGE_LEN) as u64;
+        if call(asked).is_ok_and(|mapped| mapped < part) {
+            return failed(Errno::NOMEM, -1);
+        }
+    }
+    let arguments = [addr.addr(), len, found.addr(), 0, 0, 0];
+    // SAFETY: the caller's promise.
+    done(unsafe { gate::call(libc::SYS_mincore, arguments) }.map(drop))
+}

@@ -1,0 +1,29 @@
+//! What the user is told once, on standard error, however often it happens.
+
+use crate::area;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static NO_MORE: AtomicBool = AtomicBool::new(false);
+static NO_ADDRESSES: AtomicBool = AtomicBool::new(false);
+
+/// A mapping was refused, or a block.
+pub(crate) fn no_more() {
+    once(
+        &NO_MORE,
+        "farmem: out of far memory: the program is told so (ENOMEM); without --rack, --far says how much there is\n",
+    );
+}
+
+/// Memory stays local for want of addresses.
+pub(crate) fn no_addresses() {
+    once(
+        &NO_ADDRESSES,
+        "farmem: the addresses for far memory are used up: further mappings stay local, and --local does not limit them\n",
+    );
+}
+
+fn once(told: &AtomicBool, what: &str) {
+    if !told.swap(true, Ordering::Relaxed) {
+        area::say(&[what]);
+    }
+}
