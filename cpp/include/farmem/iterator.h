@@ -330,7 +330,7 @@ struct farmem_storing_note {
  */
 #define FARMEM_POISON                                                                                                 \
     _Pragma("GCC poison memcmp __builtin_memcmp bcmp __builtin_bcmp strcmp __builtin_strcmp strncmp strlen __builtin_strlen") \
-    _Pragma("GCC poison malloc calloc realloc free alloca __builtin_alloca printf fprintf puts")                      \
+    _Pragma("GCC poison malloc calloc realloc free __builtin_alloca printf fprintf puts")                             \
     _Pragma("GCC poison float double")
 
 /*

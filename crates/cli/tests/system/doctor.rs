@@ -158,13 +158,13 @@ fn a_rack_is_tried() {
         assert_eq!(found.len(), 1, "{name} in {all:?}");
         (text(&found[0]["state"]), text(&found[0]["detail"]), text(&found[0]["remedy"]))
     };
-    let (state, detail, remedy) = of(&look(&file), "control plane's API");
+    let (state, detail, remedy) = of(&look(&file), "API of the control plane");
     assert_eq!(state, "degraded", "{detail}");
     assert!(remedy.contains("let TCP port") && detail.contains("token"), "{detail}: {remedy}");
     let up = rack.up();
     let all = look(&file);
     for name in [
-        "control plane's API",
+        "API of the control plane",
         "memory for the nodes",
         "memory of node1",
         "bytes of node1",
@@ -182,12 +182,12 @@ fn a_rack_is_tried() {
     let token = rack.dir().path().join("state/token");
     let right = fs::read_to_string(&token).expect("the token");
     fs::write(&token, "0".repeat(right.trim().len())).expect("written");
-    let (state, detail, remedy) = of(&look(&file), "control plane's API");
+    let (state, detail, remedy) = of(&look(&file), "API of the control plane");
     assert_eq!(state, "missing", "{detail}");
     assert!(detail.contains("refuses this token") && remedy.contains("copy the token"), "{detail}: {remedy}");
     fs::write(&token, right).expect("written");
     assert_eq!(up.stop().code, Some(0));
-    let (state, detail, _) = of(&look(&file), "control plane's API");
+    let (state, detail, _) = of(&look(&file), "API of the control plane");
     assert!(state == "degraded" && detail.contains("no control plane answers"), "{state}: {detail}");
 }
 

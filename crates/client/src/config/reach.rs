@@ -87,7 +87,7 @@ impl RackConfig {
     }
 
     fn examine_api(&self, overview: &Result<RackOverview, Error>, foreign: bool) -> Finding {
-        let name = "control plane's API".to_owned();
+        let name = "API of the control plane".to_owned();
         let at = self.control.http;
         let (state, detail, remedy) = match overview {
             Ok(overview) => {
