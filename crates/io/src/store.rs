@@ -7,61 +7,36 @@
 
 mod ahead;
 
+use crate::huge::{HugeMemory, PageSize, prefetch};
 use ahead::Ahead;
 use farmem_memnode::Store;
 use farmem_traversal::LINE_LEN;
 use farmem_wire::message::PAGE_LEN;
-use procfs_core::FromRead as _;
-use procfs_core::process::{MemoryMap, MemoryMaps};
 use std::fmt;
 use std::io;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Bytes of a huge page; the mapping begins at a multiple of it.
-const HUGE: usize = 2 << 20;
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// A mapping of zero bytes. Shared by the store and its readers; unmapped with the last of them.
+/// A mapping of zero bytes. Shared by the store and its readers; unmapped with the last of them. The memory is only touched through atomics of static storage
+/// (`words`, `bytes`), or read and given back by the one store that owns the right to write.
 struct Mapping {
-    /// What mmap gave, and how much, with slack for alignment.
-    whole: NonNull<u8>,
-    whole_len: usize,
-    /// The first aligned byte.
-    start: NonNull<u8>,
+    memory: HugeMemory,
     len: usize,
 }
 
-// SAFETY: the memory is only touched through atomics of static storage (`words`, `bytes`), or read and given back by the one store
-// that owns the right to write.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; atomics may be shared between threads, and `slice` says who may use it.
-unsafe impl Sync for Mapping {}
-
 impl Mapping {
     fn new(len: usize) -> io::Result<Self> {
-        let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let whole_len =
-            len.checked_next_multiple_of(HUGE).and_then(|n| n.checked_add(HUGE)).ok_or_else(too_large)?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
-        let whole = unsafe { libc::mmap(ptr::null_mut(), whole_len, protection, flags, -1, 0) };
-        if whole == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let whole = NonNull::new(whole.cast::<u8>()).ok_or_else(too_large)?;
-        let slack = whole.as_ptr().align_offset(HUGE);
-        // SAFETY: the slack is less than HUGE, by which the mapping is longer than its rounded length.
-        let start = unsafe { whole.add(slack) };
-        let mapping = Self { whole, whole_len, start, len };
-        // Before the first touch, or the pages are small for good. A kernel without huge pages refuses, and small ones serve.
-        // SAFETY: the range lies inside the mapping made above.
-        let _small_pages_serve_too =
-            unsafe { libc::madvise(start.as_ptr().cast(), whole_len - HUGE, libc::MADV_HUGEPAGE) };
-        Ok(mapping)
+        Ok(Self { memory: HugeMemory::new(len, PageSize::Huge)?, len })
+    }
+
+    /// The first byte.
+    #[inline]
+    const fn start(&self) -> NonNull<u8> {
+        self.memory.start()
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
@@ -70,7 +45,7 @@ impl Mapping {
             "a word inside the store"
         );
         // SAFETY: the assertion keeps the word inside the mapping.
-        let place = unsafe { self.start.add(offset) };
+        let place = unsafe { self.start().add(offset) };
         // SAFETY: aligned, inside, mapped as long as `self`, and touched through atomics alone wherever a write may race.
         unsafe { AtomicU64::from_ptr(place.as_ptr().cast()) }
     }
@@ -78,7 +53,7 @@ impl Mapping {
     fn byte(&self, offset: usize) -> &AtomicU8 {
         assert!(offset < self.len, "a byte inside the store");
         // SAFETY: the assertion keeps the byte inside the mapping.
-        let place = unsafe { self.start.add(offset) };
+        let place = unsafe { self.start().add(offset) };
         // SAFETY: inside, mapped as long as `self`, and touched through atomics alone wherever a write may race.
         unsafe { AtomicU8::from_ptr(place.as_ptr()) }
     }
@@ -91,7 +66,7 @@ impl Mapping {
     unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "a range inside the store");
         // SAFETY: the assertion keeps the range inside the mapping.
-        let place = unsafe { self.start.add(offset) };
+        let place = unsafe { self.start().add(offset) };
         // SAFETY: inside, mapped as long as `self`, initialised by the kernel; the caller keeps writers away.
         unsafe { std::slice::from_raw_parts(place.as_ptr(), len) }
     }
@@ -124,14 +99,6 @@ fn head_len(offset: usize, len: usize) -> usize {
     (offset.next_multiple_of(WORD) - offset).min(len)
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range is what mmap gave, and no reference into it is left: the last owner is being dropped.
-        let result = unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_len) };
-        assert_eq!(result, 0, "a mapping of our own is unmapped");
-    }
-}
-
 /// A [`Store`] in mapped memory.
 pub struct MappedStore(Arc<Mapping>, Option<Ahead>);
 
@@ -155,17 +122,14 @@ impl MappedStore {
     /// cleared it.
     #[must_use]
     pub fn populated_ahead(self) -> Self {
-        let ahead = Ahead::new(self.0.whole_len - HUGE);
+        let ahead = Ahead::new(self.0.memory.len());
         Self(self.0, Some(ahead))
     }
 
     /// Bytes around the store's first that lie in huge pages, by what the kernel says; `None` where it says nothing.
     #[must_use]
     pub fn huge_len(&self) -> Option<u64> {
-        let mappings = MemoryMaps::from_file("/proc/self/smaps").ok()?;
-        let first = self.0.start.as_ptr().addr() as u64;
-        let holds = |mapping: &&MemoryMap| (mapping.address.0..mapping.address.1).contains(&first);
-        mappings.iter().find(holds)?.extension.map.get("AnonHugePages").copied()
+        self.0.memory.huge_len()
     }
 
     /// A way for other threads of this process to read beside the memory node.
@@ -196,23 +160,6 @@ impl StoreReader {
     }
 }
 
-/// Asks the caches for the line at `line`, wherever that is: a hint may be wrong.
-#[inline]
-fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction changes nothing but the caches and never faults, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{line}]", line = in(reg) line, options(nostack, readonly, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = line;
-}
-
 fn place(offset: u64) -> usize {
     usize::try_from(offset).expect("an offset inside the store fits the address space")
 }
@@ -240,7 +187,7 @@ impl Store for MappedStore {
         let end = place(offset).saturating_add(len as usize);
         let mut line = place(offset) / LINE_LEN * LINE_LEN;
         while line < end {
-            prefetch(self.0.start.as_ptr().wrapping_add(line));
+            prefetch(self.0.start().as_ptr().wrapping_add(line));
             line += LINE_LEN;
         }
     }
@@ -272,7 +219,7 @@ impl Store for MappedStore {
         }
         self.zero(start, first);
         // SAFETY: whole pages inside the mapping; readers that race see old bytes or zeros, as with any write.
-        let begin = unsafe { self.0.start.add(first) };
+        let begin = unsafe { self.0.start().add(first) };
         // SAFETY: as above.
         let result = unsafe { libc::madvise(begin.as_ptr().cast(), last - first, libc::MADV_DONTNEED) };
         if result != 0 {

@@ -3,7 +3,8 @@
 //! Key type: [`Ahead`]. The first write to a huge page waits until the system has cleared it: a tenth of a millisecond where memory is at hand, and some
 //! milliseconds in a guest whose host has to find it first. A memory node that is filled from one end to the other need not wait for that.
 
-use super::{HUGE, Mapping};
+use super::Mapping;
+use crate::huge::HUGE;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -60,7 +61,7 @@ impl Ahead {
 
 fn take(mapping: &Mapping, wanted: &Receiver<usize>) {
     while let Ok(piece) = wanted.recv() {
-        let start = mapping.start.as_ptr().wrapping_add(piece * HUGE);
+        let start = mapping.start().as_ptr().wrapping_add(piece * HUGE);
         // SAFETY: whole pages inside the mapping, whose bytes stay as they are.
         if unsafe { libc::madvise(start.cast(), HUGE, libc::MADV_POPULATE_WRITE) } != 0 {
             return;
@@ -81,7 +82,7 @@ mod tests {
         let mut store = MappedStore::new(LEN).unwrap().populated_ahead();
         let is_there = |store: &MappedStore, piece: usize| {
             let mut resident = 0_u8;
-            let start = store.0.start.as_ptr().wrapping_add(piece * HUGE);
+            let start = store.0.start().as_ptr().wrapping_add(piece * HUGE);
             // SAFETY: a page inside the mapping, and room for one byte.
             let result = unsafe { libc::mincore(start.cast(), 1, &raw mut resident) };
             result == 0 && resident & 1 == 1

@@ -1,0 +1,111 @@
+//! Anonymous memory in huge pages where the system gives them, and asking the caches for a line of it.
+//!
+//! Key type: [`HugeMemory`]: zero bytes, begun at a multiple of 2 MiB. It says where they are and gives them back; what lies in them, and who may touch it, is its
+//! owner's affair.
+
+use procfs_core::FromRead as _;
+use procfs_core::process::{MemoryMap, MemoryMaps};
+use std::io;
+use std::ptr::{self, NonNull};
+
+/// Bytes of a huge page; the memory begins at a multiple of it.
+pub(crate) const HUGE: usize = 2 << 20;
+
+/// Which pages are asked of the system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageSize {
+    /// Huge ones; small ones serve where a kernel has none.
+    Huge,
+    /// Small ones, to compare.
+    Small,
+}
+
+/// A mapping of zero bytes, unmapped when it is dropped. Memory is taken from the system when it is first touched.
+#[derive(Debug)]
+pub(crate) struct HugeMemory {
+    /// What mmap gave, and how much, with slack for alignment.
+    whole: NonNull<u8>,
+    whole_len: usize,
+    start: NonNull<u8>,
+}
+
+// SAFETY: it is only an address and a length here; who touches the bytes answers for that.
+unsafe impl Send for HugeMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HugeMemory {}
+
+impl HugeMemory {
+    /// At least `len` zero bytes.
+    ///
+    /// # Errors
+    /// When the system has no address space for it.
+    pub(crate) fn new(len: usize, pages: PageSize) -> io::Result<Self> {
+        let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let whole_len =
+            len.checked_next_multiple_of(HUGE).and_then(|n| n.checked_add(HUGE)).ok_or_else(too_large)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let whole = unsafe { libc::mmap(ptr::null_mut(), whole_len, protection, flags, -1, 0) };
+        if whole == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let whole = NonNull::new(whole.cast::<u8>()).ok_or_else(too_large)?;
+        let slack = whole.as_ptr().align_offset(HUGE);
+        // SAFETY: the slack is less than HUGE, by which the mapping is longer than its rounded length.
+        let start = unsafe { whole.add(slack) };
+        let memory = Self { whole, whole_len, start };
+        let advice = match pages {
+            PageSize::Huge => libc::MADV_HUGEPAGE,
+            PageSize::Small => libc::MADV_NOHUGEPAGE,
+        };
+        // Before the first touch, or the pages are small for good. A kernel without huge pages refuses, and small ones serve.
+        // SAFETY: the range lies inside the mapping made above.
+        let _small_pages_serve_too = unsafe { libc::madvise(start.as_ptr().cast(), memory.len(), advice) };
+        Ok(memory)
+    }
+
+    /// The first byte.
+    #[inline]
+    pub(crate) const fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes: whole huge pages.
+    pub(crate) const fn len(&self) -> usize {
+        self.whole_len - HUGE
+    }
+
+    /// Bytes around the first that lie in huge pages, by what the kernel says; `None` where it says nothing.
+    pub(crate) fn huge_len(&self) -> Option<u64> {
+        let mappings = MemoryMaps::from_file("/proc/self/smaps").ok()?;
+        let first = self.start.as_ptr().addr() as u64;
+        let holds = |mapping: &&MemoryMap| (mapping.address.0..mapping.address.1).contains(&first);
+        mappings.iter().find(holds)?.extension.map.get("AnonHugePages").copied()
+    }
+}
+
+impl Drop for HugeMemory {
+    fn drop(&mut self) {
+        // SAFETY: the range is what mmap gave, and no reference into it is left: the last owner is being dropped.
+        let result = unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_len) };
+        assert_eq!(result, 0, "a mapping of our own is unmapped");
+    }
+}
+
+/// Asks the caches for the line at `line`, wherever that is: a hint may be wrong.
+#[inline]
+pub(crate) fn prefetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction changes nothing but the caches and never faults, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{line}]", line = in(reg) line, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = line;
+}
