@@ -23,6 +23,7 @@ mod jit;
 pub mod keys;
 pub mod limits;
 mod link;
+mod mix;
 mod paced;
 pub mod pages;
 mod peers;

@@ -8,14 +8,13 @@
 //!   at a page       registered memory
 //! ```
 
+use super::shared;
 use crate::shm::doorbell::{self, BELL_WORDS, SLEEPING};
 use crate::shm::futex;
 use crate::shm::mapping::Mapping;
 use crate::shm::ring::{self, Consumer, HEADER_WORDS, Producer, WORD};
 use crate::{OpenError, OutsideWaker};
 use farmem_machine::Duration;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -98,22 +97,8 @@ impl PairSize {
 /// [`OpenError::Setting`] for a size that cannot be, [`OpenError::System`] when the system has no memory for it.
 pub fn make_pair(size: PairSize) -> Result<OwnedFd, OpenError> {
     let layout = size.layout().ok_or_else(|| size.setting())?;
-    let made = || -> Result<OwnedFd, Errno> {
-        let file = memfd_create("farmem-dpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, (layout.registered.end * WORD) as u64)?;
-        fcntl_add_seals(&file, SEALS)?;
-        Ok(file)
-    };
-    let doing = || "share memory with the DPU".to_owned();
-    let file = made().map_err(|e| OpenError::System { doing: doing(), source: e.into() })?;
-    let memory = Mapping::of(&file, layout.registered.end).map_err(OpenError::system(doing()))?;
-    for (word, value) in memory.words().iter().zip(identity(size)) {
-        word.store(value, Ordering::Relaxed);
-    }
-    Ok(file)
+    shared::make(layout.registered.end, &identity(size))
 }
-
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 const fn identity(size: PairSize) -> [u64; 5] {
     [MAGIC, VERSION, size.requests as u64, size.answers as u64, size.registered as u64]
@@ -122,33 +107,12 @@ const fn identity(size: PairSize) -> [u64; 5] {
 /// Maps what the other end made, or is to use.
 fn map(file: &OwnedFd, size: PairSize) -> Result<(Arc<Mapping>, Layout), OpenError> {
     let layout = size.layout().ok_or_else(|| size.setting())?;
-    let foreign =
-        |why: &str| OpenError::Foreign { path: "memory shared with the DPU".into(), why: why.into() };
-    let system = |e: Errno| OpenError::System {
-        doing: "look at the memory shared with the DPU".into(),
-        source: e.into(),
-    };
-    // A file that could be cut would end this process by SIGBUS.
-    if !fcntl_get_seals(file).map_err(|_| foreign("is no memory file"))?.contains(SEALS) {
-        return Err(foreign("is not sealed"));
-    }
-    let about = fstat(file).map_err(system)?;
-    if usize::try_from(about.st_size).ok() != Some(layout.registered.end * WORD) {
-        return Err(foreign("has another size than it says"));
-    }
-    let memory = Mapping::of(file, layout.registered.end)
-        .map_err(OpenError::system("map the memory shared with the DPU".to_owned()))?;
-    if memory.words().iter().zip(identity(size)).any(|(word, value)| word.load(Ordering::Relaxed) != value) {
-        return Err(foreign("begins with something else: another version, or corrupt"));
-    }
+    let memory = shared::map(file, layout.registered.end, &identity(size))?;
     Ok((Arc::new(memory), layout))
 }
 
 fn broken(_: ring::Broken) -> OpenError {
-    OpenError::Foreign {
-        path: "memory shared with the DPU".into(),
-        why: "has indices that do not belong together".into(),
-    }
+    shared::foreign("has indices that do not belong together")
 }
 
 /// The process's end.

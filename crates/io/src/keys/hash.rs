@@ -3,6 +3,7 @@
 //! Keys come from clients, which must not be able to choose many of one bucket: each function mixes the key twice with secret words. It is a mixer and no cipher. Who
 //! broke it could make a set refuse keys, which costs prefetches that were not needed, and nothing else.
 
+use crate::mix::fold;
 use farmem_machine::Rng;
 
 /// Three secret words make one function.
@@ -20,14 +21,6 @@ impl Function {
         let Self([mask, one, two]) = self;
         fold(fold(key ^ mask, one) ^ mask.rotate_left(32), two)
     }
-}
-
-/// Both halves of a product, one over the other.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-const fn fold(a: u64, b: u64) -> u64 {
-    let product = a as u128 * b as u128;
-    product as u64 ^ (product >> 64) as u64
 }
 
 /// A hash as a number below `end`.

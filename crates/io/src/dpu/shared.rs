@@ -1,0 +1,53 @@
+//! Memory that a process makes and hands to its DPU as a file: of one size for ever, and checked before either touches it.
+
+use crate::OpenError;
+use crate::shm::mapping::Mapping;
+use crate::shm::ring::WORD;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const WHAT: &str = "memory shared with the DPU";
+
+/// Makes so many words, which begin with `identity`.
+pub(super) fn make(words: usize, identity: &[u64]) -> Result<OwnedFd, OpenError> {
+    let made = || -> Result<OwnedFd, Errno> {
+        let file = memfd_create("farmem-dpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, (words * WORD) as u64)?;
+        fcntl_add_seals(&file, SEALS)?;
+        Ok(file)
+    };
+    let doing = || "share memory with the DPU".to_owned();
+    let file = made().map_err(|e| OpenError::System { doing: doing(), source: e.into() })?;
+    let memory = Mapping::of(&file, words).map_err(OpenError::system(doing()))?;
+    for (word, &value) in memory.words().iter().zip(identity) {
+        word.store(value, Ordering::Relaxed);
+    }
+    Ok(file)
+}
+
+/// Maps what the other end made, or is to use: so many words that begin with `identity`.
+pub(super) fn map(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
+    let system = |e: Errno| OpenError::System { doing: format!("look at the {WHAT}"), source: e.into() };
+    // A file that could be cut would end this process by SIGBUS.
+    if !fcntl_get_seals(file).map_err(|_| foreign("is no memory file"))?.contains(SEALS) {
+        return Err(foreign("is not sealed"));
+    }
+    let about = fstat(file).map_err(system)?;
+    if usize::try_from(about.st_size).ok() != Some(words * WORD) {
+        return Err(foreign("has another size than it says"));
+    }
+    let memory =
+        Mapping::of(file, words).map_err(OpenError::system(format!("map the {WHAT}")))?;
+    if memory.words().iter().zip(identity).any(|(word, &value)| word.load(Ordering::Relaxed) != value) {
+        return Err(foreign("begins with something else: another version, or corrupt"));
+    }
+    Ok(memory)
+}
+
+/// It is not what farmem makes.
+pub(super) fn foreign(why: &str) -> OpenError {
+    OpenError::Foreign { path: WHAT.into(), why: why.into() }
+}

@@ -1,0 +1,566 @@
+//! What producer and consumers of a loading zone do to its words, step by step.
+//!
+//! ```text
+//!   words 0..8      identity (checked when it is mapped)
+//!   8, 9            head: the oldest item that may be there; tail: the next item that will be
+//!   16..            descriptors, eight words each: claim, meta, version, hash of the key, place, and three words of a short item
+//!                   the index: four words for each descriptor, in buckets of eight
+//!                   data: keys and values of longer items
+//! ```
+//!
+//! Items are numbered from 1 on and never twice; item n has the descriptor n modulo their count, and its *claim* is the number and a state. Claims lie apart from data, so a
+//! word that was a claim once is one for ever, and one compare-and-swap decides who has an item:
+//!
+//! ```text
+//!   producer                          consumer
+//!   fields, bytes                     claim == n PRODUCED?          (acquire)
+//!   claim = n PRODUCED  (release)     fields, bytes -> buffer
+//!                                     claim: n PRODUCED -> n TAKEN  (acquire, release)
+//!   claim != n PRODUCED? (acquire)
+//!   the place is used again
+//! ```
+//!
+//! A consumer whose exchange succeeds has read before anybody else claimed the item, so before the producer used its place again: its bytes are whole. One whose exchange
+//! fails has read anything, and throws it away. The same file is compiled against loom's atomics by `tests/zone_loom.rs`.
+
+use super::atomic::{AtomicU64, Ordering};
+use super::mix::hash_bytes;
+use super::ring::{WORD, load, store};
+use std::collections::VecDeque;
+
+/// Words before the descriptors.
+pub(crate) const HEADER_WORDS: usize = 16;
+/// Words of a descriptor: a line.
+pub(crate) const DESC_WORDS: usize = 8;
+/// Words of the index for each descriptor.
+pub(crate) const INDEX_WORDS: usize = 4;
+/// Words of a bucket of the index: a line.
+const BUCKET: usize = 8;
+/// Bytes of a key, at most: its length has 16 bits.
+pub const KEY_MAX: usize = 0xffff;
+/// Bytes of a value, at most: its size has 31 bits (PD3 6.2).
+pub const VALUE_MAX: usize = 0x7fff_ffff;
+
+const HEAD: usize = 8;
+const TAIL: usize = 9;
+
+const CLAIM: usize = 0;
+const META: usize = 1;
+const VERSION: usize = 2;
+const HASH: usize = 3;
+const PLACE: usize = 4;
+const SHORT: usize = 5;
+/// Words of key and value that a descriptor has room for.
+const SHORT_WORDS: usize = DESC_WORDS - SHORT;
+
+/// States of an item, below its number in the claim. Only the first can change.
+const PRODUCED: u64 = 0;
+const TAKEN: u64 = 1;
+/// A consumer found that its version is not good.
+const STALE: u64 = 2;
+/// The producer gave it up.
+const OLD: u64 = 3;
+const STATE_BITS: u32 = 2;
+
+/// Bits of an item's number in the index; below them are the same bits of the key's hash.
+const NUMBER_BITS: u32 = 48;
+const TAG_BITS: u32 = 16;
+const TAG: u64 = (1 << TAG_BITS) - 1;
+/// No item has a larger number: a producer that finds one in a zone does not use it.
+const NUMBER_MAX: u64 = 1 << 60;
+
+/// Items behind the oldest that are looked at, to find whether consumers have gone past it.
+const OVERTAKEN: u64 = 64;
+/// Claimed items whose places are freed together.
+const CLEANED: u64 = 32;
+
+/// What a zone is made of; both ends know it before they touch a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    /// Descriptors, a power of two from 2 on.
+    pub(crate) items: usize,
+    /// Words of data, a power of two.
+    pub(crate) data: usize,
+    /// What keys are hashed with.
+    pub(crate) secret: u64,
+}
+
+impl Shape {
+    /// Words of the whole zone.
+    pub(crate) const fn words(&self) -> usize {
+        HEADER_WORDS + self.items * (DESC_WORDS + INDEX_WORDS) + self.data
+    }
+
+    fn desc<'z>(&self, zone: &'z [AtomicU64], number: u64) -> &'z [AtomicU64] {
+        &zone[HEADER_WORDS + masked(number, self.items) * DESC_WORDS..][..DESC_WORDS]
+    }
+
+    fn bucket<'z>(&self, zone: &'z [AtomicU64], hash: u64) -> &'z [AtomicU64] {
+        let buckets = self.items * INDEX_WORDS / BUCKET;
+        let from = HEADER_WORDS + self.items * DESC_WORDS;
+        &zone[from + masked(hash >> TAG_BITS, buckets) * BUCKET..][..BUCKET]
+    }
+
+    fn data<'z>(&self, zone: &'z [AtomicU64]) -> &'z [AtomicU64] {
+        &zone[self.words() - self.data..self.words()]
+    }
+}
+
+/// `n` modulo a power of two.
+fn masked(n: u64, end: usize) -> usize {
+    debug_assert!(end.is_power_of_two());
+    #[expect(clippy::cast_possible_truncation, reason = "masked by the length of a slice")]
+    let place = (n & (end as u64 - 1)) as usize;
+    place
+}
+
+const fn claim(number: u64, state: u64) -> u64 {
+    number << STATE_BITS | state
+}
+
+/// What an item says of itself beside its version.
+#[derive(Clone, Copy)]
+struct Meta {
+    id: u16,
+    key_len: usize,
+    size: usize,
+}
+
+impl Meta {
+    const fn word(self) -> u64 {
+        (self.id as u64) << 48 | (self.key_len as u64) << 32 | (self.size as u64) << 1
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
+    const fn of(word: u64) -> Self {
+        Self { id: (word >> 48) as u16, key_len: (word >> 32 & 0xffff) as usize, size: (word as u32 >> 1) as usize }
+    }
+
+    const fn words(self) -> usize {
+        self.key_len.div_ceil(WORD) + self.size.div_ceil(WORD)
+    }
+}
+
+/// Where key and value of an item lie: in its descriptor, or in the data.
+fn body<'z>(shape: &Shape, zone: &'z [AtomicU64], desc: &'z [AtomicU64], words: usize, place: u64) -> (&'z [AtomicU64], u64) {
+    if words <= SHORT_WORDS { (&desc[SHORT..], 0) } else { (shape.data(zone), place) }
+}
+
+/// The words of `len` bytes from `at` on, in two parts where they go round the end.
+fn parts(words: &[AtomicU64], at: u64, len: usize) -> (&[AtomicU64], &[AtomicU64]) {
+    let start = if words.len().is_power_of_two() { masked(at, words.len()) } else { usize::try_from(at).unwrap_or(0) };
+    let whole = len.div_ceil(WORD);
+    let first = whole.min(words.len() - start);
+    (&words[start..start + first], &words[..whole - first])
+}
+
+fn put(words: &[AtomicU64], at: u64, bytes: &[u8]) {
+    let (first, second) = parts(words, at, bytes.len());
+    let (front, back) = bytes.split_at(bytes.len().min(first.len() * WORD));
+    store(first, front);
+    store(second, back);
+}
+
+fn get(words: &[AtomicU64], at: u64, bytes: &mut [u8]) {
+    let (first, second) = parts(words, at, bytes.len());
+    let (front, back) = bytes.split_at_mut(bytes.len().min(first.len() * WORD));
+    for (words, bytes) in [(first, front), (second, back)] {
+        let whole = bytes.len() / WORD;
+        let (words_of, rest) = bytes.split_at_mut(whole * WORD);
+        load(words, words_of);
+        if let Some(last) = words.get(whole) {
+            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+        }
+    }
+}
+
+fn equal(words: &[AtomicU64], at: u64, bytes: &[u8]) -> bool {
+    let (first, second) = parts(words, at, bytes.len());
+    first.iter().chain(second).zip(bytes.chunks(WORD)).all(|(word, chunk)| {
+        let mut padded = [0; WORD];
+        padded[..chunk.len()].copy_from_slice(chunk);
+        word.load(Ordering::Relaxed) == u64::from_le_bytes(padded)
+    })
+}
+
+/// An item on its way into the zone (PD3 6.2, with the record's version).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Item<'a> {
+    /// Operation and number of the request that brought it, 2 and 14 bits, as they came.
+    pub id: u16,
+    /// Its key, 1 to [`KEY_MAX`] bytes.
+    pub key: &'a [u8],
+    /// The version of the record that `data` was read from.
+    pub version: u64,
+    /// Its value, at most [`VALUE_MAX`] bytes.
+    pub data: &'a [u8],
+}
+
+/// What became of an item that was to be put into a zone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placed {
+    /// It is there once the producer publishes.
+    There,
+    /// No room: consumers have not yet come to the oldest items. It may be tried again, or is late.
+    Full,
+    /// It never has room: no key, a key or value too long, or more than the whole zone.
+    Misfit,
+}
+
+/// What became of all items so far, by the producer, who finds out when it needs their place.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ZoneCounts {
+    /// Items that were put there.
+    pub put: u64,
+    /// Of these, taken by a consumer.
+    pub taken: u64,
+    /// Of these, found by a consumer with a version that was not good: wasted.
+    pub stale: u64,
+    /// Of these, given up by the producer, as newer ones needed their place: wasted.
+    pub old: u64,
+    /// Of these, with a claim that no end writes: a consumer is broken.
+    pub spoilt: u64,
+    /// Items that were refused for want of room, once for each time that they were tried.
+    pub full: u64,
+}
+
+/// The zone is not as any producer leaves it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Broken;
+
+/// The end that puts items there.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    shape: Shape,
+    head: u64,
+    tail: u64,
+    published: u64,
+    /// Where the data of the oldest item begins, and of the next one. Both count on.
+    data_head: u64,
+    data_tail: u64,
+    /// Words of data of each item from head to tail: what consumers can write to is not asked.
+    lens: VecDeque<u64>,
+    /// Items refused since a claim of a consumer was last seen.
+    refused: u64,
+    counts: ZoneCounts,
+}
+
+impl Producer {
+    /// Goes on in a zone: nothing that is there can be taken any more.
+    pub(crate) fn attach(shape: Shape, zone: &[AtomicU64]) -> Result<Self, Broken> {
+        let tail = zone[TAIL].load(Ordering::Acquire).max(1);
+        if tail >= NUMBER_MAX {
+            return Err(Broken);
+        }
+        for n in 0..shape.items as u64 {
+            // Whoever was about to take it finds another claim.
+            shape.desc(zone, n)[CLAIM].fetch_or(OLD, Ordering::AcqRel);
+        }
+        zone[HEAD].store(tail, Ordering::Release);
+        zone[TAIL].store(tail, Ordering::Release);
+        Ok(Self {
+            shape,
+            head: tail,
+            tail,
+            published: tail,
+            data_head: 0,
+            data_tail: 0,
+            lens: VecDeque::new(),
+            refused: 0,
+            counts: ZoneCounts::default(),
+        })
+    }
+
+    pub(crate) const fn counts(&self) -> ZoneCounts {
+        self.counts
+    }
+
+    /// Puts an item there. Consumers that scan find it after [`Producer::publish`].
+    pub(crate) fn put(&mut self, zone: &[AtomicU64], item: &Item<'_>) -> Placed {
+        let Item { id, key, version, data } = *item;
+        let meta = Meta { id, key_len: key.len(), size: data.len() };
+        if !(1..=KEY_MAX).contains(&key.len()) || data.len() > VALUE_MAX {
+            return Placed::Misfit;
+        }
+        let words = meta.words();
+        let need = if words <= SHORT_WORDS { 0 } else { words as u64 };
+        if need > self.shape.data as u64 {
+            return Placed::Misfit;
+        }
+        if !self.make_room(zone, need) {
+            self.refused += 1;
+            self.counts.full += 1;
+            return Placed::Full;
+        }
+        let (number, place) = (self.tail, self.data_tail);
+        let hash = hash_bytes(self.shape.secret, key);
+        let desc = self.shape.desc(zone, number);
+        for (at, value) in [(META, meta.word()), (VERSION, version), (HASH, hash), (PLACE, place)] {
+            desc[at].store(value, Ordering::Relaxed);
+        }
+        let (body, at) = body(&self.shape, zone, desc, words, place);
+        put(body, at, key);
+        put(body, at.wrapping_add(key.len().div_ceil(WORD) as u64), data);
+        desc[CLAIM].store(claim(number, PRODUCED), Ordering::Release);
+        self.enter(zone, number, hash);
+        self.tail += 1;
+        self.data_tail = place.wrapping_add(need);
+        self.lens.push_back(need);
+        self.counts.put += 1;
+        Placed::There
+    }
+
+    /// Lets consumers that scan see what was put there.
+    pub(crate) fn publish(&mut self, zone: &[AtomicU64]) {
+        if self.published != self.tail {
+            zone[TAIL].store(self.tail, Ordering::Release);
+            self.published = self.tail;
+        }
+    }
+
+    /// Counts what consumers have claimed, as far as the oldest item that is not, and frees its place.
+    pub(crate) fn clean(&mut self, zone: &[AtomicU64]) {
+        self.clean_some(zone, u64::MAX);
+    }
+
+    /// Items whose place is not free yet.
+    pub(crate) const fn len(&self) -> u64 {
+        self.tail - self.head
+    }
+
+    /// Room for one item more with `need` words of data; gives up the oldest where it is dead.
+    fn make_room(&mut self, zone: &[AtomicU64], need: u64) -> bool {
+        let (items, data) = (self.shape.items as u64, self.shape.data as u64);
+        while self.len() >= items || self.data_tail.wrapping_sub(self.data_head) + need > data {
+            if self.clean_some(zone, CLEANED) {
+                continue;
+            }
+            if !self.oldest_is_dead(zone) {
+                return false;
+            }
+            // Whoever has claimed it meanwhile has it; nobody else will.
+            let old = claim(self.head, OLD);
+            let found = self.shape.desc(zone, self.head)[CLAIM].swap(old, Ordering::AcqRel);
+            self.free_oldest(if found == claim(self.head, PRODUCED) { old } else { found });
+            zone[HEAD].store(self.head, Ordering::Release);
+        }
+        true
+    }
+
+    /// Frees the places of the oldest items that are claimed, `most` of them; true when there was any.
+    fn clean_some(&mut self, zone: &[AtomicU64], most: u64) -> bool {
+        let before = self.head;
+        while self.head != self.tail && self.head - before < most {
+            let found = self.shape.desc(zone, self.head)[CLAIM].load(Ordering::Acquire);
+            if found == claim(self.head, PRODUCED) {
+                break;
+            }
+            self.free_oldest(found);
+        }
+        if self.head == before {
+            return false;
+        }
+        self.refused = 0;
+        zone[HEAD].store(self.head, Ordering::Release);
+        true
+    }
+
+    /// Frees the place of the oldest item, which was claimed with this word.
+    fn free_oldest(&mut self, found: u64) {
+        let count = match found ^ claim(self.head, PRODUCED) {
+            TAKEN => &mut self.counts.taken,
+            STALE => &mut self.counts.stale,
+            OLD => &mut self.counts.old,
+            _ => &mut self.counts.spoilt,
+        };
+        *count += 1;
+        self.head += 1;
+        let len = self.lens.pop_front().expect("a length for each item");
+        self.data_head = self.data_head.wrapping_add(len);
+    }
+
+    /// Nobody will ask for the oldest item any more: consumers have gone past it, or a whole zone of newer ones had to be refused since anything was claimed (PROTOCOL 18.22).
+    fn oldest_is_dead(&self, zone: &[AtomicU64]) -> bool {
+        if self.refused >= self.len() {
+            return true;
+        }
+        let looked = self.len().min(OVERTAKEN);
+        let claimed = (self.head..self.head + looked).filter(|&n| !self.is_free(zone, n)).count() as u64;
+        claimed * 2 >= looked
+    }
+
+    /// True while an item can be taken.
+    fn is_free(&self, zone: &[AtomicU64], number: u64) -> bool {
+        self.shape.desc(zone, number)[CLAIM].load(Ordering::Relaxed) == claim(number, PRODUCED)
+    }
+
+    /// Nobody takes this item from now on, if nobody has.
+    fn give_up(&self, zone: &[AtomicU64], number: u64) {
+        let word = &self.shape.desc(zone, number)[CLAIM];
+        let (from, to) = (claim(number, PRODUCED), claim(number, OLD));
+        // Claimed by a consumer meanwhile: that is as well.
+        let _either = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Enters an item into the index: in the place of one that is gone, else of one that is claimed, else of the oldest, which is given up.
+    fn enter(&self, zone: &[AtomicU64], number: u64, hash: u64) {
+        let bucket = self.shape.bucket(zone, hash);
+        let number_of = |word: &AtomicU64| number_in(word.load(Ordering::Relaxed), self.head);
+        let gone = |word: &&AtomicU64| number_of(word) >= self.tail;
+        let claimed = |word: &&AtomicU64| !self.is_free(zone, number_of(word));
+        let place = bucket.iter().find(gone).or_else(|| bucket.iter().find(claimed));
+        let place = place.unwrap_or_else(|| {
+            let oldest = bucket.iter().min_by_key(|word| number_of(word)).expect("eight of them");
+            self.give_up(zone, number_of(oldest));
+            oldest
+        });
+        place.store(number << TAG_BITS | hash & TAG, Ordering::Relaxed);
+    }
+}
+
+/// The number of an entry of the index, of which 48 bits are there: the first from `head` on.
+const fn number_in(entry: u64, head: u64) -> u64 {
+    let mask = (1 << NUMBER_BITS) - 1;
+    head.wrapping_add((entry >> TAG_BITS).wrapping_sub(head) & mask)
+}
+
+/// How a consumer finds its item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// By the index: a bucket, then the items that it names.
+    Index,
+    /// From head to tail (PD3, figure 9).
+    Scan,
+}
+
+/// What a consumer found so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Found {
+    /// Items taken.
+    pub taken: u64,
+    /// Calls that found nothing to take.
+    pub missed: u64,
+    /// Items that were not good.
+    pub stale: u64,
+    /// Items that another claimed while they were copied.
+    pub beaten: u64,
+}
+
+/// An end that takes items. It writes to nothing but claims.
+#[derive(Clone, Debug)]
+pub(crate) struct Consumer {
+    shape: Shape,
+    pub(crate) finding: Finding,
+    pub(crate) found: Found,
+}
+
+/// What is looked for.
+struct Wanted<'k, F> {
+    key: &'k [u8],
+    hash: u64,
+    good: F,
+}
+
+impl Consumer {
+    pub(crate) fn new(shape: Shape, finding: Finding) -> Self {
+        Self { shape, finding, found: Found::default() }
+    }
+
+    /// Takes the item of a key whose version is good, and says its size: it is at the front of `buf` then, which has no more. `None`, with anything in `buf`, when there is none.
+    pub(crate) fn check_and_return(
+        &mut self,
+        zone: &[AtomicU64],
+        key: &[u8],
+        good: impl FnMut(u64) -> bool,
+        buf: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let mut wanted = Wanted { key, hash: hash_bytes(self.shape.secret, key), good };
+        let size = match self.finding {
+            Finding::Index => self.by_index(zone, &mut wanted, buf),
+            Finding::Scan => self.by_scan(zone, &mut wanted, buf),
+        };
+        match size {
+            Some(size) => {
+                buf.truncate(size);
+                self.found.taken += 1;
+            }
+            None => self.found.missed += 1,
+        }
+        size
+    }
+
+    fn by_scan(
+        &mut self,
+        zone: &[AtomicU64],
+        wanted: &mut Wanted<'_, impl FnMut(u64) -> bool>,
+        buf: &mut Vec<u8>,
+    ) -> Option<usize> {
+        // An own head: no consumer writes to the zone's (PD3 7.2).
+        let head = zone[HEAD].load(Ordering::Acquire);
+        let tail = zone[TAIL].load(Ordering::Acquire);
+        // The tail is younger than the head, and a producer may say anything.
+        let count = tail.wrapping_sub(head).min(self.shape.items as u64);
+        let first = tail.wrapping_sub(count);
+        (0..count).find_map(|n| self.take(zone, first.wrapping_add(n), wanted, buf))
+    }
+
+    fn by_index(
+        &mut self,
+        zone: &[AtomicU64],
+        wanted: &mut Wanted<'_, impl FnMut(u64) -> bool>,
+        buf: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let head = zone[HEAD].load(Ordering::Acquire);
+        let bucket = self.shape.bucket(zone, wanted.hash);
+        for word in bucket {
+            let entry = word.load(Ordering::Relaxed);
+            if (entry ^ wanted.hash) & TAG != 0 {
+                continue;
+            }
+            // Of several with this key those that are not good are found to be stale, and any other will do.
+            if let Some(size) = self.take(zone, number_in(entry, head), wanted, buf) {
+                return Some(size);
+            }
+        }
+        None
+    }
+
+    /// Takes this item, if it is the one that is wanted and nobody else does: copy, then claim (PD3, figure 9).
+    fn take(
+        &mut self,
+        zone: &[AtomicU64],
+        number: u64,
+        wanted: &mut Wanted<'_, impl FnMut(u64) -> bool>,
+        buf: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let desc = self.shape.desc(zone, number);
+        let free = claim(number, PRODUCED);
+        if desc[CLAIM].load(Ordering::Acquire) != free || desc[HASH].load(Ordering::Relaxed) != wanted.hash {
+            return None;
+        }
+        // From here on anything may have been read: the exchange below says whether it was.
+        let meta = Meta::of(desc[META].load(Ordering::Relaxed));
+        let words = meta.words();
+        if meta.key_len != wanted.key.len() || words > self.shape.data.max(SHORT_WORDS) {
+            return None;
+        }
+        let (body, at) = body(&self.shape, zone, desc, words, desc[PLACE].load(Ordering::Relaxed));
+        if !equal(body, at, wanted.key) {
+            return None;
+        }
+        if !(wanted.good)(desc[VERSION].load(Ordering::Relaxed)) {
+            let stale = claim(number, STALE);
+            let done = desc[CLAIM].compare_exchange(free, stale, Ordering::AcqRel, Ordering::Relaxed);
+            self.found.stale += u64::from(done.is_ok());
+            return None;
+        }
+        if buf.len() < meta.size {
+            buf.resize(meta.size, 0);
+        }
+        get(body, at.wrapping_add(meta.key_len.div_ceil(WORD) as u64), &mut buf[..meta.size]);
+        let taken = claim(number, TAKEN);
+        let done = desc[CLAIM].compare_exchange(free, taken, Ordering::AcqRel, Ordering::Relaxed);
+        self.found.beaten += u64::from(done.is_err());
+        done.is_ok().then_some(meta.size)
+    }
+}
