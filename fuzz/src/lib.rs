@@ -14,6 +14,7 @@ mod host;
 mod input;
 mod memnode;
 mod parsers;
+mod pd3;
 mod resp;
 mod story;
 mod switch;
@@ -24,6 +25,7 @@ pub use control::control_events;
 pub use host::host_events;
 pub use memnode::memnode_events;
 pub use parsers::{parse_http, parse_memcached, parse_records, parse_resp};
+pub use pd3::pd3_parse;
 pub use resp::resp_parse;
 pub use story::Run;
 pub use switch::switch_events;
@@ -52,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "parse_memcached", feed: parse_memcached, cases: 100_000, marks: 8 },
     Target { name: "parse_http", feed: parse_http, cases: 100_000, marks: 10 },
     Target { name: "parse_records", feed: parse_records, cases: 100_000, marks: 10 },
+    Target { name: "pd3_parse", feed: pd3_parse, cases: 200_000, marks: 14 },
     Target { name: "switch_events", feed: switch_events, cases: 400_000, marks: 38 },
     Target { name: "memnode_events", feed: memnode_events, cases: 400_000, marks: 45 },
     Target { name: "host_events", feed: host_events, cases: 400_000, marks: 25 },

@@ -24,6 +24,7 @@ mod ids;
 mod keyed;
 pub mod message;
 mod packet;
+pub mod pd3;
 mod reader;
 pub mod soda;
 

@@ -99,7 +99,7 @@ impl Ended {
         self as u8
     }
 
-    const fn from_code(code: u8) -> Result<Self, WireError> {
+    pub(crate) const fn from_code(code: u8) -> Result<Self, WireError> {
         Ok(match code {
             0 => Self::Done,
             1 => Self::Failed,
