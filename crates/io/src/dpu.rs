@@ -5,7 +5,7 @@
 //! as well ([`Registered`]): the pages of its window. A [`Talk`] is their socket, over which the memory is handed over, regions
 //! are opened, and the end of either is noticed.
 //!
-//! [`zone`] is a third piece of shared memory: what the DPU fetched before it was asked for (PD3).
+//! [`SubmissionSender`] and [`Submissions`] are a ring into which all threads of a program write (PD3). [`zone`] is a further piece of shared memory: what the DPU fetched before it was asked for (PD3).
 //!
 //! As over rings between roles, a peer that writes nonsense loses its rings and nothing else happens: everything is copied out and checked
 //! before use. The memory's size is sealed, so that no end can take it from under the other.
@@ -13,6 +13,7 @@
 mod pair;
 mod registered;
 mod shared;
+mod submission;
 mod talk;
 #[cfg(test)]
 mod tests;
@@ -20,4 +21,5 @@ pub mod zone;
 
 pub use pair::{Answers, Broken, PairSize, ProcessEnd, Requests, make_pair};
 pub use registered::Registered;
+pub use submission::{SubmissionSender, Submissions, make_submissions};
 pub use talk::{Listener, MESSAGE_MAX, Other, Talk, ready};

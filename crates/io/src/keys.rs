@@ -22,7 +22,7 @@ mod table;
 mod tests;
 
 pub use look::{Compare, Lookup, Order};
-pub use shards::KeyShards;
+pub use shards::{KeyShards, SHARDS_MAX};
 
 use crate::huge::{PageSize, prefetch};
 use crate::{OpenError, os_seed};
@@ -103,7 +103,8 @@ impl HostKeys {
             });
         }
         let slots = (keys_max as u64 * 100).div_ceil(load_percent.into());
-        let buckets = usize::try_from(slots.div_ceil(SLOTS as u64)).expect("fewer than the bytes of the address space");
+        let buckets =
+            usize::try_from(slots.div_ceil(SLOTS as u64)).expect("fewer than the bytes of the address space");
         // A few buckets fill unevenly: two more cost nothing.
         let buckets = buckets + 2;
         let table = Table::new(buckets, pages).map_err(|e| OpenError::NoRoom {

@@ -14,6 +14,7 @@ mod dir;
 pub(crate) mod doorbell;
 mod ends;
 pub(crate) mod futex;
+pub(crate) mod many;
 pub(crate) mod mapping;
 pub(crate) mod ring;
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! The ring and the doorbell under loom: every order in which two threads can see each other's stores.
+//! The rings and the doorbell under loom: every order in which two threads can see each other's stores.
 //!
-//! Loom has its own atomics, so the two files are compiled a second time here, against those. What loom does not play: a load that is
+//! Loom has its own atomics, so the files are compiled a second time here, against those. What loom does not play: a load that is
 //! delayed past a later store of its own thread, which is what the consumer's releasing store of its index guards against.
 
 #[path = "../src/shm/doorbell.rs"]
 #[expect(dead_code, reason = "the announcements are not part of the protocol under test")]
 mod doorbell;
+#[path = "../src/shm/many.rs"]
+mod many;
 #[path = "../src/shm/ring.rs"]
 mod ring;
 
@@ -84,5 +86,40 @@ fn nobody_sleeps_through_a_record() {
         }
         let is_woken = sender.join().unwrap();
         assert!(sees_it || is_woken, "the receiver sleeps, and the record waits");
+    });
+}
+
+/// Two threads write, one of them twice, and the consumer looks meanwhile, at a ring that holds two of their three records: one that finds no room says so, none of the others is read before
+/// it is whole, is lost or comes twice, and those of one thread come in order.
+#[test]
+fn records_of_many_arrive_whole() {
+    explore(|| {
+        let ring = words(ring::HEADER_WORDS + 4);
+        let theirs = Arc::clone(&ring);
+        let other = thread::spawn(move || {
+            let pushed = [1_u8, 2].map(|n| many::push(&theirs, &[n; 5]).unwrap());
+            pushed.into_iter().zip([1, 2]).filter(|(pushed, _)| *pushed).map(|(_, n)| n).collect::<Vec<u8>>()
+        });
+        let ours = many::push(&ring, &[9; 8]).unwrap();
+        let mut end = many::Consumer::attach(&ring);
+        let mut taken = Vec::new();
+        let mut look = |end: &mut many::Consumer| {
+            let Some(record) = end.next(&ring, 8).unwrap() else { return false };
+            let mut bytes = vec![0; record.len];
+            many::copy(&ring, record, &mut bytes);
+            end.release(&ring);
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn record: {bytes:?}");
+            assert_eq!(bytes.len(), if bytes[0] == 9 { 8 } else { 5 });
+            taken.push(bytes[0]);
+            true
+        };
+        look(&mut end);
+        look(&mut end);
+        let theirs = other.join().unwrap();
+        while look(&mut end) {}
+        assert!(!end.has_more(&ring));
+        assert_eq!(taken.iter().copied().filter(|n| *n != 9).collect::<Vec<_>>(), theirs);
+        assert_eq!(taken.len(), theirs.len() + usize::from(ours));
+        assert!(taken.len() >= 2, "there is room for two");
     });
 }

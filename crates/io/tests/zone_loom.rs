@@ -30,7 +30,11 @@ fn zone() -> Arc<Vec<AtomicU64>> {
 }
 
 fn item(version: u64, data: &[u8]) -> Item<'_> {
-    Item { id: 0, key: b"the key", version, data }
+    Item { tag: version, id: 0, key: b"the key", version, data }
+}
+
+fn put_into(producer: &mut Producer, zone: &[AtomicU64], item: &Item<'_>) -> Placed {
+    producer.put(zone, item, &mut |_, _| {})
 }
 
 /// Bounded: three preemptions, one more than crossbeam has, since stories are short.
@@ -60,14 +64,16 @@ fn overwritten(finding: Finding, len: usize) {
     explore(move || {
         let zone = zone();
         let mut producer = Producer::attach(SHAPE, &zone).unwrap();
-        assert_eq!(producer.put(&zone, &item(1, &vec![1; len])), Placed::There);
+        assert_eq!(put_into(&mut producer, &zone, &item(1, &vec![1; len])), Placed::There);
         producer.publish(&zone);
         let theirs = Arc::clone(&zone);
         let other = thread::spawn(move || take(&theirs, finding, 1));
         // One that fits beside it, or is refused while there is no room, until the first is dead or taken.
         let mut put = 1;
         for version in [2, 3] {
-            if producer.put(&zone, &item(version, &vec![u8::try_from(version).unwrap(); len])) == Placed::There {
+            if put_into(&mut producer, &zone, &item(version, &vec![u8::try_from(version).unwrap(); len]))
+                == Placed::There
+            {
                 put += 1;
             }
             producer.publish(&zone);
@@ -75,7 +81,7 @@ fn overwritten(finding: Finding, len: usize) {
         let ours = take(&zone, finding, 1);
         let theirs = other.join().unwrap();
         assert!(ours.is_none() || ours != theirs, "{ours:?} was taken twice");
-        producer.clean(&zone);
+        producer.clean(&zone, &mut |_, _| {});
         let counts = producer.counts();
         assert_eq!((counts.put, counts.spoilt), (put, 0));
         assert_eq!(counts.put, counts.taken + counts.stale + counts.old + producer.len());
@@ -108,13 +114,16 @@ fn a_new_producer_takes_nothing_back() {
     explore(|| {
         let zone = zone();
         let mut first = Producer::attach(SHAPE, &zone).unwrap();
-        assert_eq!(first.put(&zone, &item(1, &[1; 8])), Placed::There);
+        assert_eq!(put_into(&mut first, &zone, &item(1, &[1; 8])), Placed::There);
         first.publish(&zone);
         let theirs = Arc::clone(&zone);
         let other = thread::spawn(move || take(&theirs, Finding::Index, 1));
         let mut second = Producer::attach(SHAPE, &zone).unwrap();
         for version in [2, 3] {
-            assert_eq!(second.put(&zone, &item(version, &[u8::try_from(version).unwrap(); 8])), Placed::There);
+            assert_eq!(
+                put_into(&mut second, &zone, &item(version, &[u8::try_from(version).unwrap(); 8])),
+                Placed::There
+            );
         }
         second.publish(&zone);
         let theirs = other.join().unwrap();
@@ -129,11 +138,11 @@ fn no_stale_version_is_taken() {
     explore(|| {
         let zone = zone();
         let mut producer = Producer::attach(SHAPE, &zone).unwrap();
-        assert_eq!(producer.put(&zone, &item(1, &[1; 8])), Placed::There);
+        assert_eq!(put_into(&mut producer, &zone, &item(1, &[1; 8])), Placed::There);
         producer.publish(&zone);
         let theirs = Arc::clone(&zone);
         let other = thread::spawn(move || take(&theirs, Finding::Scan, 2));
-        assert_eq!(producer.put(&zone, &item(2, &[2; 8])), Placed::There);
+        assert_eq!(put_into(&mut producer, &zone, &item(2, &[2; 8])), Placed::There);
         producer.publish(&zone);
         let ours = take(&zone, Finding::Index, 1);
         let theirs = other.join().unwrap();

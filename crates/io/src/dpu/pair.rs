@@ -194,12 +194,8 @@ impl ProcessEnd {
     pub fn take(&self, addr: usize, into: &mut [u8]) {
         let registered = &self.memory.words()[self.layout.registered.clone()];
         assert!(addr.is_multiple_of(WORD), "registered memory is used by words");
-        let (whole, rest) = into.split_at_mut(into.len() / WORD * WORD);
-        let from = &registered[addr / WORD..][..(whole.len() + rest.len()).div_ceil(WORD)];
-        ring::load(from, whole);
-        if let Some(last) = from.get(whole.len() / WORD) {
-            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
-        }
+        let from = &registered[addr / WORD..][..into.len().div_ceil(WORD)];
+        ring::load(from, into);
     }
 }
 

@@ -39,8 +39,7 @@ pub(super) fn map(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapp
     if usize::try_from(about.st_size).ok() != Some(words * WORD) {
         return Err(foreign("has another size than it says"));
     }
-    let memory =
-        Mapping::of(file, words).map_err(OpenError::system(format!("map the {WHAT}")))?;
+    let memory = Mapping::of(file, words).map_err(OpenError::system(format!("map the {WHAT}")))?;
     if memory.words().iter().zip(identity).any(|(word, &value)| word.load(Ordering::Relaxed) != value) {
         return Err(foreign("begins with something else: another version, or corrupt"));
     }

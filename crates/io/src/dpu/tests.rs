@@ -1,6 +1,9 @@
 //! Two ends of one memory, in one process: what arrives, and what a hostile end can do.
 
-use super::{Listener, PairSize, ProcessEnd, Registered, Requests, Talk, make_pair};
+use super::{
+    Broken, Listener, PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions, Talk,
+    make_pair, make_submissions,
+};
 use crate::shm::RING_BYTES_MIN;
 use crate::{Link, OpenError, OutsideWaker, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, WakeAt};
 use farmem_machine::Duration;
@@ -176,4 +179,85 @@ fn the_wait_of_a_link_is_ended_from_outside() {
     }
     ends(shm);
     ends(udp);
+}
+
+/// Threads hand requests over without a lock: each comes once and whole, in the order of its thread; a full ring says so, and a DPU that is about to sleep is told.
+#[test]
+fn requests_of_many_threads_go_through() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 5_000;
+    let file = make_submissions(1 << 12).unwrap();
+    let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+    let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
+    assert!(end.may_sleep(), "nothing was asked");
+    end.stays_awake();
+    let mut next = [0; THREADS as usize];
+    std::thread::scope(|threads| {
+        for thread in 0..THREADS {
+            let sender = &sender;
+            threads.spawn(move || {
+                for n in 0..EACH {
+                    let record = (thread << 32 | n).to_le_bytes().repeat(1 + usize::try_from(n % 9).unwrap());
+                    while !sender.push(&record).unwrap() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let mut buf = [0; 128];
+        while next.iter().sum::<u64>() < THREADS * EACH {
+            let Some(len) = end.pop(&mut buf).unwrap() else {
+                end.release();
+                std::thread::yield_now();
+                continue;
+            };
+            let words = buf[..len].as_chunks::<8>().0;
+            let word = u64::from_le_bytes(words[0]);
+            assert!(words.iter().all(|other| u64::from_le_bytes(*other) == word), "a torn record");
+            let (thread, n) = (usize::try_from(word >> 32).unwrap(), word & 0xffff_ffff);
+            assert_eq!(len, 8 * (1 + usize::try_from(n % 9).unwrap()));
+            assert_eq!(n, next[thread], "the next of its thread");
+            next[thread] += 1;
+        }
+        end.release();
+    });
+    assert_eq!(end.pop(&mut [0; 128]).unwrap(), None);
+    let mut pushed = 0;
+    while sender.push(&[7; 100]).unwrap() {
+        pushed += 1;
+    }
+    assert_eq!(pushed, 36, "4096 bytes hold 36 records of 100 bytes in 13 words and a word before");
+    assert!(!end.may_sleep(), "something was asked");
+}
+
+/// A program that writes anything into its ring loses the ring: the DPU says so or finds nothing, leaves the ring nowhere and looks at no record for ever; a DPU that writes anything is
+/// noticed, or makes requests fail.
+#[test]
+fn nonsense_in_a_ring_of_many_breaks_it_and_nothing_else() {
+    let numbers = [0, 1, 511, 512, 513, 1 << 32, u64::MAX, u64::MAX - 511];
+    let mut broken = 0;
+    for reserved in numbers {
+        for (written, first) in numbers.iter().flat_map(|written| numbers.map(|first| (*written, first))) {
+            let file = make_submissions(1 << 12).unwrap();
+            let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
+            let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+            let memory = super::shared::map(&file, 128 + 64 + 512, &[]).unwrap();
+            let at = |place: usize, value| {
+                memory.words()[128 + place].store(value, std::sync::atomic::Ordering::Relaxed)
+            };
+            (at(16, reserved), at(48, written), at(64, first));
+            let mut buf = [0; 64];
+            // Each record has a word at least.
+            let looks = (0..600).map_while(|_| end.pop(&mut buf).transpose()).collect::<Result<Vec<_>, _>>();
+            broken += u32::from(looks == Err(Broken));
+            at(32, first);
+            let pushes =
+                (0..600).map(|_| sender.push(&[1; 8])).take_while(|pushed| *pushed == Ok(true)).count();
+            assert!(pushes <= 512 / 2, "{pushes} records of two words");
+        }
+    }
+    assert!(broken > 40, "{broken}");
+    let text = make_submissions(5000).unwrap_err().to_string();
+    assert!(text.contains("a power of two from 4 KiB to 256 MiB"), "{text}");
+    assert!(matches!(Submissions::of(&make_pair(SIZE).unwrap(), 1 << 12), Err(OpenError::Foreign { .. })));
 }

@@ -12,7 +12,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use steps::{Finding, Found, Item, KEY_MAX, Placed, VALUE_MAX, ZoneCounts};
+pub use steps::{Fate, Finding, Found, Item, KEY_MAX, Placed, VALUE_MAX, ZoneCounts};
 
 /// The atomics of a zone; `tests/zone_loom.rs` puts loom's in their place.
 mod atomic {
@@ -53,7 +53,8 @@ impl ZoneSize {
     /// Its shape, when it can be.
     fn shape(self, secret: u64) -> Result<Shape, OpenError> {
         let Self { items, data } = self;
-        if items.is_power_of_two() && ITEMS.contains(&items) && data.is_power_of_two() && DATA.contains(&data) {
+        if items.is_power_of_two() && ITEMS.contains(&items) && data.is_power_of_two() && DATA.contains(&data)
+        {
             return Ok(Shape { items, data: data / WORD, secret });
         }
         Err(OpenError::Setting {
@@ -113,9 +114,10 @@ impl ZoneProducer {
         Ok(Self { memory, steps })
     }
 
-    /// Puts an item there. Readers find it by the index at once, and by a scan after [`ZoneProducer::publish`].
-    pub fn put(&mut self, item: &Item<'_>) -> Placed {
-        self.steps.put(self.memory.words(), item)
+    /// Puts an item there. Readers find it by the index at once, and by a scan after [`ZoneProducer::publish`]. `gone` hears of items whose places are free again, each
+    /// once, by their tags.
+    pub fn put(&mut self, item: &Item<'_>, mut gone: impl FnMut(u64, Fate)) -> Placed {
+        self.steps.put(self.memory.words(), item, &mut gone)
     }
 
     /// Lets readers see what was put there.
@@ -123,9 +125,19 @@ impl ZoneProducer {
         self.steps.publish(self.memory.words());
     }
 
-    /// Frees the places of items that were claimed, and says what became of all that it knows of.
-    pub fn counts(&mut self) -> ZoneCounts {
-        self.steps.clean(self.memory.words());
+    /// Frees the places of the oldest items, as far as they were claimed; `gone` hears of them.
+    pub fn clean(&mut self, mut gone: impl FnMut(u64, Fate)) {
+        self.steps.clean(self.memory.words(), &mut gone);
+    }
+
+    /// Gives up all items that no reader has taken, as when the program starts again; `gone` hears of them.
+    pub fn empty(&mut self, mut gone: impl FnMut(u64, Fate)) {
+        self.steps.empty(self.memory.words(), &mut gone);
+    }
+
+    /// What became of all items whose places are free again, and of those that were refused.
+    #[must_use]
+    pub const fn counts(&self) -> ZoneCounts {
         self.steps.counts()
     }
 

@@ -211,8 +211,7 @@ mod x86 {
             let low = unsafe { _mm256_load_si256(low.as_ptr().cast()) };
             // SAFETY: the other four, 32 bytes on.
             let high = unsafe { _mm256_load_si256(high.as_ptr().cast()) };
-            let found =
-                _mm256_or_si256(_mm256_cmpeq_epi64(low, wanted), _mm256_cmpeq_epi64(high, wanted));
+            let found = _mm256_or_si256(_mm256_cmpeq_epi64(low, wanted), _mm256_cmpeq_epi64(high, wanted));
             _mm256_movemask_epi8(found) != 0
         });
     }

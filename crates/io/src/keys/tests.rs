@@ -2,7 +2,9 @@
 
 use super::*;
 use farmem_dpu::view::KeySet;
-use proptest::prelude::{Just, ProptestConfig, Strategy, TestCaseError, prop_assert_eq, prop_oneof, proptest};
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, TestCaseError, prop_assert_eq, prop_oneof, proptest,
+};
 use std::num::NonZeroUsize;
 
 /// Every way that this CPU has.

@@ -29,7 +29,7 @@ const TAIL: usize = 32;
 pub(crate) struct Broken;
 
 /// The data words of a ring, when they are a power of two.
-fn data(ring: &[AtomicU64]) -> &[AtomicU64] {
+pub(super) fn data(ring: &[AtomicU64]) -> &[AtomicU64] {
     let data = &ring[HEADER_WORDS..];
     debug_assert!(data.len().is_power_of_two());
     data
@@ -76,12 +76,8 @@ impl Producer {
                 return Ok(false);
             }
         }
-        let len = bytes.len() as u64;
-        data[place(self.head, data)].store(len | (!len & 0xffff_ffff) << 32, Ordering::Relaxed);
-        let start = place(self.head.wrapping_add(1), data);
-        let (first, second) = bytes.split_at(bytes.len().min((data.len() - start) * WORD));
-        store(&data[start..], first);
-        store(data, second);
+        data[place(self.head, data)].store(record_word(bytes.len()), Ordering::Relaxed);
+        store_at(data, self.head.wrapping_add(1), bytes);
         self.head = self.head.wrapping_add(need);
         Ok(true)
     }
@@ -143,11 +139,8 @@ impl Consumer {
             return Err(Broken);
         }
         let len = record_len(data[place(self.tail, data)].load(Ordering::Relaxed), buf.len(), waiting)?;
-        let start = place(self.tail.wrapping_add(1), data);
         let words = len.div_ceil(WORD);
-        let (first, second) = buf[..words * WORD].split_at_mut(words.min(data.len() - start) * WORD);
-        load(&data[start..], first);
-        load(data, second);
+        load_at(data, self.tail.wrapping_add(1), &mut buf[..words * WORD]);
         self.tail = self.tail.wrapping_add(1 + words as u64);
         Ok(Some(len))
     }
@@ -161,8 +154,14 @@ impl Consumer {
     }
 }
 
+/// The first word of a record of so many bytes.
+pub(super) const fn record_word(len: usize) -> u64 {
+    let len = len as u64;
+    len | (!len & 0xffff_ffff) << 32
+}
+
 /// The length that a record's first word says, when the record fits into `room` bytes and into the `waiting` words.
-fn record_len(word: u64, room: usize, waiting: u64) -> Result<usize, Broken> {
+pub(super) fn record_len(word: u64, room: usize, waiting: u64) -> Result<usize, Broken> {
     let len = word & 0xffff_ffff;
     if word >> 32 != !len & 0xffff_ffff || len.div_ceil(WORD as u64) >= waiting {
         return Err(Broken);
@@ -186,9 +185,29 @@ pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Fills `bytes`, a whole number of words, from the first words.
+/// Stores `bytes` into words from `at` on, and goes on at the first where they end.
+pub(crate) fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
+    let start = place(at, words);
+    let (first, second) = bytes.split_at(bytes.len().min((words.len() - start) * WORD));
+    store(&words[start..], first);
+    store(words, second);
+}
+
+/// Fills `bytes` from the first words; of the last one only what is wanted.
 pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
-    for (word, chunk) in words.iter().zip(bytes.as_chunks_mut::<WORD>().0) {
+    let (whole, rest) = bytes.as_chunks_mut::<WORD>();
+    for (word, chunk) in words.iter().zip(&mut *whole) {
         *chunk = word.load(Ordering::Relaxed).to_le_bytes();
     }
+    if let Some(last) = words.get(whole.len()).filter(|_| !rest.is_empty()) {
+        rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+    }
+}
+
+/// Fills `bytes` from words from `at` on, and goes on at the first where they end.
+pub(crate) fn load_at(words: &[AtomicU64], at: u64, bytes: &mut [u8]) {
+    let start = place(at, words);
+    let (first, second) = bytes.split_at_mut(bytes.len().min((words.len() - start) * WORD));
+    load(&words[start..], first);
+    load(words, second);
 }

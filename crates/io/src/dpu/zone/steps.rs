@@ -25,7 +25,7 @@
 
 use super::atomic::{AtomicU64, Ordering};
 use super::mix::hash_bytes;
-use super::ring::{WORD, load, store};
+use super::ring::{WORD, load_at, store_at};
 use std::collections::VecDeque;
 
 /// Words before the descriptors.
@@ -95,10 +95,12 @@ impl Shape {
         &zone[HEADER_WORDS + masked(number, self.items) * DESC_WORDS..][..DESC_WORDS]
     }
 
-    fn bucket<'z>(&self, zone: &'z [AtomicU64], hash: u64) -> &'z [AtomicU64] {
+    /// The two buckets in which an item with this hash is entered: a second one beside the first, for when that is full.
+    fn buckets<'z>(&self, zone: &'z [AtomicU64], hash: u64) -> [&'z [AtomicU64]; 2] {
         let buckets = self.items * INDEX_WORDS / BUCKET;
         let from = HEADER_WORDS + self.items * DESC_WORDS;
-        &zone[from + masked(hash >> TAG_BITS, buckets) * BUCKET..][..BUCKET]
+        let home = hash >> TAG_BITS;
+        [home, home ^ 1].map(|bucket| &zone[from + masked(bucket, buckets) * BUCKET..][..BUCKET])
     }
 
     fn data<'z>(&self, zone: &'z [AtomicU64]) -> &'z [AtomicU64] {
@@ -133,7 +135,11 @@ impl Meta {
 
     #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
     const fn of(word: u64) -> Self {
-        Self { id: (word >> 48) as u16, key_len: (word >> 32 & 0xffff) as usize, size: (word as u32 >> 1) as usize }
+        Self {
+            id: (word >> 48) as u16,
+            key_len: (word >> 32 & 0xffff) as usize,
+            size: (word as u32 >> 1) as usize,
+        }
     }
 
     const fn words(self) -> usize {
@@ -141,56 +147,48 @@ impl Meta {
     }
 }
 
-/// Where key and value of an item lie: in its descriptor, or in the data.
-fn body<'z>(shape: &Shape, zone: &'z [AtomicU64], desc: &'z [AtomicU64], words: usize, place: u64) -> (&'z [AtomicU64], u64) {
-    if words <= SHORT_WORDS { (&desc[SHORT..], 0) } else { (shape.data(zone), place) }
+/// Words of an item's key and value: in its descriptor, or in the data, from `at` on and round its end.
+struct Body<'z> {
+    words: &'z [AtomicU64],
+    at: u64,
 }
 
-/// The words of `len` bytes from `at` on, in two parts where they go round the end.
-fn parts(words: &[AtomicU64], at: u64, len: usize) -> (&[AtomicU64], &[AtomicU64]) {
-    let start = if words.len().is_power_of_two() { masked(at, words.len()) } else { usize::try_from(at).unwrap_or(0) };
-    let whole = len.div_ceil(WORD);
-    let first = whole.min(words.len() - start);
-    (&words[start..start + first], &words[..whole - first])
-}
-
-fn put(words: &[AtomicU64], at: u64, bytes: &[u8]) {
-    let (first, second) = parts(words, at, bytes.len());
-    let (front, back) = bytes.split_at(bytes.len().min(first.len() * WORD));
-    store(first, front);
-    store(second, back);
-}
-
-fn get(words: &[AtomicU64], at: u64, bytes: &mut [u8]) {
-    let (first, second) = parts(words, at, bytes.len());
-    let (front, back) = bytes.split_at_mut(bytes.len().min(first.len() * WORD));
-    for (words, bytes) in [(first, front), (second, back)] {
-        let whole = bytes.len() / WORD;
-        let (words_of, rest) = bytes.split_at_mut(whole * WORD);
-        load(words, words_of);
-        if let Some(last) = words.get(whole) {
-            rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+impl<'z> Body<'z> {
+    fn of(shape: &Shape, zone: &'z [AtomicU64], desc: &'z [AtomicU64], words: usize, place: u64) -> Self {
+        if words <= SHORT_WORDS {
+            // As many as there are numbers of them: the last four, of which the first is not used.
+            Self { words: &desc[SHORT - 1..], at: 1 }
+        } else {
+            Self { words: shape.data(zone), at: place }
         }
     }
-}
 
-fn equal(words: &[AtomicU64], at: u64, bytes: &[u8]) -> bool {
-    let (first, second) = parts(words, at, bytes.len());
-    first.iter().chain(second).zip(bytes.chunks(WORD)).all(|(word, chunk)| {
-        let mut padded = [0; WORD];
-        padded[..chunk.len()].copy_from_slice(chunk);
-        word.load(Ordering::Relaxed) == u64::from_le_bytes(padded)
-    })
+    /// Where the value begins, behind the key.
+    const fn behind(&self, key_len: usize) -> u64 {
+        self.at.wrapping_add(key_len.div_ceil(WORD) as u64)
+    }
+
+    fn has_key(&self, key: &[u8]) -> bool {
+        let mut at = self.at;
+        key.chunks(WORD).all(|chunk| {
+            let mut found = [0; WORD];
+            load_at(self.words, at, &mut found[..chunk.len()]);
+            at = at.wrapping_add(1);
+            found[..chunk.len()] == *chunk
+        })
+    }
 }
 
 /// An item on its way into the zone (PD3 6.2, with the record's version).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Item<'a> {
+    /// What its producer calls it when it says what became of it. No consumer sees it.
+    pub tag: u64,
     /// Operation and number of the request that brought it, 2 and 14 bits, as they came.
     pub id: u16,
     /// Its key, 1 to [`KEY_MAX`] bytes.
     pub key: &'a [u8],
-    /// The version of the record that `data` was read from.
+    /// Its stamp (PROTOCOL 19.4): by it consumers know whether `data` may be used.
     pub version: u64,
     /// Its value, at most [`VALUE_MAX`] bytes.
     pub data: &'a [u8],
@@ -205,6 +203,19 @@ pub enum Placed {
     Full,
     /// It never has room: no key, a key or value too long, or more than the whole zone.
     Misfit,
+}
+
+/// What became of an item whose place is free again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// A consumer has it.
+    Taken,
+    /// A consumer found that its version is not good.
+    Stale,
+    /// The producer gave it up, as newer ones needed its place or all had to go.
+    Old,
+    /// Its claim is none that an end writes: a consumer is broken.
+    Spoilt,
 }
 
 /// What became of all items so far, by the producer, who finds out when it needs their place.
@@ -238,8 +249,8 @@ pub(crate) struct Producer {
     /// Where the data of the oldest item begins, and of the next one. Both count on.
     data_head: u64,
     data_tail: u64,
-    /// Words of data of each item from head to tail: what consumers can write to is not asked.
-    lens: VecDeque<u64>,
+    /// Words of data of each item from head to tail, and its tag: what consumers can write to is not asked.
+    items: VecDeque<(u64, u64)>,
     /// Items refused since a claim of a consumer was last seen.
     refused: u64,
     counts: ZoneCounts,
@@ -265,7 +276,7 @@ impl Producer {
             published: tail,
             data_head: 0,
             data_tail: 0,
-            lens: VecDeque::new(),
+            items: VecDeque::new(),
             refused: 0,
             counts: ZoneCounts::default(),
         })
@@ -275,9 +286,14 @@ impl Producer {
         self.counts
     }
 
-    /// Puts an item there. Consumers that scan find it after [`Producer::publish`].
-    pub(crate) fn put(&mut self, zone: &[AtomicU64], item: &Item<'_>) -> Placed {
-        let Item { id, key, version, data } = *item;
+    /// Puts an item there. Consumers that scan find it after [`Producer::publish`]. `gone` hears of items whose places are free again.
+    pub(crate) fn put(
+        &mut self,
+        zone: &[AtomicU64],
+        item: &Item<'_>,
+        gone: &mut dyn FnMut(u64, Fate),
+    ) -> Placed {
+        let Item { tag, id, key, version, data } = *item;
         let meta = Meta { id, key_len: key.len(), size: data.len() };
         if !(1..=KEY_MAX).contains(&key.len()) || data.len() > VALUE_MAX {
             return Placed::Misfit;
@@ -287,7 +303,7 @@ impl Producer {
         if need > self.shape.data as u64 {
             return Placed::Misfit;
         }
-        if !self.make_room(zone, need) {
+        if !self.make_room(zone, need, gone) {
             self.refused += 1;
             self.counts.full += 1;
             return Placed::Full;
@@ -298,14 +314,14 @@ impl Producer {
         for (at, value) in [(META, meta.word()), (VERSION, version), (HASH, hash), (PLACE, place)] {
             desc[at].store(value, Ordering::Relaxed);
         }
-        let (body, at) = body(&self.shape, zone, desc, words, place);
-        put(body, at, key);
-        put(body, at.wrapping_add(key.len().div_ceil(WORD) as u64), data);
+        let body = Body::of(&self.shape, zone, desc, words, place);
+        store_at(body.words, body.at, key);
+        store_at(body.words, body.behind(key.len()), data);
         desc[CLAIM].store(claim(number, PRODUCED), Ordering::Release);
         self.enter(zone, number, hash);
         self.tail += 1;
         self.data_tail = place.wrapping_add(need);
-        self.lens.push_back(need);
+        self.items.push_back((need, tag));
         self.counts.put += 1;
         Placed::There
     }
@@ -319,8 +335,16 @@ impl Producer {
     }
 
     /// Counts what consumers have claimed, as far as the oldest item that is not, and frees its place.
-    pub(crate) fn clean(&mut self, zone: &[AtomicU64]) {
-        self.clean_some(zone, u64::MAX);
+    pub(crate) fn clean(&mut self, zone: &[AtomicU64], gone: &mut dyn FnMut(u64, Fate)) {
+        self.clean_some(zone, u64::MAX, gone);
+    }
+
+    /// Gives up all items that nobody has claimed, and frees all places.
+    pub(crate) fn empty(&mut self, zone: &[AtomicU64], gone: &mut dyn FnMut(u64, Fate)) {
+        while self.head != self.tail {
+            self.take_back_oldest(zone, gone);
+        }
+        zone[HEAD].store(self.head, Ordering::Release);
     }
 
     /// Items whose place is not free yet.
@@ -329,33 +353,30 @@ impl Producer {
     }
 
     /// Room for one item more with `need` words of data; gives up the oldest where it is dead.
-    fn make_room(&mut self, zone: &[AtomicU64], need: u64) -> bool {
+    fn make_room(&mut self, zone: &[AtomicU64], need: u64, gone: &mut dyn FnMut(u64, Fate)) -> bool {
         let (items, data) = (self.shape.items as u64, self.shape.data as u64);
         while self.len() >= items || self.data_tail.wrapping_sub(self.data_head) + need > data {
-            if self.clean_some(zone, CLEANED) {
+            if self.clean_some(zone, CLEANED, gone) {
                 continue;
             }
             if !self.oldest_is_dead(zone) {
                 return false;
             }
-            // Whoever has claimed it meanwhile has it; nobody else will.
-            let old = claim(self.head, OLD);
-            let found = self.shape.desc(zone, self.head)[CLAIM].swap(old, Ordering::AcqRel);
-            self.free_oldest(if found == claim(self.head, PRODUCED) { old } else { found });
+            self.take_back_oldest(zone, gone);
             zone[HEAD].store(self.head, Ordering::Release);
         }
         true
     }
 
     /// Frees the places of the oldest items that are claimed, `most` of them; true when there was any.
-    fn clean_some(&mut self, zone: &[AtomicU64], most: u64) -> bool {
+    fn clean_some(&mut self, zone: &[AtomicU64], most: u64, gone: &mut dyn FnMut(u64, Fate)) -> bool {
         let before = self.head;
         while self.head != self.tail && self.head - before < most {
             let found = self.shape.desc(zone, self.head)[CLAIM].load(Ordering::Acquire);
             if found == claim(self.head, PRODUCED) {
                 break;
             }
-            self.free_oldest(found);
+            self.free_oldest(found, gone);
         }
         if self.head == before {
             return false;
@@ -365,18 +386,27 @@ impl Producer {
         true
     }
 
+    /// Gives the oldest item up, if nobody has claimed it, and frees its place.
+    fn take_back_oldest(&mut self, zone: &[AtomicU64], gone: &mut dyn FnMut(u64, Fate)) {
+        let old = claim(self.head, OLD);
+        // Whoever has claimed it meanwhile has it; nobody else will.
+        let found = self.shape.desc(zone, self.head)[CLAIM].swap(old, Ordering::AcqRel);
+        self.free_oldest(if found == claim(self.head, PRODUCED) { old } else { found }, gone);
+    }
+
     /// Frees the place of the oldest item, which was claimed with this word.
-    fn free_oldest(&mut self, found: u64) {
-        let count = match found ^ claim(self.head, PRODUCED) {
-            TAKEN => &mut self.counts.taken,
-            STALE => &mut self.counts.stale,
-            OLD => &mut self.counts.old,
-            _ => &mut self.counts.spoilt,
+    fn free_oldest(&mut self, found: u64, gone: &mut dyn FnMut(u64, Fate)) {
+        let (count, fate) = match found ^ claim(self.head, PRODUCED) {
+            TAKEN => (&mut self.counts.taken, Fate::Taken),
+            STALE => (&mut self.counts.stale, Fate::Stale),
+            OLD => (&mut self.counts.old, Fate::Old),
+            _ => (&mut self.counts.spoilt, Fate::Spoilt),
         };
         *count += 1;
         self.head += 1;
-        let len = self.lens.pop_front().expect("a length for each item");
+        let (len, tag) = self.items.pop_front().expect("one for each number");
         self.data_head = self.data_head.wrapping_add(len);
+        gone(tag, fate);
     }
 
     /// Nobody will ask for the oldest item any more: consumers have gone past it, or a whole zone of newer ones had to be refused since anything was claimed (PROTOCOL 18.22).
@@ -404,13 +434,13 @@ impl Producer {
 
     /// Enters an item into the index: in the place of one that is gone, else of one that is claimed, else of the oldest, which is given up.
     fn enter(&self, zone: &[AtomicU64], number: u64, hash: u64) {
-        let bucket = self.shape.bucket(zone, hash);
+        let [home, beside] = self.shape.buckets(zone, hash);
+        let both = || home.iter().chain(beside);
         let number_of = |word: &AtomicU64| number_in(word.load(Ordering::Relaxed), self.head);
         let gone = |word: &&AtomicU64| number_of(word) >= self.tail;
         let claimed = |word: &&AtomicU64| !self.is_free(zone, number_of(word));
-        let place = bucket.iter().find(gone).or_else(|| bucket.iter().find(claimed));
-        let place = place.unwrap_or_else(|| {
-            let oldest = bucket.iter().min_by_key(|word| number_of(word)).expect("eight of them");
+        let place = both().find(gone).or_else(|| both().find(claimed)).unwrap_or_else(|| {
+            let oldest = both().min_by_key(|word| number_of(word)).expect("sixteen of them");
             self.give_up(zone, number_of(oldest));
             oldest
         });
@@ -511,8 +541,7 @@ impl Consumer {
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
         let head = zone[HEAD].load(Ordering::Acquire);
-        let bucket = self.shape.bucket(zone, wanted.hash);
-        for word in bucket {
+        for word in self.shape.buckets(zone, wanted.hash).into_iter().flatten() {
             let entry = word.load(Ordering::Relaxed);
             if (entry ^ wanted.hash) & TAG != 0 {
                 continue;
@@ -544,8 +573,8 @@ impl Consumer {
         if meta.key_len != wanted.key.len() || words > self.shape.data.max(SHORT_WORDS) {
             return None;
         }
-        let (body, at) = body(&self.shape, zone, desc, words, desc[PLACE].load(Ordering::Relaxed));
-        if !equal(body, at, wanted.key) {
+        let body = Body::of(&self.shape, zone, desc, words, desc[PLACE].load(Ordering::Relaxed));
+        if !body.has_key(wanted.key) {
             return None;
         }
         if !(wanted.good)(desc[VERSION].load(Ordering::Relaxed)) {
@@ -557,7 +586,7 @@ impl Consumer {
         if buf.len() < meta.size {
             buf.resize(meta.size, 0);
         }
-        get(body, at.wrapping_add(meta.key_len.div_ceil(WORD) as u64), &mut buf[..meta.size]);
+        load_at(body.words, body.behind(meta.key_len), &mut buf[..meta.size]);
         let taken = claim(number, TAKEN);
         let done = desc[CLAIM].compare_exchange(free, taken, Ordering::AcqRel, Ordering::Relaxed);
         self.found.beaten += u64::from(done.is_err());

@@ -14,7 +14,17 @@ fn zone(size: ZoneSize) -> (OwnedFd, ZoneProducer, ZoneReader) {
 }
 
 fn item<'a>(key: &'a [u8], version: u64, data: &'a [u8]) -> Item<'a> {
-    Item { id: 0xc001, key, version, data }
+    Item { tag: version, id: 0xc001, key, version, data }
+}
+
+fn put_into(producer: &mut ZoneProducer, item: &Item<'_>) -> Placed {
+    producer.put(item, |_, _| {})
+}
+
+/// What became of all items that are claimed.
+fn counts_of(producer: &mut ZoneProducer) -> ZoneCounts {
+    producer.clean(|_, _| {});
+    producer.counts()
 }
 
 fn take(reader: &mut ZoneReader, key: &[u8], least: u64) -> Option<Vec<u8>> {
@@ -29,12 +39,18 @@ fn take(reader: &mut ZoneReader, key: &[u8], least: u64) -> Option<Vec<u8>> {
 fn what_was_put_is_taken_once() {
     let (_, mut producer, reader) = zone(SMALL);
     let long = [7; 1000];
-    let items: [(&[u8], &[u8]); 6] =
-        [(b"12345678", b"abcdefgh"), (b"k", b""), (b"key", b"odd length"), (b"key2", &long), (&long, b"v"), (b"123456789", b"?")];
+    let items: [(&[u8], &[u8]); 6] = [
+        (b"12345678", b"abcdefgh"),
+        (b"k", b""),
+        (b"key", b"odd length"),
+        (b"key2", &long),
+        (&long, b"v"),
+        (b"123456789", b"?"),
+    ];
     for finding in [Finding::Index, Finding::Scan] {
         let mut reader = reader.for_thread(finding);
         for (key, data) in items {
-            assert_eq!(producer.put(&item(key, 5, data)), Placed::There);
+            assert_eq!(put_into(&mut producer, &item(key, 5, data)), Placed::There);
         }
         producer.publish();
         assert_eq!(take(&mut reader, b"nothing", 0), None);
@@ -45,7 +61,7 @@ fn what_was_put_is_taken_once() {
         }
         assert_eq!(reader.found(), Found { taken: 6, missed: 8, ..Found::default() });
     }
-    assert_eq!(producer.counts(), ZoneCounts { put: 12, taken: 12, ..ZoneCounts::default() });
+    assert_eq!(counts_of(&mut producer), ZoneCounts { put: 12, taken: 12, ..ZoneCounts::default() });
     assert!(producer.is_empty());
 }
 
@@ -55,16 +71,16 @@ fn what_is_older_than_a_write_is_never_taken() {
     let (_, mut producer, reader) = zone(SMALL);
     for finding in [Finding::Index, Finding::Scan] {
         let mut reader = reader.for_thread(finding);
-        producer.put(&item(b"record", 1, b"before"));
+        put_into(&mut producer, &item(b"record", 1, b"before"));
         producer.publish();
         assert_eq!(take(&mut reader, b"record", 2), None);
         assert_eq!(take(&mut reader, b"record", 0), None, "it is given up: no later asker gets it either");
-        producer.put(&item(b"record", 1, b"before"));
-        producer.put(&item(b"record", 2, b"after"));
+        put_into(&mut producer, &item(b"record", 1, b"before"));
+        put_into(&mut producer, &item(b"record", 2, b"after"));
         producer.publish();
         assert_eq!(take(&mut reader, b"record", 2).as_deref(), Some(&b"after"[..]));
     }
-    let counts = producer.counts();
+    let counts = counts_of(&mut producer);
     assert_eq!((counts.put, counts.taken), (6, 2));
     assert!((2..=4).contains(&counts.stale), "{counts:?}");
 }
@@ -75,16 +91,16 @@ fn a_full_zone_waits_for_a_program_that_is_behind() {
     let (_, mut producer, mut reader) = zone(SMALL);
     let key = |n: u64| n.to_le_bytes();
     for n in 0..8 {
-        assert_eq!(producer.put(&item(&key(n), 1, b"v")), Placed::There);
+        assert_eq!(put_into(&mut producer, &item(&key(n), 1, b"v")), Placed::There);
     }
     for _ in 0..7 {
-        assert_eq!(producer.put(&item(&key(8), 1, b"v")), Placed::Full);
+        assert_eq!(put_into(&mut producer, &item(&key(8), 1, b"v")), Placed::Full);
     }
     assert!(take(&mut reader, &key(0), 1).is_some());
-    assert_eq!(producer.put(&item(&key(8), 1, b"v")), Placed::There);
-    assert_eq!(producer.put(&item(&key(9), 1, b"v")), Placed::Full);
+    assert_eq!(put_into(&mut producer, &item(&key(8), 1, b"v")), Placed::There);
+    assert_eq!(put_into(&mut producer, &item(&key(9), 1, b"v")), Placed::Full);
     assert!((1..9).all(|n| take(&mut reader, &key(n), 1).is_some()));
-    let counts = producer.counts();
+    let counts = counts_of(&mut producer);
     assert_eq!(counts, ZoneCounts { put: 9, taken: 9, full: 8, ..ZoneCounts::default() });
 }
 
@@ -94,23 +110,65 @@ fn a_full_zone_gives_up_what_is_dead() {
     let (_, mut producer, mut reader) = zone(SMALL);
     let key = |n: u64| n.to_le_bytes();
     for n in 0..8 {
-        assert_eq!(producer.put(&item(&key(n), 1, b"v")), Placed::There);
+        assert_eq!(put_into(&mut producer, &item(&key(n), 1, b"v")), Placed::There);
     }
     // The first is passed by, and half of those behind it are taken.
     assert!((1..5).all(|n| take(&mut reader, &key(n), 1).is_some()));
-    assert_eq!(producer.put(&item(&key(8), 1, b"v")), Placed::There);
+    assert_eq!(put_into(&mut producer, &item(&key(8), 1, b"v")), Placed::There);
     assert_eq!(take(&mut reader, &key(0), 1), None);
-    assert_eq!(producer.counts(), ZoneCounts { put: 9, taken: 4, old: 1, ..ZoneCounts::default() });
+    assert_eq!(counts_of(&mut producer), ZoneCounts { put: 9, taken: 4, old: 1, ..ZoneCounts::default() });
     // Nobody asks for anything any more.
     let mut refused = 0;
     for n in 9..100 {
-        refused += u64::from(producer.put(&item(&key(n), 1, b"v")) == Placed::Full);
+        refused += u64::from(put_into(&mut producer, &item(&key(n), 1, b"v")) == Placed::Full);
     }
-    let counts = producer.counts();
+    let counts = counts_of(&mut producer);
     assert_eq!(counts.full, refused);
     assert_eq!(counts.put, 100 - refused);
     assert!(counts.old > 60 && refused <= 8, "{counts:?}");
     assert!(take(&mut reader, &key(99), 1).is_some(), "the newest is there");
+}
+
+/// A zone as full as it can be: every item is found by the index, though buckets have eight places and hold two on average.
+#[test]
+fn a_full_index_finds_every_item() {
+    let size = ZoneSize { items: 1 << 14, data: 1 << 12 };
+    let (_, mut producer, mut reader) = zone(size);
+    for round in 0..4_u64 {
+        for n in 0..1 << 14 {
+            assert_eq!(
+                put_into(&mut producer, &item(&(round << 32 | n).to_le_bytes(), 1, b"v")),
+                Placed::There
+            );
+        }
+        for n in (0..1 << 14_u64).rev() {
+            assert!(take(&mut reader, &(round << 32 | n).to_le_bytes(), 1).is_some(), "{n} in round {round}");
+        }
+    }
+    assert_eq!(
+        counts_of(&mut producer),
+        ZoneCounts { put: 4 << 14, taken: 4 << 14, ..ZoneCounts::default() }
+    );
+}
+
+/// The producer hears of each item once, what became of it; when the program starts again all others go, and none of them can be taken.
+#[test]
+fn each_item_has_one_fate() {
+    let (_, mut producer, mut reader) = zone(SMALL);
+    let mut fates = Vec::new();
+    for tag in 1..=4_u64 {
+        let key = tag.to_le_bytes();
+        let item = Item { tag, ..item(&key, tag, b"v") };
+        assert_eq!(producer.put(&item, |tag, fate| fates.push((tag, fate))), Placed::There);
+    }
+    assert!(take(&mut reader, &2_u64.to_le_bytes(), 0).is_some());
+    assert_eq!(take(&mut reader, &1_u64.to_le_bytes(), 2), None);
+    assert!(take(&mut reader, &4_u64.to_le_bytes(), 0).is_some());
+    producer.clean(|tag, fate| fates.push((tag, fate)));
+    assert_eq!(fates, [(1, Fate::Stale), (2, Fate::Taken)], "up to the first that can be taken");
+    producer.empty(|tag, fate| fates.push((tag, fate)));
+    assert_eq!(fates[2..], [(3, Fate::Old), (4, Fate::Taken)]);
+    assert!(producer.is_empty() && take(&mut reader, &3_u64.to_le_bytes(), 0).is_none());
 }
 
 /// What never has room is told apart from what has none now.
@@ -119,10 +177,10 @@ fn what_never_fits_is_refused() {
     let (_, mut producer, _) = zone(SMALL);
     let long = vec![0; 5000];
     for (key, data) in [(&b""[..], &b"v"[..]), (b"k", &long), (&vec![1; KEY_MAX + 1], b"v")] {
-        assert_eq!(producer.put(&item(key, 1, data)), Placed::Misfit);
+        assert_eq!(put_into(&mut producer, &item(key, 1, data)), Placed::Misfit);
     }
     for _ in 0..20 {
-        assert_ne!(producer.put(&item(b"k", 1, &long[..4000])), Placed::Misfit);
+        assert_ne!(put_into(&mut producer, &item(b"k", 1, &long[..4000])), Placed::Misfit);
     }
 }
 
@@ -130,15 +188,15 @@ fn what_never_fits_is_refused() {
 #[test]
 fn a_producer_begins_anew() {
     let (file, mut producer, mut reader) = zone(SMALL);
-    producer.put(&item(b"one", 1, b"v"));
-    producer.put(&item(b"two", 1, b"v"));
+    put_into(&mut producer, &item(b"one", 1, b"v"));
+    put_into(&mut producer, &item(b"two", 1, b"v"));
     producer.publish();
     assert!(take(&mut reader, b"one", 1).is_some());
     let mut next = ZoneProducer::of(&file, SMALL).unwrap();
     for finding in [Finding::Index, Finding::Scan] {
         assert_eq!(take(&mut reader.for_thread(finding), b"two", 1), None);
     }
-    next.put(&item(b"two", 2, b"w"));
+    put_into(&mut next, &item(b"two", 2, b"w"));
     assert_eq!(take(&mut reader, b"two", 1).as_deref(), Some(&b"w"[..]));
 }
 
@@ -148,12 +206,16 @@ fn another_file_is_refused() {
     let file = make_zone(SMALL).unwrap();
     let larger = ZoneSize { items: 16, ..SMALL };
     assert!(ZoneReader::of(&file, larger, Finding::Index).unwrap_err().to_string().contains("another size"));
-    for size in [ZoneSize { items: 3, ..SMALL }, ZoneSize { items: 1, ..SMALL }, ZoneSize { data: 1 << 11, ..SMALL }] {
+    for size in
+        [ZoneSize { items: 3, ..SMALL }, ZoneSize { items: 1, ..SMALL }, ZoneSize { data: 1 << 11, ..SMALL }]
+    {
         assert!(make_zone(size).unwrap_err().to_string().contains("a power of two"), "{size:?}");
     }
     let (memory, _) = map(&file, SMALL).unwrap();
     memory.words()[9].store(u64::MAX, Ordering::Relaxed);
-    assert!(ZoneProducer::of(&file, SMALL).unwrap_err().to_string().contains("numbers that no producer writes"));
+    assert!(
+        ZoneProducer::of(&file, SMALL).unwrap_err().to_string().contains("numbers that no producer writes")
+    );
     memory.words()[1].store(2, Ordering::Relaxed);
     assert!(ZoneProducer::of(&file, SMALL).unwrap_err().to_string().contains("another version"));
 }
@@ -183,7 +245,10 @@ fn threads_take_whole_values_once() {
                         if reader.check_and_return(&key.to_le_bytes(), good, &mut buf).is_some() {
                             let (words, rest) = buf.as_chunks::<8>();
                             let word = u64::from_le_bytes(words[0]);
-                            assert!(rest.is_empty() && words.iter().all(|w| u64::from_le_bytes(*w) == word), "a torn value");
+                            assert!(
+                                rest.is_empty() && words.iter().all(|w| u64::from_le_bytes(*w) == word),
+                                "a torn value"
+                            );
                             assert_eq!(word % KEYS, key, "a value of another key");
                             assert!(good(word), "a version that is not good");
                             all.push(word);
@@ -195,8 +260,9 @@ fn threads_take_whole_values_once() {
             .collect();
         for n in 0..PUTS {
             // Short ones and long ones.
-            let value = n.to_le_bytes().repeat(if n % 3 == 0 { 1 } else { 2 + usize::try_from(n % 29).unwrap() });
-            let _ = producer.put(&item(&(n % KEYS).to_le_bytes(), n, &value));
+            let value =
+                n.to_le_bytes().repeat(if n % 3 == 0 { 1 } else { 2 + usize::try_from(n % 29).unwrap() });
+            let _ = put_into(&mut producer, &item(&(n % KEYS).to_le_bytes(), n, &value));
             producer.publish();
         }
         is_over.store(true, Ordering::Release);
@@ -204,7 +270,7 @@ fn threads_take_whole_values_once() {
     });
     let all: Vec<u64> = taken.iter().flat_map(|(all, _)| all.iter().copied()).collect();
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "a value was taken twice");
-    let counts = producer.counts();
+    let counts = counts_of(&mut producer);
     assert_eq!(counts.put + counts.full, PUTS);
     assert_eq!(counts.put, counts.taken + counts.stale + counts.old + producer.len());
     assert_eq!(counts.spoilt, 0);
@@ -215,14 +281,30 @@ fn threads_take_whole_values_once() {
 
 #[derive(Clone, Debug)]
 enum Act {
-    Put { key: u8, version: u64, len: usize },
-    Check { key: u8, least: u64, scan: bool },
+    Put {
+        key: u8,
+        version: u64,
+        len: usize,
+    },
+    Check {
+        key: u8,
+        least: u64,
+        scan: bool,
+    },
     /// The other end, or something in its process, writes a word.
-    Scribble { at: usize, value: u64 },
+    Scribble {
+        at: usize,
+        value: u64,
+    },
 }
 
 fn act(scribbles: u32) -> impl Strategy<Value = Act> {
-    let value = prop_oneof![any::<u64>(), 0..64_u64, (0..64_u64).prop_map(|n| n << 16), (0..64_u64).prop_map(|n| u64::MAX - n)];
+    let value = prop_oneof![
+        any::<u64>(),
+        0..64_u64,
+        (0..64_u64).prop_map(|n| n << 16),
+        (0..64_u64).prop_map(|n| u64::MAX - n)
+    ];
     prop_oneof![
         40 => (0..12_u8, 0..4_u64, 0..600_usize).prop_map(|(key, version, len)| Act::Put { key, version, len }),
         40 => (0..12_u8, 0..4_u64, any::<bool>()).prop_map(|(key, least, scan)| Act::Check { key, least, scan }),
@@ -249,13 +331,13 @@ proptest! {
             match act {
                 Act::Put { key, version, len } => {
                     let data = vec![u8::try_from(put % 251).unwrap(); len];
-                    let before = producer.counts();
-                    if producer.put(&item(&key_of(key), version, &data)) == Placed::There {
+                    let before = counts_of(&mut producer);
+                    if put_into(&mut producer, &item(&key_of(key), version, &data)) == Placed::There {
                         there.entry(key).or_default().push_back((version, data));
                     }
                     producer.publish();
                     put += 1;
-                    prop_assert_eq!(producer.counts().spoilt, before.spoilt);
+                    prop_assert_eq!(counts_of(&mut producer).spoilt, before.spoilt);
                 }
                 Act::Check { key, least, scan } => {
                     let taken = take(&mut readers[usize::from(scan)], &key_of(key), least);
@@ -269,7 +351,7 @@ proptest! {
                 Act::Scribble { .. } => {}
             }
         }
-        let counts = producer.counts();
+        let counts = counts_of(&mut producer);
         prop_assert_eq!(counts.put, counts.taken + counts.stale + counts.old + producer.len());
         let taken: u64 = readers.iter().map(|reader| reader.found().taken).sum();
         prop_assert!(counts.taken <= taken && taken <= counts.put);
@@ -285,7 +367,7 @@ proptest! {
         for act in acts {
             match act {
                 Act::Put { key, version, len } => {
-                    let _ = producer.put(&item(&key_of(key), version, &vec![key; len]));
+                    let _ = put_into(&mut producer, &item(&key_of(key), version, &vec![key; len]));
                     producer.publish();
                 }
                 Act::Check { key, least, scan } => {
@@ -296,7 +378,7 @@ proptest! {
                 Act::Scribble { at, value } => memory.words()[8 + at % (shape.words() - 8)].store(value, Ordering::Relaxed),
             }
         }
-        let counts = producer.counts();
+        let counts = counts_of(&mut producer);
         prop_assert_eq!(counts.put, counts.taken + counts.stale + counts.old + counts.spoilt + producer.len());
     }
 }
