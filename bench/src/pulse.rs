@@ -13,9 +13,8 @@ mod contender;
 mod counts;
 mod coupled;
 mod lookups;
-mod node;
+pub(crate) mod node;
 mod plots;
-mod rates;
 mod run;
 mod scatter;
 

@@ -6,12 +6,12 @@
 //! the instructions of a hop behind each line; and look-ups in a table that fits the nearest caches, where only instructions count.
 
 mod instructions;
-mod lines;
+pub(crate) mod lines;
 mod lookups;
 mod structures;
 
-use super::rates::{Chance, Measured, Rates, Variant, cpu_time, measure as in_turns};
 use crate::Row;
+use crate::rates::{Chance, Measured, Rates, Variant, cpu_time, measure as in_turns};
 use farmem_io::{Compiler, MappedStore};
 use lookups::{How, Lookups};
 use std::io;
@@ -40,11 +40,10 @@ const ALONE: How = How { at_once: 1, ..How::FEW };
 const BATCHED: How = How { pairs: 32, ..How::USUAL };
 const INTERPRETED: How = How { compiler: Compiler::interpreter, ..How::FEW };
 
-/// A row: its id, its way, and the way that is its baseline. `lines` is the fastest of those that [`LIMITS`] names.
+/// A row: its id, its way, and the way that is its baseline. `lines` is the fastest of [`lines::limits`].
 type Figure = (&'static str, &'static str, Option<&'static str>);
 
 const LINES: &str = "lines";
-const LIMITS: [&str; 5] = ["loads", "prefetch.16", "prefetch.32", "prefetch.64", "groups"];
 const HASH: [Figure; 10] = [
     ("pulse.node.lines", LINES, None),
     ("pulse.node.lines.with_hops", "with_hops", Some(LINES)),
@@ -121,12 +120,7 @@ fn hash(subject: &mut Subject, rounds: usize) -> Vec<Row> {
     let short = Lookups::hash(&large, SHORT);
     let long = Lookups::hash(&large, CHAIN);
     let cached = Lookups::hash(&small, SHORT).in_small();
-    let ways = vec![
-        Variant::new(LIMITS[0], lines::loads),
-        Variant::new(LIMITS[1], lines::prefetched::<16>),
-        Variant::new(LIMITS[2], lines::prefetched::<32>),
-        Variant::new(LIMITS[3], lines::prefetched::<64>),
-        Variant::new(LIMITS[4], lines::in_groups),
+    let more = vec![
         Variant::new("with_hops", lines::with_hops),
         way("hash", &short, How::USUAL),
         way("long", &long, How::FEW),
@@ -140,10 +134,9 @@ fn hash(subject: &mut Subject, rounds: usize) -> Vec<Row> {
         Variant::new("load", lines::dependent::<1>),
         Variant::new("load.4", lines::dependent::<4>),
     ];
+    let ways = lines::limits(Subject::store).into_iter().chain(more).collect();
     let mut rates = in_turns(subject, ways, rounds);
-    let limits = rates.iter().filter(|rates| LIMITS.contains(&rates.name));
-    let limit = limits.max_by(|a, b| a.p50().total_cmp(&b.p50())).expect("there are several");
-    rates.push(Rates { name: LINES, ..limit.clone() });
+    rates.push(lines::limit(&rates, LINES));
     let mut rows: Vec<_> = HASH.iter().map(|figure| row(*figure, &rates)).collect();
     let ps = |name| 1e6 / of(&rates, name).p50();
     let (load, four) = (ps("load"), ps("load.4"));

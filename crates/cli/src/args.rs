@@ -243,6 +243,8 @@ pub(crate) enum Bench {
     Soda(BenchLinked),
     /// `farmem kv`, all data here and a twentieth of it here, beside redis-server.
     Kv(BenchRows),
+    /// Parts of preventive prefetching (PD3): the host view and the loading zone, beside general-purpose sets and rings.
+    Pd3(BenchPd3),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
     Run(BenchRows),
 }
@@ -299,6 +301,17 @@ pub(crate) struct BenchLinked {
     /// What its racks' links are.
     #[command(flatten)]
     pub(crate) links: BenchLinks,
+}
+
+/// `farmem bench pd3`
+#[derive(Debug, Args)]
+pub(crate) struct BenchPd3 {
+    /// What is measured.
+    #[command(flatten)]
+    pub(crate) rows: BenchRows,
+    /// Keys in the host view; 100,000,000 unless `--quick` is given. All sets together need 64 bytes for each.
+    #[arg(long, value_name = "N")]
+    pub(crate) keys: Option<usize>,
 }
 
 /// `farmem bench run`, and what it shares with others

@@ -119,6 +119,7 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Bench { bench: Bench::Fat(args) } => bench::fat(&args),
         Command::Bench { bench: Bench::Soda(args) } => bench::soda(&args),
         Command::Bench { bench: Bench::Kv(args) } => bench::kv(&args),
+        Command::Bench { bench: Bench::Pd3(args) } => bench::pd3(&args),
         Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Compile(args) => compile::run(&args),

@@ -1,6 +1,8 @@
 //! The line-read limit: how many random lines of 64 bytes this core reads in a second, and what comes between.
 
-use super::{Chance, Measured, Subject, cpu_time};
+use super::Subject;
+use crate::rates::{Chance, Measured, Rates, Variant, cpu_time};
+use farmem_io::MappedStore;
 use farmem_memnode::{Compile as _, Logic as _, Store};
 use farmem_traversal::{Program, Step};
 use farmem_wire::VirtAddr;
@@ -20,6 +22,26 @@ fn word(store: &impl Store, offset: u64) -> u64 {
     u64::from_le_bytes(*store.window(offset, 8).first_chunk().expect("eight bytes"))
 }
 
+/// Ways to read lines with nothing to compute, on the store that a subject has.
+pub(crate) fn limits<S: 'static>(store: fn(&S) -> &MappedStore) -> Vec<Variant<'static, S>> {
+    type Way = fn(&MappedStore, &mut Chance) -> Measured;
+    let ways: [Way; LIMITS.len()] =
+        [loads, prefetched::<16>, prefetched::<32>, prefetched::<64>, prefetched::<128>, in_groups];
+    let named = LIMITS.into_iter().zip(ways);
+    named
+        .map(|(name, way)| Variant::new(name, move |subject: &mut S, chance| way(store(subject), chance)))
+        .collect()
+}
+
+/// The line-read limit: the fastest of [`limits`], under this name.
+pub(crate) fn limit(rates: &[Rates], name: &'static str) -> Rates {
+    let limits = rates.iter().filter(|rates| LIMITS.contains(&rates.name));
+    let limit = limits.max_by(|a, b| a.p50().total_cmp(&b.p50())).expect("there are several");
+    Rates { name, ..limit.clone() }
+}
+
+const LIMITS: [&str; 6] = ["loads", "prefetch.16", "prefetch.32", "prefetch.64", "prefetch.128", "groups"];
+
 /// Runs `read` and counts what it says it read.
 fn timed(read: impl FnOnce() -> (usize, u64)) -> Measured {
     let start = cpu_time();
@@ -30,8 +52,7 @@ fn timed(read: impl FnOnce() -> (usize, u64)) -> Measured {
 }
 
 /// Independent loads.
-pub(super) fn loads(subject: &mut Subject, chance: &mut Chance) -> Measured {
-    let store = subject.store();
+fn loads(store: &MappedStore, chance: &mut Chance) -> Measured {
     timed(|| {
         let sum = (0..READS).fold(0_u64, |sum, _| sum.wrapping_add(word(store, line(store, chance))));
         (READS, sum)
@@ -39,8 +60,7 @@ pub(super) fn loads(subject: &mut Subject, chance: &mut Chance) -> Measured {
 }
 
 /// Loads of lines that were asked for `DISTANCE` reads before.
-pub(super) fn prefetched<const DISTANCE: usize>(subject: &mut Subject, chance: &mut Chance) -> Measured {
-    let store = subject.store();
+fn prefetched<const DISTANCE: usize>(store: &MappedStore, chance: &mut Chance) -> Measured {
     let mut ring = [0; DISTANCE];
     timed(|| {
         let mut sum = 0_u64;
@@ -56,8 +76,7 @@ pub(super) fn prefetched<const DISTANCE: usize>(subject: &mut Subject, chance: &
 }
 
 /// Loads of lines that were asked for a group at a time, while the group before was read; each is followed by `between`.
-fn grouped(subject: &Subject, chance: &mut Chance, mut between: impl FnMut()) -> Measured {
-    let store = subject.store();
+fn grouped(store: &MappedStore, chance: &mut Chance, mut between: impl FnMut()) -> Measured {
     let mut groups = [[0; GROUP]; 2];
     timed(|| {
         let mut sum = 0_u64;
@@ -78,8 +97,8 @@ fn grouped(subject: &Subject, chance: &mut Chance, mut between: impl FnMut()) ->
 }
 
 /// With nothing to compute.
-pub(super) fn in_groups(subject: &mut Subject, chance: &mut Chance) -> Measured {
-    grouped(subject, chance, || ())
+fn in_groups(store: &MappedStore, chance: &mut Chance) -> Measured {
+    grouped(store, chance, || ())
 }
 
 /// With a hop's instructions behind each: the program's on a node that stays in the nearest cache, and that it passes by.
@@ -88,7 +107,7 @@ pub(super) fn with_hops(subject: &mut Subject, chance: &mut Chance) -> Measured 
     let logic = farmem_io::Compiler::jit().compile(&program);
     let (mut node, mut scratch) = ([0; 64], vec![0; program.scratch_len()]);
     (node[0], node[16]) = (1, 1);
-    grouped(subject, chance, || {
+    grouped(subject.store(), chance, || {
         let step = logic.step(black_box(&node), &mut VirtAddr(1), &mut scratch);
         assert_eq!(step, Step::Next, "another node's key");
     })

@@ -8,21 +8,21 @@ use std::time::Duration;
 
 /// One way, and how fast it was in each round, in millions a second.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Rates {
+pub(crate) struct Rates {
     /// Of the way.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Rates by round.
-    pub(super) millions_per_s: Vec<f64>,
+    pub(crate) millions_per_s: Vec<f64>,
 }
 
 impl Rates {
     /// The middle of the rounds.
-    pub(super) fn p50(&self) -> f64 {
+    pub(crate) fn p50(&self) -> f64 {
         middle(self.millions_per_s.clone())
     }
 
     /// How many times as fast as `other`: the middle of what the rounds say, each of both ways under the same load.
-    pub(super) fn times(&self, other: &Self) -> f64 {
+    pub(crate) fn times(&self, other: &Self) -> f64 {
         let pairs = self.millions_per_s.iter().zip(&other.millions_per_s);
         middle(pairs.map(|(ours, theirs)| ours / theirs).collect())
     }
@@ -35,11 +35,11 @@ fn middle(mut numbers: Vec<f64>) -> f64 {
 }
 
 /// SplitMix64.
-pub(super) struct Chance(pub(super) u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
     #[inline(always)]
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -50,27 +50,27 @@ impl Chance {
 
 /// What one measurement did, and in what CPU time.
 #[derive(Clone, Copy)]
-pub(super) struct Measured {
-    pub(super) units: u64,
-    pub(super) time: Duration,
+pub(crate) struct Measured {
+    pub(crate) units: u64,
+    pub(crate) time: Duration,
 }
 
 type Measure<'a, S> = dyn FnMut(&mut S, &mut Chance) -> Measured + 'a;
 
 /// A way under its name, to be measured once a round on a subject that all ways share.
-pub(super) struct Variant<'a, S> {
-    pub(super) name: &'static str,
+pub(crate) struct Variant<'a, S> {
+    pub(crate) name: &'static str,
     measure: Box<Measure<'a, S>>,
 }
 
 impl<'a, S> Variant<'a, S> {
-    pub(super) fn new(name: &'static str, measure: impl FnMut(&mut S, &mut Chance) -> Measured + 'a) -> Self {
+    pub(crate) fn new(name: &'static str, measure: impl FnMut(&mut S, &mut Chance) -> Measured + 'a) -> Self {
         Self { name, measure: Box::new(measure) }
     }
 }
 
 /// Measures all ways in turn, after a round that warms up.
-pub(super) fn measure<S>(subject: &mut S, mut ways: Vec<Variant<'_, S>>, rounds: usize) -> Vec<Rates> {
+pub(crate) fn measure<S>(subject: &mut S, mut ways: Vec<Variant<'_, S>>, rounds: usize) -> Vec<Rates> {
     let mut rates: Vec<_> =
         ways.iter().map(|way| Rates { name: way.name, millions_per_s: Vec::new() }).collect();
     let mut chance = Chance(0x5eed);
@@ -86,7 +86,7 @@ pub(super) fn measure<S>(subject: &mut S, mut ways: Vec<Variant<'_, S>>, rounds:
 }
 
 /// CPU time of this thread.
-pub(super) fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).expect("a clock that began at 0")
 }
