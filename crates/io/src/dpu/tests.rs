@@ -184,7 +184,7 @@ fn the_wait_of_a_link_is_ended_from_outside() {
 /// Threads hand requests over without a lock: each comes once and whole, in the order of its thread; a full ring says so, and a DPU that is about to sleep is told.
 #[test]
 fn requests_of_many_threads_go_through() {
-    const THREADS: u64 = 4;
+    const THREADS: u32 = 4;
     const EACH: u64 = 5_000;
     let file = make_submissions(1 << 12).unwrap();
     let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
@@ -193,7 +193,7 @@ fn requests_of_many_threads_go_through() {
     end.stays_awake();
     let mut next = [0; THREADS as usize];
     std::thread::scope(|threads| {
-        for thread in 0..THREADS {
+        for thread in 0..u64::from(THREADS) {
             let sender = &sender;
             threads.spawn(move || {
                 for n in 0..EACH {
@@ -205,7 +205,7 @@ fn requests_of_many_threads_go_through() {
             });
         }
         let mut buf = [0; 128];
-        while next.iter().sum::<u64>() < THREADS * EACH {
+        while next.iter().sum::<u64>() < u64::from(THREADS) * EACH {
             let Some(len) = end.pop(&mut buf).unwrap() else {
                 end.release();
                 std::thread::yield_now();
@@ -245,7 +245,9 @@ fn nonsense_in_a_ring_of_many_breaks_it_and_nothing_else() {
             let at = |place: usize, value| {
                 memory.words()[128 + place].store(value, std::sync::atomic::Ordering::Relaxed)
             };
-            (at(16, reserved), at(48, written), at(64, first));
+            at(16, reserved);
+            at(48, written);
+            at(64, first);
             let mut buf = [0; 64];
             // Each record has a word at least.
             let looks = (0..600).map_while(|_| end.pop(&mut buf).transpose()).collect::<Result<Vec<_>, _>>();

@@ -241,7 +241,7 @@ fn threads_take_whole_values_once() {
                         n += 1;
                         let key = n % KEYS;
                         // Every third reader wants no odd version.
-                        let good = |version: u64| number != 3 || version % 2 == 0;
+                        let good = |version: u64| number != 3 || version.is_multiple_of(2);
                         if reader.check_and_return(&key.to_le_bytes(), good, &mut buf).is_some() {
                             let (words, rest) = buf.as_chunks::<8>();
                             let word = u64::from_le_bytes(words[0]);
