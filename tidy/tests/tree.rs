@@ -10,8 +10,19 @@ use std::collections::BTreeSet;
 const LINES_MAX: usize = 600;
 
 /// Ground, ISA, index and roles: nothing of the system to reach for.
-const PURE: &[&str] =
-    &["wire", "machine", "transport", "traversal", "index", "resp", "switch", "memnode", "host", "dpu", "control"];
+const PURE: &[&str] = &[
+    "wire",
+    "machine",
+    "transport",
+    "traversal",
+    "index",
+    "resp",
+    "switch",
+    "memnode",
+    "host",
+    "dpu",
+    "control",
+];
 
 /// Where `unsafe` may live.
 const UNSAFE: &[&str] = &["crates/engine/", "crates/io/", "crates/preload/", "crates/preload-abi/"];

@@ -87,7 +87,7 @@ impl Kv {
         let settings = args.settings()?;
         let rack = match &args.rack {
             Some(file) => Rack::open(file)?,
-            None => Rack::embedded_with(args.nodes, args.far / u64::from(args.nodes) & !4095)?,
+            None => Rack::embedded_with(args.nodes, (args.far / u64::from(args.nodes)) & !4095)?,
         };
         let client = rack.client(&args.domain)?;
         let server = Server::listen(args.address()).map_err(KvError::Listen)?;

@@ -383,5 +383,5 @@ fn kind_of(entry: &Entry) -> Kind {
 
 /// Seconds, as entries count them.
 fn clock(now: i64) -> u32 {
-    u32::try_from(now / 1000 & 0xffff_ffff).unwrap_or(0)
+    u32::try_from((now / 1000) & 0xffff_ffff).unwrap_or(0)
 }

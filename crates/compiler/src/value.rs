@@ -310,7 +310,7 @@ impl AbstractState {
     /// The slots of an array of whole words that begins at this byte of the spill area, as far as the index may lead.
     fn words(&self, start: i64, index: Fact) -> Option<&[Value]> {
         let start = usize::try_from(start).ok().filter(|start| start.is_multiple_of(8))?;
-        if index.may() % 8 != 0 {
+        if !index.may().is_multiple_of(8) {
             return None;
         }
         let end = usize::try_from(index.most() / 8).ok()?.checked_add(start / 8 + 1)?;

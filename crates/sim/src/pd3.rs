@@ -336,7 +336,7 @@ impl World {
         let quiet = self.is_quiet();
         if !quiet {
             let why = format!("{} pieces, {} in the ring", self.to_host.len(), self.host.ring.len());
-            self.wrong.get_or_insert_with(|| (Verdict::Stuck, why));
+            self.wrong.get_or_insert((Verdict::Stuck, why));
         }
         self.check();
     }

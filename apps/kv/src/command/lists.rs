@@ -325,8 +325,9 @@ fn search(args: Args<'_>) -> Result<Search, Failure> {
     for pair in args.chunks(2) {
         let [word, value] = *pair else { return Err(Failure::SYNTAX) };
         let number = integer(value);
-        let size =
-            |what| number.clone().ok().and_then(|n| usize::try_from(n).ok()).ok_or(Failure::text(what));
+        let size = |what| {
+            number.clone().ok().and_then(|n| usize::try_from(n).ok()).ok_or_else(|| Failure::text(what))
+        };
         if is(word, "RANK") {
             search.rank = number?;
             if search.rank == 0 {

@@ -61,10 +61,7 @@ fn add_options(args: Args<'_>) -> Result<(AddOptions, usize), Failure> {
     if options.only_new && options.only_old {
         return Err(Failure::text("ERR XX and NX options at the same time are not compatible"));
     }
-    if (options.greater && options.only_new)
-        || (options.less && options.only_new)
-        || (options.greater && options.less)
-    {
+    if [options.greater, options.less, options.only_new].iter().filter(|&&on| on).count() > 1 {
         return Err(Failure::text("ERR GT, LT, and/or NX options at the same time are not compatible"));
     }
     if options.increment && pairs > 2 {

@@ -195,7 +195,7 @@ fn replay(
             }
             loaded.requests += 1;
         }
-        if loaded.requests % 256 == 0 {
+        if loaded.requests.is_multiple_of(256) {
             store.settle();
         }
     }

@@ -10,6 +10,9 @@ use crate::failure::Failure;
 /// Bytes of a record at most; a longer value lies in pieces.
 const RECORD_MAX: usize = CHUNK / 2;
 
+/// The kind, the bytes and the end of a value.
+type Dumped = (Kind, Vec<u8>, Option<i64>);
+
 impl Store {
     /// Appends a value as a record, or as pieces, and leads the key there. What the key had goes.
     pub(super) fn put_encoded(
@@ -164,11 +167,7 @@ impl Store {
     }
 
     /// The kind, the bytes and the end of a key's value.
-    pub(crate) fn dump(
-        &mut self,
-        db: u8,
-        key: &[u8],
-    ) -> Result<Option<(Kind, Vec<u8>, Option<i64>)>, Failure> {
+    pub(crate) fn dump(&mut self, db: u8, key: &[u8]) -> Result<Option<Dumped>, Failure> {
         let Some((name, entry)) = self.find(db, key)? else { return Ok(None) };
         let bytes = self.bytes_of(db, key, name, entry)?.to_vec();
         Ok(Some((kind_of(&entry), bytes, self.space(db).ends.get(&name).copied())))

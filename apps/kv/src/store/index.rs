@@ -226,7 +226,7 @@ impl Shard {
         // The last eighth is room for what is pushed on; nothing is pushed around the end.
         let homes = self.homes();
         (homes > 0).then(|| {
-            usize::try_from(u128::from(within) * homes as u128 >> u64::BITS)
+            usize::try_from((u128::from(within) * homes as u128) >> u64::BITS)
                 .expect("less than the shard's length")
         })
     }

@@ -12,7 +12,7 @@ use farmem_dpu::accesses::Keys;
 use farmem_dpu::changes::Change;
 use farmem_dpu::prefetcher::{Action, Config, Fetched, Prefetcher};
 use farmem_dpu::view::HostView;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
@@ -37,8 +37,8 @@ pub struct Driver<V, L, Z> {
     client: Client,
     look_up: L,
     zone: Z,
-    under_way: HashMap<Ticket, (u64, usize)>,
-    messages: HashMap<u64, Message>,
+    under_way: BTreeMap<Ticket, (u64, usize)>,
+    messages: BTreeMap<u64, Message>,
     /// Messages since none was under way.
     held: u64,
     told: Vec<Told>,
@@ -64,8 +64,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             client,
             look_up,
             zone,
-            under_way: HashMap::new(),
-            messages: HashMap::new(),
+            under_way: BTreeMap::new(),
+            messages: BTreeMap::new(),
             held: 0,
             told: Vec::new(),
             actions: Vec::new(),

@@ -10,7 +10,7 @@ use farmem_dpu::accesses::{ACCESSES_MAX, Accesses, Position};
 use farmem_dpu::parse::Parser;
 use farmem_dpu::parse::guard::{Cut, Guard};
 use farmem_dpu::view::KeySecret;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -84,7 +84,7 @@ pub fn tap(bytes_max: usize, secret: KeySecret) -> (Tap, Watch) {
     let shared = Arc::new(Shared { waiting, bytes_max, executed: AtomicU64::new(0) });
     let watch = Watch {
         shared: Arc::clone(&shared),
-        guards: HashMap::new(),
+        guards: BTreeMap::new(),
         accesses: Accesses::new(secret),
         bytes: Vec::new(),
         pieces: Vec::new(),
@@ -204,7 +204,7 @@ pub struct TapStats {
 /// The DPU's end.
 pub struct Watch {
     shared: Arc<Shared>,
-    guards: HashMap<u64, Guard<AnyParser>>,
+    guards: BTreeMap<u64, Guard<AnyParser>>,
     accesses: Accesses,
     bytes: Vec<u8>,
     pieces: Vec<Piece>,

@@ -301,12 +301,11 @@ impl<'a> Beside<'a> {
     /// Begins a READ or WRITE of the window; nothing else comes from there.
     pub(super) fn submit(&mut self, op: Op) -> u64 {
         let Self { parts, asked, waiting, page_len, .. } = self;
-        let request = parts.begin(op, |number, part, write, buf| {
+        parts.begin(op, |number, part, write, buf| {
             let span = span_of(part, *page_len);
             asked.insert(number, Asked { span, buf, write, placed: false, with: With::Nobody });
             waiting.push_back(number);
-        });
-        request
+        })
     }
 
     /// As [`Beside::submit`], of `len` bytes that are in the window's file, or come there.

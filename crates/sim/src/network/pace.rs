@@ -81,7 +81,7 @@ impl Paced {
                 at = at.max(*link) + wire;
                 *link = at;
             }
-            at = at + way;
+            at += way;
             if has_link(in_flight.to) {
                 let link = self.receiving.entry(in_flight.to).or_insert(Instant::ZERO);
                 at = at.max(*link) + wire;

@@ -17,8 +17,10 @@ const SECRET: KeySecret = KeySecret([0x5044_3303, 4791]);
 /// Keys on their way at most, so that the bound is met.
 const FLYING_KEYS_MAX: u32 = 6;
 
-/// What came of a message: for each key a record, none, or no answer.
-type Answer = (u64, Vec<(Key, Option<Option<(Change, Value)>>)>);
+/// What came of a key: a record, none, or no answer.
+type Came = (Key, Option<Option<(Change, Value)>>);
+/// What came of a message.
+type Answer = (u64, Vec<Came>);
 
 #[derive(Debug)]
 pub(super) struct Beside {
@@ -225,7 +227,7 @@ impl World {
     }
 
     /// Does what the prefetcher says.
-    fn act(&mut self, out: Vec<Action>, records: &[(Key, Option<Option<(Change, Value)>>)]) {
+    fn act(&mut self, out: Vec<Action>, records: &[Came]) {
         for action in out {
             match action {
                 Action::Fetch { op, keys } => {

@@ -233,6 +233,9 @@ pub struct IndexWatch {
     counters: Counters,
 }
 
+/// The epoch, what stands at the switches, and what each counted.
+type Looked = (u64, Held, Vec<Vec<u32>>);
+
 impl IndexWatch {
     /// A watch of a tree at the rack's switch. The best selection that [`Stepped::best_ppm`] is of has this extent.
     ///
@@ -285,7 +288,7 @@ impl IndexWatch {
         &mut self,
         client: &mut Client,
         overview: Option<&RackOverview>,
-    ) -> Result<Option<(u64, Held, Vec<Vec<u32>>)>, Error> {
+    ) -> Result<Option<Looked>, Error> {
         let switches = match overview {
             None => vec![(None, None)],
             Some(overview) => super::fabric::downwards(overview)?,

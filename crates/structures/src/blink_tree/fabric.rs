@@ -25,11 +25,14 @@ pub(super) fn tier_of(overview: &RackOverview, index: u16) -> Option<Tier> {
     overview.index.iter().find(|info| info.index == index).map(|info| info.tier)
 }
 
+/// An index switch and its tier; none for the rack's switch.
+pub(super) type AtSwitch = (Option<u16>, Option<Tier>);
+
 /// The switches with their tiers as look-ups come by them: the core first, each before those below it.
 ///
 /// # Errors
 /// As [`core_of`].
-pub(super) fn downwards(overview: &RackOverview) -> Result<Vec<(Option<u16>, Option<Tier>)>, Error> {
+pub(super) fn downwards(overview: &RackOverview) -> Result<Vec<AtSwitch>, Error> {
     let mut all = vec![core_of(overview)?];
     let mut at = 0;
     while at < all.len() {

@@ -6,6 +6,7 @@ use farmem_index::TreeSection;
 use farmem_index::blink::{Fault, Head, NODE_LEN, Node, Nodes};
 use farmem_wire::{NodeId, VirtAddr};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Where a look-up is before its first READ: no node is there ([`VirtAddr::NULL`]).
 const BY_KEY: VirtAddr = VirtAddr::NULL;
@@ -59,8 +60,8 @@ impl KeyedServers {
         }
         let mut servers = Self { ranges, over: BTreeMap::new(), root };
         for node in servers.ranges.iter().map(|(_, node)| *node).chain([root]).collect::<Vec<_>>() {
-            if !servers.over.contains_key(&node) {
-                servers.over.insert(node, client.open_through(node, Some(tree.tree.root))?);
+            if let Entry::Vacant(free) = servers.over.entry(node) {
+                free.insert(client.open_through(node, Some(tree.tree.root))?);
             }
         }
         Ok(servers)
