@@ -56,15 +56,19 @@ pub(crate) enum Reply {
     Integer(i64),
     Bulk(Vec<u8>),
     Null,
-    Array(Vec<Reply>),
+    Array(Vec<Self>),
     /// Of RESP3: kind and text, or kind and elements.
     Other(u8, String),
-    Many(u8, Vec<Reply>),
+    Many(u8, Vec<Self>),
 }
 
 impl Reply {
     pub(crate) fn bulk(text: &str) -> Self {
         Self::Bulk(text.as_bytes().to_vec())
+    }
+
+    pub(crate) fn count(count: usize) -> Self {
+        Self::Integer(i64::try_from(count).unwrap())
     }
 
     pub(crate) fn ok() -> Self {
