@@ -51,7 +51,7 @@ impl Writer {
             for number in &numbers {
                 match client.reply() {
                     Some(Reply::Integer(value)) => {
-                        drop(self.acknowledged.insert(*number, value.cast_unsigned()))
+                        self.acknowledged.insert(*number, value.cast_unsigned());
                     }
                     Some(other) => panic!("{other:?}"),
                     None => return,
