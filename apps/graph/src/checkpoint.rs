@@ -13,7 +13,7 @@
 use crate::VertexSubset;
 use crate::algorithms::{Components, PageRank};
 use crate::load::binary::Header;
-use std::fs::Permissions;
+use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -142,20 +142,72 @@ pub fn resume<T: Resumable>(bytes: &[u8], graph: &Header) -> Result<T, String> {
 /// Read and write for all, of which the umask takes away.
 const MODE: u32 = 0o666;
 
-/// Writes a file such that it is there whole, or as it was before. Who may read it is what the umask says.
+/// Writes a file such that it is there whole, or as it was before. Who may read it is what the umask says, or as it was. Links are followed. What is no file but a device or
+/// a pipe takes the bytes as they come: in its place there would be a file, and no device.
 ///
 /// # Errors
 /// What the system says.
 pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Result<T>) -> io::Result<T> {
+    // The system follows what no path leads to, such as the pipe behind /dev/stdout.
+    let there = match fs::metadata(path) {
+        Ok(found) if found.is_file() => Some((found.permissions(), fs::canonicalize(path)?)),
+        Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(_) => {
+            let mut out = io::BufWriter::new(fs::OpenOptions::new().write(true).open(path)?);
+            let written = write(&mut out)?;
+            out.flush()?;
+            return Ok(written);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let keep = there.as_ref().map(|(mode, _)| mode.clone());
+    let mode = keep.clone().unwrap_or_else(|| Permissions::from_mode(MODE));
+    let path = there.as_ref().map_or(path, |(_, target)| target);
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    let mode = Permissions::from_mode(MODE);
     let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder)?;
     let mut out = io::BufWriter::new(&mut file);
     let written = write(&mut out)?;
     out.flush()?;
     drop(out);
+    // The umask does not count where somebody has said already who may read it.
+    keep.map_or(Ok(()), |mode| file.as_file().set_permissions(mode))?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// The answer goes to a device: `--output /dev/null` as root put a file in the place of the machine's. Here it is by way of a link, so that a failure harms nothing.
+    #[test]
+    fn a_device_stays_a_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("full");
+        symlink("/dev/full", &link).unwrap();
+        let full = replace(&link, |out| out.write_all(b"answer")).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    /// A link leads to a file that only its owner may read: the answer is there, and as private as before.
+    #[test]
+    fn links_are_followed_and_modes_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::write(&file, b"before").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        symlink("real", &link).unwrap();
+        replace(&link, |out| out.write_all(b"answer")).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"answer");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = replace(folder.path(), |out| out.write_all(b"answer")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+    }
 }

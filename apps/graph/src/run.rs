@@ -152,7 +152,7 @@ fn suits(command: &Command, extent: &Extent) -> Result<(), Failure> {
     }
 }
 
-/// Writes what was asked for, and compares; then nothing is left to resume.
+/// Writes what was asked for, and compares; then nothing is left to resume. A run that was stopped has no answer, and leaves the file as it is.
 fn finish(
     args: &RunArgs,
     source: &Source,
@@ -160,7 +160,7 @@ fn finish(
     threads: &rayon::ThreadPool,
     mut ran: Ran,
 ) -> Result<Said, Failure> {
-    if let Some(path) = &args.output {
+    if let Some(path) = args.output.as_ref().filter(|_| !ran.stopped) {
         let written = checkpoint::replace(path, |out| ran.values.write(out));
         written.map_err(|error| cannot_write(path, &error))?;
     }

@@ -39,6 +39,9 @@ const WORDS_MAX: usize = 0x7fff_ffff;
 /// Bytes of a line with a number: sign, digits and a little that is wrong.
 const NUMBER_LEN_MAX: usize = 32;
 
+/// First words of the lines of HTTP that a browser cannot do without.
+const HTTP: [&[u8]; 2] = [b"POST", b"Host:"];
+
 /// Why bytes are no request. Its text is Redis's, where Redis has one: clients look for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
@@ -75,6 +78,8 @@ pub enum Fault {
     },
     /// A quote of a line has no end.
     Quotes,
+    /// A line of HTTP: a web page makes a browser send what it likes behind it, to a server on its own machine.
+    Http,
 }
 
 impl fmt::Display for Fault {
@@ -97,6 +102,7 @@ impl fmt::Display for Fault {
             Self::Request { max } => write!(f, "too big request: it has at most {max} bytes"),
             Self::Line { .. } => f.write_str("too big inline request"),
             Self::Quotes => f.write_str("unbalanced quotes in request"),
+            Self::Http => f.write_str("this is HTTP, and no browser speaks Redis's protocol"),
         }
     }
 }
@@ -263,6 +269,11 @@ impl Requests {
         if words.len() > limits.words_max {
             return Err(Fault::Words { max: limits.words_max });
         }
+        let first = words.first().map_or(&[][..], |word| &text[word.from..word.to]);
+        // As Redis does: whatever method it is, the line of the host comes before what the page wrote.
+        if HTTP.iter().any(|word| first.eq_ignore_ascii_case(word)) {
+            return Err(Fault::Http);
+        }
         Ok(Parsed::Whole { len: end + 1 })
     }
 }
@@ -347,6 +358,19 @@ mod tests {
         assert_eq!(requests.word(bytes, 2), b"0123456789");
         let Parsed::More { least } = requests.parse(&bytes[..26], &Limits::REDIS) else { panic!() };
         assert_eq!(least, bytes.len(), "the length of the word is known");
+    }
+
+    /// A web page has its browser send a form to a server of Redis's protocol on the same machine. The lines of HTTP before the body would be unknown commands, and the
+    /// body, which the page wrote, would be carried out. Nothing behind such a line is read.
+    #[test]
+    fn what_a_web_page_sends_is_not_carried_out() {
+        for bytes in [
+            &b"POST / HTTP/1.1\r\nHost: localhost:6379\r\n\r\nSET 5 pwned\r\n"[..],
+            b"PUT / HTTP/1.1\r\nhost: localhost:6379\r\n\r\nSET 5 pwned\r\n",
+        ] {
+            assert_eq!(all(bytes, &Limits::REDIS), Err(Fault::Http));
+        }
+        assert_eq!(all(b"SET POST Host:\r\n", &Limits::REDIS).unwrap(), [["SET", "POST", "Host:"]]);
     }
 
     /// What is wrong is told in Redis's words.

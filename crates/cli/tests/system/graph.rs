@@ -67,18 +67,23 @@ fn with<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     [arguments, more].concat()
 }
 
-/// Ctrl-C in the middle of many rounds: the memory is freed, the checkpoint stays, and the next run goes on to the same bits as one that nothing
+/// Ctrl-C in the middle of many rounds: the memory is freed, the checkpoint stays, an answer of before too, and the next run goes on to the same bits as one that nothing
 /// interrupted.
 #[test]
 fn an_interrupted_run_is_resumed() {
     let description = Description::new("graph-resumed", "udp");
     let path = generated(&description, &[]);
-    let saved = description.dir().path().join("checkpoint");
-    let checkpoint = saved.display().to_string();
+    let at = |name: &str| description.dir().path().join(name);
+    let (found, saved) = (at("found"), at("checkpoint"));
+    let (output, checkpoint) = (found.display().to_string(), saved.display().to_string());
+    std::fs::write(&found, "of an earlier run").unwrap();
     let mut up = description.up();
     let file = description.file();
     let arguments = ["graph", "pagerank", &path, "--rack", &file, "--tolerance", "0", "--json", "--rounds"];
-    let mut running = Running::start(farmem(&with(&arguments, &["1000000", "--checkpoint", &checkpoint])));
+    let mut running = Running::start(farmem(&with(
+        &arguments,
+        &["1000000", "--checkpoint", &checkpoint, "--output", &output],
+    )));
     eventually("a round is kept", || saved.exists());
     signal(running.pid(), "INT");
     let ended = running.ended();
@@ -86,6 +91,8 @@ fn an_interrupted_run_is_resumed() {
     let said: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
     assert_eq!((&said["stopped"], &said["resumed_from"]), (&true.into(), &Value::Null));
     assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "its memory is freed");
+    let left = std::fs::read_to_string(&found).unwrap();
+    assert_eq!(left, "of an earlier run", "an unfinished answer takes the place of none");
     let before = said["answer"]["rounds"].as_u64().unwrap();
     let rounds = (before + 2).to_string();
     let resumed = run(&with(&arguments, &[&rounds, "--checkpoint", &checkpoint])).json();

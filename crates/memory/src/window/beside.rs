@@ -113,14 +113,12 @@ impl Dpu {
         }
         let wake = OutsideWaker::open(&wake).map_err(Error::from)?;
         let rings = ProcessEnd::of(&file, size, wake).map_err(Error::from)?;
-        ask(&talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
-        let process = register(&talk, window)?;
-        if wishes.foresight != Foresight::default() {
-            ask(&talk, &Ask::Policy { region: REGION, policy: wishes.foresight }, None)?;
-        }
-        if let Some((offset, len)) = wishes.fixed {
-            ask(&talk, &Ask::Fix { region: REGION, offset, len }, None)?;
-        }
+        let process = match begin(&talk, vma, wishes, window) {
+            Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                return Err(NoDpu::Silent(talk.other().ok()));
+            }
+            begun => begun?,
+        };
         let beat = (rings.beat(), clock.now());
         let lease = Duration::from_millis(lease_ms);
         Ok((Self { talk, rings, host, generation, lease, process, beat }, page_len as usize))
@@ -131,7 +129,7 @@ impl Dpu {
 #[derive(Debug)]
 enum NoDpu {
     Error(Error),
-    /// It listens, and said nothing for a lease. The process, where it can be ended.
+    /// It listens, and said nothing for a lease; or it let this process in, and then said nothing. The process, where it can be ended.
     Silent(Option<Other>),
 }
 
@@ -143,6 +141,19 @@ impl From<Error> for NoDpu {
 
 fn system(source: io::Error) -> Error {
     Error::System { what: "the DPU's socket".into(), source }
+}
+
+/// Opens the allocation at a DPU that has let this process in.
+fn begin(talk: &Talk, vma: &Vma, wishes: Wishes, window: &Window) -> Result<Option<Other>, Error> {
+    ask(talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
+    let process = register(talk, window)?;
+    if wishes.foresight != Foresight::default() {
+        ask(talk, &Ask::Policy { region: REGION, policy: wishes.foresight }, None)?;
+    }
+    if let Some((offset, len)) = wishes.fixed {
+        ask(talk, &Ask::Fix { region: REGION, offset, len }, None)?;
+    }
+    Ok(process)
 }
 
 /// Registers the pages of the window, so that none of them is copied here. A DPU that was fenced must not write there any more, and only its end is proof of that: one
