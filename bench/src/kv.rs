@@ -1,6 +1,6 @@
 //! `kv.*`: `farmem kv` beside redis-server (issue 15; PD3 figures 13 and 17 have Garnet in the same place).
 //!
-//! Both servers are processes bound to one CPU; the load is one thread of this process, bound to another. It has [`CONNECTIONS`] connections, sends so many
+//! Both servers are processes bound to one CPU; the load is one thread of this process, bound to another. It has `CONNECTIONS` connections, sends so many
 //! requests ahead on each as the row's id says, and checks every reply. Pairs of slices are interleaved; a row has the medians. `.local` has all data here, `.far` a
 //! twentieth of the data's bytes as `--local`, index and process included.
 

@@ -1,7 +1,7 @@
 //! `farmem bench pd3`: what preventive prefetching is made of, each part beside its baselines (PD3 5 to 8).
 //!
-//! `pd3.hostview.*` is the ladder of the paper's figure 4, beside the rate at which a core reads lines of a store of the same size: [`hostview`]. `pd3.zone.*` is the loading
-//! zone, beside rings whose consumers share a head (figure 8): [`zone`]. `pd3.transfer.*` is how requests of many threads come to the DPU: [`transfer`].
+//! `pd3.hostview.*` is the ladder of the paper's figure 4, beside the rate at which a core reads lines of a store of the same size: `hostview`. `pd3.zone.*` is the loading
+//! zone, beside rings whose consumers share a head (figure 8): `zone`. `pd3.transfer.*` is how requests of many threads come to the DPU: `transfer`.
 
 mod hostview;
 mod rings;

@@ -158,6 +158,11 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Res
             out.flush()?;
             return Ok(written);
         }
+        // A link to what is not there yet: the system makes it where the link leads.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
+            let made = fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+            Some((made.metadata()?.permissions(), fs::canonicalize(path)?))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
@@ -205,6 +210,11 @@ mod tests {
         symlink("real", &link).unwrap();
         replace(&link, |out| out.write_all(b"answer")).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let (new, dangling) = (folder.path().join("new"), folder.path().join("dangling"));
+        symlink("new", &dangling).unwrap();
+        replace(&dangling, |out| out.write_all(b"answer")).unwrap();
+        assert!(fs::symlink_metadata(&dangling).unwrap().is_symlink());
+        assert_eq!(fs::read(&new).unwrap(), b"answer");
         assert_eq!(fs::read(&file).unwrap(), b"answer");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let error = replace(folder.path(), |out| out.write_all(b"answer")).unwrap_err();

@@ -350,7 +350,7 @@ impl Ran {
         let resumed =
             self.resumed_from.map_or_else(String::new, |rounds| format!(" (resumed after round {rounds})"));
         let judged = match (self.stopped, self.checked, self.wrong_answers) {
-            (true, ..) => "stopped before its end: no answer was written\n",
+            (true, ..) => "stopped before its end\n",
             _ if self.check_stopped => {
                 "the answer is whole; stopped before it was compared with local memory\n"
             }

@@ -15,6 +15,7 @@ use farmem::{Client, NodeId};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
 use procfs_core::{FromRead as _, Meminfo};
 use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
@@ -160,9 +161,18 @@ fn finish(
     threads: &rayon::ThreadPool,
     mut ran: Ran,
 ) -> Result<Said, Failure> {
-    if let Some(path) = args.output.as_ref().filter(|_| !ran.stopped) {
-        let written = checkpoint::replace(path, |out| ran.values.write(out));
-        written.map_err(|error| cannot_write(path, &error))?;
+    match &args.output {
+        // stderr may be closed.
+        Some(path) if ran.stopped => drop(writeln!(
+            io::stderr(),
+            "farmem: stopped before there was an answer: {} is as it was",
+            path.display()
+        )),
+        Some(path) => {
+            let written = checkpoint::replace(path, |out| ran.values.write(out));
+            written.map_err(|error| cannot_write(path, &error))?;
+        }
+        None => {}
     }
     if args.check && !ran.stopped {
         match threads.install(|| locally(source, begin.command)) {
