@@ -72,7 +72,7 @@ fn wrote(csr: &Csr, to: &Path) -> Result<Wrote, Failure> {
     Ok(Wrote { file: to.display().to_string(), vertices, edges, symmetric, weighted, bytes })
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     Failure::new(
         format!("{} cannot be written: {error}", path.display()),
         "name a file in a folder that may be written to",
@@ -382,7 +382,7 @@ fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T,
         Failure::new(format!("{}: {what}", path.display()), remedy)
     };
     match std::fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((new(), None)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((new(), None)),
         Err(error) => Err(failed(error.to_string())),
         Ok(bytes) => {
             let state: T = checkpoint::resume(&bytes, header).map_err(failed)?;
@@ -402,7 +402,7 @@ fn keep(begin: &Begin<'_>, state: &impl Resumable) -> Result<(), Failure> {
 fn done(begin: &Begin<'_>) -> Result<(), Failure> {
     let Some(Kept { path, .. }) = &begin.kept else { return Ok(()) };
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(cannot_write(path, &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot_write(path, &error)),
         _ => Ok(()),
     }
 }
