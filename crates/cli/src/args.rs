@@ -68,8 +68,7 @@ pub(crate) enum Command {
     /// Hold what must not close when `farmem run` dies (started by it).
     #[command(hide = true)]
     Guard(Guard),
-    /// Serve as one role of a rack (started by `farmem up`).
-    #[command(hide = true)]
+    /// Serve as one role of a rack, until SIGTERM: for racks of several machines (docs/operate.md).
     Role(Role),
     /// Make system calls (started by `farmem bench mind`).
     #[command(hide = true, name = farmem_bench::mind::CALLS)]
@@ -406,6 +405,9 @@ pub(crate) struct Role {
     /// The rack's description.
     #[arg(long)]
     pub(crate) rack: PathBuf,
+    /// End when standard input ends, as `farmem up` wants it of the roles that it starts; without it, at SIGTERM or Ctrl-C alone.
+    #[arg(long)]
+    pub(crate) until_input_ends: bool,
     /// What a memory node runs traversals with.
     #[command(flatten)]
     pub(crate) runs: NodeRuns,

@@ -1,13 +1,15 @@
-//! `farmem role`: one role of a rack, until its standard input closes.
+//! `farmem role`: one role of a rack, until SIGTERM or Ctrl-C.
 //!
-//! The supervisor holds the other end of that pipe, so no role outlives it, however it ends. A role says [`READY`] on its
-//! standard output once it serves.
+//! A role says [`READY`] on its standard output once it serves, and to systemd where that started it as a unit of `Type=notify`. The
+//! supervisor starts its roles with `--until-input-ends` and holds the other end of their standard input, so no role outlives it, however it
+//! ends.
 
 use crate::args::{Role, RoleName};
 use crate::{End, Failure, output};
 use farmem::RackConfig;
 use farmem::serve::{self, Runner, Serving, Stop};
 use farmem_bench::Native;
+use sd_notify::NotifyState;
 use std::io::{self, Read as _};
 use std::time::Duration;
 
@@ -17,8 +19,14 @@ pub(crate) const READY: &str = "ready\n";
 pub(crate) fn run(args: &Role) -> Result<End, Failure> {
     let config = RackConfig::load(&args.rack)?;
     let stop = Stop::new();
-    stop_at_end_of_input(stop.clone());
-    let mut say_ready = || output::write_out(READY);
+    stop_at_signal(stop.clone())?;
+    if args.until_input_ends {
+        stop_at_end_of_input(stop.clone());
+    }
+    let mut say_ready = || {
+        output::write_out(READY);
+        tell_systemd(NotifyState::Ready);
+    };
     let serving = Serving::new(&stop, &mut say_ready);
     match args.role {
         RoleName::Control => serve::control(&config, serving)?,
@@ -46,7 +54,21 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
             }
         }
     }
+    tell_systemd(NotifyState::Stopping);
     Ok(End::Fine)
+}
+
+/// SIGTERM, SIGINT and SIGHUP let the role end what it has under way, and then end it with 0.
+fn stop_at_signal(stop: Stop) -> Result<(), Failure> {
+    ctrlc::set_handler(move || stop.set())
+        .map_err(|e| Failure::environment(format!("cannot catch SIGTERM: {e}"), ""))
+}
+
+/// Tells the service manager that started this role, if one did (`NOTIFY_SOCKET`).
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        output::note(&format!("farmem: cannot tell the service manager: {error}; is NOTIFY_SOCKET right?"));
+    }
 }
 
 fn unknown(config: &RackConfig, name: &str) -> Failure {

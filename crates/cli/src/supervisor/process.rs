@@ -141,7 +141,7 @@ impl Process {
 
     fn spawn(&self, itself: &Path, config: &RackConfig) -> io::Result<Child> {
         let mut command = Command::new(itself);
-        command.arg("role").arg(self.role).arg("--rack").arg(&config.file);
+        command.arg("role").arg(self.role).arg("--until-input-ends").arg("--rack").arg(&config.file);
         if let Some(name) = &self.name {
             command.arg(format!("--{}", self.role)).arg(name);
         }

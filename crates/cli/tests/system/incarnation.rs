@@ -41,7 +41,7 @@ impl Roles {
 
 fn role(description: &Description, which: &[&str]) -> Running {
     let file = description.file();
-    let mut command = farmem(&[&["role", "--rack", &file], which].concat());
+    let mut command = farmem(&[&["role", "--until-input-ends", "--rack", &file], which].concat());
     // It ends with this pipe.
     command.stdin(Stdio::piped());
     let mut running = Running::start(command);

@@ -20,6 +20,10 @@ mod keyed;
 mod large_pads;
 mod lifecycle;
 mod migrate;
+#[allow(dead_code, reason = "other tests have threads in their namespaces")]
+#[path = "../../../io/tests/namespaces/mod.rs"]
+mod namespaces;
+mod operate;
 mod past_libc;
 mod process;
 mod rack;

@@ -1,8 +1,9 @@
 //! Network namespaces for a test: a few machines of its own, joined by veth pairs, and threads that live in them.
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsFd as _;
 use std::process::{Command, Output};
 
 /// Namespaces that go with the test.
@@ -65,9 +66,7 @@ impl Namespaces {
         let path = format!("/run/netns/{}", self.full(name));
         let thread = std::thread::spawn(move || {
             let namespace = File::open(path).expect("it is there");
-            // SAFETY: a system call on a descriptor that `namespace` keeps open; it concerns this thread alone.
-            let done = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
-            assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
             does()
         });
         thread.join().expect("it does not panic")

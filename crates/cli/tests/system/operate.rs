@@ -1,0 +1,212 @@
+//! `farmem role` as an operator has it: by hand, as a unit of systemd, and on three machines as docs/operate.md has them.
+
+use crate::namespaces::Namespaces;
+use crate::process::{Dir, Running, farmem, is_root, signal};
+use crate::rack::Description;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A role without a standard input serves until SIGTERM, says to the service manager when it serves and when it stops, and ends with 0.
+#[test]
+fn a_role_alone_serves_until_sigterm() {
+    let (description, dir) = (Description::new("alone", "udp"), Dir::new("notify"));
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let told = || {
+        let mut bytes = [0; 64];
+        let len = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..len]).trim().to_owned()
+    };
+    let mut command = farmem(&["role", "control", "--rack", &description.file()]);
+    command.stdin(Stdio::null()).env("NOTIFY_SOCKET", &path);
+    let mut control = Running::start(command);
+    assert_eq!((control.line().as_str(), told().as_str()), ("ready\n", "READY=1"));
+    assert_eq!(description.overview()["switch"], false, "it serves");
+    signal(control.pid(), "TERM");
+    assert_eq!(told(), "STOPPING=1");
+    let ended = control.ended();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+}
+
+/// Every block of docs/operate.md, in its order: files are written, commands run on the machine that they name, and each has to end with 0.
+#[test]
+fn the_page_for_operators() {
+    if !is_root() {
+        writeln!(std::io::stderr(), "SKIPPED: docs/operate.md on three machines: only root may make them")
+            .unwrap();
+        return;
+    }
+    let Some(machines) = Machines::new() else { return };
+    for block in blocks(include_str!("../../../../docs/operate.md")) {
+        match block.what.split_once(' ') {
+            Some(("sh", machine)) => machines.run(machine, &block.text),
+            Some(("toml" | "ini", path)) => machines.write(path, &block.text),
+            _ => panic!("a block of {:?}: no machine and no file", block.what),
+        }
+        machines.copy_token();
+    }
+    // The copy is whole, and the roles that the page has started serve.
+    assert!(machines.path("one", "/srv/farmem/state.copy/token").is_file());
+    for (machine, units) in [("one", 2), ("two", 1), ("three", 1)] {
+        assert_eq!(machines.serving(machine), units, "{machine}");
+    }
+}
+
+const NAMES: [&str; 3] = ["one", "two", "three"];
+/// What systemd does of what the page asks of it: template units of `Type=notify` with `Restart=on-failure`, started, stopped, started again.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+set -eu
+verb=$1; shift
+[ "$verb" = enable ] && { shift; verb=start; }   # enable --now
+for unit; do
+    dir=/srv/run/$unit
+    mkdir -p "$dir"
+    case $verb in stop | restart)
+        kill -TERM "$(cat "$dir/pid")"
+        while [ ! -e "$dir/status" ]; do sleep 0.05; done
+        [ "$(cat "$dir/status")" = 0 ] || { echo "$unit ended with $(cat "$dir/status")"; cat "$dir/log"; exit 1; } ;;
+    esac
+    case $verb in start | restart)
+        line=$(sed -n 's/^ExecStart=//p' "/srv/units/${unit%%@*}@.service" | sed "s/%i/${unit#*@}/g")
+        tries=0
+        until
+            rm -f "$dir/status"; : > "$dir/out"
+            (set +e; setsid -w sh -c 'echo $$ > "$1/pid"; exec $2' unit "$dir" "$line" < /dev/null > "$dir/out" 2> "$dir/log"
+                echo $? > "$dir/ended"; mv "$dir/ended" "$dir/status") > /dev/null 2>&1 &
+            supervisor=$!
+            while ! grep -q ready "$dir/out" && kill -0 $supervisor 2>/dev/null; do sleep 0.05; done
+            grep -q ready "$dir/out"
+        do
+            tries=$((tries + 1))
+            [ $tries -lt 10 ] || { cat "$dir/log"; exit 1; }
+            sleep 1
+        done ;;
+    esac
+done
+"#;
+
+/// Three machines on one Ethernet: each with a network, processes, a /srv and a /usr/local/bin of its own.
+struct Machines {
+    /// They run until their standard input ends.
+    _running: Vec<Running>,
+    inits: Vec<String>,
+    dir: Dir,
+    _namespaces: Namespaces,
+}
+
+impl Machines {
+    fn new() -> Option<Self> {
+        let namespaces = Namespaces::new("operate", &["ethernet", "one", "two", "three"])?;
+        let dir = Dir::new("operate");
+        namespaces.ip("ethernet", "link add br0 type bridge");
+        namespaces.ip("ethernet", "link set br0 up");
+        let mut running = Vec::new();
+        for (machine, address) in NAMES.iter().zip(["10.71.0.1", "10.71.0.11", "10.71.0.12"]) {
+            let there = namespaces.full("ethernet");
+            let pair = format!("link add eth0 type veth peer name {machine} netns {there}");
+            namespaces.ip(machine, &pair);
+            namespaces.ip("ethernet", &format!("link set {machine} master br0 up"));
+            for command in [
+                format!("address add {address}/16 dev eth0"),
+                "link set eth0 up".into(),
+                "link set lo up".into(),
+            ] {
+                namespaces.ip(machine, &command);
+            }
+            let (srv, bin) = (dir.path().join(machine).join("srv"), dir.path().join(machine).join("bin"));
+            for path in [&srv.join("farmem"), &srv.join("units"), &bin] {
+                fs::create_dir_all(path).unwrap();
+            }
+            symlink(env!("CARGO_BIN_EXE_farmem"), bin.join("farmem")).unwrap();
+            fs::write(bin.join("systemctl"), SYSTEMCTL).unwrap();
+            fs::set_permissions(bin.join("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+            running.push(start(&namespaces.full(machine), &srv, &bin));
+        }
+        // The first process in a machine says its number as the others see it.
+        let inits = running.iter_mut().map(|machine| machine.line().trim().to_owned()).collect();
+        Some(Self { _running: running, inits, dir, _namespaces: namespaces })
+    }
+
+    /// Where a machine has this path, for us.
+    fn path(&self, machine: &str, path: &str) -> PathBuf {
+        let inside = match path.rsplit_once('/') {
+            Some(("/etc/systemd/system", unit)) => format!("srv/units/{unit}"),
+            _ => path.trim_start_matches('/').to_owned(),
+        };
+        self.dir.path().join(machine).join(inside)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        for machine in NAMES {
+            fs::write(self.path(machine, path), text).unwrap();
+        }
+    }
+
+    /// As the page asks for it, once there is one.
+    fn copy_token(&self) {
+        let token = |machine| self.path(machine, "/srv/farmem/state/token");
+        if token("one").exists() && !token("two").exists() {
+            for machine in ["two", "three"] {
+                fs::create_dir_all(token(machine).parent().unwrap()).unwrap();
+                fs::copy(token("one"), token(machine)).unwrap(); // with its mode
+            }
+        }
+    }
+
+    fn run(&self, machine: &str, commands: &str) {
+        let output = self.enter(machine, commands).output().unwrap();
+        let text =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        assert!(output.status.success(), "on {machine}, {}:\n{commands}\n{text}", output.status);
+    }
+
+    fn enter(&self, machine: &str, commands: &str) -> Command {
+        let number = NAMES
+            .iter()
+            .position(|name| *name == machine)
+            .unwrap_or_else(|| panic!("no machine {machine:?}"));
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--mount", "--pid", "--target", &self.inits[number]]);
+        command.args(["sh", "-euc", commands]).env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// How many roles run on a machine.
+    fn serving(&self, machine: &str) -> usize {
+        let output = self.enter(machine, "ps -e -o args= | grep -c '^[^ ]*farmem role'").output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or_default()
+    }
+}
+
+/// A machine's first process, which ends with its standard input, and every other of the machine with it.
+fn start(namespace: &str, srv: &Path, bin: &Path) -> Running {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]);
+    command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc"]);
+    // Its own number, as whoever mounted /proc before sees it.
+    let script = "read number rest < /proc/self/stat; mount --make-rprivate /; mount --bind \"$1\" /srv; \
+                  mount --bind \"$2\" /usr/local/bin; mount -t proc proc /proc; echo $number; read end || :";
+    command.args([script, "machine"]).args([srv, bin]).stdin(Stdio::piped());
+    Running::start(command)
+}
+
+/// A block of a page between three backquotes.
+struct Block {
+    /// What stands behind the first three.
+    what: String,
+    text: String,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let parts: Vec<&str> = page.split("\n```").skip(1).collect();
+    let block = |part: &&str| {
+        let (what, text) = part.split_once('\n').expect("a line of a block");
+        Block { what: what.to_owned(), text: format!("{text}\n") }
+    };
+    parts.iter().step_by(2).map(block).collect()
+}
