@@ -14,6 +14,7 @@ mod draining;
 mod epochs;
 mod moves;
 mod pending;
+mod stalls;
 
 pub use pending::RESETS_MAX;
 
@@ -38,6 +39,7 @@ use farmem_wire::HostId;
 use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Seq, Update};
 use moves::Moving;
 use pending::{Running, page_at};
+use stalls::Stalls;
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
 const DRIFT: u64 = 8;
@@ -63,6 +65,8 @@ pub(crate) struct Coherence {
     wanted: BTreeMap<Page, Instant>,
     /// Resets whose hosts have given up, by first page.
     resets: BTreeMap<Page, Running>,
+    /// Resets that wait for hosts, and since when.
+    stalls: Stalls,
     /// Nodes that are being swept as a whole, and when they are told again.
     sweeps: BTreeMap<u16, Instant>,
     /// Nodes that were, in which life and epoch.
@@ -98,7 +102,9 @@ impl Coherence {
     /// Asserts that everything is within its bounds.
     pub(crate) fn check(&self) {
         assert!(
-            self.wanted.len() <= RESETS_MAX && self.resets.len() <= RESETS_MAX,
+            self.wanted.len() <= RESETS_MAX
+                && self.resets.len() <= RESETS_MAX
+                && self.stalls.len() <= self.wanted.len(),
             "resets within their bound"
         );
         if let Some((_, splitting)) = &self.splitting {
@@ -157,6 +163,18 @@ impl Control {
                 Ok(Decision::Reply(none))
             }
             Cache::Live { .. } => {
+                if let Some((region, span)) = self.held_up_by(host) {
+                    let message = format!(
+                        "host {host} has not given back the pages from {:#x} for {} ms, although it was asked for them: its lease ends",
+                        region.base().addr().0,
+                        span.as_nanos() / 1_000_000
+                    );
+                    return Err(error(
+                        ErrorCode::Conflict,
+                        message,
+                        "does the thread that serves its pages run? end its process",
+                    ));
+                }
                 let flushed = self.obeyed(host, flushed)?;
                 self.coherence.ends.insert(host, self.now + lease_end(self.config.lease));
                 self.coherence.flushed.insert(host, flushed);

@@ -100,12 +100,25 @@ impl Switch {
 
     fn reset_page(&mut self, token: RequestId, page: Page, out: &mut Outbox) -> Note {
         match self.reset(page, out) {
-            Some(outcome) => Note::Page(outcome),
+            Some(outcome) => {
+                self.tell_awaited(token, page, out);
+                Note::Page(outcome)
+            }
             None => {
                 self.tell_control(token, DirectoryBody::Unknown(page), out);
                 Note::Page(Outcome::Stale)
             }
         }
+    }
+
+    /// Says whom the page's region waits for, when it is being reset (PROTOCOL 12.51).
+    fn tell_awaited(&mut self, token: RequestId, page: Page, out: &mut Outbox) {
+        let found = self.directory.slots.as_mut().and_then(|slots| slots.lookup(page));
+        let Some((region, entry)) = found.filter(|(_, entry)| entry.phase() == Phase::Resetting) else {
+            return;
+        };
+        let body = DirectoryBody::Awaiting(region, entry.seq(), entry.set());
+        self.tell_control(token, body, out);
     }
 
     /// Resets the page's region, or has those asked again who did not answer; none when there is no region.

@@ -75,6 +75,7 @@ impl Control {
             (Role::Switch, DirectoryBody::Collected(region, seq)) => self.collected(region, seq, out),
             (Role::Switch, DirectoryBody::Unknown(page)) if asked => {
                 self.coherence.wanted.remove(&page);
+                self.coherence.stalls.forget(Region::around(page, 0));
             }
             (Role::Switch, DirectoryBody::Ended(region, seq)) if asked => self.ended(region, seq, out),
             (Role::Switch, DirectoryBody::Listing(listing)) if asked => {
@@ -82,7 +83,13 @@ impl Control {
                     self.listed(token, &listing, out);
                 }
             }
-            (Role::Node(node), DirectoryBody::Moved(number, left)) => self.pushed(node, number, left),
+            (Role::Switch, DirectoryBody::Awaiting(region, seq, hosts)) if asked => {
+                self.awaiting(region, seq, hosts, out);
+            }
+            (Role::Node(node), DirectoryBody::Moved(number, left)) => {
+                self.is_there(node);
+                self.pushed(node, number, left);
+            }
             (Role::Switch, DirectoryBody::Full(_)) => self.make_room(),
             (Role::Node(node), DirectoryBody::Swept(sweep, lost)) if asked => {
                 self.swept(node, &sweep, lost, out);
@@ -97,6 +104,7 @@ impl Control {
             return out.note(Note::Dropped(DropReason::Stale));
         }
         self.coherence.wanted.retain(|page, _| !region.contains(*page));
+        self.coherence.stalls.forget(region);
         let known = self.coherence.resets.get(&region.base()).map(|running| running.reset);
         let due = self.now;
         match known {
@@ -221,7 +229,7 @@ impl Control {
     }
 
     /// The nodes that may have pages of a region: those whose range it is in, and those that vmas in it were moved to.
-    fn nodes_of(&self, region: Region) -> BTreeSet<u16> {
+    pub(super) fn nodes_of(&self, region: Region) -> BTreeSet<u16> {
         let (first, last) = (region.base().addr().0, region.last().addr().0 + (PAGE_LEN as u64 - 1));
         let ranges = self.state.nodes.iter().filter(|(_, row)| row.card.is_none());
         let ranges =

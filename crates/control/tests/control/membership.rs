@@ -4,8 +4,8 @@ use crate::rack::{Rack, Step, text};
 use farmem_control::api::*;
 use farmem_control::{LEASE, Note};
 use farmem_machine::{Duration, Event, Port};
-use farmem_wire::message::Update;
-use farmem_wire::{Perm, VirtAddr};
+use farmem_wire::message::{HostSet, Page, Region, Seq, Update};
+use farmem_wire::{HostId, Perm, VirtAddr};
 
 const MIB: u64 = 1 << 20;
 
@@ -182,6 +182,60 @@ fn a_control_plane_that_stood_still_fences_nobody() {
 
     rack.pass(half);
     assert_eq!(fenced(&rack), [0, 1], "only the one that was not heard of while the control plane ran");
+    rack.check_log();
+}
+
+/// A host renews its lease and gives back no page that it is asked for. It gets no renewal when it has held a reset up for two leases, and is fenced
+/// when its lease has surely ended; who waits for it, and waits for nobody else, is not (PROTOCOL 12.51). While the node of the pages does not answer
+/// nobody is to blame: what is written back has to be there before a host may give a page up.
+#[test]
+fn a_host_that_gives_nothing_back_is_fenced() {
+    let mut rack = Rack::new(12);
+    rack.join_switch().unwrap();
+    let node = rack.join_node(1, MIB);
+    let [holds, waits] = [rack.join_host(1), rack.join_host(2)];
+    let domain = rack.domain("d");
+    let vma = rack.allocate(domain, 8192);
+    let region = Region::around(Page::of(VirtAddr(vma.base)), 1);
+    let renew = |rack: &mut Rack, (host, generation)| {
+        let ticket = rack.ask(Renew { host, generation, flushed: 0, qkey: 0 });
+        rack.wait(ticket).map(|answer| LeaseInfo::try_from(answer).unwrap().lease_ms)
+    };
+    for host in [holds, waits] {
+        assert!(renew(&mut rack, host).unwrap() > 0);
+    }
+    // The switch has joined once.
+    let awaited = (region, Seq::of_epoch(1).next(), HostSet::only(HostId(holds.0)));
+    rack.peers.get_mut(&Port::SWITCH).unwrap().awaits = Some(awaited);
+    let asked = rack.ask(Recover { host: waits.0, page: vma.base });
+    rack.wait(asked).unwrap();
+    let quarter = Duration::from_nanos(LEASE.as_nanos() / 4);
+    // For six leases nobody hears the node, and nobody is refused.
+    rack.cut.insert(Port::node(node));
+    for _ in 0..24 {
+        rack.pass(quarter);
+        for host in [holds, waits] {
+            assert!(renew(&mut rack, host).unwrap() > 0);
+        }
+    }
+    rack.cut.clear();
+    let renewed = (0..40).take_while(|_| {
+        rack.pass(quarter);
+        assert!(renew(&mut rack, waits).unwrap() > 0);
+        renew(&mut rack, holds).is_ok()
+    });
+    let renewed = renewed.count();
+    assert!((7..=9).contains(&renewed), "two leases are eight quarters, and {renewed} were given");
+    let refused = renew(&mut rack, holds).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.message.contains(&format!("{:#x}", region.base().addr().0)), "{}", refused.message);
+    let fenced = |rack: &Rack| [holds, waits].map(|(host, _)| rack.noted(Note::Fenced(host)));
+    assert_eq!(fenced(&rack), [0, 0], "its lease has not ended");
+    for _ in 0..5 {
+        rack.pass(quarter);
+        assert!(renew(&mut rack, waits).unwrap() > 0);
+    }
+    assert_eq!(fenced(&rack), [1, 0]);
     rack.check_log();
 }
 

@@ -4,8 +4,8 @@ use super::*;
 use crate::directory::{Outcome, Phase, Trigger};
 use farmem_wire::Status;
 use farmem_wire::message::{
-    Access, DirectoryBody, DirectoryMessage, Done, FetchId, Get, Listing, Page, PageBody, PageMessage,
-    RecallAck, Region, Row, RowKind, Rows, Seq,
+    Access, DirectoryBody, DirectoryMessage, Done, FetchId, Get, HostSet, Listing, Page, PageBody,
+    PageMessage, RecallAck, Region, Row, RowKind, Rows, Seq,
 };
 
 const PAGE: u64 = 4096;
@@ -102,12 +102,18 @@ fn answer(body: DirectoryBody<'_>) -> DirectoryMessage<'_> {
 fn a_reset_frees_the_slot() {
     let mut scene = open(8);
     scene.get(1, BASE_1, Access::Shared);
+    let awaiting = |hosts: &[u16]| {
+        let hosts = hosts.iter().fold(HostSet::EMPTY, |set, &host| set.with(HostId(host)));
+        [answer(DirectoryBody::Awaiting(region(BASE_1), Seq(11), hosts))]
+    };
     let out = scene.order(DirectoryBody::Reset(page(BASE_1 + PAGE)));
     assert_eq!(recalled(&out), [(Port::host(1), Seq(11)), (Port::host(2), Seq(11))]);
+    assert_eq!(said(&out, Port::CONTROL), awaiting(&[1, 2]));
     assert!(scene.acknowledge(1, region(BASE_1), 10).len() == 1, "an earlier one's changes nothing");
     scene.acknowledge(1, region(BASE_1), 11);
     let out = scene.order(DirectoryBody::Reset(page(BASE_1)));
     assert_eq!(recalled(&out), [(Port::host(2), Seq(11))], "who did not answer is asked again");
+    assert_eq!(said(&out, Port::CONTROL), awaiting(&[2]));
     let collected =
         DirectoryMessage { token: RequestId(0), body: DirectoryBody::Collected(region(BASE_1), Seq(11)) };
     assert_eq!(said(&scene.acknowledge(2, region(BASE_1), 11), Port::CONTROL), [collected]);

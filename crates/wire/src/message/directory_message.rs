@@ -4,7 +4,7 @@
 //!              Reset, End, List, Resize                    Sweep
 //!     control --------------------------> switch   control -------> node
 //!        ^  <--- Collected, Unknown, ----'  |  ^      ^               |
-//!        |       Ended, Listing, Full       |  |      `--- Swept -----'
+//!        |  Ended, Listing, Full, Awaiting  |  |      `--- Swept -----'
 //!                                 Clean     |  | Visit
 //!                                 node <----'  `---- node
 //!     control -- Moving --> node -- Moved --> control
@@ -54,6 +54,8 @@ pub enum DirectoryBody<'a> {
     Moving(u64),
     /// Node to control: so many pages and answers; [`UNKNOWN_MOVE`] when the node knows of no such move.
     Moved(u64, u32),
+    /// Switch to control: the region is being reset under this number, and these hosts were asked again, who have still to give it up.
+    Awaiting(Region, Seq, HostSet),
 }
 
 /// What is left of a move that a node does not know.
@@ -178,7 +180,7 @@ pub struct DirectoryMessage<'a> {
 /// Kinds begin here (PROTOCOL 3.4).
 const FIRST_KIND: u8 = 0x40;
 /// And end here.
-const LAST_KIND: u8 = 0x4e;
+const LAST_KIND: u8 = 0x4f;
 /// Where no page begins.
 const NO_PAGE: u64 = u64::MAX;
 
@@ -220,6 +222,7 @@ impl<'a> DirectoryMessage<'a> {
                 DirectoryBody::Moved(..) => 12,
                 DirectoryBody::Clean(..) => 16,
                 DirectoryBody::Collected(..) | DirectoryBody::End(..) | DirectoryBody::Ended(..) => 20,
+                DirectoryBody::Awaiting(..) => 28,
                 DirectoryBody::Sweep(_) => 36,
                 DirectoryBody::Swept(..) => 40,
                 DirectoryBody::Listing(listing) => 24 + listing.rows.0.len(),
@@ -251,6 +254,7 @@ impl<'a> DirectoryMessage<'a> {
                 DirectoryBody::Clean(..) => 12,
                 DirectoryBody::Moving(_) => 13,
                 DirectoryBody::Moved(..) => 14,
+                DirectoryBody::Awaiting(..) => 15,
             }
     }
 }
@@ -278,6 +282,10 @@ fn read<'a>(r: &mut Reader<'a>, kind: u8) -> Result<DirectoryBody<'a>, WireError
         0x4c => DirectoryBody::Clean(page(r)?, Seq(r.u64()?)),
         0x4d => DirectoryBody::Moving(r.u64()?),
         0x4e => DirectoryBody::Moved(r.u64()?, r.u32()?),
+        0x4f => {
+            let (region, seq) = under(r)?;
+            DirectoryBody::Awaiting(region, seq, HostSet(r.u64()?))
+        }
         _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
     })
 }
@@ -295,10 +303,10 @@ fn emit(body: &DirectoryBody<'_>, out: &mut Vec<u8>) {
         }
         DirectoryBody::Collected(region, seq)
         | DirectoryBody::End(region, seq)
-        | DirectoryBody::Ended(region, seq) => {
-            put_region(out, region);
-            out.extend_from_slice(&[0; 3]);
-            out.put_u64(seq.0);
+        | DirectoryBody::Ended(region, seq) => put_under(out, region, seq),
+        DirectoryBody::Awaiting(region, seq, hosts) => {
+            put_under(out, region, seq);
+            out.put_u64(hosts.0);
         }
         DirectoryBody::Sweep(sweep) => put_sweep(out, sweep),
         DirectoryBody::Swept(sweep, lost) => {
@@ -319,6 +327,12 @@ fn emit(body: &DirectoryBody<'_>, out: &mut Vec<u8>) {
             out.put_u32(left);
         }
     }
+}
+
+fn put_under(out: &mut Vec<u8>, region: Region, seq: Seq) {
+    put_region(out, region);
+    out.extend_from_slice(&[0; 3]);
+    out.put_u64(seq.0);
 }
 
 fn whole(addr: u64) -> Result<Page, WireError> {
@@ -421,6 +435,11 @@ mod tests {
             (page_of(), seq()).prop_map(|(page, seq)| DirectoryBody::Clean(page, seq)),
             any::<u64>().prop_map(DirectoryBody::Moving),
             any::<(u64, u32)>().prop_map(|(number, left)| DirectoryBody::Moved(number, left)),
+            (under(), any::<u64>()).prop_map(|((region, seq), hosts)| DirectoryBody::Awaiting(
+                region,
+                seq,
+                HostSet(hosts)
+            )),
         ]
     }
 

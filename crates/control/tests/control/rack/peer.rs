@@ -4,7 +4,8 @@ use farmem_control::PAGE;
 use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
 use farmem_wire::message::{
-    DirectoryBody, DirectoryMessage, Listing, Relayed, Rows, SoftMessage, UNKNOWN_MOVE, Update, Updates,
+    DirectoryBody, DirectoryMessage, HostSet, Listing, Region, Relayed, Rows, Seq, SoftMessage, UNKNOWN_MOVE,
+    Update, Updates,
 };
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,6 +103,8 @@ pub(crate) struct RolePeer {
     pub(crate) soft: Vec<Vec<u8>>,
     /// It answers when it is told to sweep.
     pub(crate) sweeps: bool,
+    /// A region that is being reset, and the hosts that have still to give it up.
+    pub(crate) awaits: Option<(Region, Seq, HostSet)>,
 }
 
 impl RolePeer {
@@ -125,6 +128,7 @@ impl RolePeer {
             left_to_push: Some(0),
             soft: Vec::new(),
             sweeps: true,
+            awaits: None,
         }
     }
 
@@ -165,7 +169,12 @@ impl RolePeer {
         let body = match body {
             DirectoryBody::Sweep(_) if !self.sweeps => return None,
             DirectoryBody::Sweep(sweep) => DirectoryBody::Swept(sweep, 0),
-            DirectoryBody::Reset(page) => DirectoryBody::Unknown(page),
+            DirectoryBody::Reset(page) => match self.awaits {
+                Some((region, seq, hosts)) if region.contains(page) => {
+                    DirectoryBody::Awaiting(region, seq, hosts)
+                }
+                _ => DirectoryBody::Unknown(page),
+            },
             DirectoryBody::End(region, seq) => DirectoryBody::Ended(region, seq),
             DirectoryBody::List(from) => {
                 let rows = Rows::new(&[]).expect("no rows");
