@@ -6,6 +6,7 @@ mod collections;
 mod hashes;
 mod keys;
 mod lists;
+mod long_double;
 mod numbers;
 mod server;
 mod sets;
@@ -15,7 +16,7 @@ mod strings;
 mod table;
 mod transactions;
 
-pub(crate) use server::{Settings, glob};
+pub(crate) use server::{Settings, glob, keys_of};
 pub(crate) use table::{Command, find};
 
 use crate::failure::Failure;
@@ -48,11 +49,23 @@ impl Context<'_> {
 pub(crate) fn carry_out(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) {
     let from = out.position();
     context.world.stats.commands += 1;
-    if let Err(failure) = admitted(context, args, out) {
+    let done = admitted(context, args, out).and_then(|()| whole(context, out));
+    if let Err(failure) = done {
         out.take_back(from);
         out.error(failure.reply());
         context.world.stats.errors += 1;
     }
+}
+
+/// Refuses a reply that its bound has cut: the client is told so, and what the command has changed.
+fn whole(context: &Context<'_>, out: &Writer<'_>) -> Done {
+    if !out.is_over() {
+        return Ok(());
+    }
+    Err(Failure::said(format!(
+        "ERR the reply has more than {} bytes, which is what a client may be sent (client-output-buffer-limit): ask for less at once; what this command changes is changed",
+        context.world.settings.reply_len_max()
+    )))
 }
 
 fn admitted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -111,6 +124,13 @@ fn unknown(args: Args<'_>) -> Failure {
         beginning += &format!("'{}' ", shown(&arg[..arg.len().min(128 - beginning.len())]));
     }
     Failure::said(format!("ERR unknown command '{}', with args beginning with: {beginning}", shown(args[0])))
+}
+
+/// Notes the values that a request will ask for, so that they are read together with others; false when there are enough.
+pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
+    let asks = find(args[0]).is_some_and(|command| !command.has(table::BLIND) && command.takes(args.len()));
+    let keys = if asks { keys_of(args) } else { None };
+    keys.unwrap_or_default().into_iter().all(|key| store.want(db, key))
 }
 
 /// Carries a command out that may be.

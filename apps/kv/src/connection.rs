@@ -1,6 +1,6 @@
 //! One connection: its bytes, requests and replies.
 
-use crate::command::{Args, Context, carry_out};
+use crate::command::{Args, Context, carry_out, want};
 use crate::session::Session;
 use crate::store::Store;
 use crate::world::World;
@@ -29,6 +29,10 @@ pub(crate) struct Connection {
     requests: Requests,
     /// What was read and not carried out.
     input: Vec<u8>,
+    /// Bytes that the request at its begin has at least.
+    least: usize,
+    /// Bytes of both buffers, as they count among those of all.
+    pub(crate) counted: usize,
     out: Vec<u8>,
     /// Bytes of `out` that are sent.
     sent: usize,
@@ -37,7 +41,9 @@ pub(crate) struct Connection {
     /// Since when much waits for the client.
     waits_since: Option<Instant>,
     pub(crate) last_heard: Instant,
-    /// The client has closed its side.
+    /// The system has said that the client closed its side: behind what is there to read is the end.
+    pub(crate) closing: bool,
+    /// That end was read.
     at_end: bool,
     /// It changed data in this turn.
     pub(crate) wrote: bool,
@@ -63,20 +69,25 @@ impl Connection {
             session,
             requests: Requests::new(),
             input: Vec::new(),
+            least: 0,
+            counted: 0,
             out: Vec::new(),
             sent: 0,
             readable: true,
             waits_since: None,
             last_heard: now,
+            closing: false,
             at_end: false,
             wrote: false,
             ends: false,
         }
     }
 
-    /// Bytes of its buffers.
-    pub(crate) fn bytes(&self) -> usize {
-        self.input.capacity() + self.out.capacity()
+    /// The bytes of its buffers count among those of all, as they are now.
+    pub(crate) fn count(&mut self, world: &mut World) {
+        let bytes = self.input.capacity() + self.out.capacity();
+        world.buffers = world.buffers - self.counted + bytes;
+        self.counted = bytes;
     }
 
     /// Replies that wait.
@@ -108,7 +119,7 @@ impl Connection {
                 Ok(len) => {
                     self.last_heard = now;
                     // Less than was asked for: that is all there is.
-                    self.readable = len == chunk.len();
+                    self.readable = len == chunk.len() || self.closing;
                     self.take(store, world, &chunk[..len]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
@@ -120,6 +131,33 @@ impl Connection {
             return if self.waiting() == 0 { Goes::Away } else { Goes::On };
         }
         if self.readable && !self.ends { Goes::Again } else { Goes::On }
+    }
+
+    /// Reads what the client sent, and notes which values its requests ask for; nothing is carried out. For the begin of a turn, when values are far.
+    pub(crate) fn look_ahead(&mut self, store: &mut Store, world: &World, chunk: &mut [u8], now: Instant) {
+        let is_paused = self.ends || self.waiting() > out_pause(world);
+        if is_paused || !self.session.authenticated || self.session.queues() || self.input.len() > chunk.len()
+        {
+            return;
+        }
+        if self.input.is_empty() && self.readable && !self.at_end {
+            // What else may come of it is seen again by who serves.
+            if let Ok(len @ 1..) = self.stream.read(chunk) {
+                self.last_heard = now;
+                self.readable = len == chunk.len() || self.closing;
+                self.keep(world, &chunk[..len]);
+            }
+        }
+        // Those of whose replies more wait than may are carried out in a later turn.
+        let most = store.wanted_bytes() + out_pause(world) - self.waiting();
+        let (mut requests, mut at) = (Requests::new(), 0);
+        while let Parsed::Whole { len } = requests.parse(&self.input[at..], &limits(world, true)) {
+            let words: SmallVec<[&[u8]; 8]> = requests.words(&self.input[at..]).collect();
+            at += len;
+            if !words.is_empty() && !want(store, self.session.db, &words) || store.wanted_bytes() > most {
+                return;
+            }
+        }
     }
 
     /// Carries out what is in the input; true when that is all that can be done with it.
@@ -153,12 +191,17 @@ impl Connection {
         if bytes.is_empty() || self.ends {
             return;
         }
-        let grows = (self.input.len() + bytes.len()).saturating_sub(self.input.capacity());
-        let is_long = self.input.len() + bytes.len() > INPUT_MIN;
-        if grows > 0 && is_long && world.buffers + self.input.capacity() + grows > world.settings.buffers_max
-        {
+        let (len, capacity) = (self.input.len() + bytes.len(), self.input.capacity());
+        let others = world.buffers - self.counted + self.out.capacity();
+        let has_room = |to: usize| others + to <= world.settings.buffers_max;
+        if len > capacity && len > INPUT_MIN && !has_room(len) {
             self.refuse("ERR this server has no room for more of this request: all connections' buffers are full; send it again, or start the server with a larger --local");
             return;
+        }
+        if len > capacity {
+            // To the double, but not far beyond what the request needs, nor beyond what all may have.
+            let to = len.max(self.least.max(len + len / 4).min(2 * capacity));
+            self.input.reserve_exact(if has_room(to) { to } else { len } - self.input.len());
         }
         self.input.extend_from_slice(bytes);
     }
@@ -171,36 +214,11 @@ impl Connection {
 
     /// Carries out the requests that bytes begin with; how many bytes they have.
     fn carry_out_of(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) -> usize {
-        let mut at = 0;
-        loop {
-            let all = Limits {
-                word_len_max: world.settings.word_len_max,
-                request_len_max: world.settings.request_len_max,
-                ..Limits::REDIS
-            };
-            let limits = if self.session.authenticated { all } else { all.unauthenticated() };
-            match self.requests.parse(&bytes[at..], &limits) {
-                Parsed::More { .. } => return at,
-                Parsed::Broken(fault) => {
-                    self.refuse(&format!("ERR Protocol error: {fault}"));
-                    return bytes.len();
-                }
-                Parsed::Whole { len } => {
-                    if !self.requests.is_empty() {
-                        let words: SmallVec<[&[u8]; 8]> = self.requests.words(&bytes[at..]).collect();
-                        request(&mut self.session, store, world, &words, &mut self.out, &mut self.wrote);
-                    }
-                    at += len;
-                    if self.session.ends {
-                        self.ends = true;
-                        return bytes.len();
-                    }
-                    if self.waiting() > out_pause(world) {
-                        return at;
-                    }
-                }
-            }
-        }
+        let Self { session, requests, out, sent, wrote, .. } = self;
+        let carried = carry_out_all(session, requests, (store, world), bytes, (out, *sent), wrote);
+        self.ends |= carried.ends;
+        self.least = carried.least;
+        carried.len
     }
 
     /// Sends replies, as many as the client takes.
@@ -266,6 +284,65 @@ impl Connection {
     }
 }
 
+/// What was done with the bytes of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    /// Bytes that are done with.
+    pub(crate) len: usize,
+    /// Requests among them.
+    pub(crate) requests: usize,
+    /// Nothing is read any more.
+    pub(crate) ends: bool,
+    /// Bytes that the request behind them has at least; 0 when that is not known.
+    pub(crate) least: usize,
+}
+
+/// Carries out the requests that bytes begin with, while the replies that wait are not too many; of those in `out` so many bytes are sent.
+pub(crate) fn carry_out_all(
+    session: &mut Session,
+    requests: &mut Requests,
+    (store, world): (&mut Store, &mut World),
+    bytes: &[u8],
+    (out, sent): (&mut Vec<u8>, usize),
+    wrote: &mut bool,
+) -> Carried {
+    let mut carried = Carried { len: 0, requests: 0, ends: false, least: 0 };
+    loop {
+        let limits = limits(world, session.authenticated);
+        match requests.parse(&bytes[carried.len..], &limits) {
+            Parsed::More { least } => return Carried { least, ..carried },
+            Parsed::Broken(fault) => {
+                Writer::new(out, session.protocol).error(&format!("ERR Protocol error: {fault}"));
+                return Carried { len: bytes.len(), ends: true, ..carried };
+            }
+            Parsed::Whole { len } => {
+                if !requests.is_empty() {
+                    let words: SmallVec<[&[u8]; 8]> = requests.words(&bytes[carried.len..]).collect();
+                    request(session, store, world, &words, out, wrote);
+                    carried.requests += 1;
+                }
+                carried.len += len;
+                if session.ends {
+                    return Carried { len: bytes.len(), ends: true, ..carried };
+                }
+                if out.len() - sent > out_pause(world) {
+                    return carried;
+                }
+            }
+        }
+    }
+}
+
+/// What a request may have.
+fn limits(world: &World, authenticated: bool) -> Limits {
+    let all = Limits {
+        word_len_max: world.settings.word_len_max,
+        request_len_max: world.settings.request_len_max,
+        ..Limits::REDIS
+    };
+    if authenticated { all } else { all.unauthenticated() }
+}
+
 /// Replies that may wait for a client before its next request is carried out.
 fn out_pause(world: &World) -> usize {
     let most = world.settings.buffers_max;
@@ -283,8 +360,10 @@ fn request(
 ) {
     let before = store.dirty;
     let protocol = session.protocol;
+    // What waits for the client may be as much again: then it is cut off.
+    let len_max = out.len() + world.settings.reply_len_max();
     let mut context = Context { store, session, world, instead: None };
-    carry_out(&mut context, args, &mut Writer::new(out, protocol));
+    carry_out(&mut context, args, &mut Writer::bounded(out, protocol, len_max));
     if store.dirty != before {
         *wrote = true;
         world.durable.end_frame(store.now());

@@ -13,6 +13,7 @@ mod command;
 mod connection;
 mod durable;
 mod failure;
+mod offline;
 mod resident;
 mod saving;
 mod server;
@@ -21,6 +22,7 @@ mod store;
 mod world;
 
 pub use args::{Args, FsyncPolicy, run};
+pub use offline::{Holds, Offline, Told};
 pub use server::{Server, Stop};
 
 use durable::Durable;

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections that may wait to be taken.
+/// Connections that may wait to be taken, as far as the system allows (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
 const BACKLOG_TOKEN: Token = Token(usize::MAX);
 const WAKE_TOKEN: Token = Token(usize::MAX - 1);
 /// Events of a turn at most.
@@ -65,6 +66,8 @@ impl Server {
     pub fn listen(at: SocketAddr) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut listener = TcpListener::bind(at)?;
+        // `mio` lets 128 wait: of more that come at once the system would drop some, which try again a second later.
+        rustix::net::listen(&listener, BACKLOG)?;
         poll.registry().register(&mut listener, BACKLOG_TOKEN, Interest::READABLE)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE_TOKEN)?);
         Ok(Self { listener, poll, stop: Stop { asked: Arc::default(), waker } })
@@ -157,9 +160,13 @@ impl Turns {
         }
         let ready = std::mem::take(&mut self.ready);
         let mut again = Vec::new();
+        if store.has_far() {
+            self.read_ahead(&ready, store, world, now);
+        }
         for &number in &ready {
             self.serve(number, store, world, now, &mut again);
         }
+        store.forget_ahead();
         self.settle_log(&ready, world);
         for &number in &ready {
             self.send(number, world, now, &mut again, store);
@@ -183,6 +190,7 @@ impl Turns {
             WAKE_TOKEN => {}
             Token(number) => {
                 let Some(connection) = self.connections.get_mut(number) else { return };
+                connection.closing |= event.is_read_closed();
                 connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                 if !self.ready.contains(&number) || self.ready.len() > 64 {
                     self.ready.push(number);
@@ -227,6 +235,16 @@ impl Turns {
         self.ready.push(number);
     }
 
+    /// Far values that this turn's requests ask for, of all connections, are read at once.
+    fn read_ahead(&mut self, ready: &[usize], store: &mut Store, world: &mut World, now: Instant) {
+        for &number in ready {
+            let Some(connection) = self.connections.get_mut(number) else { continue };
+            connection.look_ahead(store, world, &mut self.chunk, now);
+            connection.count(world);
+        }
+        store.fetch_wanted();
+    }
+
     fn serve(
         &mut self,
         number: usize,
@@ -236,9 +254,8 @@ impl Turns {
         again: &mut Vec<usize>,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let before = connection.bytes();
         let goes = connection.serve(store, world, &mut self.chunk, now);
-        world.buffers = (world.buffers + connection.bytes()).saturating_sub(before);
+        connection.count(world);
         match goes {
             Goes::On => {}
             Goes::Again => again.push(number),
@@ -273,9 +290,8 @@ impl Turns {
         store: &mut Store,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let before = connection.bytes();
         let goes = connection.send(world);
-        world.buffers = (world.buffers + connection.bytes()).saturating_sub(before);
+        connection.count(world);
         if connection.reads_too_little(world, now) {
             world.stats.cut_off += 1;
             return self.remove(number, store, world);
@@ -289,7 +305,7 @@ impl Turns {
 
     fn remove(&mut self, number: usize, store: &mut Store, world: &mut World) {
         let mut connection = self.connections.remove(number);
-        world.buffers = world.buffers.saturating_sub(connection.bytes());
+        world.buffers -= connection.counted;
         world.unwatch(store, &mut connection.session);
         world.clients.remove(&connection.session.id);
         let _it_may_be_gone = connection.leave(&mut self.chunk);
@@ -350,7 +366,7 @@ impl Turns {
 fn expire(store: &mut Store) {
     for db in 0..u8::try_from(crate::store::SPACES).expect("few") {
         for _ in 0..EXPIRE_ROUNDS {
-            if store.expire_some(db, EXPIRE_SAMPLES).unwrap_or(0) <= 25 {
+            if store.expire_some(db, EXPIRE_SAMPLES) <= 25 {
                 break;
             }
         }

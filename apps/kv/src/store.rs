@@ -6,6 +6,7 @@
 //! What must hold: each index entry leads to one record of its key; a record that no entry leads to is dead, and counted so in its chunk. An error of far memory
 //! is told for the key whose record is there; it is never taken for "no such key".
 
+mod ahead;
 mod encoded;
 mod far;
 mod index;
@@ -103,6 +104,7 @@ pub(crate) struct Store {
     parity: bool,
     picture: Option<Picture>,
     pictured: u64,
+    wanted: ahead::Wanted,
 }
 
 impl Store {
@@ -131,6 +133,7 @@ impl Store {
             parity: false,
             picture: None,
             pictured: 0,
+            wanted: ahead::Wanted::default(),
         }
     }
 
@@ -182,31 +185,31 @@ impl Store {
     }
 
     /// The entry of a key that has not ended. One that has is taken out.
-    fn find(&mut self, db: u8, key: &[u8]) -> Result<Option<(Name, Entry)>, Failure> {
+    fn find(&mut self, db: u8, key: &[u8]) -> Option<(Name, Entry)> {
         let name = self.namer.name(key);
         let (now, used) = (self.now, clock(self.now));
         let space = self.space_mut(db);
-        let Some(entry) = space.index.get_mut(name) else { return Ok(None) };
+        let entry = space.index.get_mut(name)?;
         entry.set_used(used);
         let entry = *entry;
         if entry.has(Flag::EXPIRES) && space.ends.get(&name).is_some_and(|&end| end <= now) {
-            self.before_change(db, name, Some(key))?;
+            self.before_change(db, name, Some(key));
             self.take_out(db, name);
             self.touch(db, name);
             self.stats.expired += 1;
-            return Ok(None);
+            return None;
         }
-        Ok(Some((name, entry)))
+        Some((name, entry))
     }
 
     /// The kind of a key's value.
-    pub(crate) fn kind(&mut self, db: u8, key: &[u8]) -> Result<Option<Kind>, Failure> {
-        Ok(self.find(db, key)?.map(|(_, entry)| kind_of(&entry)))
+    pub(crate) fn kind(&mut self, db: u8, key: &[u8]) -> Option<Kind> {
+        self.find(db, key).map(|(_, entry)| kind_of(&entry))
     }
 
     /// The string of a key.
     pub(crate) fn string(&mut self, db: u8, key: &[u8]) -> Result<Option<&[u8]>, Failure> {
-        let Some((name, entry)) = self.find(db, key)? else {
+        let Some((name, entry)) = self.find(db, key) else {
             self.stats.misses += 1;
             return Ok(None);
         };
@@ -218,23 +221,23 @@ impl Store {
     }
 
     /// When a key ends: `None` without such a key, `Some(None)` when it does not end.
-    pub(crate) fn end(&mut self, db: u8, key: &[u8]) -> Result<Option<Option<i64>>, Failure> {
-        let Some((name, _)) = self.find(db, key)? else { return Ok(None) };
-        Ok(Some(self.space(db).ends.get(&name).copied()))
+    pub(crate) fn end(&mut self, db: u8, key: &[u8]) -> Option<Option<i64>> {
+        let (name, _) = self.find(db, key)?;
+        Some(self.space(db).ends.get(&name).copied())
     }
 
     /// Gives a key an end, or takes it away; false without such a key, and when there was none to take away.
-    pub(crate) fn set_end(&mut self, db: u8, key: &[u8], end: Option<i64>) -> Result<bool, Failure> {
-        let Some((name, _)) = self.find(db, key)? else { return Ok(false) };
-        self.before_change(db, name, Some(key))?;
+    pub(crate) fn set_end(&mut self, db: u8, key: &[u8], end: Option<i64>) -> bool {
+        let Some((name, _)) = self.find(db, key) else { return false };
+        self.before_change(db, name, Some(key));
         if end.is_some_and(|end| end <= self.now) {
             self.take_out(db, name);
             self.touch(db, name);
-            return Ok(true);
+            return true;
         }
         let had = self.place_end(db, name, end);
         self.touch(db, name);
-        Ok(end.is_some() || had)
+        end.is_some() || had
     }
 
     /// Notes an end, without anything else; true when there was one before.
@@ -264,19 +267,61 @@ impl Store {
         room: usize,
         ends: Ends,
     ) -> Result<(), Failure> {
-        if key.len() > KEY_LEN_MAX {
-            return Err(Failure::said(format!(
-                "ERR a key of {} bytes: keys have at most {KEY_LEN_MAX}",
-                key.len()
-            )));
-        }
+        check_key(key)?;
         let name = self.namer.name(key);
-        self.before_change(db, name, Some(key))?;
+        self.before_change(db, name, Some(key));
         if !self.set_in_place(db, key, name, value) {
             self.put_encoded(db, key, name, Kind::String, value, room)?;
         }
         self.follow_ends(db, name, ends);
         self.touch(db, name);
+        Ok(())
+    }
+
+    /// Puts strings in the place of whatever their keys had: all of them, or none. Of a key that comes twice the last value counts.
+    ///
+    /// Records are appended first, which may fail; what leads to them is changed when all of them are there, which cannot.
+    ///
+    /// # Errors
+    /// When one of them has no room: then nothing has changed.
+    pub(crate) fn set_all(&mut self, db: u8, pairs: &[(&[u8], &[u8])]) -> Result<(), Failure> {
+        for (key, _) in pairs {
+            check_key(key)?;
+        }
+        let names: Vec<Name> = pairs.iter().map(|(key, _)| self.namer.name(key)).collect();
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        let twice = sorted.windows(2).any(|pair| pair[0] == pair[1]);
+        let mut places: Vec<Option<Place>> = vec![None; pairs.len()];
+        // What is appended may push records out of local memory that were to be changed in place: they are looked at until none was.
+        loop {
+            let missing = (0..pairs.len())
+                .filter(|&at| places[at].is_none())
+                .filter(|&at| twice || !self.fits_in_place(db, pairs[at].0, names[at], pairs[at].1.len()))
+                .collect::<Vec<_>>();
+            if missing.is_empty() {
+                break;
+            }
+            for at in missing {
+                let (key, value) = pairs[at];
+                match self.append(db, key, names[at], Kind::String, value, value.len()) {
+                    Ok(place) => places[at] = Some(place),
+                    Err(failure) => {
+                        places.into_iter().flatten().for_each(|place| self.release_place(place));
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+        for ((&(key, value), &name), place) in pairs.iter().zip(&names).zip(places) {
+            self.before_change(db, name, Some(key));
+            match place {
+                Some(place) => self.lead_to(db, name, Kind::String, place),
+                None => assert!(self.set_in_place(db, key, name, value), "it was looked at a moment ago"),
+            }
+            self.follow_ends(db, name, Ends::Never);
+            self.touch(db, name);
+        }
         Ok(())
     }
 
@@ -295,6 +340,13 @@ impl Store {
         }
     }
 
+    /// True when a string is here and has room for one of `len` bytes.
+    fn fits_in_place(&self, db: u8, key: &[u8], name: Name, len: usize) -> bool {
+        let entry = self.space(db).index.get(name);
+        let Some(At::Log(spot)) = entry.map(|entry| Place(entry.place).at()) else { return false };
+        self.log.here(spot).is_some_and(|record| room_for(record, spot, key, len).is_some())
+    }
+
     /// Writes over a string that is here and has room; false when it is not, or has not.
     fn set_in_place(&mut self, db: u8, key: &[u8], name: Name, value: &[u8]) -> bool {
         let used = clock(self.now);
@@ -302,13 +354,8 @@ impl Store {
         let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name) else { return false };
         let At::Log(spot) = Place(entry.place).at() else { return false };
         let Some(record) = self.log.here_mut(spot) else { return false };
-        let Some(header) = Header::parse(record) else { return false };
+        let Some(header) = room_for(record, spot, key, value.len()) else { return false };
         let from = header.value_from();
-        // Not where much room would be lost.
-        let fits = from + value.len() <= spot.len && (from + value.len()) * 2 >= spot.len;
-        if !fits || header.kind != Kind::String as u8 || record[place::HEADER_LEN..from] != *key {
-            return false;
-        }
         let value_len = u32::try_from(value.len()).expect("a room is shorter than 4 GiB");
         record[..place::HEADER_LEN].copy_from_slice(&Header { value_len, ..header }.emit());
         record[from..from + value.len()].copy_from_slice(value);
@@ -316,13 +363,13 @@ impl Store {
         true
     }
 
-    /// Takes a key out; whether it was there.
-    pub(crate) fn remove(&mut self, db: u8, key: &[u8]) -> Result<bool, Failure> {
-        let Some((name, _)) = self.find(db, key)? else { return Ok(false) };
-        self.before_change(db, name, Some(key))?;
+    /// Takes a key out; whether it was there. It reads nothing of far memory and cannot fail, wherever the value is: a command takes out all of its keys.
+    pub(crate) fn remove(&mut self, db: u8, key: &[u8]) -> bool {
+        let Some((name, _)) = self.find(db, key) else { return false };
+        self.before_change(db, name, Some(key));
         self.take_out(db, name);
         self.touch(db, name);
-        Ok(true)
+        true
     }
 
     /// Takes an entry out, and what it leads to.
@@ -336,7 +383,11 @@ impl Store {
 
     /// What an entry led to is not wanted any more.
     fn release(&mut self, entry: &Entry) {
-        match Place(entry.place).at() {
+        self.release_place(Place(entry.place));
+    }
+
+    fn release_place(&mut self, place: Place) {
+        match place.at() {
             At::Log(spot) => self.log.forget(spot.chunk, spot.len),
             At::Cache(spot) => {
                 let At::Log(behind) = self.log.behind_cache(spot).at() else {
@@ -349,15 +400,14 @@ impl Store {
     }
 
     /// All keys of a database go.
-    pub(crate) fn clear(&mut self, db: u8) -> Result<(), Failure> {
+    pub(crate) fn clear(&mut self, db: u8) {
         let names: Vec<Name> = self.space(db).index.from(0).map(Entry::name).collect();
         for name in names {
-            self.before_change(db, name, None)?;
+            self.before_change(db, name, None);
             self.take_out(db, name);
             self.touch(db, name);
         }
         self.dirty += 1;
-        Ok(())
     }
 
     /// Two databases change places.
@@ -375,6 +425,26 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// The header of a string of `key` that has room for `len` bytes; `None` where much room would be lost, and of any other record.
+fn room_for(record: &[u8], spot: place::Spot, key: &[u8], len: usize) -> Option<Header> {
+    let header = Header::parse(record)?;
+    let from = header.value_from();
+    let fits = from + len <= spot.len && (from + len) * 2 >= spot.len;
+    let is_it = header.kind == Kind::String as u8 && record[place::HEADER_LEN..from] == *key;
+    (fits && is_it).then_some(header)
+}
+
+/// Refuses a key that is too long.
+fn check_key(key: &[u8]) -> Result<(), Failure> {
+    if key.len() > KEY_LEN_MAX {
+        return Err(Failure::said(format!(
+            "ERR a key of {} bytes: keys have at most {KEY_LEN_MAX}",
+            key.len()
+        )));
+    }
+    Ok(())
 }
 
 fn kind_of(entry: &Entry) -> Kind {

@@ -14,19 +14,46 @@ pub enum Protocol {
     Resp3,
 }
 
+/// Bytes of a reply beside its text at most: kind, length, form, line ends.
+const HEAD_LEN_MAX: usize = 32;
+
 /// Appends replies to the bytes that a client is sent. What RESP2 has no form for it writes as Redis does: a map as an array of keys and values in turn, a set as an array,
 /// a double, a big number and a text as bulk strings, a boolean as 1 or 0.
+///
+/// A bounded one ([`Writer::bounded`]) takes no more than so many bytes: a client that asks for the same large value a million times gets an error, and no memory. What
+/// does not fit is left out, and [`Writer::is_over`] says so: what was written is then no reply, and is to be taken back.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
+    /// Bytes that `out` may have.
+    len_max: usize,
+    is_over: bool,
 }
 
 impl<'a> Writer<'a> {
     /// Appends to `out`.
     #[must_use]
     pub const fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
-        Self { out, protocol }
+        Self::bounded(out, protocol, usize::MAX)
+    }
+
+    /// The same, with at most `len_max` bytes in `out`, those that are there included.
+    #[must_use]
+    pub const fn bounded(out: &'a mut Vec<u8>, protocol: Protocol, len_max: usize) -> Self {
+        Self { out, protocol, len_max, is_over: false }
+    }
+
+    /// True when something was left out because of the bound.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether so many bytes more are within the bound.
+    fn takes(&mut self, len: usize) -> bool {
+        self.is_over |= len > self.len_max.saturating_sub(self.out.len());
+        !self.is_over
     }
 
     /// The form that it writes.
@@ -46,9 +73,10 @@ impl<'a> Writer<'a> {
         self.out.len()
     }
 
-    /// Takes back what was written from `position` on.
+    /// Takes back what was written from `position` on, and with it what the bound left out.
     pub fn take_back(&mut self, position: usize) {
         self.out.truncate(position);
+        self.is_over = false;
     }
 
     /// A word of the server's own. Line breaks in it would end it early, and become spaces.
@@ -68,6 +96,9 @@ impl<'a> Writer<'a> {
 
     /// Bytes.
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if !self.takes(bytes.len() + HEAD_LEN_MAX) {
+            return;
+        }
         self.sized(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
@@ -78,6 +109,9 @@ impl<'a> Writer<'a> {
         if self.protocol == Protocol::Resp2 {
             return self.bulk(text);
         }
+        if !self.takes(text.len() + HEAD_LEN_MAX) {
+            return;
+        }
         self.sized(b'=', text.len() + 4);
         self.out.extend_from_slice(&form);
         self.out.push(b':');
@@ -87,11 +121,17 @@ impl<'a> Writer<'a> {
 
     /// There is none.
     pub fn null(&mut self) {
+        if !self.takes(HEAD_LEN_MAX) {
+            return;
+        }
         self.out.extend_from_slice(if self.protocol == Protocol::Resp2 { b"$-1\r\n" } else { b"_\r\n" });
     }
 
     /// There is none, where several were asked for.
     pub fn null_array(&mut self) {
+        if !self.takes(HEAD_LEN_MAX) {
+            return;
+        }
         self.out.extend_from_slice(if self.protocol == Protocol::Resp2 { b"*-1\r\n" } else { b"_\r\n" });
     }
 
@@ -144,6 +184,10 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, kind: u8, text: &str) {
+        // An error says what was left out, and is short.
+        if kind != b'-' && !self.takes(text.len() + HEAD_LEN_MAX) {
+            return;
+        }
         self.out.push(kind);
         self.out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
         self.out.extend_from_slice(b"\r\n");
@@ -154,6 +198,9 @@ impl<'a> Writer<'a> {
     }
 
     fn head(&mut self, kind: u8, number: i64) {
+        if !self.takes(HEAD_LEN_MAX) {
+            return;
+        }
         // Sign, nineteen digits, line end.
         let mut text = [0; 22];
         let mut at = text.len() - 2;
@@ -248,6 +295,17 @@ mod tests {
             assert_eq!(written(Protocol::Resp2, write), two);
             assert_eq!(written(Protocol::Resp3, write), three);
         }
+        let mut out = b"+here\r\n".to_vec();
+        let mut bounded = Writer::bounded(&mut out, Protocol::Resp2, 200);
+        bounded.array(3);
+        bounded.bulk(&[b'a'; 100]);
+        bounded.bulk(&[b'b'; 100]);
+        bounded.null();
+        assert!(bounded.is_over() && bounded.position() <= 200, "{}", bounded.position());
+        bounded.take_back(7);
+        bounded.error("ERR too long");
+        assert!(!bounded.is_over());
+        assert_eq!(out, b"+here\r\n-ERR too long\r\n");
         let reply = Reply::Array([Reply::Nil, Reply::Integer(-7), Reply::Simple("OK")].into());
         assert_eq!(written(Protocol::Resp2, |w| reply.emit(w)), "*3\r\n$-1\r\n:-7\r\n+OK\r\n");
     }

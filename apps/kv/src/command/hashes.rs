@@ -1,7 +1,8 @@
 //! Hashes.
 
 use super::collections::{random_indexes, scan_of};
-use super::{Args, Context, Done, count, float, integer, is};
+use super::long_double::LongDouble;
+use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{Kind, Text, Value};
 use farmem_resp::{Protocol, Writer};
@@ -157,7 +158,7 @@ pub(super) fn hincrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
 }
 
 pub(super) fn hincrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let by = float(args[3]).ok_or(Failure::NOT_FLOAT)?;
+    let by = LongDouble::parse(args[3]).ok_or(Failure::NOT_FLOAT)?;
     let sum = change(context, args[1], true, |hash| {
         let old = hash.get(args[2]).map(|value| &**value);
         let new = super::numbers::sum(old, by, Failure::text("ERR hash value is not a float"));

@@ -9,7 +9,7 @@ pub(super) fn del(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
     let db = context.db();
     let mut removed = 0;
     for key in &args[1..] {
-        removed += i64::from(context.store.remove(db, key)?);
+        removed += i64::from(context.store.remove(db, key));
     }
     out.integer(removed);
     Ok(())
@@ -19,7 +19,7 @@ pub(super) fn exists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
     let db = context.db();
     let mut found = 0;
     for key in &args[1..] {
-        found += i64::from(context.store.kind(db, key)?.is_some());
+        found += i64::from(context.store.kind(db, key).is_some());
     }
     out.integer(found);
     Ok(())
@@ -27,7 +27,7 @@ pub(super) fn exists(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 
 pub(super) fn kind(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    out.simple(context.store.kind(db, args[1])?.map_or("none", Kind::name));
+    out.simple(context.store.kind(db, args[1]).map_or("none", Kind::name));
     Ok(())
 }
 
@@ -66,7 +66,7 @@ fn expire_in(
         return Err(Failure::text("ERR GT and LT options at the same time are not compatible"));
     }
     let end = number.checked_mul(unit).and_then(|ms| ms.checked_add(base)).ok_or_else(invalid)?;
-    let Some(current) = context.store.end(db, args[1])? else {
+    let Some(current) = context.store.end(db, args[1]) else {
         out.integer(0);
         return Ok(());
     };
@@ -76,7 +76,7 @@ fn expire_in(
         None => !old && !later,
     };
     if may {
-        context.store.set_end(db, args[1], Some(end))?;
+        context.store.set_end(db, args[1], Some(end));
     }
     out.integer(i64::from(may));
     Ok(())
@@ -105,7 +105,7 @@ fn time_left(
     say: fn(i64, i64) -> i64,
 ) -> Done {
     let (db, now) = (context.db(), context.store.now());
-    out.integer(match context.store.end(db, args[1])? {
+    out.integer(match context.store.end(db, args[1]) {
         None => -2,
         Some(None) => -1,
         Some(Some(end)) => say(end, now),
@@ -131,8 +131,8 @@ pub(super) fn pexpiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut W
 
 pub(super) fn persist(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    let ends = context.store.end(db, args[1])?.flatten().is_some();
-    out.integer(i64::from(ends && context.store.set_end(db, args[1], None)?));
+    let ends = context.store.end(db, args[1]).flatten().is_some();
+    out.integer(i64::from(ends && context.store.set_end(db, args[1], None)));
     Ok(())
 }
 
@@ -166,6 +166,9 @@ pub(super) fn scan_options<'a>(args: &[&'a [u8]], with_kind: bool) -> Result<Sca
     Ok(options)
 }
 
+/// Keys that one call reads at most: their records may be far.
+const SCANNED_MAX: usize = 10_000;
+
 /// The cursor and the elements of a scan.
 pub(super) fn scanned<T: AsRef<[u8]>>(next: u64, found: &[T], out: &mut Writer<'_>) {
     out.array(2);
@@ -180,9 +183,7 @@ pub(super) fn scan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     let options = scan_options(&args[2..], true)?;
     let kinds = [Kind::String, Kind::List, Kind::Set, Kind::Sorted, Kind::Hash];
     let kind = options.kind.map(|name| kinds.into_iter().find(|kind| is(name, kind.name())));
-    // One call reads so many records of far memory at most.
-    const TOGETHER: usize = 10_000;
-    let (next, mut keys) = context.store.scan(db, from, options.count.min(TOGETHER), kind.flatten())?;
+    let (next, mut keys) = context.store.scan(db, from, options.count.min(SCANNED_MAX), kind.flatten())?;
     if kind == Some(None) {
         keys.clear();
     }
@@ -193,8 +194,20 @@ pub(super) fn scan(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
 
 pub(super) fn keys(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    let (_, mut keys) = context.store.scan(db, 0, usize::MAX, None)?;
-    keys.retain(|key| glob(args[1], key));
+    let (mut keys, mut bytes, mut cursor) = (Vec::new(), 0, 0);
+    loop {
+        let (next, mut some) = context.store.scan(db, cursor, SCANNED_MAX, None)?;
+        some.retain(|key| glob(args[1], key));
+        bytes += some.iter().map(|key| key.len() + size_of::<Vec<u8>>()).sum::<usize>();
+        if bytes > context.world.settings.reply_len_max() {
+            return Err(Failure::text("ERR there are too many such keys for one reply: use SCAN"));
+        }
+        keys.append(&mut some);
+        cursor = next;
+        if cursor == 0 {
+            break;
+        }
+    }
     out.array(keys.len());
     keys.iter().for_each(|key| out.bulk(key));
     Ok(())
@@ -226,14 +239,14 @@ fn flush_options(args: Args<'_>) -> Done {
 pub(super) fn flushdb(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     flush_options(args)?;
     let db = context.db();
-    context.store.clear(db)?;
+    context.store.clear(db);
     out.simple("OK");
     Ok(())
 }
 
 pub(super) fn flushall(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     flush_options(args)?;
-    (0..database_count()).try_for_each(|db| context.store.clear(db))?;
+    (0..database_count()).for_each(|db| context.store.clear(db));
     out.simple("OK");
     Ok(())
 }
@@ -251,15 +264,15 @@ fn copy_to(context: &mut Context<'_>, from: (u8, &[u8]), to: (u8, &[u8])) -> Res
 
 fn rename_to(context: &mut Context<'_>, args: Args<'_>, only_new: bool) -> Result<bool, Failure> {
     let db = context.db();
-    if context.store.kind(db, args[1])?.is_none() {
+    if context.store.kind(db, args[1]).is_none() {
         return Err(Failure::NO_KEY);
     }
-    if only_new && context.store.kind(db, args[2])?.is_some() {
+    if only_new && context.store.kind(db, args[2]).is_some() {
         return Ok(false);
     }
     if args[1] != args[2] {
         copy_to(context, (db, args[1]), (db, args[2]))?;
-        context.store.remove(db, args[1])?;
+        context.store.remove(db, args[1]);
     }
     Ok(true)
 }
@@ -300,7 +313,7 @@ pub(super) fn copy(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     if (db, args[1]) == (to, args[2]) {
         return Err(Failure::text("ERR source and destination objects are the same"));
     }
-    let free = replace || context.store.kind(to, args[2])?.is_none();
+    let free = replace || context.store.kind(to, args[2]).is_none();
     out.integer(i64::from(free && copy_to(context, (db, args[1]), (to, args[2]))?));
     Ok(())
 }
@@ -310,9 +323,9 @@ pub(super) fn move_to(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     if db == to {
         return Err(Failure::text("ERR source and destination objects are the same"));
     }
-    let moved = context.store.kind(to, args[1])?.is_none() && copy_to(context, (db, args[1]), (to, args[1]))?;
+    let moved = context.store.kind(to, args[1]).is_none() && copy_to(context, (db, args[1]), (to, args[1]))?;
     if moved {
-        context.store.remove(db, args[1])?;
+        context.store.remove(db, args[1]);
     }
     out.integer(i64::from(moved));
     Ok(())
@@ -348,7 +361,7 @@ pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
             None => Failure::said(format!("ERR unknown subcommand '{name}'. Try OBJECT HELP.")),
         });
     };
-    if context.store.kind(db, key)?.is_none() {
+    if context.store.kind(db, key).is_none() {
         out.null();
         return Ok(());
     }
@@ -372,7 +385,7 @@ pub(super) fn object(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 fn encoding(context: &mut Context<'_>, key: &[u8]) -> Result<&'static str, Failure> {
     const SHORT: usize = 64;
     let db = context.db();
-    if context.store.kind(db, key)? == Some(Kind::String) {
+    if context.store.kind(db, key) == Some(Kind::String) {
         let value = context.store.string(db, key)?.unwrap_or(&[]);
         return Ok(match value.len() {
             _ if integer(value).is_ok() => "int",

@@ -271,7 +271,9 @@ fn move_between(
         out.null();
         return Ok(());
     }
-    read(context, to)?;
+    if read(context, to)?.is_none() {
+        context.store.check_makes(to)?;
+    }
     let moved = change(context, from, false, |list| {
         let moved = if from_left { list.pop_front() } else { list.pop_back() };
         // A list of one that goes to itself must not go in between.

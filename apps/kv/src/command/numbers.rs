@@ -1,6 +1,7 @@
 //! Strings that are numbers.
 
-use super::{Args, Context, Done, float, integer};
+use super::long_double::LongDouble;
+use super::{Args, Context, Done, integer};
 use crate::failure::Failure;
 use crate::store::Ends;
 use farmem_resp::Writer;
@@ -35,20 +36,16 @@ pub(super) fn decrby(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 }
 
 /// The sum as a text without an exponent, as Redis keeps it.
-pub(super) fn sum(old: Option<&[u8]>, by: f64, not_a_number: Failure) -> Result<String, Failure> {
-    let old = old.map_or(Some(0.0), float).ok_or(not_a_number)?;
-    let new = old + by;
-    if !new.is_finite() {
-        return Err(Failure::text("ERR increment would produce NaN or Infinity"));
-    }
-    // No minus in front of zero.
-    Ok(format!("{}", new + 0.0))
+pub(super) fn sum(old: Option<&[u8]>, by: LongDouble, not_a_number: Failure) -> Result<String, Failure> {
+    let old = old.map_or(Some(LongDouble::ZERO), LongDouble::parse).ok_or(not_a_number)?;
+    let new = old.plus(by).ok_or(Failure::text("ERR increment would produce NaN or Infinity"))?;
+    Ok(new.text())
 }
 
 pub(super) fn incrbyfloat(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
     let old = context.store.string(db, args[1])?;
-    let by = float(args[2]).ok_or(Failure::NOT_FLOAT)?;
+    let by = LongDouble::parse(args[2]).ok_or(Failure::NOT_FLOAT)?;
     let new = sum(old, by, Failure::NOT_FLOAT)?;
     context.store.set_with_room(db, args[1], new.as_bytes(), new.len(), Ends::Keep)?;
     out.bulk(new.as_bytes());

@@ -82,7 +82,9 @@ pub(super) fn smove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
             return Ok(());
         }
     };
-    read(context, args[2])?;
+    if read(context, args[2])?.is_none() {
+        context.store.check_makes(args[2])?;
+    }
     if is_member && args[1] != args[2] {
         change(context, args[1], false, |set| ((), set.swap_remove(args[3])))?;
         change(context, args[2], true, |set| ((), set.insert(args[3].into())))?;
@@ -180,7 +182,10 @@ fn answer(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, opera
 fn store(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, operation: Operation) -> Done {
     let db = context.db();
     let set = combined(context, &args[2..], operation)?;
-    context.store.remove(db, args[1])?;
+    if !set.is_empty() {
+        context.store.check_makes(args[1])?;
+    }
+    context.store.remove(db, args[1]);
     out.integer(count(set.len()));
     if !set.is_empty() {
         change(context, args[1], true, |into| {

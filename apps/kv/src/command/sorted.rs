@@ -304,7 +304,7 @@ fn combine_options<'a>(
     let names = args.get(1..1 + keys).ok_or(Failure::SYNTAX)?;
     let db = context.db();
     for key in names {
-        if !matches!(context.store.kind(db, key)?, None | Some(Kind::Set | Kind::Sorted)) {
+        if !matches!(context.store.kind(db, key), None | Some(Kind::Set | Kind::Sorted)) {
             return Err(Failure::WrongType);
         }
     }
@@ -408,7 +408,10 @@ fn store(
 /// Puts a sorted set in the place of whatever the key had; an empty one is no key.
 pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> Done {
     let db = context.db();
-    context.store.remove(db, key)?;
+    if sorted.len() > 0 {
+        context.store.check_makes(key)?;
+    }
+    context.store.remove(db, key);
     if sorted.len() > 0 {
         change(context, key, true, |into| {
             *into = sorted;

@@ -82,7 +82,7 @@ pub(super) fn set(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_
         bulk_or_null(context.store.string(db, args[1])?, out);
     }
     if options.only_new || options.only_old {
-        let is_there = context.store.kind(db, args[1])?.is_some();
+        let is_there = context.store.kind(db, args[1]).is_some();
         if is_there == options.only_new {
             if !options.get {
                 out.null();
@@ -102,7 +102,7 @@ fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: Ends) -> Done 
     let db = context.db();
     match ends {
         Ends::At(end) if end <= context.store.now() => {
-            context.store.remove(db, key)?;
+            context.store.remove(db, key);
         }
         ends => context.store.set(db, key, value, ends)?,
     }
@@ -111,7 +111,7 @@ fn put(context: &mut Context<'_>, key: &[u8], value: &[u8], ends: Ends) -> Done 
 
 pub(super) fn setnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    let is_new = context.store.kind(db, args[1])?.is_none();
+    let is_new = context.store.kind(db, args[1]).is_none();
     if is_new {
         context.store.set(db, args[1], args[2], Ends::Never)?;
     }
@@ -142,7 +142,7 @@ pub(super) fn getset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 pub(super) fn getdel(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
     bulk_or_null(context.store.string(db, args[1])?, out);
-    context.store.remove(db, args[1])?;
+    context.store.remove(db, args[1]);
     Ok(())
 }
 
@@ -160,9 +160,9 @@ pub(super) fn getex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     let is_there = value.is_some();
     bulk_or_null(value, out);
     if let (true, Some(end)) = (is_there, end) {
-        let had = context.store.end(db, args[1])?.flatten();
+        let had = context.store.end(db, args[1]).flatten();
         if end.is_some() || had.is_some() {
-            context.store.set_end(db, args[1], end)?;
+            context.store.set_end(db, args[1], end);
         }
     }
     Ok(())
@@ -171,7 +171,12 @@ pub(super) fn getex(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
 pub(super) fn mget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
     out.array(args.len() - 1);
-    for key in &args[1..] {
+    for (at, &key) in args.iter().enumerate().skip(1) {
+        // With one that has to be waited for, as many of those behind it as are read at once.
+        if context.store.would_wait(db, key) {
+            let _no_more_at_once = args[at..].iter().all(|key| context.store.want(db, key));
+            context.store.fetch_wanted();
+        }
         match context.store.string(db, key) {
             Ok(value) => bulk_or_null(value, out),
             Err(Failure::WrongType) => out.null(),
@@ -181,34 +186,28 @@ pub(super) fn mget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-fn pairs<'a>(args: Args<'a>, command: &str) -> Result<std::slice::Chunks<'a, &'a [u8]>, Failure> {
+fn pairs<'a>(args: Args<'a>, command: &str) -> Result<Vec<(&'a [u8], &'a [u8])>, Failure> {
     if args.len().is_multiple_of(2) {
         return Err(Failure::said(format!("ERR wrong number of arguments for '{command}' command")));
     }
-    Ok(args[1..].chunks(2))
+    Ok(args[1..].chunks(2).map(|pair| (pair[0], pair[1])).collect())
 }
 
 pub(super) fn mset(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    for pair in pairs(args, "mset")? {
-        context.store.set(db, pair[0], pair[1], Ends::Never)?;
-    }
+    context.store.set_all(db, &pairs(args, "mset")?)?;
     out.simple("OK");
     Ok(())
 }
 
 pub(super) fn msetnx(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     let db = context.db();
-    for pair in pairs(args, "msetnx")? {
-        if context.store.kind(db, pair[0])?.is_some() {
-            out.integer(0);
-            return Ok(());
-        }
+    let pairs = pairs(args, "msetnx")?;
+    let is_new = pairs.iter().all(|(key, _)| context.store.kind(db, key).is_none());
+    if is_new {
+        context.store.set_all(db, &pairs)?;
     }
-    for pair in pairs(args, "msetnx")? {
-        context.store.set(db, pair[0], pair[1], Ends::Never)?;
-    }
-    out.integer(1);
+    out.integer(i64::from(is_new));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Transactions.
 
-use super::{Args, Context, Done, look_up, run};
+use super::{Args, Context, Done, look_up, run, want};
 use crate::failure::Failure;
 use farmem_resp::Writer;
 
@@ -29,7 +29,7 @@ pub(super) fn watch(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     let db = context.db();
     for key in &args[1..] {
         // A key that has ended goes now: that is no change later.
-        context.store.kind(db, key)?;
+        context.store.kind(db, key);
         context.world.tell_watchers(context.store);
         let name = context.store.name(key);
         context.world.watch(context.store, context.session, db, name);
@@ -60,10 +60,21 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
         return Ok(());
     }
     out.array(queue.requests.len());
+    if context.store.has_far() {
+        let db = context.db();
+        let mut requests = queue.requests.iter();
+        while let Some(request) = requests.next()
+            && want(context.store, db, &request.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        {}
+        context.store.fetch_wanted();
+    }
     for request in &queue.requests {
         let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
         let from = out.position();
-        if let Err(failure) = look_up(&args).and_then(|command| run(context, command, &args, out)) {
+        // Behind a reply that is too long the rest is carried out too: a transaction is whole, and its reply says that it cannot be told.
+        if let Err(failure) = look_up(&args).and_then(|command| run(context, command, &args, out))
+            && !out.is_over()
+        {
             out.take_back(from);
             out.error(failure.reply());
             context.world.stats.errors += 1;

@@ -25,6 +25,12 @@ impl Store {
         room: usize,
     ) -> Result<(), Failure> {
         let place = self.append(db, key, name, kind, value, room)?;
+        self.lead_to(db, name, kind, place);
+        Ok(())
+    }
+
+    /// Leads a key to a value that was appended. What the key had goes.
+    pub(super) fn lead_to(&mut self, db: u8, name: Name, kind: Kind, place: Place) {
         let mut entry = Entry::new(name, place.0, kind as u8);
         entry.set(Flag::PARITY, self.parity);
         entry.set_used(super::clock(self.now));
@@ -35,7 +41,6 @@ impl Store {
         if let Some(before) = before {
             self.release(&before);
         }
-        Ok(())
     }
 
     /// Puts a value into the log; where it is.
@@ -168,7 +173,7 @@ impl Store {
 
     /// The kind, the bytes and the end of a key's value.
     pub(crate) fn dump(&mut self, db: u8, key: &[u8]) -> Result<Option<Dumped>, Failure> {
-        let Some((name, entry)) = self.find(db, key)? else { return Ok(None) };
+        let Some((name, entry)) = self.find(db, key) else { return Ok(None) };
         let bytes = self.bytes_of(db, key, name, entry)?.to_vec();
         Ok(Some((kind_of(&entry), bytes, self.space(db).ends.get(&name).copied())))
     }
@@ -182,11 +187,9 @@ impl Store {
         bytes: &[u8],
         end: Option<i64>,
     ) -> Result<(), Failure> {
-        if key.len() > super::KEY_LEN_MAX {
-            return Err(Failure::text("ERR the key is too long"));
-        }
+        super::check_key(key)?;
         let name = self.namer.name(key);
-        self.before_change(db, name, Some(key))?;
+        self.before_change(db, name, Some(key));
         self.put_encoded(db, key, name, kind, bytes, bytes.len())?;
         self.follow_ends(db, name, end.map_or(Ends::Never, Ends::At));
         self.touch(db, name);

@@ -18,6 +18,8 @@ pub(crate) struct Far {
     slabs: BTreeMap<u64, usize>,
     /// READs so far.
     pub(crate) reads: u64,
+    /// Times that READs were waited for: those that were under way together count once.
+    pub(crate) rounds: u64,
     /// WRITEs so far.
     pub(crate) writes: u64,
     /// Bytes that both carried.
@@ -26,7 +28,7 @@ pub(crate) struct Far {
 
 impl Far {
     pub(crate) const fn new(client: Client) -> Self {
-        Self { client, free: Vec::new(), slabs: BTreeMap::new(), reads: 0, writes: 0, bytes: 0 }
+        Self { client, free: Vec::new(), slabs: BTreeMap::new(), reads: 0, rounds: 0, writes: 0, bytes: 0 }
     }
 
     /// Writes a chunk's bytes to where there is room; answers where.
@@ -68,13 +70,27 @@ impl Far {
 
     /// Reads `len` bytes in one READ.
     pub(crate) fn read(&mut self, at: VirtAddr, len: usize) -> Result<Vec<u8>, Error> {
-        let buf = self.client.buffer(len);
-        let ticket = self.client.submit(Op::Read { addr: at, buf })?;
-        let done = self.client.wait(ticket)?;
-        done.result?;
-        self.reads += 1;
-        self.bytes += len as u64;
-        Ok(done.buf)
+        self.read_all(&[(at, len)]).pop().expect("one was asked for")
+    }
+
+    /// Reads several ranges, all under way at once; what came of each, in turn.
+    pub(crate) fn read_all(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Result<Vec<u8>, Error>> {
+        let submitted: Vec<_> = ranges
+            .iter()
+            .map(|&(addr, len)| {
+                let buf = self.client.buffer(len);
+                self.client.submit(Op::Read { addr, buf })
+            })
+            .collect();
+        self.rounds += u64::from(!ranges.is_empty());
+        let ended = submitted.into_iter().map(|ticket| {
+            let done = self.client.wait(ticket?)?;
+            done.result?;
+            self.reads += 1;
+            self.bytes += done.buf.len() as u64;
+            Ok(done.buf)
+        });
+        ended.collect()
     }
 
     /// A buffer that [`Far::read`] gave out is used again.

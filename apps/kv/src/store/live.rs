@@ -99,11 +99,8 @@ impl Store {
                 pieces.clone()
             }
         };
-        for piece in pieces {
-            let read = self.log.read_piece(piece, into);
-            read.map_err(|error| Failure::far("a piece of this value cannot be read", &error))?;
-        }
-        Ok(())
+        let read = self.log.read_pieces(&pieces, into);
+        read.map_err(|error| Failure::far("a piece of this value cannot be read", &error))
     }
 
     /// The collection of a key, brought here when it was not; `None` without such a key.
@@ -113,7 +110,7 @@ impl Store {
         key: &[u8],
         kind: Option<Kind>,
     ) -> Result<Option<&Value>, Failure> {
-        let Some((name, entry)) = self.find(db, key)? else {
+        let Some((name, entry)) = self.find(db, key) else {
             self.stats.misses += 1;
             return Ok(None);
         };
@@ -142,10 +139,10 @@ impl Store {
         make: bool,
         change: impl FnOnce(&mut Value) -> (R, bool),
     ) -> Result<Option<R>, Failure> {
-        let number = match self.find(db, key)? {
+        let number = match self.find(db, key) {
             Some((_, entry)) if kind_of(&entry) != kind => return Err(Failure::WrongType),
             Some((name, entry)) => {
-                self.before_change(db, name, Some(key))?;
+                self.before_change(db, name, Some(key));
                 self.bring(db, key, name, entry)?
             }
             None if !make => return Ok(None),
@@ -171,13 +168,14 @@ impl Store {
         Ok(Some(result))
     }
 
+    /// Refuses a key that no collection can be made for now. A command that changes one key before another asks first, so that it does both or nothing.
+    pub(crate) fn check_makes(&self, key: &[u8]) -> Result<(), Failure> {
+        super::check_key(key)?;
+        if self.memory.is_full { Err(self.local_is_full()) } else { Ok(()) }
+    }
+
     fn make(&mut self, db: u8, key: &[u8], kind: Kind) -> Result<usize, Failure> {
-        if key.len() > super::KEY_LEN_MAX {
-            return Err(Failure::text("ERR the key is too long: keys have at most 65535 bytes"));
-        }
-        if self.memory.is_full {
-            return Err(self.local_is_full());
-        }
+        self.check_makes(key)?;
         let (name, space) = (self.namer.name(key), self.spaces_of[usize::from(db)]);
         let number = self.keep_live(Live::new(What::Collection(Value::new(kind)), key, space, name));
         let mut entry = Entry::new(name, Place::live(number).0, kind as u8);

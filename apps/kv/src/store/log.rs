@@ -3,13 +3,16 @@
 //! Key type: [`Log`]. It knows chunks and bytes, and no keys: which record of a chunk is still wanted the store knows, which moves those out of chunks that are mostly dead.
 //! Chunks are here, oldest first in a queue, or far. When there is no room for another one here, the oldest goes to far memory by one WRITE; its
 //! records stay where they are in the log, so nothing else changes.
+//!
+//! *Read ahead* ([`Log::fetch_ahead`]): far records whose commands are known are read together, before the first of them is carried out. A far record does not change while its
+//! chunk is there, so what was read ahead is what a READ would give; it goes with its chunk, and at the end of the turn.
 
 use super::far::Far;
 use super::place::{CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use farmem::{Error, VirtAddr};
 use memmap2::MmapMut;
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Where a chunk's bytes are.
 #[derive(Debug)]
@@ -47,6 +50,8 @@ pub(crate) struct Log {
     here_max: usize,
     /// Bytes of rooms that are wanted.
     live: usize,
+    /// Far records that were read before they are asked for, or why they were not.
+    ahead: BTreeMap<Spot, Result<Vec<u8>, Error>>,
 }
 
 /// Why a record has no room.
@@ -69,6 +74,7 @@ impl Log {
             spare: Vec::new(),
             here_max: here_max.max(HERE_MIN),
             live: 0,
+            ahead: BTreeMap::new(),
         }
     }
 
@@ -154,15 +160,24 @@ impl Log {
         Ok(number)
     }
 
-    /// Appends a piece's bytes.
-    pub(crate) fn read_piece(&mut self, number: usize, into: &mut Vec<u8>) -> Result<(), Error> {
-        let chunk = &self.chunks[number];
-        match &chunk.bytes {
-            Bytes::Here(bytes) => into.extend_from_slice(&bytes[..chunk.used]),
-            Bytes::Far(at) => {
-                let buf = self.far.read(*at, chunk.used)?;
-                into.extend_from_slice(&buf);
-                self.far.recycle(buf);
+    /// Appends the bytes of pieces, in turn. Those that are far are read some at a time.
+    pub(crate) fn read_pieces(&mut self, numbers: &[usize], into: &mut Vec<u8>) -> Result<(), Error> {
+        const TOGETHER: usize = 8;
+        for some in numbers.chunks(TOGETHER) {
+            let far = some.iter().filter_map(|&number| match self.chunks[number].bytes {
+                Bytes::Far(at) => Some((at, self.chunks[number].used)),
+                Bytes::Here(_) => None,
+            });
+            let mut read = self.far.read_all(&far.collect::<Vec<_>>()).into_iter();
+            for &number in some {
+                let chunk = &self.chunks[number];
+                if let Bytes::Here(bytes) = &chunk.bytes {
+                    into.extend_from_slice(&bytes[..chunk.used]);
+                } else {
+                    let buf = read.next().expect("each far piece was read")?;
+                    into.extend_from_slice(&buf);
+                    self.far.recycle(buf);
+                }
             }
         }
         Ok(())
@@ -199,10 +214,38 @@ impl Log {
         }
     }
 
-    /// Reads a far record, by one READ.
+    /// A far record: read ahead, or by one READ now.
     pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
+        if let Some(read) = self.ahead.remove(&spot) {
+            return read;
+        }
         let Bytes::Far(at) = self.chunks[spot.chunk].bytes else { unreachable!("it was looked for here") };
         self.far.read(VirtAddr(at.0 + spot.offset as u64), spot.len)
+    }
+
+    /// True when [`Log::fetch`] of a record would have to wait.
+    pub(crate) fn would_wait(&self, spot: Spot) -> bool {
+        matches!(self.chunks[spot.chunk].bytes, Bytes::Far(_)) && !self.ahead.contains_key(&spot)
+    }
+
+    /// Reads far records that will be asked for, all under way at once.
+    pub(crate) fn fetch_ahead(&mut self, spots: &[Spot]) {
+        let range = |spot: &Spot| match self.chunks[spot.chunk].bytes {
+            Bytes::Far(at) => (VirtAddr(at.0 + spot.offset as u64), spot.len),
+            Bytes::Here(_) => unreachable!("what is here is not read ahead"),
+        };
+        let ranges: Vec<_> = spots.iter().map(range).collect();
+        let read = self.far.read_all(&ranges);
+        self.ahead.extend(spots.iter().copied().zip(read));
+    }
+
+    /// What was read ahead and not asked for goes.
+    pub(crate) fn drop_ahead(&mut self) {
+        while let Some((_, read)) = self.ahead.pop_first() {
+            if let Ok(buf) = read {
+                self.far.recycle(buf);
+            }
+        }
     }
 
     /// Copies a far record into the cache, with where it is in the log in front. `None` when the cache's last chunk is full: then [`Log::grow_cache`].
@@ -305,7 +348,11 @@ impl Log {
     fn drop_chunk(&mut self, number: usize) {
         let chunk = self.chunks.remove(number);
         match chunk.bytes {
-            Bytes::Far(at) => self.far.give_back(at),
+            Bytes::Far(at) => {
+                // Its number may be another chunk's soon.
+                self.ahead.retain(|spot, _| spot.chunk != number);
+                self.far.give_back(at);
+            }
             here @ Bytes::Here(_) => {
                 self.here.retain(|&other| other != number);
                 self.keep_memory(here);

@@ -122,7 +122,7 @@ impl Store {
             }
             let Some((db, name)) = self.choose() else { return Err(Failure::OUT_OF_MEMORY) };
             let key = self.key_of(db, name)?;
-            self.before_change(db, name, Some(&key))?;
+            self.before_change(db, name, Some(&key));
             self.take_out(db, name);
             self.touch(db, name);
             self.stats.evicted += 1;
@@ -173,7 +173,7 @@ impl Store {
     }
 
     /// Takes out keys that have ended, of some that chance names; the part of those that had, in hundredths.
-    pub(crate) fn expire_some(&mut self, db: u8, samples: usize) -> Result<usize, Failure> {
+    pub(crate) fn expire_some(&mut self, db: u8, samples: usize) -> usize {
         let mut ended = 0;
         for _ in 0..samples {
             let chance = self.rng.next_u64();
@@ -185,14 +185,14 @@ impl Store {
             let at = usize::try_from(chance % ends.len() as u64).expect("an index");
             let (&name, &end) = ends.get_index(at).expect("it is below the length");
             if end <= now {
-                self.before_change(db, name, None)?;
+                self.before_change(db, name, None);
                 self.take_out(db, name);
                 self.touch(db, name);
                 self.stats.expired += 1;
                 ended += 1;
             }
         }
-        Ok(ended * 100 / samples.max(1))
+        ended * 100 / samples.max(1)
     }
 
     /// The log's compaction, as far as it is worth it now.

@@ -119,13 +119,13 @@ impl Store {
     }
 
     /// To be called before a key changes: a picture under way takes it as it is.
-    pub(super) fn before_change(&mut self, db: u8, name: Name, key: Option<&[u8]>) -> Result<(), Failure> {
+    pub(super) fn before_change(&mut self, db: u8, name: Name, key: Option<&[u8]>) {
         if self.picture.is_none() {
-            return Ok(());
+            return;
         }
         let is_taken = |entry: &Entry| entry.has(Flag::PARITY) == self.parity;
         if self.space(db).index.get(name).is_none_or(is_taken) {
-            return Ok(());
+            return;
         }
         let taken = match key {
             Some(key) => self.take(db, name, key),
@@ -135,7 +135,6 @@ impl Store {
         if taken.is_err() {
             self.drop_picture();
         }
-        Ok(())
     }
 
     fn take(&mut self, db: u8, name: Name, key: &[u8]) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! Keys by their order in the index: `SCAN`, `KEYS`, `RANDOMKEY`, and the key of an entry.
 
+use super::ahead::AHEAD_MAX;
 use super::index::{Entry, Flag, Name};
 use super::place::{At, HEADER_LEN, Header, Place};
 use super::{Kind, Store, kind_of};
@@ -48,13 +49,22 @@ impl Store {
             found.push(*entry);
         }
         let mut keys = Vec::new();
-        for entry in found {
+        for (number, entry) in found.iter().enumerate() {
+            if number.is_multiple_of(AHEAD_MAX) {
+                for entry in found.iter().skip(number).take(AHEAD_MAX) {
+                    if let At::Log(spot) = Place(entry.place).at() {
+                        self.want_spot(spot);
+                    }
+                }
+                self.fetch_wanted();
+            }
             let ended = entry.has(Flag::EXPIRES)
                 && self.space(db).ends.get(&entry.name()).is_some_and(|&end| end <= self.now);
-            if !ended && kind.is_none_or(|kind| kind == kind_of(&entry)) {
+            if !ended && kind.is_none_or(|kind| kind == kind_of(entry)) {
                 keys.push(self.key_of(db, entry.name())?);
             }
         }
+        self.forget_ahead();
         Ok((next, keys))
     }
 
@@ -65,7 +75,7 @@ impl Store {
             let chance = self.rng.next_u64();
             let Some(name) = self.space(db).index.near(chance).map(Entry::name) else { return Ok(None) };
             let key = self.key_of(db, name)?;
-            if self.find(db, &key)?.is_some() {
+            if self.find(db, &key).is_some() {
                 return Ok(Some(key));
             }
         }

@@ -41,7 +41,7 @@ fn strings_beside_a_map() {
                 store.set(0, &key, &value, Ends::Never).unwrap();
                 model.insert(key, value);
             }
-            4 => assert_eq!(store.remove(0, &key).unwrap(), model.remove(&key).is_some()),
+            4 => assert_eq!(store.remove(0, &key), model.remove(&key).is_some()),
             _ => {
                 assert_eq!(store.string(0, &key).unwrap(), model.get(&key).map(Vec::as_slice), "step {step}")
             }
@@ -49,6 +49,14 @@ fn strings_beside_a_map() {
         store.settle();
         if step % 64 == 0 {
             store.tidy().unwrap();
+        }
+        // What is read ahead makes no difference, also when its keys change behind it.
+        if step % 32 == 0 {
+            store.forget_ahead();
+            for _ in 0..24 {
+                store.want(0, format!("key:{}", rng.below(400)).as_bytes());
+            }
+            store.fetch_wanted();
         }
     }
     assert_eq!(store.len(0), model.len());
@@ -62,8 +70,96 @@ fn strings_beside_a_map() {
     for (key, value) in &model {
         assert_eq!(store.string(0, key).unwrap(), Some(value.as_slice()));
     }
-    store.clear(0).unwrap();
+    store.clear(0);
     assert_eq!((store.len(0), store.log_ref().live(), store.live_bytes()), (0, 0, 0));
+}
+
+/// Values that are wanted together come in one round trip, whoever asks for them; and what was read of a key is not what it has later.
+#[test]
+fn what_is_wanted_together_comes_together() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut store = store(&rack);
+    let (value, key) =
+        (|number: u32| vec![number.to_le_bytes()[0]; 9_000], |number: u32| number.to_le_bytes());
+    for number in 0..1_000 {
+        store.set(0, &key(number), &value(number), Ends::Never).unwrap();
+        store.settle();
+    }
+    let counts = |store: &Store| (store.log_ref().far_ref().reads, store.log_ref().far_ref().rounds);
+    let before = counts(&store);
+    for number in 0..30 {
+        assert!(store.want(0, &key(number)) || number > 25);
+    }
+    store.fetch_wanted();
+    assert_eq!(counts(&store), (before.0 + 30, before.1 + 1));
+    store.set(0, &key(3), b"changed", Ends::Never).unwrap();
+    assert!(store.remove(0, &key(4)));
+    for number in 0..30 {
+        let wanted = match number {
+            3 => Some(b"changed".to_vec()),
+            4 => None,
+            _ => Some(value(number)),
+        };
+        assert_eq!(store.string(0, &key(number)).unwrap(), wanted.as_deref(), "{number}");
+    }
+    assert_eq!(counts(&store), (before.0 + 30, before.1 + 1), "nothing is read twice");
+    store.forget_ahead();
+    let (_, keys) = store.scan(0, 0, usize::MAX, None).unwrap();
+    let (reads, rounds) = counts(&store);
+    assert_eq!(keys.len(), 999);
+    assert!(reads > before.0 + 500 && rounds < before.1 + 20, "{reads} {rounds} {before:?}");
+}
+
+/// Far memory fills up in the middle of a command with many keys: it has changed all of them or none, wherever they were, and again when some come twice.
+#[test]
+fn several_strings_are_set_or_none() {
+    let rack = Rack::embedded_with(1, 16 << 20).unwrap();
+    let (mut store, mut rng) = (store(&rack), Rng::from_number(8));
+    let mut model = BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    let (mut done, mut refused, mut in_the_middle) = (0, 0, 0);
+    for step in 0..400_usize {
+        let numbers: Vec<u32> = (0..1 + rng.below(24)).map(|_| rng.below(200)).collect();
+        let pairs: Vec<(Vec<u8>, Vec<u8>)> = numbers
+            .iter()
+            .map(|&number| {
+                let len = [10, 3_000, 60_000, 300_000][rng.below(4) as usize] * 3 / 2;
+                let mut value = format!("{number}:{step}:").into_bytes();
+                value.resize(len, b'.');
+                (format!("key:{number}").into_bytes(), value)
+            })
+            .collect();
+        let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let live = store.log_ref().live();
+        match store.set_all(0, &pairs) {
+            Ok(()) => {
+                model.extend(pairs.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
+                done += 1;
+            }
+            Err(failure) => {
+                assert!(failure.reply().starts_with("OOM "), "{}", failure.reply());
+                assert_eq!(store.log_ref().live(), live, "what was appended is forgotten");
+                refused += 1;
+                in_the_middle += u32::from(failure.reply().contains("far memory takes no more"));
+            }
+        }
+        for (key, _) in &pairs {
+            assert!(store.string(0, key).unwrap() == model.get(*key).map(Vec::as_slice), "step {step}");
+        }
+        assert_eq!(store.len(0), model.len());
+        store.settle();
+        for _ in 0..rng.below(30) {
+            let key = format!("key:{}", rng.below(200)).into_bytes();
+            assert_eq!(store.remove(0, &key), model.remove(&key).is_some());
+        }
+        store.settle();
+    }
+    assert!(
+        done > 50 && refused > 50 && in_the_middle > 10,
+        "{done} done, {refused} refused, {in_the_middle}"
+    );
+    for (key, value) in &model {
+        assert_eq!(store.string(0, key).unwrap(), Some(value.as_slice()));
+    }
 }
 
 /// Collections go out and come back: each has what was put into it.
@@ -135,7 +231,7 @@ fn keys_of_a_lost_node_say_so() {
     assert!(store.string(0, &number.to_le_bytes()).is_err(), "it is told again");
     store.set(0, &number.to_le_bytes(), b"anew", Ends::Never).unwrap();
     assert_eq!(store.string(0, &number.to_le_bytes()).unwrap(), Some(&b"anew"[..]));
-    assert!(store.remove(0, &lost[1].to_le_bytes()).unwrap());
+    assert!(store.remove(0, &lost[1].to_le_bytes()));
     assert_eq!(store.string(0, &lost[1].to_le_bytes()).unwrap(), None);
 }
 
@@ -168,7 +264,7 @@ fn a_picture_is_of_one_moment() {
                 let number = rng.below(1_500);
                 let key = format!("{}:{number}", rng.below(4)).into_bytes();
                 if rng.below(3) == 0 {
-                    assert_eq!(store.remove(1, &key).unwrap(), model.remove(&key).is_some());
+                    assert_eq!(store.remove(1, &key), model.remove(&key).is_some());
                 } else {
                     store.set(1, &key, b"changed", Ends::Never).unwrap();
                     model.insert(key, b"changed".to_vec());
@@ -196,7 +292,7 @@ fn keys_end() {
     assert_eq!((there, store.len(0)), (49, 49), "51 to 99");
     store.set_now(2_000);
     while store.len(0) > 0 {
-        store.expire_some(0, 20).unwrap();
+        store.expire_some(0, 20);
     }
     assert_eq!(store.stats.expired, 100);
 }

@@ -5,12 +5,12 @@ use farmem::Rng;
 use std::io::Write as _;
 
 /// Commands; `FARMEM_KV_COMMANDS` for more.
-const COMMANDS: usize = 30_000;
+const COMMANDS: usize = 100_000;
 /// Commands that are sent ahead of their replies.
 const TOGETHER: usize = 100;
 const SEED: u64 = 15;
 
-/// `k` is a key, `v` a text, `i` a whole number, `f` a number with a fraction, `s` a score, `m` a member, `r` an index, `t` a time; capital words are themselves, as are
+/// `k` is a key, `e` one of a sorted set whose scores are all the same (Redis leaves open what ranges by text are where they are not), `v` a text, `i` a whole number, `f` a number with a fraction, `s` a score, `m` a member, `r` an index, `t` a time; capital words are themselves, as are
 /// others in quotes. More often than others: what makes values.
 const TEMPLATES: &[&str] = &[
     "SET k v",
@@ -196,8 +196,12 @@ const TEMPLATES: &[&str] = &[
     "ZRANGE k s (s BYSCORE LIMIT 1 2",
     "ZRANGE k s s BYSCORE REV WITHSCORES",
     "ZRANGE k r r REV",
-    "ZRANGE k [m [m BYLEX",
-    "ZRANGE k - + BYLEX",
+    "ZADD e 0 m 0 m",
+    "ZADD e 0 m",
+    "ZREM e m",
+    "ZRANGE e [m [m BYLEX",
+    "ZRANGE e - + BYLEX",
+    "ZRANGE e (m [m BYLEX LIMIT 1 2",
     "ZRANGE k r r LIMIT 1 2",
     "ZRANGE k x r",
     "ZREVRANGE k 0 -1 WITHSCORES",
@@ -205,17 +209,18 @@ const TEMPLATES: &[&str] = &[
     "ZRANGEBYSCORE k (s s LIMIT 0 2",
     "ZREVRANGEBYSCORE k s s",
     "ZRANGEBYSCORE k x s",
-    "ZRANGEBYLEX k - +",
-    "ZREVRANGEBYLEX k + -",
-    "ZRANGEBYLEX k m m",
+    "ZRANGEBYLEX e - +",
+    "ZREVRANGEBYLEX e + -",
+    "ZREVRANGEBYLEX e [m (m",
+    "ZRANGEBYLEX e m m",
     "ZRANGESTORE k k 0 -1",
     "ZRANGESTORE k k s s BYSCORE",
     "ZCOUNT k s s",
     "ZCOUNT k (s +inf",
-    "ZLEXCOUNT k - +",
+    "ZLEXCOUNT e - [m",
     "ZREMRANGEBYRANK k r r",
     "ZREMRANGEBYSCORE k s s",
-    "ZREMRANGEBYLEX k [m [m",
+    "ZREMRANGEBYLEX e [m [m",
     "ZUNION 2 k k",
     "ZINTER 2 k k WITHSCORES",
     "ZDIFF 2 k k WITHSCORES",
@@ -252,9 +257,17 @@ fn word(rng: &mut Rng, kind: &str) -> Vec<u8> {
     let number = |rng: &mut Rng, below| i64::from(rng.below(below));
     let text = match kind.trim_start_matches(['(', '[']) {
         "k" => format!("k{}", rng.below(24)),
+        "e" => format!("equal{}", rng.below(3)),
         "m" => format!("m{}", rng.below(9)),
         "i" => (number(rng, 2_000) - 1_000).to_string(),
-        "f" => (number(rng, 400) as f64 / 4.0 - 50.0).to_string(),
+        "f" => match rng.below(12) {
+            0 => "1e30".into(),
+            1 => "-9007199254740993.3".into(),
+            2 => "0.1".into(),
+            3 => "0x1.8p3".into(),
+            4 => "1e-17".into(),
+            _ => (number(rng, 400) as f64 / 4.0 - 50.0).to_string(),
+        },
         "s" => match rng.below(20) {
             0 => "inf".into(),
             1 => "-inf".into(),

@@ -4,4 +4,6 @@ mod clients;
 mod common;
 mod differential;
 mod durability;
+mod far;
+mod hostile;
 mod service;

@@ -1,6 +1,6 @@
 //! The server over TCP: what it refuses, what it bounds, what transactions promise.
 
-use crate::common::{Client, Reply, Service, request};
+use crate::common::{Reply, Service, request};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -174,19 +174,5 @@ fn more_data_than_local_memory() {
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), 1_200);
-    service.end();
-}
-
-/// Thousands of clients at once, each answered.
-#[test]
-fn many_connections() {
-    const CLIENTS: usize = 2_000;
-    let service = small();
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| service.client()).collect();
-    for (number, client) in clients.iter_mut().enumerate() {
-        client.send(&[b"SET", number.to_string().as_bytes(), b"here"]);
-    }
-    assert!(clients.iter_mut().all(|client| client.reply() == Some(Reply::ok())));
-    assert_eq!(clients[7].says("DBSIZE"), Reply::count(CLIENTS));
     service.end();
 }

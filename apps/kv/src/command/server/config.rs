@@ -33,6 +33,13 @@ pub(crate) struct Settings {
     pub(crate) timeout: u64,
 }
 
+impl Settings {
+    /// Bytes of one reply at most: what may wait for a client, or all buffers where that has no bound.
+    pub(crate) const fn reply_len_max(&self) -> usize {
+        if self.output_max == 0 { self.buffers_max } else { self.output_max }
+    }
+}
+
 /// The names of all settings, in order.
 const NAMES: &[&str] = &[
     "appendfsync",

@@ -103,6 +103,7 @@ fn stats(context: &Context<'_>, text: &mut String) {
 fn far(context: &Context<'_>, text: &mut String) {
     let (far, stats) = (context.store.log_ref().far_ref(), &context.store.stats);
     line(text, "far_reads", far.reads);
+    line(text, "far_rounds", far.rounds);
     line(text, "far_writes", far.writes);
     line(text, "far_bytes", far.bytes);
     line(text, "values_fetched", stats.fetched);

@@ -1,0 +1,93 @@
+//! Values in far memory: what of them travels together.
+
+use crate::common::{Client, Reply, Service, request};
+use std::io::Write as _;
+use std::time::Duration;
+
+/// Keys of 9,000 bytes, twice as much as the server has here.
+const KEYS: usize = 8_000;
+
+fn value(number: usize) -> Vec<u8> {
+    let mut value = format!("{number}:").into_bytes();
+    value.resize(9_000, b'v');
+    value
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key:{number}").into_bytes()
+}
+
+fn filled() -> Service {
+    let service = Service::start(&["--far", "256MiB", "--local", "40MiB"]);
+    let mut client = service.client();
+    for first in (0..KEYS).step_by(50) {
+        (first..first + 50).for_each(|number| client.send(&[b"SET", &key(number), &value(number)]));
+        (0..50).for_each(|_| assert_eq!(client.reply(), Some(Reply::ok())));
+    }
+    service
+}
+
+/// READs of far memory, and how often they were waited for.
+fn counts(client: &mut Client) -> (usize, usize) {
+    let info = client.says("INFO farmem").text();
+    let line = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse::<usize>().unwrap()
+    };
+    (line("far_reads:"), line("far_rounds:"))
+}
+
+/// The far values of a pipeline, of one command and of a transaction are read together.
+#[test]
+fn values_of_a_pipeline_come_together() {
+    let service = filled();
+    let mut client = service.client();
+    let before = counts(&mut client);
+    let bytes: Vec<u8> = (0..100).flat_map(|number| request(&[b"GET", &key(number)])).collect();
+    client.stream.write_all(&bytes).unwrap();
+    (0..100).for_each(|number| assert_eq!(client.reply(), Some(Reply::Bulk(value(number)))));
+    let pipeline = counts(&mut client);
+    assert_eq!(pipeline.0 - before.0, 100, "each is read once");
+    assert!(pipeline.1 - before.1 <= 20, "{pipeline:?} {before:?}");
+
+    let keys: Vec<Vec<u8>> = (100..300).map(key).collect();
+    let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(keys.iter().map(Vec::as_slice)).collect();
+    assert_eq!(
+        client.asks(&words),
+        Reply::Array((100..300).map(|number| Reply::Bulk(value(number))).collect())
+    );
+    let one = counts(&mut client);
+    assert_eq!(one.0 - pipeline.0, 200);
+    assert!(one.1 - pipeline.1 <= 10, "{one:?} {pipeline:?}");
+
+    client.says("MULTI");
+    (300..340).for_each(|number| drop(client.asks(&[b"GET", &key(number)])));
+    assert_eq!(
+        client.says("EXEC"),
+        Reply::Array((300..340).map(|number| Reply::Bulk(value(number))).collect())
+    );
+    let transaction = counts(&mut client);
+    assert_eq!(transaction.0 - one.0, 40);
+    assert!(transaction.1 - one.1 <= 3, "{transaction:?} {one:?}");
+    service.end();
+}
+
+/// Those that several connections ask for while the server does something else are read together too.
+#[test]
+fn values_of_several_connections_come_together() {
+    let service = filled();
+    let mut beside = service.client();
+    let mut clients: Vec<Client> = (0..40).map(|_| service.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.says("PING"), Reply::Simple("PONG".into())));
+    let before = counts(&mut beside);
+    beside.send(&[b"DEBUG", b"SLEEP", b"1"]);
+    std::thread::sleep(Duration::from_millis(300));
+    clients.iter_mut().enumerate().for_each(|(number, client)| client.send(&[b"GET", &key(number)]));
+    assert_eq!(beside.reply(), Some(Reply::ok()));
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.reply(), Some(Reply::Bulk(value(number))));
+    }
+    let after = counts(&mut beside);
+    assert_eq!(after.0 - before.0, 40);
+    assert!(after.1 - before.1 <= 4, "{after:?} {before:?}");
+    service.end();
+}

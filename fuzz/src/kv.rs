@@ -1,0 +1,100 @@
+//! Commands of `farmem kv`: whatever a connection sends to the server, with its store and far memory.
+
+use crate::Run;
+use clap::Parser as _;
+use farmem_kv::{Args, Offline};
+use std::cell::RefCell;
+
+/// As little local memory as a server may have, so that short inputs meet its bounds.
+const WORDS: [&str; 7] = ["kv", "--local", "16MiB", "--far", "64MiB", "--nodes", "1"];
+/// Bytes of local memory.
+const LOCAL: usize = 16 << 20;
+/// Bytes of one reply at most, in this server: a quarter of local memory. An input has a few hundred requests.
+const REPLY_MAX: usize = LOCAL / 4;
+/// Bytes of all replies of an input: with more it proves nothing further and takes long.
+const REPLIES_MAX: usize = 64 << 20;
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+thread_local! {
+    static SERVER: RefCell<Option<Offline>> = const { RefCell::new(None) };
+}
+
+/// Reads `data` as what a connection sends: its first byte says in what pieces it comes.
+///
+/// # Panics
+/// When a request has no reply, or more than one, or one that is none; when the server holds more than it may, or anything after its keys were dropped.
+pub fn kv_commands(data: &[u8], run: &mut Run) {
+    run.cases += 1;
+    let Some((&pieces, data)) = data.split_first() else { return };
+    // One that broke a promise is not used again.
+    let server = SERVER.with_borrow_mut(Option::take);
+    let mut server = server
+        .unwrap_or_else(|| Offline::new(&Line::parse_from(WORDS).args).expect("the settings are right"));
+    let piece = if pieces < 128 { data.len().max(1) } else { usize::from(pieces - 127) };
+    let told = server.talk(data, piece).expect("the settings are right");
+    assert!(told.replies.len() <= (told.requests + 1) * (REPLY_MAX + 64), "replies are bounded");
+    let (mut rest, mut replies) = (told.replies.as_slice(), 0);
+    while !rest.is_empty() {
+        let (first, len) = reply(rest).expect("a reply is whole and well-formed");
+        if let Some(text) = first {
+            run.mark(text);
+        }
+        rest = &rest[len..];
+        replies += 1;
+        if told.replies.len() > REPLIES_MAX {
+            break;
+        }
+    }
+    if rest.is_empty() {
+        let broken = usize::from(told.ends && replies == told.requests + 1);
+        assert_eq!(replies, told.requests + broken, "each request has one reply");
+    }
+    let holds = server.holds();
+    assert!(holds.here <= LOCAL, "{holds:?}");
+    words(data, run);
+    server.talk(b"FLUSHALL\r\n", usize::MAX).expect("the settings are right");
+    let holds = server.holds();
+    assert_eq!((holds.keys, holds.records, holds.collections), (0, 0, 0), "nothing of what went is kept");
+    SERVER.set(Some(server));
+}
+
+/// The reply that bytes begin with: the kind of an error, and its length.
+fn reply(bytes: &[u8]) -> Option<(Option<&str>, usize)> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let text = std::str::from_utf8(&bytes[1..end]).ok();
+    let (mut at, number) = (end + 2, text.and_then(|text| text.parse::<i64>().ok()));
+    let elements = match bytes[0] {
+        b'+' | b',' | b'(' | b'#' => 0,
+        b'_' => return (end == 1).then_some((None, at)),
+        b'-' => return Some((text?.split(' ').next(), at)),
+        b':' => return number.map(|_| (None, at)),
+        b'$' | b'=' => {
+            let Ok(len) = usize::try_from(number?) else { return (number? == -1).then_some((None, at)) };
+            return (bytes.get(at + len..at + len + 2)? == b"\r\n").then_some((None, at + len + 2));
+        }
+        b'*' | b'~' | b'>' => number?.max(0),
+        b'%' => 2 * number?,
+        _ => return None,
+    };
+    for _ in 0..elements {
+        at += reply(&bytes[at..])?.1;
+    }
+    Some((None, at))
+}
+
+/// Marks the words that lines begin with: which commands the input has.
+fn words(data: &[u8], run: &mut Run) {
+    for line in data.split(|&byte| byte == b'\n') {
+        let word = line.split(|&byte| byte == b' ').next().unwrap_or_default();
+        if let Ok(word) = std::str::from_utf8(word)
+            && word.len() > 2
+        {
+            run.mark(word);
+        }
+    }
+}
