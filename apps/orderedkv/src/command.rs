@@ -5,7 +5,7 @@
 //! `-` is before all keys, and `+` behind them, as `ZRANGEBYLEX` has it; a key that begins with one of `-`, `+` and `[` has a `[` in front.
 
 use crate::store::{Pair, Store, StoreError};
-use farmem::Client;
+use farmem::{Client, Error};
 use farmem_resp::Reply;
 
 /// Keys that a range answers at most, and without `LIMIT`.
@@ -16,12 +16,14 @@ pub const REPLY_LEN_MAX: usize = 32 << 20;
 const PIECE: usize = 256;
 
 /// What was done so far.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Done {
     /// Requests.
     pub(crate) commands: u64,
     /// Requests that were refused.
     pub(crate) refused: u64,
+    /// What far memory said to the newest request that it did not carry out, until that is looked into.
+    pub(crate) far: Option<Error>,
 }
 
 /// Carries a request out.
@@ -29,7 +31,7 @@ pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done,
     done.commands += 1;
     let reply = match args {
         [] => return Reply::Error("ERR a request has at least one word".into()),
-        [name, args @ ..] => command(store, client, *done, &name.to_ascii_uppercase(), args),
+        [name, args @ ..] => command(store, client, done, &name.to_ascii_uppercase(), args),
     };
     let reply = reply.unwrap_or_else(|error| match error {
         Refused::Args(usage) => Reply::Error(format!("ERR wrong arguments; {usage}")),
@@ -39,7 +41,11 @@ pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done,
         }
         Refused::Store(error) => {
             let remedy = error.remedy();
-            Reply::Error(if remedy.is_empty() { format!("ERR {error}") } else { format!("ERR {error}; {remedy}") })
+            let said = if remedy.is_empty() { format!("ERR {error}") } else { format!("ERR {error}; {remedy}") };
+            if let StoreError::Far(error) = error {
+                done.far = Some(error);
+            }
+            Reply::Error(said)
         }
     });
     done.refused += u64::from(matches!(reply, Reply::Error(_)));
@@ -62,7 +68,7 @@ impl<E: Into<StoreError>> From<E> for Refused {
 fn command(
     store: &mut Store,
     client: &mut Client,
-    done: Done,
+    done: &Done,
     name: &[u8],
     args: &[&[u8]],
 ) -> Result<Reply, Refused> {
@@ -168,7 +174,7 @@ fn not_answered(piece: Vec<Pair>, before: Option<&[u8]>, most: usize) -> impl It
     piece.into_iter().skip(was).take(most)
 }
 
-fn info(store: &Store, client: &Client, done: Done) -> String {
+fn info(store: &Store, client: &Client, done: &Done) -> String {
     let tally = client.tally();
     let mut text = format!(
         "# Server\r\nfarmem_version:{}\r\n# Store\r\nkeys:{}\r\nfirst_tree:{:#x}\r\nlayers_known:{}\r\n",

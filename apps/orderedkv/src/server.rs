@@ -2,12 +2,15 @@
 //!
 //! Key type: [`Server`]. A thread for each connection reads requests and writes replies; one thread has the store and carries requests out, those that a client
 //! has sent together one after the other. Connections, requests under way and their bytes are bounded. What a client sends wrongly ends its connection, and nothing else.
+//! What far memory does not carry out is answered with its error, and the service goes on: memory nodes come back. It ends by itself when its host was taken out of the rack,
+//! as by another program that took the store over: nothing that it did from then on would count.
 
 use crate::command::{Done, carry_out};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use farmem::{Client, Error};
 use farmem_resp::{Limits, Parsed, Protocol, Reply, Requests, Writer};
 use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::mem::{Discriminant, discriminant};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -86,15 +89,21 @@ impl Server {
         Stop(Arc::clone(&self.stop))
     }
 
-    /// Serves until it is ended. What it answers are requests carried out.
+    /// Serves until it is ended. What it answers are requests carried out. `tell` hears what the store's owner should: that far memory does not do what it should, and that it
+    /// does again.
     ///
     /// # Errors
-    /// [`Error`] when the store cannot be kept: then another program may have it. What goes wrong with one request is its reply.
-    pub fn serve(self, store: &mut Store, client: &mut Client) -> Result<u64, Error> {
+    /// [`StoreError::Fenced`] when the client's host was taken out of the rack; its requests were answered with errors by then. What goes wrong with one request is its reply.
+    pub fn serve(
+        self,
+        store: &mut Store,
+        client: &mut Client,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<u64, StoreError> {
         let (work, take) = sync_channel(CONNECTIONS_MAX);
         let stop = Arc::clone(&self.stop);
         let accepting = thread::spawn(move || self.accept(&work));
-        let worked = carry_out_all(store, client, &take);
+        let worked = carry_out_all(store, client, &take, tell);
         stop.store(true, Ordering::Release);
         drop(take);
         accepting.join().expect("the thread that accepts does not panic");
@@ -141,8 +150,13 @@ fn refuse(mut stream: TcpStream) {
 }
 
 /// Carries out what connections send, until the last of them is gone.
-fn carry_out_all(store: &mut Store, client: &mut Client, work: &Receiver<Work>) -> Result<u64, Error> {
-    let mut done = Done::default();
+fn carry_out_all(
+    store: &mut Store,
+    client: &mut Client,
+    work: &Receiver<Work>,
+    tell: &mut dyn FnMut(&str),
+) -> Result<u64, StoreError> {
+    let (mut done, mut health) = (Done::default(), Health::default());
     loop {
         match work.recv_timeout(KEEP) {
             Ok(Work { requests, replies }) => {
@@ -154,9 +168,59 @@ fn carry_out_all(store: &mut Store, client: &mut Client, work: &Receiver<Work>) 
                 }
                 // Its connection may have ended meanwhile.
                 let _nobody_waits = replies.send(bytes);
+                if let Some(error) = done.far.take() {
+                    health.fails(client, &error, tell)?;
+                }
             }
-            Err(RecvTimeoutError::Timeout) => store.keep(client)?,
+            Err(RecvTimeoutError::Timeout) => match store.keep(client) {
+                Ok(()) => health.answers(tell),
+                Err(error) => {
+                    health.is_kept_out = true;
+                    health.fails(client, &error, tell)?;
+                }
+            },
             Err(RecvTimeoutError::Disconnected) => return Ok(done.commands),
+        }
+    }
+}
+
+/// What is wrong with the store's far memory.
+#[derive(Default)]
+struct Health {
+    /// The kinds of errors that were told.
+    told: Vec<Discriminant<Error>>,
+    /// The store could not be kept.
+    is_kept_out: bool,
+}
+
+impl Health {
+    /// Something was not carried out: it is told once, unless it is because others took this program's host out of the rack.
+    fn fails(
+        &mut self,
+        client: &mut Client,
+        error: &Error,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<(), StoreError> {
+        // A control plane that does not answer says nothing of that.
+        if client.is_member().is_ok_and(|is_member| !is_member) {
+            return Err(StoreError::Fenced);
+        }
+        let kind = discriminant(error);
+        if !self.told.contains(&kind) {
+            self.told.push(kind);
+            tell(&format!(
+                "{error}; {}; what needs that is answered with an error until then",
+                error.remedy()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The store was kept.
+    fn answers(&mut self, tell: &mut dyn FnMut(&str)) {
+        if self.is_kept_out {
+            *self = Self::default();
+            tell("the store answers again");
         }
     }
 }

@@ -4,15 +4,22 @@
 //! leads to a tree of their next slices, a *layer*, and so on (as Masstree has it: Mao, Kohler and Morris, EuroSys 2012). A text that has a slice for itself
 //! is there, with the rest of it beside its value. Layers stay when keys go; a program remembers where they are, so a look-up begins at the deepest one.
 //!
-//! Numbers have one slice: each operation is the tree's own, one round trip, and any number of programs write. Texts have one writer at a time, which holds a lock,
-//! because two texts may become a layer in several steps; readers find every text that stands still meanwhile.
+//! Numbers have one slice: each operation is the tree's own, one round trip, and any number of programs write. Texts have one writer at a time, which holds a lock
+//! of the control plane, because two texts may become a layer in several steps; readers find every text that stands still meanwhile. A writer that takes over from one
+//! that seems to have ended has that one's host taken out of the rack first ([`Access::TakeOver`]): where it only hangs, nothing that it does later counts.
 
 use crate::keys::{KeyError, KeyKind, SLICE, behind, slice};
+use farmem::api::ErrorCode;
 use farmem::blink_tree::Cursor;
 use farmem::heap::{Heap, HeapOptions};
-use farmem::{Client, Error, FarMemory, Layout, LockWord, RecordTree, VirtAddr};
+use farmem::{Client, Error, FarMemory, Layout, NamedLock, RecordTree, VirtAddr};
 use farmem_index::prefix;
 use std::collections::BTreeMap;
+
+mod record;
+
+pub(crate) use record::emit;
+use record::{Entry, LAYER, parse};
 
 /// Bytes of a value at most.
 pub const VALUE_LEN_MAX: usize = 64 << 10;
@@ -23,18 +30,11 @@ const PIECE: usize = 128;
 
 /// "farmemOK": a store that is whole.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmemOK");
-/// The store's named memory, in words of eight bytes: the address of its first tree (so that its name leads index agents there), magic, kind of keys, the
-/// writer's lock, and of a load under way the file and its rows so far.
+/// The store's named memory, in words of eight bytes: the address of its first tree (so that its name leads index agents there), magic, kind of keys, one that is
+/// not used, and of a load under way the file and its rows so far.
 const WORDS: usize = 8;
 const MAGIC_AT: u64 = 8;
-const LOCK_AT: u64 = 24;
 const LOAD_AT: u64 = 32;
-
-/// A record's first byte.
-const VALUE: u8 = 0;
-const LAYER: u8 = 1;
-/// Bytes of a value's record in front of the rest of its key.
-const HEAD: usize = 3;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +48,17 @@ pub enum StoreError {
     /// A store of this name has other keys.
     #[error("the keys of this store are {0}")]
     Kind(&'static str),
-    /// Another program writes.
-    #[error("another program writes to this store of texts, or ended while it did")]
-    Locked,
+    /// Another program writes; what the control plane says of it.
+    #[error("another program writes to this store of texts, or ended while it did: {0}")]
+    Locked(String),
+    /// A store of texts was opened for reading.
+    #[error("this program has opened the store of texts for reading only")]
+    ReadOnly,
+    /// Its host was taken out of the rack.
+    #[error(
+        "this program's host was taken out of the rack, as by another program that took this store over: nothing more that this one does counts"
+    )]
+    Fenced,
     /// Far memory.
     #[error(transparent)]
     Far(#[from] Error),
@@ -62,7 +70,9 @@ impl StoreError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Far(error) => error.remedy(),
-            Self::Locked => "wait for its end; when it has ended, take over (--take-over)".into(),
+            Self::Locked(_) => "wait for its end; when it has ended or hangs, take over (--take-over): its host is then taken out of the rack".into(),
+            Self::ReadOnly => "open it for writing".into(),
+            Self::Fenced => "end this program; start it anew when the store is to be its again (--take-over)".into(),
             Self::Kind(_) => "name another store, or write keys as it has them".into(),
             Self::Key(_) | Self::Value(_) => String::new(),
         }
@@ -79,7 +89,7 @@ pub enum Access {
     Read,
     /// Write: no other program may meanwhile.
     Write,
-    /// Write, in place of one that is known to have ended.
+    /// Write, in place of one that has ended or hangs: its host is taken out of the rack first, with all else that it does there.
     TakeOver,
 }
 
@@ -91,7 +101,8 @@ pub struct Store {
     pub(crate) heap: Heap,
     /// The trees that are known, by the slices that lead to them; of none, the first one.
     trees: BTreeMap<Vec<u8>, RecordTree>,
-    lock: Option<LockWord>,
+    /// Of texts, while this program may write.
+    lock: Option<NamedLock>,
 }
 
 impl core::fmt::Debug for Store {
@@ -113,7 +124,7 @@ impl Store {
         access: Access,
     ) -> Result<Self, StoreError> {
         let at = client.create_named(name, 8 * WORDS as u64)?.base;
-        let heap_name = format!("{name}.heap");
+        let heap_name = heap_name(name);
         let (mut heap, tree);
         if word(client, at.0 + MAGIC_AT)? == MAGIC {
             return Self::open(client, name, Some(kind), access);
@@ -153,35 +164,22 @@ impl Store {
         if kind.is_some_and(|kind| kind != found) {
             return Err(StoreError::Kind(found.name()));
         }
-        let mut heap = Heap::open(client, &format!("{name}.heap"), HeapOptions::default())?;
-        // The lock comes last: nothing that fails leaves it taken.
-        match Self::tree_and_lock(client, at, found, access, &mut heap) {
-            Ok((tree, lock)) => {
+        // Before anything is read that the writer before may have changed. What fails from here on leaves it free.
+        let lock = match found {
+            KeyKind::Text => locked(client, &lock_name(name), access)?,
+            KeyKind::U64 | KeyKind::I64 => None,
+        };
+        let mut heap = Heap::open(client, &heap_name(name), HeapOptions::default())?;
+        match RecordTree::open(client, &mut heap, TREE, LAYOUT) {
+            Ok(tree) => {
                 let trees = BTreeMap::from([(Vec::new(), tree)]);
                 Ok(Self { name: name.into(), at, kind: found, heap, trees, lock })
             }
             Err(error) => {
                 heap.close(client)?;
-                Err(error)
+                Err(error.into())
             }
         }
-    }
-
-    fn tree_and_lock(
-        client: &mut Client,
-        at: VirtAddr,
-        kind: KeyKind,
-        access: Access,
-        heap: &mut Heap,
-    ) -> Result<(RecordTree, Option<LockWord>), StoreError> {
-        let tree = RecordTree::open(client, heap, TREE, LAYOUT)?;
-        let lock = match access {
-            Access::Write | Access::TakeOver if kind == KeyKind::Text => {
-                Some(take(client, VirtAddr(at.0 + LOCK_AT), access)?)
-            }
-            Access::Read | Access::Write | Access::TakeOver => None,
-        };
-        Ok((tree, lock))
     }
 
     /// What its keys are.
@@ -314,10 +312,10 @@ impl Store {
     /// # Errors
     /// [`Error`] when far memory does not answer.
     pub fn close(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        if let Some(mut lock) = self.lock {
-            lock.unlock(memory)?;
-        }
-        self.heap.close(memory)
+        // The lock is given back last, and also when the heap cannot be left.
+        let left = self.heap.close(memory);
+        let unlocked = self.lock.map_or(Ok(()), NamedLock::unlock);
+        left.and(unlocked)
     }
 
     /// Frees all that it has in far memory. No other program may use it meanwhile or afterwards.
@@ -357,7 +355,7 @@ impl Store {
     /// A store of texts that was opened for reading is not written to.
     const fn check_writer(&self) -> Result<(), StoreError> {
         match self.kind {
-            KeyKind::Text if self.lock.is_none() => Err(StoreError::Locked),
+            KeyKind::Text if self.lock.is_none() => Err(StoreError::ReadOnly),
             _ => Ok(()),
         }
     }
@@ -516,36 +514,6 @@ impl Store {
 const TREE: &str = "tree";
 const LAYOUT: Layout = Layout::Partitioned;
 
-/// What a record says.
-enum Entry {
-    /// The value of the one key with this slice, and what of the key is behind the slice.
-    Value { rest: Vec<u8>, value: Vec<u8> },
-    /// The tree of the next slices is there.
-    Layer(VirtAddr),
-}
-
-/// A value's record.
-pub(crate) fn emit(rest: &[u8], value: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(rest.len()).expect("a key has at most 512 bytes, twice that encoded");
-    [&[VALUE][..], &len.to_le_bytes(), rest, value].concat()
-}
-
-fn parse(tree: &RecordTree, content: Vec<u8>) -> Result<Entry, Error> {
-    let broken = || Error::Broken { addr: tree.tree().address(), what: "a record of an ordered store" };
-    match content.split_first() {
-        Some((&VALUE, _)) if content.len() >= HEAD => {
-            let len = usize::from(u16::from_le_bytes([content[1], content[2]]));
-            let rest = content.get(HEAD..HEAD + len).ok_or_else(broken)?.to_vec();
-            Ok(Entry::Value { rest, value: content[HEAD + len..].to_vec() })
-        }
-        Some((&LAYER, address)) => {
-            let address = address.try_into().map_err(|_| broken())?;
-            Ok(Entry::Layer(VirtAddr(u64::from_le_bytes(address))))
-        }
-        _ => Err(broken()),
-    }
-}
-
 /// Encoded keys, both included.
 struct Within<'a> {
     first: Option<&'a [u8]>,
@@ -576,17 +544,25 @@ impl Within<'_> {
     }
 }
 
-/// Takes the writer's lock.
-fn take(client: &mut Client, at: VirtAddr, access: Access) -> Result<LockWord, StoreError> {
-    let mut lock = LockWord::new(at);
-    if lock.try_lock(client)? {
-        return Ok(lock);
-    }
-    let seen = lock.version(client)?;
-    if access == Access::TakeOver && lock.break_lock(client, seen)? && lock.try_lock(client)? {
-        return Ok(lock);
-    }
-    Err(StoreError::Locked)
+fn heap_name(store: &str) -> String {
+    format!("{store}.heap")
+}
+
+fn lock_name(store: &str) -> String {
+    format!("{store}.writer")
+}
+
+/// The writer's lock, where this program is to write.
+fn locked(client: &mut Client, name: &str, access: Access) -> Result<Option<NamedLock>, StoreError> {
+    let taken = match access {
+        Access::Read => return Ok(None),
+        Access::Write => client.lock_named(name),
+        Access::TakeOver => client.take_over_named(name),
+    };
+    taken.map(Some).map_err(|error| match error {
+        Error::Refused(refused) if refused.code == ErrorCode::Conflict => StoreError::Locked(refused.message),
+        other => other.into(),
+    })
 }
 
 fn word(memory: &mut (impl FarMemory + ?Sized), at: u64) -> Result<u64, Error> {

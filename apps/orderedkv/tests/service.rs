@@ -24,7 +24,7 @@ impl Service {
             let mut client = Rack::embedded_with(2, 256 << 20).unwrap().client("service").unwrap();
             let mut store = Store::create(&mut client, "store", kind, Access::Write).unwrap();
             ready.send(()).unwrap();
-            let served = server.serve(&mut store, &mut client).unwrap();
+            let served = server.serve(&mut store, &mut client, &mut |said| panic!("{said}")).unwrap();
             store.destroy(&mut client).unwrap();
             assert_eq!(client.overview().unwrap().vmas.len(), 0, "nothing stays behind");
             served

@@ -45,6 +45,6 @@ pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use lock::LockWord;
 pub use look_up::{LookUp, LookedUp};
 pub use migrate::{Moved, migrate};
-pub use named::{Named, OpenNamed};
+pub use named::{Named, NamedLock, OpenNamed};
 pub use rack::{ClientOptions, Rack, home_of};
 pub use task::{Next, OpQueue, Task, TaskStats};

@@ -1,20 +1,23 @@
-//! Far memory by name: the control plane's objects (PROTOCOL 8.33 to 8.37, 8.53 to 8.56) for clients, which reach them by verbs and traversals.
+//! Far memory by name: the control plane's objects (PROTOCOL 8.33 to 8.37, 8.53 to 8.58) for clients, which reach them by verbs and traversals.
 //!
 //! Key types: [`Named`], memory that its users share as they like; [`OpenNamed`], memory that is open in a mode, so that windows may cache it: one client writes it, or
-//! many read it (SODA III). Processes of a shared run map the same objects. A page of one that a host caches coherently is written through that host only: an
+//! many read it (SODA III); [`NamedLock`], a name without memory that one client of the rack has. Processes of a shared run map the same objects. A page of one that a host caches coherently is written through that host only: an
 //! object is a client's, or a shared run's.
 
 use crate::path::Asker;
 use crate::{Client, Error, NodeId, VirtAddr, Vma};
 use farmem_control::api::{
-    ApiError, DropObject, ErrorCode, HoldObject, Leave, Locate, OpenMode, OpenObject, ResizeObject,
-    UnlinkObject,
+    ApiError, DropObject, ErrorCode, HoldObject, HostInfo, Leave, Locate, OpenMode, OpenObject, ResizeObject,
+    ShowObject, UnlinkObject,
 };
 use farmem_host::HostRequest;
 use farmem_machine::Port;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+
+/// Clients that may be faster, one after the other, than one that takes a lock over.
+const TAKE_OVER_TRIES: u32 = 8;
 
 /// Memory that has a name in its protection domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +84,27 @@ impl core::fmt::Debug for OpenNamed {
             .field("vma", &self.vma)
             .field("length", &self.length)
             .finish_non_exhaustive()
+    }
+}
+
+/// A lock by its name, which one client of the rack has; see [`Client::lock_named`]. Dropped, it is free.
+pub struct NamedLock {
+    handle: Handle,
+}
+
+impl NamedLock {
+    /// Gives it back, and says what kept the control plane from hearing of it; a drop does not.
+    ///
+    /// # Errors
+    /// [`Error::Api`] when the control plane cannot be reached: then others have it when they have taken it over ([`Client::take_over_named`]).
+    pub fn unlock(mut self) -> Result<(), Error> {
+        self.handle.close()
+    }
+}
+
+impl core::fmt::Debug for NamedLock {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("NamedLock").field("object", &self.handle.object).finish_non_exhaustive()
     }
 }
 
@@ -202,6 +226,49 @@ impl Client {
         let Some(opened) = opened else { return unlinked };
         self.or_let_go(&opened, unlinked)?;
         self.let_go(opened.object)
+    }
+
+    /// Takes the lock called `name` in this client's domain, which is made when there is none: no other client of the rack has it until it is dropped, or until this
+    /// client's host leaves the rack. Whoever has it next knows that nothing that this client still sends changes memory of the domain (PROTOCOL 8.57).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with [`ErrorCode::Conflict`] when another client has it, with its host, or this one already; with [`ErrorCode::Unavailable`] while one that is
+    /// gone may still write.
+    pub fn lock_named(&mut self, name: &str) -> Result<NamedLock, Error> {
+        let (object, _) = self.ask_for(name, true, OpenMode::Write)?;
+        if self.opened().borrow().get(&object).is_some_and(|uses| uses.handles > 0) {
+            let message = format!("this program itself has {name:?} locked");
+            let remedy = "give it back first".into();
+            return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }));
+        }
+        self.used(object, OpenMode::Write).handles += 1;
+        let (host, opened, asker) = (self.host(), Rc::clone(self.opened()), self.asker());
+        let mode = OpenMode::Write;
+        Ok(NamedLock { handle: Handle { object, mode, host, opened, asker, has_ended: false } })
+    }
+
+    /// As [`Client::lock_named`], also when another client has it: its host is taken out of the rack first, and from then on whatever it asks for is refused.
+    ///
+    /// # Errors
+    /// As [`Client::lock_named`]; with [`ErrorCode::Conflict`] only when this client has it already, or yet others were faster each time.
+    pub fn take_over_named(&mut self, name: &str) -> Result<NamedLock, Error> {
+        let mut taken = self.lock_named(name);
+        for _ in 0..TAKE_OVER_TRIES {
+            if taken.as_ref().err().and_then(Error::code) != Some(ErrorCode::Conflict) {
+                break;
+            }
+            let (own, domain) = (self.host(), self.domain_number());
+            let shown = self.call(ShowObject { domain, name: name.into() })?;
+            for HostInfo { host, generation, .. } in shown.hosts.into_iter().filter(|info| info.host != own) {
+                match self.fence(host, generation) {
+                    // It left meanwhile, or joined again: then it is shown in its next life.
+                    Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
+                    fenced => fenced?,
+                }
+            }
+            taken = self.lock_named(name);
+        }
+        taken
     }
 
     /// Takes another host out of the rack: nothing that it still sends counts, and what it had open may be opened by others. For whoever sees to it that a process that

@@ -70,6 +70,7 @@ answers! {
     Returned(Returned),
     Lease(LeaseInfo),
     Object(ObjectInfo),
+    ObjectShown(ObjectShown),
     Domain(DomainInfo),
     SoftLoaded(SoftLoaded),
     SoftShown(SoftShown),

@@ -119,6 +119,7 @@ impl State {
             Request::UnlinkObject(_)
             | Request::CreateDomain(_)
             | Request::Recover(_)
+            | Request::ShowObject(_)
             | Request::Locate(_)
             | Request::SoftLoad(_)
             | Request::SoftShow(_)

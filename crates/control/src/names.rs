@@ -1,4 +1,4 @@
-//! Named memory: objects that hosts of a domain open by a name, as processes open POSIX shared memory (PROTOCOL 8.33 to 8.37, 8.53 to 8.56).
+//! Named memory: objects that hosts of a domain open by a name, as processes open POSIX shared memory (PROTOCOL 8.33 to 8.37, 8.53 to 8.58).
 //!
 //! An object has a number that cannot be guessed, which hosts use once they have opened it; a name until it is unlinked; a length, and from
 //! the first time that is set one vma. It is freed when it has no name and no host has it open any more. Who may have it open beside whom is in `modes`.
@@ -6,7 +6,8 @@
 mod modes;
 
 use crate::api::{
-    ApiError, DropObject, ErrorCode, HoldObject, ObjectInfo, OpenMode, OpenObject, ResizeObject, UnlinkObject,
+    ApiError, DropObject, ErrorCode, HoldObject, ObjectInfo, ObjectShown, OpenMode, OpenObject, ResizeObject,
+    ShowObject, UnlinkObject,
 };
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
@@ -106,6 +107,19 @@ impl Control {
         let mut row = self.opened(host, object)?.clone();
         row.let_go(host);
         Ok(Decision::Keep(Line::Object { object, row: Some(row) }, ()))
+    }
+
+    /// Who has the object of a name open.
+    pub(crate) fn show_object(&self, domain: u32, name: &str) -> Decided<ShowObject> {
+        self.domain_known(domain)?;
+        let found = self.state.object_named(domain, name);
+        let (object, row) = found.ok_or_else(|| {
+            let message = format!("domain {domain} has no object called {name:?}");
+            not_found(message, "it may not have been made yet, or unlinked")
+        })?;
+        let info = |&host: &u16| self.state.hosts.get(&host).map(|row| row.info(host));
+        let hosts = row.hosts.iter().filter_map(info).collect();
+        Ok(Decision::Reply(ObjectShown { object, mode: row.mode, hosts }))
     }
 
     /// What an object is now.

@@ -5,7 +5,7 @@ use crate::api::{
     ApiError, ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, IndexJoined, NodeInfo,
     NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
 };
-use crate::record::{Key, NodeRow, Role, SessionRow, What, gid_text};
+use crate::record::{HostRow, Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
 use crate::{Actions, Control, Out};
 use alloc::vec::Vec;
@@ -116,12 +116,7 @@ impl Control {
 
     pub(crate) fn overview(&self) -> RackOverview {
         let hosts = self.state.hosts.iter().filter(|(_, row)| row.present && row.joining.is_none());
-        let hosts = hosts.map(|(&host, row)| HostInfo {
-            host,
-            name: row.name.clone(),
-            gid: gid_text(row.gid),
-            generation: row.generation,
-        });
+        let hosts = hosts.map(|(&host, row)| row.info(host));
         let vmas = self.state.vmas.iter().filter(|(_, vma)| vma.pending.is_none());
         let vmas = vmas.map(|(&base, vma)| vma.info(base));
         RackOverview {
@@ -172,6 +167,13 @@ impl Control {
     fn own_endpoint(&self) -> Endpoint {
         let home = self.state.home.unwrap_or(Key { qpn: 0, qkey: 0 });
         endpoint(Port::CONTROL, self.config.gid.0, home)
+    }
+}
+
+impl HostRow {
+    /// What users know it as.
+    pub(crate) fn info(&self, host: u16) -> HostInfo {
+        HostInfo { host, name: self.name.clone(), gid: gid_text(self.gid), generation: self.generation }
     }
 }
 

@@ -92,6 +92,7 @@ impl Control {
             Request::UnlinkObject(call) => any(call, self.unlink_object(call.domain, &call.name)),
             Request::DropObject(call) => any(call, self.drop_object(call.host, call.object)),
             Request::Migrate(call) => any(call, self.migrate(call.domain, call.base, call.len, call.node)),
+            Request::ShowObject(call) => any(call, self.show_object(call.domain, &call.name)),
             Request::Locate(call) => any(call, self.locate(call.addr)),
             Request::SoftLoad(call) => any(call, self.soft_load(call)),
             Request::SoftRead(call) => any(call, self.soft_read(call)),

@@ -64,7 +64,7 @@ pub(crate) struct IndexLoad {
     /// What is between two fields of a CSV file: one character, or tab.
     #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
     pub(crate) delimiter: u8,
-    /// Write to a store of texts whose writer is known to have ended.
+    /// Write to a store of texts in place of a writer that has ended or hangs: its host is taken out of the rack first.
     #[arg(long)]
     pub(crate) take_over: bool,
     /// Print one JSON object.
@@ -106,7 +106,7 @@ pub(crate) struct IndexServe {
     /// Where to listen; port 0 takes any.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
     pub(crate) listen: SocketAddr,
-    /// Serve a store of texts whose writer is known to have ended.
+    /// Serve a store of texts in place of a writer that has ended or hangs: its host is taken out of the rack first.
     #[arg(long)]
     pub(crate) take_over: bool,
     /// Print one JSON object when it listens.

@@ -58,10 +58,15 @@ pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
     let first_tree = format!("{:#x}", store.first().tree().address().0);
     let keys = store.kind().name();
     output::print(&Listening { address, store: args.store.clone(), keys, first_tree }, args.json);
-    let served = server.serve(&mut store, &mut client);
+    let served = server.serve(&mut store, &mut client, &mut |said| output::note(&format!("farmem: {said}")));
+    // Who was taken out of the rack holds nothing any more, and would wait for memory nodes that do not hear it.
+    let commands = match served {
+        Err(error @ StoreError::Fenced) => return Err(failed(error)),
+        served => served.map_err(failed),
+    };
     // The lock is to be free for the next one.
     let closed = store.close(&mut client);
-    let commands = served?;
+    let commands = commands?;
     closed?;
     output::note(&format!("farmem: {} requests served", output::count(commands)));
     Ok(End::Fine)

@@ -55,7 +55,10 @@ fn look_ups_go_through_a_fat_tree(transport: &'static str) {
     let keys = || (0..u64::from(KEYS)).step_by(97);
     // Memory nodes learn the program.
     keys().for_each(|key| _ = visits(&mut client, &tree, key));
-    assert!(keys().all(|key| visits(&mut client, &tree, key) == FROM_THE_ROOT), "four inner nodes and the leaf");
+    assert!(
+        keys().all(|key| visits(&mut client, &tree, key) == FROM_THE_ROOT),
+        "four inner nodes and the leaf"
+    );
 
     // The fat root has the nodes above the borders of servers and the upper two levels, pods and edges one each: what is left is the leaf.
     let overview = client.overview().unwrap();
@@ -171,7 +174,10 @@ fn thirteen_switches_lead_look_ups_of_every_kind() {
     eventually("keyed READs bring the leaf", || keyed(&mut client, &tree) <= keys().count() as u64 * 12 / 10);
     // Sub-ranges of all servers at once share datagrams, and each begins further down: one visit less for each of them at the least.
     let led = scanned(&mut client, &tree);
-    assert!(led + SUB_RANGES as u64 <= from_the_root, "{led} visits by the index, {from_the_root} from the root");
+    assert!(
+        led + SUB_RANGES as u64 <= from_the_root,
+        "{led} visits by the index, {from_the_root} from the root"
+    );
 
     for role in ["index pod3", "index edge8"] {
         restarted(&mut up, role);

@@ -5,6 +5,8 @@ use crate::rack::Description;
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread;
 
 /// All that a service says to these requests.
 fn says(address: &str, requests: &str) -> String {
@@ -75,6 +77,68 @@ fn a_loaded_file_is_served() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("requests served"), "{ended:?}");
     assert!(up.is_whole());
+    assert_eq!(up.stop().stderr, "");
+}
+
+/// Sends a SET of each key until one is not acknowledged; how many were.
+fn acknowledged(address: &str, name: &str, most: u32, told: &mut dyn FnMut(u32)) -> u32 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    for n in 0..most {
+        let mut said = [0; 5];
+        let request = format!("SET {name}/{n:05} {n}\r\n");
+        if stream.write_all(request.as_bytes()).is_err()
+            || stream.read_exact(&mut said).is_err()
+            || &said != b"+OK\r\n"
+        {
+            return n;
+        }
+        told(n);
+    }
+    most
+}
+
+/// A service takes a store of texts over from one that still runs and is written to. The one before is kept out before the other writes: it ends by itself and says why,
+/// and no key that either acknowledged is lost.
+#[test]
+fn a_take_over_loses_no_acknowledged_key() {
+    let description = Description::new("take-over", "udp").with_nodes(2);
+    let up = description.up();
+    let file = description.file();
+    let on = ["--rack", &file, "--domain", "shop", "--store", "orders", "--listen", "127.0.0.1:0", "--json"];
+    let serve = |more: &[&str]| {
+        let mut service = Running::start(farmem(&[&["index", "serve"][..], &on, more].concat()));
+        let listening: Value = serde_json::from_str(&service.line()).expect("it listens");
+        (service, listening["address"].as_str().unwrap().to_owned())
+    };
+    let (mut before, at) = serve(&[]);
+    let refused = run(&[&["index", "serve"][..], &on].concat());
+    refused.refuses(&["another program writes to this store", "at host 1 (", "--take-over"]);
+    const MOST: u32 = 1_000_000;
+    let (busy, is_busy) = channel();
+    let writer = thread::spawn(move || {
+        acknowledged(&at, "before", MOST, &mut |n| {
+            if n == 300 {
+                busy.send(()).unwrap();
+            }
+        })
+    });
+    is_busy.recv().unwrap();
+    let (mut after, address) = serve(&["--take-over"]);
+    assert_eq!(acknowledged(&address, "after", 800, &mut |_| {}), 800);
+    let first = writer.join().unwrap();
+    assert!((300..MOST).contains(&first), "it acknowledges nothing once it is kept out, and had {first}");
+    let ended = before.ended();
+    assert!(ended.code == Some(2) && ended.stderr.contains("was taken out of the rack"), "{ended:?}");
+    for (name, count) in [("before", first), ("after", 800)] {
+        for from in (0..count).step_by(500) {
+            let keys = from..count.min(from + 500);
+            let requests: String = keys.clone().map(|n| format!("GET {name}/{n:05}\r\n")).collect();
+            let expected: String = keys.map(|n| format!("${}\r\n{n}\r\n", n.to_string().len())).collect();
+            assert_eq!(says(&address, &requests), expected, "{name} from {from} on, of {count}");
+        }
+    }
+    signal(after.pid(), "TERM");
+    assert_eq!(after.ended().code, Some(0));
     assert_eq!(up.stop().stderr, "");
 }
 

@@ -1,8 +1,8 @@
-//! Memory with a name that one client writes or many read, in a rack of this process (PROTOCOL 8.53 to 8.56).
+//! Memory with a name that one client writes or many read, in a rack of this process (PROTOCOL 8.53 to 8.58).
 
 use crate::embedded::World;
 use crate::rack::{embedded_client_of, embedded_world};
-use crate::{Client, ClientOptions, Error, OpenNamed};
+use crate::{Client, ClientOptions, Error, NamedLock, OpenNamed};
 use farmem_control::api::{ErrorCode, OpenMode};
 use farmem_host::Config as HostConfig;
 use farmem_machine::Rng;
@@ -130,6 +130,44 @@ fn what_a_fenced_client_writes_changes_nothing() {
     assert_eq!(two.fence(host, generation).unwrap_err().code(), Some(ErrorCode::NotFound));
     drop((graph, hangs));
     assert_eq!(next.overview().unwrap().hosts.len(), 2, "the next life stays when the one before ends");
+}
+
+/// A lock is one client's, and one use's of it, until that is dropped. Who takes it over has the host that had it taken out of the rack, and is told what it is to do
+/// when that may still write; what the one that had it writes then changes nothing.
+#[test]
+fn a_lock_is_taken_over_from_who_hangs() {
+    let world = world();
+    let (mut hangs, mut two) = (client(&world), client(&world));
+    let conflict = |result: Result<NamedLock, Error>, said: &str| {
+        let error = result.expect_err("another one has it");
+        assert!(error.code() == Some(ErrorCode::Conflict) && error.to_string().contains(said), "{error}");
+    };
+    let memory = hangs.create_named("memory", LEN).unwrap().base;
+    let lock = hangs.lock_named("writer").unwrap();
+    conflict(hangs.lock_named("writer"), "this program itself");
+    conflict(hangs.take_over_named("writer"), "this program itself");
+    conflict(two.lock_named("writer"), "at host 1 (client1, generation 1)");
+    lock.unlock().unwrap();
+    drop(two.lock_named("writer").unwrap());
+
+    let late = hangs.lock_named("writer").unwrap();
+    hangs.write(memory, &1_u64.to_le_bytes()).unwrap();
+    assert!(hangs.is_member().unwrap());
+    let taken = two.take_over_named("writer").unwrap();
+    two.open_named("memory").unwrap();
+    two.write(memory, &2_u64.to_le_bytes()).unwrap();
+    hangs.write(memory, &3_u64.to_le_bytes()).expect_err("its connection is gone");
+    hangs.region_write(memory, &4_u64.to_le_bytes()).expect_err("its session is gone");
+    assert!(!hangs.is_member().unwrap());
+    let mut bytes = [0; 8];
+    two.read(memory, &mut bytes).unwrap();
+    assert_eq!(u64::from_le_bytes(bytes), 2);
+    drop((late, hangs));
+    let mut three = client(&world);
+    conflict(three.lock_named("writer"), "at host 2 (client2, generation 1)");
+    taken.unlock().unwrap();
+    drop(three.take_over_named("writer").expect("nobody has it"));
+    assert!(two.is_member().unwrap(), "so nobody is fenced");
 }
 
 /// A client that runs out of request ids joins again, and has open again what it had. What cannot be had again, because it has no name and was freed when its last

@@ -192,6 +192,17 @@ pub struct ObjectInfo {
     pub size: u64,
 }
 
+/// Who has a named object open.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectShown {
+    /// Its number.
+    pub object: u64,
+    /// How all of them have it open; of an object that no host has open, shared.
+    pub mode: OpenMode,
+    /// The hosts that have it open, each in the life that has it.
+    pub hosts: Vec<HostInfo>,
+}
+
 /// A domain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DomainInfo {

@@ -2,8 +2,8 @@
 
 use super::{
     Base64, Call, ConnectionInfo, DomainInfo, HostJoined, IndexJoined, LeaseInfo, LocatedVma, NodeJoined,
-    ObjectInfo, OpenMode, PermName, ProcessInfo, RackOverview, Returned, SessionInfo, SoftCounted,
-    SoftLoaded, SoftShown, SwitchJoined, Tier, VmaInfo,
+    ObjectInfo, ObjectShown, OpenMode, PermName, ProcessInfo, RackOverview, Returned, SessionInfo,
+    SoftCounted, SoftLoaded, SoftShown, SwitchJoined, Tier, VmaInfo,
 };
 #[cfg(doc)]
 use super::{ErrorCode, GIVEN_UP};
@@ -348,6 +348,14 @@ calls! {
         host: u16,
         /// The object.
         object: u64,
+    }
+
+    /// Asks who has a named object open, and how. Whoever takes the place of a host that has one to itself names that host's life so (PROTOCOL 8.58).
+    "show_object" ShowObject -> ObjectShown {
+        /// The domain whose names these are.
+        domain: u32,
+        /// The name.
+        name: String,
     }
 
     /// Moves a part of a vma to another node while it is used (MIND 4.1). The answer comes when it is there.

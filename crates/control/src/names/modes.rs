@@ -1,7 +1,7 @@
 //! Who may have an object open beside whom: coherent spaces share it, hosts that cache without a directory read it together, or one writes it (PROTOCOL 8.53
-//! to 8.56, SODA III).
+//! to 8.58, SODA III).
 //!
-//! All hosts that have an object open have it in the same mode, so the row has one. What a host that is gone had to write is kept from others until no memory
+//! An object without memory is a lock, for all memory of its domain (8.57). All hosts that have an object open have it in the same mode, so the row has one. What a host that is gone had to write is kept from others until no memory
 //! node takes WRITEs of that host any more.
 
 use crate::Control;
@@ -10,6 +10,7 @@ use crate::errors::error;
 use crate::record::{Line, ObjectRow, Role};
 use crate::requests::Decision;
 use crate::state::State;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
@@ -170,12 +171,24 @@ impl State {
     /// switch. These are still to be told, or must join again.
     fn roles_that_hear(&self, row: &ObjectRow, host: u16) -> impl Iterator<Item = Role> {
         let gone = Update::PeerGone { port: Port::host(host).0 };
-        let nodes = row.base.map(|base| self.nodes_of_vma(base)).unwrap_or_default();
-        let switch = self.switch.as_ref().filter(|_| row.base.is_some()).map(|_| Role::Switch);
+        let bases = self.memory_of(row);
+        let nodes: BTreeSet<u16> = bases.iter().flat_map(|&base| self.nodes_of_vma(base)).collect();
+        let switch = self.switch.as_ref().filter(|_| !bases.is_empty()).map(|_| Role::Switch);
         nodes.into_iter().map(Role::Node).chain(switch).filter(move |role| {
             let queue = self.queues.get(role);
             queue.is_none_or(|queue| queue.entries().any(|entry| entry.told.0 == gone))
         })
+    }
+
+    /// The vmas that who has an object to write may write by it: its own; of a lock all of its domain (PROTOCOL 8.57).
+    fn memory_of(&self, row: &ObjectRow) -> Vec<u64> {
+        match row.base {
+            Some(base) => Vec::from([base]),
+            None => {
+                let own = self.vmas.iter().filter(|(_, vma)| vma.domain == row.domain);
+                own.map(|(&base, _)| base).collect()
+            }
+        }
     }
 
     /// How people call a host.

@@ -1,4 +1,4 @@
-//! One host writes an object, or many read it, or many share it (PROTOCOL 8.53 to 8.56), whatever is cut off and started again meanwhile; and whoever takes a host
+//! One host writes an object, or many read it, or many share it (PROTOCOL 8.53 to 8.58), whatever is cut off and started again meanwhile; and whoever takes a host
 //! out of the rack names its life (8.9).
 
 use crate::rack::{Rack, restored};
@@ -154,6 +154,54 @@ fn a_writer_that_is_gone_is_kept_out_first() {
         let left = if starts_again && cut == NODE { 0 } else { 2 };
         assert_eq!(rack.tables(NODE).queue_pairs.len(), left);
         assert!(rack.tables(Port::SWITCH).sessions.is_empty());
+        rack.check_log();
+    }
+}
+
+/// A lock has no memory: whoever takes it from a host that hangs is kept waiting while any node with memory of the domain, or the switch, may still let that host
+/// write, and not by a node that has memory of others only (PROTOCOL 8.57). Who has it, and in which life, is shown (8.58).
+#[test]
+fn a_lock_is_for_all_memory_of_its_domain() {
+    let cases = [
+        (NODE, "node 1 (n1)", true),
+        (Port::node(2), "node 2 (n2)", true),
+        (Port::node(3), "", false),
+        (Port::SWITCH, "the switch", true),
+    ];
+    for (cut, title, is_in_the_way) in cases {
+        let (mut rack, _) = rack(235);
+        let domain = rack.domain("graphs");
+        for (node, owner) in [(2, domain), (3, rack.domain("others"))] {
+            rack.join_node(node, MIB);
+            rack.call(Allocate { domain: owner, size: PAGE, node: Some(node.into()) }).unwrap();
+            rack.call(Connect::new(1, node.into(), domain)).unwrap();
+        }
+        rack.call(OpenSession { host: 1, domain }).unwrap();
+        let show = || ShowObject { domain, name: "writer".into() };
+        assert_eq!(rack.refused(show()).code, ErrorCode::NotFound);
+        let lock =
+            |host| OpenObject { create: true, mode: Write, ..OpenObject::new(host, domain, "writer".into()) };
+        let made = rack.call(lock(1)).unwrap();
+        assert_eq!((made.length, made.base), (0, 0), "it takes no memory");
+        let shown = rack.call(show()).unwrap();
+        assert_eq!((shown.object, shown.mode), (made.object, Write));
+        let holders: Vec<_> = shown.hosts.iter().map(|host| (host.host, host.generation)).collect();
+        assert_eq!(holders, [(1, 1)]);
+        assert_eq!(rack.refused(lock(2)).code, ErrorCode::Conflict);
+
+        rack.cut.insert(cut);
+        rack.call(Leave { port: Port::host(1).0, generation: Some(1) })
+            .expect("a leave does without an answer");
+        assert_eq!(rack.call(show()).unwrap().hosts, []);
+        rack.restart();
+        if is_in_the_way {
+            let error = rack.refused(lock(2));
+            assert_eq!(error.code, ErrorCode::Unavailable, "{error:?}");
+            assert!(error.message.contains(title), "{error:?}");
+            rack.cut.clear();
+            rack.settle();
+        }
+        rack.call(lock(2)).unwrap();
         rack.check_log();
     }
 }

@@ -183,6 +183,7 @@ fn answers() -> Vec<Response> {
         Returned { value: 0 }.into(),
         LeaseInfo { lease_ms: 0, flush: 0 }.into(),
         ObjectInfo { object: 0, length: 0, base: 0, size: 0 }.into(),
+        ObjectShown { object: 0, mode: OpenMode::Shared, hosts: Vec::new() }.into(),
         DomainInfo { domain: 0 }.into(),
         SoftLoaded { epoch: 0 }.into(),
         SoftShown::default().into(),
