@@ -157,7 +157,7 @@ pub enum Action {
         /// For which request.
         ticket: u64,
     },
-    /// Copy the bytes of a request that ended well into a slot, at once.
+    /// Copy the bytes of a request that ended well into a slot, then say [`Dpu::stored`](crate::Dpu::stored).
     Put {
         /// The request. Its bytes are not needed behind this.
         ticket: u64,

@@ -80,6 +80,8 @@ pub struct Dpu {
     loading: BTreeMap<EntryId, Loading>,
     writing: BTreeMap<PageId, Writing>,
     copying: BTreeMap<u64, (Slot, Instant, bool)>,
+    /// Slots into which bytes of writes are put, by ticket: a slot must not be another entry's before they are there.
+    storing: BTreeMap<u64, Slot>,
     loads: u32,
     next_op: u64,
     network: Line,
@@ -106,6 +108,7 @@ impl Dpu {
             loading: BTreeMap::new(),
             writing: BTreeMap::new(),
             copying: BTreeMap::new(),
+            storing: BTreeMap::new(),
             loads: 0,
             next_op: 0,
             network: Line::default(),
@@ -285,8 +288,10 @@ impl Dpu {
             let kept = writing.latest == op && !writing.partial && sure;
             if let Some(slot) = self.table.room_for(page).filter(|_| kept) {
                 let (_, within) = self.table.entry_of(page);
-                out.push(Action::Put { ticket: write.ticket, slot, within });
+                self.table.keep(slot);
+                self.storing.insert(write.ticket, slot);
                 self.table.renewed(page);
+                out.push(Action::Put { ticket: write.ticket, slot, within });
             }
             for read in writing.waiting {
                 self.again(now, read, out);
@@ -305,6 +310,15 @@ impl Dpu {
         if alone {
             self.intra.record(bytes, now.since(begun));
         }
+    }
+
+    /// The driver has put the bytes of a write into a slot ([`Action::Put`]).
+    ///
+    /// # Panics
+    /// When it was not asked to.
+    pub fn stored(&mut self, ticket: u64) {
+        let slot = self.storing.remove(&ticket).expect("bytes that were to be put into a slot");
+        self.table.unpin(slot);
     }
 
     /// What it did so far.
@@ -331,6 +345,8 @@ impl Dpu {
     /// When one is broken.
     pub fn check(&self) {
         self.table.check();
+        let moving = self.copying.len() + self.storing.len();
+        assert_eq!(self.table.pins(), moving as u64, "each pin is a copy from a slot or to one");
         let loads =
             self.under_way.values().filter(|transfer| matches!(transfer, Transfer::Load { .. })).count();
         assert_eq!(loads, self.loads as usize, "each load is counted");

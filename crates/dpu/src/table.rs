@@ -1,7 +1,8 @@
 //! The cache table of dynamic caching (SODA IV-C): which entries of far memory the DPU has, and which pages of them are good.
 //!
 //! An *entry* is a run of pages that comes in one READ, larger than a page so that neighbours come before they are asked for (SODA III-A). It lies in
-//! a *slot* of the DPU's memory. What is evicted is random; a slot that an answer is copied from is *pinned* by a count and stays.
+//! a *slot* of the DPU's memory. What is evicted is random; a slot that an answer is copied from, or that written bytes are put into, is *pinned* by a count and
+//! stays.
 //!
 //! ```text
 //!   free --begin--> loading --loaded, a page is good--> ready --random victim, no pin--> loading (another entry)
@@ -83,7 +84,7 @@ struct Place {
     good: u64,
     /// Pages that were asked for.
     used: u64,
-    /// Answers that are copied from here.
+    /// Answers that are copied from here, and writes whose bytes are put here.
     pins: u32,
 }
 
@@ -162,7 +163,18 @@ impl Table {
         slot
     }
 
-    /// What was copied from the slot is where it goes.
+    /// Bytes of a page are about to be put into the slot of [`Table::room_for`], which stays until [`Table::unpin`]. They are the DPU's to move: nobody asked for the page.
+    pub fn keep(&mut self, slot: Slot) {
+        self.places[slot.0 as usize].pins += 1;
+    }
+
+    /// Pins of all slots.
+    #[must_use]
+    pub fn pins(&self) -> u64 {
+        self.places.iter().map(|place| u64::from(place.pins)).sum()
+    }
+
+    /// What was copied from the slot, or put there, is where it goes.
     ///
     /// # Panics
     /// When the slot has no pin.
@@ -171,8 +183,8 @@ impl Table {
         place.pins = place.pins.checked_sub(1).expect("a slot is unpinned as often as it was pinned");
     }
 
-    /// A slot for an entry that is to come, of which `pages` will be good. Takes a free one, or that of a random entry that no answer is copied from and
-    /// that is not on its way; `None` when there is none. What the entry before left is told.
+    /// A slot for an entry that is to come, of which `pages` will be good. Takes a free one, or that of a random entry that has no pin and is not on its
+    /// way; `None` when there is none. What the entry before left is told.
     ///
     /// # Panics
     /// When the entry is here already.
@@ -227,7 +239,7 @@ impl Table {
     }
 
     /// The slot that the new bytes of a page may be put into, so that it is good again: its entry is here. An entry on its way has none, as what comes would go
-    /// over the bytes; nor has one that an answer is copied from.
+    /// over the bytes; nor has one that is pinned.
     #[must_use]
     pub fn room_for(&self, page: PageId) -> Option<Slot> {
         let (entry, _) = self.entry_of(page);
@@ -236,7 +248,7 @@ impl Table {
         (matches!(place.state, State::Ready(_)) && place.pins == 0).then_some(slot)
     }
 
-    /// Far memory has the bytes of a page, and the slot of [`Table::room_for`] has them too.
+    /// Far memory has the bytes of a page, and the slot of [`Table::room_for`] has them too, or will before anybody is told to copy from there.
     ///
     /// # Panics
     /// When the page's entry is not here.
@@ -253,7 +265,7 @@ impl Table {
         place.came |= bit(within);
     }
 
-    /// Takes every entry of an object out. Those on their way and those that answers are copied from only lose their pages: they are taken by later entries.
+    /// Takes every entry of an object out. Those on their way and those that are pinned only lose their pages: they are taken by later entries.
     /// What the others left is told.
     pub fn forget(&mut self, object: u32) -> Left {
         let first = EntryId { object, entry: 0 };
@@ -296,7 +308,10 @@ impl Table {
                     assert_eq!((place.pins, place.good), (0, 0), "slot {number} is free");
                 }
                 State::Loading(entry) => {
-                    assert_eq!(place.pins, 0, "nothing is copied from slot {number}, which is loading");
+                    assert_eq!(
+                        place.pins, 0,
+                        "slot {number} is loading, and nothing is copied from or to it"
+                    );
                     assert_eq!(self.entries.get(&entry), Some(&Slot(number)));
                 }
                 State::Ready(entry) => {

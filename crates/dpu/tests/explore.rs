@@ -1,5 +1,5 @@
-//! Every order of events of a small world around a [`Dpu`]: a few requests for a few pages, one slot, transfers that fail, WRITEs that are carried out late. In each
-//! state every invariant holds; no read brings other bytes than the node had since the read began, and since the WRITEs that were sent before were carried out; and when nothing is under way, no request waits.
+//! Every order of events of a small world around a [`Dpu`]: a few requests for a few pages, one slot, transfers that fail, WRITEs that are carried out late, and the thread
+//! of another domain, which goes on while the first one stands before it puts bytes into the slot. In each state every invariant holds; no read brings other bytes than the node had since the read began, and since the WRITEs that were sent before were carried out; and when nothing is under way, no request waits.
 //!
 //! A state is reached again by its events from the begin, as a DPU is no value to copy. It is known by the text of its `Debug`, without what decides nothing: counts,
 //! times, and the numbers of what is over.
@@ -15,6 +15,8 @@ use std::ops::Range;
 
 const PAGE: u32 = 4096;
 const OBJECT: u32 = 1;
+/// Another domain's, which that domain's process reads.
+const OTHER: u32 = 2;
 const NOW: Instant = Instant::ZERO;
 
 /// What may happen, at most.
@@ -29,6 +31,27 @@ struct Bounds {
     /// Of the writes, those of a part of a page.
     parts: u32,
     failures: u32,
+    /// Pages of another domain's object, which have the numbers behind `pages`, and reads of them.
+    other_pages: u64,
+    other_reads: u32,
+}
+
+impl Bounds {
+    fn is_other(&self, page: u64) -> bool {
+        page >= self.pages
+    }
+
+    fn id_of(&self, page: u64) -> PageId {
+        if self.is_other(page) {
+            PageId { object: OTHER, page: page - self.pages }
+        } else {
+            PageId { object: OBJECT, page }
+        }
+    }
+
+    fn page_of(&self, id: PageId) -> u64 {
+        if id.object == OTHER { self.pages + id.page } else { id.page }
+    }
 }
 
 /// Wants all pages, always.
@@ -69,6 +92,8 @@ enum Event {
     Ends(u64),
     /// A copy from a slot is made.
     Copied(u64),
+    /// The thread that stood before it put bytes into the slot goes on.
+    GoesOn,
     /// A WRITE that was given up is carried out.
     Late(usize),
 }
@@ -115,6 +140,8 @@ struct Seldom {
     failed: u64,
     wasted: u64,
     behind: u64,
+    /// What the other domain's thread did while this one stood.
+    meanwhile: u64,
 }
 
 impl Seldom {
@@ -125,6 +152,7 @@ impl Seldom {
         self.failed += other.failed;
         self.wasted += other.wasted;
         self.behind += other.behind;
+        self.meanwhile += other.meanwhile;
     }
 }
 
@@ -137,6 +165,8 @@ struct World {
     requests: BTreeMap<u64, Request>,
     transfers: BTreeMap<u64, (Transfer, Stage)>,
     copying: BTreeMap<u64, u32>,
+    /// What the writer's thread is to do, where it stands before it puts bytes into the slot.
+    stands: VecDeque<Action>,
     late: Vec<Bytes>,
     next: u64,
     seldom: Seldom,
@@ -157,14 +187,19 @@ impl World {
         let writer = (bounds.writes > 0).then_some(Asker(0));
         let policy = Box::new(All(bounds.pages));
         dpu.open(OBJECT, Object { bytes: bounds.pages * u64::from(PAGE), writer, policy });
+        if bounds.other_pages > 0 {
+            let policy = Box::new(All(bounds.other_pages));
+            dpu.open(OTHER, Object { bytes: bounds.other_pages * u64::from(PAGE), writer: None, policy });
+        }
         Self {
             dpu,
             bounds,
-            node: (0..bounds.pages).map(|page| (page, (page, 0))).collect(),
+            node: (0..bounds.pages + bounds.other_pages).map(|page| (page, (page, 0))).collect(),
             slot: BTreeMap::new(),
             requests: BTreeMap::new(),
             transfers: BTreeMap::new(),
             copying: BTreeMap::new(),
+            stands: VecDeque::new(),
             late: Vec::new(),
             next: 1,
             seldom: Seldom::default(),
@@ -179,7 +214,42 @@ impl World {
 
     /// What may happen next.
     fn events(&self) -> Vec<Event> {
+        let mut events = self.events_of_all();
+        if !self.stands.is_empty() {
+            // Whatever else its thread would do comes behind this. The node does not wait, nor does the other domain.
+            events.retain(|event| self.is_outside(event));
+            events.push(Event::GoesOn);
+        }
+        events
+    }
+
+    /// It is nothing that the writer's thread does.
+    fn is_outside(&self, event: &Event) -> bool {
+        let page = match *event {
+            Event::Reaches(_) | Event::Fails(..) | Event::Late(_) => return true,
+            Event::Read { page, .. } | Event::Write { page, .. } => page,
+            Event::Ends(op) => match self.transfers[&op].0 {
+                Transfer::Load { first, .. } => first,
+                Transfer::Read { ticket } | Transfer::Write { ticket } => self.page_asked(ticket),
+            },
+            Event::Copied(ticket) => self.page_asked(ticket),
+            Event::GoesOn => return false,
+        };
+        self.bounds.is_other(page)
+    }
+
+    fn page_asked(&self, ticket: u64) -> u64 {
+        match self.requests[&ticket] {
+            Request::Read { page, .. } | Request::Write { bytes: (page, _), .. } => page,
+        }
+    }
+
+    fn events_of_all(&self) -> Vec<Event> {
         let mut events = Vec::new();
+        if self.bounds.other_reads > 0 {
+            let pages = self.bounds.pages..self.bounds.pages + self.bounds.other_pages;
+            events.extend(pages.map(|page| Event::Read { asker: self.bounds.askers, page }));
+        }
         for page in 0..self.bounds.pages {
             if self.bounds.reads > 0 {
                 events.extend((0..self.bounds.askers).map(|asker| Event::Read { asker, page }));
@@ -227,13 +297,16 @@ impl World {
 
     fn step(&mut self, event: Event) {
         let mut out = Vec::new();
+        self.seldom.meanwhile += u64::from(!self.stands.is_empty() && self.is_outside(&event));
         match event {
             Event::Read { asker, page } => {
-                self.bounds.reads -= 1;
+                let reads = &mut self.bounds;
+                let left = if reads.is_other(page) { &mut reads.other_reads } else { &mut reads.reads };
+                *left -= 1;
                 let behind = self.writes_sent(page).next_back();
                 let may = if behind.is_some() { BTreeSet::new() } else { BTreeSet::from([self.node[&page]]) };
                 let ticket = self.ticket(Request::Read { page, behind, may });
-                let page = PageId { object: OBJECT, page };
+                let page = self.bounds.id_of(page);
                 let read = Read { ticket, asker: Asker(asker), page, bytes: PAGE, granted: true };
                 self.dpu.read(NOW, read, &mut out);
             }
@@ -281,13 +354,43 @@ impl World {
                 self.requests.remove(&ticket);
                 self.dpu.copied(NOW, ticket, PAGE);
             }
+            Event::GoesOn => {
+                let Some(Action::Put { ticket, within, .. }) = self.stands.pop_front() else {
+                    panic!("it stands before it puts bytes into the slot")
+                };
+                self.put(ticket, within);
+                out.extend(self.stands.drain(..));
+            }
             Event::Late(at) => {
                 let bytes = self.late.remove(at);
                 self.store(bytes);
                 self.seldom.behind += 1;
             }
         }
-        out.into_iter().for_each(|action| self.act(action));
+        self.act_all(out.into());
+    }
+
+    /// Does what a thread is to do, up to where it stands.
+    fn act_all(&mut self, mut actions: VecDeque<Action>) {
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Put { .. } if self.bounds.other_pages > 0 => {
+                    assert!(self.stands.is_empty(), "only one thread writes");
+                    actions.push_front(action);
+                    self.stands = actions;
+                    return;
+                }
+                action => self.act(action),
+            }
+        }
+    }
+
+    fn put(&mut self, ticket: u64, within: u32) {
+        let Request::Write { bytes, whole } = self.requests[&ticket] else { panic!("a write") };
+        assert!(whole && self.copying.is_empty(), "a whole page, and no copy from there");
+        self.slot.insert(within, bytes);
+        self.dpu.stored(ticket);
+        self.seldom.puts += 1;
     }
 
     fn ticket(&mut self, request: Request) -> u64 {
@@ -345,16 +448,12 @@ impl World {
         match action {
             Action::Read { op, ticket } => self.send(op, Transfer::Read { ticket }),
             Action::Load { op, first, count, within, .. } => {
-                self.send(op, Transfer::Load { first: first.page, count, within });
+                let first = self.bounds.page_of(first);
+                self.send(op, Transfer::Load { first, count, within });
             }
             Action::Write { op, ticket } => self.send(op, Transfer::Write { ticket }),
             Action::Copy { ticket, within, .. } => _ = self.copying.insert(ticket, within),
-            Action::Put { ticket, within, .. } => {
-                let Request::Write { bytes, whole } = self.requests[&ticket] else { panic!("a write") };
-                assert!(whole && self.copying.is_empty(), "a whole page, and no copy from there");
-                self.slot.insert(within, bytes);
-                self.seldom.puts += 1;
-            }
+            Action::Put { ticket, within, .. } => self.put(ticket, within),
             Action::Answer { ticket, ended } => {
                 self.requests.remove(&ticket).expect("a request ends once");
                 self.seldom.failed += u64::from(ended.is_err());
@@ -374,8 +473,8 @@ impl World {
 
     fn check(&self) {
         self.dpu.check();
-        let waits = self.transfers.is_empty() && self.copying.is_empty() && !self.requests.is_empty();
-        assert!(!waits, "{:?} wait for nothing", self.requests);
+        let is_still = self.transfers.is_empty() && self.copying.is_empty() && self.stands.is_empty();
+        assert!(!is_still || self.requests.is_empty(), "{:?} wait for nothing", self.requests);
         let stats = self.dpu.stats();
         assert!(stats.hits + stats.late <= stats.reads, "{stats:?}");
     }
@@ -392,6 +491,9 @@ impl World {
         let mut late = self.late.clone();
         late.sort_unstable();
         let mut text = format!("{:?} {:?} {:?} {late:?}", self.bounds, self.node, self.slot);
+        for action in &self.stands {
+            text += &ranked(&format!("{action:?}"), "ticket: ", &tickets);
+        }
         for (ticket, request) in &self.requests {
             let request = ranked(&format!("{request:?}"), "behind: Some(", &ops);
             write!(text, " {request} {:?}", self.copying.get(ticket)).unwrap();
@@ -420,6 +522,7 @@ const OVER: &[&str] = &[
     "fixed",
     "under_way",
     "copying",
+    "storing",
     "loads",
     "next_op",
     "network",
@@ -505,8 +608,17 @@ fn explore_all(all: &[Bounds]) -> (usize, Seldom) {
     (states, seldom)
 }
 
-const ONE_WRITER: Bounds =
-    Bounds { pages: 2, entry_pages: 2, askers: 1, reads: 2, writes: 1, parts: 1, failures: 1 };
+const ONE_WRITER: Bounds = Bounds {
+    pages: 2,
+    entry_pages: 2,
+    askers: 1,
+    reads: 2,
+    writes: 1,
+    parts: 1,
+    failures: 1,
+    other_pages: 0,
+    other_reads: 0,
+};
 
 /// One process writes and reads two pages, of one entry and of two that push each other out of the slot. Transfers fail, WRITEs are carried out late, and all of it in
 /// every order.
@@ -520,8 +632,19 @@ fn one_writer_reads_no_old_page() {
         Bounds { pages: 3, entry_pages: 1, parts: 0, failures: 0, ..ONE_WRITER },
     ]);
     assert!(states > 50_000, "{states}");
-    let Seldom { hits, late, puts, failed, wasted, behind } = seldom;
+    let Seldom { hits, late, puts, failed, wasted, behind, meanwhile: _ } = seldom;
     assert!([hits, late, puts, failed, wasted, behind].iter().all(|&count| count > 100), "{seldom:?}");
+}
+
+/// The thread of a domain is held up between what was decided under the lock, that the bytes of its WRITE go into a slot, and the copy. Another domain's thread, which needs
+/// a slot for its own entry meanwhile, does not get that one: else the first one's bytes would be served as the second one's.
+#[test]
+fn what_is_put_into_a_slot_late_is_not_another_domains() {
+    let two = Bounds { reads: 1, parts: 0, failures: 0, other_pages: 2, other_reads: 2, ..ONE_WRITER };
+    let (states, seldom) = explore_all(&[two, Bounds { entry_pages: 1, ..two }]);
+    assert!(states > 10_000, "{states}");
+    let Seldom { hits, puts, meanwhile, .. } = seldom;
+    assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{seldom:?}");
 }
 
 /// Two processes read what nobody writes. Each gets each page, and none waits for ever.

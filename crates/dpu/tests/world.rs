@@ -384,6 +384,7 @@ impl World {
                         "nothing is copied from there"
                     );
                     self.slots.insert((slot.0, within), *content);
+                    self.dpu.stored(ticket);
                     self.counts.puts += 1;
                 }
                 Action::Answer { ticket, ended } => match (self.requests.remove(&ticket), ended) {

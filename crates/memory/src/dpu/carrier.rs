@@ -432,6 +432,7 @@ impl<'a> Carrier<'a> {
             Action::Put { ticket, slot, within } => {
                 let asked = &self.asked[&ticket];
                 self.memory.put(slot, within as usize * self.memory.page_len + asked.offset, &asked.buf);
+                lock(&self.memory.dpu).stored(ticket);
             }
             Action::Answer { ticket, ended } => self.ask_ended(ticket, Source::Buffer, ended),
         }
