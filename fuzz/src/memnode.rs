@@ -10,7 +10,7 @@ use crate::Run;
 use crate::frames::{self, FaultyLink, ReceivedFrame, batch, datagram, endpoint, noise, packet};
 use crate::input::Input;
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
-use farmem_memnode::{Budget, Config, MemNode, Note, Store as _, VecStore};
+use farmem_memnode::{Budget, Config, FileDone, MemNode, Note, Out, Store as _, VecStore};
 use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
 use farmem_wire::message::{Traverse, Update};
@@ -20,7 +20,6 @@ use farmem_wire::{
 };
 use model::Model;
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::LazyLock;
 
 const HOME: ud::Home =
@@ -69,7 +68,7 @@ struct Outcome {
 
 struct Bench {
     node: MemNode<VecStore>,
-    out: Outbox<PeerChange, Note>,
+    out: Outbox<Out, Note>,
     model: Model,
     link: FaultyLink,
     counter: u32,
@@ -183,14 +182,15 @@ impl Bench {
     }
 
     /// What comes of an event: the ends of traversals, and everything else.
-    fn event(&mut self, event: Event<'_, Infallible>, run: &mut Run) -> (Outcome, Vec<ReceivedFrame>) {
+    fn event(&mut self, event: Event<'_, FileDone>, run: &mut Run) -> (Outcome, Vec<ReceivedFrame>) {
         self.node.handle(Instant::ZERO, event, &mut self.out);
         self.node.check();
         let (mut outcome, mut walks) = (Outcome::default(), Vec::new());
         self.out.drain(|action| match action {
             Action::Send { port, frame } if is_walk(frame) => walks.push((port, frame.to_vec())),
             Action::Send { port, frame } => outcome.sent.push((port, frame.to_vec())),
-            Action::Local(change) => outcome.peers.push(change),
+            Action::Local(Out::Peer(change)) => outcome.peers.push(change),
+            Action::Local(Out::File(ask)) => unreachable!("a node without files asks for {ask:?}"),
             Action::Note(note) => {
                 run.mark(note);
                 outcome.notes.push(note);

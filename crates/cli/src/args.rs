@@ -1,6 +1,7 @@
 //! The command line, as typed. Help texts are here, on the flags they explain.
 
 mod index;
+mod object;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
@@ -11,6 +12,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub(crate) use index::{Index, IndexLive, IndexLoad, IndexPlan, IndexServe, Switches};
+pub(crate) use object::{Object, ObjectClose, ObjectOpen, ObjectSave, ObjectStatus};
 
 /// Far memory for a rack of ordinary Linux machines.
 #[derive(Debug, Parser)]
@@ -53,6 +55,9 @@ pub(crate) enum Command {
     },
     /// Say which node has what of a running rack's memory, and move memory to another node while programs use it.
     Migrate(Migrate),
+    /// Objects by file: a memory node loads files of its own into far memory, and saves them (docs/objects.md).
+    #[command(subcommand)]
+    Object(Object),
     /// Compile an iterator, in C or C++, to a traversal program (docs/iterators.md).
     Compile(Compile),
     /// The index of a B+tree that switches hold (Fat-B+Tree): what it costs, who keeps it, what it answers; ordered stores over it.

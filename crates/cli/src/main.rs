@@ -13,6 +13,7 @@ mod doctor;
 mod explore;
 mod index;
 mod migrate;
+mod object;
 mod output;
 mod progress;
 mod rack_file;
@@ -122,6 +123,7 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Bench { bench: Bench::Pd3(args) } => bench::pd3(&args),
         Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
         Command::Migrate(args) => migrate::run(&args),
+        Command::Object(command) => object::run(&command),
         Command::Compile(args) => compile::run(&args),
         Command::Index(Index::Plan(args)) => index::plan(&args),
         Command::Index(Index::Agent(args)) => index::live::agent(&args),

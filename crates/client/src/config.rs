@@ -189,6 +189,8 @@ pub struct NodeConfig {
     pub compile: Execution,
     /// How it asks the caches for lines.
     pub prefetch: Prefetch,
+    /// The directory of its files, of which objects may be made (PROTOCOL 20.1); none: it has no files.
+    pub files: Option<PathBuf>,
 }
 
 /// The link profile of a rack with cards that names none: a long READ is answered at the rate of a slow card's wire, not faster than its
@@ -236,7 +238,7 @@ impl RackConfig {
         let control = ControlConfig {
             address: taken.take(&page, "the control plane", &raw.control.address)?,
             http: page.listening(&raw.control.http)?,
-            state: page.state(&raw.control.state)?,
+            state: page.directory("state", &raw.control.state)?,
             lease: page.time("lease_ms", raw.control.lease_ms.as_ref(), LEASES_MS, farmem_control::LEASE)?,
             epoch: page.time(
                 "epoch_ms",
@@ -261,7 +263,8 @@ impl RackConfig {
             let address = taken.take(&page, &format!("node {name:?}"), &node.address)?;
             let memory = page.memory(name, &node.memory)?;
             let (compile, prefetch) = (node.compile, node.prefetch);
-            nodes.push(NodeConfig { name: name.clone(), address, memory, compile, prefetch });
+            let files = node.files.as_ref().map(|raw| page.directory("files", raw)).transpose()?;
+            nodes.push(NodeConfig { name: name.clone(), address, memory, compile, prefetch, files });
         }
         let index = page.index(&raw.index, &mut names, &mut taken)?;
         let hosts = taken.hosts(&page, &raw.hosts)?;
@@ -406,9 +409,9 @@ impl Page<'_> {
     }
 
     /// A path in the file counts from the file's directory.
-    fn state(&self, raw: &Spanned<PathBuf>) -> Result<PathBuf, Error> {
+    fn directory(&self, key: &str, raw: &Spanned<PathBuf>) -> Result<PathBuf, Error> {
         if raw.as_ref().as_os_str().is_empty() {
-            return Err(self.fault(&raw.span(), "state is empty: expected a directory".into()));
+            return Err(self.fault(&raw.span(), format!("{key} is empty: expected a directory")));
         }
         Ok(self.file.parent().unwrap_or_else(|| Path::new(".")).join(raw.as_ref()))
     }

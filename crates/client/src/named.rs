@@ -4,11 +4,13 @@
 //! many read it (SODA III); [`NamedLock`], a name without memory that one client of the rack has. Processes of a shared run map the same objects. A page of one that a host caches coherently is written through that host only: an
 //! object is a client's, or a shared run's.
 
+mod files;
+
 use crate::path::Asker;
 use crate::{Client, Error, NodeId, VirtAddr, Vma};
 use farmem_control::api::{
-    ApiError, DropObject, ErrorCode, HoldObject, HostInfo, Leave, Locate, OpenMode, OpenObject, ResizeObject,
-    ShowObject, UnlinkObject,
+    ApiError, DropObject, ErrorCode, FileInfo, FileStage, HoldObject, HostInfo, Leave, Locate, OpenMode,
+    OpenObject, ResizeObject, ShowObject, UnlinkObject,
 };
 use farmem_host::HostRequest;
 use farmem_machine::Port;
@@ -368,6 +370,24 @@ fn missing(name: &str) -> Error {
 
 fn or_missing(error: Error, name: &str) -> Error {
     if error.code() == Some(ErrorCode::NotFound) { missing(name) } else { error }
+}
+
+/// Why an object by file cannot be used, or is not saved.
+fn lost_object(file: &FileInfo) -> Error {
+    let why = file.error.clone().unwrap_or_else(|| {
+        format!(
+            "what was written to the object of {:?} and not saved was lost with its memory node",
+            file.file
+        )
+    });
+    let (message, remedy) = match file.stage {
+        FileStage::Unsaved => {
+            (format!("the object was not saved: {why}"), "put that right, then save it again")
+        }
+        FileStage::Lost => (why, "to take the bytes of the file for it, have it loaded again (`--accept`)"),
+        _ => (why, "put that right, then open it again"),
+    };
+    Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy: remedy.into() })
 }
 
 /// Why a client goes no further: something that it had open is not its any more.

@@ -9,16 +9,17 @@ use crate::config::{Execution, IndexConfig, NodeConfig, Prefetch, RackConfig, Tr
 use crate::link::{WithLink, api_client, place, with_link};
 use crate::rack::{home_of, node_settings};
 use farmem_control::api::{
-    Endpoint, IndexJoined, JoinIndex, JoinNode, JoinSwitch, NodeJoined, Overview, RackOverview, SwitchJoined,
+    Endpoint, IndexJoined, JoinIndex, JoinNode, JoinSwitch, ListObjects, NodeJoined, ObjectListed, Overview,
+    RackOverview, SwitchJoined,
 };
 use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
 use farmem_io::{
-    ApiServer, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, OpenError, calibrate,
-    os_seed, private_file, private_state, run, run_control,
+    ApiServer, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, NodeFiles, OpenError,
+    calibrate, os_seed, private_file, private_state, run, run_control, run_node,
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
-use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, WORKSPACES};
+use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, Out as NodeOut, WORKSPACES};
 pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
@@ -195,6 +196,14 @@ pub fn overview(config: &RackConfig) -> Result<RackOverview, Error> {
     Ok(api_client(config)?.call(Overview {})?)
 }
 
+/// The named objects of all domains of a running rack.
+///
+/// # Errors
+/// [`Error`] when it does not answer.
+pub fn objects(config: &RackConfig) -> Result<Vec<ObjectListed>, Error> {
+    Ok(api_client(config)?.call(ListObjects { domain: None })?.objects)
+}
+
 /// Serves as the switch.
 ///
 /// # Errors
@@ -210,7 +219,7 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
                 api.call(JoinSwitch { gid: config.switch.address.to_string() })?;
             let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
             let role = Switch::new(home_of(&home, &control), budgets);
-            serve("the switch", role, link, &control, serving)
+            serve("the switch", role, link, &control, serving, drive_switch)
         }
     }
     place(config)?;
@@ -235,7 +244,7 @@ pub fn index_switch<'a>(
                 JoinIndex { name: name.clone(), gid: address.to_string(), tier: *tier, below: below.clone() };
             let IndexJoined { home, control, .. } = api_client(config)?.call(join)?;
             let role = Switch::new(home_of(&home, &control), Budgets::default());
-            serve(&format!("index switch {name}"), role, link, &control, serving)
+            serve(&format!("index switch {name}"), role, link, &control, serving, drive_switch)
         }
     }
     place(config)?;
@@ -294,13 +303,31 @@ pub fn node_running<'a, C: Compile>(
                     (store, calibrated.burst)
                 }
             };
+            let files = node.files.as_deref().map(|directory| {
+                let waker = link.waker();
+                let waker =
+                    waker.map_err(|source| Error::System { what: "no waker for the link".into(), source })?;
+                Ok::<_, Error>(NodeFiles::open(directory, waker)?)
+            });
+            let files = files.transpose()?;
             let mut api = api_client(config)?;
             let (name, gid) = (node.name.clone(), node.address.to_string());
             let NodeJoined { home, control, .. } = api.call(JoinNode::new(name, gid, node.memory))?;
             let usual = node_settings(&home, &control, config.pmtu);
             let budget = Budget { workspaces: runner.workspaces, burst, ..usual.budget };
             let role = MemNode::compiling(NodeSettings { budget, ..usual }, store, runner.compile);
-            serve(&format!("memory node {}", node.name), role, link, &control, serving)
+            let name = format!("memory node {}", node.name);
+            match files {
+                Some(files) => serve(&name, role.with_files(), link, &control, serving, |driver, stop| {
+                    run_node(driver, &files, stop)
+                }),
+                None => serve(&name, role, link, &control, serving, |driver, stop| {
+                    run(driver, stop, &mut |out: NodeOut, link: &mut L| match out {
+                        NodeOut::Peer(change) => set_peer(change, link),
+                        NodeOut::File(ask) => unreachable!("a node without files asks for {ask:?}"),
+                    })
+                }),
+            }
         }
     }
     place(config)?;
@@ -317,26 +344,28 @@ fn say_unusual(node: &str, calibrated: Calibrated) {
     }
 }
 
-fn serve<M, L>(
+/// A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
+fn set_peer<L: Link>(PeerChange { port, gid }: PeerChange, link: &mut L) {
+    drop(link.set_peer(port, gid));
+}
+
+fn drive_switch<L: Link>(driver: &mut Driver<Switch, L>, stop: &Stop) -> io::Result<()> {
+    run(driver, stop, &mut |change: PeerChange, link: &mut L| set_peer(change, link))
+}
+
+fn serve<M: Machine, L: Link>(
     name: &str,
     role: M,
     mut link: L,
     control: &Endpoint,
     mut serving: Serving<'_>,
-) -> Result<(), Error>
-where
-    M: Machine<Out = PeerChange>,
-    L: Link,
-{
+    drive: impl FnOnce(&mut Driver<M, L>, &Stop) -> io::Result<()>,
+) -> Result<(), Error> {
     let lost = |source| Error::System { what: "the link of this role failed".into(), source };
     link.set_peer(Port(control.port), Some(gid(&control.gid)?)).map_err(lost)?;
     let mut driver = Driver::new(role, link, Clock::start());
     serving.begun();
-    run(&mut driver, serving.stop, &mut |change: PeerChange, link: &mut L| {
-        // A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
-        drop(link.set_peer(change.port, change.gid));
-    })
-    .map_err(lost)?;
+    drive(&mut driver, serving.stop).map_err(lost)?;
     let halted = driver.machine().halted();
     halted.map_or(Ok(()), |halt| Err(Error::Halted { role: name.to_owned(), halt }))
 }

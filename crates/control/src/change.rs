@@ -9,7 +9,8 @@
 
 use crate::grants;
 use crate::record::{
-    Cache, Change, HostRow, LoggedUpdate, NodeRow, Refusal, Remap, Role, Span, SwitchRow, VmaRow, What, Why,
+    Cache, Change, FileTurn, HostRow, LoggedUpdate, NodeRow, Refusal, Remap, Role, Span, SwitchRow, VmaRow,
+    What, Why,
 };
 use crate::state::{Effect, LogError, State};
 use crate::tables::{connection_gone, session_gone};
@@ -58,6 +59,7 @@ impl What {
             | Self::Allocate { .. }
             | Self::Free { .. }
             | Self::Grant { .. }
+            | Self::TurnFile { .. }
             | Self::Remap(_) => false,
         }
     }
@@ -65,7 +67,14 @@ impl What {
     /// True for what is about the protection of a vma. When a role joins meanwhile it is told again, behind that role's tables: taking it
     /// back elsewhere could need entries that another change got since (PROTOCOL 8.5).
     const fn is_protection(&self) -> bool {
-        matches!(self, Self::Allocate { .. } | Self::Free { .. } | Self::Grant { .. } | Self::Remap(_))
+        matches!(
+            self,
+            Self::Allocate { .. }
+                | Self::Free { .. }
+                | Self::Grant { .. }
+                | Self::Remap(_)
+                | Self::TurnFile { .. }
+        )
     }
 
     /// True when a restart of the control plane takes the change back: no caller could have been told of it. What was to go, goes.
@@ -89,6 +98,7 @@ impl What {
             | Self::Connect(_)
             | Self::OpenDirectory { .. }
             | Self::Live { .. }
+            | Self::TurnFile { .. }
             | Self::Allocate { .. } => true,
         }
     }
@@ -146,6 +156,7 @@ impl State {
                 }
             }
             What::Remap(remap) => self.begin_remap(id, remap)?,
+            What::TurnFile { object, turn, .. } => self.begin_turn(*object, *turn),
             What::Fence { host, given_up } => {
                 let row = self.hosts.get_mut(host).ok_or(LogError("an unknown host is fenced"))?;
                 (row.cache, row.given_up) = (Cache::Fenced, *given_up);
@@ -196,6 +207,9 @@ impl State {
         };
         let role = Role::Node(*node);
         self.lose_memory_of(*node);
+        for read in self.lose_files_of(*node) {
+            self.enqueue(Role::Switch, None, LoggedUpdate(read), None, effects);
+        }
         self.reset(role, Why::Joined { role }, What::is_protection, effects);
         // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.6).
         self.end_connections_to(*node, effects);
@@ -287,6 +301,7 @@ impl State {
             What::OpenSession(row) => row.host == host,
             What::Connect(row) => row.host == host,
             What::Live { host: its, .. } => *its == host,
+            What::TurnFile { turn: FileTurn::Write { host: its }, .. } => *its == host,
             _ => false,
         };
         for id in self.applying(its) {
@@ -453,6 +468,7 @@ impl State {
             What::Allocate { base, .. } => {
                 self.vmas.remove(&base);
             }
+            What::TurnFile { object, turn, .. } => self.end_turn(object, turn),
             What::Remap(remap) => remap.reserved().for_each(|(base, _)| {
                 self.vmas.remove(&base);
             }),
@@ -460,7 +476,7 @@ impl State {
         }
     }
 
-    fn commit(&mut self, what: &What, effects: &mut Vec<Effect>) {
+    fn commit(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         match what {
             What::JoinSwitch { .. } => {
                 if let Some(row) = &mut self.switch {
@@ -485,9 +501,12 @@ impl State {
             What::Connect(row) => {
                 self.connections.insert(row.key(), row.clone());
             }
-            What::Allocate { base, object, .. } => {
+            What::Allocate { base, object, file, .. } => {
                 self.vmas.entry(*base).and_modify(|vma| vma.pending = None);
                 self.place_object(*object, *base);
+                if let (Some((object, length)), Some(file)) = (*object, file) {
+                    self.place_file(id, object, (*base, length), file.clone());
+                }
             }
             What::Free { base } => {
                 self.drop_pieces(*base, effects);
@@ -495,8 +514,10 @@ impl State {
                     self.forget_lost(*base, vma.size);
                 }
                 self.objects.retain(|_, row| row.base != Some(*base));
+                self.files.retain(|_, row| row.base != *base);
             }
             What::Remap(remap) => self.commit_remap(remap, effects),
+            What::TurnFile { object, turn, .. } => self.commit_turn(id, *object, *turn),
             What::Grant { vma, base, len, to, perm } => {
                 let span = Span { base: *base, len: *len, perm: *perm };
                 let spans = grants::overlay(self.grants_of(*vma, *to), span);
@@ -530,7 +551,7 @@ impl State {
             let Some(change) = self.changes.remove(&id) else { break };
             let result = change.failed.map_or(Ok(()), Err);
             if result.is_ok() {
-                self.commit(&change.what, effects);
+                self.commit(id, &change.what, effects);
             }
             effects.push(Effect::Ended { change: id, what: change.what, result });
         }

@@ -2,8 +2,9 @@
 //! (PROTOCOL 8.18).
 
 use crate::api::{
-    AcceptLost, Brk, Disconnect, DropObject, Free, Grant, HoldObject, JoinHost, JoinIndex, JoinNode, Migrate,
-    Mmap, Mprotect, Munmap, OpenObject, ProcessExit, Request, ResizeObject,
+    AcceptLost, Brk, Disconnect, DropObject, Free, Grant, HoldObject, JoinHost, JoinIndex, JoinNode,
+    LoadObject, LookFile, Migrate, Mmap, Mprotect, Munmap, OpenObject, ProcessExit, Request, ResizeObject,
+    SaveObject,
 };
 use crate::invariants::NODE_END;
 use crate::record::{VmaRow, What};
@@ -80,8 +81,23 @@ impl State {
             Request::Connect(call) => {
                 uses_node(call.node).into_iter().chain([uses_host(call.host)]).collect()
             }
-            Request::Disconnect(Disconnect { host, .. }) | Request::OpenObject(OpenObject { host, .. }) => {
-                Vec::from([uses_host(*host)])
+            Request::Disconnect(Disconnect { host, .. }) => Vec::from([uses_host(*host)]),
+            Request::OpenObject(OpenObject { host, domain, name, .. }) => {
+                // To open one by file may be a change.
+                let known = self.object_named(*domain, name).map(|(object, _)| object);
+                let by_file = known.filter(|object| self.files.contains_key(object));
+                let changes = by_file.map(|object| Need::Changes(Claim::Object(object)));
+                [uses_host(*host)].into_iter().chain(changes).collect()
+            }
+            Request::LookFile(LookFile { node, .. }) => uses_node(*node).into_iter().collect(),
+            Request::LoadObject(LoadObject { host, object, node, .. }) => {
+                let changes = [uses_host(*host), Need::Changes(Claim::Object(*object))];
+                changes.into_iter().chain(uses_node(*node)).collect()
+            }
+            Request::SaveObject(SaveObject { host, object }) => {
+                let node = self.files.get(object).and_then(|row| uses_node(row.node));
+                let changes = [uses_host(*host), Need::Changes(Claim::Object(*object))];
+                changes.into_iter().chain(node).collect()
             }
             Request::Allocate(call) => call.node.and_then(uses_node).into_iter().collect(),
             Request::Free(Free { base, .. })
@@ -117,6 +133,7 @@ impl State {
                 Vec::from([uses_host(*host), Need::Changes(Claim::Object(*object))])
             }
             Request::UnlinkObject(_)
+            | Request::ListObjects(_)
             | Request::CreateDomain(_)
             | Request::Recover(_)
             | Request::ShowObject(_)
@@ -161,7 +178,9 @@ pub(crate) fn claim(what: &What) -> Option<Claim> {
         What::OpenSession(row) => Some(Claim::Session(row.host, row.domain)),
         What::OpenDirectory { .. } => Some(Claim::Directory),
         What::Live { host, .. } | What::Fence { host, .. } => Some(Claim::Cache(*host)),
-        What::Allocate { object: Some((object, _)), .. } => Some(Claim::Object(*object)),
+        What::Allocate { object: Some((object, _)), .. } | What::TurnFile { object, .. } => {
+            Some(Claim::Object(*object))
+        }
         What::Allocate { base, .. }
         | What::Free { base }
         | What::Grant { vma: base, .. }

@@ -240,6 +240,7 @@ impl Control {
     pub(crate) fn accept_lost(&self, domain: u32, base: u64, len: u64) -> Decided<AcceptLost> {
         self.domain_known(domain)?;
         let (vma, row) = self.owned(domain, base)?;
+        self.no_file(vma, "taken as it is")?;
         let end = vma + row.size;
         if !base.is_multiple_of(PAGE) || len == 0 || base.checked_add(len).is_none_or(|last| last > end) {
             let message = format!("{len} bytes from {base:#x} are no pages of the vma {vma:#x}..{end:#x}");

@@ -30,6 +30,7 @@ impl State {
             .and_then(|()| self.spaces_sound())
             .and_then(|()| self.names_sound())
             .and_then(|()| self.objects_fault().map_or(Ok(()), Err))
+            .and_then(|()| self.files_fault().map_or(Ok(()), Err))
             .and_then(|()| self.index_fault().map_or(Ok(()), Err))
             .map_err(LogError)?;
         self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(LogError)
@@ -63,6 +64,7 @@ impl State {
             }
             What::Allocate { base, size, node, .. } => self.vma_fits(*base, *size, *node),
             What::Free { base } => self.vmas.contains_key(base),
+            What::TurnFile { object, base, .. } => self.can_turn(*object, *base),
             What::Migrate(migration) => {
                 migration.step == MigrationStep::Draining && self.migration_fits(migration)
             }
@@ -85,6 +87,7 @@ impl State {
             }
             What::Disconnect(row) => row.node < NODE_END,
             What::Free { base } => vma(base).is_some(),
+            What::TurnFile { object, base, .. } => self.can_turn(*object, *base),
             What::Grant { vma: first, base, len, to, .. } => vma(first).is_some_and(|row| {
                 let end = base.checked_add(*len).filter(|_| *len > 0 && base >= first);
                 end.is_some_and(|end| end <= first + row.size) && domain(to) && *to != row.domain
@@ -104,6 +107,10 @@ impl State {
             | What::OpenDirectory { .. }
             | What::Fence { .. } => true,
         }
+    }
+
+    fn can_turn(&self, object: u64, base: u64) -> bool {
+        self.files.get(&object).is_some_and(|row| row.base == base)
     }
 
     fn remap_fits(&self, remap: &Remap) -> bool {

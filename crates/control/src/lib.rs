@@ -20,6 +20,7 @@ mod claims;
 mod coherence;
 mod errors;
 mod fabric;
+mod files;
 mod grants;
 mod invariants;
 mod link;
@@ -62,6 +63,7 @@ use core::fmt;
 use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Rng};
 use farmem_transport::PeerChange;
 use farmem_wire::{Gid, Pmtu, Psn, Status};
+use files::Files;
 use link::RetryTimer;
 use log::{LogState, Stalled};
 use record::{Line, What, Why};
@@ -249,6 +251,8 @@ pub enum Note {
     KeepsAgain,
     /// The log was written anew, as short as it can be.
     Shortened,
+    /// A load or a save of a node is over.
+    FileEnded,
 }
 
 /// Why a frame was dropped.
@@ -309,6 +313,7 @@ pub struct Control {
     coherence: Coherence,
     soft: Soft,
     counting: Counting,
+    files: Files,
     /// The same of the switches of the index.
     index_soft: BTreeMap<u16, (Soft, Counting)>,
     /// What switches are told of each other may have changed.
@@ -348,6 +353,7 @@ impl Control {
             coherence: Coherence::default(),
             soft: Soft::default(),
             counting: Counting::default(),
+            files: Files::default(),
             index_soft: BTreeMap::new(),
             ways_due: false,
             state_changed: true,
@@ -421,7 +427,7 @@ impl Control {
     /// Takes a request.
     fn ask(&mut self, ask: Submitted, out: &mut Actions) {
         let most = self.config.bounds.pending_max;
-        if self.waiting.len() + self.asked.len() + self.soft_waiting() >= most {
+        if self.waiting.len() + self.asked.len() + self.elsewhere() >= most {
             let message = format!("{most} requests wait already");
             let result = Err(errors::error(ErrorCode::Unavailable, message, "ask again in a moment"));
             out.local(Out::Reply { ticket: ask.ticket, result });
@@ -430,9 +436,10 @@ impl Control {
         self.waiting.push_back(Pending { ask, restarts: 0 });
     }
 
-    /// Requests about soft state that are not answered.
-    fn soft_waiting(&self) -> usize {
-        self.all_soft().map(|(soft, counting)| soft.waiting() + counting.waiting()).sum()
+    /// Requests that wait for what a switch says of its soft state, or a node of its files.
+    fn elsewhere(&self) -> usize {
+        let soft = self.all_soft().map(|(soft, counting)| soft.waiting() + counting.waiting());
+        soft.sum::<usize>() + self.files.waiting()
     }
 
     /// Begins every waiting request that has nothing to wait for, in order.
@@ -458,6 +465,7 @@ impl Control {
                 Ok(Decision::Soft(role, want)) => {
                     self.on_target(role, |control| control.soft_wait(pending.ask.ticket, want, out));
                 }
+                Ok(Decision::Look { node, file }) => self.look_wait(pending.ask.ticket, node, file),
                 Ok(Decision::Begin(what)) => {
                     let change = self.state.next_change;
                     let ticket = pending.ask.ticket;
@@ -545,6 +553,7 @@ impl Machine for Control {
             self.free_objects(out);
         }
         self.coherence(out);
+        self.see_to_files(out);
         // What it ended others may have waited for.
         self.admit(out);
         self.refuse_stalled(out);
@@ -568,6 +577,7 @@ impl Machine for Control {
             .values()
             .map(RetryTimer::due)
             .chain(coherence)
+            .chain(self.files.due())
             .chain(log)
             .chain(self.all_soft().flat_map(|(soft, counting)| soft.due().into_iter().chain(counting.due())))
             .min()
@@ -584,7 +594,7 @@ impl Machine for Control {
             self.asked.keys().all(|id| self.state.changes.contains_key(id)),
             "a request's change is in flight"
         );
-        let open = self.waiting.len() + self.asked.len() + self.soft_waiting();
+        let open = self.waiting.len() + self.asked.len() + self.elsewhere();
         assert!(open <= self.config.bounds.pending_max);
         assert!(
             self.retry_timers.keys().all(|role| self.state.queues.contains_key(role)),

@@ -6,7 +6,7 @@ use crate::{Control, DropReason, Note, Out};
 use alloc::vec::Vec;
 use farmem_machine::{Duration, Instant, Outbox, Port};
 use farmem_transport::ud::{self, Peer};
-use farmem_wire::message::{DirectoryMessage, SoftMessage, Updates};
+use farmem_wire::message::{DirectoryMessage, FileMessage, SoftMessage, Updates};
 use farmem_wire::{Body, Extension, Header, HostId, Message, Packet, RequestId, Status};
 
 /// The longest time between two sends of a batch, in timeouts.
@@ -40,6 +40,11 @@ impl Control {
             && SoftMessage::is(payload)
         {
             return self.on_target(role, |control| control.on_soft(role, payload, out));
+        }
+        if let Ok((role, payload)) = opened
+            && FileMessage::is(payload)
+        {
+            return self.on_file_said(role, payload, out);
         }
         match opened.and_then(|(role, payload)| self.read_answer(role, payload)) {
             Ok((role, seq, refusal)) => {

@@ -76,6 +76,7 @@ impl Control {
         }
         self.no_card(node, "migrated")?;
         self.no_card(row.node, "migrated")?;
+        self.no_file(vma, "migrated")?;
         self.node_answers(node)?;
         let Some((from, from_place)) = self.state.whereabouts(base, len) else {
             return Err(self.moved_otherwise(base, len));

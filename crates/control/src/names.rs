@@ -6,8 +6,8 @@
 mod modes;
 
 use crate::api::{
-    ApiError, DropObject, ErrorCode, HoldObject, ObjectInfo, ObjectShown, OpenMode, OpenObject, ResizeObject,
-    ShowObject, UnlinkObject,
+    ApiError, DropObject, ErrorCode, FileStage, HoldObject, ObjectInfo, ObjectShown, OpenMode, OpenObject,
+    ResizeObject, ShowObject, UnlinkObject,
 };
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
@@ -62,6 +62,7 @@ impl Control {
         if length == row.length {
             return Ok(Decision::Reply(self.object(object)));
         }
+        row.base.map_or(Ok(()), |base| self.no_file(base, "made longer"))?;
         if row.mode == OpenMode::Read {
             let message =
                 format!("host {host} has object {object} open to read, and wants to set its length");
@@ -75,7 +76,7 @@ impl Control {
             return match self.allocate(row.domain, length, None)? {
                 Decision::Begin(What::Allocate { base, size, node, domain, .. }) => {
                     let object = Some((object, length));
-                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, object }))
+                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, object, file: None }))
                 }
                 _ => unreachable!("an allocation is a change"),
             };
@@ -135,7 +136,8 @@ impl Control {
         let claims = self.state.claims();
         let idle = |(object, row): &(&u64, &ObjectRow)| {
             let claimed = row.base.is_some_and(|base| claims.contains(&Claim::Vma(base)));
-            row.is_orphan() && !claimed && !claims.contains(&Claim::Object(**object))
+            let saving = self.state.files.get(object).is_some_and(|file| file.stage == FileStage::Saving);
+            row.is_orphan() && !claimed && !saving && !claims.contains(&Claim::Object(**object))
         };
         let orphans: Vec<(u64, Option<u64>)> =
             self.state.objects.iter().filter(idle).map(|(&object, row)| (object, row.base)).collect();
@@ -160,7 +162,7 @@ impl Control {
     }
 
     /// The object, when the host has it open.
-    fn opened(&self, host: u16, object: u64) -> Result<&ObjectRow, ApiError> {
+    pub(crate) fn opened(&self, host: u16, object: u64) -> Result<&ObjectRow, ApiError> {
         self.host_present(host)?;
         let row = self.state.objects.get(&object).filter(|row| row.hosts.contains(&host));
         row.ok_or_else(|| unknown(object))
@@ -184,7 +186,7 @@ impl ObjectRow {
 }
 
 impl State {
-    fn object_named(&self, domain: u32, name: &str) -> Option<(u64, &ObjectRow)> {
+    pub(crate) fn object_named(&self, domain: u32, name: &str) -> Option<(u64, &ObjectRow)> {
         let its = |(_, row): &(&u64, &ObjectRow)| row.domain == domain && row.name.as_deref() == Some(name);
         self.objects.iter().find(its).map(|(&object, row)| (object, row))
     }

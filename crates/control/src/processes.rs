@@ -139,7 +139,8 @@ impl State {
     /// What the owner may do in `base..base + len` of its vma, gaps as `None`: all of it, or what its address space says.
     pub(crate) fn own_spans(&self, vma: u64, row: &VmaRow, base: u64, len: u64) -> Vec<Span> {
         let Some(space) = self.spaces.get(&row.domain).filter(|space| space.vma(vma).is_some()) else {
-            return Vec::from([Span { base, len, perm: PermName::ReadWrite }]);
+            let by_file = self.file_spans(vma, row.size, base, len);
+            return by_file.unwrap_or_else(|| Vec::from([Span { base, len, perm: PermName::ReadWrite }]));
         };
         let mapped = space.mapped(base, base + len);
         let spans: Vec<Span> =

@@ -5,7 +5,7 @@ use crate::api::{
     ApiError, ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, IndexJoined, NodeInfo,
     NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
 };
-use crate::record::{HostRow, Key, NodeRow, Role, SessionRow, What, gid_text};
+use crate::record::{FileTurn, HostRow, Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
 use crate::{Actions, Control, Out};
 use alloc::vec::Vec;
@@ -76,7 +76,12 @@ impl Control {
                 .into(),
                 None => unreachable!("a connection's node is there: its leaving ends the connection"),
             },
+            What::Allocate { object: Some((object, _)), file: Some(_), .. } => {
+                self.list_object(*object).into()
+            }
             What::Allocate { object: Some((object, _)), .. } => self.object(*object).into(),
+            What::TurnFile { object, turn: FileTurn::Write { .. }, .. } => self.object(*object).into(),
+            What::TurnFile { object, .. } => self.list_object(*object).into(),
             What::Allocate { base, .. } => match self.state.vmas.get(base) {
                 Some(vma) => vma.info(*base).into(),
                 None => unreachable!("what was just allocated is there"),

@@ -30,6 +30,8 @@ pub(crate) enum Decision<A> {
     Begin(What),
     /// The answer comes when this switch has said something about its image.
     Soft(Role, Want),
+    /// The answer comes when this node has looked at this file.
+    Look { node: u16, file: String },
 }
 
 /// What to do about a request of this type, or why not.
@@ -45,6 +47,7 @@ where
         Decision::Keep(line, answer) => Decision::Keep(line, answer.into()),
         Decision::Begin(what) => Decision::Begin(what),
         Decision::Soft(role, want) => Decision::Soft(role, want),
+        Decision::Look { node, file } => Decision::Look { node, file },
     })
 }
 
@@ -91,6 +94,10 @@ impl Control {
             Request::ResizeObject(call) => any(call, self.resize_object(call.host, call.object, call.length)),
             Request::UnlinkObject(call) => any(call, self.unlink_object(call.domain, &call.name)),
             Request::DropObject(call) => any(call, self.drop_object(call.host, call.object)),
+            Request::LookFile(call) => any(call, self.look_file(call)),
+            Request::LoadObject(call) => any(call, self.load_object(call)),
+            Request::SaveObject(call) => any(call, self.save_object(call)),
+            Request::ListObjects(call) => any(call, self.list_objects(call)),
             Request::Migrate(call) => any(call, self.migrate(call.domain, call.base, call.len, call.node)),
             Request::ShowObject(call) => any(call, self.show_object(call.domain, &call.name)),
             Request::Locate(call) => any(call, self.locate(call.addr)),
@@ -242,7 +249,7 @@ impl Control {
         });
         match placed {
             Some((base, size, node)) => {
-                Ok(Decision::Begin(What::Allocate { base, size, node, domain, object: None }))
+                Ok(Decision::Begin(What::Allocate { base, size, node, domain, object: None, file: None }))
             }
             None => Err(self.out_of_memory(size, vma, &nodes)),
         }
@@ -329,6 +336,9 @@ impl Control {
             return Err(bound("grants", most));
         }
         self.no_card(vma.node, "granted to other domains")?;
+        if perm == PermName::ReadWrite {
+            self.no_file(first, "granted to be written")?;
+        }
         self.node_answers(vma.node)?;
         self.switch_answers()?;
         Ok(Decision::Begin(What::Grant { vma: first, base, len, to, perm }))

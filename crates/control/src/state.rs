@@ -4,8 +4,8 @@
 //! [`Effect`]s, which a restart ignores.
 
 use crate::record::{
-    Cache, Change, ConnectionRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow, PieceRow, Record, Role,
-    SessionRow, Span, SwitchRow, VmaRow, What, Why,
+    Cache, Change, ConnectionRow, FileRow, HostRow, IndexRow, Key, Line, NodeRow, ObjectRow, PieceRow,
+    Record, Role, SessionRow, Span, SwitchRow, VmaRow, What, Why,
 };
 use crate::syscalls::Space;
 use crate::updates::{Queue, Reach};
@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) next_process: u32,
     /// Named objects, by number.
     pub(crate) objects: BTreeMap<u64, ObjectRow>,
+    /// Those by file, by number.
+    pub(crate) files: BTreeMap<u64, FileRow>,
     pub(crate) queues: BTreeMap<Role, Queue>,
     /// By number, in the order they began.
     pub(crate) changes: BTreeMap<u64, Change>,
@@ -93,7 +95,12 @@ impl State {
             }
             Line::Object { object, row: None } => {
                 self.objects.remove(object);
+                self.files.remove(object);
             }
+            Line::File { object, row } => {
+                self.files.insert(*object, row.clone());
+            }
+            Line::FileEnded { object, task, end } => self.file_ended(*object, *task, *end)?,
             Line::Began { change, what } => self.begin(*change, what, effects)?,
             Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
             Line::Silent { role } => self.silent(*role, effects)?,
@@ -194,6 +201,7 @@ impl State {
         lines.extend(
             self.objects.iter().map(|(&object, row)| Line::Object { object, row: Some(row.clone()) }),
         );
+        lines.extend(self.files.iter().map(|(&object, row)| Line::File { object, row: row.clone() }));
         lines.extend(self.sessions.values().cloned().map(Line::Session));
         lines.extend(self.connections.values().cloned().map(Line::Connection));
         lines.extend(self.queues.iter().map(|(&role, queue)| Line::Queue { role, queue: queue.clone() }));

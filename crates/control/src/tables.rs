@@ -56,7 +56,7 @@ impl State {
                 roles
             }
             What::AcceptLost { vma, .. } => of_vma(vma).collect(),
-            What::Free { base } | What::Grant { vma: base, .. } => {
+            What::Free { base } | What::Grant { vma: base, .. } | What::TurnFile { base, .. } => {
                 of_vma(base).chain([Role::Switch]).collect()
             }
             What::Migrate(Migration { from, to, .. }) => {
@@ -112,7 +112,10 @@ impl State {
                 row.through.iter().map(|through| (relayed_gone(through), None)).collect()
             }
             What::Disconnect(row) => Vec::from([(queue_pair_gone(row), None)]),
-            What::Allocate { base, size, domain, .. } => allocate(*base, *size, *domain, role),
+            What::Allocate { base, size, domain, file, .. } => {
+                allocate(*base, *size, *domain, role, file.is_some())
+            }
+            What::TurnFile { object, base, turn } => self.tell_turn(*object, *base, *turn),
             What::Free { base } => self.vmas.get(base).map_or_else(Vec::new, |vma| self.free(*base, vma)),
             What::Remap(remap) => {
                 let its = |edit: &&Edit| {
@@ -269,12 +272,21 @@ impl State {
     }
 }
 
-fn allocate(base: u64, size: u64, domain: u32, role: Role) -> Vec<Step> {
-    let grant = protect(domain, whole(base, size, PermName::ReadWrite), size);
+/// What a role is told of a new vma: that of an object by file is lost before anybody may read it (PROTOCOL 20.13).
+fn allocate(base: u64, size: u64, domain: u32, role: Role, by_file: bool) -> Vec<Step> {
+    let perm = if by_file { PermName::Read } else { PermName::ReadWrite };
+    let grant = protect(domain, whole(base, size, perm), size);
     let grant = step(grant, [protect(domain, whole(base, size, PermName::None), size)]);
     match role {
         Role::Switch | Role::Index(_) => Vec::from([grant]),
-        Role::Node(_) => Vec::from([step(Update::Clear { base: VirtAddr(base), len: size }, []), grant]),
+        Role::Node(_) => {
+            let (base, len) = (VirtAddr(base), size);
+            let mut steps = Vec::from([step(Update::Clear { base, len }, [])]);
+            // The next allocation there clears it again.
+            steps.extend(by_file.then(|| step(Update::Lose { base, len }, [])));
+            steps.push(grant);
+            steps
+        }
     }
 }
 

@@ -6,8 +6,8 @@ mod generator;
 
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
-use farmem_memnode::{Budget, Config, DropReason, MemNode, Note, Store as _};
-use farmem_transport::{PeerChange, ud};
+use farmem_memnode::{Budget, Config, DropReason, MemNode, Note, Out, Store as _};
+use farmem_transport::ud;
 use farmem_traversal::Program;
 use farmem_wire::message::{Traverse, Update, Updates};
 use farmem_wire::{
@@ -37,7 +37,7 @@ type Heard = (Vec<(Port, Vec<u8>)>, Vec<Note>);
 
 struct Node {
     role: MemNode<MappedStore, Compiler>,
-    out: Outbox<PeerChange, Note>,
+    out: Outbox<Out, Note>,
 }
 
 impl Node {

@@ -15,6 +15,7 @@
 extern crate alloc;
 
 mod answers;
+mod files;
 mod moves;
 mod node;
 mod note;
@@ -32,6 +33,7 @@ mod updates;
 mod workspaces;
 
 pub use answers::ANSWERS_OPEN_MAX;
+pub use files::{FILE_PART, FileAsk, FileCame, FileDone, FileWant, Out, TASKS_KEPT, TASKS_MAX};
 pub use moves::{MOVE_LEN_MAX, MOVES_MAX, PUSHED_MAX};
 pub use node::{Budget, Config, MemNode};
 pub use note::{Counted, DropReason, Note, Stats};

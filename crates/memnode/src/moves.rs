@@ -10,6 +10,7 @@
 //! Nothing is decided here: the control plane hears when all is pushed, and says whose the addresses are then. Whatever is not answered is
 //! sent again; nothing changes when it comes twice.
 
+use crate::files::Out;
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
 use crate::pages::PAGE_BYTES;
@@ -165,7 +166,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let parts = vec![0; pages];
         let arriving = Arriving { base: base.0, len, offset, from: end.peer, parts };
         self.moves.arriving.insert(number, arriving);
-        out.local(PeerChange { port: end.peer.port, gid: Some(end.gid) });
+        out.local(Out::Peer(PeerChange { port: end.peer.port, gid: Some(end.gid) }));
         Ok(())
     }
 
@@ -201,7 +202,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             told: false,
         };
         self.moves.leaving.insert(number, leaving);
-        out.local(PeerChange { port: end.peer.port, gid: Some(end.gid) });
+        out.local(Out::Peer(PeerChange { port: end.peer.port, gid: Some(end.gid) }));
         self.push(now, number, out);
         Ok(())
     }
@@ -221,7 +222,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         });
         for port in ends {
             if !self.moves.has_peer(port) && self.peers.get(port).is_none() {
-                out.local(PeerChange { port, gid: None });
+                out.local(Out::Peer(PeerChange { port, gid: None }));
             }
         }
     }

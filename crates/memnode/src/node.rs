@@ -1,6 +1,7 @@
 //! The role: which part of the node an event is for.
 
 use crate::answers::Answers;
+use crate::files::{FileDone, Files, Out};
 use crate::moves::Moves;
 use crate::note::{DropReason, Note, Stats};
 use crate::pages::Pages;
@@ -12,10 +13,9 @@ use crate::store::Store;
 use crate::workspaces::{BURST, WORKSPACES, Workspaces};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::convert::Infallible;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
-use farmem_transport::{PeerChange, rc, ud};
-use farmem_wire::message::{DirectoryMessage, Kind, MoveMessage, PageMessage};
+use farmem_transport::{rc, ud};
+use farmem_wire::message::{DirectoryMessage, FileMessage, Kind, MoveMessage, PageMessage};
 use farmem_wire::{Body, Datagram, Message, Packet, Pmtu, Qpn, RawMessage};
 
 /// What a node knows before the control plane tells it more.
@@ -65,7 +65,7 @@ impl Default for Budget {
 }
 
 /// What the role's outbox holds.
-pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
+pub(crate) type Outbox = farmem_machine::Outbox<Out, Note>;
 
 /// A memory node over the bytes of `S`, which runs programs as `C` compiles them.
 ///
@@ -86,6 +86,7 @@ pub struct MemNode<S, C: Compile = Interpreted> {
     pub(crate) answers: Answers,
     pub(crate) pages: Pages,
     pub(crate) moves: Moves,
+    pub(crate) files: Files,
     /// When the traversals that are under way want their turn.
     pub(crate) turn_due: Instant,
     /// Bytes on their way into an answer, or an answer on its way out; kept for its memory.
@@ -121,6 +122,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             answers: Answers::default(),
             pages: Pages::default(),
             moves: Moves::default(),
+            files: Files::default(),
             turn_due: Instant::ZERO,
             buffer: Vec::new(),
             stats: Stats::default(),
@@ -229,7 +231,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// What is no message of the usual form: one about directory, pages or moves, or none at all.
+    /// What is no message of the usual form: one about directory, pages, moves or files, or none at all.
     #[inline(never)]
     fn on_numbered(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Outbox) {
         if DirectoryMessage::is(payload) {
@@ -238,6 +240,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             self.on_page_message(port, payload, out);
         } else if MoveMessage::is(payload) {
             self.on_move_message(now, port, payload, out);
+        } else if FileMessage::is(payload) {
+            self.on_file_message(port, payload, out);
         } else {
             self.drop_frame(DropReason::Malformed, out);
         }
@@ -251,11 +255,11 @@ impl<S: Store, C: Compile> MemNode<S, C> {
 }
 
 impl<S: Store, C: Compile> Machine for MemNode<S, C> {
-    type In = Infallible;
-    type Out = PeerChange;
+    type In = FileDone;
+    type Out = Out;
     type Note = Note;
 
-    fn handle(&mut self, now: Instant, event: Event<'_, Infallible>, out: &mut Outbox) {
+    fn handle(&mut self, now: Instant, event: Event<'_, FileDone>, out: &mut Outbox) {
         if self.halted().is_some() {
             return;
         }
@@ -265,7 +269,7 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
                 self.push_again(now, out);
                 self.turn(out);
             }
-            Event::Local(never) => match never {},
+            Event::Local(done) => self.on_file_done(done, out),
         }
     }
 
@@ -290,6 +294,7 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
         self.answers.check();
         self.pages.check();
         self.moves.check();
+        self.files.check();
         assert!(self.queue_pairs.len() <= self.config.budget.queue_pairs, "more connections than the budget");
         assert!(
             !self.queue_pairs.contains_key(&self.config.home.endpoint.qpn),

@@ -42,6 +42,12 @@ pub enum Note {
     PushedAgain,
     /// A page that moves here has come, all of it.
     PageArrived,
+    /// A file was loaded.
+    FileLoaded,
+    /// A file was saved.
+    FileSaved,
+    /// A task about a file failed.
+    FileFailed,
     /// A program was learned from a request.
     ProgramLearned,
     /// The program that was learned could not be compiled: it is interpreted.
@@ -96,6 +102,8 @@ pub enum DropReason {
     Moving,
     /// About no move that is under way, or from a node that has no part in it.
     NoMove,
+    /// One task about files more than a node does at once: it is asked for again.
+    Busy,
     /// A batch of updates older than the last one or ahead of the next one.
     OutOfTurn,
 }

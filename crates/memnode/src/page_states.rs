@@ -210,6 +210,18 @@ impl PageStates {
         self.lost.insert(numbers(first, last));
     }
 
+    /// True when each page from the first to the last was lost with an earlier incarnation of the node, and not cleared or accepted since.
+    #[must_use]
+    pub fn is_lost(&self, first: Page, last: Page) -> bool {
+        self.lost.gaps(&numbers(first, last)).next().is_none()
+    }
+
+    /// True when the bytes here are the latest ones of each page from the first to the last.
+    #[must_use]
+    pub fn is_latest(&self, first: Page, last: Page) -> bool {
+        self.check(first, last, Perm::Read).is_ok()
+    }
+
     /// The pages that were lost with an earlier incarnation of the node: the first and the last of each range, ascending.
     pub fn lost(&self) -> impl Iterator<Item = (Page, Page)> {
         self.lost.iter().map(|lost| (Page::numbered(lost.start), Page::numbered(lost.end - 1)))

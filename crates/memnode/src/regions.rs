@@ -206,10 +206,14 @@ impl Regions {
         Some(Range { base, len, offset: offset? })
     }
 
+    /// True when all of these bytes are in one range of this node, at the places of the store that the range gives them.
+    pub(crate) fn is_whole(&self, base: VirtAddr, len: u64) -> bool {
+        self.locate(base).is_some_and(|range| range.len - (base.0 - range.base) >= len)
+    }
+
     /// True when all of the page is in one range of this node.
     pub(crate) fn is_page_local(&self, page: Page) -> bool {
-        let addr = page.addr();
-        self.locate(addr).is_some_and(|range| range.len - (addr.0 - range.base) >= PAGE_LEN as u64)
+        self.is_whole(page.addr(), PAGE_LEN as u64)
     }
 
     /// Whether `access` is allowed, and if not, why (PROTOCOL 7.14).

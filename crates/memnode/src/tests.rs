@@ -2,6 +2,7 @@
 
 mod batches;
 mod compiling;
+mod files;
 mod hostile;
 mod incarnation;
 mod interleaving;
@@ -13,7 +14,7 @@ mod traversals;
 mod updates;
 mod verbs;
 
-use crate::{Budget, Config, DropReason, MemNode, Note, Store, VecStore};
+use crate::{Budget, Config, DropReason, FileAsk, MemNode, Note, Out, Store, VecStore};
 use alloc::vec;
 use alloc::vec::Vec;
 use farmem_machine::{Action, Event, Instant, Machine, Outbox, Port};
@@ -55,10 +56,12 @@ fn addr(offset: u64) -> VirtAddr {
 /// A node, the frames it sent last, and everything it noted.
 struct Bench {
     node: MemNode<VecStore>,
-    out: Outbox<PeerChange, Note>,
+    out: Outbox<Out, Note>,
     seq: u64,
     sent: Vec<(Port, Vec<u8>)>,
     peers: Vec<PeerChange>,
+    /// What it asked of its files last.
+    asked: Vec<FileAsk>,
     notes: Vec<Note>,
 }
 
@@ -67,7 +70,7 @@ impl Bench {
     fn empty(budget: Budget) -> Self {
         let config = Config { home: HOME, pmtu: Pmtu::B1024, budget };
         let node = MemNode::new(config, VecStore::new(STORE_LEN));
-        Self { node, out: Outbox::new(), seq: 0, sent: vec![], peers: vec![], notes: vec![] }
+        Self { node, out: Outbox::new(), seq: 0, sent: vec![], peers: vec![], asked: vec![], notes: vec![] }
     }
 
     /// A node with the switch, two hosts, one range, and grants for two domains.
@@ -127,10 +130,12 @@ impl Bench {
     /// Takes out what the node wants done.
     fn drain(&mut self) {
         self.sent.clear();
-        let (sent, peers, notes) = (&mut self.sent, &mut self.peers, &mut self.notes);
-        self.out.drain(|action| match action {
+        self.asked.clear();
+        let Self { sent, peers, asked, notes, out, .. } = self;
+        out.drain(|action| match action {
             Action::Send { port, frame } => sent.push((port, frame.to_vec())),
-            Action::Local(change) => peers.push(change),
+            Action::Local(Out::Peer(change)) => peers.push(change),
+            Action::Local(Out::File(ask)) => asked.push(ask),
             Action::Note(note) => notes.push(note),
         });
     }

@@ -1,5 +1,6 @@
 //! The control plane's updates: how a node learns what is here, which domain may use it, and which peers there are.
 
+use crate::files::Out;
 use crate::moves::End;
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
@@ -56,12 +57,12 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::Peer { port, gid, qpn, qkey } => {
                 let port = Port(port);
                 self.peers.add(port, ud::Endpoint { qpn, qkey })?;
-                out.local(PeerChange { port, gid: Some(gid) });
+                out.local(Out::Peer(PeerChange { port, gid: Some(gid) }));
             }
             Update::PeerGone { port } => {
                 let port = Port(port);
                 self.peers.remove(port)?;
-                out.local(PeerChange { port, gid: None });
+                out.local(Out::Peer(PeerChange { port, gid: None }));
             }
             Update::Protect { domain, base, len, perm, vma_log2 } => {
                 self.regions.protect(domain, base, len, perm, vma_log2)?
@@ -71,6 +72,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::Clear { base, len } => {
                 self.regions.clear(base, len, &mut self.store)?;
                 self.renew_pages(base, len);
+                self.end_file_tasks(base, len, out);
             }
             Update::QueuePair { qpn, peer_qpn, peer_port, expected_psn, rkey, domain, pmtu } => {
                 let port = Port(peer_port);

@@ -11,13 +11,15 @@ use farmem_control::api::{ApiError, Call, ErrorCode, Request, Response};
 use farmem_control::{Config, Control, Out, Record};
 use farmem_host::{Config as HostConfig, Done, Host, Want};
 use farmem_machine::{Duration, Event, Instant, Machine as _, Port, Rng};
-use farmem_memnode::{MemNode, VecStore};
+use farmem_memnode::{MemNode, Out as NodeOut, VecStore};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
 use farmem_wire::Pmtu;
+use files::Disks;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod fabric;
+mod files;
 mod hosts;
 mod joins;
 #[cfg(test)]
@@ -99,6 +101,8 @@ pub struct World<H: Guest = Host> {
     log: Vec<Record>,
     switch: SimNode<Switch>,
     nodes: BTreeMap<u16, SimNode<MemNode<VecStore>>>,
+    /// What outlives the nodes.
+    disks: Disks,
     hosts: BTreeMap<u16, SimNode<H>>,
     index: BTreeMap<u16, SimNode<Switch>>,
     make: Make<H>,
@@ -162,8 +166,12 @@ impl<H: Guest> World<H> {
             unroutable: 0,
         };
         let table = |change: &PeerChange| Some(*change);
+        let of_node = |out: &NodeOut| match out {
+            NodeOut::Peer(change) => Some(*change),
+            NodeOut::File(_) => None,
+        };
         let visits: fn(&MemNode<VecStore>) -> u64 = |node| node.stats().iterations;
-        let node = |n| (n, SimNode::new(RoleId::Node(n), table as fn(&PeerChange) -> _).visiting(visits));
+        let node = |n| (n, SimNode::new(RoleId::Node(n), of_node as fn(&NodeOut) -> _).visiting(visits));
         let host = |n| (n, SimNode::new(RoleId::Host(n), (|_| None) as fn(&H::Out) -> _));
         let control = SimNode::new(RoleId::Control, |out| match out {
             Out::Peer(change) => Some(*change),
@@ -177,6 +185,7 @@ impl<H: Guest> World<H> {
             log: Vec::new(),
             switch: SimNode::new(RoleId::Switch, table),
             nodes: (1..=layout.nodes).map(node).collect(),
+            disks: Disks::default(),
             hosts: (1..=layout.hosts).map(host).collect(),
             index: (1..=layout.index_switches())
                 .map(|n| (n, SimNode::new(RoleId::Index(n), table as fn(&PeerChange) -> _)))
@@ -293,10 +302,8 @@ impl<H: Guest> World<H> {
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let start = self.starts.first().map(|&(at, _)| at);
-        [start, self.alarms.first().copied(), self.env.network.next_due(), self.next_wake()]
-            .into_iter()
-            .flatten()
-            .min()
+        let next = [self.env.network.next_due(), self.next_wake(), self.disks.next_due()];
+        [start, self.alarms.first().copied()].into_iter().chain(next).flatten().min()
     }
 
     /// When the next role wants to be woken.
@@ -321,7 +328,7 @@ impl<H: Guest> World<H> {
             self.start(role_id);
         } else if let Some(in_flight) = self.env.network.take_due(now) {
             self.deliver(in_flight);
-        } else {
+        } else if !self.turn_disk() {
             self.wake();
         }
         true
@@ -362,9 +369,11 @@ impl<H: Guest> World<H> {
             }
             Some(RoleId::Switch) => self.switch.frame(from, frame, env, |_| {}),
             Some(RoleId::Node(n)) => {
+                let mut outs = Vec::new();
                 if let Some(sim_node) = self.nodes.get_mut(&n) {
-                    sim_node.frame(from, frame, env, |_| {});
+                    sim_node.frame(from, frame, env, |out| outs.push(out));
                 }
+                self.node_outs(n, outs);
             }
             Some(RoleId::Index(n)) => {
                 if let Some(sim_node) = self.index.get_mut(&n) {
@@ -390,9 +399,9 @@ impl<H: Guest> World<H> {
         if due(self.switch.next_wake()) {
             self.switch.event(Event::Wake, env, |_| {});
         }
-        for sim_node in self.nodes.values_mut().filter(|sim_node| due(sim_node.next_wake())) {
-            sim_node.event(Event::Wake, env, |_| {});
-        }
+        let nodes = self.nodes.iter().filter(|(_, sim_node)| due(sim_node.next_wake()));
+        let nodes: Vec<u16> = nodes.map(|(&n, _)| n).collect();
+        nodes.into_iter().for_each(|n| self.node_event(n, Event::Wake));
         let hosts = self.hosts.iter().filter(|(_, sim_node)| due(sim_node.next_wake()));
         let hosts: Vec<u16> = hosts.map(|(&n, _)| n).collect();
         hosts.into_iter().for_each(|n| self.host_event(n, Event::Wake));

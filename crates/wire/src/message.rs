@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 mod batch;
 mod coherence;
 mod directory_message;
+mod file_message;
 mod lead;
 mod move_message;
 mod page;
@@ -19,7 +20,7 @@ mod soft_message;
 mod traverse;
 mod update;
 
-/// Reads the header of a message that has nothing in it but version, kind and a number: those about the directory, moves and images (PROTOCOL 7.40, 12.41, 13.2).
+/// Reads the header of a message that has nothing in it but version, kind and a number: those about the directory, moves, images and files (PROTOCOL 7.40, 12.41, 13.2, 20.6).
 fn read_numbered<'a>(what: &'static str, payload: &'a [u8]) -> Result<(u8, u64, Reader<'a>), WireError> {
     let mut r = Reader::new(what, payload);
     let [version, kind] = r.array()?;
@@ -45,6 +46,9 @@ pub use coherence::{
 };
 pub use directory_message::{
     DirectoryBody, DirectoryMessage, Listing, ROWS_MAX, Row, RowKind, Rows, Sweep, UNKNOWN_MOVE,
+};
+pub use file_message::{
+    FILE_NAME_MAX, FileBody, FileCause, FileFault, FileMessage, FileState, FileTask, is_file_name,
 };
 pub use lead::{Lead, Led, SWITCHES_MAX};
 pub use move_message::{MoveBody, MoveMessage, PageState};

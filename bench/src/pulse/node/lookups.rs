@@ -4,8 +4,8 @@ use super::structures::{Btree, Hash, Query, Range};
 use super::{Chance, Measured, Subject, cpu_time};
 use farmem_io::{Compiler, MappedStore};
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
-use farmem_memnode::{BURST, Budget, Config, MemNode, Note};
-use farmem_transport::{PeerChange, ud};
+use farmem_memnode::{BURST, Budget, Config, MemNode, Note, Out};
+use farmem_transport::ud;
 use farmem_traversal::Program;
 use farmem_wire::message::{self as wire, Pair, Traverse, Update, Updates};
 use farmem_wire::{
@@ -164,7 +164,7 @@ impl<'a> Lookups<'a> {
     }
 
     /// Every answer is checked; answers what to count.
-    fn check(&self, queries: &[Query], out: &mut Outbox<PeerChange, Note>) -> u64 {
+    fn check(&self, queries: &[Query], out: &mut Outbox<Out, Note>) -> u64 {
         let (mut answers, mut hops) = (0, 0);
         out.drain(|action| {
             let Action::Send { frame, .. } = action else { return };

@@ -10,23 +10,34 @@ use std::process::Stdio;
 const MIB: u64 = 1 << 20;
 
 /// The roles of a rack with two memory nodes.
-struct Roles {
-    description: Description,
+pub(crate) struct Roles {
+    pub(crate) description: Description,
     nodes: Vec<Running>,
     _others: Vec<Running>,
 }
 
 impl Roles {
     fn start(test: &str) -> Self {
-        let description = Description::new(test, "udp");
+        Self::of(Description::new(test, "udp"))
+    }
+
+    pub(crate) fn of(description: Description) -> Self {
         let others = vec![role(&description, &["control"]), role(&description, &["switch"])];
         let nodes = [1, 2].map(|n| node(&description, n)).into();
         Self { description, nodes, _others: others }
     }
 
     /// `kill -9` of a memory node, and the same node again.
-    fn restart_node(&mut self, number: usize) {
+    pub(crate) fn restart_node(&mut self, number: usize) {
+        self.kill_node(number);
+        self.start_node(number);
+    }
+
+    pub(crate) fn kill_node(&mut self, number: usize) {
         self.nodes[number - 1].kill();
+    }
+
+    pub(crate) fn start_node(&mut self, number: usize) {
         self.nodes[number - 1] = node(&self.description, number);
     }
 

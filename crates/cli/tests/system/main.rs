@@ -24,6 +24,7 @@ mod migrate;
 #[allow(dead_code, reason = "other tests have threads in their namespaces")]
 #[path = "../../../io/tests/namespaces/mod.rs"]
 mod namespaces;
+mod objects;
 mod operate;
 mod past_libc;
 mod process;

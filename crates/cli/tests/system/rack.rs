@@ -20,6 +20,8 @@ pub(crate) struct Description {
     hosts: u32,
     more: &'static str,
     lease: &'static str,
+    /// Memory nodes have directories of files.
+    files: bool,
     /// Index switches: name, tier, and names below.
     index: Vec<[String; 3]>,
 }
@@ -40,6 +42,7 @@ impl Description {
             hosts: 10,
             more: "",
             lease: "",
+            files: false,
             index: Vec::new(),
         }
     }
@@ -60,6 +63,14 @@ impl Description {
     /// A line for the control plane's part of the file.
     pub(crate) fn with_lease(self, lease: &'static str) -> Self {
         Self { lease, ..self }
+    }
+
+    /// Each memory node has a directory of files, called as it is, beside the description.
+    pub(crate) fn with_files(self) -> Self {
+        for n in 1..=self.nodes {
+            fs::create_dir(self.dir.path().join(format!("node{n}"))).expect("a new directory");
+        }
+        Self { files: true, ..self }
     }
 
     /// A FatTree of so many pods of two edge switches, each with a memory node.
@@ -94,6 +105,9 @@ impl Description {
         for n in 1..=self.nodes {
             let address = self.address(10 + n);
             text += &format!("[[node]]\nname = \"node{n}\"\naddress = \"{address}\"\nmemory = \"16 MiB\"\n");
+            if self.files {
+                text += &format!("files = \"node{n}\"\n");
+            }
         }
         for ([name, tier, below], n) in self.index.iter().zip(30..) {
             let address = self.address(n);

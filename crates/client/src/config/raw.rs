@@ -56,6 +56,7 @@ pub(super) struct RawNode {
     pub(super) compile: Execution,
     #[serde(default)]
     pub(super) prefetch: Prefetch,
+    pub(super) files: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]

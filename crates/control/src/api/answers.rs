@@ -253,6 +253,94 @@ impl core::fmt::Display for OpenMode {
     }
 }
 
+/// How long a file of a memory node is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileLooked {
+    /// Bytes.
+    pub length: u64,
+}
+
+/// The named objects.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectsListed {
+    /// By number.
+    pub objects: Vec<ObjectListed>,
+}
+
+/// A named object, and who has it open.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectListed {
+    /// Its number.
+    pub object: u64,
+    /// The domain that it is of.
+    pub domain: u32,
+    /// Its name; none once it was unlinked.
+    pub name: Option<String>,
+    /// Bytes, as its users set it; 0 at first.
+    pub length: u64,
+    /// The first byte of its vma; 0 when it has none yet.
+    pub base: u64,
+    /// Bytes of its vma.
+    pub size: u64,
+    /// The node of its vma; 0 when it has none yet.
+    pub node: u16,
+    /// How the hosts have it open.
+    pub mode: OpenMode,
+    /// The hosts that have it open.
+    pub hosts: Vec<u16>,
+    /// Its file, if it is by file.
+    pub file: Option<FileInfo>,
+}
+
+/// The file of an object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileInfo {
+    /// Its name at the node.
+    pub file: String,
+    /// What the object's bytes are.
+    pub stage: FileStage,
+    /// They may be other than the file's, and not saved.
+    pub unsaved: bool,
+    /// Bytes that were loaded, or saved while the object is being saved.
+    pub done: u64,
+    /// Why the latest load or save failed; none when it did not.
+    pub error: Option<String>,
+}
+
+/// What the bytes of an object by file are (PROTOCOL 20.14).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileStage {
+    /// Lost, and on their way from the file.
+    Loading,
+    /// Those of the file.
+    Loaded,
+    /// A host has it open to write.
+    Writing,
+    /// They may be other than those of the file, and no host may write them.
+    Unsaved,
+    /// On their way to the file.
+    Saving,
+    /// Lost: the file could not be loaded.
+    Failed,
+    /// Lost, with what was written and not saved.
+    Lost,
+}
+
+impl core::fmt::Display for FileStage {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Loading => "loading",
+            Self::Loaded => "loaded",
+            Self::Writing => "writing",
+            Self::Unsaved => "unsaved",
+            Self::Saving => "saving",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+        })
+    }
+}
+
 /// A UD endpoint and where it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Endpoint {

@@ -1,9 +1,9 @@
 //! The requests: for each its name in the path, its type, what answers it, and its fields.
 
 use super::{
-    Base64, Call, ConnectionInfo, DomainInfo, HostJoined, IndexJoined, LeaseInfo, LocatedVma, NodeJoined,
-    ObjectInfo, ObjectShown, OpenMode, PermName, ProcessInfo, RackOverview, Returned, SessionInfo,
-    SoftCounted, SoftLoaded, SoftShown, SwitchJoined, Tier, VmaInfo,
+    Base64, Call, ConnectionInfo, DomainInfo, FileLooked, HostJoined, IndexJoined, LeaseInfo, LocatedVma,
+    NodeJoined, ObjectInfo, ObjectListed, ObjectShown, ObjectsListed, OpenMode, PermName, ProcessInfo,
+    RackOverview, Returned, SessionInfo, SoftCounted, SoftLoaded, SoftShown, SwitchJoined, Tier, VmaInfo,
 };
 #[cfg(doc)]
 use super::{ErrorCode, GIVEN_UP};
@@ -356,6 +356,47 @@ calls! {
         domain: u32,
         /// The name.
         name: String,
+    }
+
+    /// Asks how long a file of a memory node is.
+    "look_file" LookFile -> FileLooked {
+        /// The node.
+        node: u16,
+        /// Its name: a path from the node's directory of files on (PROTOCOL 20.1).
+        file: String,
+    }
+
+    /// Gives an object without memory the bytes of a file, which its node loads; the answer comes when that has begun. One that could not be loaded is
+    /// loaded anew.
+    "load_object" LoadObject -> ObjectListed {
+        /// The host, which has it open to read or to write.
+        host: u16,
+        /// The object.
+        object: u64,
+        /// The node.
+        node: u16,
+        /// The file.
+        file: String,
+        /// Bytes of the file, as the answer to `look_file` has them.
+        length: u64,
+        /// The file's bytes are taken for what was written and lost before it was saved.
+        #[serde(default)]
+        accept: bool,
+    }
+
+    /// Has the bytes of an object by file written to its file; the answer comes when that has begun. Its host may only read it from then on.
+    "save_object" SaveObject -> ObjectListed {
+        /// The host, which has it open.
+        host: u16,
+        /// The object.
+        object: u64,
+    }
+
+    /// Asks what the named objects are, and how far nodes are with those by file.
+    "list_objects" ListObjects -> ObjectsListed {
+        /// Of this domain; without one, of all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        domain: Option<u32>,
     }
 
     /// Moves a part of a vma to another node while it is used (MIND 4.1). The answer comes when it is there.

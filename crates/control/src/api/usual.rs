@@ -1,7 +1,7 @@
 //! Requests without the fields that only some callers fill in: members with cards (PROTOCOL 14.1), hosts that cache without a directory (8.53), and whoever takes
 //! others out of the rack (8.9).
 
-use super::{Connect, HoldObject, JoinHost, JoinNode, Leave, OpenMode, OpenObject};
+use super::{Connect, HoldObject, JoinHost, JoinNode, Leave, LoadObject, OpenMode, OpenObject};
 use alloc::string::String;
 
 impl JoinNode {
@@ -41,6 +41,14 @@ impl HoldObject {
     #[must_use]
     pub const fn new(host: u16, object: u64) -> Self {
         Self { host, object, mode: OpenMode::Shared }
+    }
+}
+
+impl LoadObject {
+    /// Gives an object a file of a node, or has it loaded again after that failed.
+    #[must_use]
+    pub const fn new(host: u16, object: u64, node: u16, file: String, length: u64) -> Self {
+        Self { host, object, node, file, length, accept: false }
     }
 }
 

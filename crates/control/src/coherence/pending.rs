@@ -262,18 +262,32 @@ impl Control {
 
     /// Sends a question, when its role can hear it.
     pub(super) fn tell(&mut self, role: Role, body: DirectoryBody<'_>, out: &mut Actions) -> RequestId {
+        let token = self.next_question(role);
+        let message = DirectoryMessage { token, body };
+        self.send_question(role, message.len(), out, |bytes| message.emit(bytes));
+        token
+    }
+
+    /// The number of the next question to a role in its present life.
+    pub(crate) fn next_question(&mut self, role: Role) -> RequestId {
         self.coherence.questions = self.coherence.questions.wrapping_add(1).max(1);
-        let token = RequestId::new(HostId(0), self.state.generation(role), self.coherence.questions);
+        RequestId::new(HostId(0), self.state.generation(role), self.coherence.questions)
+    }
+
+    /// Sends a message of so many bytes, when its role can hear it.
+    pub(crate) fn send_question(
+        &mut self,
+        role: Role,
+        len: usize,
+        out: &mut Actions,
+        emit: impl FnOnce(&mut Vec<u8>),
+    ) {
         let reached = matches!(self.state.reach(role), Some(Reach::Ready | Reach::Silent));
         if let (true, Some(key), Some(own)) = (reached, self.state.home_of(role), self.state.home) {
-            let message = DirectoryMessage { token, body };
             let peer = Peer { port: role.port(), endpoint: key.endpoint() };
-            ud::send_bytes(out, peer, own.endpoint().qpn, self.psn, message.len(), |bytes| {
-                message.emit(bytes)
-            });
+            ud::send_bytes(out, peer, own.endpoint().qpn, self.psn, len, emit);
             self.psn = self.psn.plus(1);
         }
-        token
     }
 }
 

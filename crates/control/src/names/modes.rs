@@ -7,7 +7,7 @@
 use crate::Control;
 use crate::api::{ApiError, ErrorCode, ObjectInfo, OpenMode};
 use crate::errors::error;
-use crate::record::{Line, ObjectRow, Role};
+use crate::record::{Line, ObjectRow, Role, What};
 use crate::requests::Decision;
 use crate::state::State;
 use alloc::collections::BTreeSet;
@@ -31,6 +31,10 @@ impl Control {
     ) -> Result<Decision<ObjectInfo>, ApiError> {
         let answer = self.described(object, row);
         let mode = self.admitted(object, row, host, mode)?;
+        if let Some(turn) = self.file_opens(object, host, mode)? {
+            let base = row.base.unwrap_or_default();
+            return Ok(Decision::Begin(What::TurnFile { object, base, turn }));
+        }
         let place = row.hosts.binary_search(&host);
         if place.is_ok() && mode == row.mode {
             return Ok(Decision::Reply(answer));

@@ -549,6 +549,8 @@ fn every_note_is_reached() {
             Note::SoftRefused => "image refused",
             // So long a log only `storage.rs` has.
             Note::Shortened => "shortened",
+            // `files.rs` plays that, and worlds of sim.
+            Note::FileEnded => "file ended",
         };
         seen.extend(rack.notes.iter().map(name));
     }

@@ -4,6 +4,7 @@ mod cards;
 mod damage;
 mod fabric;
 mod failures;
+mod files;
 mod histories;
 mod images;
 mod incarnation;

@@ -122,7 +122,7 @@ impl<H: Guest> World<H> {
                     pmtu: self.layout.pmtu,
                     budget: Budget::default(),
                 };
-                let role = MemNode::new(config, VecStore::new(bytes));
+                let role = MemNode::new(config, VecStore::new(bytes)).with_files();
                 if let Some(sim_node) = self.nodes.get_mut(&n) {
                     sim_node.start(role, [place(control)]);
                 }

@@ -4,8 +4,8 @@ use farmem_control::PAGE;
 use farmem_machine::{Action, Outbox, Port};
 use farmem_transport::ud::{self, Endpoint, Inbox, Peer, Turn};
 use farmem_wire::message::{
-    DirectoryBody, DirectoryMessage, HostSet, Listing, Region, Relayed, Rows, Seq, SoftMessage, UNKNOWN_MOVE,
-    Update, Updates,
+    DirectoryBody, DirectoryMessage, FileBody, FileCause, FileFault, FileMessage, FileState, FileTask,
+    HostSet, Listing, Region, Relayed, Rows, Seq, SoftMessage, UNKNOWN_MOVE, Update, Updates,
 };
 use farmem_wire::{Body, Extension, Message, Packet, Perm, Psn, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,6 +105,15 @@ pub(crate) struct RolePeer {
     pub(crate) sweeps: bool,
     /// A region that is being reset, and the hosts that have still to give it up.
     pub(crate) awaits: Option<(Region, Seq, HostSet)>,
+    /// Its files: length and stamp of each.
+    pub(crate) files: BTreeMap<String, (u64, u64)>,
+    /// It gets on with loads and saves; else it says a few times that they are half done, and then nothing.
+    pub(crate) works: bool,
+    busy: BTreeMap<u64, u32>,
+    /// What came of tasks, by number.
+    pub(crate) over: BTreeMap<u64, FileState>,
+    /// Files that it wrote.
+    pub(crate) saved: Vec<String>,
 }
 
 impl RolePeer {
@@ -129,6 +138,11 @@ impl RolePeer {
             soft: Vec::new(),
             sweeps: true,
             awaits: None,
+            files: BTreeMap::new(),
+            works: true,
+            busy: BTreeMap::new(),
+            over: BTreeMap::new(),
+            saved: Vec::new(),
         }
     }
 
@@ -142,6 +156,9 @@ impl RolePeer {
         }
         if DirectoryMessage::is(packet.payload) {
             return self.hear_of_directory(packet.payload);
+        }
+        if FileMessage::is(packet.payload) {
+            return self.hear_of_files(packet.payload);
         }
         if SoftMessage::is(packet.payload) {
             self.soft.push(packet.payload.to_vec());
@@ -193,6 +210,71 @@ impl RolePeer {
         Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
     }
 
+    /// It does a task once, as PROTOCOL 20.7 says.
+    fn hear_of_files(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
+        let FileMessage { token, body } =
+            FileMessage::parse(payload).expect("the control plane sends valid messages");
+        let failed = |cause, at| FileState::Failed(FileFault { cause, errno: 0, at });
+        let (number, state) = match body {
+            FileBody::Look(name) => (
+                0,
+                match self.files.get(name) {
+                    Some(&(length, stamp)) => FileState::Done { length, stamp },
+                    None => failed(FileCause::Missing, 0),
+                },
+            ),
+            FileBody::Task(task) => (task.task, self.work(&task, failed)?),
+            FileBody::Said(..) => panic!("the control plane asks"),
+        };
+        let answer = FileMessage { token, body: FileBody::Said(number, state) };
+        Some(self.to_control(answer.len(), |bytes| answer.emit(bytes)))
+    }
+
+    fn work(
+        &mut self,
+        task: &FileTask<'_>,
+        failed: impl Fn(FileCause, u64) -> FileState,
+    ) -> Option<FileState> {
+        if let Some(&state) = self.over.get(&task.task) {
+            return Some(state);
+        }
+        if !self.works {
+            let busy = self.busy.entry(task.task).or_default();
+            *busy += 1;
+            let half = FileState::Busy { done: task.length / 2, length: task.length };
+            return (*busy <= 3).then_some(half);
+        }
+        let blocks = task.base.0 / BLOCK..(task.base.0 + task.size) / BLOCK;
+        let writers = self
+            .tables
+            .perms
+            .iter()
+            .filter(|((_, block), perm)| blocks.contains(block) && **perm == Perm::ReadWrite);
+        assert_eq!(writers.count(), 0, "nobody may write what is loaded or saved");
+        let all: Vec<u64> = pages(task.base.0, task.size).collect();
+        let state = if task.saves {
+            assert!(all.iter().all(|page| !self.lost.contains(page)), "what is lost is not saved");
+            let stamp = self.files.get(task.name).map_or(1, |&(_, stamp)| stamp + 1);
+            self.files.insert(task.name.to_owned(), (task.length, stamp));
+            self.saved.push(task.name.to_owned());
+            FileState::Done { length: task.length, stamp }
+        } else {
+            assert!(all.iter().all(|page| self.lost.contains(page)), "what is loaded was lost");
+            match self.files.get(task.name) {
+                None => failed(FileCause::Missing, 0),
+                Some(&(length, _)) if length != task.length => failed(FileCause::Length, length),
+                Some(&(_, stamp)) if task.stamp != 0 && stamp != task.stamp => failed(FileCause::Changed, 0),
+                Some(&(length, stamp)) => {
+                    all.iter().for_each(|page| _ = self.lost.remove(page));
+                    self.kept.extend(all);
+                    FileState::Done { length, stamp }
+                }
+            }
+        };
+        self.over.insert(task.task, state);
+        Some(state)
+    }
+
     fn to_control(&self, len: usize, emit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut out: Outbox<(), ()> = Outbox::new();
         let control = Peer { port: Port::CONTROL, endpoint: self.control };
@@ -213,6 +295,7 @@ impl RolePeer {
         twin.used = self.used.clone();
         twin.inbox = self.inbox.clone();
         (twin.lost, twin.kept) = (self.lost.clone(), self.kept.clone());
+        (twin.files, twin.works, twin.over) = (self.files.clone(), self.works, self.over.clone());
         twin
     }
 
@@ -313,7 +396,13 @@ impl RolePeer {
                 self.kept.extend(pages(base.0, len).filter(|page| self.lost.remove(page)));
             }
             Update::Lose { base, len } if node => {
-                assert!(!t.peers.contains_key(&Port::SWITCH.0), "it is told before it hears a request");
+                if t.peers.contains_key(&Port::SWITCH.0) {
+                    // Of an object by file: behind its Clear, before anybody may use it (PROTOCOL 20.13).
+                    let used =
+                        (base.0 / BLOCK..(base.0 + len) / BLOCK).any(|block| self.used.contains_key(&block));
+                    assert!(!used, "it is told before there is a request for it");
+                    pages(base.0, len).for_each(|page| assert!(self.kept.remove(&page), "it was cleared"));
+                }
                 assert!(
                     pages(base.0, len).all(|page| !self.kept.contains(&page)),
                     "what is here is not lost"
@@ -427,7 +516,8 @@ impl RolePeer {
             }
             let perms = &mut self.tables.perms;
             let used = self.used.entry(block).or_default();
-            let owned = perms.iter().any(|(&(_, b), &p)| b == block && p == Perm::ReadWrite);
+            // The owner of an object by file may only read it.
+            let owned = perms.keys().any(|&(_, b)| b == block);
             let clean = self.port == Port::SWITCH || used.is_empty() || used.contains(&domain) || owned;
             assert!(clean, "domain {domain} gets block {block:#x} with what {used:?} left in it");
             used.insert(domain);

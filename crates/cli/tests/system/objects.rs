@@ -1,0 +1,239 @@
+//! Objects by file on a rack of processes, by the command and by programs: a node that is killed and started again has the file's bytes again, or says that what was
+//! written is lost; never anything else (PROTOCOL 20.9, 20.14, 20.17).
+
+use crate::incarnation::Roles;
+use crate::process::{Ended, eventually, run};
+use crate::rack::Description;
+use farmem::api::{FileStage, OpenMode};
+use farmem::{Client, Error, OpenNamed, VirtAddr};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+/// Not whole pages, not whole parts.
+const LEN: usize = (3 << 20) + 4097;
+
+fn bytes(seed: u8) -> Vec<u8> {
+    (0..LEN).map(|n| (n as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed | 1).collect()
+}
+
+struct Bench {
+    roles: Roles,
+    rack: String,
+}
+
+impl Bench {
+    fn new(test: &str, transport: &'static str) -> Self {
+        let roles = Roles::of(Description::new(test, transport).with_files());
+        let rack = roles.description.file();
+        Self { roles, rack }
+    }
+
+    /// A path in the directory of the first node.
+    fn path(&self, file: &str) -> PathBuf {
+        self.roles.description.dir().path().join("node1").join(file)
+    }
+
+    fn put(&self, file: &str, bytes: &[u8]) {
+        fs::write(self.path(file), bytes).unwrap();
+    }
+
+    fn object(&self, args: &[&str]) -> Ended {
+        run(&[&["object", args[0], "--rack", &self.rack], &args[1..]].concat())
+    }
+
+    fn open(&self, file: &str) -> Ended {
+        self.object(&["open", "--node", "node1", file, "--json"])
+    }
+
+    /// What `farmem object status` says of one object, and its exit code.
+    fn status(&self, name: &str) -> (Value, Option<i32>) {
+        let ended = self.object(&["status", name, "--json"]);
+        let json: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
+        let [row] = &json["objects"].as_array().unwrap()[..] else { panic!("one object: {json}") };
+        (row.clone(), ended.code)
+    }
+
+    fn stage(&self, name: &str) -> String {
+        self.status(name).0["file"]["stage"].as_str().unwrap().to_owned()
+    }
+
+    fn client(&self) -> Client {
+        self.roles.description.client("graph")
+    }
+}
+
+/// All bytes of an object, unless they are lost; never some.
+fn read(client: &mut Client, named: &OpenNamed) -> Option<Vec<u8>> {
+    let mut all = vec![0; LEN];
+    for (at, part) in (0..).step_by(1 << 16).zip(all.chunks_mut(1 << 16)) {
+        match client.read(VirtAddr(named.vma().base.0 + at), part) {
+            Ok(()) => {}
+            Err(Error::MemoryLost { .. }) if at == 0 => return None,
+            Err(error) => panic!("{error} at {at}"),
+        }
+    }
+    Some(all)
+}
+
+/// Reads until the bytes are there: until then each read says that they are lost.
+fn read_when_there(client: &mut Client, named: &OpenNamed) -> Vec<u8> {
+    let mut all = None;
+    eventually("the node has loaded the object again", || {
+        all = read(client, named);
+        all.is_some()
+    });
+    all.unwrap()
+}
+
+/// The command has a node load a file; a client reads it; the node is killed and started again, and has it again, without anybody doing anything.
+#[test]
+fn a_node_that_is_killed_loads_its_files_again() {
+    for transport in ["udp", "shm"] {
+        let mut bench = Bench::new(&format!("objects-again-{transport}"), transport);
+        fs::create_dir(bench.path("graphs")).unwrap();
+        bench.put("graphs/own", &bytes(1));
+        let opened = bench.open("graphs/own").json();
+        let row = &opened["objects"][0];
+        assert_eq!(
+            (&row["name"], &row["node"], &row["domain"]),
+            (&"own".into(), &"node1".into(), &"graph".into())
+        );
+        assert_eq!((&row["bytes"], &row["file"]["stage"]), (&LEN.into(), &"loaded".into()));
+        let mut client = bench.client();
+        let named = client.open_named_as("own", OpenMode::Read).unwrap();
+        assert!(read(&mut client, &named).unwrap() == bytes(1));
+        assert!(matches!(client.write(named.vma().base, &[1; 8]), Err(Error::NoPermission { .. })));
+        for _ in 0..2 {
+            bench.roles.restart_node(1);
+            assert!(read_when_there(&mut client, &named) == bytes(1));
+        }
+        assert_eq!(bench.status("own").1, Some(0));
+        // Twice the same is the same.
+        assert_eq!(bench.open("graphs/own").json()["objects"][0]["file"]["stage"], "loaded");
+        // The file changed while the node was away: that is no reload of what programs have read.
+        bench.roles.kill_node(1);
+        bench.put("graphs/own", &bytes(2));
+        bench.roles.start_node(1);
+        eventually("the change is found", || bench.stage("own") == "failed");
+        let (row, code) = bench.status("own");
+        assert_eq!(code, Some(1));
+        assert!(row["file"]["error"].as_str().unwrap().contains("changed"), "{row}");
+        assert_eq!(read(&mut client, &named), None);
+        named.close().unwrap();
+        bench.open("graphs/own").json();
+        let named = client.open_named_as("own", OpenMode::Read).unwrap();
+        assert!(read(&mut client, &named).unwrap() == bytes(2));
+    }
+}
+
+/// What is written and saved is there again; what is written and not saved is lost, until its owner takes the file's bytes.
+#[test]
+fn what_is_saved_comes_back_and_what_is_not_is_lost() {
+    let mut bench = Bench::new("objects-saved", "udp");
+    bench.put("own", &bytes(1));
+    bench.open("own").json();
+    let mut client = bench.client();
+    let mut named = client.open_named_as("own", OpenMode::Read).unwrap();
+    client.write_file(&mut named).unwrap();
+    let new = bytes(9);
+    for (at, part) in (0..).step_by(1 << 16).zip(new.chunks(1 << 16)) {
+        client.write(VirtAddr(named.vma().base.0 + at), part).unwrap();
+    }
+    assert_eq!(bench.stage("own"), "writing");
+    assert_eq!(bench.status("own").0["file"]["unsaved"], true);
+    assert!(fs::read(bench.path("own")).unwrap() == bytes(1), "not before it is saved");
+    client.save_file(&mut named).unwrap();
+    assert_eq!(client.wait_for_file(&named, &mut |_| true).unwrap().stage, FileStage::Loaded);
+    assert!(fs::read(bench.path("own")).unwrap() == new);
+    bench.roles.restart_node(1);
+    assert!(read_when_there(&mut client, &named) == new);
+
+    // Written again, one word, closed, and not saved.
+    client.write_file(&mut named).unwrap();
+    client.write(named.vma().base, &[3; 8]).unwrap();
+    named.close().unwrap();
+    bench.object(&["close", "own"]).refuses(&["not saved", "--discard"]);
+    bench.roles.restart_node(1);
+    eventually("the loss is known", || bench.stage("own") == "lost");
+    assert_eq!(bench.status("own").1, Some(1));
+    let named = client.open_named_as("own", OpenMode::Read).unwrap();
+    assert_eq!(read(&mut client, &named), None, "neither zeros nor what the file has");
+    named.close().unwrap();
+    bench.open("own").refuses(&["lost", "accept"]);
+    assert_eq!(bench.stage("own"), "lost");
+    bench.object(&["open", "--node", "node1", "own", "--accept"]);
+    assert_eq!(bench.stage("own"), "loaded");
+    let mut named = client.open_named_as("own", OpenMode::Read).unwrap();
+    assert!(read(&mut client, &named).unwrap() == new);
+
+    // By the command: saved while no program has it open.
+    client.write_file(&mut named).unwrap();
+    client.write(named.vma().base, &[4; 8]).unwrap();
+    named.close().unwrap();
+    let saved = bench.object(&["save", "own", "--json"]).json();
+    assert_eq!(saved["objects"][0]["file"]["stage"], "loaded");
+    assert_eq!(fs::read(bench.path("own")).unwrap()[..8], [4; 8]);
+    assert_eq!(bench.object(&["close", "own"]).code, Some(0));
+    assert_eq!(bench.object(&["status", "--json"]).json()["objects"].as_array().unwrap().len(), 0);
+    assert!(bench.path("own").exists(), "the file stays");
+}
+
+/// PROTOCOL 20.1, 20.2: names that lead elsewhere and what is no file are refused, with the reason; a name of none is not waited for.
+#[test]
+fn what_is_no_file_is_refused() {
+    let bench = Bench::new("objects-refused", "udp");
+    let outside = bench.roles.description.dir().file("secret", "secret");
+    bench.put("empty", b"");
+    fs::create_dir(bench.path("sub")).unwrap();
+    symlink(&outside, bench.path("link")).unwrap();
+    symlink("..", bench.path("up")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, bench.path("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
+    let cases = [
+        ("none", "is not there"),
+        ("../secret", "no name"),
+        (&outside, "no name"),
+        ("sub", "no regular file"),
+        ("link", "no regular file"),
+        ("up/secret", "no regular file"),
+        ("fifo", "no regular file"),
+        ("empty", "is empty"),
+    ];
+    for (file, why) in cases {
+        bench.open(file).refuses(&[why, file]);
+    }
+    bench.object(&["open", "--node", "node9", "own"]).refuses(&["node9"]);
+    assert_eq!(bench.object(&["status", "--json"]).json()["objects"].as_array().unwrap().len(), 0);
+    bench.object(&["status", "own"]).refuses(&["own"]);
+    // A rack whose nodes have no files says that.
+    let without = Roles::of(Description::new("objects-without", "udp"));
+    let rack = without.description.file();
+    run(&["object", "open", "--rack", &rack, "--node", "node1", "own"])
+        .refuses(&["no directory of files", "rack.toml"]);
+}
+
+/// A disk that is full costs the save, not the old file, and nothing of what was written.
+#[test]
+fn a_save_that_fails_leaves_the_file() {
+    let bench = Bench::new("objects-denied", "udp");
+    fs::create_dir(bench.path("sub")).unwrap();
+    bench.put("sub/own", &bytes(1));
+    bench.open("sub/own").json();
+    let mut client = bench.client();
+    let mut named = client.open_named_as("own", OpenMode::Read).unwrap();
+    client.write_file(&mut named).unwrap();
+    client.write(named.vma().base, &[3; 8]).unwrap();
+    // The directory is gone, with the file.
+    fs::rename(bench.path("sub"), bench.path("other")).unwrap();
+    client.save_file(&mut named).unwrap();
+    let refused = client.wait_for_file(&named, &mut |_| true).unwrap_err().to_string();
+    assert!(refused.contains("not saved") && refused.contains("sub/own"), "{refused}");
+    assert_eq!(bench.stage("own"), "unsaved");
+    assert!(fs::read(bench.path("other/own")).unwrap() == bytes(1));
+    fs::rename(bench.path("other"), bench.path("sub")).unwrap();
+    client.save_file(&mut named).unwrap();
+    client.wait_for_file(&named, &mut |_| true).unwrap();
+    assert_eq!(fs::read(bench.path("sub/own")).unwrap()[..8], [3; 8]);
+}

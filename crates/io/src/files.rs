@@ -1,0 +1,111 @@
+//! A memory node's files: what the role asks for ([`FileAsk`]) is done on a thread of its own, so that nothing the node serves waits for a disk
+//! (PROTOCOL 20.1 to 20.5, 20.11).
+
+mod tree;
+
+use crate::{Driver, Link, OpenError, Stop, Wait, Waker};
+use farmem_machine::{Duration, Machine};
+use farmem_memnode::{FileAsk, FileDone, FileWant, MemNode, Out, Store};
+use farmem_transport::PeerChange;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use tree::Tree;
+
+/// Longest time without a look at the stop flag.
+const TURN_MAX: Duration = Duration::from_millis(20);
+
+/// The files of a memory node, and the thread that reads and writes them.
+#[derive(Debug)]
+pub struct NodeFiles {
+    /// None once it ends.
+    asks: Option<Sender<FileAsk>>,
+    done: Receiver<FileDone>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NodeFiles {
+    /// The files in a directory, which is opened once. Calls `waker` when something is done.
+    ///
+    /// # Errors
+    /// [`OpenError`] when there is no such directory, or no thread.
+    pub fn open(directory: &Path, waker: Waker) -> Result<Self, OpenError> {
+        let doing = format!("open the directory of files {}", directory.display());
+        let mut tree = Tree::open(directory).map_err(OpenError::system(doing))?;
+        let ((asks, asked), (said, done)) = (channel::<FileAsk>(), channel());
+        let work = move || {
+            for FileAsk { id, what } in asked {
+                let Some(came) = carry_out(&mut tree, id, what) else { continue };
+                if said.send(FileDone { id, came }).is_err() {
+                    return;
+                }
+                waker.wake();
+            }
+        };
+        let thread = std::thread::Builder::new().name("files".into()).spawn(work);
+        let thread = thread.map_err(OpenError::system("start a thread for files"))?;
+        Ok(Self { asks: Some(asks), done, thread: Some(thread) })
+    }
+
+    fn ask(&self, ask: FileAsk) {
+        if let Some(asks) = &self.asks {
+            asks.send(ask).expect("the thread takes what is asked until it is told that nothing more is");
+        }
+    }
+}
+
+impl Drop for NodeFiles {
+    /// Ends the thread, when it has done what it was asked for.
+    fn drop(&mut self) {
+        self.asks = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say any more.
+            drop(thread.join());
+        }
+    }
+}
+
+fn carry_out(tree: &mut Tree, id: u64, what: FileWant) -> Option<farmem_memnode::FileCame> {
+    Some(match what {
+        FileWant::Look(name) => tree.look(&name),
+        FileWant::Load(name) => tree.load(id, &name),
+        FileWant::Save(name) => tree.save(id, &name),
+        FileWant::Read { offset, len } => tree.read(id, offset, len),
+        FileWant::Write { offset, bytes } => tree.write(id, offset, &bytes),
+        FileWant::Finish => tree.finish(id),
+        FileWant::Drop => {
+            tree.forget(id);
+            return None;
+        }
+    })
+}
+
+/// Drives a memory node with files until `stop` is set, or the role stops by itself. Between two batches of frames it takes at most one thing that was done with a
+/// file, so that a load holds nothing up for longer than a part takes to be copied.
+///
+/// # Errors
+/// When the link no longer works.
+pub fn run_node<S: Store, C: farmem_memnode::Compile, L: Link>(
+    driver: &mut Driver<MemNode<S, C>, L>,
+    files: &NodeFiles,
+    stop: &Stop,
+) -> io::Result<()> {
+    let mut take = |out: Out, link: &mut L| match out {
+        // A peer this link cannot reach stays without an address: what is sent to it is counted as lost, and its requests time out.
+        Out::Peer(PeerChange { port, gid }) => drop(link.set_peer(port, gid)),
+        Out::File(ask) => files.ask(ask),
+    };
+    while !stop.is_set() && driver.machine().halted().is_none() {
+        let mut wait = TURN_MAX;
+        if let Ok(done) = files.done.try_recv() {
+            driver.submit(done, &mut take);
+            wait = Duration::ZERO;
+        }
+        driver.turn(Wait::AtMost(wait), &mut take)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+//! Objects by file at the node: what it asks of its driver's files, and when bytes may be used (PROTOCOL 20.6 to 20.11).
+
+use super::moves::region_read;
+use super::*;
+use crate::{FILE_PART, FileCame, FileDone, FileWant, TASKS_KEPT, TASKS_MAX};
+use farmem_wire::message::{FileBody, FileCause, FileFault, FileMessage, FileState, FileTask};
+
+/// The vma: four pages, of which Alice may read the first two, with something in the store.
+const SIZE: u64 = 0x4000;
+const LENGTH: u64 = 0x1801;
+const TASK: FileTask<'static> = FileTask {
+    task: 9,
+    saves: false,
+    base: BASE,
+    length: LENGTH,
+    size: SIZE,
+    stamp: 0,
+    name: "dir/graph.fmg",
+};
+
+fn message(token: u64, body: FileBody<'_>) -> Vec<u8> {
+    let message = FileMessage { token: RequestId(token), body };
+    let bth = Bth::new(Opcode::UdSendOnly, HOME.endpoint.qpn, Psn::new(0));
+    let ext = Extension::Deth(Deth { qkey: HOME.endpoint.qkey, src_qp: Qpn::new(0x77) });
+    let mut frame = vec![];
+    Packet::emit_with(&bth, &ext, message.len(), &mut frame, |bytes| message.emit(bytes));
+    frame
+}
+
+impl Bench {
+    fn with_files() -> Self {
+        let bench = Self::ready();
+        Self { node: bench.node.with_files(), ..bench }
+    }
+
+    /// One whose vma is lost, with something else in the store.
+    fn lost() -> Self {
+        let mut bench = Self::with_files();
+        bench.put(BASE, &[0xee; 0x4000]);
+        assert_eq!(bench.update(&[Update::Lose { base: BASE, len: SIZE }]), (Status::Ok, 0));
+        bench
+    }
+
+    /// The control plane asks; answers what the node says at once.
+    fn task(&mut self, token: u64, body: FileBody<'_>) -> Option<(u64, FileState)> {
+        self.hear(Port::CONTROL, &message(token, body));
+        self.said().map(|(answered, number, state)| {
+            assert_eq!(answered, token, "the answer to the latest question");
+            (number, state)
+        })
+    }
+
+    /// What it said to the control plane last: the question's number, the task's and its state.
+    fn said(&self) -> Option<(u64, u64, FileState)> {
+        let [(Port::CONTROL, frame)] = &self.sent[..] else {
+            assert_eq!(self.sent, [], "nothing else is said");
+            return None;
+        };
+        let payload = Packet::parse(frame).unwrap().payload;
+        let FileMessage { token, body } = FileMessage::parse(payload).unwrap();
+        let FileBody::Said(number, state) = body else { panic!("what is said, not {body:?}") };
+        Some((token.0, number, state))
+    }
+
+    /// The driver has done something.
+    fn done(&mut self, id: u64, came: FileCame) {
+        let done = FileDone { id, came };
+        self.node.handle(Instant::ZERO, Event::Local(done), &mut self.out);
+        self.node.check();
+        self.collect();
+    }
+
+    /// The one thing that is asked of the driver.
+    fn wants(&self) -> (u64, &FileWant) {
+        let [FileAsk { id, what }] = &self.asked[..] else { panic!("one thing, not {:?}", self.asked) };
+        (*id, what)
+    }
+
+    fn read_status(&mut self, counter: u32) -> Status {
+        self.ask(header(ALICE, counter), region_read(8, 64)).header.status
+    }
+
+    /// Begins a load, and has the file opened with this length; answers its number at the driver.
+    fn opens(&mut self, task: FileTask<'_>, length: u64, stamp: u64) -> u64 {
+        let busy = FileState::Busy { done: 0, length: task.length };
+        assert_eq!(self.task(1, FileBody::Task(task)), Some((task.task, busy)));
+        let id = self.wants().0;
+        self.done(id, FileCame::Opened { length, stamp });
+        id
+    }
+
+    fn fails_with(&self, cause: FileCause, at: u64) {
+        let fault = FileFault { cause, errno: 0, at };
+        assert_eq!(self.said().map(|(_, _, state)| state), Some(FileState::Failed(fault)));
+    }
+}
+
+/// PROTOCOL 20.7, 20.9: a load reads the file part by part, and not before all is there and unchanged may a byte be read.
+#[test]
+fn a_file_is_loaded_and_usable_all_at_once() {
+    let mut bench = Bench::lost();
+    let busy = FileState::Busy { done: 0, length: LENGTH };
+    assert_eq!(bench.task(1, FileBody::Task(TASK)), Some((9, busy)));
+    let (id, what) = bench.wants();
+    assert_eq!(*what, FileWant::Load("dir/graph.fmg".into()));
+    bench.done(id, FileCame::Opened { length: LENGTH, stamp: 77 });
+    let len = u32::try_from(LENGTH).unwrap();
+    assert_eq!(bench.wants(), (id, &FileWant::Read { offset: 0, len }));
+    assert_eq!(bench.task(2, FileBody::Task(TASK)), Some((9, busy)), "asked again, not begun again");
+    assert_eq!(bench.asked, []);
+    bench.done(id, FileCame::Read { offset: 0, bytes: vec![0xab; len as usize] });
+    assert_eq!(bench.wants(), (id, &FileWant::Finish));
+    assert_eq!(bench.read_status(1), Status::Lost, "all is read, and nobody knows yet whether it changed");
+    bench.done(id, FileCame::Finished { stamp: 77 });
+    let over = FileState::Done { length: LENGTH, stamp: 77 };
+    assert_eq!(bench.said(), Some((2, 9, over)), "said unasked, as an answer to the latest question");
+    assert_eq!(bench.read_status(2), Status::Ok);
+    assert_eq!(bench.bytes(BASE, 0x1801), vec![0xab; 0x1801]);
+    assert_eq!(bench.bytes(addr(LENGTH), 0x27ff), vec![0; 0x27ff], "zeros behind the file");
+    assert_eq!(bench.task(3, FileBody::Task(TASK)), Some((9, over)), "it stays over");
+    assert_eq!(bench.asked, []);
+}
+
+/// PROTOCOL 20.11: a long file comes in parts, two of which are under way at a time; what is done is said.
+#[test]
+fn a_long_file_comes_in_parts() {
+    const PART: u64 = FILE_PART as u64;
+    const LONG: u64 = 3 * PART + 5;
+    let size = 4 * PART;
+    let config = Config { home: HOME, pmtu: Pmtu::B1024, budget: Budget::default() };
+    let mut bench = Bench::empty(Budget::default());
+    bench.node = MemNode::new(config, VecStore::new(usize::try_from(size).unwrap())).with_files();
+    let range = Update::Range { base: BASE, len: size, offset: 0 };
+    assert_eq!(bench.update(&[range, Update::Lose { base: BASE, len: size }]), (Status::Ok, 0));
+    let task = FileTask { length: LONG, size, ..TASK };
+    let id = bench.opens(task, LONG, 1);
+    let read = |offset, len| FileAsk { id, what: FileWant::Read { offset, len } };
+    assert_eq!(bench.asked, [read(0, FILE_PART), read(PART, FILE_PART)]);
+    let bytes = |len: u32, byte| vec![byte; len as usize];
+    bench.done(id, FileCame::Read { offset: 0, bytes: bytes(FILE_PART, 1) });
+    assert_eq!(bench.asked, [read(2 * PART, FILE_PART)]);
+    let busy = FileState::Busy { done: PART, length: LONG };
+    assert_eq!(bench.task(2, FileBody::Task(task)), Some((9, busy)));
+    bench.done(id, FileCame::Read { offset: PART, bytes: bytes(FILE_PART, 2) });
+    assert_eq!(bench.asked, [read(3 * PART, 5)]);
+    bench.done(id, FileCame::Read { offset: 2 * PART, bytes: bytes(FILE_PART, 3) });
+    assert_eq!(bench.asked, [], "the last part is under way");
+    bench.done(id, FileCame::Read { offset: 3 * PART, bytes: bytes(5, 4) });
+    assert_eq!(bench.wants(), (id, &FileWant::Finish));
+    bench.done(id, FileCame::Finished { stamp: 1 });
+    let store = bench.node.store().bytes();
+    let part = usize::try_from(PART).unwrap();
+    for n in 0..3 {
+        assert!(store[n * part..][..part].iter().all(|&byte| usize::from(byte) == n + 1), "part {n}");
+    }
+    assert_eq!(store[3 * part..][..6], [4, 4, 4, 4, 4, 0]);
+}
+
+/// PROTOCOL 20.8: what is wrong with a file is said, the task is over, and every byte stays lost.
+#[test]
+fn a_load_that_fails_leaves_all_lost() {
+    let fault = |cause, at| FileFault { cause, errno: 0, at };
+    // Another length, and another stamp than is asked for.
+    for (task, length, stamp, cause, at) in [
+        (TASK, LENGTH - 1, 5, FileCause::Length, LENGTH - 1),
+        (FileTask { stamp: 4, ..TASK }, LENGTH, 5, FileCause::Changed, 0),
+    ] {
+        let mut bench = Bench::lost();
+        let id = bench.opens(task, length, stamp);
+        bench.fails_with(cause, at);
+        assert_eq!(bench.wants(), (id, &FileWant::Drop));
+        assert_eq!(bench.read_status(1), Status::Lost);
+    }
+    // The driver finds it while it opens, reads or looks at it again.
+    for step in 0..3 {
+        let mut bench = Bench::lost();
+        bench.task(1, FileBody::Task(TASK));
+        let id = bench.wants().0;
+        let bytes = vec![1; usize::try_from(LENGTH).unwrap()];
+        let steps = [FileCame::Opened { length: LENGTH, stamp: 5 }, FileCame::Read { offset: 0, bytes }];
+        steps.into_iter().take(step).for_each(|came| bench.done(id, came));
+        bench.done(id, FileCame::Failed(fault(FileCause::Short, 700)));
+        bench.fails_with(FileCause::Short, 700);
+        assert_eq!(bench.asked, [], "the driver has closed it");
+        assert_eq!(bench.read_status(1), Status::Lost, "step {step}");
+        let state = FileState::Failed(fault(FileCause::Short, 700));
+        assert_eq!(bench.task(2, FileBody::Task(TASK)), Some((9, state)));
+        assert!(bench.notes.contains(&Note::FileFailed));
+    }
+}
+
+/// Nothing is asked of a driver without files, for a name that leads elsewhere, or for memory that is not lost, or not here (PROTOCOL 20.1, 20.9).
+#[test]
+fn what_cannot_be_is_refused_before_a_file_is_touched() {
+    let failed = |cause| FileState::Failed(FileFault { cause, errno: 0, at: 0 });
+    let mut bench = Bench::ready();
+    let look = FileBody::Look("a");
+    assert_eq!(bench.task(1, look), Some((0, failed(FileCause::NoDirectory))));
+    assert_eq!(bench.task(1, FileBody::Task(TASK)), Some((9, failed(FileCause::NoDirectory))));
+    let mut bench = Bench::with_files();
+    assert_eq!(bench.task(1, FileBody::Look("../a")), Some((0, failed(FileCause::Name))));
+    let cases = [
+        (FileTask { name: "/etc/passwd", ..TASK }, FileCause::Name),
+        (FileTask { task: 10, ..TASK }, FileCause::Memory),
+        (FileTask { task: 11, base: VirtAddr(BASE.0 + SIZE), ..TASK }, FileCause::Memory),
+    ];
+    for (task, cause) in cases {
+        assert_eq!(bench.task(1, FileBody::Task(task)), Some((task.task, failed(cause))), "{task:?}");
+        assert_eq!(bench.asked, []);
+    }
+    // One page that is not lost is enough.
+    let lose = Update::Lose { base: BASE, len: SIZE };
+    let clear = Update::Clear { base: addr(0x3000), len: 0x1000 };
+    assert_eq!(bench.update(&[lose, clear]), (Status::Ok, 0));
+    let task = FileTask { task: 12, ..TASK };
+    assert_eq!(bench.task(1, FileBody::Task(task)), Some((12, failed(FileCause::Memory))));
+    // To save lost bytes would be to write whatever is in their place.
+    let task = FileTask { task: 13, saves: true, ..TASK };
+    assert_eq!(bench.task(1, FileBody::Task(task)), Some((13, failed(FileCause::Memory))));
+    // Only the control plane is heard.
+    let other = message(1, FileBody::Task(FileTask { task: 14, ..TASK }));
+    bench.hear_nothing(Port::SWITCH, &other, DropReason::WrongPort);
+    bench.hear_nothing(Port::host(HOST.0), &other, DropReason::WrongPort);
+    let said = message(1, FileBody::Said(9, FileState::Busy { done: 0, length: 1 }));
+    bench.hear_nothing(Port::CONTROL, &said, DropReason::WrongPort);
+}
+
+/// PROTOCOL 20.10: memory that is cleared is another's: a load that was under way writes nothing more there, a save takes nothing more from there.
+#[test]
+fn cleared_memory_ends_tasks() {
+    let clear = Update::Clear { base: BASE, len: 0x1000 };
+    for saves in [false, true] {
+        let mut bench = if saves { Bench::with_files() } else { Bench::lost() };
+        let id = bench.opens(FileTask { saves, ..TASK }, if saves { 0 } else { LENGTH }, 1);
+        bench.hear(Port::CONTROL, &batch(bench.seq + 1, &[clear]));
+        assert_eq!(bench.wants(), (id, &FileWant::Drop));
+        let before = bench.node.store().clone();
+        let bytes = vec![7; usize::try_from(LENGTH).unwrap()];
+        let late = if saves { FileCame::Written { offset: 0 } } else { FileCame::Read { offset: 0, bytes } };
+        bench.done(id, late);
+        assert_eq!((bench.asked.len(), bench.sent.len()), (0, 0));
+        assert_eq!(*bench.node.store(), before);
+        let state = FileState::Failed(FileFault { cause: FileCause::Memory, errno: 0, at: 0 });
+        assert_eq!(bench.task(5, FileBody::Task(FileTask { saves, ..TASK })), Some((9, state)));
+    }
+}
+
+/// A save writes what is there, and is over when the driver has the file on the disk.
+#[test]
+fn a_save_writes_what_is_there() {
+    let mut bench = Bench::with_files();
+    let bytes: Vec<u8> = (0..LENGTH).map(|n| n.to_le_bytes()[0] ^ 0x5a).collect();
+    bench.put(BASE, &bytes);
+    let task = FileTask { saves: true, ..TASK };
+    bench.task(1, FileBody::Task(task));
+    let (id, what) = bench.wants();
+    assert_eq!(*what, FileWant::Save("dir/graph.fmg".into()));
+    bench.done(id, FileCame::Opened { length: 0, stamp: 0 });
+    assert_eq!(bench.wants(), (id, &FileWant::Write { offset: 0, bytes }));
+    bench.done(id, FileCame::Written { offset: 0 });
+    assert_eq!(bench.wants(), (id, &FileWant::Finish));
+    bench.done(id, FileCame::Finished { stamp: 31 });
+    assert_eq!(bench.said(), Some((1, 9, FileState::Done { length: LENGTH, stamp: 31 })));
+    assert!(bench.notes.contains(&Note::FileSaved));
+}
+
+/// A look is answered with the file's length; a copy of it asks the driver once; looks and tasks are bounded, and what is over is kept for long (PROTOCOL 20.7).
+#[test]
+fn looks_and_tasks_are_bounded() {
+    let mut bench = Bench::lost();
+    assert_eq!(bench.task(1, FileBody::Look("a")), None);
+    let (id, what) = bench.wants();
+    assert_eq!(*what, FileWant::Look("a".into()));
+    assert_eq!(bench.task(1, FileBody::Look("a")), None);
+    assert_eq!(bench.asked, [], "the same question");
+    bench.done(id, FileCame::Opened { length: 10, stamp: 3 });
+    assert_eq!(bench.said(), Some((1, 0, FileState::Done { length: 10, stamp: 3 })));
+    let most = u64::try_from(TASKS_MAX).unwrap();
+    (0..most).for_each(|n| assert_eq!(bench.task(100 + n, FileBody::Look("a")), None));
+    bench.hear_nothing(Port::CONTROL, &message(999, FileBody::Look("a")), DropReason::Busy);
+    for task in 1..=most {
+        let busy = FileState::Busy { done: 0, length: LENGTH };
+        assert_eq!(bench.task(1, FileBody::Task(FileTask { task, ..TASK })), Some((task, busy)));
+    }
+    let one_more = FileTask { task: most + 1, ..TASK };
+    bench.hear_nothing(Port::CONTROL, &message(1, FileBody::Task(one_more)), DropReason::Busy);
+    // As many tasks that fail as are kept, and one more: the first one is forgotten, and not begun again.
+    let mut bench = Bench::with_files();
+    let kept = u64::try_from(TASKS_KEPT).unwrap();
+    let failed = |cause| FileState::Failed(FileFault { cause, errno: 0, at: 0 });
+    for task in 1..=kept + 1 {
+        let state = bench.task(1, FileBody::Task(FileTask { task, ..TASK }));
+        assert_eq!(state, Some((task, failed(FileCause::Memory))));
+    }
+    assert_eq!(
+        bench.task(1, FileBody::Task(FileTask { task: 1, ..TASK })),
+        Some((1, failed(FileCause::Forgotten)))
+    );
+    assert_eq!(
+        bench.task(1, FileBody::Task(FileTask { task: 2, ..TASK })),
+        Some((2, failed(FileCause::Memory)))
+    );
+}

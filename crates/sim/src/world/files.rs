@@ -1,0 +1,209 @@
+//! The files of memory nodes: a disk for each, which keeps what is on it when the node crashes (PROTOCOL 20.1 to 20.5).
+
+use super::World;
+use crate::Guest;
+use crate::sim_node::RoleId;
+use farmem_machine::{Duration, Event, Instant};
+use farmem_memnode::{FileAsk, FileCame, FileDone, FileWant, Out};
+use farmem_wire::message::{FileCause, FileFault};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long anything takes, and how long each byte takes beside.
+const SEEK: Duration = Duration::from_micros(20);
+const NANOS_PER_BYTE: u64 = 2;
+
+/// The disks of all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Disks {
+    disks: BTreeMap<u16, Disk>,
+    /// What is under way, in the order in which it ends at its node.
+    pending: VecDeque<Pending>,
+}
+
+/// Something that a node asked for.
+#[derive(Debug)]
+struct Pending {
+    due: Instant,
+    node: u16,
+    /// Which start of the node asked.
+    starts: u32,
+    ask: FileAsk,
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    files: BTreeMap<String, File>,
+    /// What the node has open, by its number.
+    open: BTreeMap<u64, Open>,
+    /// The start of the node that has it open.
+    starts: u32,
+    /// Stamps so far.
+    stamps: u64,
+    is_full: bool,
+}
+
+#[derive(Clone, Debug)]
+struct File {
+    bytes: Vec<u8>,
+    stamp: u64,
+}
+
+#[derive(Debug)]
+enum Open {
+    Read { name: String, length: u64, stamp: u64 },
+    New { name: String, bytes: Vec<u8> },
+}
+
+impl Disk {
+    fn put(&mut self, name: &str, bytes: Vec<u8>) -> u64 {
+        self.stamps += 1;
+        self.files.insert(name.to_owned(), File { bytes, stamp: self.stamps });
+        self.stamps
+    }
+
+    fn carry_out(&mut self, id: u64, what: FileWant) -> Option<FileCame> {
+        let failed = |cause, at| FileCame::Failed(FileFault { cause, errno: 0, at });
+        let opened = |file: &File| FileCame::Opened { length: file.bytes.len() as u64, stamp: file.stamp };
+        let came = match what {
+            FileWant::Look(name) => self.files.get(&name).map_or(failed(FileCause::Missing, 0), opened),
+            FileWant::Load(name) => match self.files.get(&name) {
+                Some(file) => {
+                    let (length, stamp) = (file.bytes.len() as u64, file.stamp);
+                    self.open.insert(id, Open::Read { name, length, stamp });
+                    FileCame::Opened { length, stamp }
+                }
+                None => failed(FileCause::Missing, 0),
+            },
+            FileWant::Save(name) => {
+                self.open.insert(id, Open::New { name, bytes: Vec::new() });
+                FileCame::Opened { length: 0, stamp: 0 }
+            }
+            FileWant::Read { offset, len } => {
+                let Some(Open::Read { name, .. }) = self.open.get(&id) else { unreachable!("it is open") };
+                let bytes = self.files.get(name).map(|file| &file.bytes[..]).unwrap_or_default();
+                let (from, to) = (place(offset), place(offset) + len as usize);
+                match bytes.get(from..to) {
+                    Some(bytes) => FileCame::Read { offset, bytes: bytes.to_vec() },
+                    None => failed(FileCause::Short, bytes.len() as u64),
+                }
+            }
+            FileWant::Write { offset, .. } if self.is_full => failed(FileCause::Full, offset),
+            FileWant::Write { offset, bytes } => {
+                let Some(Open::New { bytes: new, .. }) = self.open.get_mut(&id) else {
+                    unreachable!("it was begun")
+                };
+                let end = place(offset) + bytes.len();
+                new.resize(new.len().max(end), 0);
+                new[place(offset)..end].copy_from_slice(&bytes);
+                FileCame::Written { offset }
+            }
+            FileWant::Finish => match self.open.remove(&id) {
+                Some(Open::Read { name, length, stamp }) => {
+                    let now = self.files.get(&name).map(|file| (file.bytes.len() as u64, file.stamp));
+                    if now == Some((length, stamp)) {
+                        FileCame::Finished { stamp }
+                    } else {
+                        failed(FileCause::Changed, length)
+                    }
+                }
+                Some(Open::New { name, bytes }) => FileCame::Finished { stamp: self.put(&name, bytes) },
+                None => unreachable!("it is open"),
+            },
+            FileWant::Drop => {
+                self.open.remove(&id);
+                return None;
+            }
+        };
+        if matches!(came, FileCame::Failed(_)) {
+            self.open.remove(&id);
+        }
+        Some(came)
+    }
+}
+
+fn place(offset: u64) -> usize {
+    usize::try_from(offset).expect("files of a simulated rack are short")
+}
+
+impl Disks {
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.pending.iter().map(|pending| pending.due).min()
+    }
+}
+
+impl<H: Guest> World<H> {
+    /// Puts a file on a node's disk, in the place of one of this name: whatever was read of that is another file's.
+    pub fn put_file(&mut self, node: u16, name: &str, bytes: Vec<u8>) {
+        self.disks.disks.entry(node).or_default().put(name, bytes);
+    }
+
+    /// The bytes of a file on a node's disk.
+    #[must_use]
+    pub fn file(&self, node: u16, name: &str) -> Option<&[u8]> {
+        self.disks.disks.get(&node)?.files.get(name).map(|file| &file.bytes[..])
+    }
+
+    /// A node's disk has no room, or has some again.
+    pub fn fill_disk(&mut self, node: u16, is_full: bool) {
+        self.disks.disks.entry(node).or_default().is_full = is_full;
+    }
+
+    /// What a node told its driver.
+    pub(super) fn node_outs(&mut self, node: u16, outs: Vec<Out>) {
+        let now = self.env.now;
+        for out in outs {
+            let Out::File(ask) = out else { continue };
+            let bytes = match &ask.what {
+                FileWant::Read { len, .. } => u64::from(*len),
+                FileWant::Write { bytes, .. } => bytes.len() as u64,
+                _ => 0,
+            };
+            let pending = self.disks.pending.iter().filter(|pending| pending.node == node);
+            let after = pending.map(|pending| pending.due).max().map_or(now, |last| last.max(now));
+            let due = after + SEEK + Duration::from_nanos(bytes * NANOS_PER_BYTE);
+            let starts = self.starts_of(RoleId::Node(node));
+            self.disks.pending.push_back(Pending { due, node, starts, ask });
+        }
+    }
+
+    /// Carries out what a node asked of its disk, when it is due; false when nothing is.
+    pub(super) fn turn_disk(&mut self) -> bool {
+        let now = self.env.now;
+        let Some(index) = self.disks.pending.iter().position(|pending| pending.due <= now) else {
+            return false;
+        };
+        let Some(Pending { node, starts, ask: FileAsk { id, what }, .. }) = self.disks.pending.remove(index)
+        else {
+            return false;
+        };
+        if self.starts_of(RoleId::Node(node)) != starts || !self.is_up(RoleId::Node(node)) {
+            return true; // who asked is gone, with what it had open
+        }
+        let disk = self.disks.disks.entry(node).or_default();
+        if disk.starts != starts {
+            disk.open.clear();
+            disk.starts = starts;
+        }
+        self.env.journal.line(|| format!("disk of node {node}: file {id}: {}", shown(&what)));
+        if let Some(came) = disk.carry_out(id, what) {
+            let event = Event::Local(FileDone { id, came });
+            self.node_event(node, event);
+        }
+        true
+    }
+
+    /// Hands a node an event, and its disk what the node wants of it.
+    pub(super) fn node_event(&mut self, node: u16, event: Event<'_, FileDone>) {
+        let Some(sim_node) = self.nodes.get_mut(&node) else { return };
+        let mut outs = Vec::new();
+        sim_node.event(event, &mut self.env, |out| outs.push(out));
+        self.node_outs(node, outs);
+    }
+}
+
+fn shown(what: &FileWant) -> String {
+    match what {
+        FileWant::Write { offset, bytes } => format!("write {} bytes at {offset}", bytes.len()),
+        other => format!("{other:?}"),
+    }
+}
