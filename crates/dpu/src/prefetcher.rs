@@ -261,7 +261,11 @@ impl<V: HostView> Prefetcher<V> {
 
     /// The host dropped items that far memory has as they are. It has carried out all requests up to `seen`.
     pub fn host_drops(&mut self, keys: &[KeyId], seen: Position) {
-        keys.iter().for_each(|&key| self.gives_up(key, seen));
+        for &key in keys {
+            if self.recent.dropped(key, seen) {
+                self.view.remove(key);
+            }
+        }
     }
 
     /// What came of a message; for each of its keys, in order.
@@ -428,7 +432,7 @@ impl<V: HostView> Prefetcher<V> {
         self.read(one, held, out);
         self.view.remove(one.id);
         self.flight.deleted(one.id);
-        self.recent.note(one.id, What::Deleted);
+        self.recent.deleted(one.id, one.position);
     }
 
     /// Sends the message that is being filled.

@@ -392,6 +392,17 @@ mod tests {
         assert!(count("used") > 4_000, "{notes:?}");
     }
 
+    /// A DPU that has started again fetches an item that the host has. The host drops its own copy, takes the fetched one, and the DPU takes the drop for that of the fetched
+    /// one: it fetches it once more, and could not know better. So it does when the fetched one lies there still.
+    #[test]
+    fn what_comes_of_a_drop_beside_an_item_is_excused() {
+        for (first_seed, operations, plan) in [(500_026, 3785, Plan::HAVOC), (1_052_206, 235, Plan::HAVOC)] {
+            let report = campaign(&Campaign { operations, seeds: 1, first_seed, plan }, &mut |_| {});
+            assert_eq!(report.verdict, Verdict::Fine, "{report}");
+            assert!(report.total.notes["pd3.false_positives.excused"] > 0, "{report}");
+        }
+    }
+
     /// The same seed gives the same world.
     #[test]
     fn a_seed_is_a_world() {

@@ -45,13 +45,16 @@ struct Memory {
     what: What,
     /// The last request that writes it.
     written: Position,
+    /// The last request that deletes it.
+    deleted: Position,
     /// How far the host was when it gave it up last.
     gone: Position,
 }
 
 impl Memory {
     const fn of(key: KeyId) -> Self {
-        Self { key, what: What::Nothing, written: Position::UNKNOWN, gone: Position::UNKNOWN }
+        let (written, deleted, gone) = (Position::UNKNOWN, Position::UNKNOWN, Position::UNKNOWN);
+        Self { key, what: What::Nothing, written, deleted, gone }
     }
 }
 
@@ -99,6 +102,24 @@ impl Recent {
         }
         (memory.what, memory.written) = (What::Written, position);
         true
+    }
+
+    /// A request deletes it.
+    pub(super) fn deleted(&mut self, key: KeyId, position: Position) {
+        let memory = self.memory(key);
+        (memory.what, memory.deleted) = (What::Deleted, position);
+    }
+
+    /// The host dropped it unchanged when it had carried out all up to `seen`: a request behind that which deletes it is still to come. False as [`Recent::given_up`].
+    pub(super) fn dropped(&mut self, key: KeyId, seen: Position) -> bool {
+        let memory = self.memory(key);
+        let known = memory.deleted != Position::UNKNOWN && seen != Position::UNKNOWN;
+        let is_to_be_deleted = memory.what == What::Deleted && known && !memory.deleted.is_over(seen);
+        let gone = self.given_up(key, seen);
+        if is_to_be_deleted && gone {
+            self.memory(key).what = What::Deleted;
+        }
+        gone
     }
 
     /// The host gave it up when it had carried out all up to `seen`; false when a request behind that writes it.

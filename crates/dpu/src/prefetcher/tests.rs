@@ -249,6 +249,19 @@ fn a_write_and_a_flush_that_cross_are_told_apart() {
     }
 }
 
+/// The host drops an item that a request behind what it has carried out deletes: a read behind that request brings nothing; behind a drop that is later than the request it does.
+#[test]
+fn a_drop_before_a_delete_brings_nothing_back() {
+    let mut dpu = Dpu::new();
+    dpu.see(&[(Write, 7)]);
+    assert_eq!(dpu.see(&[(Delete, 7)]), [], "the host has it");
+    // The host has not come to the request that deletes it.
+    dpu.prefetcher.host_drops(&[KeyId(7)], Position(1));
+    assert_eq!(dpu.see(&[(Read, 7)]), []);
+    dpu.prefetcher.host_drops(&[KeyId(7)], Position(2));
+    assert_eq!(dpu.see(&[(Read, 7)]), [(0, vec![7])]);
+}
+
 /// The zone is full: the item is not there, so the host does not have it and asks itself; a later request is fetched anew.
 #[test]
 fn a_full_zone_is_as_if_nothing_had_come() {

@@ -35,6 +35,8 @@ pub(super) struct Item {
     pub(super) taken: bool,
     /// The host had it when it came.
     pub(super) doubled: bool,
+    /// And the DPU could not know that; or it came beside such an item.
+    pub(super) excused: bool,
 }
 
 #[derive(Debug)]
@@ -113,7 +115,11 @@ impl World {
         let mut items = self.host.zone.iter_mut().filter(|item| item.key == key && !item.taken);
         if let Some(item) = items.find(|item| item.stamp >= floor) {
             item.taken = true;
-            let value = item.value;
+            let (value, excused) = (item.value, item.excused);
+            if excused {
+                // The DPU has heard of a drop: of the copy that was here before, and not of this one, which looks the same to it.
+                self.host.excused.insert(key);
+            }
             self.event("taken", key, value);
             self.note("taken");
             self.is_right(key, Some(value), "the zone");
