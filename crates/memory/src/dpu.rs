@@ -1,8 +1,9 @@
 //! The DPU beside a host as a driver sees it (SODA): what carries out its decisions, and the process that serves others by them.
 //!
 //! Key call: [`serve`], a DPU as a process of its own. [`farmem_dpu`] decides; `carrier` moves the bytes, for a window that has a DPU in its own process as for the
-//! process. `words` is what is said over the socket, [`farmem_wire::soda`] what goes through the rings.
+//! process. `words` is what is said over the socket, [`farmem_wire::soda`] what goes through the rings. [`api`] is byte-addressable far memory for all threads of a program (PD3 6.1).
 
+pub mod api;
 pub(crate) mod carrier;
 mod intra;
 mod lane;
@@ -10,6 +11,7 @@ mod region;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod visitor;
 pub(crate) mod words;
 

@@ -188,6 +188,75 @@ impl<'a> Request<'a> {
     }
 }
 
+/// The front of an answer whose data lies apart (PROTOCOL 18.25).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Head {
+    /// The bytes that were asked for are there.
+    Read {
+        /// The request's number.
+        id: Id,
+        /// How many, 1 to [`SIZE_MAX`].
+        size: u32,
+    },
+    /// The bytes are in far memory.
+    Written {
+        /// The request's number.
+        id: Id,
+        /// How many, 1 to [`SIZE_MAX`].
+        size: u32,
+    },
+    /// Nothing came of it.
+    Failed {
+        /// The request's number.
+        id: Id,
+        /// Why; never [`Ended::Done`].
+        why: Ended,
+    },
+}
+
+impl Head {
+    /// The front of these bytes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(bytes: [u8; Response::LEN]) -> Result<Self, WireError> {
+        let mut r = Reader::new("the front of an answer of the DPU", &bytes);
+        let (op, id) = Id::read(&mut r)?;
+        let size = r.u32()?;
+        match op {
+            READ | WRITE if size == 0 || size > SIZE_MAX => {
+                Err(WireError::Unknown { what: "the size of an answer", value: size.into() })
+            }
+            READ => Ok(Self::Read { id, size }),
+            WRITE => Ok(Self::Written { id, size }),
+            FAILED => match Response::take(&bytes)? {
+                (Response::Failed { id, why }, _) => Ok(Self::Failed { id, why }),
+                _ => Err(WireError::Unknown { what: "the status of an answer", value: size.into() }),
+            },
+            value => Err(WireError::Unknown { what: "the operation of an answer", value: value.into() }),
+        }
+    }
+
+    /// Its bytes.
+    ///
+    /// # Panics
+    /// When a size is none, or a request failed because it was done.
+    #[must_use]
+    pub fn emit(self) -> [u8; Response::LEN] {
+        let mut out = Vec::with_capacity(Response::LEN);
+        match self {
+            Self::Read { id, size } => {
+                assert!((1..=SIZE_MAX).contains(&size), "a read has 1 byte to 1 GiB");
+                id.emit(READ, &mut out);
+                out.put_u32(size);
+            }
+            Self::Written { id, size } => Response::Written { id, size }.emit(&mut out),
+            Self::Failed { id, why } => Response::Failed { id, why }.emit(&mut out),
+        }
+        out.try_into().expect("the front of an answer has six bytes")
+    }
+}
+
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Response<'a> {
@@ -323,6 +392,32 @@ fn emit_key(key: &[u8], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The front of an answer is what the whole answer begins with, and is read back; sizes and states that cannot be are refused.
+    #[test]
+    fn the_front_of_an_answer_stands_alone() {
+        let id = Id::new(IDS - 1);
+        let heads = [
+            Head::Read { id, size: 3 },
+            Head::Written { id, size: SIZE_MAX },
+            Head::Failed { id, why: Ended::Lost },
+        ];
+        for head in heads {
+            assert_eq!(Head::parse(head.emit()), Ok(head));
+        }
+        let mut whole = Vec::new();
+        Response::Read { id, data: &[7; 3] }.emit(&mut whole);
+        assert_eq!(whole[..Response::LEN], heads[0].emit());
+        for bytes in [
+            [0; 6],
+            [0x40, 0, 0, 0, 0, 0],
+            [0x80, 0, 0, 0, 0, 1],
+            [0xc0, 0, 0, 0, 0, 0],
+            [0xc0, 0, 0, 0, 1, 1],
+        ] {
+            assert!(Head::parse(bytes).is_err(), "{bytes:?}");
+        }
+    }
     use alloc::format;
     use alloc::string::String;
     use proptest::collection::vec;

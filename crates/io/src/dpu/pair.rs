@@ -187,6 +187,28 @@ impl ProcessEnd {
         self.memory.words()[DPU_BELL + BEAT].load(Ordering::Relaxed)
     }
 
+    /// Stores a word of registered memory before a request is sent that says where its answer goes. `addr` is a multiple of 8, in bounds.
+    ///
+    /// # Panics
+    /// When it is not: the process chooses it itself.
+    pub fn set_word(&self, addr: usize, word: u64) {
+        self.registered_word(addr).store(word, Ordering::Relaxed);
+    }
+
+    /// A word of registered memory; what the DPU put there before it is there then ([`Answers::put_last`]).
+    ///
+    /// # Panics
+    /// As [`ProcessEnd::set_word`].
+    #[must_use]
+    pub fn word(&self, addr: usize) -> u64 {
+        self.registered_word(addr).load(Ordering::Acquire)
+    }
+
+    fn registered_word(&self, addr: usize) -> &AtomicU64 {
+        assert!(addr.is_multiple_of(WORD), "registered memory is used by words");
+        &self.memory.words()[self.layout.registered.clone()][addr / WORD]
+    }
+
     /// Copies from registered memory. `addr` and the length are multiples of 8 (bytes), in bounds.
     ///
     /// # Panics
@@ -284,6 +306,21 @@ impl Answers {
             usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(WORD)).map(|addr| addr / WORD);
         let to = from.and_then(|from| registered.get(from..from.checked_add(words)?));
         to.map(|to| ring::store(to, bytes)).is_some()
+    }
+
+    /// Whether registered memory has `len` bytes at `addr`, a multiple of 8.
+    #[must_use]
+    pub fn has_place(&self, addr: u64, len: usize) -> bool {
+        let registered = (self.layout.registered.len() * WORD) as u64;
+        addr.is_multiple_of(WORD as u64) && addr.checked_add(len as u64).is_some_and(|end| end <= registered)
+    }
+
+    /// Stores the word that says that what was put before is there; `false` as [`Answers::put`].
+    #[must_use]
+    pub fn put_last(&self, addr: u64, word: u64) -> bool {
+        let registered = &self.memory.words()[self.layout.registered.clone()];
+        let at = usize::try_from(addr / WORD as u64).ok().filter(|_| self.has_place(addr, WORD));
+        at.and_then(|at| registered.get(at)).map(|to| to.store(word, Ordering::Release)).is_some()
     }
 
     /// Lets the process see what was written, and wakes it if it sleeps.

@@ -8,7 +8,7 @@ use farmem_client::own::api_client;
 use farmem_client::serve::pin_to_cpu;
 use farmem_client::{Client, Error, Rack};
 use farmem_dpu::Asker;
-use farmem_io::dpu::Registered;
+use farmem_io::dpu::{Registered, Submissions};
 use farmem_io::{Clock, WakeAt, Waker, cpu_time_of_thread};
 use farmem_machine::Duration;
 use std::io::{self, Write as _};
@@ -30,6 +30,10 @@ pub(super) enum Order {
     Region { asker: Asker, region: u16, at: RegionAt, done: SyncSender<()> },
     /// It registered memory by a key; says whether it could.
     Register { asker: Asker, rkey: u32, memory: Registered, done: SyncSender<bool> },
+    /// Its threads have a ring; says whether it is read.
+    Threads { asker: Asker, submissions: Box<Submissions>, done: SyncSender<bool> },
+    /// How many requests of its threads were answered, with how many copies.
+    Copies { asker: Asker, done: SyncSender<(u64, u64)> },
     /// Pages of an object are to be in static memory; says whether they will be.
     Fix { asker: Asker, object: u32, pages: Range<u64>, done: SyncSender<bool> },
     /// It is gone: nothing is asked any more, and the door is told when nothing of it is under way.
@@ -234,6 +238,13 @@ impl Serving<'_> {
                 Ok(Order::Register { asker, rkey, memory, done }) => {
                     let known = self.visitor(asker);
                     let _late = done.send(known.is_some_and(|visitor| visitor.register(rkey, memory)));
+                }
+                Ok(Order::Threads { asker, submissions, done }) => {
+                    let known = self.visitor(asker);
+                    let _late = done.send(known.is_some_and(|visitor| visitor.hear_threads(*submissions)));
+                }
+                Ok(Order::Copies { asker, done }) => {
+                    let _late = done.send(self.visitor(asker).map_or((0, 0), |visitor| visitor.copies()));
                 }
                 Ok(Order::Fix { asker, object, pages, done }) => {
                     let _late = done.send(self.carrier.fix(asker, object, pages));

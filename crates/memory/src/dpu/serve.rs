@@ -22,7 +22,7 @@ use farmem_client::own::api_client;
 use farmem_client::serve::{Serving, Stop};
 use farmem_client::{DpuForward, DpuSection, Error, RackConfig};
 use farmem_dpu::Asker;
-use farmem_io::dpu::{Answers, Listener, PairSize, Registered, Requests, Talk, ready};
+use farmem_io::dpu::{Answers, Listener, PairSize, Registered, Requests, Submissions, Talk, ready};
 use farmem_io::{ApiClient, os_seed};
 use farmem_machine::Rng;
 use std::collections::BTreeMap;
@@ -354,6 +354,9 @@ impl Door {
             Ok(Some((Ask::Register { rkey }, file))) => {
                 self.register(number, rkey, file).unwrap_or_else(|refused| refused)
             }
+            Ok(Some((Ask::Threads { bytes }, file))) => {
+                self.hear_threads(number, bytes, file).unwrap_or_else(|refused| refused)
+            }
             Ok(Some((ask, _))) => self.answer(number, ask).unwrap_or_else(|refused| refused),
             Ok(None) => return self.leave(number),
             Err(error) => refusal(ErrorCode::BadRequest, format!("no message of a process: {error}"), SAME),
@@ -368,6 +371,7 @@ impl Door {
             Ask::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
             // It comes with its file.
             Ask::Register { rkey } => self.register(number, rkey, None),
+            Ask::Threads { bytes } => self.hear_threads(number, bytes, None),
             Ask::Open { region, base, write } => self.open(number, region, base, write),
             Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
             Ask::Policy { region, policy } => {
@@ -376,6 +380,11 @@ impl Door {
                 Ok(Said::Done {})
             }
             Ask::Stats {} => Ok(Said::Stats(self.ground.memory.stats().into())),
+            Ask::Copies {} => {
+                let domain = self.guest(number)?.domain;
+                let copied = self.lane(domain)?.ask(|done| Order::Copies { asker: Asker(number), done });
+                copied.map(|(requests, copies)| Said::Copies { requests, copies }).ok_or_else(busy)
+            }
         }
     }
 
@@ -434,6 +443,24 @@ impl Door {
                 ErrorCode::Conflict,
                 format!("the key {rkey} is in use, or {REGISTERED_MAX} are"),
                 "take another key from 2 on, and register no more memory than that",
+            )),
+        }
+    }
+
+    /// All threads of a process ask through a ring (PROTOCOL 18.23).
+    fn hear_threads(&mut self, number: u32, bytes: usize, file: Option<OwnedFd>) -> Result<Said, Said> {
+        let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
+        let file = file.ok_or_else(|| wrong("a ring of threads comes without its memory".into()))?;
+        let submissions = Submissions::of(&file, bytes).map_err(|error| wrong(error.to_string()))?;
+        let domain = self.guest(number)?.domain;
+        let (asker, submissions) = (Asker(number), Box::new(submissions));
+        let lane = self.lane(domain)?;
+        match lane.ask(|done| Order::Threads { asker, submissions, done }).ok_or_else(busy)? {
+            true => Ok(Said::Done {}),
+            false => Err(refusal(
+                ErrorCode::Conflict,
+                "this process has a ring of threads, or the DPU's link to it has a profile",
+                "use the ring that there is, and no `link` in [dpu] of rack.toml",
             )),
         }
     }

@@ -2,12 +2,16 @@
 
 use super::carrier::{Carrier, Extent, Memory};
 use super::intra::Intra;
+use super::threads::head_of;
 use super::visitor::{RegionAt, Terms, Visitor};
 use farmem_client::{Client, Rack};
 use farmem_dpu::{Asker, Caching, Config, Evidence, TableConfig};
-use farmem_io::dpu::{PairSize, ProcessEnd, Registered, Requests, make_pair};
+use farmem_io::dpu::{
+    PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions, make_pair, make_submissions,
+};
 use farmem_io::{OutsideWaker, WakeAt};
 use farmem_machine::{Duration, Rng};
+use farmem_wire::pd3::{self, Head};
 use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};
 use farmem_wire::{Rkey, VirtAddr};
 use std::net::{IpAddr, Ipv4Addr};
@@ -298,5 +302,128 @@ fn what_was_granted_is_not_cached() {
         }
         let stats = carrier.memory().stats();
         assert_eq!((stats.on_demand, stats.background, stats.hits), (2 * BYTES, 0, 0));
+    });
+}
+
+/// Bytes of the ring of threads of these tests.
+const RING: usize = 1 << 13;
+
+/// A process with a ring of threads, too.
+fn with_threads(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &SubmissionSender)) {
+    with_bench(|bench, carrier| {
+        let file = make_submissions(RING).unwrap();
+        let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
+        let sender = SubmissionSender::of(&file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+        assert!(bench.visitor.hear_threads(Submissions::of(&file, RING).unwrap()));
+        assert!(!bench.visitor.hear_threads(Submissions::of(&file, RING).unwrap()), "one is enough");
+        story(bench, carrier, &sender);
+    });
+}
+
+/// A record of the ring of threads: the place of the answer, and a request.
+fn record(at: u64, request: pd3::Request<'_>) -> Vec<u8> {
+    let mut record = at.to_be_bytes().to_vec();
+    request.emit(&mut record);
+    record
+}
+
+fn place(region: u16, offset: u32, size: u32) -> pd3::Place {
+    pd3::Place { region, offset, size }
+}
+
+/// What threads ask for comes to the places that they kept: what was written is read, whatever is not in a page of an open region is refused, and so is a prefetch (PROTOCOL 18.24 to 18.26).
+#[test]
+fn threads_get_answers_where_they_kept_room() {
+    with_threads(|bench, carrier, sender| {
+        let id = pd3::Id::new;
+        let head = |bench: &Bench, at: usize| head_of(bench.process.word(at)).map(Result::unwrap);
+        let write = pd3::Request::Write { id: id(1), place: place(1, 4093, 3), data: b"new" };
+        let read = |n, place| pd3::Request::Read { id: id(n), place };
+        assert!(sender.push(&record(0, write)).unwrap());
+        bench.serve(carrier);
+        for (n, (at, wanted)) in (2..).zip([(512, place(1, 4090, 6)), (1024, place(2, 8192, 4096))]) {
+            assert!(sender.push(&record(at, read(n, wanted))).unwrap());
+        }
+        let refused = [place(3, 0, 1), place(1, 65_536, 1), place(1, 65_535, 2), place(2, 4000, 200)];
+        for (n, wanted) in (10..).zip(refused) {
+            assert!(sender.push(&record(u64::from(n) * 1024, read(n, wanted))).unwrap());
+        }
+        let read_only = pd3::Request::Write { id: id(20), place: place(2, 0, 1), data: b"x" };
+        assert!(sender.push(&record(20 * 1024, read_only)).unwrap());
+        let prefetch = pd3::Request::Prefetch { id: id(21), key: b"k" };
+        assert!(sender.push(&record(21 * 1024, prefetch)).unwrap());
+        bench.serve(carrier);
+        assert_eq!(head(bench, 0), Some(Head::Written { id: id(1), size: 3 }));
+        assert_eq!(head(bench, 512), Some(Head::Read { id: id(2), size: 6 }));
+        assert_eq!(head(bench, 1024), Some(Head::Read { id: id(3), size: 4096 }));
+        let (mut few, mut page) = ([0; 6], [0; 4096]);
+        bench.process.take(520, &mut few);
+        bench.process.take(1032, &mut page);
+        assert_eq!((few, page), (*b"\0\0\0new", [2; 4096]));
+        for n in [10, 11, 12, 13, 20, 21] {
+            let failed = Head::Failed { id: id(n), why: Ended::Refused };
+            assert_eq!(head(bench, usize::from(n) * 1024), Some(failed), "request {n}");
+        }
+        // One copy of the bytes of each, also of the write that was refused by who decides on regions.
+        assert_eq!(bench.visitor.copies(), (9, 4));
+        assert!(bench.visitor.is_idle() && !bench.gone.load(Ordering::Acquire));
+    });
+}
+
+/// Records that are none, and places with no room for an answer, send the process away; nothing behind them is done, and nothing is written elsewhere (PROTOCOL 18.7, 18.24).
+#[test]
+fn nonsense_of_threads_sends_the_process_away() {
+    let read = |size| pd3::Request::Read { id: pd3::Id::new(7), place: place(1, 0, size) };
+    let end = SIZE.registered as u64;
+    let mut cut = record(0, read(4));
+    cut.pop();
+    let records = [
+        vec![],
+        vec![0; 7],
+        vec![0xff; 40],
+        cut,
+        [record(0, read(4)), vec![0]].concat(),
+        record(4, read(4)),
+        record(end - 8, read(1)),
+        record(end - 4096, read(4096)),
+        record(u64::MAX - 7, read(1)),
+    ];
+    for nonsense in records {
+        with_threads(|bench, carrier, sender| {
+            assert!(sender.push(&nonsense).unwrap());
+            let late = pd3::Request::Write { id: pd3::Id::new(8), place: place(1, 0, 4), data: b"late" };
+            assert!(sender.push(&record(64, late)).unwrap());
+            bench.serve(carrier);
+            assert!(bench.gone.load(Ordering::Acquire), "{nonsense:?}");
+            assert_eq!((bench.process.word(64), bench.process.word(SIZE.registered - 8)), (0, 0));
+            assert!(bench.visitor.is_idle());
+        });
+    }
+}
+
+/// A ring that is full refuses, and takes more when the DPU has read it: nothing is lost.
+#[test]
+fn a_full_ring_of_threads_takes_more_later() {
+    with_threads(|bench, carrier, sender| {
+        let mut sent = 0;
+        for round in 0..3 {
+            let data = [round; 512];
+            loop {
+                let id = pd3::Id::new(sent);
+                let at = u32::from(sent % 8) * 512;
+                let write = pd3::Request::Write { id, place: place(1, at, 512), data: &data };
+                if !sender.push(&record(u64::from(sent % 1024) * 8, write)).unwrap() {
+                    break;
+                }
+                sent += 1;
+            }
+            bench.serve(carrier);
+        }
+        assert!(sent > 30);
+        assert_eq!(bench.visitor.copies(), (sent.into(), sent.into()));
+        for n in 0..sent {
+            let head = head_of(bench.process.word(usize::from(n) * 8)).unwrap().unwrap();
+            assert_eq!(head, Head::Written { id: pd3::Id::new(n), size: 512 });
+        }
     });
 }

@@ -2,8 +2,9 @@
 
 use super::carrier::{AskEnded, Carrier};
 use super::intra::Intra;
+use super::threads::{Threads, Wanted};
 use farmem_dpu::{Asker, PageId};
-use farmem_io::dpu::{Answers, Registered, Requests};
+use farmem_io::dpu::{Answers, Registered, Requests, Submissions};
 use farmem_machine::Instant;
 use farmem_paging::Cause;
 use farmem_wire::soda::{Answer, Dest, Ended, RECORD_MAX, Request, Span};
@@ -56,6 +57,8 @@ pub(super) struct Visitor {
     /// Requests, and answers, that are on the link, and when they arrive.
     asked: VecDeque<(Instant, Vec<u8>)>,
     said: VecDeque<(Instant, Vec<u8>)>,
+    /// What its threads ask for through a ring of theirs.
+    threads: Option<Threads>,
     terms: Terms,
     /// It wrote nonsense, and is to be sent away.
     gone: Arc<AtomicBool>,
@@ -81,6 +84,7 @@ impl Visitor {
             unsent: VecDeque::new(),
             asked: VecDeque::new(),
             said: VecDeque::new(),
+            threads: None,
             terms,
             gone,
             record: Vec::new(),
@@ -108,14 +112,33 @@ impl Visitor {
         fits
     }
 
+    /// Its threads ask through this ring from now on; false when they do through another one, or its link has a profile, which that ring does not.
+    pub(super) fn hear_threads(&mut self, submissions: Submissions) -> bool {
+        let may = self.threads.is_none() && self.terms.intra.is_none();
+        if may {
+            self.threads = Some(Threads::new(submissions));
+        }
+        may
+    }
+
+    /// Requests of its threads that were answered, and copies of their bytes.
+    pub(super) fn copies(&self) -> (u64, u64) {
+        self.threads.as_ref().map_or((0, 0), |threads| (threads.answered, threads.copies))
+    }
+
     /// Nothing of it is under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending.is_empty()
+        self.under_way() == 0
+    }
+
+    fn under_way(&self) -> usize {
+        self.pending.len() + self.threads.as_ref().map_or(0, |threads| threads.pending.len())
     }
 
     /// True when the carrier's ticket is a request of this process.
     pub(super) fn waits_for(&self, ticket: u64) -> bool {
-        self.pending.contains_key(&ticket)
+        let of_threads = |threads: &Threads| threads.pending.contains_key(&ticket);
+        self.pending.contains_key(&ticket) || self.threads.as_ref().is_some_and(of_threads)
     }
 
     /// It is to be sent away.
@@ -155,12 +178,53 @@ impl Visitor {
         if taken > 0 {
             self.requests.release();
         }
+        taken + self.take_of_threads(carrier, batch)
+    }
+
+    /// Takes up to `batch` requests of its threads.
+    fn take_of_threads(&mut self, carrier: &mut Carrier<'_>, batch: u32) -> u32 {
+        let Some(mut threads) = self.threads.take() else { return 0 };
+        let page_len = carrier.memory().page_len() as u64;
+        let mut taken = 0;
+        while taken < batch && self.has_room() && threads.pending.len() < OUTSTANDING_MAX {
+            let popped = threads.submissions.pop(&mut self.buf);
+            let Ok(Some(len)) = popped else {
+                if popped.is_err() {
+                    self.send_away();
+                }
+                break;
+            };
+            taken += 1;
+            let (ticket, asked) = match threads.take(&self.buf[..len], &self.regions, page_len, &self.answers)
+            {
+                Err(_) => {
+                    self.send_away();
+                    break;
+                }
+                Ok(Wanted::Nothing) => continue,
+                Ok(Wanted::Read { page, bytes, granted, asked }) => {
+                    (carrier.read(self.asker, page, bytes, granted, Vec::new()), asked)
+                }
+                Ok(Wanted::Write { page, offset, data, asked }) => {
+                    let mut buf = carrier.client.buffer(0);
+                    buf.extend_from_slice(data);
+                    threads.copies += 1;
+                    (carrier.write(self.asker, page, offset, buf), asked)
+                }
+            };
+            self.bytes += asked.size as usize;
+            threads.pending.insert(ticket, asked);
+        }
+        if taken > 0 {
+            threads.submissions.release();
+        }
+        self.threads = Some(threads);
         taken
     }
 
     /// More requests may be taken.
     fn has_room(&self) -> bool {
-        let fits = self.pending.len() + self.asked.len() < OUTSTANDING_MAX && self.bytes < OUTSTANDING_BYTES;
+        let fits = self.under_way() + self.asked.len() < OUTSTANDING_MAX && self.bytes < OUTSTANDING_BYTES;
         fits && self.unsent.is_empty() && !self.is_gone()
     }
 
@@ -240,17 +304,27 @@ impl Visitor {
 
     /// Answers a request that ended; `true` when it failed in a way that far memory did not decide: the client may be no member of the rack any more.
     pub(super) fn answer(&mut self, carrier: &mut Carrier<'_>, ended: AskEnded) {
+        if let Some(threads) = &mut self.threads
+            && let Some(asked) = threads.pending.remove(&ended.ticket)
+        {
+            self.bytes -= asked.size as usize;
+            let how = how_ended(&ended);
+            let mut is_said = false;
+            carrier.finish(ended, None, |data| {
+                if how == Ended::Done {
+                    threads.answer(&self.answers, asked, how, data);
+                    is_said = true;
+                }
+            });
+            if !is_said {
+                threads.answer(&self.answers, asked, how, &[]);
+            }
+            return;
+        }
         let (span, dest) = self.pending.remove(&ended.ticket).expect("it waits for this");
         self.bytes -= span.size as usize;
         let write = dest.is_none();
-        let how = match &ended.result {
-            Ok(()) => Ended::Done,
-            Err(failed) => match failed.cause {
-                Cause::Lost => Ended::Lost,
-                Cause::Refused => Ended::Refused,
-                _ => Ended::Failed,
-            },
-        };
+        let how = how_ended(&ended);
         let done = how == Ended::Done && !write;
         let due = self.terms.intra.as_ref().map(|intra| {
             let data = if done { span.size as usize } else { 0 };
@@ -323,8 +397,9 @@ impl Visitor {
     /// From here on the process wakes the DPU; false when there is something to do for it.
     pub(super) fn may_sleep(&self) -> bool {
         self.requests.may_sleep()
+            && self.threads.as_ref().is_none_or(|threads| threads.submissions.may_sleep())
             || self.is_gone()
-            || self.pending.len() >= OUTSTANDING_MAX
+            || self.under_way() >= OUTSTANDING_MAX
             || self.bytes >= OUTSTANDING_BYTES
             || self.terms.blocking && !self.is_idle()
             || !self.unsent.is_empty()
@@ -333,5 +408,20 @@ impl Visitor {
     /// The process need not wake the DPU.
     pub(super) fn stays_awake(&self) {
         self.requests.stays_awake();
+        if let Some(threads) = &self.threads {
+            threads.submissions.stays_awake();
+        }
+    }
+}
+
+/// What the process is told of how a request ended.
+fn how_ended(ended: &AskEnded) -> Ended {
+    match &ended.result {
+        Ok(()) => Ended::Done,
+        Err(failed) => match failed.cause {
+            Cause::Lost => Ended::Lost,
+            Cause::Refused => Ended::Refused,
+            _ => Ended::Failed,
+        },
     }
 }

@@ -40,6 +40,11 @@ pub(crate) enum Ask {
         /// The key, neither 0 nor 1.
         rkey: u32,
     },
+    /// All threads of the process ask through this ring, too: its memory as a file beside it (PROTOCOL 18.23). Once.
+    Threads {
+        /// Bytes of the ring's data.
+        bytes: usize,
+    },
     /// Bytes of a region are to be kept in static memory, in whole pages; answered when they begin to be read.
     Fix {
         /// The region, open for reading.
@@ -58,6 +63,8 @@ pub(crate) enum Ask {
     },
     /// What the DPU did so far, for all its processes.
     Stats {},
+    /// How often the DPU copied bytes of requests of this process's threads.
+    Copies {},
 }
 
 /// What is prefetched of a region: hints of a program, as by `madvise`.
@@ -110,6 +117,13 @@ pub(crate) enum Said {
     Done {},
     /// What was done.
     Stats(StatsSaid),
+    /// Requests of the process's threads, and copies of their bytes by the DPU.
+    Copies {
+        /// Requests that were answered.
+        requests: u64,
+        /// Copies.
+        copies: u64,
+    },
     /// Not done.
     Refused(ApiError),
 }

@@ -1,0 +1,139 @@
+//! The DPU's end of the memory API (PD3 6.1; PROTOCOL 18.23): requests of all threads of a process out of one ring, each answered in the place that its thread kept for it.
+//!
+//! Key type: [`Threads`], a part of a process's visitor. The process's end is [`super::api`].
+
+use super::visitor::RegionAt;
+use farmem_dpu::PageId;
+use farmem_io::dpu::{Answers, Submissions};
+use farmem_wire::pd3::{Head, Id, Place, Request};
+use farmem_wire::soda::Ended;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes in front of a request: where its answer goes.
+pub(super) const AT_LEN: usize = 8;
+/// Bytes of an answer in front of its data: six and a mark.
+pub(super) const HEAD_LEN: usize = 8;
+/// The mark that an answer is there.
+const THERE: u8 = 1;
+
+/// What a thread asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    at: u64,
+    id: Id,
+    pub(super) size: u32,
+    write: bool,
+}
+
+/// Requests of a process's threads.
+#[derive(Debug)]
+pub(super) struct Threads {
+    pub(super) submissions: Submissions,
+    /// What is under way, by the carrier's tickets.
+    pub(super) pending: BTreeMap<u64, Asked>,
+    /// Requests that were answered.
+    pub(super) answered: u64,
+    /// Copies of bytes of requests and answers.
+    pub(super) copies: u64,
+}
+
+/// What a record asks of the carrier.
+pub(super) enum Wanted<'a> {
+    Read {
+        page: PageId,
+        bytes: Range<usize>,
+        granted: bool,
+        asked: Asked,
+    },
+    Write {
+        page: PageId,
+        offset: usize,
+        data: &'a [u8],
+        asked: Asked,
+    },
+    /// It was refused, and that was answered.
+    Nothing,
+}
+
+/// A record makes no sense: its process is sent away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Nonsense;
+
+impl Threads {
+    pub(super) const fn new(submissions: Submissions) -> Self {
+        Self { submissions, pending: BTreeMap::new(), answered: 0, copies: 0 }
+    }
+
+    /// What a record asks for. What cannot be done is answered at once.
+    pub(super) fn take<'a>(
+        &mut self,
+        record: &'a [u8],
+        regions: &BTreeMap<u16, RegionAt>,
+        page_len: u64,
+        answers: &Answers,
+    ) -> Result<Wanted<'a>, Nonsense> {
+        let (at, request) = record.split_first_chunk::<AT_LEN>().ok_or(Nonsense)?;
+        let at = u64::from_be_bytes(*at);
+        let Ok((request, [])) = Request::take(request) else { return Err(Nonsense) };
+        let (id, place, data) = match request {
+            Request::Read { id, place } => (id, Some(place), None),
+            Request::Write { id, place, data } => (id, Some(place), Some(data)),
+            Request::Prefetch { id, .. } => (id, None, None),
+        };
+        let answer = match (place, data) {
+            (Some(place), None) => HEAD_LEN + place.size as usize,
+            _ => HEAD_LEN,
+        };
+        if !answers.has_place(at, answer) {
+            return Err(Nonsense);
+        }
+        let Some((place, page, granted)) = place.and_then(|place| page_of(place, regions, page_len)) else {
+            self.say(answers, at, Head::Failed { id, why: Ended::Refused });
+            return Ok(Wanted::Nothing);
+        };
+        let offset = usize::try_from(u64::from(place.offset) % page_len).expect("in a page");
+        let asked = Asked { at, id, size: place.size, write: data.is_some() };
+        Ok(match data {
+            None => Wanted::Read { page, bytes: offset..offset + place.size as usize, granted, asked },
+            Some(data) => Wanted::Write { page, offset, data, asked },
+        })
+    }
+
+    /// Answers a request; `data` is what a read brought.
+    pub(super) fn answer(&mut self, answers: &Answers, asked: Asked, how: Ended, data: &[u8]) {
+        let Asked { at, id, size, write } = asked;
+        let head = match (how, write) {
+            (Ended::Done, true) => Head::Written { id, size },
+            (Ended::Done, false) => {
+                self.copies += 1;
+                let put = answers.put(at + HEAD_LEN as u64, data);
+                debug_assert!(put, "its place was looked at when it came");
+                Head::Read { id, size }
+            }
+            (why, _) => Head::Failed { id, why },
+        };
+        self.say(answers, at, head);
+    }
+
+    fn say(&mut self, answers: &Answers, at: u64, head: Head) {
+        self.answered += 1;
+        let [a, b, c, d, e, f] = head.emit();
+        let there = answers.put_last(at, u64::from_le_bytes([a, b, c, d, e, f, THERE, 0]));
+        debug_assert!(there, "its place was looked at when it came");
+    }
+}
+
+/// The page that has all bytes of a place.
+fn page_of(place: Place, regions: &BTreeMap<u16, RegionAt>, page_len: u64) -> Option<(Place, PageId, bool)> {
+    let (first, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.size));
+    let open = regions.get(&place.region)?;
+    let fits = end <= open.bytes && first / page_len == (end - 1) / page_len;
+    fits.then(|| (place, PageId { object: open.object, page: first / page_len }, open.granted))
+}
+
+/// What stands in the place of an answer, once it is there.
+pub(super) fn head_of(word: u64) -> Option<Result<Head, farmem_wire::WireError>> {
+    let [a, b, c, d, e, f, there, _] = word.to_le_bytes();
+    (there == THERE).then(|| Head::parse([a, b, c, d, e, f]))
+}
