@@ -7,7 +7,7 @@ mod fault;
 mod filter;
 mod processes;
 mod replay;
-mod roles;
+pub(crate) mod roles;
 mod scaling;
 mod tables;
 mod transition;

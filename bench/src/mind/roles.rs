@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread::{JoinHandle, spawn};
 
 /// The threads of a rack.
-pub(super) struct Roles {
+pub(crate) struct Roles {
     stop: Stop,
     threads: Vec<JoinHandle<()>>,
     config: RackConfig,
@@ -14,7 +14,7 @@ pub(super) struct Roles {
 
 impl Roles {
     /// Starts control plane, switch and memory nodes, each when the one before serves.
-    pub(super) fn start(config: &RackConfig) -> Result<Self, Error> {
+    pub(crate) fn start(config: &RackConfig) -> Result<Self, Error> {
         let mut roles = Self { stop: Stop::new(), threads: Vec::new(), config: config.clone() };
         // Nothing that is measured waits for the control plane: it leaves the CPU to those that may spin.
         let calm = RackConfig { waiting: Waiting::Block, ..config.clone() };

@@ -25,12 +25,15 @@ const PAGE: usize = 4096;
 
 /// The rows.
 #[cfg(test)]
-pub(super) const IDS: [&str; 13] = [
+pub(super) const IDS: [&str; 16] = [
     "pd3.zone.hit.16",
+    "pd3.zone.hit.16.together",
     "pd3.zone.hit.16.scan",
     "pd3.zone.hit.1024",
+    "pd3.zone.hit.1024.together",
     "pd3.zone.hit.1024.scan",
     "pd3.zone.hit.65536",
+    "pd3.zone.hit.65536.together",
     "pd3.zone.hit.65536.scan",
     "pd3.zone.hit.page",
     "pd3.zone.miss",
@@ -43,6 +46,17 @@ pub(super) const IDS: [&str; 13] = [
 
 /// What a consumption costs at most on the paper's host (PD3 8.3).
 const PAPER_NS: f64 = 38.0;
+
+/// How items are found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// By the index, one by one.
+    Index,
+    /// By the index, of which several lines are asked for together.
+    Together,
+    /// By a scan.
+    Scan,
+}
 
 /// A zone with both its ends.
 struct Zone {
@@ -89,8 +103,9 @@ impl Zone {
     }
 
     /// Takes `count` of the items, in an order that looks like chance.
-    fn take(&mut self, finding: Finding, count: usize, samples: &mut Samples) {
-        let mut reader = self.reader.for_thread(finding);
+    fn take(&mut self, way: Way, count: usize, samples: &mut Samples) {
+        let mut reader =
+            self.reader.for_thread(if way == Way::Scan { Finding::Scan } else { Finding::Index });
         let mut keys: Vec<u64> = (0..self.items as u64).collect();
         for at in 0..count {
             let other = at + usize::try_from(self.chance.below((keys.len() - at) as u64)).expect("fits");
@@ -98,10 +113,14 @@ impl Zone {
         }
         let (mut buf, mut wrong) = (vec![0; self.value.len()], 0);
         for keys in keys[..count].chunks_exact(TOGETHER as usize) {
+            let keys: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
             let taken = samples.time_batch(TOGETHER, || {
-                for key in keys {
-                    let size = reader.check_and_return(&key.to_le_bytes(), |version| version == 1, &mut buf);
-                    wrong += u64::from(size != Some(self.value.len()) || buf[..8] != key.to_le_bytes());
+                if way == Way::Together {
+                    reader.look_ahead(keys.iter().map(|key| &key[..]));
+                }
+                for key in &keys {
+                    let size = reader.check_and_return(key, |version| version == 1, &mut buf);
+                    wrong += u64::from(size != Some(self.value.len()) || buf[..8] != *key);
                 }
                 Ok::<(), Infallible>(())
             });
@@ -166,7 +185,7 @@ pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
         let row = Zone::new(1 << 10, 8).map(|mut zone| {
             for _ in 0..rounds {
                 zone.fill();
-                zone.take(Finding::Index, 0, &mut Samples::new());
+                zone.take(Way::Index, 0, &mut Samples::new());
             }
             sheet.add_wrong(zone.wrong);
             zone.puts.row("pd3.zone.put", None)
@@ -177,34 +196,37 @@ pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
 
 /// What a hit takes by the index, beside the paper's figure, and by a scan, beside the index.
 fn hits(id: &str, items: usize, value: usize, rounds: u64, sheet: &mut Sheet<'_>) {
-    let scan = format!("{id}.scan");
+    let (together, scan) = (format!("{id}.together"), format!("{id}.scan"));
     let mut zone = match Zone::new(items, value) {
         Ok(zone) => zone,
-        Err(error) => return sheet.add([id, &scan].map(|id| Row::absent(id, "ns", error.to_string()))),
+        Err(error) => {
+            return sheet.add([id, &together, &scan].map(|id| Row::absent(id, "ns", error.to_string())));
+        }
     };
-    let (mut by_index, mut by_scan) = (Samples::new(), Samples::new());
+    let mut of_ways = [Samples::new(), Samples::new(), Samples::new()];
     // Small zones are filled more often.
     let rounds = rounds * (SIZES[1] / items).max(1) as u64;
     for round in 0..=rounds {
-        zone.fill();
-        let mut samples = Samples::new();
-        zone.take(Finding::Index, items, &mut samples);
-        if round > 0 {
-            by_index.add(&samples);
-        }
-        if value == 8 {
+        for (way, all) in [Way::Index, Way::Together, Way::Scan].into_iter().zip(&mut of_ways) {
+            if value == PAGE && way != Way::Index {
+                continue;
+            }
             zone.fill();
             let mut samples = Samples::new();
-            zone.take(Finding::Scan, items.min(SCANS), &mut samples);
+            zone.take(way, if way == Way::Scan { items.min(SCANS) } else { items }, &mut samples);
             if round > 0 {
-                by_scan.add(&samples);
+                all.add(&samples);
             }
         }
     }
     sheet.add_wrong(zone.wrong);
+    let [by_index, by_index_together, by_scan] = &of_ways;
     sheet.add([by_index.row(id, None).beside(Some(PAPER_NS))]);
-    if value == 8 {
-        sheet.add([by_scan.row(&scan, Some(&by_index))]);
+    if value != PAGE {
+        sheet.add([
+            by_index_together.row(&together, None).beside(Some(PAPER_NS)),
+            by_scan.row(&scan, Some(by_index)),
+        ]);
     }
 }
 

@@ -30,6 +30,6 @@ pub use farmem_client::{
 };
 pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, dpu, prefetch, process, window, worker};
 pub use farmem_structures::{
-    BLinkTree, BTree, HashTable, Heap, Layout, List, RecordTree, Series, Table, blink_tree, btree,
-    hash_table, heap, list, record_tree, series, table,
+    BLinkTree, BTree, FlatMap, HashTable, Heap, Layout, List, PageStore, RecordTree, Series, Table,
+    blink_tree, btree, flat_map, hash_table, heap, list, pages, record_tree, series, table,
 };

@@ -1,13 +1,17 @@
 //! Preventive prefetching on a whole rack: a program's clients ask in RESP, records lie in a table, a driver fetches them before the program looks.
 
 use farmem::heap::HeapOptions;
+use farmem::prefetch::parse::records::{Header, Records, Request};
 use farmem::prefetch::parse::resp::Resp;
 use farmem::prefetch::tap::{Tap, TapConnection, tap};
 use farmem::prefetch::{
-    Beside, Change, Config, Copy, Driver, FLOORS, KeySecret, KeySet, LocalZone, Position,
+    Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySecret, KeySet, KeyShards,
+    KeysConfig, LocalZone, Position, SharedZone, Taker, ZoneSize,
 };
 use farmem::table::Ahead;
-use farmem::{Client, HashTable, Heap, LookUp, Rack, Table, hash_table};
+use farmem::{Client, FlatMap, HashTable, Heap, LookUp, Rack, Rng, Table, hash_table};
+use std::collections::BTreeMap;
+use std::num::NonZero;
 
 const SECRET: KeySecret = KeySecret([17, 4791]);
 
@@ -186,4 +190,220 @@ fn the_hash_table_is_looked_up_too() {
     let item = zone.take(b"k", |stamp| beside.good(b"k", stamp)).unwrap();
     assert_eq!(item[..4], *b"item");
     assert_eq!(zone.take(b"none", |_| true), None);
+}
+
+/// A program with a hash map of which it holds a few items, all by records: it reads, writes, removes, evicts and drops by chance, and every answer is held against a map of its
+/// own. Most of what it does not hold is in the zone before it looks; nothing stale is ever taken.
+struct MapProgram {
+    client: Client,
+    map: FlatMap,
+    beside: Beside,
+    taker: Taker,
+    tap: Tap,
+    connection: TapConnection,
+    /// Items here, with those that far memory has not.
+    here: BTreeMap<u64, (u64, bool)>,
+    here_max: usize,
+    /// What is right.
+    truth: BTreeMap<u64, u64>,
+    rng: Rng,
+    reads: u64,
+}
+
+impl MapProgram {
+    fn request(request: Request, key: u64, value: &[u8]) -> Vec<u8> {
+        let value_len = u32::try_from(value.len()).unwrap();
+        [&Header { request, key_len: 8, value_len }.emit()[..], &key.to_le_bytes(), value].concat()
+    }
+
+    fn flush(&mut self, key: u64, value: Option<u64>) {
+        let bytes = key.to_le_bytes();
+        let change = self.beside.change(&bytes, Copy::Gone);
+        match value {
+            Some(value) => self.map.insert(&mut self.client, &bytes, change.0, &value.to_le_bytes()).unwrap(),
+            None => drop(self.map.remove(&mut self.client, &bytes).unwrap()),
+        }
+        self.beside.acknowledged(change);
+    }
+
+    fn keep(&mut self, key: u64, value: u64, dirty: bool) {
+        if self.here.len() >= self.here_max && !self.here.contains_key(&key) {
+            let nth = usize::try_from(self.rng.below(u32::try_from(self.here.len()).unwrap())).unwrap();
+            let victim = *self.here.keys().nth(nth).unwrap();
+            match self.here.remove(&victim).unwrap() {
+                (value, true) => self.flush(victim, Some(value)),
+                (_, false) => self.beside.drops_all([&victim.to_le_bytes()[..]]),
+            }
+        }
+        self.here.insert(key, (value, dirty));
+    }
+
+    /// The item of a key, from here, the zone, or far memory.
+    fn look(&mut self, key: u64) -> Option<u64> {
+        self.reads += 1;
+        if let Some(&(value, _)) = self.here.get(&key) {
+            return Some(value);
+        }
+        let (bytes, mut into) = (key.to_le_bytes(), Vec::new());
+        let mut there = self.taker.take(&bytes, &mut into).is_some();
+        if !there {
+            self.beside.asks(&bytes);
+            there = self.map.get(&mut self.client, &bytes, &mut into).unwrap().is_some();
+            self.beside.reads(&bytes, there);
+        }
+        let value = there.then(|| u64::from_le_bytes(into[..].try_into().unwrap()));
+        if let Some(value) = value {
+            self.keep(key, value, false);
+        }
+        value
+    }
+
+    fn carry_out(&mut self, request: Request, key: u64, value: u64) {
+        match request {
+            Request::Read => assert_eq!(self.look(key), self.truth.get(&key).copied(), "key {key}"),
+            Request::Write => {
+                self.keep(key, value, true);
+                self.truth.insert(key, value);
+            }
+            Request::Delete => {
+                assert_eq!(self.look(key), self.truth.remove(&key), "key {key}");
+                self.here.remove(&key);
+                self.flush(key, None);
+            }
+            Request::Change => unreachable!("no client asks for it here"),
+        }
+    }
+}
+
+/// Runs the program beside a driver with this view, which turns more or less often than it should: items that were used, reads that the program had to do itself, and how
+/// often it looked.
+fn a_map_program<V: HostView>(seed: u64, view: V, operations: u64) -> ((u64, u64), u64) {
+    const KEYS: u32 = 200;
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut client = rack.client("map").unwrap();
+    let map = FlatMap::create(&mut client, KEYS.into(), 8, [seed, 1]).unwrap();
+    let first: Vec<(u64, u64)> = (0..u64::from(KEYS) / 2).map(|key| (key, key + 1)).collect();
+    let values: Vec<_> = first.iter().map(|(key, value)| (key.to_le_bytes(), value.to_le_bytes())).collect();
+    map.load(&mut client, 1, values.iter().map(|(key, value)| (*key, &value[..]))).unwrap();
+    let (tap, watch) = tap(1 << 16, SECRET);
+    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+    let connection = tap.connection(Box::new(Records::hash_map())).unwrap();
+    let (zone, reader) = SharedZone::make(ZoneSize { items: 32, data: 4096 }).unwrap();
+    let taker = Taker::new(&reader, &beside);
+    let of_dpu = rack.client("map").unwrap();
+    let parts = (watch, &beside, Change(1));
+    let mut driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, map.clone(), zone);
+    let rng = Rng::from_number(seed);
+    let truth = first.into_iter().collect();
+    let (here, here_max, reads) = (BTreeMap::new(), 12, 0);
+    let mut program =
+        MapProgram { client, map, beside, taker, tap, connection, here, here_max, truth, rng, reads };
+    for n in 0..operations / 4 {
+        // A piece of four requests; the driver sees it early, in part, or late.
+        let requests: Vec<_> = (0..4)
+            .map(|at| {
+                let key = u64::from(program.rng.below(KEYS));
+                let request = match program.rng.below(10) {
+                    0 | 1 => Request::Write,
+                    2 => Request::Delete,
+                    _ => Request::Read,
+                };
+                (request, key, 1000 + n * 4 + at)
+            })
+            .collect();
+        let bytes: Vec<u8> = requests
+            .iter()
+            .flat_map(|&(request, key, value)| {
+                let value = value.to_le_bytes();
+                let value = if request == Request::Write { &value[..] } else { &[] };
+                MapProgram::request(request, key, value)
+            })
+            .collect();
+        let position = program.connection.received(&bytes);
+        match program.rng.below(8) {
+            0 => {}
+            1 => drop(driver.turn().unwrap()),
+            _ => driver.settle().unwrap(),
+        }
+        for (request, key, value) in requests {
+            program.carry_out(request, key, value);
+            if program.rng.chance(1, 16) {
+                driver.turn().unwrap();
+            }
+        }
+        program.tap.executed(position);
+    }
+    driver.settle().unwrap();
+    driver.prefetcher().check();
+    let account = *driver.prefetcher().account();
+    ((account.used, account.missed()), program.reads)
+}
+
+/// The fast host view, in one piece and in shards, decides as the plain one does: the same items are used and the same are missed, and every answer is right.
+#[test]
+fn a_hash_map_is_never_answered_with_a_stale_item() {
+    for seed in 0..6 {
+        let plain = a_map_program(seed, KeySet::new(10_000), 8_000);
+        let fast = a_map_program(seed, HostKeys::new(KeysConfig::new(10_000)).unwrap(), 8_000);
+        let two = NonZero::new(2).unwrap();
+        let shards = a_map_program(seed, KeyShards::new(two, KeysConfig::new(10_000)).unwrap(), 8_000);
+        assert_eq!((fast, shards), (plain, plain), "seed {seed}");
+        let ((used, missed), reads) = plain;
+        // Half of the keys are nowhere, and what is nowhere is missed.
+        assert!(used * 5 > reads * 2 && missed * 2 < reads, "{used} used and {missed} missed of {reads}");
+    }
+}
+
+/// A flat map is a map: inserts, replacements, removals and look-ups by chance, in a map that is full of neighbours, against a map of this process; and what it has no room for it says.
+#[test]
+fn a_flat_map_is_a_map() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut client = rack.client("flat").unwrap();
+    let map = FlatMap::create(&mut client, 300, 100, [3, 4]).unwrap();
+    let (mut truth, mut rng, mut into) = (BTreeMap::new(), Rng::from_number(5), Vec::new());
+    for version in 1..6_000_u64 {
+        let key = u64::from(rng.below(300)).to_le_bytes();
+        match rng.below(4) {
+            0 => {
+                let removed = map.remove(&mut client, &key).unwrap();
+                assert_eq!(removed, truth.remove(&key).is_some());
+            }
+            1 => {
+                let found = map.get(&mut client, &key, &mut into).unwrap();
+                assert_eq!(found.map(|version| (version, into.clone())), truth.get(&key).cloned());
+            }
+            _ => {
+                let value = vec![u8::try_from(version % 251).unwrap(); 100];
+                map.insert(&mut client, &key, version, &value).unwrap();
+                truth.insert(key, (version, value));
+            }
+        }
+    }
+    for (key, (version, value)) in &truth {
+        assert_eq!(map.get(&mut client, key, &mut into).unwrap(), Some(*version));
+        assert_eq!(into, *value);
+    }
+    let full = (0..100_000_u64)
+        .find_map(|key| map.insert(&mut client, &(1 << 32 | key).to_le_bytes(), 9_999, &[1; 100]).err());
+    assert!(full.is_some_and(|error| error.to_string().contains("is full")));
+    for (key, (version, value)) in &truth {
+        assert_eq!(map.get(&mut client, key, &mut into).unwrap(), Some(*version));
+        assert_eq!(into, *value);
+    }
+    map.destroy(&mut client).unwrap();
+    assert!(FlatMap::create(&mut client, 10, 241, [3, 4]).is_err());
+}
+
+/// A million records find room at the density that a flat map is made with.
+#[test]
+fn a_flat_map_has_room_for_what_it_is_made_for() {
+    let rack = Rack::embedded_with(1, 256 << 20).unwrap();
+    let mut client = rack.client("flat").unwrap();
+    let map = FlatMap::create(&mut client, 1_000_000, 8, [3, 4]).unwrap();
+    map.load(&mut client, 1, (0..1_000_000_u64).map(|key| (key.to_le_bytes(), &[7; 8][..]))).unwrap();
+    let mut into = Vec::new();
+    for key in (0..1_000_000_u64).step_by(997) {
+        assert_eq!(map.get(&mut client, &key.to_le_bytes(), &mut into).unwrap(), Some(1), "key {key}");
+    }
+    assert_eq!(map.get(&mut client, &1_000_000_u64.to_le_bytes(), &mut into).unwrap(), None);
 }

@@ -24,6 +24,7 @@ mod jit;
 pub mod keys;
 pub mod limits;
 mod link;
+pub mod mirror;
 mod mix;
 mod paced;
 pub mod pages;

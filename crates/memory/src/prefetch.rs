@@ -13,6 +13,7 @@
 
 mod beside;
 mod driver;
+pub mod mirror;
 pub mod tap;
 mod zone;
 
@@ -23,4 +24,7 @@ pub use farmem_dpu::changes::{Change, Changes, FLOORS};
 pub use farmem_dpu::parse;
 pub use farmem_dpu::prefetcher::{Config, Copy, Prefetcher, Stats};
 pub use farmem_dpu::view::{HostView, KeyId, KeySecret, KeySet};
-pub use zone::{LocalZone, Placing, Zone};
+pub use farmem_io::dpu::zone::{Found, ZoneReader};
+pub use farmem_io::keys::{HostKeys, KeyShards, KeysConfig};
+pub use farmem_io::mirror::{FRAMES as MIRROR_FRAMES, MirrorConfig};
+pub use zone::{LocalZone, Placing, SharedZone, Taker, Zone, ZoneCounts, ZoneSize};

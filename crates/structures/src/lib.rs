@@ -1,14 +1,16 @@
-//! Linked structures in far memory, laid out so that a memory node can traverse them: hash table, B-link tree, B+tree, list, time series.
+//! Linked structures in far memory, laid out so that a memory node can traverse them: hash table, B-link tree, B+tree, list, time series; and two that are read at once, a flat hash map and pages by number.
 //!
-//! Key types: [`HashTable`], [`BLinkTree`], [`BTree`], [`List`], [`Series`]. Each is made of any [`FarMemory`](farmem_client::FarMemory), and finds what it looks for
+//! Key types: [`HashTable`], [`BLinkTree`], [`BTree`], [`List`], [`Series`], [`FlatMap`], [`PageStore`]. Each is made of any [`FarMemory`](farmem_client::FarMemory), and finds what it looks for
 //! by READs of the host or by a traversal, as a [`Policy`](farmem_client::Policy) says.
 
 mod arena;
 pub mod blink_tree;
 pub mod btree;
+pub mod flat_map;
 pub mod hash_table;
 pub mod heap;
 pub mod list;
+pub mod pages;
 pub mod record_tree;
 pub mod series;
 pub mod table;
@@ -16,9 +18,11 @@ pub mod table;
 pub use arena::Layout;
 pub use blink_tree::BLinkTree;
 pub use btree::BTree;
+pub use flat_map::FlatMap;
 pub use hash_table::HashTable;
 pub use heap::Heap;
 pub use list::List;
+pub use pages::PageStore;
 pub use record_tree::RecordTree;
 pub use series::Series;
 pub use table::Table;

@@ -11,6 +11,7 @@ pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
     look_at_plots(args)?;
     let plan = rows.plan();
     let screen = Screen::begin("fat", rows.json, links.link);
-    let outcome = measure(&plan, plots.as_deref(), &mut OwnRacks(links.link), |told| screen.hear(told))?;
+    let outcome =
+        measure(&plan, plots.as_deref(), &mut OwnRacks::over_udp(links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }

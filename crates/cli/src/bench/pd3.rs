@@ -1,9 +1,10 @@
 //! `farmem bench pd3`.
 
 use super::Screen;
+use super::pulse::OwnRacks;
 use crate::args::BenchPd3;
 use crate::{End, Failure};
-use farmem::LinkProfile;
+use farmem::{LinkProfile, Transport};
 use farmem_bench::pd3::{KEYS_MIN, run as measure};
 
 pub(crate) fn run(args: &BenchPd3) -> Result<End, Failure> {
@@ -14,6 +15,7 @@ pub(crate) fn run(args: &BenchPd3) -> Result<End, Failure> {
     }
     let plan = rows.plan();
     let screen = Screen::begin("pd3", rows.json, LinkProfile::NONE);
-    let outcome = measure(&plan, *keys, |told| screen.hear(told));
+    let mut racks = OwnRacks { transport: Transport::Shm, link: LinkProfile::NONE };
+    let outcome = measure(&plan, *keys, &mut racks, |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }

@@ -12,8 +12,9 @@ pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
     let plan = args.rows.plan();
     look_at_plots(args)?;
     let screen = Screen::begin("pulse", args.rows.json, args.links.link);
-    let outcome =
-        measure(&plan, args.plots.as_deref(), &mut OwnRacks(args.links.link), |told| screen.hear(told))?;
+    let outcome = measure(&plan, args.plots.as_deref(), &mut OwnRacks::over_udp(args.links.link), |told| {
+        screen.hear(told)
+    })?;
     screen.end(&plan.only, outcome)
 }
 
@@ -27,8 +28,17 @@ pub(super) fn look_at_plots(args: &BenchDrawn) -> Result<(), Failure> {
     })
 }
 
-/// Starts racks as `farmem up` does, all roles on one CPU, with links of this profile.
-pub(super) struct OwnRacks(pub(super) LinkProfile);
+/// Starts racks as `farmem up` does, all roles on one CPU, with links of this kind and profile.
+pub(super) struct OwnRacks {
+    pub(super) transport: Transport,
+    pub(super) link: LinkProfile,
+}
+
+impl OwnRacks {
+    pub(super) const fn over_udp(link: LinkProfile) -> Self {
+        Self { transport: Transport::Udp, link }
+    }
+}
 
 /// A rack of this command's. The processes end before their directory goes.
 pub(super) struct OwnRack {
@@ -51,11 +61,11 @@ impl Racks for OwnRacks {
         let shape = Shape {
             nodes,
             memory,
-            transport: Transport::Udp,
+            transport: self.transport,
             waiting: Waiting::Block,
             placement: Placement::SameCpu,
             prefetch: farmem::Prefetch::Auto,
-            link: self.0,
+            link: self.link,
         };
         let file = RackFile::with("bench", shape, more)?;
         let runs = match kind {
@@ -77,7 +87,7 @@ impl Racks for OwnRacks {
         memory: u64,
         more: &str,
     ) -> Result<OwnRack, Failure> {
-        Self(link).start_with(nodes, NodeKind::Offload, memory, more)
+        Self { link, ..*self }.start_with(nodes, NodeKind::Offload, memory, more)
     }
 
     fn role(&self, rack: &OwnRack, name: &str) -> Option<u32> {

@@ -10,7 +10,7 @@ pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
     let BenchLinked { rows, links } = args;
     let plan = rows.plan();
     let screen = Screen::begin("soda", rows.json, links.link);
-    let outcome = measure(&plan, &mut OwnRacks(links.link), |told| screen.hear(told))?;
+    let outcome = measure(&plan, &mut OwnRacks::over_udp(links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }
 

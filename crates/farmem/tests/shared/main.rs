@@ -1,10 +1,12 @@
 //! Memory shared by real processes on a rack of real processes, over rings and over UDP.
 
+mod api;
 mod dpu;
 mod dpu_hostile;
 mod leases;
 mod moves;
 mod packets;
+mod prefetch;
 mod processes;
 mod programs;
 mod rig;

@@ -20,6 +20,7 @@ mod atomic {
 }
 
 use super::shared;
+use crate::huge::prefetch;
 use crate::shm::mapping::Mapping;
 use crate::shm::ring::{self, WORD};
 use crate::{OpenError, mix, os_seed};
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use steps::{Consumer, Producer, Shape};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FarmZone");
@@ -38,6 +39,9 @@ const SECRET: usize = 4;
 const ITEMS: RangeInclusive<usize> = 2..=1 << 24;
 /// Bytes of a zone's data.
 const DATA: RangeInclusive<usize> = 1 << 12..=1 << 30;
+
+/// Keys whose lines are asked for together.
+const TOGETHER: usize = 16;
 
 /// How large a loading zone is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -191,6 +195,30 @@ impl ZoneReader {
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
         self.steps.check_and_return(self.memory.words(), key, good, buf)
+    }
+
+    /// Asks the caches for what [`ZoneReader::check_and_return`] will read of these keys, several at once: for a thread that knows them, where the zone is larger than its caches, or
+    /// another core has just written it. It changes nothing, and promises nothing.
+    pub fn look_ahead<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
+        let (zone, shape) = (self.memory.words(), self.steps.shape);
+        let ask = |word: &AtomicU64| prefetch(std::ptr::from_ref(word).cast());
+        loop {
+            let (mut hashes, mut count) = ([0; TOGETHER], 0);
+            for (hash, key) in hashes.iter_mut().zip(&mut keys) {
+                *hash = mix::hash_bytes(shape.secret, key);
+                ask(&shape.buckets(zone, *hash)[0][0]);
+                count += 1;
+            }
+            for &hash in &hashes[..count] {
+                let entries = shape.buckets(zone, hash)[0].iter().map(|word| word.load(Ordering::Relaxed));
+                for entry in entries.filter(|entry| (entry ^ hash) & steps::TAG == 0) {
+                    ask(&shape.desc(zone, entry >> steps::TAG_BITS)[steps::CLAIM]);
+                }
+            }
+            if count < TOGETHER {
+                return;
+            }
+        }
     }
 
     /// What this reader found so far.

@@ -41,11 +41,17 @@ impl List {
     }
 
     fn say(&self, told: Told) {
+        self.say_all([told]);
+    }
+
+    fn say_all(&self, all: impl IntoIterator<Item = Told>) {
         let mut list = self.lock();
-        if list.0.len() < TOLD_MAX {
-            list.0.push(told);
-        } else {
-            list.1 += 1;
+        for told in all {
+            if list.0.len() < TOLD_MAX {
+                list.0.push(told);
+            } else {
+                list.1 += 1;
+            }
         }
     }
 
@@ -101,6 +107,12 @@ impl Beside {
     pub fn drops(&self, key: &[u8]) {
         let seen = self.tap.executed_through();
         self.list.say(Told::Drops { key: self.secret.id(key), seen });
+    }
+
+    /// It dropped several such items, at once: what each costs is less. For before the program says that it carried out what it dropped them for.
+    pub fn drops_all<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
+        let seen = self.tap.executed_through();
+        self.list.say_all(keys.into_iter().map(|key| Told::Drops { key: self.secret.id(key), seen }));
     }
 
     /// Whether an item of this key with this stamp may be taken. For after the program has looked for it in its own memory.

@@ -97,13 +97,20 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(worked)
     }
 
-    /// Turns until nothing is left to do but what the program does.
+    /// Turns until nothing is left to do but what the program does. While nothing comes it leaves the CPU to others.
     ///
     /// # Errors
     /// As [`Driver::turn`].
     pub fn settle(&mut self) -> Result<(), Error> {
-        while self.turn()? || !self.messages.is_empty() {}
-        Ok(())
+        loop {
+            if self.turn()? {
+                continue;
+            }
+            if self.messages.is_empty() {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The program has started again, with nothing, and numbers its changes from `through` on. Nothing of the old one is on its way to far memory any more.

@@ -146,6 +146,16 @@ impl TapConnection {
     }
 }
 
+impl TapConnection {
+    /// A mirror did not see so many of its bytes; `None` when it does not know how many.
+    pub(super) fn lost(&self, bytes: Option<u64>) {
+        let mut waiting = self.shared.lock();
+        let bytes = bytes.unwrap_or(u64::MAX);
+        waiting.lost_bytes = waiting.lost_bytes.saturating_add(bytes);
+        waiting.lost(self.connection, bytes);
+    }
+}
+
 impl Waiting {
     /// Says that bytes of a connection were lost, behind what waits.
     fn lost(&mut self, connection: u64, more: u64) {

@@ -1,8 +1,13 @@
 //! Where items are put, and where the program looks for them.
 //!
-//! Key types: [`Zone`], what a driver asks of one; [`LocalZone`], the plain one for a program that has its DPU in its own process.
+//! Key types: [`Zone`], what a driver asks of one; [`SharedZone`], PD3's (PROTOCOL 18.8), from which threads take items by a [`Taker`] without a lock; [`LocalZone`], the
+//! plain one, a list behind a lock.
 
+use super::beside::Beside;
 use farmem_dpu::changes::Change;
+use farmem_io::OpenError;
+use farmem_io::dpu::zone::{Fate, Finding, Found, Item as Put, Placed, ZoneProducer, ZoneReader, make_zone};
+pub use farmem_io::dpu::zone::{ZoneCounts, ZoneSize};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,6 +37,83 @@ pub trait Zone {
 
     /// Gives up all that is there: the program started again, and nothing hears of it.
     fn empty(&mut self);
+}
+
+/// The producer's end of a loading zone in memory that threads and processes share (PD3 7).
+#[derive(Debug)]
+pub struct SharedZone {
+    producer: ZoneProducer,
+}
+
+impl SharedZone {
+    /// An empty zone of this size, and a first reader of it for [`Taker::new`].
+    ///
+    /// # Errors
+    /// [`OpenError::Setting`] for a size that cannot be, [`OpenError::System`] when the system has no memory for it.
+    pub fn make(size: ZoneSize) -> Result<(Self, ZoneReader), OpenError> {
+        let file = make_zone(size)?;
+        let producer = ZoneProducer::of(&file, size)?;
+        Ok((Self { producer }, ZoneReader::of(&file, size, Finding::Index)?))
+    }
+
+    /// What became of its items.
+    #[must_use]
+    pub const fn counts(&self) -> ZoneCounts {
+        self.producer.counts()
+    }
+}
+
+impl Zone for SharedZone {
+    fn put(&mut self, placing: &Placing<'_>, gone: &mut dyn FnMut(u64, bool)) -> bool {
+        let &Placing { item: tag, key, stamp: Change(version), value: data } = placing;
+        let item = Put { tag, id: 0, key, version, data };
+        self.producer.put(&item, |tag, fate| gone(tag, fate == Fate::Taken)) == Placed::There
+    }
+
+    fn publish(&mut self) {
+        self.producer.publish();
+    }
+
+    fn clean(&mut self, gone: &mut dyn FnMut(u64, bool)) {
+        self.producer.clean(|tag, fate| gone(tag, fate == Fate::Taken));
+    }
+
+    fn empty(&mut self) {
+        self.producer.empty(|_, _| {});
+    }
+}
+
+/// A thread's way to items of a [`SharedZone`]. Each thread has one of its own.
+#[derive(Debug)]
+pub struct Taker {
+    reader: ZoneReader,
+    beside: Beside,
+}
+
+impl Taker {
+    /// For the calling thread, of the zone that `reader` reads and the program that `beside` speaks for.
+    #[must_use]
+    pub fn new(reader: &ZoneReader, beside: &Beside) -> Self {
+        Self { reader: reader.for_thread(Finding::Index), beside: beside.clone() }
+    }
+
+    /// Takes the item of a key if one is there that is not older than the key's last change (PD3 7.1, `CheckAndReturn`; PROTOCOL 19.5): it is in `into` then, which has no
+    /// more; else anything is. For after the program has looked into its own memory. It never waits.
+    pub fn take(&mut self, key: &[u8], into: &mut Vec<u8>) -> Option<usize> {
+        let beside = &self.beside;
+        self.reader.check_and_return(key, |version| beside.good(key, Change(version)), into)
+    }
+
+    /// Asks the caches for what takes of these keys will read ([`ZoneReader::look_ahead`]).
+    pub fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        self.reader.look_ahead(keys);
+    }
+
+    /// What this thread found so far.
+    #[must_use]
+    pub const fn found(&self) -> Found {
+        self.reader.found()
+    }
 }
 
 #[derive(Debug)]

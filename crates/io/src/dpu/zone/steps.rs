@@ -44,7 +44,7 @@ pub const VALUE_MAX: usize = 0x7fff_ffff;
 const HEAD: usize = 8;
 const TAIL: usize = 9;
 
-const CLAIM: usize = 0;
+pub(crate) const CLAIM: usize = 0;
 const META: usize = 1;
 const VERSION: usize = 2;
 const HASH: usize = 3;
@@ -64,8 +64,8 @@ const STATE_BITS: u32 = 2;
 
 /// Bits of an item's number in the index; below them are the same bits of the key's hash.
 const NUMBER_BITS: u32 = 48;
-const TAG_BITS: u32 = 16;
-const TAG: u64 = (1 << TAG_BITS) - 1;
+pub(crate) const TAG_BITS: u32 = 16;
+pub(crate) const TAG: u64 = (1 << TAG_BITS) - 1;
 /// No item has a larger number: a producer that finds one in a zone does not use it.
 const NUMBER_MAX: u64 = 1 << 60;
 
@@ -91,12 +91,12 @@ impl Shape {
         HEADER_WORDS + self.items * (DESC_WORDS + INDEX_WORDS) + self.data
     }
 
-    fn desc<'z>(&self, zone: &'z [AtomicU64], number: u64) -> &'z [AtomicU64] {
+    pub(crate) fn desc<'z>(&self, zone: &'z [AtomicU64], number: u64) -> &'z [AtomicU64] {
         &zone[HEADER_WORDS + masked(number, self.items) * DESC_WORDS..][..DESC_WORDS]
     }
 
     /// The two buckets in which an item with this hash is entered: a second one beside the first, for when that is full.
-    fn buckets<'z>(&self, zone: &'z [AtomicU64], hash: u64) -> [&'z [AtomicU64]; 2] {
+    pub(crate) fn buckets<'z>(&self, zone: &'z [AtomicU64], hash: u64) -> [&'z [AtomicU64]; 2] {
         let buckets = self.items * INDEX_WORDS / BUCKET;
         let from = HEADER_WORDS + self.items * DESC_WORDS;
         let home = hash >> TAG_BITS;
@@ -479,7 +479,7 @@ pub struct Found {
 /// An end that takes items. It writes to nothing but claims.
 #[derive(Clone, Debug)]
 pub(crate) struct Consumer {
-    shape: Shape,
+    pub(crate) shape: Shape,
     pub(crate) finding: Finding,
     pub(crate) found: Found,
 }

@@ -1,0 +1,164 @@
+//! Items that an application has here: all of them, or a few, of which others take the place.
+//!
+//! Key type: [`Here`]. A few lie in sets of four; one that is found moves a place to the front of its set, and a new one takes the last place.
+
+use super::store::Kind;
+
+/// Items of a set: of the hash map, a line.
+const WAYS: usize = 4;
+/// The mark of a slot that has no item; items are below.
+const NONE: u64 = u64::MAX;
+
+/// Items of one application.
+#[derive(Debug)]
+pub(super) enum Here {
+    /// The hash map with all records: an open-addressing table with a power of two of slots, at most half of them in use.
+    Map { slots: Vec<[u64; 2]> },
+    /// All pages.
+    Pages { bytes: Vec<u8> },
+    /// Some records.
+    Records { sets: Vec<[[u64; 2]; WAYS]> },
+    /// Some pages: which, and in which frames.
+    Frames { sets: Vec<[(u64, usize); WAYS]>, bytes: Vec<u8> },
+}
+
+/// Where a number begins in a table of so many places.
+fn place(item: u64, places: usize) -> usize {
+    let mixed = u128::from((item + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    usize::try_from((mixed * places as u128) >> 64).expect("a place of the table")
+}
+
+fn copied(from: &[u8], into: &mut Vec<u8>) {
+    into.clear();
+    into.extend_from_slice(from);
+}
+
+impl Here {
+    /// All items.
+    pub(super) fn all(kind: Kind, items: u64) -> Self {
+        let count = usize::try_from(items).expect("they fit memory");
+        match kind {
+            Kind::Hash => {
+                let mut slots = vec![[NONE, 0]; 2 * count.next_power_of_two()];
+                for item in 0..items {
+                    let mut at = place(item, slots.len());
+                    while slots[at][0] != NONE {
+                        at = (at + 1) % slots.len();
+                    }
+                    let mut value = [0; 8];
+                    Kind::fill(item, &mut value);
+                    slots[at] = [item, u64::from_le_bytes(value)];
+                }
+                Self::Map { slots }
+            }
+            Kind::Pages => {
+                let mut bytes = vec![0; count * kind.value_len()];
+                let pages = bytes.chunks_exact_mut(kind.value_len());
+                (0..).zip(pages).for_each(|(item, page)| Kind::fill(item, page));
+                Self::Pages { bytes }
+            }
+        }
+    }
+
+    /// None of at most so many items.
+    pub(super) fn some(kind: Kind, items: usize) -> Self {
+        let sets = items.div_ceil(WAYS).max(1);
+        match kind {
+            Kind::Hash => Self::Records { sets: vec![[[NONE, 0]; WAYS]; sets] },
+            Kind::Pages => {
+                let frames = |set: usize| std::array::from_fn(|way| (NONE, set * WAYS + way));
+                let bytes = vec![0; sets * WAYS * kind.value_len()];
+                Self::Frames { sets: (0..sets).map(frames).collect(), bytes }
+            }
+        }
+    }
+
+    /// Copies an item's value to `answer`; false when it is not here.
+    pub(super) fn get(&mut self, item: u64, answer: &mut Vec<u8>) -> bool {
+        let len = Kind::Pages.value_len();
+        match self {
+            Self::Map { slots } => {
+                let mut at = place(item, slots.len());
+                while slots[at][0] != item {
+                    if slots[at][0] == NONE {
+                        return false;
+                    }
+                    at = (at + 1) % slots.len();
+                }
+                copied(&slots[at][1].to_le_bytes(), answer);
+            }
+            Self::Pages { bytes } => {
+                let at = usize::try_from(item).expect("a page of memory") * len;
+                copied(&bytes[at..at + len], answer);
+            }
+            Self::Records { sets } => {
+                let at = place(item, sets.len());
+                let set = &mut sets[at];
+                let Some(way) = set.iter().position(|[of, _]| *of == item) else { return false };
+                copied(&set[way][1].to_le_bytes(), answer);
+                set.swap(way, way.saturating_sub(1));
+            }
+            Self::Frames { sets, bytes } => {
+                let at = place(item, sets.len());
+                let set = &mut sets[at];
+                let Some(way) = set.iter().position(|(of, _)| *of == item) else { return false };
+                let at = set[way].1 * len;
+                copied(&bytes[at..at + len], answer);
+                set.swap(way, way.saturating_sub(1));
+            }
+        }
+        true
+    }
+
+    /// Keeps an item that is not here; the one whose place it took.
+    ///
+    /// # Panics
+    /// When all items are here.
+    pub(super) fn put(&mut self, item: u64, value: &[u8]) -> Option<u64> {
+        let len = Kind::Pages.value_len();
+        let evicted = match self {
+            Self::Map { .. } | Self::Pages { .. } => unreachable!("all items are here"),
+            Self::Records { sets } => {
+                let at = place(item, sets.len());
+                let value = u64::from_le_bytes(value.try_into().expect("a value's length"));
+                std::mem::replace(&mut sets[at][WAYS - 1], [item, value])[0]
+            }
+            Self::Frames { sets, bytes } => {
+                let at = place(item, sets.len());
+                let last = &mut sets[at][WAYS - 1];
+                bytes[last.1 * len..][..len].copy_from_slice(value);
+                std::mem::replace(&mut last.0, item)
+            }
+        };
+        (evicted != NONE && evicted != item).then_some(evicted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All items are found, each with its value; of a few, one that was put is there until four others of its set were, and what went is said.
+    #[test]
+    fn what_is_here_is_found_until_it_is_evicted() {
+        let mut answer = Vec::new();
+        for kind in Kind::ALL {
+            let mut all = Here::all(kind, 100);
+            for item in 0..100 {
+                assert!(all.get(item, &mut answer) && kind.is_right(&kind.key(item), &answer), "{item}");
+            }
+            let mut some = Here::some(kind, 8);
+            let mut value = vec![0; kind.value_len()];
+            let mut evicted = Vec::new();
+            for item in 0..100 {
+                assert!(!some.get(item, &mut answer));
+                Kind::fill(item, &mut value);
+                evicted.extend(some.put(item, &value));
+                assert!(some.get(item, &mut answer) && kind.is_right(&kind.key(item), &answer), "{item}");
+            }
+            let here = (0..100).filter(|&item| some.get(item, &mut answer)).count();
+            assert_eq!(here + evicted.len(), 100);
+            assert!(here <= 8);
+        }
+    }
+}

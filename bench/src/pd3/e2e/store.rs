@@ -1,0 +1,177 @@
+//! The two applications' items: their keys and values, and where they lie in far memory.
+
+use farmem::{Client, Completed, Error, FlatMap, LookUp, LookedUp, Op, PageStore, flat_map, pages};
+
+/// Bytes of a key.
+pub(super) const KEY: usize = 8;
+/// The change that wrote all items.
+const FIRST: u64 = 1;
+
+/// An application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Kind {
+    /// The hash map: values of eight bytes.
+    Hash,
+    /// The page server.
+    Pages,
+}
+
+/// The first word of an item's value: from it the others follow.
+const fn word(item: u64) -> u64 {
+    (item ^ 0x5044_3300).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 2] = [Self::Hash, Self::Pages];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Hash => "hash",
+            Self::Pages => "pages",
+        }
+    }
+
+    /// Bytes of a value.
+    pub(super) const fn value_len(self) -> usize {
+        match self {
+            Self::Hash => 8,
+            Self::Pages => pages::PAGE,
+        }
+    }
+
+    pub(super) const fn key(self, item: u64) -> [u8; KEY] {
+        match self {
+            Self::Hash => item.to_le_bytes(),
+            Self::Pages => item.to_be_bytes(),
+        }
+    }
+
+    pub(super) fn item(self, key: &[u8]) -> u64 {
+        let key = key.try_into().expect("a key's length");
+        match self {
+            Self::Hash => u64::from_le_bytes(key),
+            Self::Pages => u64::from_be_bytes(key),
+        }
+    }
+
+    /// Writes an item's value.
+    pub(super) fn fill(item: u64, value: &mut [u8]) {
+        for (at, part) in (0_u64..).zip(value.chunks_exact_mut(8)) {
+            part.copy_from_slice(&word(item).wrapping_add(at).to_le_bytes());
+        }
+    }
+
+    /// Whether this is the item's value, by its length, its first word and its last.
+    pub(super) fn is_right(self, key: &[u8], value: &[u8]) -> bool {
+        let len = self.value_len();
+        let first = word(self.item(key));
+        let last = first.wrapping_add(len as u64 / 8 - 1);
+        value.len() == len
+            && value.first_chunk() == Some(&first.to_le_bytes())
+            && value.last_chunk() == Some(&last.to_le_bytes())
+    }
+
+    /// Bytes of memory that so many items need at a memory node.
+    pub(super) const fn memory(self, items: u64) -> u64 {
+        let bytes = match self {
+            // Slots of 32 bytes, and two for each record.
+            Self::Hash => items * 64 + (1 << 20),
+            Self::Pages => items * pages::RECORD_LEN as u64 + (1 << 20),
+        };
+        // Allocations are powers of two.
+        2 * bytes.next_power_of_two()
+    }
+}
+
+/// All items, in far memory.
+#[derive(Clone, Debug)]
+pub(super) enum Far {
+    Map(FlatMap),
+    Pages(PageStore),
+}
+
+impl Far {
+    /// Makes them and writes them there.
+    pub(super) fn load(client: &mut Client, kind: Kind, items: u64) -> Result<Self, Error> {
+        match kind {
+            Kind::Hash => {
+                let map = FlatMap::create(client, items, kind.value_len(), [0x5044, 0x3303])?;
+                let mut values = vec![0; kind.value_len() * usize::try_from(items).expect("they fit memory")];
+                let parts = values.chunks_exact_mut(kind.value_len());
+                (0..).zip(parts).for_each(|(item, value)| Kind::fill(item, value));
+                let parts = values.chunks_exact(kind.value_len());
+                map.load(client, FIRST, (0..).zip(parts).map(|(item, value)| (kind.key(item), value)))?;
+                Ok(Self::Map(map))
+            }
+            Kind::Pages => {
+                let store = PageStore::create(client, items)?;
+                store.load(client, FIRST, Kind::fill)?;
+                Ok(Self::Pages(store))
+            }
+        }
+    }
+
+    /// The READ that brings an item.
+    pub(super) fn read_op(&self, key: &[u8], buf: Vec<u8>) -> Op {
+        match self {
+            Self::Map(map) => map.read_op(key.try_into().expect("a key's length"), buf),
+            Self::Pages(store) => store.read_op(Kind::Pages.item(key), buf).expect("a page of the store"),
+        }
+    }
+
+    /// What came of it.
+    pub(super) fn answer(&self, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> Result<(), Error> {
+        into.clear();
+        if let Err(error) = &completed.result {
+            return Err(Error::Missing { what: format!("answer to a READ of a key: {error}") });
+        }
+        match self {
+            Self::Map(map) => {
+                let key: &flat_map::Key = key.try_into().expect("a key's length");
+                into.extend_from_slice(map.found(key, &completed.buf).map_or(&[], |found| found.value));
+            }
+            Self::Pages(_) => pages::content(&completed.buf, into),
+        }
+        Ok(())
+    }
+
+    /// Reads an item, and waits for it.
+    pub(super) fn get(&self, client: &mut Client, key: &[u8], into: &mut Vec<u8>) -> Result<(), Error> {
+        let buf = client.buffer(0);
+        let ticket = client.submit(self.read_op(key, buf))?;
+        let completed = client.wait(ticket)?;
+        self.answer(key, &completed, into)?;
+        client.recycle(completed.buf);
+        Ok(())
+    }
+}
+
+impl LookUp for Far {
+    fn begin(&mut self, client: &mut Client) -> Result<(), Error> {
+        match self {
+            Self::Map(map) => map.begin(client),
+            Self::Pages(store) => store.begin(client),
+        }
+    }
+
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
+        match self {
+            Self::Map(map) => map.op(key, scratch),
+            Self::Pages(store) => store.op(key, scratch),
+        }
+    }
+
+    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp {
+        match self {
+            Self::Map(map) => map.looked_up(key, completed),
+            Self::Pages(store) => store.looked_up(key, completed),
+        }
+    }
+
+    fn end(&mut self, client: &mut Client) -> Result<(), Error> {
+        match self {
+            Self::Map(map) => map.end(client),
+            Self::Pages(store) => store.end(client),
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! An open-addressing hash map in far memory: keys of eight bytes, values of one length, and a record is found with one READ.
+//!
+//! Key type: [`FlatMap`], which only says where the map lies and how it is made; clones are the same map, and other clients of the domain read it beside its writer. It is
+//! PD3's hash map (8.1): each record carries the number of the change that wrote it (PROTOCOL 19.2).
+//!
+//! ```text
+//!   home of a key = hash modulo the slots; the record lies in one of the WINDOW slots from there on, and one READ brings them all
+//!
+//!   slot:   | version | key | value ... |     a power of two of bytes, 32 to 256; version 0: the slot is empty
+//! ```
+//!
+//! A slot is written in one packet and read in one, so a reader sees it before a write or behind it. When the window is full, records move to later slots of their own
+//! windows, as in hopscotch hashing: a record is written to its new slot before its old one is used for another. A writer that dies in between leaves it in both; the one with
+//! the later version counts, and a removal empties both. A window may come in several packets, so who reads beside an insert may find a record that moves nowhere: that costs a
+//! DPU speed. The program's own threads order look-ups of a key, and inserts that may move it, among themselves.
+//!
+//! What it does not do: grow, order several writers, or have keys that are not eight bytes long.
+
+use farmem_client::{Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
+use farmem_wire::{NodeId, VirtAddr};
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher as _;
+
+/// Slots in which a key's record may lie.
+pub const WINDOW: usize = 16;
+/// Bytes of a value at most: a slot is a packet's at the smallest path MTU.
+pub const VALUE_LEN_MAX: usize = SLOT_LEN_MAX - HEAD;
+/// Slots for a hundred records: with fewer, windows of [`WINDOW`] slots fill up.
+const SLOTS_PERCENT: u64 = 200;
+/// Slots that are looked through for an empty one.
+const REACH: usize = 128;
+/// Bytes in front of a value.
+const HEAD: usize = 16;
+const SLOT_LEN_MIN: usize = 32;
+const SLOT_LEN_MAX: usize = 256;
+/// Bytes of a WRITE of [`FlatMap::load`].
+const LOAD_LEN: usize = 1 << 20;
+
+/// A key.
+pub type Key = [u8; 8];
+
+/// Where a map lies and how it is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FlatMap {
+    /// One on each memory node; homes are spread over them.
+    shards: Vec<Vma>,
+    /// Slots of a shard that are homes; [`REACH`] more follow.
+    homes: usize,
+    value_len: usize,
+    slot_len: usize,
+    secret: [u64; 2],
+}
+
+/// A record as it lies in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found<'a> {
+    /// The change that wrote it.
+    pub version: u64,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// A slot that has a record.
+fn record(slot: &[u8]) -> Option<(u64, Key)> {
+    let version = u64::from_le_bytes(*slot.first_chunk().expect("a slot has a version"));
+    (version != 0).then(|| (version, slot[8..HEAD].try_into().expect("8 bytes")))
+}
+
+/// Where room for a record is made: records that move, from slot to slot, in this order, and the slot that is empty then. `None` when there is no room in reach. `home_of` says of a
+/// slot where its record is at home, or that it has none.
+fn make_room(
+    home: usize,
+    end: usize,
+    home_of: impl Fn(usize) -> Option<usize>,
+) -> Option<(Vec<(usize, usize)>, usize)> {
+    let mut hole = (home..end).find(|&at| home_of(at).is_none())?;
+    let mut moves = Vec::new();
+    while hole >= home + WINDOW {
+        let may_move = |at: &usize| home_of(*at).is_some_and(|its| its + WINDOW > hole);
+        let from = (hole + 1 - WINDOW..hole).find(may_move)?;
+        moves.push((from, hole));
+        hole = from;
+    }
+    Some((moves, hole))
+}
+
+impl FlatMap {
+    /// An empty map for `records` records with values of `value_len` bytes, spread over all memory nodes. Keys come from clients, so their places depend on `secret`.
+    ///
+    /// # Errors
+    /// [`Error::Count`] for values of no length or of more than [`VALUE_LEN_MAX`] bytes; [`Error::Refused`] when there is no room.
+    pub fn create(
+        memory: &mut (impl FarMemory + ?Sized),
+        records: u64,
+        value_len: usize,
+        secret: [u64; 2],
+    ) -> Result<Self, Error> {
+        if !(1..=VALUE_LEN_MAX).contains(&value_len) {
+            let (what, least) = ("bytes of a flat map's values", 1);
+            return Err(Error::Count { what, have: value_len, least, most: VALUE_LEN_MAX });
+        }
+        let nodes: Vec<NodeId> = memory.nodes().iter().map(|node| NodeId(node.node)).collect();
+        let slots = (records.max(1) * SLOTS_PERCENT).div_ceil(100 * nodes.len() as u64);
+        let homes = usize::try_from(slots).expect("farmem runs on 64-bit machines");
+        let slot_len = (HEAD + value_len).next_power_of_two().max(SLOT_LEN_MIN);
+        let len = (homes + REACH) * slot_len;
+        let mut shards = Vec::new();
+        for node in nodes {
+            match memory.allocate_on(len as u64, node) {
+                Ok(vma) => shards.push(vma),
+                Err(error) => {
+                    // What was allocated goes with its domain where it cannot be given back.
+                    shards.iter().for_each(|shard: &Vma| drop(memory.free(shard.base)));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Self { shards, homes, value_len, slot_len, secret })
+    }
+
+    /// Gives its memory back. Nothing may read it any more.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.shards.iter().try_for_each(|shard| memory.free(shard.base))
+    }
+
+    /// Fills an empty map with records, all of one change, a megabyte at a time.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when a record has no room; [`Error`] when far memory does not answer.
+    ///
+    /// # Panics
+    /// When the version is 0 or a value has another length.
+    pub fn load<'v>(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        version: u64,
+        records: impl Iterator<Item = (Key, &'v [u8])>,
+    ) -> Result<(), Error> {
+        let len = (self.homes + REACH) * self.slot_len;
+        let mut images = vec![vec![0_u8; len]; self.shards.len()];
+        for (key, value) in records {
+            let (shard, home) = self.home(&key);
+            let image = &mut images[shard];
+            let end = home + REACH;
+            let there = (home..home + WINDOW)
+                .find(|&at| record(self.slot(image, at)).is_some_and(|(_, found)| found == key));
+            let at = match there {
+                Some(at) => at,
+                None => {
+                    let (moves, hole) = make_room(home, end, |at| {
+                        record(self.slot(image, at)).map(|(_, key)| self.home(&key).1)
+                    })
+                    .ok_or_else(|| self.is_full())?;
+                    for (from, to) in moves {
+                        let from = from * self.slot_len;
+                        image.copy_within(from..from + self.slot_len, to * self.slot_len);
+                    }
+                    hole
+                }
+            };
+            let slot = self.emit(&key, version, value);
+            image[at * self.slot_len..][..self.slot_len].copy_from_slice(&slot);
+        }
+        for (shard, image) in self.shards.iter().zip(&images) {
+            for (at, piece) in image.chunks(LOAD_LEN).enumerate() {
+                memory.write(VirtAddr(shard.base.0 + (at * LOAD_LEN) as u64), piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a record, new or in the place of its older one. One writer at a time.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when it has no room; [`Error`] when far memory does not answer.
+    ///
+    /// # Panics
+    /// When the version is 0 or the value has another length.
+    pub fn insert(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: &Key,
+        version: u64,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let new = self.emit(key, version, value);
+        let (shard, home) = self.home(key);
+        let mut slots = memory.buffer(WINDOW * self.slot_len);
+        memory.read(self.addr(shard, home), &mut slots)?;
+        let holds = |slots: &[u8], at: usize| record(self.slot(slots, at));
+        let there: Vec<usize> =
+            (0..WINDOW).filter(|&at| holds(&slots, at).is_some_and(|(_, found)| found == *key)).collect();
+        let to = if let [first, rest @ ..] = &there[..] {
+            // A second one is what a writer left that died in the middle of a move.
+            for &at in rest {
+                memory.write(self.addr(shard, home + at), &vec![0; self.slot_len])?;
+            }
+            *first
+        } else {
+            slots.resize(REACH * self.slot_len, 0);
+            memory.read(self.addr(shard, home), &mut slots)?;
+            // Counted from this home. One whose home is before it is near its window's end, and does not move.
+            let from_here = |key: Key| self.home(&key).1.saturating_sub(home);
+            let moved = make_room(0, REACH, |at| holds(&slots, at).map(|(_, key)| from_here(key)));
+            let (moves, hole) = moved.ok_or_else(|| self.is_full())?;
+            for (from, to) in moves {
+                memory.write(self.addr(shard, home + to), self.slot(&slots, from))?;
+            }
+            hole
+        };
+        memory.write(self.addr(shard, home + to), &new)?;
+        memory.recycle(slots);
+        Ok(())
+    }
+
+    /// The record of a key: its value to the front of `into`, and the change that wrote it.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn get(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        key: &Key,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Error> {
+        let mut slots = memory.buffer(WINDOW * self.slot_len);
+        let (shard, home) = self.home(key);
+        memory.read(self.addr(shard, home), &mut slots)?;
+        let found = self.found(key, &slots).map(|found| {
+            into.clear();
+            into.extend_from_slice(found.value);
+            found.version
+        });
+        memory.recycle(slots);
+        Ok(found)
+    }
+
+    /// Removes the record of a key; false when there is none.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn remove(&self, memory: &mut (impl FarMemory + ?Sized), key: &Key) -> Result<bool, Error> {
+        let mut slots = memory.buffer(WINDOW * self.slot_len);
+        let (shard, home) = self.home(key);
+        memory.read(self.addr(shard, home), &mut slots)?;
+        let mut was_there = false;
+        for at in 0..WINDOW {
+            if record(self.slot(&slots, at)).is_some_and(|(_, found)| found == *key) {
+                memory.write(self.addr(shard, home + at), &vec![0; self.slot_len])?;
+                was_there = true;
+            }
+        }
+        memory.recycle(slots);
+        Ok(was_there)
+    }
+
+    /// The READ that brings the record of a key, if there is one, into `buf`.
+    #[must_use]
+    pub fn read_op(&self, key: &Key, mut buf: Vec<u8>) -> Op {
+        let (shard, home) = self.home(key);
+        buf.resize(WINDOW * self.slot_len, 0);
+        Op::Read { addr: self.addr(shard, home), buf }
+    }
+
+    /// The record of a key in what its READ brought.
+    #[must_use]
+    pub fn found<'s>(&self, key: &Key, slots: &'s [u8]) -> Option<Found<'s>> {
+        let each = slots.chunks_exact(self.slot_len).take(WINDOW);
+        let its = each.filter_map(|slot| match record(slot) {
+            Some((version, of)) if of == *key => Some((version, slot)),
+            _ => None,
+        });
+        let latest = its.max_by_key(|(version, _)| *version);
+        latest.map(|(version, slot)| Found { version, value: &slot[HEAD..HEAD + self.value_len] })
+    }
+
+    /// Bytes of far memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.size).sum()
+    }
+
+    /// The shard of a key, and the slot there from which on its record lies.
+    fn home(&self, key: &Key) -> (usize, usize) {
+        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write(key);
+        let all = (self.homes * self.shards.len()) as u128;
+        let at = (u128::from(hasher.finish()) * all) >> 64;
+        let at = usize::try_from(at).expect("a slot of the map");
+        (at / self.homes, at % self.homes)
+    }
+
+    fn addr(&self, shard: usize, slot: usize) -> VirtAddr {
+        VirtAddr(self.shards[shard].base.0 + (slot * self.slot_len) as u64)
+    }
+
+    fn slot<'s>(&self, slots: &'s [u8], at: usize) -> &'s [u8] {
+        &slots[at * self.slot_len..][..self.slot_len]
+    }
+
+    fn emit(&self, key: &Key, version: u64, value: &[u8]) -> Vec<u8> {
+        assert!(version != 0, "changes are numbered from 1 (PROTOCOL 19.1)");
+        assert_eq!(value.len(), self.value_len, "all values of a flat map have one length");
+        let mut slot = Vec::with_capacity(self.slot_len);
+        slot.extend_from_slice(&version.to_le_bytes());
+        slot.extend_from_slice(key);
+        slot.extend_from_slice(value);
+        slot.resize(self.slot_len, 0);
+        slot
+    }
+
+    fn is_full(&self) -> Error {
+        let slots = self.homes * self.shards.len();
+        Error::Full { what: format!("the window of a key in a flat map of {slots} slots") }
+    }
+}
+
+impl LookUp for FlatMap {
+    /// Nothing: a record is whole, and what it says is compared by its version.
+    fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
+        Some(self.read_op(key.try_into().ok()?, scratch))
+    }
+
+    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp {
+        let Ok(key) = key.try_into() else { return LookedUp::Absent };
+        if completed.result.is_err() {
+            return LookedUp::Elsewhere;
+        }
+        self.found(key, &completed.buf).map_or(LookedUp::Absent, |found| {
+            LookedUp::Value([&found.version.to_le_bytes(), found.value].concat())
+        })
+    }
+
+    fn end(&mut self, _: &mut Client) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WINDOW, make_room};
+
+    /// Records move to later slots of their own windows until one of the wanted window is empty; where none may move there is no room.
+    #[test]
+    fn records_move_within_their_windows() {
+        let at_home = |at: usize| (at < 40).then_some(at);
+        assert_eq!(make_room(5, 64, at_home), Some((vec![(25, 40), (10, 25)], 10)));
+        assert_eq!(make_room(40, 64, at_home), Some((vec![], 40)));
+        let at_the_end = |at: usize| (at < 40).then(|| at.saturating_sub(WINDOW - 1));
+        assert_eq!(make_room(5, 64, at_the_end), None);
+        assert_eq!(make_room(5, 40, at_home), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! Pages of 4 KiB in far memory by number, each with the change that wrote it: the store of PD3's page server (8.1).
+//!
+//! Key type: [`PageStore`], which only says where the pages lie; clones are the same store, and other clients of the domain read it beside its writer.
+//!
+//! ```text
+//!   a page's record: 17 lines of 256 bytes, each | version | 248 bytes of the page |
+//! ```
+//!
+//! A line is a packet's at the smallest path MTU, and each begins with the version, which no other change has (PROTOCOL 19.1). So lines of one version are of one write, in whatever
+//! order and at whatever moments they were written and read; a page of which a write is under way is read again. Version 0: the page was never written.
+//!
+//! What it does not do: order several writers, or grow.
+
+use farmem_client::{Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
+use farmem_wire::{NodeId, VirtAddr};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Bytes of a page's record.
+pub const RECORD_LEN: usize = LINES * LINE;
+const LINE: usize = 256;
+const VERSION: usize = 8;
+const LINES: usize = PAGE.div_ceil(LINE - VERSION);
+/// Times that a page is read while writes of it are under way.
+const TRIES: u32 = 64;
+/// Records that [`PageStore::load`] writes at once.
+const LOAD_RECORDS: usize = 64;
+
+/// Where pages lie.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PageStore {
+    /// One on each memory node; pages are on them in turn.
+    shards: Vec<Vma>,
+    pages: u64,
+}
+
+/// What a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whole {
+    /// All of one change; 0 when the page was never written.
+    Of(u64),
+    /// A write of it is under way.
+    Torn,
+}
+
+impl PageStore {
+    /// So many pages, none of which was written, spread over all memory nodes.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when there is no room.
+    pub fn create(memory: &mut (impl FarMemory + ?Sized), pages: u64) -> Result<Self, Error> {
+        let nodes: Vec<NodeId> = memory.nodes().iter().map(|node| NodeId(node.node)).collect();
+        let each = pages.max(1).div_ceil(nodes.len() as u64) * RECORD_LEN as u64;
+        let mut shards = Vec::new();
+        for node in nodes {
+            match memory.allocate_on(each, node) {
+                Ok(vma) => shards.push(vma),
+                Err(error) => {
+                    // What was allocated goes with its domain where it cannot be given back.
+                    shards.iter().for_each(|shard: &Vma| drop(memory.free(shard.base)));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Self { shards, pages })
+    }
+
+    /// Gives its memory back. Nothing may read it any more.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.shards.iter().try_for_each(|shard| memory.free(shard.base))
+    }
+
+    /// Writes a page. One writer of a page at a time.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is no such page; [`Error`] when far memory does not answer.
+    ///
+    /// # Panics
+    /// When the version is 0 or the page has another length.
+    pub fn write(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        page: u64,
+        version: u64,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let mut record = Vec::with_capacity(RECORD_LEN);
+        emit(version, bytes, &mut record);
+        memory.write(self.addr(page).ok_or_else(|| self.missing(page))?, &record)
+    }
+
+    /// Writes all pages, of one change, many at a time. `fill` writes page n into the bytes that it is given.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer.
+    pub fn load(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        version: u64,
+        mut fill: impl FnMut(u64, &mut [u8]),
+    ) -> Result<(), Error> {
+        let mut bytes = vec![0; PAGE];
+        for (n, shard) in (0..).zip(&self.shards) {
+            let mut records = Vec::with_capacity(LOAD_RECORDS * RECORD_LEN);
+            let mut at = shard.base.0;
+            for page in (n..self.pages).step_by(self.shards.len()) {
+                fill(page, &mut bytes);
+                emit(version, &bytes, &mut records);
+                if records.len() == LOAD_RECORDS * RECORD_LEN {
+                    memory.write(VirtAddr(at), &records)?;
+                    at += records.len() as u64;
+                    records.clear();
+                }
+            }
+            if !records.is_empty() {
+                memory.write(VirtAddr(at), &records)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a page into `into`, and says which change wrote it; `None` when it was never written.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when there is no such page; [`Error::Torn`] when it is written all the time; [`Error`] when far memory does not answer.
+    pub fn read(
+        &self,
+        memory: &mut (impl FarMemory + ?Sized),
+        page: u64,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Error> {
+        let addr = self.addr(page).ok_or_else(|| self.missing(page))?;
+        let mut record = memory.buffer(RECORD_LEN);
+        for _ in 0..TRIES {
+            memory.read(addr, &mut record)?;
+            if let Whole::Of(version) = whole(&record) {
+                into.clear();
+                if version != 0 {
+                    content(&record, into);
+                }
+                memory.recycle(record);
+                return Ok((version != 0).then_some(version));
+            }
+        }
+        Err(Error::Torn { addr, tries: TRIES })
+    }
+
+    /// The READ that brings a page's record into `buf`; `None` when there is no such page.
+    #[must_use]
+    pub fn read_op(&self, page: u64, mut buf: Vec<u8>) -> Option<Op> {
+        let addr = self.addr(page)?;
+        buf.resize(RECORD_LEN, 0);
+        Some(Op::Read { addr, buf })
+    }
+
+    /// Bytes of far memory that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.size).sum()
+    }
+
+    fn addr(&self, page: u64) -> Option<VirtAddr> {
+        let shards = self.shards.len() as u64;
+        let shard = usize::try_from(page % shards).expect("one of the shards");
+        (page < self.pages).then(|| VirtAddr(self.shards[shard].base.0 + page / shards * RECORD_LEN as u64))
+    }
+
+    fn missing(&self, page: u64) -> Error {
+        Error::Missing { what: format!("page {page} in a store of {}", self.pages) }
+    }
+}
+
+/// Appends a page's record.
+fn emit(version: u64, bytes: &[u8], record: &mut Vec<u8>) {
+    assert!(version != 0, "changes are numbered from 1 (PROTOCOL 19.1)");
+    assert_eq!(bytes.len(), PAGE, "a page's length");
+    let end = record.len() + RECORD_LEN;
+    for share in bytes.chunks(LINE - VERSION) {
+        record.extend_from_slice(&version.to_le_bytes());
+        record.extend_from_slice(share);
+    }
+    record.resize(end, 0);
+}
+
+/// Whether a page's record is of one change.
+#[must_use]
+pub fn whole(record: &[u8]) -> Whole {
+    let mut versions = record.chunks_exact(LINE).map(|line| *line.first_chunk().expect("a line is longer"));
+    let Some(first) = versions.next() else { return Whole::Torn };
+    let is_whole = record.len() == RECORD_LEN && versions.all(|version: [u8; VERSION]| version == first);
+    if is_whole { Whole::Of(u64::from_le_bytes(first)) } else { Whole::Torn }
+}
+
+/// Appends the page that a record has.
+pub fn content(record: &[u8], into: &mut Vec<u8>) {
+    let end = into.len() + PAGE;
+    record.chunks_exact(LINE).for_each(|line| into.extend_from_slice(&line[VERSION..]));
+    into.truncate(end);
+}
+
+impl LookUp for PageStore {
+    /// Nothing: a record says itself whether it is whole.
+    fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// A page's key is its number, big-endian (PROTOCOL 19.14).
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
+        self.read_op(u64::from_be_bytes(key.try_into().ok()?), scratch)
+    }
+
+    fn looked_up(&self, _: &[u8], completed: &Completed) -> LookedUp {
+        if completed.result.is_err() {
+            return LookedUp::Elsewhere;
+        }
+        match whole(&completed.buf) {
+            Whole::Torn => LookedUp::Elsewhere,
+            Whole::Of(0) => LookedUp::Absent,
+            Whole::Of(version) => {
+                let mut value = Vec::with_capacity(VERSION + LINES * (LINE - VERSION));
+                value.extend_from_slice(&version.to_le_bytes());
+                content(&completed.buf, &mut value);
+                LookedUp::Value(value)
+            }
+        }
+    }
+
+    fn end(&mut self, _: &mut Client) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record gives its page back, and one of which any line is of another change is not whole.
+    #[test]
+    fn lines_of_two_changes_are_no_page() {
+        let page: Vec<u8> = (0..=250).cycle().take(PAGE).collect();
+        let mut record = Vec::new();
+        emit(7, &page, &mut record);
+        assert_eq!((record.len(), whole(&record)), (RECORD_LEN, Whole::Of(7)));
+        let mut back = vec![9];
+        content(&record, &mut back);
+        assert_eq!((back[0], &back[1..]), (9, &page[..]));
+        for line in 0..LINES {
+            let mut torn = record.clone();
+            torn[line * LINE] = 8;
+            assert_eq!(whole(&torn), Whole::Torn, "line {line}");
+        }
+        assert_eq!(whole(&record[..RECORD_LEN - LINE]), Whole::Torn);
+        assert_eq!(whole(&vec![0; RECORD_LEN]), Whole::Of(0));
+    }
+}
