@@ -169,7 +169,11 @@ impl Jit {
         self.kept.is_empty()
     }
 
-    fn make(&mut self, program: &Program) -> Result<Compiled, JitError> {
+    /// The program, compiled now and kept by whoever asks: its code is one step nearer than behind a shared pointer.
+    ///
+    /// # Errors
+    /// [`JitError::Program`].
+    pub fn make(&mut self, program: &Program) -> Result<Compiled, JitError> {
         let mut module =
             Pages::new(JITModule::new(JITBuilder::with_isa(self.isa.clone(), default_libcall_names())));
         let mut signature = Signature::new(self.isa.default_call_conv());

@@ -1,17 +1,29 @@
-//! What memory nodes run programs with: machine code, or the interpreter, to compare.
+//! What memory nodes run programs with: the interpreter at first, machine code for what is used often.
 //!
-//! [`Compiler`] joins a node's [`Compile`] to the engine's [`Jit`]. The node asks it once for each program that it learns. A program
-//! that cannot be compiled is interpreted, which the node notes: it does the same, several times slower.
+//! [`Compiler`] joins a node's [`Compile`] to the engine's [`Jit`]. To compile a program takes a thousand times as long as to run it once, so a
+//! node that compiled each program that it learns would stand still for whoever sends it many: a program is interpreted until it has run for
+//! [`HOT`] iterations, and then compiled on a thread of its own that gets what CPU time is left. A program that cannot be compiled stays
+//! interpreted: it does the same, several times slower.
 
 use farmem_engine::{Compiled, Jit};
 use farmem_memnode::{Compile, Logic};
 use farmem_traversal::{Program, Step};
 use farmem_wire::VirtAddr;
-use std::sync::Arc;
+use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// Programs whose code the compiler keeps for itself: those that run are kept by the node, up to
-/// [`PROGRAMS_MAX`](farmem_memnode::PROGRAMS_MAX) and as many as are under way.
+/// Programs whose code the compiler keeps for itself, at least: those that run are kept by the node, up to
+/// [`PROGRAMS_MAX`](farmem_memnode::PROGRAMS_MAX) and as many as are under way, and none here.
 const KEPT: usize = 1;
+/// Iterations that a program is interpreted for before it is compiled. Machine code saves about 40 ns an iteration, and making it takes 1 ms: a
+/// program that has run for so long is likely to run for as much again.
+const HOT: u32 = 1024;
+/// Programs that wait for the compiler. One more counts its iterations anew.
+const WAITING_MAX: usize = 64;
+/// The compiling thread's priority: others on its CPU go first.
+const NICE: i32 = 19;
 
 /// Makes of programs what a memory node runs.
 #[derive(Debug)]
@@ -19,17 +31,41 @@ pub struct Compiler(Backend);
 
 #[derive(Debug)]
 enum Backend {
-    Machine(Box<Jit>),
+    Machine {
+        jit: Arc<Mutex<Jit>>,
+        queue: Queue,
+    },
     /// This machine has no compiler.
     NoMachine,
     Interpreter,
 }
 
+/// To the thread that compiles.
+#[derive(Debug)]
+enum Queue {
+    /// There is none: programs are compiled where they are learned.
+    Nobody,
+    /// It starts with the first program.
+    NotStarted,
+    Started(SyncSender<Weak<Tier>>),
+}
+
 impl Compiler {
-    /// Compiles programs to machine code where the engine can make it for this machine.
+    /// Makes machine code of programs that are used often, where the engine can make it for this machine.
     #[must_use]
     pub fn jit() -> Self {
-        Self(Jit::new(KEPT).map_or(Backend::NoMachine, |jit| Backend::Machine(Box::new(jit))))
+        Self::machine(Queue::NotStarted)
+    }
+
+    /// Makes machine code of each program as soon as it is learned, for comparisons and trials that are about nothing else.
+    #[must_use]
+    pub fn jit_at_once() -> Self {
+        Self::machine(Queue::Nobody)
+    }
+
+    fn machine(queue: Queue) -> Self {
+        let machine = |jit| Backend::Machine { jit: Arc::new(Mutex::new(jit)), queue };
+        Self(Jit::new(KEPT).map_or(Backend::NoMachine, machine))
     }
 
     /// Interprets programs, to compare.
@@ -43,15 +79,105 @@ impl Compile for Compiler {
     type Logic = Running;
 
     fn compile(&mut self, program: &Program) -> Running {
-        let compiled = match &mut self.0 {
-            Backend::Machine(jit) => jit.compile(program).ok(),
-            Backend::NoMachine => None,
+        let (jit, queue) = match &mut self.0 {
+            Backend::Machine { jit, queue } => (jit, queue),
+            Backend::NoMachine => {
+                return Running(Form::Interpreted { program: program.clone(), fell_back: true });
+            }
             Backend::Interpreter => {
                 return Running(Form::Interpreted { program: program.clone(), fell_back: false });
             }
         };
-        let interpreted = || Form::Interpreted { program: program.clone(), fell_back: true };
-        Running(compiled.map_or_else(interpreted, Form::Compiled))
+        if let Queue::NotStarted = queue {
+            *queue = start(Arc::clone(jit)).map_or(Queue::Nobody, Queue::Started);
+        }
+        let waits = match queue {
+            Queue::Started(queue) => Some(queue.clone()),
+            Queue::Nobody | Queue::NotStarted => None,
+        };
+        let (code, iterations) = (OnceLock::new(), AtomicU32::new(0));
+        let at_once = waits.is_none();
+        let tier = Arc::new(Tier { program: program.clone(), code, iterations, waits });
+        if at_once {
+            tier.fill(jit);
+        }
+        Running(Form::Tiered(tier))
+    }
+
+    fn compile_now(&mut self, program: &Program) -> Running {
+        let running = self.compile(program);
+        if let (Backend::Machine { jit, .. }, Form::Tiered(tier)) = (&self.0, &running.0) {
+            tier.fill(jit);
+        }
+        running
+    }
+}
+
+/// Starts the thread that compiles. None when the system gives no thread; programs are compiled where they are learned then.
+fn start(jit: Arc<Mutex<Jit>>) -> Option<SyncSender<Weak<Tier>>> {
+    let (queue, waiting) = sync_channel(WAITING_MAX);
+    let thread = std::thread::Builder::new().name("farmem-compile".into());
+    thread.spawn(move || compile_waiting(&jit, &waiting)).ok()?;
+    Some(queue)
+}
+
+/// Until no program is left that could come.
+fn compile_waiting(jit: &Mutex<Jit>, waiting: &Receiver<Weak<Tier>>) {
+    // Of this thread alone, on Linux. Refused, it is only less polite.
+    let _refused = rustix::process::nice(NICE);
+    for tier in waiting {
+        // One that the node has forgotten meanwhile is not worth it.
+        if let Some(tier) = tier.upgrade() {
+            tier.fill(jit);
+        }
+    }
+}
+
+/// A program that is interpreted until its code is there.
+#[derive(Debug)]
+struct Tier {
+    program: Program,
+    /// Its code, here and not behind a pointer, for every hop reads it; none when it could not be made.
+    code: OnceLock<Option<Compiled>>,
+    /// Interpreted so far.
+    iterations: AtomicU32,
+    /// Where it waits for its code; none when it has it from the start.
+    waits: Option<SyncSender<Weak<Self>>>,
+}
+
+impl Tier {
+    /// Compiles the program, unless that was done.
+    fn fill(&self, jit: &Mutex<Jit>) {
+        self.code.get_or_init(|| {
+            // A panic while one program was compiled leaves nothing of it behind: every compilation clears what it starts from.
+            let mut jit = jit.lock().unwrap_or_else(PoisonError::into_inner);
+            let compiled = jit.make(&self.program);
+            if let Err(why) = &compiled {
+                // stderr may be closed.
+                drop(writeln!(io::stderr(), "farmem: a program is interpreted: {why}"));
+            }
+            compiled.ok()
+        });
+    }
+
+    #[inline]
+    fn code(self: &Arc<Self>) -> Option<&Compiled> {
+        match self.code.get() {
+            Some(code) => code.as_ref(),
+            None => self.count(),
+        }
+    }
+
+    /// One more iteration without code: when they are many, the compiler is asked for it.
+    #[cold]
+    fn count(self: &Arc<Self>) -> Option<&Compiled> {
+        let iterations = self.iterations.load(Relaxed) + 1;
+        let asks = iterations == HOT;
+        let waits = self.waits.as_ref().filter(|_| asks);
+        // Full: it is asked again after as many iterations.
+        let is_full = waits.is_some_and(|queue| queue.try_send(Arc::downgrade(self)).is_err());
+        self.iterations.store(if is_full { 0 } else { iterations.min(HOT) }, Relaxed);
+        None
     }
 }
 
@@ -61,36 +187,47 @@ pub struct Running(Form);
 
 #[derive(Debug)]
 enum Form {
-    Compiled(Arc<Compiled>),
+    Tiered(Arc<Tier>),
     Interpreted { program: Program, fell_back: bool },
 }
 
 impl Running {
-    /// Whether it runs as machine code.
+    /// Whether it runs as machine code by now.
     #[must_use]
-    pub const fn is_compiled(&self) -> bool {
-        matches!(self.0, Form::Compiled(_))
+    pub fn is_compiled(&self) -> bool {
+        matches!(&self.0, Form::Tiered(tier) if matches!(tier.code.get(), Some(Some(_))))
     }
 }
 
 impl Logic for Running {
     #[inline]
     fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        match &self.0 {
-            Form::Compiled(compiled) => compiled.step(window, cur_ptr, scratch),
-            Form::Interpreted { program, .. } => program.step(window, cur_ptr, scratch),
-        }
+        let program = match &self.0 {
+            Form::Tiered(tier) => match tier.code() {
+                Some(compiled) => return compiled.step(window, cur_ptr, scratch),
+                None => &tier.program,
+            },
+            Form::Interpreted { program, .. } => program,
+        };
+        program.step(window, cur_ptr, scratch)
     }
 
     fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        match &self.0 {
-            Form::Compiled(compiled) => compiled.step_storing(window, cur_ptr, scratch),
-            Form::Interpreted { program, .. } => program.step_storing(window, cur_ptr, scratch),
-        }
+        let program = match &self.0 {
+            Form::Tiered(tier) => match tier.code() {
+                Some(compiled) => return compiled.step_storing(window, cur_ptr, scratch),
+                None => &tier.program,
+            },
+            Form::Interpreted { program, .. } => program,
+        };
+        program.step_storing(window, cur_ptr, scratch)
     }
 
     fn fell_back(&self) -> bool {
-        matches!(self.0, Form::Interpreted { fell_back: true, .. })
+        match &self.0 {
+            Form::Tiered(tier) => matches!(tier.code.get(), Some(None)),
+            Form::Interpreted { fell_back, .. } => *fell_back,
+        }
     }
 }
 
@@ -102,17 +239,67 @@ mod tests {
         Program::assemble(".window 8\n.scratch 8\n ld8 r2, window[0]\n st8 scratch[0], r2\n next r2").unwrap()
     }
 
-    /// Both ways run it alike, and say which they are. A machine without a compiler interprets, and says that it was not meant to.
+    fn step(running: &Running) {
+        let (mut cur_ptr, mut scratch) = (VirtAddr(1), [0; 8]);
+        assert_eq!(running.step(&[7; 8], &mut cur_ptr, &mut scratch), Step::Next);
+        assert_eq!((cur_ptr, scratch), (VirtAddr(0x0707_0707_0707_0707), [7; 8]));
+    }
+
+    /// All ways run it alike, and say which they are. A machine without a compiler interprets, and says that it was not meant to.
     #[test]
     fn a_program_runs_whichever_way_there_is() {
-        let ways = [Compiler::jit(), Compiler::interpreter(), Compiler(Backend::NoMachine)];
+        let ways =
+            [Compiler::jit_at_once(), Compiler::jit(), Compiler::interpreter(), Compiler(Backend::NoMachine)];
         let said = ways.map(|mut compiler| {
             let running = compiler.compile(&program());
-            let (mut cur_ptr, mut scratch) = (VirtAddr(1), [0; 8]);
-            assert_eq!(running.step(&[7; 8], &mut cur_ptr, &mut scratch), Step::Next);
-            assert_eq!((cur_ptr, scratch), (VirtAddr(0x0707_0707_0707_0707), [7; 8]));
+            step(&running);
             (running.is_compiled(), running.fell_back())
         });
-        assert_eq!(said, [(true, false), (false, false), (false, true)]);
+        assert_eq!(said, [(true, false), (false, false), (false, false), (false, true)]);
+        assert!(Compiler::jit().compile_now(&program()).is_compiled());
+    }
+
+    /// A program is interpreted for as many iterations as make it worth compiling, not one less; then its code comes, and it does the same.
+    #[test]
+    fn what_is_used_often_is_compiled_beside() {
+        let mut compiler = Compiler::jit();
+        let running = compiler.compile(&program());
+        (1..HOT).for_each(|_| step(&running));
+        let Form::Tiered(tier) = &running.0 else { panic!("this machine has a compiler") };
+        assert_eq!((tier.iterations.load(Relaxed), tier.code.get().is_none()), (HOT - 1, true));
+        while !running.is_compiled() {
+            step(&running);
+        }
+        assert_eq!(tier.iterations.load(Relaxed), HOT, "it asked once");
+        step(&running);
+    }
+
+    /// Many programs that run once each are never compiled: nothing of theirs reaches the compiler.
+    #[test]
+    fn what_runs_once_is_not_compiled() {
+        let (queue, waiting) = sync_channel(WAITING_MAX);
+        let jit = Jit::new(KEPT).unwrap();
+        let mut compiler =
+            Compiler(Backend::Machine { jit: Arc::new(Mutex::new(jit)), queue: Queue::Started(queue) });
+        for n in 1..=1000 {
+            let program =
+                Program::assemble(&format!(".window 8\n.scratch 8\n mov r2, {n}\n next r2")).unwrap();
+            let running = compiler.compile(&program);
+            let (mut cur_ptr, mut scratch) = (VirtAddr(1), [0; 8]);
+            assert_eq!(running.step(&[7; 8], &mut cur_ptr, &mut scratch), Step::Next);
+            assert_eq!(cur_ptr, VirtAddr(n));
+        }
+        assert!(waiting.try_recv().is_err());
+        // With nobody who compiles, what is hot waits; when the queue is full it counts anew, and runs on.
+        let running: Vec<Running> = (0..=WAITING_MAX).map(|_| compiler.compile(&program())).collect();
+        running.iter().for_each(|running| (0..HOT).for_each(|_| step(running)));
+        let counted = |running: &Running| match &running.0 {
+            Form::Tiered(tier) => tier.iterations.load(Relaxed),
+            Form::Interpreted { .. } => panic!("this machine has a compiler"),
+        };
+        let [waits, again] =
+            [&running[..WAITING_MAX], &running[WAITING_MAX..]].map(|some| some.iter().map(counted));
+        assert!(waits.eq([HOT; WAITING_MAX]) && again.eq([0]));
+        assert_eq!(waiting.try_iter().count(), WAITING_MAX);
     }
 }

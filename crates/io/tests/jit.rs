@@ -1,4 +1,4 @@
-//! A memory node that compiles programs and one that interprets them are the same node to everybody: the same frames in give the
+//! A memory node that compiles programs, one that interprets them, and one that first does the latter and then the former, are the same node to everybody: the same frames in give the
 //! same frames out, to the byte, and leave the same bytes in memory.
 
 #[path = "../../traversal/tests/generator/mod.rs"]
@@ -152,9 +152,9 @@ fn linked() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Lets both nodes hear the same burst, and answers what both did.
-fn both_hear(
-    nodes: &mut [Node; 2],
+/// Lets all nodes hear the same burst, and answers what each did.
+fn all_hear(
+    nodes: &mut [Node; 3],
     programs: &[Program],
     pads: &[u8],
     requests: &[Request],
@@ -176,18 +176,18 @@ fn both_hear(
             node.hear(Port::SWITCH, &Message { header, body: Body::Traverse(traverse) });
         }
     }
-    let [compiled, interpreted] = nodes.each_mut().map(Node::run);
-    assert_eq!(compiled, interpreted);
+    let [compiled, tiered, interpreted] = nodes.each_mut().map(Node::run);
+    assert_eq!((&compiled, &tiered), (&interpreted, &interpreted));
     compiled
 }
 
-fn same_bytes(nodes: &[Node; 2]) {
-    let [compiled, interpreted] = nodes.each_ref().map(|node| {
+fn same_bytes(nodes: &[Node; 3]) {
+    let [compiled, tiered, interpreted] = nodes.each_ref().map(|node| {
         let mut bytes = Vec::new();
         node.role.store().read(0, u32::try_from(LEN).expect("small"), &mut bytes);
         bytes
     });
-    assert_eq!(compiled, interpreted);
+    assert_eq!((&compiled, &tiered), (&interpreted, &interpreted));
 }
 
 proptest! {
@@ -201,10 +201,10 @@ proptest! {
         pads in memory(farmem_traversal::SCRATCH_LEN_MAX),
         bursts in proptest::collection::vec(proptest::collection::vec(request(), 1..60), 1..4),
     ) {
-        let mut nodes = [Compiler::jit(), Compiler::interpreter()].map(|compiler| Node::new(compiler, &bytes));
+        let mut nodes = [Compiler::jit_at_once(), Compiler::jit(), Compiler::interpreter()].map(|compiler| Node::new(compiler, &bytes));
         let mut first = 0;
         for burst in &bursts {
-            let (sent, notes) = both_hear(&mut nodes, &programs, &pads, burst, first);
+            let (sent, notes) = all_hear(&mut nodes, &programs, &pads, burst, first);
             let stays_away = |request: &&Request| {
                 programs[request.program % programs.len()].stores() && !is_here(request.start)
             };
@@ -231,10 +231,11 @@ fn a_list_is_summed_alike() {
         // Every word is an address of the first range, so that every node has a next one.
         *word = (BASE + place * 40 % (LEN / 2 - 512) / 8 * 8).to_le_bytes();
     }
-    let mut nodes = [Compiler::jit(), Compiler::interpreter()].map(|compiler| Node::new(compiler, &bytes));
+    let mut nodes = [Compiler::jit_at_once(), Compiler::jit(), Compiler::interpreter()]
+        .map(|compiler| Node::new(compiler, &bytes));
     let request = |n: u64| Request { program: 0, start: n * 8, limit: 1000, hops: 1, with_code: true };
     let requests: Vec<_> = (0..100).map(request).collect();
-    let (sent, notes) = both_hear(&mut nodes, &[program], &[0; 256], &requests, 0);
+    let (sent, notes) = all_hear(&mut nodes, &[program], &[0; 256], &requests, 0);
     assert_eq!(sent.len(), 100);
     assert_eq!(notes.iter().filter(|note| **note == Note::ProgramLearned).count(), 1, "compiled once");
     let stats = nodes[0].role.stats();

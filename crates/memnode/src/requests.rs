@@ -264,7 +264,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if self.workspaces.is_full() {
             return Err(Status::Busy);
         }
-        let (known, learned) = self.programs.find(request.program, request.code)?;
+        let (known, learned) = self.programs.find(header.domain, request.program, request.code)?;
         if learned != Learned::Known {
             if learned == Learned::Replaced {
                 self.workspaces.let_go(known);

@@ -5,7 +5,7 @@
 //! a number of requests, and its caller knows how long they took.
 
 use crate::node::{Budget, Config, MemNode, Outbox};
-use crate::programs::Compile;
+use crate::programs::{Compile, Now};
 use crate::store::Store;
 use alloc::format;
 use alloc::vec::Vec;
@@ -80,7 +80,7 @@ impl Trial {
         let control = ud::Peer { port: Port::CONTROL, endpoint: ENDPOINT };
         let home = ud::Home { endpoint: ENDPOINT, control };
         let config = Config { home, pmtu: Pmtu::B4096, budget: Budget { burst, ..Budget::default() } };
-        let mut node = MemNode::compiling(config, store, compile);
+        let mut node = MemNode::compiling(config, store, Now(compile));
         let mut out = Outbox::new();
         let (port, updates) = (Port::CONTROL, self.updates());
         node.handle(Instant::ZERO, Event::Frame { port, bytes: &updates }, &mut out);

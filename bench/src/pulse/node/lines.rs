@@ -104,7 +104,7 @@ fn in_groups(store: &MappedStore, chance: &mut Chance) -> Measured {
 /// With a hop's instructions behind each: the program's on a node that stays in the nearest cache, and that it passes by.
 pub(super) fn with_hops(subject: &mut Subject, chance: &mut Chance) -> Measured {
     let program = Program::assemble(super::lookups::HASH_FIND).expect("assembles");
-    let logic = farmem_io::Compiler::jit().compile(&program);
+    let logic = farmem_io::Compiler::jit_at_once().compile(&program);
     let (mut node, mut scratch) = ([0; 64], vec![0; program.scratch_len()]);
     (node[0], node[16]) = (1, 1);
     grouped(subject.store(), chance, || {

@@ -46,7 +46,7 @@ pub(super) struct How {
 impl How {
     /// As a link and a node have them; for about a tenth of a second.
     pub(super) const USUAL: Self =
-        Self { count: 1 << 18, at_once: 64, pairs: 1, burst: BURST, compiler: Compiler::jit };
+        Self { count: 1 << 18, at_once: 64, pairs: 1, burst: BURST, compiler: Compiler::jit_at_once };
     /// For look-ups that take several times as long.
     pub(super) const FEW: Self = Self { count: 1 << 15, ..Self::USUAL };
 }
