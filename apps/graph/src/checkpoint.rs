@@ -15,7 +15,8 @@ use crate::algorithms::{Components, PageRank};
 use crate::load::binary::Header;
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 const MAGIC: [u8; 8] = *b"FARMCKPT";
@@ -143,13 +144,23 @@ pub fn resume<T: Resumable>(bytes: &[u8], graph: &Header) -> Result<T, String> {
 const MODE: u32 = 0o666;
 
 /// Writes a file such that it is there whole, or as it was before. Who may read it is what the umask says, or as it was. Links are followed. What is no file but a device or
-/// a pipe takes the bytes as they come: in its place there would be a file, and no device.
+/// a pipe takes the bytes as they come: in its place there would be a file, and no device. So does what this process has as its standard output or error, by whatever name: it
+/// goes on where it is.
 ///
 /// # Errors
 /// What the system says.
 pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Result<T>) -> io::Result<T> {
     // The system follows what no path leads to, such as the pipe behind /dev/stdout.
     let there = match fs::metadata(path) {
+        Ok(found)
+            if found.is_file()
+                && let Some(own) = own_stream(&found)? =>
+        {
+            let mut out = io::BufWriter::new(own);
+            let written = write(&mut out)?;
+            out.flush()?;
+            return Ok(written);
+        }
         Ok(found) if found.is_file() => Some((found.permissions(), fs::canonicalize(path)?)),
         Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
         Ok(_) => {
@@ -181,6 +192,19 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Res
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(written)
+}
+
+/// The standard output or error of this process, when it is this file.
+fn own_stream(found: &fs::Metadata) -> io::Result<Option<fs::File>> {
+    for stream in [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()] {
+        // One that is closed is no file.
+        let Ok(own) = stream.map(fs::File::from) else { continue };
+        let has = own.metadata()?;
+        if (has.dev(), has.ino()) == (found.dev(), found.ino()) {
+            return Ok(Some(own));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

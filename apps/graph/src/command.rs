@@ -31,7 +31,14 @@ pub enum Command {
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
     /// The graph: .fmg, .mtx, .parquet, .sg, .wsg, or a list of edges.
-    pub file: PathBuf,
+    #[arg(required_unless_present = "object")]
+    pub file: Option<PathBuf>,
+    /// The graph that a memory node has loaded from a .fmg file of its own (farmem object open --domain graph), in the place of a file.
+    #[arg(long, value_name = "NAME", requires = "rack", conflicts_with_all = ["file", "symmetrize", "fixed"])]
+    pub object: Option<String>,
+    /// Take the object's arrays as they are. Without this they are checked before, for which all of them come over the network once.
+    #[arg(long, requires = "object")]
+    pub trust: bool,
     /// How much of it may be here at once: a part, as 33%, or a size.
     #[arg(long, value_name = "PART|SIZE", default_value = "33%", value_parser = part)]
     pub local: Part,

@@ -11,10 +11,12 @@ use farmem::raw::MappedFile;
 use farmem::window::{
     Ahead, CHUNK_MAX, Numbers, OBJECTS_MAX, Object, WindowOptions, WindowStats, with_objects,
 };
-use farmem::{Client, Error, FarMemory, PAGE_LEN, VirtAddr, Vma};
+use farmem::{Client, Error, FarMemory, OpenNamed, PAGE_LEN, VirtAddr, Vma};
 use farmem_workload::{Failure, Progress, load_or_free, stopped};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where a graph comes from. A file is opened once: what is behind its name may change, what is loaded, compared and resumed is one graph.
@@ -30,6 +32,8 @@ enum Origin {
     File(File, Header),
     /// Local memory.
     Here(Csr),
+    /// An object that a memory node has loaded, and what was read of it into local memory.
+    Object(Header, Option<Csr>),
 }
 
 impl Source {
@@ -49,11 +53,54 @@ impl Source {
         Ok(Self { path: path.into(), from: Origin::Here(read(path, shape)?) })
     }
 
+    /// The graph in an object by file, which its node has loaded. With `local` all of it is read into local memory, and so checked; with `trust` nothing but the header is
+    /// read; else everything is read, and checked.
+    ///
+    /// # Errors
+    /// [`Failure`] with the byte, when it is no file in farmem's own form, or malformed; [`Error`] when its node does not have it.
+    pub fn object(
+        client: &mut Client,
+        name: &str,
+        named: &OpenNamed,
+        (local, trust): (bool, bool),
+    ) -> Result<Self, Failure> {
+        let path = PathBuf::from(format!("object {name}"));
+        let client = RefCell::new(client);
+        let from = |at| FarReader { client: &client, base: named.vma().base, at, end: named.length() };
+        let failed = |error: LoadError| refused(&path, &error);
+        let header = Header::read(&mut from(0), named.length()).map_err(failed)?;
+        if !Image::of_file(&header.extent).is_aligned() {
+            let what = format!(
+                "{}: byte 24: {} edges: of a directed graph without weights an odd number is not used where it lies",
+                path.display(),
+                header.extent.edges
+            );
+            return Err(Failure::new(
+                what,
+                "take a graph with one edge more or less, or convert it with --symmetrize",
+            ));
+        }
+        let mut progress = Progress::new("checking the graph");
+        let mut watch = |done, total| {
+            progress.set(done, total);
+            !stopped()
+        };
+        let here = match (local, trust) {
+            (true, _) => Some(binary::arrays(&header, from, &mut watch).map_err(failed)?),
+            (false, true) => None,
+            (false, false) => {
+                binary::stream(&header, from, &mut watch, &mut |_, _, _| Ok(())).map_err(failed)?;
+                None
+            }
+        };
+        Ok(Self { path, from: Origin::Object(header, here) })
+    }
+
     /// How large it is.
     #[must_use]
     pub const fn extent(&self) -> Extent {
         match &self.from {
-            Origin::File(_, header) => header.extent,
+            Origin::File(_, header) | Origin::Object(header, _) => header.extent,
             Origin::Here(csr) => Extent::of(csr),
         }
     }
@@ -62,7 +109,7 @@ impl Source {
     #[must_use]
     pub fn header(&self) -> Header {
         match &self.from {
-            Origin::File(_, header) => *header,
+            Origin::File(_, header) | Origin::Object(header, _) => *header,
             Origin::Here(csr) => Header::of(csr),
         }
     }
@@ -73,7 +120,11 @@ impl Source {
     /// [`Failure`] with the file and the place in it.
     pub fn local(&self) -> Result<Cow<'_, Csr>, Failure> {
         match &self.from {
-            Origin::Here(csr) => Ok(Cow::Borrowed(csr)),
+            Origin::Here(csr) | Origin::Object(_, Some(csr)) => Ok(Cow::Borrowed(csr)),
+            Origin::Object(_, None) => {
+                let what = format!("{} was not read into local memory", self.path.display());
+                Err(Failure::new(what, ""))
+            }
             Origin::File(file, header) => {
                 let mut progress = Progress::new("reading the graph");
                 let read = binary::arrays(header, |at| FileFrom { file, at }, &mut |done, total| {
@@ -88,7 +139,9 @@ impl Source {
     /// Gives all of it to `sink`, block by block.
     fn blocks(&self, sink: &mut Sink<'_, Error>) -> Result<(), Failure> {
         match &self.from {
-            Origin::Here(csr) => Ok(binary::sections(csr, sink)?),
+            Origin::Here(csr) | Origin::Object(_, Some(csr)) => Ok(binary::sections(csr, sink)?),
+            // It is in far memory, and was read from there if it was.
+            Origin::Object(_, None) => Ok(()),
             Origin::File(file, header) => {
                 let mut failed = None;
                 let mut progress = Progress::new("loading the graph");
@@ -114,6 +167,27 @@ impl Source {
                 }
             }
         }
+    }
+}
+
+/// Reads far memory from a byte of an object on, to its end.
+struct FarReader<'c> {
+    client: &'c RefCell<&'c mut Client>,
+    base: VirtAddr,
+    at: u64,
+    end: u64,
+}
+
+impl Read for FarReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let count = into.len().min(left);
+        if count > 0 {
+            let read = self.client.borrow_mut().read(VirtAddr(self.base.0 + self.at), &mut into[..count]);
+            read.map_err(std::io::Error::other)?;
+        }
+        self.at += count as u64;
+        Ok(count)
     }
 }
 
@@ -172,6 +246,12 @@ impl Image {
         (0, last + (self.extent.vertices + 1) * 8)
     }
 
+    /// How large the graph is.
+    #[must_use]
+    pub const fn extent(&self) -> Extent {
+        self.extent
+    }
+
     /// Bytes of far memory that it takes.
     #[must_use]
     pub const fn len(&self) -> u64 {
@@ -185,13 +265,20 @@ impl Image {
     }
 
     /// Of a file in farmem's own form: one array behind the other.
-    fn of_file(extent: &Extent) -> Self {
+    #[must_use]
+    pub fn of_file(extent: &Extent) -> Self {
         let (mut len, mut sections) = (binary::HEADER, Vec::new());
         for (incoming, section, bytes) in extent.sections() {
             sections.push(((incoming, section), len));
             len += bytes;
         }
         Self { extent: *extent, sections, len }
+    }
+
+    /// Each array begins where its numbers are aligned.
+    fn is_aligned(&self) -> bool {
+        let mut offsets = self.sections.iter().filter(|((_, section), _)| *section == Section::Offsets);
+        offsets.all(|(_, start)| start.is_multiple_of(8))
     }
 
     fn start(&self, incoming: bool, section: Section) -> u64 {
@@ -342,7 +429,7 @@ pub fn mapped_graph<'m>(path: &Path, file: &File, mapped: &'m MappedFile) -> Res
     let len = file.metadata().map_err(|error| refused(path, &LoadError::whole(&error)))?.len();
     let header = Header::read(&mut FileFrom { file, at: 0 }, len).map_err(|error| refused(path, &error))?;
     let extent = header.extent;
-    if !extent.edges.is_multiple_of(2) {
+    if !Image::of_file(&extent).is_aligned() {
         let what = format!("{}: {} edges: an odd number cannot be mapped", path.display(), extent.edges);
         return Err(Failure::new(what, "take a graph with one edge more or less"));
     }

@@ -4,12 +4,13 @@ use crate::algorithms::{
     Components, NONE, PageRank, UNREACHED, Unsuited, betweenness, bfs, exists, radii, sample, sssp, triangles,
 };
 use crate::checkpoint::{self, Resumable};
-use crate::command::{Command, ConvertArgs, Dpu, GenerateArgs, RunArgs};
+use crate::command::{Command, ConvertArgs, Dpu, GenerateArgs, PageRankArgs, RunArgs};
 use crate::far::{self, Image, Source};
 use crate::generate::{generate, memory};
 use crate::load::binary::{self, Extent, Header};
 use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
 use crate::{Csr, Graph, Store};
+use farmem::api::OpenMode;
 use farmem::window::{Caching, DpuConfig, Place, Way, WindowOptions};
 use farmem::{Client, NodeId};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
@@ -80,14 +81,65 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 }
 
 fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
-    let source = Source::open(&args.file, args.shape())?;
-    let extent = source.extent();
-    suits(command, &extent)?;
-    let kept = checkpoint_of(command).map(|path| Kept { path, header: source.header() });
-    let begin = Begin { command, kept };
     let threads = rayon::ThreadPoolBuilder::new().num_threads(args.threads.unwrap_or(0)).build();
     let threads =
         threads.map_err(|error| Failure::new(format!("no threads: {error}"), "take fewer: --threads"))?;
+    match (&args.file, &args.object) {
+        (Some(file), _) => on_file(command, args, file, &threads),
+        (None, Some(name)) => on_object(command, args, name, &threads),
+        (None, None) => Err(Failure::new("no graph is named", "name a file, or an object: --object")),
+    }
+}
+
+/// The graph is in an object that its memory node has loaded: it stays there.
+fn on_object(
+    command: &Command,
+    args: &RunArgs,
+    name: &str,
+    threads: &rayon::ThreadPool,
+) -> Result<Said, Failure> {
+    let (ran, source) = on_rack_of(args.rack.as_deref(), "graph", 0, |client, transport| {
+        let begun = Instant::now();
+        let named = client.open_named_as(name, OpenMode::Read)?;
+        let mut progress = Progress::new("its node loads the graph");
+        client.wait_for_file(&named, &mut |file| {
+            progress.set(file.done, named.length());
+            !stopped()
+        })?;
+        drop(progress);
+        let source = Source::object(client, name, &named, (args.check, args.trust))?;
+        suits(command, &source.extent())?;
+        let image = Image::of_file(&source.extent());
+        let loaded = begun.elapsed().as_secs_f64();
+        let begin = begin(command, &source);
+        let pieces = [*named.vma()];
+        let local = args.local.of(image.len());
+        let placed = Placed { pieces: &pieces, image: &image, local, dpu: args.dpu, fixed: false };
+        let (found, seconds, traffic) = in_window(client, &placed, &begin, threads)?;
+        let times = (loaded, seconds, traffic);
+        let ran = report(command, args, (client, transport), (threads, &placed), times, found);
+        named.close()?;
+        Ok((ran, source))
+    })?;
+    let begin = begin(command, &source);
+    finish(args, &source, &begin, threads, ran)
+}
+
+fn begin<'a>(command: &'a Command, source: &Source) -> Begin<'a> {
+    let kept = checkpoint_of(command).map(|path| Kept { path, header: source.header() });
+    Begin { command, kept }
+}
+
+fn on_file(
+    command: &Command,
+    args: &RunArgs,
+    file: &Path,
+    threads: &rayon::ThreadPool,
+) -> Result<Said, Failure> {
+    let source = Source::open(file, args.shape())?;
+    let extent = source.extent();
+    suits(command, &extent)?;
+    let begin = begin(command, &source);
     let image = Image::of(&extent);
     let local = args.local.of(image.len());
     // An allocation is a power of two on one node, of the four that a rack of our own has.
@@ -97,45 +149,56 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
         let begun = Instant::now();
         let (pieces, image) = far::place(client, &source)?;
         let loaded = begun.elapsed().as_secs_f64();
-        let ran = in_window(
-            client,
-            &Placed { pieces: &pieces, image: &image, local, dpu: args.dpu, fixed: args.fixed },
-            &begin,
-            &threads,
-        );
+        let placed = Placed { pieces: &pieces, image: &image, local, dpu: args.dpu, fixed: args.fixed };
+        let ran = in_window(client, &placed, &begin, threads);
         // Also when that failed: other programs may go on using the rack.
         let freed: Result<Vec<()>, _> = pieces.iter().map(|piece| client.free(piece.base)).collect();
         let (found, seconds, traffic) = ran?;
         freed?;
-        let graph_nodes: BTreeSet<NodeId> = pieces.iter().map(|piece| piece.node).collect();
-        Ok(Ran {
-            algorithm: name(command),
-            file: args.file.display().to_string(),
-            vertices: extent.vertices,
-            edges: extent.edges,
-            symmetric: extent.symmetric,
-            weighted: extent.weighted,
-            memory_nodes: client.nodes().len(),
-            graph_nodes: graph_nodes.len(),
-            transport,
-            link: client.link_profile().to_string(),
-            threads: threads.current_num_threads(),
-            far_bytes: image.len(),
-            local_limit: local,
-            load_seconds: loaded,
-            seconds,
-            traffic,
-            resumed_from: found.resumed_from,
-            answer: found.answer,
-            sum: found.values.sum(),
-            checked: args.check,
-            wrong_answers: 0,
-            stopped: found.stopped,
-            check_stopped: false,
-            values: found.values,
-        })
+        let times = (loaded, seconds, traffic);
+        Ok(report(command, args, (client, transport), (threads, &placed), times, found))
     })?;
-    finish(args, &source, &begin, &threads, ran)
+    finish(args, &source, &begin, threads, ran)
+}
+
+/// What was done, for people and programs: how long the graph took to be there, how long the algorithm, and what came over the network.
+fn report(
+    command: &Command,
+    args: &RunArgs,
+    (client, transport): (&Client, &'static str),
+    (threads, placed): (&rayon::ThreadPool, &Placed<'_>),
+    (load_seconds, seconds, traffic): (f64, f64, Traffic),
+    found: Found,
+) -> Ran {
+    let Extent { vertices, edges, symmetric, weighted } = placed.image.extent();
+    let graph_nodes: BTreeSet<NodeId> = placed.pieces.iter().map(|piece| piece.node).collect();
+    let file = args.file.as_ref().map(|file| file.display().to_string());
+    Ran {
+        algorithm: name(command),
+        file: file.or_else(|| args.object.clone()).unwrap_or_default(),
+        vertices,
+        edges,
+        symmetric,
+        weighted,
+        memory_nodes: client.nodes().len(),
+        graph_nodes: graph_nodes.len(),
+        transport,
+        link: client.link_profile().to_string(),
+        threads: threads.current_num_threads(),
+        far_bytes: placed.image.len(),
+        local_limit: placed.local,
+        load_seconds,
+        seconds,
+        traffic,
+        resumed_from: found.resumed_from,
+        answer: found.answer,
+        sum: found.values.sum(),
+        checked: args.check,
+        wrong_answers: 0,
+        stopped: found.stopped,
+        check_stopped: false,
+        values: found.values,
+    }
 }
 
 /// Refuses before anything is loaded.
@@ -153,7 +216,7 @@ fn suits(command: &Command, extent: &Extent) -> Result<(), Failure> {
     }
 }
 
-/// Writes what was asked for, and compares; then nothing is left to resume. A run that was stopped has no answer, and leaves the file as it is.
+/// Writes what was asked for, and compares; then nothing is left to resume, unless the answer differed. A run that was stopped has no answer, and leaves the file as it is.
 fn finish(
     args: &RunArgs,
     source: &Source,
@@ -175,7 +238,7 @@ fn finish(
         None => {}
     }
     if args.check && !ran.stopped {
-        match threads.install(|| locally(source, begin.command)) {
+        match threads.install(|| locally(source, &as_far_as(begin.command, &ran.answer))) {
             Ok(here) if !here.stopped => {
                 ran.wrong_answers = u64::from(!same(begin.command, &ran, &here));
             }
@@ -184,10 +247,20 @@ fn finish(
             Ok(_) | Err(_) => (ran.checked, ran.check_stopped) = (false, true),
         }
     }
-    if !ran.stopped && !ran.check_stopped {
+    if !ran.stopped && !ran.check_stopped && ran.wrong_answers == 0 {
         done(begin)?;
     }
     Ok(Said::Ran(Box::new(ran)))
+}
+
+/// The same algorithm for as many rounds as led to an answer: one that was resumed may have more than this command asks for.
+fn as_far_as(command: &Command, answer: &Answer) -> Command {
+    match (command, answer) {
+        (Command::Pagerank(args), &Answer::Pagerank { rounds, .. }) => {
+            Command::Pagerank(PageRankArgs { rounds, tolerance: 0.0, ..args.clone() })
+        }
+        _ => command.clone(),
+    }
 }
 
 /// What the same algorithm finds in local memory.

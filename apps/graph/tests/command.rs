@@ -218,6 +218,10 @@ fn a_checkpoint_is_resumed_and_no_other() {
         let first = ran(&format!("{words} --checkpoint {shown}"));
         assert_eq!((first.resumed_from, first.sum), (None, whole.sum));
     }
+    // It has more rounds than are asked for: the answer is theirs, and what is compared has as many.
+    fs::write(&saved, checkpoint::bytes(&header, &ranks)).unwrap();
+    let fewer = ran(&format!("pagerank {path} --rounds 1 --checkpoint {shown} --check"));
+    assert_eq!((fewer.resumed_from, fewer.checked, fewer.wrong_answers), (Some(2), true, 0));
     let bytes = checkpoint::bytes(&header, &ranks);
     let tell = |bytes: &[u8], words: &str| {
         fs::write(&saved, bytes).unwrap();

@@ -81,6 +81,8 @@ fn edge_lists_have_comments_and_weights() {
     let weighted = read_edge_list("0 1 7\n1 0 0".as_bytes()).unwrap();
     assert_eq!(weighted, Edges { vertices: 2, list: vec![(0, 1), (1, 0)], weights: Some(vec![7, 0]) });
     assert_eq!(read_edge_list("# nothing\n".as_bytes()).unwrap(), Edges::default());
+    let behind = read_edge_list("0 1 # one\n1 2% two\n   # none\n".as_bytes()).unwrap();
+    assert_eq!((behind.vertices, &behind.list[..]), (3, &[(0, 1), (1, 2)][..]));
     for (text, at, says) in [
         ("0 1\n1\n", 2, "the vertex to is missing"),
         ("0 1\nx 1\n", 2, "\"x\", expected a whole number"),

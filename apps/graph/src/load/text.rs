@@ -1,4 +1,4 @@
-//! Edge lists: two numbers a line, from and to, or three with a weight, as SNAP's files have it. `#` and `%` begin a comment.
+//! Edge lists: two numbers a line, from and to, or three with a weight, as SNAP's files have it. `#` and `%` begin a comment, also behind an edge.
 
 use super::{At, Lines, LoadError, number, vertices};
 use crate::{Edges, VERTICES_MAX};
@@ -15,7 +15,8 @@ pub fn read_edge_list(reader: impl BufRead) -> Result<Edges, LoadError> {
     loop {
         let at = At::Line(lines.number + 1);
         let Some(line) = lines.next()? else { break };
-        if line.is_empty() || line.starts_with(['#', '%']) {
+        let line = line.split(['#', '%']).next().unwrap_or_default().trim();
+        if line.is_empty() {
             continue;
         }
         let mut words =

@@ -1,8 +1,10 @@
 //! Graphs over a rack of processes: the answers of local memory, nothing left behind, and what was found survives Ctrl-C.
 
-use crate::process::{Running, eventually, farmem, run, signal};
+use crate::process::{Dir, Running, eventually, farmem, run, signal};
 use crate::rack::Description;
 use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 
 /// A graph of 2,048 vertices in the folder of `description`.
 fn generated(description: &Description, flags: &[&str]) -> String {
@@ -33,6 +35,24 @@ fn every_algorithm_runs_over_a_rack_and_leaves_nothing() {
     assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "also when it was refused");
     assert!(up.is_whole());
     assert_eq!(up.stop().code, Some(0));
+}
+
+/// `--output /dev/stdout > file`: the lines are in that file, and behind them what is printed; it is the same file.
+#[test]
+fn an_output_that_is_standard_output_goes_on_there() {
+    let dir = Dir::new("graph-stdout");
+    let graph = dir.file("g.txt", "0 1 # an edge\n1 2\n");
+    let path = dir.path().join("found");
+    let file = File::create(&path).unwrap();
+    let before = file.metadata().unwrap().ino();
+    let mut command = farmem(&["graph", "bfs", &graph, "--output", "/dev/stdout"]);
+    assert!(command.stdout(file).status().unwrap().success());
+    let found = fs::read_to_string(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().ino(), before);
+    let mut lines = found.lines();
+    let three: Vec<&str> = lines.by_ref().take(3).collect();
+    assert!(three.iter().all(|line| line.starts_with(char::is_numeric)), "{found}");
+    assert!(lines.next().is_some(), "the report is behind them: {found}");
 }
 
 /// Ctrl-C while an answer is compared: the answer stands, nothing is said against it, and what could be resumed still can be.

@@ -237,3 +237,52 @@ fn a_save_that_fails_leaves_the_file() {
     client.wait_for_file(&named, &mut |_| true).unwrap();
     assert_eq!(fs::read(bench.path("sub/own")).unwrap()[..8], [3; 8]);
 }
+
+/// A graph that its node has loaded: an algorithm finds the same as on the file, before and after the node was killed; a file that is cut short or malformed is refused with
+/// the byte.
+#[test]
+fn a_graph_runs_where_its_node_has_loaded_it() {
+    let mut bench = Bench::new("objects-graph", "udp");
+    let path = bench.path("own.fmg").display().to_string();
+    let generate =
+        ["graph", "generate", "kronecker", &path, "--scale", "11", "--ratio", "34", "--weighted", "--json"];
+    run(&generate).json();
+    bench.open("own.fmg").json();
+    let rack = bench.rack.clone();
+    let on_object = |name: &str, more: &[&str]| {
+        let arguments = ["graph", "pagerank", "--rack", &rack, "--object", name, "--local", "15%", "--json"];
+        run(&[&arguments[..], more].concat())
+    };
+    let on_file = run(&["graph", "pagerank", &path, "--json"]).json();
+    for more in [&["--check"][..], &["--trust"], &[]] {
+        let said = on_object("own.fmg", more).json();
+        let told = (&said["file"], &said["wrong_answers"], &said["sum"], &said["graph_nodes"]);
+        assert_eq!(told, (&"own.fmg".into(), &0.into(), &on_file["sum"], &1.into()), "{said}");
+        assert_eq!(said["answer"], on_file["answer"]);
+    }
+    bench.roles.restart_node(1);
+    eventually("it is loaded again", || bench.stage("own.fmg") == "loaded");
+    assert_eq!(on_object("own.fmg", &[]).json()["sum"], on_file["sum"]);
+    assert_eq!(bench.status("own.fmg").0["hosts"], 0, "closed, and still there");
+    on_object("none", &[]).refuses(&["none"]);
+    let without = run(&["graph", "pagerank", "--object", "own.fmg"]);
+    assert!(without.code == Some(2) && without.stderr.contains("--rack"), "{without:?}");
+
+    let whole = fs::read(bench.path("own.fmg")).unwrap();
+    bench.put("short.fmg", &whole[..whole.len() - 5]);
+    let mut broken = whole.clone();
+    // An edge to a vertex that is not there.
+    let targets = 40 + 2049 * 8;
+    broken[targets + 400..targets + 404].copy_from_slice(&u32::MAX.to_le_bytes());
+    bench.put("broken.fmg", &broken);
+    bench.put("text.fmg", b"0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 8\n8 9\n9 10\n10 11\n");
+    let byte = format!("byte {}", targets + 400);
+    for (name, words) in [
+        ("short.fmg", ["byte 16", "do not make the"]),
+        ("broken.fmg", [&byte, "4294967295"]),
+        ("text.fmg", ["byte 0", "FARMGRAF"]),
+    ] {
+        bench.open(name).json();
+        on_object(name, &[]).refuses(&words);
+    }
+}
