@@ -4,7 +4,9 @@
 //! lines: *events*, written as things happen, and *rows*, which [`Control::compact`](crate::Control::compact) writes instead of
 //! the events that led to them.
 
-use crate::api::{CardMemory, FileStage, OpenMode, PermName, Tier};
+mod files;
+
+use crate::api::{CardMemory, OpenMode, PermName, Tier};
 use crate::syscalls::{Edit, Space};
 use crate::updates::Queue;
 use alloc::string::String;
@@ -13,6 +15,7 @@ use farmem_machine::Port;
 use farmem_transport::ud::Endpoint;
 use farmem_wire::message::{Update, Updates};
 use farmem_wire::{Gid, NodeId, Perm, Qkey, Qpn, Status};
+pub(crate) use files::{FaultRow, FileEnd, FileRow, FileTurn};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -257,34 +260,6 @@ pub(crate) enum What {
     },
 }
 
-/// What an object by file is to be next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum FileTurn {
-    /// Open to write, at this host.
-    Write { host: u16 },
-    /// Loaded anew.
-    Load,
-    /// Saved.
-    Save,
-}
-
-/// What came of a load or a save.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum FileEnd {
-    /// It is done, and the file has this stamp.
-    Done { stamp: u64 },
-    /// It failed.
-    Failed(FaultRow),
-}
-
-/// Why a load or a save failed, in numbers of PROTOCOL 20.8.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct FaultRow {
-    pub(crate) cause: u8,
-    pub(crate) errno: u32,
-    pub(crate) at: u64,
-}
-
 /// A part of a vma moves to another node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Migration {
@@ -448,26 +423,6 @@ pub(crate) struct ObjectRow {
     /// The hosts that had it to write when they left or joined again, and that a node may still take WRITEs of, ascending (PROTOCOL 8.56).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ended: Vec<u16>,
-}
-
-/// An object by file.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct FileRow {
-    pub(crate) node: u16,
-    /// The first byte of its vma.
-    pub(crate) base: u64,
-    /// Bytes of the file.
-    pub(crate) length: u64,
-    /// Its name at the node.
-    pub(crate) file: String,
-    pub(crate) stage: FileStage,
-    /// The latest load or save: the number of the change that led to it.
-    pub(crate) task: u64,
-    /// The file's, when it was loaded or saved; 0: any will do.
-    pub(crate) stamp: u64,
-    /// Why the latest load or save failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) fault: Option<FaultRow>,
 }
 
 /// A part of a vma that is not where its addresses are: at another node, or elsewhere in the memory of the same one.

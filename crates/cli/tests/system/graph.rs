@@ -96,7 +96,7 @@ fn an_interrupted_run_is_resumed() {
     let at = |name: &str| description.dir().path().join(name);
     let (found, saved) = (at("found"), at("checkpoint"));
     let (output, checkpoint) = (found.display().to_string(), saved.display().to_string());
-    std::fs::write(&found, "of an earlier run").unwrap();
+    fs::write(&found, "of an earlier run").unwrap();
     let mut up = description.up();
     let file = description.file();
     let arguments = ["graph", "pagerank", &path, "--rack", &file, "--tolerance", "0", "--json", "--rounds"];
@@ -111,7 +111,7 @@ fn an_interrupted_run_is_resumed() {
     let said: Value = serde_json::from_str(&ended.stdout).unwrap_or_else(|e| panic!("{e}: {ended:?}"));
     assert_eq!((&said["stopped"], &said["resumed_from"]), (&true.into(), &Value::Null));
     assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "its memory is freed");
-    let left = std::fs::read_to_string(&found).unwrap();
+    let left = fs::read_to_string(&found).unwrap();
     assert_eq!(left, "of an earlier run", "an unfinished answer takes the place of none");
     let before = said["answer"]["rounds"].as_u64().unwrap();
     let rounds = (before + 2).to_string();

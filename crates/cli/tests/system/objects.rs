@@ -15,7 +15,7 @@ use std::path::PathBuf;
 const LEN: usize = (3 << 20) + 4097;
 
 fn bytes(seed: u8) -> Vec<u8> {
-    (0..LEN).map(|n| (n as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed | 1).collect()
+    (0_u64..).take(LEN).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0] ^ seed | 1).collect()
 }
 
 struct Bench {

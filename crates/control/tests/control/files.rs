@@ -67,7 +67,7 @@ fn stage(rack: &mut Rack, object: u64) -> FileStage {
 fn perms(rack: &mut Rack, domain: u32, object: u64) -> Vec<Option<Perm>> {
     let ObjectListed { base, size, .. } = shown(rack, object);
     let perms = &rack.tables(ONE).perms;
-    let blocks = (base..base + size).step_by(PAGE as usize);
+    let blocks = (base..base + size).step_by(usize::try_from(PAGE).unwrap());
     blocks.map(|at| perms.get(&(domain, at / crate::rack::peer::BLOCK)).copied()).collect()
 }
 

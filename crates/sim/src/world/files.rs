@@ -65,7 +65,9 @@ impl Disk {
         let failed = |cause, at| FileCame::Failed(FileFault { cause, errno: 0, at });
         let opened = |file: &File| FileCame::Opened { length: file.bytes.len() as u64, stamp: file.stamp };
         let came = match what {
-            FileWant::Look(name) => self.files.get(&name).map_or(failed(FileCause::Missing, 0), opened),
+            FileWant::Look(name) => {
+                self.files.get(&name).map_or_else(|| failed(FileCause::Missing, 0), opened)
+            }
             FileWant::Load(name) => match self.files.get(&name) {
                 Some(file) => {
                     let (length, stamp) = (file.bytes.len() as u64, file.stamp);

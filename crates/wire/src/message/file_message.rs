@@ -281,7 +281,8 @@ fn read_state(r: &mut Reader<'_>) -> Result<FileState, WireError> {
         3 => {
             unused((length, stamp) == (0, 0))?;
             let known = FileCause::from_bits(cause);
-            let cause = known.ok_or(WireError::Unknown { what: "file state.cause", value: cause.into() })?;
+            let cause =
+                known.ok_or_else(|| WireError::Unknown { what: "file state.cause", value: cause.into() })?;
             Ok(FileState::Failed(FileFault { cause, errno, at }))
         }
         _ => Err(WireError::Unknown { what: "file state", value: state.into() }),
