@@ -11,7 +11,7 @@ use crate::load::binary::{self, Extent, Header};
 use crate::report::{Answer, Found, Ran, Said, Traffic, Values, Wrote};
 use crate::{Csr, Graph, Store};
 use farmem::api::OpenMode;
-use farmem::window::{Caching, DpuConfig, Place, Way, WindowOptions};
+use farmem::window::{AtLoss, Caching, DpuConfig, Place, Way, WindowOptions};
 use farmem::{Client, NodeId};
 use farmem_workload::{Failure, Progress, on_rack_of, stopped};
 use procfs_core::{FromRead as _, Meminfo};
@@ -322,6 +322,7 @@ fn in_window(
         way,
         read_only: true,
         fixed: far.fixed.then(|| far.image.of_vertices()),
+        at_loss: AtLoss::Exit,
         ..WindowOptions::new(far.local)
     };
     let begun = Instant::now();

@@ -11,6 +11,7 @@
 mod apart;
 mod beside;
 mod buffer;
+mod loss;
 mod options;
 mod parts;
 mod through;
@@ -38,6 +39,7 @@ pub use buffer::{CHUNK, CHUNK_MAX, CHUNK_MIN, OBJECTS_MAX, Object, Objects};
 pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfig};
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Advice, Ahead};
+pub use loss::AtLoss;
 pub(crate) use options::check_dpu;
 pub use options::{CpuApart, Way, WindowOptions, WindowStats, frames_of};
 
@@ -122,7 +124,7 @@ pub fn with_objects<R: Send>(
         }
     };
     let mut server = Server::new(verbs, (&window, &hints), laid.clone(), cache_config(frames, &options));
-    server.meter = Meter::new(options.told_apart);
+    (server.meter, server.at_loss) = (Meter::new(options.told_apart), options.at_loss);
     let (laid, hints) = (&laid, &hints);
     let result = thread::scope(|scope| {
         let end = EndWhenDropped(Ring::new(&window, stop.clone()));
@@ -220,6 +222,7 @@ struct Server<'a> {
     failed: Option<Error>,
     /// Bytes that the program wanted and that are lost; everything else goes on.
     lost: Option<Error>,
+    at_loss: AtLoss,
     meter: Meter,
 }
 
@@ -245,6 +248,7 @@ impl<'a> Server<'a> {
             why_lost: None,
             failed: None,
             lost: None,
+            at_loss: AtLoss::Signal,
             meter: Meter::default(),
         }
     }
@@ -374,6 +378,10 @@ impl<'a> Server<'a> {
                     && let Some(lost) = self.why_lost.take()
                 {
                     self.lost.get_or_insert(lost);
+                }
+                if self.at_loss == AtLoss::Exit {
+                    let why = [self.lost.take(), self.why.take(), self.failed.take()];
+                    loss::exit(why.into_iter().flatten().next(), self.verbs.client().nodes());
                 }
                 let (page, pages) = self.pages(key.page, 1);
                 window.poison_run(page, pages);

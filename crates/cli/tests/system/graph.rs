@@ -1,5 +1,6 @@
 //! Graphs over a rack of processes: the answers of local memory, nothing left behind, and what was found survives Ctrl-C.
 
+use crate::incarnation::Roles;
 use crate::process::{Dir, Running, eventually, farmem, run, signal};
 use crate::rack::Description;
 use serde_json::Value;
@@ -35,6 +36,22 @@ fn every_algorithm_runs_over_a_rack_and_leaves_nothing() {
     assert_eq!(description.overview()["vmas"], Value::Array(vec![]), "also when it was refused");
     assert!(up.is_whole());
     assert_eq!(up.stop().code, Some(0));
+}
+
+/// The memory nodes are killed while an algorithm runs: the command ends with 2, and says why and which node it was.
+#[test]
+fn a_node_that_dies_is_named() {
+    let mut roles = Roles::of(Description::new("graph-dies", "udp"));
+    let path = generated(&roles.description, &[]);
+    let saved = roles.description.dir().path().join("checkpoint");
+    let (checkpoint, file) = (saved.display().to_string(), roles.description.file());
+    let arguments = ["graph", "pagerank", &path, "--rack", &file, "--tolerance", "0", "--rounds", "1000000"];
+    let more = ["--local", "64KiB", "--checkpoint", &checkpoint];
+    let mut running = Running::start(farmem(&with(&arguments, &more)));
+    eventually("a round is over", || saved.exists());
+    [1, 2].into_iter().for_each(|node| roles.kill_node(node));
+    let ended = running.ended();
+    ended.refuses(&["memory node node"]);
 }
 
 /// `--output /dev/stdout > file`: the lines are in that file, and behind them what is printed; it is the same file.

@@ -1,7 +1,7 @@
 //! What a window is told: its options, and which of them can be.
 
 use super::buffer::{Laid, Object};
-use super::{FRAMES_MIN, FaultMode, Handler, Place};
+use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
 use crate::dpu::Foresight;
 use farmem_client::{Error, MESSAGE_MAX, Vma};
 use farmem_dpu::{Config as DpuConfig, Stats as DpuStats};
@@ -44,6 +44,8 @@ pub struct WindowOptions {
     pub foresight: Foresight,
     /// The CPU time of the thread that serves is told apart ([`WindowStats::cpu`]): that takes eight more calls of the system for a fetch.
     pub told_apart: bool,
+    /// What becomes of a thread that wants bytes which cannot be had.
+    pub at_loss: AtLoss,
     /// Bytes that are fetched, evicted and written back at once: a power of two from [`CHUNK_MIN`](super::CHUNK_MIN) to [`CHUNK_MAX`](super::CHUNK_MAX).
     pub chunk: u32,
 }
@@ -78,6 +80,7 @@ impl WindowOptions {
             fixed: None,
             foresight: Foresight::default(),
             told_apart: false,
+            at_loss: AtLoss::Signal,
             chunk: super::CHUNK_MIN,
         }
     }
