@@ -11,6 +11,7 @@
 
 mod here;
 mod program;
+mod sizes;
 mod store;
 
 use crate::cpu::on_its_own;
@@ -82,6 +83,9 @@ pub(super) fn ids() -> Vec<String> {
             let id = format!("pd3.e2e.{}.{}", kind.name(), draw.name());
             ids.extend(ROWS.iter().map(|row| format!("{id}.{row}")));
         }
+        if kind == Kind::Hash {
+            ids.extend(sizes::ids());
+        }
     }
     ids
 }
@@ -147,7 +151,8 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
     let cpus = allowed_cpus().unwrap_or_default();
     for kind in Kind::ALL {
         let (e2e, path) = (format!("pd3.e2e.{}.", kind.name()), format!("pd3.path.{}.", kind.name()));
-        if !plan.wants(&e2e) && !plan.wants(&path) {
+        let sizes = kind == Kind::Hash && sizes::are_wanted(plan);
+        if !plan.wants(&e2e) && !plan.wants(&path) && !sizes {
             continue;
         }
         sheet.begins(&format!("load of {}", kind.name()));
@@ -276,6 +281,9 @@ impl Bench {
             if plan.wants(&format!("{id}.")) {
                 rows.extend(self.compare(&id, draw, wall, if plan.quick { 1 } else { 3 })?);
             }
+        }
+        if kind == Kind::Hash.name() && sizes::are_wanted(plan) {
+            rows.extend(sizes::measure(&mut self, plan, wall)?);
         }
         Ok((rows, self.wrong))
     }

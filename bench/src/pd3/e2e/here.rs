@@ -73,6 +73,15 @@ impl Here {
         }
     }
 
+    /// Whether an item is here.
+    pub(super) fn has(&self, item: u64) -> bool {
+        match self {
+            Self::Map { .. } | Self::Pages { .. } => true,
+            Self::Records { sets } => sets[place(item, sets.len())].iter().any(|[of, _]| *of == item),
+            Self::Frames { sets, .. } => sets[place(item, sets.len())].iter().any(|(of, _)| *of == item),
+        }
+    }
+
     /// Copies an item's value to `answer`; false when it is not here.
     pub(super) fn get(&mut self, item: u64, answer: &mut Vec<u8>) -> bool {
         let len = Kind::Pages.value_len();
@@ -151,10 +160,13 @@ mod tests {
             let mut value = vec![0; kind.value_len()];
             let mut evicted = Vec::new();
             for item in 0..100 {
-                assert!(!some.get(item, &mut answer));
+                assert!(!some.has(item) && !some.get(item, &mut answer));
                 Kind::fill(item, &mut value);
                 evicted.extend(some.put(item, &value));
-                assert!(some.get(item, &mut answer) && kind.is_right(&kind.key(item), &answer), "{item}");
+                assert!(
+                    some.has(item) && some.get(item, &mut answer) && kind.is_right(&kind.key(item), &answer),
+                    "{item}"
+                );
             }
             let here = (0..100).filter(|&item| some.get(item, &mut answer)).count();
             assert_eq!(here + evicted.len(), 100);

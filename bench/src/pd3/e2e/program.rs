@@ -70,6 +70,9 @@ impl Program<'_> {
 
     fn carry_out(&mut self, piece: &[u8]) -> Result<u64, Error> {
         let mut missed = 0;
+        // The other core has just written what is taken: all of a piece's lines are asked for together.
+        let far = keys_of(piece).filter(|key| !self.here.has(self.kind.item(key)));
+        self.taker.look_ahead(far);
         for key in keys_of(piece) {
             let item = self.kind.item(key);
             if !self.here.get(item, &mut self.answer) {

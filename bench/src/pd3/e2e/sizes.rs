@@ -1,0 +1,80 @@
+//! `pd3.misses.P` and `pd3.zone.size.N`: how the hash map fares with P percent of its items here and READs one by one (PD3, figure 2), and with a DPU and loading zones of several sizes
+//! (figures 23 and 24).
+
+use super::here::Here;
+use super::store::Kind;
+use super::{Bench, Draw, LEAD, Taken};
+use crate::samples::median;
+use crate::{Plan, Row, to_f64};
+use farmem::Error;
+
+/// Percent of the items that are here.
+const HERE: [usize; 4] = [50, 25, 10, 1];
+/// Items of the zones.
+const ZONES: [usize; 4] = [512, 1024, 2048, 4096];
+/// Part of the requests of other measurements: these wait for far memory one by one.
+const PART: usize = 8;
+
+/// The rows.
+#[cfg(test)]
+pub(super) fn ids() -> Vec<String> {
+    let misses = HERE.iter().map(|percent| format!("pd3.misses.{percent}"));
+    misses.chain(ZONES.iter().map(|items| format!("pd3.zone.size.{items}"))).collect()
+}
+
+/// Whether any of them is wanted.
+pub(super) fn are_wanted(plan: &Plan) -> bool {
+    plan.wants("pd3.misses.") || plan.wants("pd3.zone.size.")
+}
+
+/// Measures those that are wanted, after all else of this bench; `path` is what a key takes on its way.
+pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    if plan.wants("pd3.misses.") {
+        rows.extend(misses(bench)?);
+    }
+    if plan.wants("pd3.zone.size.") {
+        for items in ZONES {
+            bench.ground.size.zone.items = items;
+            rows.push(zone(bench, path, items)?);
+        }
+    }
+    Ok(rows)
+}
+
+fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
+    let size = bench.ground.size;
+    let all_requests = bench.ground.requests(Draw::Uniform, 200);
+    let requests = &all_requests[..all_requests.len() / PART];
+    let mut all = Here::all(Kind::Hash, size.items);
+    let local = [(); 3].map(|()| bench.local(&mut all, &all_requests, None).rate());
+    let local = median(&mut local.to_vec());
+    let mut rows = Vec::new();
+    for percent in HERE {
+        let count = usize::try_from(size.items).expect("they fit memory") * percent / 100;
+        let mut here = Here::some(Kind::Hash, count);
+        let mut value = [0; 8];
+        for item in (0..size.items).step_by(100 / percent) {
+            Kind::fill(item, &mut value);
+            let _evicted = here.put(item, &value);
+        }
+        let taken = bench.sync(&mut here, requests)?;
+        let share = 100.0 * to_f64(taken.missed) / to_f64(taken.requests);
+        let why = format!("{share:.0} % of the look-ups found nothing here");
+        let row = Row::figure(format!("pd3.misses.{percent}"), "1/s", taken.rate(), taken.requests);
+        rows.push(Row { why: Some(why), ..row.with_cpu(Some(taken.cpu_ns())).beside(Some(local)) });
+    }
+    Ok(rows)
+}
+
+fn zone(bench: &mut Bench, path: f64, items: usize) -> Result<Row, Error> {
+    let requests: Vec<Vec<u8>> =
+        (0..2).map(|seed| bench.ground.requests(Draw::Uniform, 300 + seed)).collect();
+    let (_, taken, wasted) = bench.ahead(path, &requests)?;
+    let sum = |what: fn(&Taken) -> u64| taken.iter().map(what).sum::<u64>();
+    let (missed, all) = (sum(|taken| taken.missed), sum(|taken| taken.requests));
+    let waiting = LEAD * bench.ground.size.piece;
+    let why = format!("{waiting} requests wait; {wasted} items were fetched for nothing in all");
+    let share = 100.0 * to_f64(missed) / to_f64(all);
+    Ok(Row { why: Some(why), ..Row::figure(format!("pd3.zone.size.{items}"), "% missed", share, all) })
+}
