@@ -1,8 +1,9 @@
 //! What a B-link tree that shrinks leaves behind: places of merged nodes are used again, and the tree comes down.
 
 use farmem::blink_tree::{Extent, KEPT_MAX, publish};
-use farmem::{BLinkTree, Client, Layout, Rack, VirtAddr};
-use farmem_index::blink::{NODE_LEN, Node, State};
+use farmem::{BLinkTree, Client, Layout, NodeId, Policy, Rack, VirtAddr};
+use farmem_index::blink::{ASIDE_MAX, NODE_LEN, Node, State};
+use farmem_index::{Child, Range, TreeSection};
 use farmem_machine::Rng;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -264,4 +265,41 @@ fn a_writer_that_ends_anywhere_leaves_no_place_twice() {
         }
     }
     assert!(ends > 30, "{ends} ends");
+}
+
+/// A place that a switch leads to for keys at the end of a tree is used again for its first leaf: two thousand leaves to the left. What comes there takes a few steps to the right and
+/// begins anew at the root; it does not walk through the whole tree, whoever asks for what.
+#[test]
+fn a_place_far_to_the_left_is_left_soon() {
+    const KEYS: u64 = 7 * 2_401;
+    let mut client = embedded(1);
+    let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
+    tree.load(&mut client, (0..u32::try_from(KEYS).unwrap()).map(|n| (2 * u64::from(n), u64::from(n))), 7)
+        .unwrap();
+    let levels = levels(&mut client, &tree);
+    let height = levels.len() as u64;
+    let leaf = *levels.last().unwrap().first().unwrap();
+    // What the tables were when the tree began there.
+    let range = Range { first: 0, last: u64::MAX, child: Child { addr: leaf, level: 0 } };
+    let section = tree.section(&mut client, Extent::default()).unwrap();
+    publish(&mut client, &[TreeSection { ranges: vec![range], sets: Vec::new(), ..section }]).unwrap();
+    tree.set_policy(Policy::Offload);
+    let last = KEYS - 1;
+    let mut visits = |what: &mut dyn FnMut(&mut Client)| {
+        let before = client.tally().iterations;
+        what(&mut client);
+        client.tally().iterations - before
+    };
+    assert_eq!(visits(&mut |client| assert_eq!(tree.get(client, 6).unwrap(), Some(3))), 1, "where it leads");
+    // The leaf, the steps, and the way from the root.
+    let bound = 1 + u64::from(ASIDE_MAX) + height;
+    assert_eq!(visits(&mut |client| assert_eq!(tree.get(client, 2 * last).unwrap(), Some(last))), bound);
+    let range = 2 * last - 20..;
+    let scanned = visits(&mut |client| assert_eq!(tree.scan(client, range.clone(), 100).unwrap().len(), 11));
+    assert!(scanned <= bound + 2, "{scanned} visits");
+    // The same steps at the host, over keyed READs, and with a hint of a handle.
+    let over = client.open_through(NodeId(1), Some(tree.tree().root)).unwrap();
+    let before = client.packets().0;
+    assert_eq!(tree.get_through(&mut client, over, 2 * last).unwrap(), Some(last));
+    assert_eq!(client.packets().0 - before, bound, "a READ each");
 }

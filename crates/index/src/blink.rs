@@ -39,6 +39,9 @@ use farmem_wire::VirtAddr;
 
 /// Nodes that one descent visits at most: far more than a tree has levels, as splits under way lead it to the right.
 pub const VISITS_MAX: u32 = 1 << 16;
+/// Steps to the right that a descent takes before it has come by the root: then it begins anew there. A place that is used again may be any number of nodes to the left of the keys
+/// that an old pointer led there for, and the way from the root is short.
+pub const ASIDE_MAX: u32 = 16;
 /// How often one operation begins anew at most, because others were faster.
 pub const TRIES_MAX: u32 = 1 << 12;
 
@@ -128,9 +131,12 @@ impl Tree {
         let mut at = from;
         // The node of the tree that led here.
         let mut led: Option<(VirtAddr, Head)> = None;
+        // Steps to the right that are left, until the descent comes by the root.
+        let mut aside = Some(ASIDE_MAX);
         for _ in 0..VISITS_MAX {
             let node = nodes.read(at)?;
             if at == self.root {
+                aside = None;
                 if node.tag != self.tag || !node.state.is_read() || key < node.first {
                     return Err(Fault::Broken { at, what: "the root of another tree, or none" }.into());
                 }
@@ -145,11 +151,17 @@ impl Tree {
             };
             let turn = if is_linked && node.level >= level { node.turn_of_keys(key) } else { Turn::Left };
             let is_dead = node.state == State::Dead && node.tag == self.tag;
+            let is_aside = is_dead || turn == Turn::To(node.right) && key > node.last;
             match turn {
-                _ if is_dead => (at, led) = (node.right, None),
+                _ if is_aside && aside == Some(0) => (at, led) = (self.root, None),
+                _ if is_dead => {
+                    (at, led) = (node.right, None);
+                    aside = aside.map(|left| left - 1);
+                }
                 Turn::Left => (at, led) = (self.root, None),
                 Turn::To(child) if node.level > level || key > node.last => {
                     (at, led) = (child, Some((at, node.head())));
+                    aside = aside.map(|left| left - u32::from(is_aside));
                 }
                 Turn::Here | Turn::To(_) => return Ok(Some((at, node))),
             }

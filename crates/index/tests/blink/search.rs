@@ -7,6 +7,9 @@ use farmem_wire::VirtAddr;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
+/// Choices of operations on one tree of which more are told of tree by tree.
+const MANY: usize = 100;
+
 /// Explores each choice of operations on each tree; prints and answers how many states there were.
 pub(crate) fn explore(
     name: &str,
@@ -20,6 +23,9 @@ pub(crate) fn explore(
         for ops in choices {
             let (seen, went) = run(start, ops, (crashes, false), interrupted_max);
             (states, transitions) = (states + seen, transitions + went);
+        }
+        if choices.len() > MANY {
+            println!("{name}: {states} states so far");
         }
     }
     let runs = trees.len() * choices.len();

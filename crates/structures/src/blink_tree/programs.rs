@@ -3,14 +3,14 @@
 //! A node's layout is in `farmem_index::blink`. The pad begins with the same words for all programs: the key first, where a switch finds it.
 
 use crate::heap::{LINE_LEN, bring_lines};
-use farmem_index::blink::{ENTRIES_MAX, NODE_LEN};
+use farmem_index::blink::{ASIDE_MAX, ENTRIES_MAX, NODE_LEN};
 use std::fmt::Write as _;
 
 /// In: the key. Out of what ends at a leaf, but scans: the largest key that the leaf may have.
 pub(super) const KEY: usize = 0;
 /// In: the tree's tag. Out of what ends at a leaf, but scans: the smallest key that the leaf may have.
 pub(super) const TAG: usize = 8;
-/// Out: what came of it.
+/// Out: what came of it. On the way to the leaf: steps to the right so far, and 0 at first.
 pub(super) const STATUS: usize = 16;
 /// In and out: the value.
 pub(super) const VALUE: usize = 24;
@@ -91,6 +91,13 @@ child:
 away:
     jgt r6, 4, lost         ; new or free: an old pointer led here
 right:                      ; what is dead leads to who has its keys
+    ld8 r5, scratch[ROOT]
+    jeq r5, 0, on           ; it has come from the root by now
+    ld8 r5, scratch[STATUS]
+    jge r5, ASIDE, lost     ; an old pointer led far to the left
+    add r5, 1
+    st8 scratch[STATUS], r5
+on:
     ld8 r5, window[RIGHT]
     jeq r5, 0, lost
     next r5
@@ -136,7 +143,7 @@ fn program(stores: &str, scratch: usize, before: &str, tail: &str) -> String {
 /// A program with the root at this word of its pad.
 fn descending(stores: &str, (scratch, root): (usize, usize), before: &str, tail: &str) -> String {
     format!(
-        ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n.def ROOT {root}\n{before}{DESCENT}{tail}"
+        ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n.def ROOT {root}\n.def ASIDE {ASIDE_MAX}\n{before}{DESCENT}{tail}"
     )
 }
 
