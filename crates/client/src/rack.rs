@@ -221,7 +221,7 @@ fn start_fat_tree(world: &mut World, pods: u16, edges: u16) -> Result<(), Error>
 }
 
 /// A memory node joins.
-fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
+pub(crate) fn start_node(world: &mut World, name: String, gid: String, memory: u64) -> Result<(), Error> {
     let NodeJoined { node, home, control, .. } = world.call(JoinNode::new(name, gid, memory))?;
     let store = MappedStore::new(memory).map_err(|source| system("no memory for a memory node", source))?;
     let settings = node_settings(&home, &control, EMBEDDED_PMTU);

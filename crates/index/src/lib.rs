@@ -49,8 +49,8 @@ pub use plan::{ADDR_BITS, Budget, COUNTER_BITS, Excess, Memory, PART_STAGES, Par
 pub use ranges::{Entry, Next, RangeError, RangeTables, STAGES, StageCount};
 pub use select::{accesses_left, fat_root, select_layers};
 pub use tables::{
-    Branch, Descent, IndexTables, NODE_ALIGN, PROGRAMS_MAX, SECTION_KIND, SETS_MAX, SectionError, TREES_MAX,
-    TreeId, TreeReader, TreeSection, TreeTables, edition,
+    Branch, Descent, IndexTables, NODE_ALIGN, PROGRAMS_MAX, SECTION_KIND, SETS_MAX, SectionError,
+    TABLE_BYTES_PER_BYTE, TREE_BYTES, TREES_MAX, TreeId, TreeReader, TreeSection, TreeTables, edition,
 };
 pub use tree::{TreeError, TreeNode, TreeView};
 pub use ways::{LedTree, SERVERS_MAX, WAYS_KIND, Way, Ways, WaysSection};

@@ -34,6 +34,11 @@ pub const SECTION_KIND: u16 = 0x0d13;
 pub const SETS_MAX: usize = 8;
 /// Programs that a tree's tables are for at most.
 pub const PROGRAMS_MAX: usize = 64;
+/// Bytes that a tree's tables take beside [`TABLE_BYTES_PER_BYTE`], at most.
+pub const TREE_BYTES: usize = 1 << 10;
+/// Bytes that tables take for each byte of the sections that they are made of, at most: a slot is two words where a section has one, and a list that grows has room for
+/// twice as much as came.
+pub const TABLE_BYTES_PER_BYTE: usize = 4;
 /// Trees that a switch has tables of at most.
 pub const TREES_MAX: usize = 1024;
 
@@ -399,6 +404,14 @@ impl IndexTables {
     #[must_use]
     pub fn tables(&self, domain: Domain, root: VirtAddr) -> Option<&TreeTables> {
         self.found.get(&(domain, root)).map(|id| &self.trees[id.0 as usize])
+    }
+
+    /// Bytes of memory that the tables of all trees take, with room that is kept for more; of the map by which they are found its entries.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let found = self.found.len() * size_of::<((Domain, VirtAddr), TreeId)>();
+        let room = (self.trees.capacity() - self.trees.len()) * size_of::<TreeTables>();
+        self.trees.iter().map(TreeTables::memory).sum::<usize>() + room + found
     }
 
     /// How many trees there are.

@@ -146,6 +146,16 @@ impl Ways {
         Self { up: section.up, servers: section.servers, hops, trees }
     }
 
+    /// Bytes of memory that they take; of the maps their entries.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let programs: usize = self.trees.values().map(Vec::capacity).sum();
+        self.servers.capacity() * size_of::<Way>()
+            + self.hops.len() * size_of::<(NodeId, u32)>()
+            + self.trees.len() * size_of::<((Domain, VirtAddr), Vec<ProgramHash>)>()
+            + programs * size_of::<ProgramHash>()
+    }
+
     /// The port where a traversal of a domain at `at` goes up; none when it does not.
     #[must_use]
     pub fn up(&self, domain: Domain, at: VirtAddr, program: ProgramHash) -> Option<u32> {

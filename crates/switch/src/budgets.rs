@@ -66,6 +66,8 @@ pub struct Occupancy {
     pub soft: Shown,
     /// Bytes of memory that images take.
     pub soft_bytes: Usage,
+    /// Bytes of memory that the tables take that are made of images.
+    pub soft_tables: Usage,
 }
 
 /// Why a table refuses a change. The table is as it was.

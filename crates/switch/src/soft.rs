@@ -75,6 +75,13 @@ impl Filling {
     }
 }
 
+/// What soft state takes, in bytes of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SoftMemory {
+    pub(crate) images: usize,
+    pub(crate) tables: usize,
+}
+
 /// Counters as they are answered.
 struct Part {
     epoch: u64,
@@ -155,10 +162,16 @@ impl Soft {
         self.budget
     }
 
-    /// Bytes of memory that images take.
-    pub(crate) fn memory(&self) -> usize {
-        self.shown().standing.len as usize
-            + self.filling.as_ref().map_or(0, |filling| filling.bytes.capacity())
+    /// Bytes of memory that images take, and the tables that were made of them.
+    pub(crate) fn memory(&self) -> SoftMemory {
+        let filling = self.filling.as_ref();
+        SoftMemory {
+            images: self.shown().standing.len as usize
+                + filling.map_or(0, |filling| filling.bytes.capacity()),
+            tables: self.index.memory()
+                + self.ways.memory()
+                + filling.map_or(0, |filling| filling.indexing.memory()),
+        }
     }
 
     /// Takes a part of an image (PROTOCOL 13.4); true when its bytes were taken.

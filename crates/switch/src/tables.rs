@@ -5,6 +5,7 @@
 use crate::connections::Connections;
 use crate::{Budgets, Occupancy, Protection, Soft, TableError, Translation, Usage};
 use alloc::collections::BTreeMap;
+use farmem_index::{TABLE_BYTES_PER_BYTE, TREE_BYTES, TREES_MAX};
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{Endpoint, Home, Peer};
@@ -124,6 +125,8 @@ impl Tables {
     }
 
     pub(crate) fn occupancy(&self, soft: &Soft) -> Occupancy {
+        // One that stands, and one that is loading.
+        let images = 2 * soft.budget() as usize;
         Occupancy {
             translation: self.translation.usage(),
             protection: self.protection.usage(),
@@ -131,7 +134,11 @@ impl Tables {
             connections: self.connections.usage(),
             peers: self.peers.usage(),
             soft: soft.shown(),
-            soft_bytes: Usage { used: soft.memory(), budget: 2 * soft.budget() as usize },
+            soft_bytes: Usage { used: soft.memory().images, budget: images },
+            soft_tables: Usage {
+                used: soft.memory().tables,
+                budget: TABLE_BYTES_PER_BYTE * images + 2 * TREES_MAX * TREE_BYTES,
+            },
         }
     }
 

@@ -4,13 +4,13 @@ use super::attach::IDS_RESERVE;
 use crate::allocations::Allocations;
 use crate::client::answer_to;
 use crate::embedded::World;
-use crate::rack::{embedded_client_of, embedded_world};
+use crate::rack::{embedded_client_of, embedded_world, start_node};
 use crate::task::{Next, OpQueue, Task, TaskStats};
 use crate::{Client, ClientOptions, Error, Policy, Program, TraversalStop};
 use farmem_control::api::{Allocate, ErrorCode, Leave, Locate, Request};
 use farmem_host::{Config as HostConfig, Op};
-use farmem_machine::Rng;
-use farmem_wire::VirtAddr;
+use farmem_machine::{Port, Rng};
+use farmem_wire::{NodeId, VirtAddr};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -70,8 +70,22 @@ fn a_client_that_left_does_not_join_again() {
     let mut word = [0; 8];
     client.region_read(base, &mut word).unwrap();
     client.region_read(base, &mut word).unwrap();
-    world.borrow_mut().call(Leave::new(farmem_machine::Port::host(1).0)).unwrap();
+    world.borrow_mut().call(Leave::new(Port::host(1).0)).unwrap();
     assert!(matches!(client.region_read(base, &mut word), Err(Error::Unreachable { .. })));
+}
+
+/// Memory is allocated at a node that the client cannot connect to, since its host was taken out of the rack meanwhile: the allocation is given back, and who asks is told.
+#[test]
+fn what_cannot_be_connected_to_is_not_left_allocated() {
+    let (world, mut client) = client_with_ids(100);
+    // The client has no connection to a node that joined after it.
+    start_node(&mut world.borrow_mut(), "late".into(), "127.240.1.1".into(), MEMORY).unwrap();
+    world.borrow_mut().call(Leave::new(Port::host(1).0)).unwrap();
+    let error = client.allocate_on(4096, NodeId(2)).unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NotFound), "{error}");
+    assert_eq!(client.overview().unwrap().vmas, [], "what no program was told of is free again");
+    let mut next = embedded_client_of(&world, "domain", ClientOptions::default(), |usual| usual).unwrap();
+    assert_eq!(next.allocate_on(4096, NodeId(2)).unwrap().node, NodeId(2));
 }
 
 /// The answer to a free does not come, though it was carried out; the next allocation gets the addresses; the free is repeated. It succeeds, and what is

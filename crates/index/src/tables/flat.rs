@@ -249,6 +249,20 @@ impl TreeTables {
         }
     }
 
+    /// Bytes of memory that the tables take, with room that is kept for more.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let Self { root: _, edition: _, programs, firsts, slots, pivots, addrs, heads, sets } = self;
+        size_of::<Self>()
+            + programs.capacity() * size_of::<ProgramHash>()
+            + firsts.capacity() * size_of::<u64>()
+            + slots.capacity() * size_of::<Slot>()
+            + pivots.capacity() * size_of::<u64>()
+            + addrs.capacity() * size_of::<VirtAddr>()
+            + heads.capacity() * size_of::<u32>()
+            + sets.capacity() * size_of::<Set>()
+    }
+
     /// How many counters there are.
     #[must_use]
     pub const fn counters_len(&self) -> usize {
@@ -393,6 +407,12 @@ impl TreeReader {
             }
         };
         Ok(())
+    }
+
+    /// Bytes of memory that the tables take so far ([`TreeTables::memory`]).
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.tables.memory()
     }
 
     /// The tables, when all of the section has come.

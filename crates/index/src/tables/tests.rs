@@ -1,6 +1,6 @@
 //! Sections: what is published is what a switch knows, and nothing else is a section.
 
-use super::{IndexTables, SectionError, TreeSection, TreeTables};
+use super::{IndexTables, SectionError, TABLE_BYTES_PER_BYTE, TREE_BYTES, TreeSection, TreeTables};
 use crate::{
     Child, NodeSet, NodeSetError, RANGES_DEFAULT, Range, RangeError, RangeTables, SetNode, TreeView,
     fat_root, select_layers,
@@ -57,6 +57,9 @@ proptest! {
         let bytes = section.emit();
         let tables = tables_of([bytes.as_slice()]).unwrap();
         let of_tree = TreeTables::parse(&bytes).unwrap();
+        let most = TABLE_BYTES_PER_BYTE * bytes.len() + TREE_BYTES;
+        prop_assert!((bytes.len()..=most).contains(&of_tree.memory()), "{} of {most}", of_tree.memory());
+        prop_assert!(tables.memory() > of_tree.memory() && tables.memory() <= most);
         let mut read = of_tree.section();
         prop_assert_eq!(&read.programs, &[PROGRAM, ProgramHash([8; 16])]);
         read.programs.reverse();

@@ -31,6 +31,11 @@ struct Open {
 }
 
 impl Indexing {
+    /// Bytes of memory that the tables take so far.
+    pub(super) fn memory(&self) -> usize {
+        self.index.memory() + self.open.as_ref().map_or(0, |open| open.reader.memory())
+    }
+
     /// Reads what has come since the last call: `bytes` are the image's first.
     pub(super) fn go_on(&mut self, bytes: &[u8]) {
         while self.fault.is_none() {

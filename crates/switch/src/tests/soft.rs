@@ -204,6 +204,24 @@ fn what_is_refused_leaves_what_stands() {
     scene.stand(2, &other);
 }
 
+/// The tables that are made of an image take memory too: those of what stands, those of what is loading from its first bytes on, and none when nothing stands.
+#[test]
+fn the_memory_of_tables_is_counted() {
+    let mut scene = Scene::rack();
+    let tables = |scene: &Scene| scene.switch.occupancy().soft_tables;
+    assert_eq!(tables(&scene).used, 0);
+    let trees = index::image(&[index::section()]);
+    scene.stand(5, &trees);
+    let stands = tables(&scene).used;
+    assert_eq!(stands, scene.switch.soft().index().memory());
+    assert!(stands > trees.bytes().len(), "{stands} bytes of tables");
+    scene.parts(6, &trees.bytes()[..trees.bytes().len() - 8], 0);
+    let loading = tables(&scene);
+    assert!(loading.used > stands && loading.used <= loading.budget, "{loading:?}");
+    scene.stand(7, &Image::empty());
+    assert_eq!(tables(&scene).used, 0);
+}
+
 /// PROTOCOL 13.4: an image is as long as the switch has room for, and memory is taken by what came.
 #[test]
 fn the_budget_is_kept() {
