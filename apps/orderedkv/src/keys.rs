@@ -13,7 +13,7 @@ pub(crate) const SLICE: usize = 8;
 /// What keys of a store are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum KeyKind {
-    /// Any bytes, 0 to [`KEY_LEN_MAX`], ordered byte by byte.
+    /// Any bytes, 0 to 512 of them, ordered byte by byte.
     Text,
     /// Numbers of 0 to 2^64 - 1, written in decimal.
     U64,

@@ -36,7 +36,7 @@ pub enum KeyType {
     I64,
     /// Text, or any bytes.
     String,
-    /// Times: RFC 3339, without a zone UTC; or a Parquet timestamp. Keys are microseconds since 1970 in UTC.
+    /// Times: RFC 3339, without a zone UTC, a date alone its first moment; or a Parquet timestamp. Keys are microseconds since 1970 in UTC.
     Timestamp,
 }
 
@@ -78,6 +78,8 @@ impl Source {
                 "--key-type says what keys are, --key which column has them"
             }
             Fault::NoColumn { .. } => "--key and --value take a name, or a number from 1 on",
+            Fault::NamedTwice { .. } => "say which by its number",
+            Fault::Quote => "close the quote; a quote within a quoted field is written twice",
             Fault::File(_) => "name another file",
             _ => "",
         };
@@ -175,7 +177,7 @@ fn check(
     let (mut rows, mut before): (_, Option<Vec<u8>>) = (source.rows()?, None);
     while let Some(row) = rows.next() {
         let row = row.map_err(|error| source.failure(&error))?;
-        let wrong = |fault| source.failure(&RowError { place: rows.place(), fault });
+        let wrong = |fault| source.failure(&rows.wrong(fault));
         let key = source.key_type.kind().encode(&row.key);
         let key = key.map_err(|error| wrong(Fault::KeyLength(error.to_string())))?;
         if row.value.len() > VALUE_LEN_MAX {

@@ -16,7 +16,10 @@ use farmem::{Client, Error, FarMemory, Layout, NamedLock, RecordTree, VirtAddr};
 use farmem_index::prefix;
 use std::collections::BTreeMap;
 
+mod dropping;
 mod record;
+
+pub use dropping::Dropped;
 
 pub(crate) use record::emit;
 use record::{Entry, LAYER, parse};

@@ -82,11 +82,16 @@ fn keys_of_all_kinds() {
         (false, vec!["-5=1".into(), "-1=3".into(), "3=2".into()])
     );
     assert_eq!(with("k\nb\n\na\nab\n", KeyType::String, true).1, ["a=2", "ab=3", "b=1"]);
-    let times = "at\n1969-12-31T23:59:59.5Z\n1970-01-01T01:00:00+01:00\n1970-01-01 00:00:02\n";
+    let times = "at\n1969-12-31T23:59:59.5Z\n1970-01-01T01:00:00+01:00\n1970-01-01 00:00:02\n1970-01-02T23:59:00+23:59\n1970-01-03\n";
     assert_eq!(
         with(times, KeyType::Timestamp, true),
-        (true, vec!["-500000=1".into(), "0=2".into(), "2000000=3".into()])
+        (
+            true,
+            ["-500000=1", "0=2", "2000000=3", "86400000000=4", "172800000000=5"].map(String::from).to_vec()
+        )
     );
+    // A quote within a field that has none around it is a character, and one that is closed by the end of the file is closed.
+    assert_eq!(with("k\n5\" disk\n\"a\nb\"", KeyType::String, true).1, ["5\" disk=1", "a\nb=2"]);
 }
 
 /// A file of `count` rows in groups of 100: a time in microseconds, and a text; row number `null_at` has no text.
@@ -178,6 +183,35 @@ fn what_is_wrong_is_named() {
         (
             Source { value: Some(Column::Number(3)), ..source(csv("id,what\n"), KeyType::U64) },
             "there is no column 3",
+        ),
+        (
+            source(csv(""), KeyType::U64),
+            ".csv: the file is empty: expected a first line with the columns' names",
+        ),
+        (
+            Source { header: false, ..source(csv(""), KeyType::U64) },
+            ".csv: the file is empty: expected a row",
+        ),
+        (
+            Source { key: Column::Name("id".into()), ..source(csv("id,what,id\n1,a,2\n"), KeyType::U64) },
+            "line 1: there are two of column \"id\": columns 1 and 3 | say which by its number",
+        ),
+        // A quote that is never closed has the rest of the file, which reads as a row like any other, as one with too few fields, as a key, or as a long value.
+        (
+            source(csv("id,what\n1,a\n2,\"b\n3,c\n"), KeyType::U64),
+            "line 3: a quote opens a field here and is never closed",
+        ),
+        (source(csv("id,what\n1,a\n\n2,\"b"), KeyType::U64), "line 4: a quote opens"),
+        (source(csv("id,what\n1,\"a\nb\"\n\"2,b\n3,c\n"), KeyType::U64), "line 4: a quote opens"),
+        (source(csv("id,what\n\"1\n\n\",\"a\"\"\n2,b\n"), KeyType::String), "line 4: a quote opens"),
+        (source(csv("id,\"what\n1,a\n"), KeyType::U64), "line 1: a quote opens"),
+        (
+            source(csv(&format!("id,what\n1,\"a\n{}", "2,b\n".repeat(20_000))), KeyType::U64),
+            "line 2: a quote opens",
+        ),
+        (
+            source(csv("id,what\n2026-11-23T00:00:00+25:00,a\n"), KeyType::Timestamp),
+            "line 2: key \"2026-11-23T00:00:00+25:00\"",
         ),
         (source(dir.path().join("none.csv"), KeyType::U64), "No such file"),
         (source(file(&dir, "no.parquet", "PAR1 and no more"), KeyType::U64), "no.parquet: "),

@@ -11,7 +11,7 @@ use farmem_workload::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub(crate) use index::{Index, IndexLive, IndexLoad, IndexPlan, IndexServe, Switches};
+pub(crate) use index::{Index, IndexDrop, IndexLive, IndexLoad, IndexPlan, IndexServe, Switches};
 pub(crate) use object::{Object, ObjectClose, ObjectOpen, ObjectSave, ObjectStatus};
 
 /// Far memory for a rack of ordinary Linux machines.
@@ -574,4 +574,23 @@ pub(crate) struct TraceInfo {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    /// Who reads a command's help follows no link to an item: what rustdoc alone makes one of stands in none.
+    #[test]
+    fn no_help_has_links_to_items() {
+        fn look(command: &mut clap::Command) -> usize {
+            let help = command.render_long_help().to_string();
+            for link in ["[`", "`]", "::"] {
+                assert!(!help.contains(link), "{link:?} is in the help of {}: {help}", command.get_name());
+            }
+            1 + command.get_subcommands_mut().map(look).sum::<usize>()
+        }
+        assert!(look(&mut Cli::command()) > 40, "all commands were looked at");
+    }
 }

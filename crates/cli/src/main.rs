@@ -130,6 +130,7 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Index(Index::Top(args)) => index::live::top(&args),
         Command::Index(Index::Load(args)) => index::service::load_file(&args),
         Command::Index(Index::Serve(args)) => index::service::serve(&args),
+        Command::Index(Index::Drop(args)) => index::service::drop_store(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Trace(args) => trace::run(&args),

@@ -183,21 +183,30 @@ impl Heap {
     /// # Errors
     /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. [`Error`] when the control plane does not answer.
     pub fn destroy(mut self, client: &mut Client) -> Result<(), Error> {
-        self.enter(client)?;
-        let seen = member::standing(client, self.base)?;
-        let other =
-            seen.words.iter().enumerate().find(|(slot, word)| *slot != self.member.slot && !word.is_free());
-        if let Some((slot, word)) = other {
-            let holder =
-                format!("the program in slot {slot}.{}, which has {} open", word.generation(), self.title());
-            let addr = self.base;
-            return self.close(client).and(Err(Error::Locked { addr, holder, tries: 1 }));
+        if let Err(error) = self.alone(client) {
+            return self.close(client).and(Err(error));
         }
         self.read_rows(client)?;
         for row in self.arena.rows.iter().filter(|row| row.base != 0) {
             client.free(VirtAddr(row.base))?;
         }
         client.unlink_named(&self.name)
+    }
+
+    /// Looks whether any other program has the heap open: who is to free what is in it asks before.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] with one that has; [`Error`] when far memory does not answer.
+    pub fn alone(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.enter(memory)?;
+        let seen = member::standing(memory, self.base)?;
+        let mut others =
+            seen.words.iter().enumerate().filter(|(slot, word)| *slot != self.member.slot && !word.is_free());
+        others.next().map_or(Ok(()), |(slot, word)| {
+            let holder =
+                format!("the program in slot {slot}.{}, which has {} open", word.generation(), self.title());
+            Err(Error::Locked { addr: self.base, holder, tries: 1 })
+        })
     }
 
     /// Its name.

@@ -64,7 +64,16 @@ impl Column {
     /// Its place among these names.
     fn among(&self, names: &[&str], place: Place) -> Result<usize, RowError> {
         let found = match self {
-            Self::Name(name) => names.iter().position(|other| other == name),
+            Self::Name(name) => {
+                let mut all =
+                    names.iter().zip(1..).filter(|(other, _)| *other == name).map(|(_, number)| number);
+                let first: Option<usize> = all.next();
+                if let (Some(first), Some(second)) = (first, all.next()) {
+                    let fault = Fault::NamedTwice { column: self.to_string(), first, second };
+                    return Err(RowError { place, fault });
+                }
+                first.map(|number| number - 1)
+            }
             Self::Number(number) => (*number <= names.len()).then(|| number - 1),
         };
         let there = || names.iter().take(20).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
@@ -128,6 +137,22 @@ pub enum Fault {
         /// What there is.
         there: String,
     },
+    /// Two columns have this name.
+    #[error("there are two of {column}: columns {first} and {second}")]
+    NamedTwice {
+        /// Which.
+        column: String,
+        /// The number of the first, from 1 on.
+        first: usize,
+        /// The number of the second.
+        second: usize,
+    },
+    /// A file without a line.
+    #[error("the file is empty: expected {0}")]
+    Empty(&'static str),
+    /// All that follows is one field.
+    #[error("a quote opens a field here and is never closed: expected a second one behind the field")]
+    Quote,
     /// The key is not what was expected.
     #[error("{0}")]
     Key(String),
@@ -162,7 +187,10 @@ enum Reader {
         reader: Box<csv::Reader<BufReader<File>>>,
         key: usize,
         value: Option<usize>,
+        delimiter: u8,
         record: csv::ByteRecord,
+        /// Where the newest record begins, or the one that could not be read.
+        begin: csv::Position,
     },
     Parquet {
         rows: RowIter<'static>,
@@ -204,15 +232,33 @@ impl Rows {
         }
     }
 
+    /// What is wrong with the row that came last, or that could not be read: the quote that it is all about, where there is one.
+    pub(super) fn wrong(&self, fault: Fault) -> RowError {
+        match self.open_quote() {
+            Some(line) => RowError { place: Place::Line(line), fault: Fault::Quote },
+            None => RowError { place: self.place(), fault },
+        }
+    }
+
+    /// The line with a quote that is not closed by the end of a CSV file, if the newest record has one.
+    fn open_quote(&self) -> Option<u64> {
+        let Reader::Csv { file, delimiter, begin, .. } = &self.reader else { return None };
+        open_quote(file, *delimiter, begin)
+    }
+
     fn read(&mut self) -> Option<Result<Row, Fault>> {
         self.number += 1;
         let Self { reader, key_type, place, number } = self;
         match reader {
-            Reader::Csv { file, reader, key, value, record } => {
+            Reader::Csv { file, reader, key, value, delimiter, record, begin } => {
                 match reader.read_byte_record(record) {
-                    Ok(false) => return None,
-                    Ok(true) => *place = Place::Line(0),
+                    Ok(false) => return open_quote(file, *delimiter, begin).map(|_| Err(Fault::Quote)),
+                    Ok(true) => {
+                        *place = Place::Line(0);
+                        *begin = record.position().cloned().unwrap_or_else(csv::Position::new);
+                    }
                     Err(error) => {
+                        *begin = error.position().cloned().unwrap_or_else(csv::Position::new);
                         *place = Place::Line(line_of(file, error.position()));
                         return Some(Err(Fault::File(csv_fault(&error))));
                     }
@@ -251,7 +297,7 @@ impl Iterator for Rows {
 
     fn next(&mut self) -> Option<Self::Item> {
         let row = self.read()?;
-        Some(row.map_err(|fault| RowError { place: self.place(), fault }))
+        Some(row.map_err(|fault| self.wrong(fault)))
     }
 }
 
@@ -263,6 +309,10 @@ fn open_csv(file: File, source: &Source) -> Result<Reader, RowError> {
     let place = Place::Line(1);
     let first =
         reader.byte_headers().map_err(|error| RowError { place, fault: Fault::File(csv_fault(&error)) })?;
+    if first.is_empty() {
+        let expected = if source.header { "a first line with the columns' names" } else { "a row" };
+        return Err(RowError { place: Place::File, fault: Fault::Empty(expected) });
+    }
     let names: Vec<String> = match source.header {
         true => first.iter().map(|name| String::from_utf8_lossy(name).trim().to_owned()).collect(),
         false => vec![String::new(); first.len()],
@@ -271,7 +321,35 @@ fn open_csv(file: File, source: &Source) -> Result<Reader, RowError> {
     let key = source.key.among(&names, place)?;
     let value = source.value.as_ref().map(|column| column.among(&names, place)).transpose()?;
     let (file, record) = (source.file.clone(), csv::ByteRecord::new());
-    Ok(Reader::Csv { file, reader: Box::new(reader), key, value, record })
+    let (delimiter, begin) = (source.delimiter, csv::Position::new());
+    Ok(Reader::Csv { file, reader: Box::new(reader), key, value, delimiter, record, begin })
+}
+
+/// The line with the quote that the end of the file is within, if that is within one; `begin` is where the last record begins. The library takes such a field for one that ends with the
+/// file, so what it makes of the record is compared with what it makes of it with one line more: within a quote that is no record of its own.
+fn open_quote(file: &Path, delimiter: u8, begin: &csv::Position) -> Option<u64> {
+    let mut tail = Vec::new();
+    let mut reader = File::open(file).ok()?;
+    reader.seek(SeekFrom::Start(begin.byte())).ok()?;
+    reader.read_to_end(&mut tail).ok()?;
+    let records = |tail: &[u8]| {
+        let mut reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .delimiter(delimiter)
+            .from_reader(tail);
+        let (mut record, mut last, mut count) = (csv::ByteRecord::new(), Vec::new(), 0_u64);
+        while reader.read_byte_record(&mut record).unwrap_or(false) {
+            count += 1;
+            last = record.iter().next_back().unwrap_or_default().to_vec();
+        }
+        (count, last)
+    };
+    let (count, field) = records(&tail);
+    let (with_one_more, _) = records(&[&tail[..], b"\nx"].concat());
+    // From the quote on all lines are the field's.
+    let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+    (with_one_more == count).then(|| begin.line() + lines(&tail) - lines(&field))
 }
 
 /// The line of the record at `position`, which is where the record before ended: empty lines, and what is left of a line's end, may follow it.
@@ -317,10 +395,18 @@ fn key_of(text: &[u8], key_type: KeyType) -> Result<Vec<u8>, Fault> {
             let zoned = said.parse::<Timestamp>().ok();
             let utc = || said.parse::<DateTime>().ok().and_then(|time| TimeZone::UTC.to_timestamp(time).ok());
             let time = zoned.or_else(utc);
+            let time = time.filter(|_| has_a_real_offset(said));
             let time = time.ok_or_else(|| number("a time such as 2026-11-23T17:56:00Z"))?;
             Ok(time.as_microsecond().to_string().into_bytes())
         }
     }
+}
+
+/// RFC 3339 has zones of up to 23:59 before and behind UTC; the library takes more.
+fn has_a_real_offset(time: &str) -> bool {
+    let behind = time.find(['T', 't', ' ']).map_or("", |at| &time[at..]);
+    let hours = behind.rfind(['+', '-']).and_then(|at| behind[at + 1..].get(..2)?.parse::<u8>().ok());
+    hours.is_none_or(|hours| hours < 24)
 }
 
 /// The columns as a schema of their own.

@@ -24,6 +24,8 @@ pub(crate) enum Index {
     Load(IndexLoad),
     /// Serve an ordered store to clients that speak RESP2, such as redis-cli, until Ctrl-C.
     Serve(IndexServe),
+    /// Free an ordered store with all its keys, and its name.
+    Drop(IndexDrop),
 }
 
 /// `farmem index load`
@@ -114,6 +116,31 @@ pub(crate) struct IndexServe {
     pub(crate) json: bool,
 }
 
+/// `farmem index drop`
+#[derive(Debug, Args)]
+#[command(after_help = "farmem index drop orders --rack rack.toml --domain shop --yes\n\
+                        A store that any program has open is not dropped. Of one that lost memory with a memory node the name goes, so that it can be made anew;\n\
+                        what cannot be found of it any more stays allocated to the domain, and that is said.")]
+pub(crate) struct IndexDrop {
+    /// The store's name.
+    pub(crate) store: String,
+    /// The rack's description.
+    #[arg(long)]
+    pub(crate) rack: PathBuf,
+    /// The protection domain of the store.
+    #[arg(long)]
+    pub(crate) domain: String,
+    /// Do it: nothing of the store comes back.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Also where a writer of texts has ended or hangs: its host is taken out of the rack first.
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `farmem index agent`, `farmem index top`
 #[derive(Debug, Args)]
 #[command(after_help = "farmem index agent --rack rack.toml --domain shop --root 0x100000000000\n\
@@ -126,7 +153,7 @@ pub(crate) struct IndexLive {
     /// The protection domain of the tree and of its look-ups.
     #[arg(long)]
     pub(crate) domain: String,
-    /// Where the tree is: its address (`BLinkTree::address`), as 0x... or decimal, or the name of named memory of the domain whose first eight bytes are
+    /// Where the tree is: its address, as 0x... or decimal, or the name of named memory of the domain whose first eight bytes are
     /// the address, little-endian.
     #[arg(long, value_name = "ADDR|NAME")]
     pub(crate) root: String,

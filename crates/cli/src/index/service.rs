@@ -1,11 +1,11 @@
-//! `farmem index serve` and `farmem index load`: an ordered store of a rack, behind a port and from a file.
+//! `farmem index serve`, `farmem index load` and `farmem index drop`: an ordered store of a rack, behind a port, from a file, and its end.
 
-use crate::args::{IndexLoad, IndexServe};
+use crate::args::{IndexDrop, IndexLoad, IndexServe};
 use crate::output::{self, Report};
 use crate::{End, Failure, progress};
 use farmem::Rack;
 use farmem_orderedkv::load::{Column, Format, KeyType, Loaded, Source, Stage, load};
-use farmem_orderedkv::{Access, Server, Store, StoreError};
+use farmem_orderedkv::{Access, Dropped, Server, Store, StoreError};
 use farmem_workload::STOPPED;
 use serde::Serialize;
 use std::io::ErrorKind;
@@ -69,6 +69,30 @@ pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
     let commands = commands?;
     closed?;
     output::note(&format!("farmem: {} requests served", output::count(commands)));
+    Ok(End::Fine)
+}
+
+impl Report for Dropped {
+    fn text(&self) -> String {
+        match &self.lost {
+            None => "dropped\n".to_owned(),
+            Some(why) => format!(
+                "dropped by its name; what could not be found of it stays allocated to the domain, since memory of it is lost: {why}\n"
+            ),
+        }
+    }
+}
+
+/// Frees a store.
+pub(crate) fn drop_store(args: &IndexDrop) -> Result<End, Failure> {
+    if !args.yes {
+        let message =
+            format!("store {:?} of domain {:?} would be freed with all its keys", args.store, args.domain);
+        return Err(Failure::environment(message, "say so (--yes): nothing of it comes back"));
+    }
+    let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
+    let dropped = Store::drop_named(&mut client, &args.store, access(args.take_over)).map_err(failed)?;
+    output::print(&dropped, args.json);
     Ok(End::Fine)
 }
 

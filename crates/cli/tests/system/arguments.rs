@@ -118,8 +118,8 @@ fn help_names_every_flag() {
     }
     let help = run(&["--help"]).stdout;
     assert!(
-        !help.lines().any(|line| line.trim_start().starts_with("role ")),
-        "what only the supervisor calls is hidden"
+        !help.lines().any(|line| line.trim_start().starts_with("guard ")),
+        "what only other commands call is hidden"
     );
     assert_eq!(run(&["--version"]).stdout, format!("farmem {}\n", env!("CARGO_PKG_VERSION")));
 }

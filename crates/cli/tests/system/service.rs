@@ -142,6 +142,74 @@ fn a_take_over_loses_no_acknowledged_key() {
     assert_eq!(up.stop().stderr, "");
 }
 
+/// A store that other commands made is dropped by its name, with all that it had; not without `--yes`, and not while a program has it open. When the node with its root dies
+/// a service goes on and answers errors; then the store is dropped too, and made anew.
+#[test]
+fn a_store_is_dropped() {
+    let description = Description::new("drop", "udp").with_nodes(1);
+    let mut up = description.up();
+    let (file, dir) = (description.file(), Dir::new("drop-data"));
+    let rows = |name: &str| -> String { (0..3_000).map(|n| format!("{name}{n:05},row {n}\n")).collect() };
+    let on = |store: &'static str| ["--rack", &file, "--domain", "shop", "--store", store];
+    let load = |store: &'static str, data: &str, more: &[&str]| {
+        run(&[&["index", "load", data, "--no-header", "--value", "2", "--json"][..], &on(store), more]
+            .concat())
+        .json()
+    };
+    let numbers = dir.file("numbers.csv", &rows("1"));
+    let texts = dir.file("texts.csv", &rows("customer/account/"));
+    assert_eq!(load("numbers", &numbers, &["--key-type", "u64"])["bulk"], true);
+    assert_eq!(load("texts", &texts, &[])["rows"], 3_000);
+    let drop = |store: &str, more: &[&str]| {
+        run(&[&["index", "drop", store, "--rack", &file, "--domain", "shop"][..], more].concat())
+    };
+    drop("texts", &[]).refuses(&["store \"texts\"", "would be freed", "--yes"]);
+    drop("other", &["--yes"]).refuses(&["far memory called \"other\""]);
+    let serve = |store: &'static str, keys: &'static str| {
+        let args = ["index", "serve", "--listen", "127.0.0.1:0", "--json", "--keys", keys];
+        let mut service = Running::start(farmem(&[&args[..], &on(store)].concat()));
+        let listening: Value = serde_json::from_str(&service.line()).expect("it listens");
+        (service, listening["address"].as_str().unwrap().to_owned())
+    };
+    for (store, keys, said) in
+        [("texts", "text", "another program writes"), ("numbers", "u64", "has the heap")]
+    {
+        let (mut service, address) = serve(store, keys);
+        let refused = drop(store, &["--yes"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains(said), "{refused:?}");
+        assert_eq!(says(&address, "PING\r\n"), "+PONG\r\n");
+        signal(service.pid(), "TERM");
+        assert_eq!(service.ended().code, Some(0));
+    }
+    let vmas = || description.overview()["vmas"].as_array().unwrap().len();
+    assert!(vmas() > 4);
+    assert_eq!(drop("texts", &["--yes", "--json"]).json()["lost"], Value::Null);
+    assert_eq!(drop("numbers", &["--yes", "--json"]).json()["lost"], Value::Null);
+    assert_eq!(vmas(), 0, "nothing stays behind");
+
+    assert_eq!(load("numbers", &numbers, &["--key-type", "u64"])["rows"], 3_000);
+    let (mut service, address) = serve("numbers", "u64");
+    let node = up.roles().into_iter().find(|(name, _)| name == "node node1").expect("it runs").1;
+    signal(node, "KILL");
+    eventually("a request is answered with its error", || {
+        says(&address, "GET 100007\r\n").starts_with("-ERR ")
+    });
+    let events: Vec<Value> =
+        (0..2).map(|_| serde_json::from_str(&up.supervisor().line()).expect("an event")).collect();
+    assert_eq!(events[1]["event"], "serves", "{events:?}");
+    let pid = events[1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process");
+    up.replace("node node1", pid);
+    eventually("what is lost is said", || says(&address, "GET 100007\r\n").contains("are lost"));
+    assert_eq!(says(&address, "PING\r\n"), "+PONG\r\n", "it goes on");
+    signal(service.pid(), "TERM");
+    let ended = service.ended();
+    assert!(ended.stderr.contains("is answered with an error"), "{ended:?}");
+    let lost = drop("numbers", &["--yes", "--json"]).json();
+    assert!(lost["lost"].as_str().is_some_and(|why| why.contains("are lost")), "{lost}");
+    assert_eq!(load("numbers", &numbers, &["--key-type", "u64"])["bulk"], true, "it is made anew");
+    up.stop();
+}
+
 /// The workloads as a command, over a rack: every answer right, nothing left behind.
 #[test]
 fn ycsb_over_a_rack() {

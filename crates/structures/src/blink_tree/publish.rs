@@ -9,7 +9,7 @@ use farmem_index::{
 };
 use farmem_wire::VirtAddr;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How often the inner nodes are read when others change them meanwhile.
 const READS_MAX: u32 = 8;
@@ -70,6 +70,16 @@ impl BLinkTree {
         check(&extent)?;
         let view = self.view(memory, &Rates::default(), extent)?;
         Ok(self.select(&view, extent))
+    }
+
+    /// Where the tree's header and its nodes are, whoever made them. No other program may change it meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] when it is broken; [`Error`] when far memory does not answer, or lost some of it.
+    pub fn addresses(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<BTreeSet<VirtAddr>, Error> {
+        let inner = self.inner_nodes(memory, &Rates::default(), usize::MAX)?;
+        let nodes = inner.into_iter().flat_map(|(at, node)| node.children.into_iter().chain([at]));
+        Ok(nodes.chain([self.at, self.tree.root]).collect())
     }
 
     /// What goes into the tables, of what was read of the tree.

@@ -1,0 +1,84 @@
+//! The end of a store: what it has in far memory is given back, also by a program that made none of it.
+//!
+//! Key type: [`Dropped`].
+
+use super::{Access, Store, StoreError, heap_name, lock_name, locked};
+use farmem::{Client, Error, VirtAddr};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// What became of a store that was dropped.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Dropped {
+    /// Allocations of its trees that were freed; beside these are its heap and its names.
+    pub trees: usize,
+    /// Why not all that it had was found, where memory of it is lost: what was not found stays allocated to the domain.
+    pub lost: Option<String>,
+}
+
+impl Store {
+    /// Frees the store called `name` with all its keys, and its names. Of a store that lost memory the names go, with the memory that is found by them.
+    ///
+    /// # Errors
+    /// [`StoreError::Far`] with [`Error::Missing`] when there is none, with [`Error::Broken`] when what has the name is no store, with [`Error::Locked`] while another program has it open; [`StoreError::Locked`] while another one writes
+    /// texts to it, unless that is taken over. Nothing is freed then.
+    pub fn drop_named(client: &mut Client, name: &str, access: Access) -> Result<Dropped, StoreError> {
+        client.open_named(name)?;
+        let lock = locked(client, &lock_name(name), access)?;
+        let dropped = match Self::free_all(client, name) {
+            Ok(trees) => Dropped { trees, lost: None },
+            Err(StoreError::Far(error @ Error::MemoryLost { .. })) => {
+                // Other memory of this name may be lost: a store has a heap beside it.
+                client.open_named(&heap_name(name))?;
+                Dropped { trees: 0, lost: Some(error.to_string()) }
+            }
+            Err(error) => return Err(error),
+        };
+        for named in [heap_name(name), name.to_owned(), lock_name(name)] {
+            match client.unlink_named(&named) {
+                // It went with the heap, or was never made.
+                Ok(()) | Err(Error::Missing { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        drop(lock);
+        Ok(dropped)
+    }
+
+    /// Frees the trees and the heap; how many allocations of trees there were.
+    fn free_all(client: &mut Client, name: &str) -> Result<usize, StoreError> {
+        let mut store = Self::open(client, name, None, Access::Read)?;
+        let bases = match store.tree_memory(client) {
+            Ok(bases) => bases,
+            Err(error) => {
+                store.close(client)?;
+                return Err(error.into());
+            }
+        };
+        for &base in &bases {
+            client.free(base)?;
+        }
+        store.heap.destroy(client)?;
+        Ok(bases.len())
+    }
+
+    /// The allocations that have nodes of its trees, when no other program has the store open.
+    fn tree_memory(&mut self, client: &mut Client) -> Result<BTreeSet<VirtAddr>, Error> {
+        self.heap.alone(client)?;
+        self.layers(client, &mut Vec::new(), &mut Vec::new())?;
+        let domain = client.domain();
+        let mut vmas = client.overview()?.vmas;
+        vmas.retain(|vma| vma.domain == domain);
+        vmas.sort_unstable_by_key(|vma| vma.base);
+        let mut bases = BTreeSet::new();
+        for tree in self.trees.values() {
+            let addresses = tree.tree().addresses(client)?;
+            bases.extend(addresses.into_iter().filter_map(|at| {
+                let behind = vmas.partition_point(|vma| vma.base <= at.0);
+                let vma = &vmas[behind.checked_sub(1)?];
+                (at.0 - vma.base < vma.size).then_some(VirtAddr(vma.base))
+            }));
+        }
+        Ok(bases)
+    }
+}
