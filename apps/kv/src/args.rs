@@ -96,12 +96,6 @@ impl Args {
         }
     }
 
-    /// A secret: what keys are hashed with.
-    pub(crate) fn seed(&self) -> u64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        now.tv_nsec.unsigned_abs() ^ u64::from(std::process::id()) << 32 ^ now.tv_sec.unsigned_abs()
-    }
-
     pub(crate) fn settings(&self) -> Result<Settings, KvError> {
         if self.local < LOCAL_MIN {
             return Err(KvError::Settings(format!(

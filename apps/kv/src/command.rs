@@ -21,7 +21,7 @@ pub(crate) use table::{Command, find};
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::store::Store;
+use crate::store::{ELEMENT as ELEMENT_BYTES, Store};
 use crate::world::World;
 use farmem_resp::Writer;
 
@@ -84,11 +84,25 @@ fn admitted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> 
             context.session.spoil();
             return Err(Failure::text("ERR Command not allowed inside a transaction"));
         }
+        // What would be refused is refused now: no part of the transaction is carried out.
+        if let Err(failure) = would_refuse(context, command) {
+            context.session.spoil();
+            return Err(failure);
+        }
         context.session.queue(args)?;
         out.simple("QUEUED");
         return Ok(());
     }
     run(context, command, args, out)
+}
+
+/// Why a command that changes data would be refused as things are.
+fn would_refuse(context: &Context<'_>, command: &Command) -> Done {
+    match &context.world.no_writes {
+        Some(why) if command.has(table::WRITES) => Err(Failure::said(why.clone())),
+        _ if command.has(table::GROWS) => context.store.check_room(),
+        _ => Ok(()),
+    }
 }
 
 /// The command that a request names.
@@ -140,6 +154,8 @@ pub(crate) fn run(
     args: Args<'_>,
     out: &mut Writer<'_>,
 ) -> Done {
+    // What an earlier command of a transaction left there is not this one's.
+    context.instead = None;
     if command.has(table::WRITES) {
         if let Some(why) = &context.world.no_writes {
             return Err(Failure::said(why.clone()));
@@ -147,14 +163,17 @@ pub(crate) fn run(
         let bytes = args.iter().map(|arg| arg.len() + 4).sum();
         context.world.durable.reserve(bytes).map_err(Failure::said)?;
         if command.has(table::GROWS) {
-            make_room(context)?;
+            may_grow(context)?;
         }
+        context.store.incoming = incoming(command, args);
         let before = context.store.dirty;
         let done = (command.run)(context, args, out);
-        // What a command that failed has changed before is told to the log as well: it fails there the same way.
+        // A key that had ended goes also where the command then fails: the log is told, and it is the same there.
         if context.store.dirty != before {
             match context.instead.take() {
                 Some(instead) => {
+                    let words: Vec<&[u8]> = instead.iter().map(Vec::as_slice).collect();
+                    assert!(look_up(&words).is_ok(), "what the log has is carried out by the next start");
                     context.world.log_request(context.session.db, instead.iter().map(Vec::as_slice))
                 }
                 None => context.world.log_request(context.session.db, args.iter().copied()),
@@ -165,14 +184,26 @@ pub(crate) fn run(
     (command.run)(context, args, out)
 }
 
-/// Takes keys out when there is too much data.
-fn make_room(context: &mut Context<'_>) -> Done {
-    let mut gone = Vec::new();
-    let evicted = context.store.evict(&mut gone);
-    for (db, key) in gone {
-        context.world.log_request(db, [&b"DEL"[..], &key].into_iter());
+/// Bytes that a command may add to a collection, its elements with what they take beside.
+pub(crate) fn incoming(command: &Command, args: Args<'_>) -> usize {
+    if !command.has(table::GROWS) {
+        return 0;
     }
-    evicted
+    // A sorted set has its members twice.
+    let times = if command.name.starts_with('z') { 2 } else { 1 };
+    args.iter().skip(2).map(|arg| times * arg.len() + ELEMENT_BYTES).sum()
+}
+
+/// Refuses what needs room when there is none, before anything changes; takes keys out when there is too much data.
+fn may_grow(context: &mut Context<'_>) -> Done {
+    context.store.check_room()?;
+    let Context { store, world, .. } = context;
+    store.evict(&mut |db, key| {
+        // A frame has a head of its own for each; with what the command itself has there is room.
+        world.durable.reserve(key.len() + 16).map_err(Failure::said)?;
+        world.log_request(db, [&b"DEL"[..], key].into_iter());
+        Ok(())
+    })
 }
 
 /// A whole number.
@@ -183,12 +214,13 @@ pub(crate) fn integer(arg: &[u8]) -> Result<i64, Failure> {
 /// A number with a fraction, as Redis reads one: no spaces, no NaN.
 pub(crate) fn float(arg: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(arg).ok()?;
-    let number = match text.to_ascii_lowercase().as_str() {
-        "inf" | "+inf" | "infinity" | "+infinity" => f64::INFINITY,
-        "-inf" | "-infinity" => f64::NEG_INFINITY,
+    let number: f64 = match text.to_ascii_lowercase().as_str() {
+        "inf" | "+inf" | "infinity" | "+infinity" => return Some(f64::INFINITY),
+        "-inf" | "-infinity" => return Some(f64::NEG_INFINITY),
         other => other.parse().ok()?,
     };
-    (!number.is_nan()).then_some(number)
+    // A number that is too large is none.
+    number.is_finite().then_some(number)
 }
 
 /// True when a word is this one, in whatever letters.

@@ -85,7 +85,8 @@ impl Connection {
 
     /// The bytes of its buffers count among those of all, as they are now.
     pub(crate) fn count(&mut self, world: &mut World) {
-        let bytes = self.input.capacity() + self.out.capacity();
+        let queued = self.session.queue.as_ref().map_or(0, |queue| queue.bytes);
+        let bytes = self.input.capacity() + self.out.capacity() + queued;
         world.buffers = world.buffers - self.counted + bytes;
         self.counted = bytes;
     }
@@ -103,6 +104,9 @@ impl Connection {
         chunk: &mut [u8],
         now: Instant,
     ) -> Goes {
+        if world.kill.contains(&self.session.id) && !self.ends {
+            return Goes::Away;
+        }
         for _ in 0..CHUNKS_A_TURN {
             if self.ends || self.waiting() > out_pause(world) {
                 return Goes::On;
@@ -267,9 +271,12 @@ impl Connection {
         (hard > 0 && waiting > hard) || too_long
     }
 
-    /// Nothing of this turn's replies is sent: what they acknowledge is not on the disk.
-    pub(crate) fn take_replies_back(&mut self) {
+    /// Nothing of this turn's replies is sent: what they acknowledge is not on the disk. The connection ends, and nothing more of what it has sent is carried out.
+    pub(crate) fn fail(&mut self) {
         self.out.truncate(self.sent);
+        self.input = Vec::new();
+        self.session.ends = true;
+        self.ends = true;
     }
 
     /// Ends the connection so that its last reply arrives: a socket that is closed with unread bytes takes it back.
@@ -360,8 +367,9 @@ fn request(
 ) {
     let before = store.dirty;
     let protocol = session.protocol;
-    // What waits for the client may be as much again: then it is cut off.
-    let len_max = out.len() + world.settings.reply_len_max();
+    // What waits for the client may be as much again: then it is cut off. And all buffers together have a bound.
+    let left = world.settings.buffers_max.saturating_sub(world.buffers).max(OUT_PAUSE_MIN);
+    let len_max = out.len() + world.settings.reply_len_max().min(left);
     let mut context = Context { store, session, world, instead: None };
     carry_out(&mut context, args, &mut Writer::bounded(out, protocol, len_max));
     if store.dirty != before {

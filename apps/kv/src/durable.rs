@@ -16,8 +16,8 @@ mod saving;
 use frame::{HEADER_LEN, MAGIC_LOG};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,6 +65,8 @@ struct Log {
 #[derive(Debug)]
 pub(crate) struct Durable {
     dir: Option<PathBuf>,
+    /// Locked as long as this process has the directory.
+    _lock: Option<File>,
     log: Option<Log>,
     pub(crate) sync: Sync,
     /// Requests of the command under way.
@@ -82,6 +84,12 @@ pub(crate) struct Durable {
     /// Nothing is appended: what is carried out comes from the log.
     pub(crate) replaying: bool,
     wants_log: bool,
+    /// Why a write of the log has failed: until a restart nothing is appended.
+    failed: Option<String>,
+    /// When a snapshot failed last, in seconds since 1970.
+    pub(crate) failed_at: i64,
+    /// A thread puts the log on the disk each second.
+    every_second: bool,
 }
 
 impl Durable {
@@ -89,6 +97,7 @@ impl Durable {
     pub(crate) const fn none() -> Self {
         Self {
             dir: None,
+            _lock: None,
             log: None,
             sync: Sync::EverySecond,
             entries: Vec::new(),
@@ -100,17 +109,59 @@ impl Durable {
             unsaved: 0,
             replaying: false,
             wants_log: false,
+            failed: None,
+            failed_at: i64::MIN,
+            every_second: false,
         }
     }
 
     /// A directory; [`load`] reads what is in it, and [`Durable::begin`] begins to write.
     pub(crate) fn open(dir: &Path, wants_log: bool, sync: Sync) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
-        Ok(Self { dir: Some(dir.to_owned()), sync, wants_log, ..Self::none() })
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("lock"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other(
+                    "another server has this directory; stop it, or give another --dir",
+                ));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let every_second = wants_log && sync == Sync::EverySecond;
+        Ok(Self {
+            dir: Some(dir.to_owned()),
+            _lock: Some(lock),
+            sync,
+            wants_log,
+            every_second,
+            ..Self::none()
+        })
+    }
+
+    /// The protection domain of what this directory's server has in far memory: one of its own, so that a start frees what a process before it had there, and nothing else.
+    pub(crate) fn domain(&self, name: &str) -> Option<io::Result<String>> {
+        let path = self.dir.as_ref()?.join("domain");
+        let known =
+            std::fs::read_to_string(&path).ok().and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+        let number = known.map_or_else(
+            || {
+                let number = chance()?;
+                std::fs::write(&path, format!("{number:016x}\n"))?;
+                Ok(number)
+            },
+            Ok,
+        );
+        Some(number.map(|number| format!("{name}-{number:016x}")))
     }
 
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
+    }
+
+    /// True when a thread puts the log on the disk each second: only then may that be the policy.
+    pub(crate) const fn syncs_each_second(&self) -> bool {
+        self.every_second
     }
 
     pub(crate) const fn has_log(&self) -> bool {
@@ -127,8 +178,9 @@ impl Durable {
             self.number = number;
             return Ok(());
         };
-        if let Some(log) = &self.log {
+        if let Some(log) = &mut self.log {
             // Room that was reserved behind its end is given back.
+            log.reserved = log.len;
             log.file.set_len(log.len)?;
             log.file.sync_data()?;
         }
@@ -147,7 +199,7 @@ impl Durable {
             unsynced: Arc::default(),
             broken: Arc::default(),
         };
-        if self.sync == Sync::EverySecond {
+        if self.every_second {
             let (file, unsynced, broken) =
                 (Arc::downgrade(&log.file), Arc::clone(&log.unsynced), Arc::clone(&log.broken));
             std::thread::spawn(move || {
@@ -218,6 +270,11 @@ impl Durable {
     /// The system's: then none of it counts, and nothing is appended any more.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
+        // Whoever asks is told: replies of this turn may wait for what another one has tried to write.
+        if let Some(why) = &self.failed {
+            self.frames.clear();
+            return Err(io::Error::other(why.clone()));
+        }
         if self.frames.is_empty() {
             return Ok(());
         }
@@ -231,7 +288,8 @@ impl Durable {
         let len = self.frames.len() as u64;
         self.frames.clear();
         self.frames.shrink_to(1 << 20);
-        if written.is_err() {
+        if let Err(error) = &written {
+            self.failed = Some(error.to_string());
             log.broken.store(true, Ordering::Release);
             // What of it is there would be taken for acknowledged.
             let _the_next_start_finds_a_torn_end = log.file.set_len(log.len);
@@ -244,12 +302,23 @@ impl Durable {
     /// All that was written is on the disk.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush()?;
-        if let Some(log) = &self.log {
+        if let Some(log) = &mut self.log {
+            log.reserved = log.len;
+            if log.broken.load(Ordering::Acquire) {
+                return Err(io::Error::other("the log could not be put on the disk"));
+            }
             log.file.set_len(log.len)?;
             log.file.sync_all()?;
         }
         Ok(())
     }
+}
+
+/// A number that nobody can guess.
+pub(crate) fn chance() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// Opens a log for writing at its end; its length.

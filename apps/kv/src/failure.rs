@@ -31,7 +31,9 @@ impl Failure {
 
     /// Far memory does not answer, or has lost what was there.
     pub(crate) fn far(what: &str, error: &farmem::Error) -> Self {
-        Self::said(format!("FARMEMORY {what}: {error}; {}", error.remedy()))
+        Self::said(format!(
+            "FARMEMORY {what}: {error}; if its memory node is gone, write the key anew or delete it, drop all lost keys (DEBUG DROP-LOST), or restart this server: what is in --dir comes back"
+        ))
     }
 
     /// The reply.

@@ -91,19 +91,34 @@ impl Kv {
             Some(file) => Rack::open(file)?,
             None => Rack::embedded_with(args.nodes, (args.far / u64::from(args.nodes)) & !4095)?,
         };
-        let client = rack.client(&args.domain)?;
         let server = Server::listen(args.address()).map_err(KvError::Listen)?;
         let local = usize::try_from(args.local)
             .map_err(|_| KvError::Settings("--local is more than an address has".into()))?;
-        let mut store = Store::new(Far::new(client), local, args.seed());
-        store.memory.data_max = usize::try_from(args.maxmemory).unwrap_or(usize::MAX);
-        store.memory.policy = args.policy();
-        store.set_now(server::wall_clock());
         let durable = match &args.dir {
             Some(dir) => Durable::open(dir, args.appendonly, args.sync())
                 .map_err(|error| KvError::Dir { dir: dir.clone(), error })?,
             None => Durable::none(),
         };
+        let system = |error| KvError::Settings(format!("no chance from /dev/urandom: {error}"));
+        let far = match durable.domain(&args.domain) {
+            None => Far::new(rack.client(&args.domain)?),
+            Some(Err(error)) => {
+                return Err(KvError::Dir { dir: args.dir.clone().unwrap_or_default(), error });
+            }
+            // All that is in this domain is of a process before this one, which has ended: nobody else has the directory.
+            Some(Ok(domain)) => {
+                let mut far = Far::new(rack.client(&domain)?);
+                let freed = far.free_earlier(&domain)?;
+                if freed > 0 {
+                    say(&format!("far memory of an earlier process was freed: {freed} allocations"));
+                }
+                far
+            }
+        };
+        let secret = (durable::chance().map_err(system)?, durable::chance().map_err(system)?);
+        let mut store = Store::new(far, local, secret, durable::chance().map_err(system)?);
+        store.memory.data_max = usize::try_from(args.maxmemory).unwrap_or(usize::MAX);
+        store.memory.policy = args.policy();
         let mut world = World::new(settings, durable);
         // What is in the log was taken once: whoever reads it has no smaller bounds.
         let bounds = std::mem::replace(&mut world.settings.word_len_max, usize::MAX);
@@ -113,7 +128,7 @@ impl Kv {
         world.durable.last_save = server::wall_clock() / 1000;
         if let Some((bytes, file)) = &loaded.torn {
             say(&format!(
-                "{file} ended in the middle of a request: {bytes} bytes were cut off; they were not acknowledged as on the disk"
+                "the log ended in the middle of a request: {bytes} bytes were cut off, and are in {file}; they were not acknowledged as on the disk"
             ));
         }
         if world.durable.dir().is_some() {
@@ -122,7 +137,7 @@ impl Kv {
                 loaded.keys, loaded.requests
             ));
         }
-        store.set_now(server::wall_clock());
+        store.set_now(server::wall_clock().max(loaded.last));
         Ok(Self { store, world, server, measured: args.rack.is_some() })
     }
 

@@ -59,7 +59,7 @@ impl Offline {
         let client = rack.client(&args.domain)?;
         let local = usize::try_from(args.local)
             .map_err(|_| KvError::Settings("--local is more than an address has".into()))?;
-        let store = Store::new(Far::new(client), local, 7);
+        let store = Store::new(Far::new(client), local, (1, 2), 7);
         Ok(Self { store, args: args.clone(), _rack: rack })
     }
 

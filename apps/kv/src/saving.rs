@@ -21,8 +21,9 @@ pub(crate) fn go_on(store: &mut Store, durable: &mut Durable, wait: bool) -> Opt
         return durable.settled(wait, store.now());
     }
     if store.picture().is_none() {
-        let why = "a key could not be read from far memory".to_owned();
-        durable.give_up_saving(why.clone());
+        let why =
+            "a key could not be read from far memory, or all keys of a database were dropped".to_owned();
+        durable.give_up_saving(why.clone(), store.now());
         return Some(Err(io::Error::other(why)));
     }
     let step = store.go_on_with_picture(STEP).map_err(|failure| io::Error::other(failure.reply().to_owned()));
@@ -31,10 +32,17 @@ pub(crate) fn go_on(store: &mut Store, durable: &mut Durable, wait: bool) -> Opt
         Ok(()) => None,
         Err(error) => {
             store.drop_picture();
-            durable.give_up_saving(error.to_string());
+            durable.give_up_saving(error.to_string(), store.now());
             Some(Err(error))
         }
     }
+}
+
+/// Makes a snapshot of this moment, behind one that is under way and of an earlier one.
+pub(crate) fn save_now(store: &mut Store, durable: &mut Durable) -> io::Result<()> {
+    let _the_next_one_counts = finish(store, durable);
+    begin(store, durable)?;
+    finish(store, durable)
 }
 
 /// Goes on until the snapshot is on the disk.

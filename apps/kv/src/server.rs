@@ -30,9 +30,10 @@ const EVENTS: usize = 1024;
 const TICK: Duration = Duration::from_millis(100);
 /// What a process takes without data, where it cannot be measured.
 const PROCESS_BYTES: usize = 8 << 20;
-/// Keys whose end is looked at in a tick, and rounds while a quarter of them has ended.
+/// Keys whose end is looked at in a round, and rounds of a tick in any case while a quarter of them has ended; then as many as there is time for.
 const EXPIRE_SAMPLES: usize = 20;
 const EXPIRE_ROUNDS: usize = 32;
+const EXPIRE_TIME: Duration = Duration::from_millis(20);
 
 /// A server that listens.
 #[derive(Debug)]
@@ -98,14 +99,33 @@ impl Server {
             next_id: 0,
             accepts: true,
             last_tick: Instant::now(),
+            told: None,
+            clock: Clock::new(store.now()),
             measured,
         };
         let mut events = Events::with_capacity(EVENTS);
-        while !world.ends && !self.stop.asked.load(Ordering::Acquire) {
-            turns.turn(store, world, &mut events).map_err(KvError::Poll)?;
+        let mut has_failed = false;
+        loop {
+            while !world.ends && !self.stop.asked.load(Ordering::Acquire) {
+                turns.turn(store, world, &mut events).map_err(KvError::Poll)?;
+            }
+            match shut_down(store, world) {
+                // The data would be gone: whoever stops it may make room, and ask once more.
+                Err(error) if !has_failed => {
+                    has_failed = true;
+                    crate::say(&format!(
+                        "{error}; it serves on: make room, or stop it once more and lose what is not saved"
+                    ));
+                    world.ends = false;
+                    self.stop.asked.store(false, Ordering::Release);
+                }
+                ended => {
+                    turns.send_last(world);
+                    store.free_far();
+                    return ended;
+                }
+            }
         }
-        turns.send_last(world);
-        shut_down(store, world)
     }
 }
 
@@ -115,10 +135,7 @@ fn shut_down(store: &mut Store, world: &mut World) -> Result<(), KvError> {
     let failed = |error| KvError::Save { dir: dir.clone(), error };
     world.durable.close().map_err(failed)?;
     if !world.durable.has_log() && world.durable.unsaved > 0 && !world.ends {
-        if world.durable.saving.is_none() {
-            saving::begin(store, &mut world.durable).map_err(failed)?;
-        }
-        saving::finish(store, &mut world.durable).map_err(failed)?;
+        saving::save_now(store, &mut world.durable).map_err(failed)?;
     }
     Ok(())
 }
@@ -133,6 +150,9 @@ struct Turns {
     next_id: u64,
     accepts: bool,
     last_tick: Instant,
+    /// What was said last of far memory that cannot be compacted: it is said once.
+    told: Option<String>,
+    clock: Clock,
     /// Resident memory says what this process takes: the memory nodes are others.
     measured: bool,
 }
@@ -151,7 +171,7 @@ impl Turns {
             other => other?,
         }
         let now = Instant::now();
-        store.set_now(wall_clock());
+        store.set_now(self.clock.now());
         for event in events.iter() {
             self.note(event, world);
         }
@@ -171,6 +191,7 @@ impl Turns {
         for &number in &ready {
             self.send(number, world, now, &mut again, store);
         }
+        self.bound_buffers(store, world);
         store.memory.overhead = world.other + world.buffers;
         store.settle();
         again.sort_unstable();
@@ -269,8 +290,8 @@ impl Turns {
         for &number in ready {
             let Some(connection) = self.connections.get_mut(number) else { continue };
             if std::mem::take(&mut connection.wrote) && flushed.is_err() {
-                connection.take_replies_back();
-                connection.session.ends = true;
+                // Nothing else it has sent is carried out: its next reply would be taken for the lost one.
+                connection.fail();
                 world.kill.insert(connection.session.id);
             }
         }
@@ -303,6 +324,16 @@ impl Turns {
         }
     }
 
+    /// Cuts off the clients that most is kept for, while all of them have more than they may.
+    fn bound_buffers(&mut self, store: &mut Store, world: &mut World) {
+        while world.buffers > world.settings.buffers_max {
+            let most = self.connections.iter().max_by_key(|(_, connection)| connection.counted);
+            let Some((number, _)) = most.filter(|(_, connection)| connection.counted > 0) else { return };
+            world.stats.cut_off += 1;
+            self.remove(number, store, world);
+        }
+    }
+
     fn remove(&mut self, number: usize, store: &mut Store, world: &mut World) {
         let mut connection = self.connections.remove(number);
         world.buffers -= connection.counted;
@@ -331,9 +362,13 @@ impl Turns {
             world.resident = PROCESS_BYTES + accounted + world.buffers;
         }
         world.other = world.resident.saturating_sub(accounted + world.buffers);
-        if let Err(failure) = store.tidy() {
-            crate::say(failure.reply());
+        let told = store.tidy().err().map(|failure| failure.reply().to_owned());
+        if told != self.told
+            && let Some(text) = &told
+        {
+            crate::say(text);
         }
+        self.told = told;
         begin_saves(store, world);
     }
 
@@ -364,20 +399,27 @@ impl Turns {
 }
 
 fn expire(store: &mut Store) {
+    let begun = Instant::now();
     for db in 0..u8::try_from(crate::store::SPACES).expect("few") {
-        for _ in 0..EXPIRE_ROUNDS {
-            if store.expire_some(db, EXPIRE_SAMPLES) <= 25 {
+        // As long as many have ended, but not for more of a tick than clients notice.
+        for round in 0.. {
+            let has_few = store.expire_some(db, EXPIRE_SAMPLES) <= 25;
+            if has_few || (round >= EXPIRE_ROUNDS && begun.elapsed() >= EXPIRE_TIME) {
                 break;
             }
         }
     }
 }
 
+/// Seconds after a snapshot that failed before the next one begins by itself.
+const RETRY_SECONDS: i64 = 5;
+
 /// A snapshot begins when enough has changed for long enough, or the log has grown to many times its beginning.
 fn begin_saves(store: &mut Store, world: &mut World) {
     const LOG_LEN_MIN: u64 = 256 << 20;
     let durable: &Durable = &world.durable;
-    if durable.saving.is_some() || durable.dir().is_none() {
+    let since_failed = (store.now() / 1000).saturating_sub(durable.failed_at);
+    if durable.saving.is_some() || durable.dir().is_none() || since_failed < RETRY_SECONDS {
         return;
     }
     let age = u64::try_from(store.now() / 1000 - durable.last_save).unwrap_or(0);
@@ -387,9 +429,34 @@ fn begin_saves(store: &mut Store, world: &mut World) {
     if (by_time || by_len)
         && let Err(error) = saving::begin(store, &mut world.durable)
     {
-        world.durable.give_up_saving(error.to_string());
+        world.durable.give_up_saving(error.to_string(), store.now());
         crate::say(&format!("no snapshot can begin: {error}"));
     }
+}
+
+/// Milliseconds since 1970 that do not go back: from the start of the server on they go as time does, whatever becomes of the system's clock. A change that is logged later is
+/// carried out later, also at the next start.
+#[derive(Debug)]
+struct Clock {
+    /// What the system's clock said when time was `from`.
+    wall: i64,
+    from: i64,
+}
+
+impl Clock {
+    /// A clock that begins at the system's time, or at `least` where that is later.
+    fn new(least: i64) -> Self {
+        Self { wall: wall_clock().max(least), from: since_boot() }
+    }
+
+    fn now(&self) -> i64 {
+        self.wall + since_boot() - self.from
+    }
+}
+
+fn since_boot() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
 /// Milliseconds since 1970.

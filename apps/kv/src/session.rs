@@ -12,7 +12,7 @@ const QUEUED_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) requests: Vec<Vec<Vec<u8>>>,
-    bytes: usize,
+    pub(crate) bytes: usize,
     /// A request was refused: `EXEC` carries nothing out.
     pub(crate) is_spoilt: bool,
 }

@@ -27,7 +27,7 @@ pub(crate) use memory::Policy;
 pub(crate) use picture::{Picture, parse as parse_picture};
 pub(crate) use place::CHUNK;
 pub(crate) use ranked::Ranked;
-pub(crate) use value::{Kind, Text, Value};
+pub(crate) use value::{ELEMENT, Kind, Text, Value};
 
 use crate::failure::Failure;
 use farmem::Rng;
@@ -75,6 +75,8 @@ pub(crate) struct Stats {
     pub(crate) cache_hits: u64,
     /// Chunks that were compacted.
     pub(crate) compacted: u64,
+    /// Times that a scan left out a key whose record could not be read.
+    pub(crate) unreadable: u64,
 }
 
 /// All keys and values.
@@ -99,6 +101,12 @@ pub(crate) struct Store {
     watching: bool,
     /// Changes so far.
     pub(crate) dirty: u64,
+    /// Bytes that the command under way may add to a collection.
+    pub(crate) incoming: usize,
+    /// What is carried out was carried out before: nothing is refused for want of room that was there then.
+    pub(crate) loading: bool,
+    /// WRITEs of far memory up to which compaction has kept pace.
+    tidied: u64,
     pub(crate) stats: Stats,
     pub(crate) memory: memory::Memory,
     parity: bool,
@@ -109,10 +117,9 @@ pub(crate) struct Store {
 
 impl Store {
     /// An empty store, whose log uses `far`; `local` is what it may have here.
-    pub(crate) fn new(far: Far, local: usize, seed: u64) -> Self {
-        let mut rng = Rng::from_number(seed);
-        let mut word = || u64::from(rng.next_u32()) << 32 | u64::from(rng.next_u32());
-        let namer = Namer::new((word(), word()));
+    /// Names are made with `secret`, which no client may guess; what chance decides follows from `seed`.
+    pub(crate) fn new(far: Far, local: usize, secret: (u64, u64), seed: u64) -> Self {
+        let namer = Namer::new(secret);
         let memory = memory::Memory::new(local);
         Self {
             spaces: std::iter::repeat_with(Space::default).take(SPACES).collect(),
@@ -124,10 +131,13 @@ impl Store {
             hand: 0,
             scratch: Vec::new(),
             now: 0,
-            rng,
+            rng: Rng::from_number(seed),
             touched: Vec::new(),
             watching: false,
             dirty: 0,
+            incoming: 0,
+            loading: false,
+            tidied: 0,
             stats: Stats::default(),
             memory,
             parity: false,
@@ -165,6 +175,9 @@ impl Store {
     /// Whether anybody wants to know which keys change.
     pub(crate) fn set_watching(&mut self, is: bool) {
         self.watching = is;
+        if !is {
+            self.touched.clear();
+        }
     }
 
     /// The keys that were changed since this was asked last.
@@ -240,8 +253,15 @@ impl Store {
         end.is_some() || had
     }
 
+    /// True of a key that has ended and was not taken out yet.
+    pub(crate) fn has_ended(&self, db: u8, name: Name) -> bool {
+        self.space(db).ends.get(&name).is_some_and(|&end| end <= self.now)
+    }
+
     /// Notes an end, without anything else; true when there was one before.
     fn place_end(&mut self, db: u8, name: Name, end: Option<i64>) -> bool {
+        // The last moment of all is a snapshot's word for none.
+        let end = end.map(|end| end.min(i64::MAX - 1));
         let space = self.space_mut(db);
         let had = match end {
             Some(end) => space.ends.insert(name, end).is_some(),
@@ -399,8 +419,15 @@ impl Store {
         }
     }
 
+    /// Gives back all far memory, at the end of the server.
+    pub(crate) fn free_far(&mut self) {
+        self.log.far().free_all();
+    }
+
     /// All keys of a database go.
     pub(crate) fn clear(&mut self, db: u8) {
+        // All keys at once would be in memory for it.
+        self.drop_picture();
         let names: Vec<Name> = self.space(db).index.from(0).map(Entry::name).collect();
         for name in names {
             self.before_change(db, name, None);

@@ -50,9 +50,14 @@ impl<'a> Writer<'a> {
         self.is_over
     }
 
-    /// Whether so many bytes more are within the bound.
+    /// Whether so many bytes more are within the bound; if so there is room for them. Room grows to the double, but not beyond the bound.
     fn takes(&mut self, len: usize) -> bool {
-        self.is_over |= len > self.len_max.saturating_sub(self.out.len());
+        let (had, capacity) = (self.out.len(), self.out.capacity());
+        self.is_over |= len > self.len_max.saturating_sub(had);
+        if !self.is_over && had + len > capacity {
+            let to = (2 * capacity).min(self.len_max).max(had + len);
+            self.out.reserve_exact(to - had);
+        }
         !self.is_over
     }
 

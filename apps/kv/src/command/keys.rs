@@ -114,7 +114,7 @@ fn time_left(
 }
 
 pub(super) fn ttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    time_left(context, args, out, |end, now| (end - now + 500) / 1000)
+    time_left(context, args, out, |end, now| (end - now).saturating_add(500) / 1000)
 }
 
 pub(super) fn pttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -122,7 +122,7 @@ pub(super) fn pttl(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
 }
 
 pub(super) fn expiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    time_left(context, args, out, |end, _| (end + 500) / 1000)
+    time_left(context, args, out, |end, _| end.saturating_add(500) / 1000)
 }
 
 pub(super) fn pexpiretime(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {

@@ -3,7 +3,7 @@
 use super::strings::range_of;
 use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
-use crate::store::{Kind, Text, Value};
+use crate::store::{ELEMENT, Kind, Text, Value};
 use farmem_resp::Writer;
 use std::collections::VecDeque;
 
@@ -272,7 +272,15 @@ fn move_between(
         return Ok(());
     }
     if read(context, to)?.is_none() {
-        context.store.check_makes(to)?;
+        context.store.check_makes(to, 0)?;
+    }
+    // The other one may not grow beyond its bound: what is moved is known before it moves.
+    let end = read(context, from)?.and_then(|list| if from_left { list.front() } else { list.back() });
+    let grows = end.map_or(0, |element| element.len()) + ELEMENT;
+    if from != to {
+        context.store.incoming = grows;
+        context.store.check_grows(context.session.db, to)?;
+        context.store.incoming = 0;
     }
     let moved = change(context, from, false, |list| {
         let moved = if from_left { list.pop_front() } else { list.pop_back() };
@@ -293,6 +301,7 @@ fn move_between(
         return Ok(());
     };
     if from != to {
+        context.store.incoming = grows;
         change(context, to, true, |list| {
             if to_left {
                 list.push_front(element.clone());

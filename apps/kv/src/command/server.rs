@@ -325,10 +325,11 @@ pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
             std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
             out.simple("OK");
         }
+        [_, what] if is(what, "DROP-LOST") => out.integer(count(context.store.drop_lost())),
         [_, what] if is(what, "JMAP") || is(what, "CHANGE-REPL-ID") => out.simple("OK"),
         _ => {
             return Err(Failure::text(
-                "ERR unknown subcommand or wrong number of arguments; there are DEBUG SET-ACTIVE-EXPIRE, OBJECT, SLEEP",
+                "ERR unknown subcommand or wrong number of arguments; there are DEBUG DROP-LOST, SET-ACTIVE-EXPIRE, OBJECT, SLEEP",
             ));
         }
     }
@@ -412,11 +413,8 @@ pub(super) fn shutdown(context: &mut Context<'_>, args: Args<'_>, out: &mut Writ
         [_, how] if is(how, "NOSAVE") => false,
         _ => return Err(Failure::SYNTAX),
     };
-    if save && context.world.durable.saving.is_none() {
-        begin_save(context)?;
-    }
     if save {
-        let saved = crate::saving::finish(context.store, &mut context.world.durable);
+        let saved = crate::saving::save_now(context.store, &mut context.world.durable);
         saved.map_err(|error| Failure::said(format!("ERR Errors trying to SHUTDOWN: {error}")))?;
     }
     context.world.ends = true;

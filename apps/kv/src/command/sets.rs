@@ -3,7 +3,7 @@
 use super::collections::{random_indexes, scan_of};
 use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
-use crate::store::{Kind, Text, Value};
+use crate::store::{ELEMENT, Kind, Text, Value};
 use farmem_resp::Writer;
 use indexmap::IndexSet;
 
@@ -83,7 +83,7 @@ pub(super) fn smove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
         }
     };
     if read(context, args[2])?.is_none() {
-        context.store.check_makes(args[2])?;
+        context.store.check_makes(args[2], args[3].len() + ELEMENT)?;
     }
     if is_member && args[1] != args[2] {
         change(context, args[1], false, |set| ((), set.swap_remove(args[3])))?;
@@ -125,6 +125,11 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     };
     let len = read(context, args[1])?.map_or(0, IndexSet::len);
     let mut chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
+    // The log names those that chance has chosen: there must be room for their names before they go.
+    if let Some(set) = read(context, args[1])? {
+        let bytes = chosen.iter().filter_map(|&at| set.get_index(at)).map(|member| member.len() + 4).sum();
+        context.world.durable.reserve(bytes).map_err(Failure::said)?;
+    }
     // From the last on, so that those that are left keep their numbers.
     chosen.sort_unstable_by(|a, b| b.cmp(a));
     let popped = change(context, args[1], false, |set| {
@@ -133,8 +138,10 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
         (popped, changed)
     })?;
     let popped = popped.unwrap_or_default();
-    let members = popped.iter().map(|member| member.to_vec());
-    context.instead = Some([b"SREM".to_vec(), args[1].to_vec()].into_iter().chain(members).collect());
+    if !popped.is_empty() {
+        let members = popped.iter().map(|member| member.to_vec());
+        context.instead = Some([b"SREM".to_vec(), args[1].to_vec()].into_iter().chain(members).collect());
+    }
     match (wanted, popped.first()) {
         (Some(_), _) => {
             out.set(popped.len());
@@ -183,7 +190,7 @@ fn store(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, operat
     let db = context.db();
     let set = combined(context, &args[2..], operation)?;
     if !set.is_empty() {
-        context.store.check_makes(args[1])?;
+        context.store.check_makes(args[1], set.iter().map(|member| member.len() + ELEMENT).sum())?;
     }
     context.store.remove(db, args[1]);
     out.integer(count(set.len()));

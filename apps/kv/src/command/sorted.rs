@@ -3,7 +3,7 @@
 use super::collections::{random_indexes, scan_of};
 use super::{Args, Context, Done, count, float, integer, is};
 use crate::failure::Failure;
-use crate::store::{Kind, Ranked, Value};
+use crate::store::{ELEMENT, Kind, Ranked, Value};
 use farmem_resp::{Protocol, Writer, double};
 
 pub(super) fn read<'a>(context: &'a mut Context<'_>, key: &[u8]) -> Result<Option<&'a Ranked>, Failure> {
@@ -409,7 +409,8 @@ fn store(
 pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> Done {
     let db = context.db();
     if sorted.len() > 0 {
-        context.store.check_makes(key)?;
+        let bytes = sorted.iter().map(|(_, member)| 2 * (member.len() + 16) + ELEMENT).sum();
+        context.store.check_makes(key, bytes)?;
     }
     context.store.remove(db, key);
     if sorted.len() > 0 {

@@ -48,9 +48,10 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
     let Some(queue) = context.session.queue.take() else {
         return Err(Failure::text("ERR EXEC without MULTI"));
     };
-    // A watched key may have ended meanwhile.
     context.world.tell_watchers(context.store);
-    let changed = context.world.was_changed(context.session);
+    // A watched key may have ended meanwhile.
+    let ended = context.session.watches.iter().any(|&(db, name)| context.store.has_ended(db, name));
+    let changed = ended || context.world.was_changed(context.session);
     context.world.unwatch(context.store, context.session);
     if queue.is_spoilt {
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));

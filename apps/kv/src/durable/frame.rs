@@ -1,13 +1,13 @@
 //! What files are made of: frames with a length and a checksum, behind a head that says what the file is.
 
 /// What a log begins with.
-pub(crate) const MAGIC_LOG: [u8; 8] = *b"fmkvlog1";
+pub(crate) const MAGIC_LOG: [u8; 8] = *b"fmkvlog2";
 /// What a snapshot begins with.
-pub(crate) const MAGIC_SNAPSHOT: [u8; 8] = *b"fmkvsnp1";
+pub(crate) const MAGIC_SNAPSHOT: [u8; 8] = *b"fmkvsnp2";
 /// Bytes of a file's head.
 pub(crate) const HEADER_LEN: usize = 8;
-/// Bytes in front of a frame's content: its length, its checksum, its time.
-const FRAME_HEAD: usize = 16;
+/// Bytes in front of a frame's content: its length, its time, the content's checksum, and the checksum of these.
+pub(super) const FRAME_HEAD: usize = 20;
 
 pub(crate) const fn head(magic: [u8; 8]) -> [u8; HEADER_LEN] {
     magic
@@ -19,17 +19,20 @@ pub(crate) const fn head(magic: [u8; 8]) -> [u8; HEADER_LEN] {
 /// When it has 4 GiB.
 pub(crate) fn emit(into: &mut Vec<u8>, time: i64, content: &[u8]) {
     let len = u32::try_from(content.len()).expect("a frame is shorter than 4 GiB");
+    let from = into.len();
     into.extend_from_slice(&len.to_le_bytes());
-    into.extend_from_slice(&checksum(time, content).to_le_bytes());
     into.extend_from_slice(&time.to_le_bytes());
+    into.extend_from_slice(&crc32fast::hash(content).to_le_bytes());
+    let sum = crc32fast::hash(&into[from..]);
+    into.extend_from_slice(&sum.to_le_bytes());
     into.extend_from_slice(content);
 }
 
-fn checksum(time: i64, content: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&time.to_le_bytes());
-    hasher.update(content);
-    hasher.finalize()
+/// The content's length that a frame's head says; `None` of a head that is none.
+pub(super) fn len_of(head: &[u8; FRAME_HEAD]) -> Option<u32> {
+    let (said, sum) = head.split_last_chunk::<4>().expect("a head is longer");
+    let len = said.first_chunk().expect("a head is longer");
+    (crc32fast::hash(said) == u32::from_le_bytes(*sum)).then(|| u32::from_le_bytes(*len))
 }
 
 /// What comes next in a file.
@@ -50,14 +53,17 @@ pub(crate) fn next(bytes: &[u8]) -> Next<'_> {
     if bytes.iter().take(FRAME_HEAD).all(|&byte| byte == 0) {
         return if bytes.iter().all(|&byte| byte == 0) { Next::End } else { Next::Corrupt };
     }
-    let Some((head, rest)) = bytes.split_at_checked(FRAME_HEAD) else { return Next::Torn };
-    let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
-    let time = i64::from_le_bytes(head[8..].try_into().expect("eight bytes"));
-    let Some((content, rest)) = rest.split_at_checked(word(0) as usize) else { return Next::Torn };
-    if checksum(time, content) == word(4) {
+    let Some((head, rest)) = bytes.split_first_chunk() else { return Next::Torn };
+    let torn_or_corrupt =
+        |behind: &[u8]| if behind.iter().all(|&byte| byte == 0) { Next::Torn } else { Next::Corrupt };
+    // A length that was changed would make the frames behind it look like the end of this one.
+    let Some(len) = len_of(head) else { return torn_or_corrupt(rest) };
+    let time = i64::from_le_bytes(head[4..12].try_into().expect("eight bytes"));
+    let Some((content, rest)) = rest.split_at_checked(len as usize) else { return Next::Torn };
+    if crc32fast::hash(content).to_le_bytes() == head[12..16] {
         return Next::Frame(time, content, rest);
     }
-    if rest.iter().all(|&byte| byte == 0) { Next::Torn } else { Next::Corrupt }
+    torn_or_corrupt(rest)
 }
 
 /// Appends a request to a frame's content.
@@ -108,7 +114,10 @@ mod tests {
             changed[at] ^= 0x40;
             assert!(!matches!(next(&changed), Next::Frame(..)), "{at}");
         }
-        file[30] ^= 1;
-        assert_eq!(next(&file), Next::Corrupt, "a whole frame follows");
+        for at in [0, 2, 3, 30] {
+            let mut changed = file.clone();
+            changed[at] ^= 0x10;
+            assert_eq!(next(&changed), Next::Corrupt, "byte {at}: a whole frame follows");
+        }
     }
 }

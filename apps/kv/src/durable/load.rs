@@ -1,15 +1,15 @@
 //! A start: the newest snapshot, and the logs behind it.
 
-use super::frame::{self, HEADER_LEN, MAGIC_LOG, MAGIC_SNAPSHOT, Next};
+use super::frame::{self, FRAME_HEAD, HEADER_LEN, MAGIC_LOG, MAGIC_SNAPSHOT, Next};
 use super::{log_name, number_of, snapshot_name};
-use crate::command::{Context, look_up};
+use crate::command::{Context, incoming, look_up};
 use crate::session::Session;
 use crate::store::{Kind, Store, parse_picture};
 use crate::world::World;
 use farmem_resp::{Protocol, Writer};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _};
 use std::path::Path;
 
 /// What a start found.
@@ -19,8 +19,10 @@ pub(crate) struct Loaded {
     pub(crate) keys: u64,
     /// Requests of logs.
     pub(crate) requests: u64,
-    /// Bytes of a torn end that were cut off, and the file's name.
+    /// Bytes of a torn end that were cut off, and the file that has them now.
     pub(crate) torn: Option<(u64, String)>,
+    /// When the last request was carried out, in milliseconds since 1970.
+    pub(crate) last: i64,
 }
 
 /// Why a start is given up: the file, and what is wrong with it.
@@ -55,11 +57,13 @@ pub(crate) fn load(store: &mut Store, world: &mut World) -> Result<Loaded, LoadE
         return Err(wrong(&dir.join(log_name(first)), "is missing; logs follow it".into()));
     }
     world.durable.replaying = true;
+    store.loading = true;
     for (&number, is_last) in logs.iter().zip((1..=logs.len()).map(|at| at == logs.len())) {
         let path = dir.join(log_name(number));
         replay(store, world, &path, is_last, &mut loaded).map_err(|what| wrong(&path, what))?;
     }
     world.durable.replaying = false;
+    store.loading = false;
     world.durable.unsaved = 0;
     let number = logs.last().copied().unwrap_or(first);
     world.durable.begin(number).map_err(|error| wrong(&dir.join(log_name(number)), error.to_string()))?;
@@ -122,21 +126,21 @@ fn load_snapshot(store: &mut Store, path: &Path) -> Result<u64, String> {
 impl Frames {
     /// The next frame: its time and content; `None` at the end, which may be torn.
     fn next(&mut self) -> Result<Option<(i64, Vec<u8>)>, String> {
-        let mut head = [0; 16];
+        let mut head = [0; FRAME_HEAD];
         let left = self.len - self.at;
-        if left < 16 {
+        if left < FRAME_HEAD as u64 {
             return Ok(None);
         }
         self.file.read_exact(&mut head).map_err(|error| error.to_string())?;
-        let len = u32::from_le_bytes(head[..4].try_into().expect("four bytes")) as u64;
+        let Some(len) = frame::len_of(&head).map(u64::from) else { return Ok(None) };
         let mut whole = head.to_vec();
-        if len <= left - 16 {
-            whole.resize(16 + usize::try_from(len).expect("a length in memory"), 0);
-            self.file.read_exact(&mut whole[16..]).map_err(|error| error.to_string())?;
+        if len <= left - FRAME_HEAD as u64 {
+            whole.resize(FRAME_HEAD + usize::try_from(len).expect("a length in memory"), 0);
+            self.file.read_exact(&mut whole[FRAME_HEAD..]).map_err(|error| error.to_string())?;
         }
         match frame::next(&whole) {
             Next::Frame(time, content, _) => {
-                self.at += 16 + len;
+                self.at += FRAME_HEAD as u64 + len;
                 Ok(Some((time, content.to_vec())))
             }
             Next::End | Next::Torn | Next::Corrupt => Ok(None),
@@ -160,6 +164,17 @@ impl Frames {
     }
 }
 
+/// Bytes of requests that are carried out before what they left here is looked at.
+const SETTLED_EACH: usize = 1 << 20;
+
+/// Copies what a file has from `at` on to another file: nothing that was written is thrown away.
+fn keep_end(path: &Path, at: u64, to: &Path) -> io::Result<()> {
+    let (mut from, mut to) = (File::open(path)?, File::create(to)?);
+    from.seek(io::SeekFrom::Start(at))?;
+    io::copy(&mut from, &mut to)?;
+    to.sync_all()
+}
+
 fn replay(
     store: &mut Store,
     world: &mut World,
@@ -174,17 +189,26 @@ fn replay(
     let mut frames = Frames::open(path, MAGIC_LOG)?;
     let mut session = Session::new(0, String::new(), true);
     let mut reply = Vec::new();
+    let (mut unsettled, mut from) = (0, frames.at);
     while let Some((time, content)) = frames.next()? {
-        store.set_now(time);
+        let at = std::mem::replace(&mut from, frames.at);
+        // Time does not go back, whatever the clock did.
+        store.set_now(time.max(store.now()));
+        loaded.last = store.now();
         let mut rest = content.as_slice();
         while !rest.is_empty() {
-            let (db, args) = frame::take_entry(&mut rest).ok_or("has a request that is none")?;
-            let command = args
-                .first()
-                .ok_or("has an empty request")
-                .and_then(|_| look_up(&args).map_err(|_| "has an unknown request"))?;
+            let is_wrong = |what: &str| format!("has {what} in the frame at byte {at}");
+            let (db, args) =
+                frame::take_entry(&mut rest).ok_or_else(|| is_wrong("a request that is none"))?;
+            let command = match args.first() {
+                None => return Err(is_wrong("an empty request")),
+                Some(_) => look_up(&args).map_err(|failure| {
+                    is_wrong(&format!("a request that is refused ({})", failure.reply()))
+                })?,
+            };
             session.db = db;
             reply.clear();
+            store.incoming = incoming(command, &args);
             let mut context = Context { store, session: &mut session, world, instead: None };
             let done = (command.run)(&mut context, &args, &mut Writer::new(&mut reply, Protocol::Resp2));
             // What failed then fails again. What has no room now is something else.
@@ -195,7 +219,10 @@ fn replay(
             }
             loaded.requests += 1;
         }
-        if loaded.requests.is_multiple_of(256) {
+        // As a turn does it: by requests, and by their bytes.
+        unsettled += content.len() + SETTLED_EACH / 256;
+        if unsettled >= SETTLED_EACH {
+            unsettled = 0;
             store.settle();
         }
     }
@@ -204,7 +231,9 @@ fn replay(
         return Err(format!("ends in the middle of a frame at byte {}, and logs follow it", frames.at));
     }
     if torn > 0 {
-        loaded.torn = Some((torn, path.display().to_string()));
+        let cut = path.with_extension("cut");
+        keep_end(path, frames.at, &cut).map_err(|error| format!("{}: {error}", cut.display()))?;
+        loaded.torn = Some((torn, cut.display().to_string()));
     }
     if is_last {
         let file = OpenOptions::new().write(true).open(path).map_err(|error| error.to_string())?;

@@ -101,13 +101,17 @@ impl Durable {
                 // Older files say nothing any more. One that cannot be removed is removed after the next snapshot.
                 let _later = self.dir.as_deref().map(|dir| remove_before(dir, number));
             }
-            Err(error) => self.last_save_failed = Some(error.to_string()),
+            Err(error) => {
+                self.last_save_failed = Some(error.to_string());
+                self.failed_at = now / 1000;
+            }
         }
         Some(result)
     }
 
     /// Gives the snapshot up. The log that it began goes on: a start reads the one before as well.
-    pub(crate) fn give_up_saving(&mut self, why: String) {
+    pub(crate) fn give_up_saving(&mut self, why: String, now: i64) {
+        self.failed_at = now / 1000;
         if let Some(saving) = self.saving.take() {
             let _it_is_overwritten_by_the_next = std::fs::remove_file(saving.path);
         }

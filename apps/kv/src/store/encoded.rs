@@ -53,9 +53,38 @@ impl Store {
         value: &[u8],
         room: usize,
     ) -> Result<Place, Failure> {
-        if self.memory.is_full {
-            return Err(self.local_is_full());
+        self.check_room()?;
+        self.append_now(db, key, name, kind, value, room)
+    }
+
+    /// The same, whether local memory is full or not. What far memory has no room for has some when chunks that are mostly dead have gone.
+    pub(super) fn append_now(
+        &mut self,
+        db: u8,
+        key: &[u8],
+        name: Name,
+        kind: Kind,
+        value: &[u8],
+        room: usize,
+    ) -> Result<Place, Failure> {
+        let appended = self.try_append(db, key, name, kind, value, room);
+        match appended {
+            Err(failure) if self.compact_all() => {
+                self.try_append(db, key, name, kind, value, room).map_err(|_| failure)
+            }
+            other => other,
         }
+    }
+
+    fn try_append(
+        &mut self,
+        db: u8,
+        key: &[u8],
+        name: Name,
+        kind: Kind,
+        value: &[u8],
+        room: usize,
+    ) -> Result<Place, Failure> {
         let least = HEADER_LEN + key.len() + value.len();
         if least > RECORD_MAX {
             return self.append_pieces(db, key, name, value);
@@ -203,7 +232,24 @@ impl Store {
             .log
             .fetch_chunk(number)
             .map_err(|error| Failure::far("a chunk cannot be compacted", &error))?;
-        for (offset, header) in super::log::records(&bytes) {
+        self.log.far().use_reserve(true);
+        let moved = self.move_out(number, &bytes);
+        self.log.far().use_reserve(false);
+        self.log.far().recycle(bytes);
+        moved?;
+        self.stats.compacted += 1;
+        Ok(true)
+    }
+
+    /// Compacts until no chunk is worth it, or far memory takes nothing at all; whether any was.
+    fn compact_all(&mut self) -> bool {
+        let before = self.stats.compacted;
+        while self.compact().unwrap_or(false) {}
+        self.stats.compacted > before
+    }
+
+    fn move_out(&mut self, number: usize, bytes: &[u8]) -> Result<(), Failure> {
+        for (offset, header) in super::log::records(bytes) {
             let key = &bytes[offset + HEADER_LEN..offset + header.value_from()];
             let (name, old) = (self.namer.name(key), Place::log(number, offset, header.class));
             let Some((entry_place, is_live)) = self.leads_to(header.space, name, old) else { continue };
@@ -212,9 +258,7 @@ impl Store {
             self.moved(header.space, name, entry_place, is_live, new);
             self.log.forget(number, header.class.len());
         }
-        self.log.far().recycle(bytes);
-        self.stats.compacted += 1;
-        Ok(true)
+        Ok(())
     }
 
     /// Where a key's entry leads when the record at `old` is wanted, and whether by way of a collection in use.

@@ -6,6 +6,10 @@ use std::collections::BTreeMap;
 
 /// Chunks of one allocation.
 const TOGETHER: usize = 64;
+/// Places that only compaction takes: a log that is full of dead records needs some room to make room.
+const RESERVE: usize = 2;
+/// Bytes of a buffer that is kept for the next READ.
+const KEPT_MAX: usize = 16 << 10;
 /// Allocations that are tried for a chunk when nodes do not answer.
 const TRIES: usize = 3;
 
@@ -14,6 +18,10 @@ const TRIES: usize = 3;
 pub(crate) struct Far {
     client: Client,
     free: Vec<VirtAddr>,
+    /// The last places may be taken: compaction gives back more than it takes.
+    uses_reserve: bool,
+    /// A buffer of a chunk, for the next WRITE.
+    chunk: Vec<u8>,
     /// Chunks in use of each allocation.
     slabs: BTreeMap<u64, usize>,
     /// READs so far.
@@ -28,7 +36,17 @@ pub(crate) struct Far {
 
 impl Far {
     pub(crate) const fn new(client: Client) -> Self {
-        Self { client, free: Vec::new(), slabs: BTreeMap::new(), reads: 0, rounds: 0, writes: 0, bytes: 0 }
+        Self {
+            client,
+            free: Vec::new(),
+            uses_reserve: false,
+            chunk: Vec::new(),
+            slabs: BTreeMap::new(),
+            reads: 0,
+            rounds: 0,
+            writes: 0,
+            bytes: 0,
+        }
     }
 
     /// Writes a chunk's bytes to where there is room; answers where.
@@ -36,7 +54,7 @@ impl Far {
         let mut last = None;
         for _ in 0..TRIES {
             let at = self.room()?;
-            match self.client.write(at, bytes) {
+            match self.write(at, bytes) {
                 Ok(()) => {
                     *self.slabs.get_mut(&slab_of(at)).expect("chunks are of an allocation") += 1;
                     self.writes += 1;
@@ -45,12 +63,60 @@ impl Far {
                 }
                 // The node may be gone: what is free there is of no use.
                 Err(error) => {
-                    self.free.retain(|free| slab_of(*free) != slab_of(at));
+                    self.free.push(at);
+                    self.abandon(slab_of(at));
                     last = Some(error);
                 }
             }
         }
         Err(last.expect("it was tried"))
+    }
+
+    fn write(&mut self, addr: VirtAddr, bytes: &[u8]) -> Result<(), Error> {
+        let mut buf = std::mem::take(&mut self.chunk);
+        buf.clear();
+        buf.extend_from_slice(bytes);
+        let ticket = self.client.submit(Op::Write { addr, buf })?;
+        let done = self.client.wait(ticket)?;
+        self.chunk = done.buf;
+        done.result.map(drop)
+    }
+
+    /// Nothing more is put into an allocation; one that nothing is in goes.
+    fn abandon(&mut self, slab: u64) {
+        self.free.retain(|free| slab_of(*free) != slab);
+        if self.slabs.get(&slab) == Some(&0) {
+            self.slabs.remove(&slab);
+            let _gone_with_its_node = self.client.free(VirtAddr(slab));
+        }
+    }
+
+    /// Whether what is put from now on may take the last places.
+    pub(crate) const fn use_reserve(&mut self, may: bool) {
+        self.uses_reserve = may;
+    }
+
+    /// All allocations go: nothing of this server is far any more.
+    pub(crate) fn free_all(&mut self) {
+        self.free.clear();
+        for slab in std::mem::take(&mut self.slabs).into_keys() {
+            let _gone_with_its_node = self.client.free(VirtAddr(slab));
+        }
+    }
+
+    /// Frees what a process before this one had in this client's domain, which is its own; how many allocations.
+    ///
+    /// # Errors
+    /// What the control plane says.
+    pub(crate) fn free_earlier(&mut self, domain: &str) -> Result<usize, Error> {
+        let overview = self.client.overview()?;
+        let number = overview.domains.iter().find(|(_, name)| name == domain).map(|(number, _)| *number);
+        let earlier: Vec<u64> =
+            overview.vmas.iter().filter(|vma| Some(vma.domain) == number).map(|vma| vma.base).collect();
+        for base in &earlier {
+            self.client.free(VirtAddr(*base))?;
+        }
+        Ok(earlier.len())
     }
 
     /// A chunk's place is free again.
@@ -61,10 +127,7 @@ impl Far {
         self.free.push(at);
         // One empty allocation is kept: data that comes and goes would allocate each time.
         if *used == 0 && self.free.len() >= 2 * TOGETHER {
-            self.free.retain(|free| slab_of(*free) != slab);
-            self.slabs.remove(&slab);
-            // Memory that went with its node is not there to be freed.
-            let _gone_with_its_node = self.client.free(VirtAddr(slab));
+            self.abandon(slab);
         }
     }
 
@@ -95,7 +158,10 @@ impl Far {
 
     /// A buffer that [`Far::read`] gave out is used again.
     pub(crate) fn recycle(&mut self, buf: Vec<u8>) {
-        self.client.recycle(buf);
+        // The client keeps some: long ones would take much of local memory.
+        if buf.capacity() <= KEPT_MAX {
+            self.client.recycle(buf);
+        }
     }
 
     /// Bytes that are allocated.
@@ -104,13 +170,19 @@ impl Far {
     }
 
     fn room(&mut self) -> Result<VirtAddr, Error> {
-        if let Some(at) = self.free.pop() {
-            return Ok(at);
+        if self.free.len() <= RESERVE {
+            match self.client.allocate((TOGETHER * CHUNK) as u64) {
+                Ok(vma) => {
+                    self.slabs.insert(vma.base.0, 0);
+                    let places =
+                        (0..TOGETHER).rev().map(|number| VirtAddr(vma.base.0 + (number * CHUNK) as u64));
+                    self.free.splice(0..0, places);
+                }
+                Err(error) if !self.uses_reserve || self.free.is_empty() => return Err(error),
+                Err(_) => {}
+            }
         }
-        let vma = self.client.allocate((TOGETHER * CHUNK) as u64)?;
-        self.slabs.insert(vma.base.0, 0);
-        self.free.extend((1..TOGETHER).rev().map(|number| VirtAddr(vma.base.0 + (number * CHUNK) as u64)));
-        Ok(vma.base)
+        Ok(self.free.pop().expect("there is one, or there was an error"))
     }
 }
 

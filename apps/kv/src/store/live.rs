@@ -5,6 +5,7 @@ use super::place::{At, Place};
 use super::value::Value;
 use super::{Kind, Store, Text, kind_of};
 use crate::failure::Failure;
+use std::collections::BTreeSet;
 
 /// What an entry leads to that is no record.
 #[derive(Debug)]
@@ -23,8 +24,8 @@ pub(super) struct Live {
     name: Name,
     /// Bytes that it takes here, as counted last.
     bytes: usize,
-    /// Elements that it had then.
-    counted: usize,
+    /// Bytes that it took when its elements were looked at last, and how many these were; since then what was added is added.
+    counted: (usize, usize),
     /// Where the log has the same, if it does.
     pub(super) clean: Option<Place>,
     /// It was used since the search for what may go came by.
@@ -34,25 +35,28 @@ pub(super) struct Live {
 impl Live {
     pub(super) fn new(what: What, key: &[u8], space: u8, name: Name) -> Self {
         let mut live =
-            Self { what, key: key.into(), space, name, bytes: 0, counted: 0, clean: None, used: true };
+            Self { what, key: key.into(), space, name, bytes: 0, counted: (0, 0), clean: None, used: true };
         live.count();
         live
     }
 
     fn count(&mut self) {
-        (self.bytes, self.counted) = match &self.what {
-            What::Collection(value) => (value.bytes() + self.key.len() + 96, value.len()),
-            What::Pieces(pieces, _) => (pieces.len() * 8 + self.key.len() + 96, 0),
+        let (bytes, len) = match &self.what {
+            What::Collection(value) => (value.bytes(), value.len()),
+            What::Pieces(pieces, _) => (pieces.len() * 8, 0),
         };
+        self.bytes = bytes + self.key.len() + 96;
+        self.counted = (self.bytes, len);
     }
 
-    /// True when the count is far from what it was, or cheap to make.
-    fn count_is_old(&self) -> bool {
-        match &self.what {
-            What::Collection(value) => {
-                value.len() <= 16 || value.len().abs_diff(self.counted) * 5 > self.counted
-            }
-            What::Pieces(..) => false,
+    /// Counts a change that added so many bytes at most. All elements are looked at when they are few, or when what was added is much beside what there was; so the count is
+    /// never too small, but for what went.
+    fn count_change(&mut self, added: usize) {
+        let What::Collection(value) = &self.what else { return };
+        self.bytes += added;
+        let (bytes, len) = self.counted;
+        if value.len() <= 16 || self.bytes > bytes + bytes / 4 || value.len().abs_diff(len) > len / 4 {
+            self.count();
         }
     }
 }
@@ -79,6 +83,14 @@ impl Store {
             pieces.into_iter().for_each(|piece| self.log.forget_piece(piece));
         }
         self.release_clean(live.clean);
+    }
+
+    /// True of a long value of which a piece is in a lost chunk.
+    pub(super) fn is_lost(&self, number: usize, lost: &BTreeSet<usize>) -> bool {
+        match &self.live[number].what {
+            What::Collection(_) => false,
+            What::Pieces(pieces, _) => pieces.iter().any(|piece| lost.contains(piece)),
+        }
     }
 
     fn release_clean(&mut self, clean: Option<Place>) {
@@ -148,16 +160,22 @@ impl Store {
             None if !make => return Ok(None),
             None => self.make(db, key, kind)?,
         };
+        let added = std::mem::take(&mut self.incoming);
+        if self.check_len(number, added).is_err() {
+            // It may have become shorter since it was counted.
+            self.live_bytes -= self.live[number].bytes;
+            self.live[number].count();
+            self.live_bytes += self.live[number].bytes;
+            self.check_len(number, added)?;
+        }
         let live = &mut self.live[number];
         let What::Collection(value) = &mut live.what else { unreachable!("a collection was brought here") };
         let (result, changed) = change(value);
         let (is_empty, name) = (value.len() == 0, live.name);
         if changed {
-            if live.count_is_old() {
-                self.live_bytes -= live.bytes;
-                live.count();
-                self.live_bytes += live.bytes;
-            }
+            self.live_bytes -= live.bytes;
+            live.count_change(added);
+            self.live_bytes += live.bytes;
             let clean = live.clean.take();
             self.release_clean(clean);
             self.touch(db, name);
@@ -168,14 +186,41 @@ impl Store {
         Ok(Some(result))
     }
 
-    /// Refuses a key that no collection can be made for now. A command that changes one key before another asks first, so that it does both or nothing.
-    pub(crate) fn check_makes(&self, key: &[u8]) -> Result<(), Failure> {
+    /// Refuses a key that no collection of so many bytes can be made for now. A command that changes one key before another asks first, so that it does both or nothing.
+    pub(crate) fn check_makes(&self, key: &[u8], bytes: usize) -> Result<(), Failure> {
         super::check_key(key)?;
-        if self.memory.is_full { Err(self.local_is_full()) } else { Ok(()) }
+        self.check_room()?;
+        if bytes > self.memory.local / BRING_SHARE { Err(self.too_long(bytes)) } else { Ok(()) }
+    }
+
+    /// Refuses what would add [`Store::incoming`] bytes to the collection of a key, when that is too much.
+    pub(crate) fn check_grows(&self, db: u8, key: &[u8]) -> Result<(), Failure> {
+        let entry = self.space(db).index.get(self.namer.name(key));
+        match entry.map(|entry| Place(entry.place).at()) {
+            Some(At::Live(number)) => self.check_len(number, self.incoming),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a collection that would take more than its part of local memory: one that is let grow so far could not be brought here again.
+    fn check_len(&self, number: usize, added: usize) -> Result<(), Failure> {
+        let bytes = self.live[number].bytes + added;
+        if added > 0 && !self.loading && bytes > self.memory.local / BRING_SHARE {
+            Err(self.too_long(bytes))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn too_long(&self, bytes: usize) -> Failure {
+        Failure::said(format!(
+            "OOM the collection of this key would take {bytes} bytes of local memory, and one may take {}: a {BRING_SHARE}th of --local; start with a larger --local",
+            self.memory.local / BRING_SHARE
+        ))
     }
 
     fn make(&mut self, db: u8, key: &[u8], kind: Kind) -> Result<usize, Failure> {
-        self.check_makes(key)?;
+        self.check_makes(key, self.incoming)?;
         let (name, space) = (self.namer.name(key), self.spaces_of[usize::from(db)]);
         let number = self.keep_live(Live::new(What::Collection(Value::new(kind)), key, space, name));
         let mut entry = Entry::new(name, Place::live(number).0, kind as u8);
@@ -202,7 +247,7 @@ impl Store {
         ))?;
         let space = self.spaces_of[usize::from(db)];
         let mut live = Live::new(What::Collection(value), key, space, name);
-        if live.bytes > self.memory.local / most {
+        if live.bytes > self.memory.local / most + BRING_SLACK {
             return Err(Failure::said(format!(
                 "OOM the collection of this key has {len} bytes and takes {} of local memory; --local must be {most} times that",
                 live.bytes
@@ -254,7 +299,15 @@ impl Store {
                 let (key, mut bytes) = (live.key.clone(), Vec::new());
                 self.encode_live(number, &mut bytes)?;
                 let kind = Kind::of(self.space(db).index.get(name).expect("it is in use").kind());
-                self.append(db, &key, name, kind.expect("entries have kinds of values"), &bytes, bytes.len())?
+                // Also when local memory is full: that is what frees some.
+                self.append_now(
+                    db,
+                    &key,
+                    name,
+                    kind.expect("entries have kinds of values"),
+                    &bytes,
+                    bytes.len(),
+                )?
             }
         };
         self.live[number].clean = None;
@@ -266,5 +319,7 @@ impl Store {
     }
 }
 
+/// Bytes of a collection's key and its head, which are not looked at before it grows.
+const BRING_SLACK: usize = super::KEY_LEN_MAX + 1024;
 /// A collection takes at most this part of local memory.
 const BRING_SHARE: usize = 4;

@@ -12,7 +12,7 @@ use super::place::{CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use farmem::{Error, VirtAddr};
 use memmap2::MmapMut;
 use slab::Slab;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Where a chunk's bytes are.
 #[derive(Debug)]
@@ -343,6 +343,30 @@ impl Log {
         let read = self.far.read(at, chunk.used);
         chunk.lost = read.is_err();
         read
+    }
+
+    /// Far chunks that cannot be read: of each one word is tried.
+    pub(crate) fn lost_chunks(&mut self) -> BTreeSet<usize> {
+        const TOGETHER: usize = 256;
+        let far: Vec<(usize, VirtAddr)> = self
+            .chunks
+            .iter()
+            .filter_map(|(number, chunk)| match chunk.bytes {
+                Bytes::Far(at) => Some((number, at)),
+                Bytes::Here(_) => None,
+            })
+            .collect();
+        let mut lost = BTreeSet::new();
+        for some in far.chunks(TOGETHER) {
+            let ranges: Vec<_> = some.iter().map(|&(_, at)| (at, UNIT_OF_PLACE)).collect();
+            for ((number, _), read) in some.iter().zip(self.far.read_all(&ranges)) {
+                match read {
+                    Ok(buf) => self.far.recycle(buf),
+                    Err(_) => _ = lost.insert(*number),
+                }
+            }
+        }
+        lost
     }
 
     fn drop_chunk(&mut self, number: usize) {

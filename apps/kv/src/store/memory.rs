@@ -58,8 +58,8 @@ const END_BYTES: usize = 48;
 /// Parts of what is left of local memory that collections in use may have: this many of `SHARES`.
 const LIVE_SHARES: usize = 1;
 const SHARES: usize = 2;
-/// Keys that one call of [`Store::evict`] takes out at most: a command does not wait for more.
-const EVICT_MAX: usize = 64;
+/// Keys that one call of [`Store::evict`] takes out at most: a command does not wait for more, some ten milliseconds.
+const EVICT_MAX: usize = 16_384;
 
 impl Store {
     /// Bytes of what finds keys: entries, and when keys end.
@@ -97,9 +97,16 @@ impl Store {
             self.scratch = Vec::new();
         }
         self.memory.is_full = is_full;
+        // A chunk that cannot be compacted is told of by `tidy`.
+        let _told_of_there = self.compact_some(0);
     }
 
-    pub(super) fn local_is_full(&self) -> Failure {
+    /// Refuses what needs room in local memory when there is none.
+    pub(crate) fn check_room(&self) -> Result<(), Failure> {
+        if self.memory.is_full && !self.loading { Err(self.local_is_full()) } else { Ok(()) }
+    }
+
+    fn local_is_full(&self) -> Failure {
         Failure::said(format!(
             "OOM local memory is full: the index of {} keys, collections in use and this process take {} of {} bytes; start with a larger --local",
             self.spaces.iter().map(|space| space.index.len()).sum::<usize>(),
@@ -108,11 +115,14 @@ impl Store {
         ))
     }
 
-    /// Takes keys out as the policy says while there is more data than may be. What went, for the append log.
+    /// Takes keys out as the policy says while there is more data than may be; `goes` is told of each before it goes, for the append log.
     ///
     /// # Errors
-    /// When there is too much and nothing may go.
-    pub(crate) fn evict(&mut self, gone: &mut Vec<(u8, Vec<u8>)>) -> Result<(), Failure> {
+    /// When there is too much and nothing may go, and what `goes` says.
+    pub(crate) fn evict(
+        &mut self,
+        goes: &mut dyn FnMut(u8, &[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         if self.memory.data_max == 0 {
             return Ok(());
         }
@@ -121,12 +131,13 @@ impl Store {
                 return Ok(());
             }
             let Some((db, name)) = self.choose() else { return Err(Failure::OUT_OF_MEMORY) };
-            let key = self.key_of(db, name)?;
+            // A key that cannot be read is lost with its memory node: another one goes.
+            let Ok(key) = self.key_of(db, name) else { continue };
+            goes(db, &key)?;
             self.before_change(db, name, Some(&key));
             self.take_out(db, name);
             self.touch(db, name);
             self.stats.evicted += 1;
-            gone.push((db, key));
         }
         if self.data_bytes() <= self.memory.data_max { Ok(()) } else { Err(Failure::OUT_OF_MEMORY) }
     }
@@ -195,14 +206,22 @@ impl Store {
         ended * 100 / samples.max(1)
     }
 
-    /// The log's compaction, as far as it is worth it now.
+    /// The log's compaction, as far as it is worth it now: some chunks, and two for each that went to far memory since. Who writes pays for what that leaves dead.
     pub(crate) fn tidy(&mut self) -> Result<(), Failure> {
-        const TOGETHER: usize = 4;
-        for _ in 0..TOGETHER {
+        const TOGETHER: u64 = 4;
+        self.compact_some(TOGETHER)
+    }
+
+    fn compact_some(&mut self, more: u64) -> Result<(), Failure> {
+        let written = self.log.far_ref().writes;
+        let most = more + 2 * (written - std::mem::replace(&mut self.tidied, written));
+        for _ in 0..most {
             if !self.compact()? {
                 break;
             }
         }
+        // What compaction itself wrote is no new debt.
+        self.tidied = self.log.far_ref().writes;
         Ok(())
     }
 }

@@ -61,11 +61,36 @@ impl Store {
             let ended = entry.has(Flag::EXPIRES)
                 && self.space(db).ends.get(&entry.name()).is_some_and(|&end| end <= self.now);
             if !ended && kind.is_none_or(|kind| kind == kind_of(entry)) {
-                keys.push(self.key_of(db, entry.name())?);
+                // One that cannot be read hides no other.
+                match self.key_of(db, entry.name()) {
+                    Ok(key) => keys.push(key),
+                    Err(_) => self.stats.unreadable += 1,
+                }
             }
         }
         self.forget_ahead();
         Ok((next, keys))
+    }
+
+    /// Drops all keys whose records cannot be read, and says how many: what was in memory nodes that are gone.
+    pub(crate) fn drop_lost(&mut self) -> usize {
+        let lost = self.log.lost_chunks();
+        let mut dropped = 0;
+        for db in 0..u8::try_from(super::SPACES).expect("few") {
+            let in_lost = |store: &Self, entry: &Entry| match Place(entry.place).at() {
+                At::Log(spot) => lost.contains(&spot.chunk),
+                At::Cache(_) => false,
+                At::Live(number) => store.is_lost(number, &lost),
+            };
+            let names: Vec<Name> =
+                self.space(db).index.from(0).filter(|entry| in_lost(self, entry)).map(Entry::name).collect();
+            for name in names {
+                self.take_out(db, name);
+                self.touch(db, name);
+                dropped += 1;
+            }
+        }
+        dropped
     }
 
     /// A key that chance names.
@@ -74,7 +99,7 @@ impl Store {
         for _ in 0..TRIES {
             let chance = self.rng.next_u64();
             let Some(name) = self.space(db).index.near(chance).map(Entry::name) else { return Ok(None) };
-            let key = self.key_of(db, name)?;
+            let Ok(key) = self.key_of(db, name) else { continue };
             if self.find(db, &key).is_some() {
                 return Ok(Some(key));
             }

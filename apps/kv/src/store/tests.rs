@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const LOCAL: usize = 10 * CHUNK;
 
 fn store(rack: &Rack) -> Store {
-    let mut store = Store::new(Far::new(rack.client("kv").unwrap()), LOCAL, 7);
+    let mut store = Store::new(Far::new(rack.client("kv").unwrap()), LOCAL, (1, 2), 7);
     store.settle();
     store
 }
@@ -162,6 +162,68 @@ fn several_strings_are_set_or_none() {
     }
 }
 
+/// Far memory that was full is not full for good: half of it is data, the rest is written over as fast as may be, and each write has room, or has it again.
+#[test]
+fn dead_records_make_room() {
+    let rack = Rack::embedded_with(1, 32 << 20).unwrap();
+    let (mut store, mut rng) = (store(&rack), Rng::from_number(13));
+    let value = |number: u32, step: u32| {
+        let mut value = format!("{number}:{step}:").into_bytes();
+        value.resize(1_000, b'v');
+        value
+    };
+    let mut last = vec![0; 14_000];
+    for step in 0..150_000_u32 {
+        let number = if step < 14_000 { step } else { rng.below(14_000) };
+        store.set(0, &number.to_le_bytes(), &value(number, step), Ends::Never).unwrap();
+        last[number as usize] = step;
+        if step % 1_000 == 0 {
+            store.settle();
+        }
+    }
+    assert!(store.stats.compacted > 100, "{:?}", store.stats);
+    for (number, &step) in (0_u32..).zip(&last) {
+        assert!(store.string(0, &number.to_le_bytes()).unwrap() == Some(value(number, step).as_slice()));
+    }
+}
+
+/// Local memory that was full has room again when keys go, and collections in use go out meanwhile.
+#[test]
+fn a_full_index_has_room_again() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let mut store = store(&rack);
+    for number in 0..40_u32 {
+        store
+            .change(0, &[&b"hash"[..], &number.to_le_bytes()].concat(), Kind::Hash, true, |value| {
+                let Value::Hash(hash) = value else { panic!("a hash was asked for") };
+                ((), hash.insert(b"f"[..].into(), vec![b'v'; 20_000].into()).is_none())
+            })
+            .unwrap();
+        store.settle();
+    }
+    let mut keys = 0_u32;
+    let failure = loop {
+        if let Err(failure) = store.set(0, &keys.to_le_bytes(), b"", Ends::Never) {
+            break failure;
+        }
+        keys += 1;
+        store.settle();
+    };
+    assert!(
+        failure.reply().starts_with("OOM local memory is full") && keys > 10_000,
+        "{keys}: {}",
+        failure.reply()
+    );
+    (0..keys).for_each(|number| assert!(store.remove(0, &number.to_le_bytes())));
+    store.settle();
+    store.set(0, b"again", b"there is room", Ends::Never).unwrap();
+    for number in 0..40_u32 {
+        let value = store.collection(0, &[&b"hash"[..], &number.to_le_bytes()].concat(), Some(Kind::Hash));
+        assert_eq!(value.unwrap().unwrap().len(), 1);
+        store.settle();
+    }
+}
+
 /// Collections go out and come back: each has what was put into it.
 #[test]
 fn collections_beside_maps() {
@@ -233,6 +295,11 @@ fn keys_of_a_lost_node_say_so() {
     assert_eq!(store.string(0, &number.to_le_bytes()).unwrap(), Some(&b"anew"[..]));
     assert!(store.remove(0, &lost[1].to_le_bytes()));
     assert_eq!(store.string(0, &lost[1].to_le_bytes()).unwrap(), None);
+    // A scan has all others, and what is lost can be dropped at once.
+    let (_, keys) = store.scan(0, 0, usize::MAX, None).unwrap();
+    assert_eq!(keys.len(), 4_000 - lost.len() + 1);
+    assert_eq!((store.drop_lost(), store.len(0)), (lost.len() - 2, 4_000 - lost.len() + 1));
+    assert!(keys.iter().all(|key| store.string(0, key).unwrap().is_some()));
 }
 
 /// A picture has each key as it was when it began, whatever happens to the keys meanwhile.
@@ -308,7 +375,10 @@ fn too_much_data_goes_by_the_policy() {
     let mut refused = 0;
     for number in 0..9_000_u32 {
         let ends = if number % 2 == 0 { Ends::At(i64::from(number) + 1_000_000) } else { Ends::Never };
-        match store.evict(&mut gone) {
+        match store.evict(&mut |db, key| {
+            gone.push((db, key.to_vec()));
+            Ok(())
+        }) {
             Ok(()) => store.set(0, &number.to_le_bytes(), &[b'v'; 1_000], ends).unwrap(),
             Err(failure) => {
                 assert!(failure.reply().starts_with("OOM "));

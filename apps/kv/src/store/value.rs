@@ -54,7 +54,7 @@ pub(crate) enum Value {
 }
 
 /// Bytes that an element takes beside its own: pointers, hashes, what an allocator adds.
-const ELEMENT: usize = 56;
+pub(crate) const ELEMENT: usize = 56;
 
 impl Value {
     pub(crate) fn new(kind: Kind) -> Self {

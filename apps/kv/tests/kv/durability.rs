@@ -15,8 +15,10 @@ fn start(dir: &Path, more: &[&str]) -> Process {
 
 fn logs(dir: &Path) -> Vec<PathBuf> {
     let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let mut logs: Vec<PathBuf> =
-        names.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("log-")).collect();
+    let mut logs: Vec<PathBuf> = names
+        .filter(|path| path.extension().is_none())
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("log-"))
+        .collect();
     logs.sort();
     logs
 }
@@ -123,7 +125,145 @@ fn a_torn_end_is_cut_off() {
     assert_eq!(client.says("SHUTDOWN"), Reply::ok());
     process.child.wait().unwrap();
     assert!(process.said().contains("13 bytes were cut off"));
+    assert_eq!(std::fs::read(log.with_extension("cut")).unwrap().len(), 13, "nothing is thrown away");
     assert_eq!(std::fs::metadata(&log).unwrap().len(), len);
+}
+
+/// What a server says that does not start on this directory.
+fn refused(dir: &Path) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_farmem-kv"))
+        .args(["--port", "0", "--appendonly", "--far", "64MiB", "--dir", dir.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    said
+}
+
+/// A directory has one server; another one is refused, and nothing of the first is touched.
+#[test]
+fn a_directory_has_one_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path(), &[]);
+    let mut client = Client::connect(process.address);
+    assert_eq!(client.says("SET a 1"), Reply::ok());
+    assert!(refused(dir.path()).contains("another server has this directory"));
+    assert_eq!(client.says("SET b 1"), Reply::ok());
+    process.kill();
+    let process = start(dir.path(), &[]);
+    assert_eq!(Client::connect(process.address).says("DBSIZE"), Reply::Integer(2));
+    process.kill();
+}
+
+/// The log has what chance decided, and nothing where it decided nothing: of a set that is not there or has ended, alone and in front of other commands of a transaction.
+#[test]
+fn the_log_has_what_chance_decided() {
+    let dir = tempfile::tempdir().unwrap();
+    let process = start(dir.path(), &["--appendfsync", "always"]);
+    let mut client = Client::connect(process.address);
+    for line in ["SADD ended a", "PEXPIRE ended 1", "SADD set a b c d", "SADD other m", "DEBUG SLEEP 0.02"] {
+        assert!(!matches!(client.says(line), Reply::Error(_)), "{line}");
+    }
+    assert_eq!(client.says("SPOP ended"), Reply::Null);
+    for line in ["MULTI", "SPOP nothing", "SET a 1", "SPOP other 0", "SET b 2", "SPOP set", "INCR b", "EXEC"]
+    {
+        assert!(!matches!(client.says(line), Reply::Error(_)), "{line}");
+    }
+    let left = client.says("SMEMBERS set");
+    process.kill();
+    let process = start(dir.path(), &[]);
+    let mut client = Client::connect(process.address);
+    assert_eq!(client.says("MGET a b"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("3")]));
+    assert_eq!(client.says("SCARD other"), Reply::Integer(1));
+    let sorted = |reply: Reply| {
+        let Reply::Array(mut members) = reply else { panic!("{reply:?}") };
+        members.sort_by_key(Reply::text);
+        members
+    };
+    assert_eq!(sorted(client.says("SMEMBERS set")), sorted(left));
+    process.kill();
+}
+
+/// A snapshot at the end is of the end, also when an earlier one is under way.
+#[test]
+fn the_last_snapshot_has_the_last_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    for (end, marker) in [("SHUTDOWN SAVE", "one"), ("", "two")] {
+        let words = ["--dir", path, "--local", "16MiB", "--far", "128MiB", "--save", ""];
+        let mut process = Process::start(&words);
+        let mut client = Client::connect(process.address);
+        for number in 0..500 {
+            assert_eq!(
+                client.asks(&[b"SET", format!("key:{number}").as_bytes(), &[b'v'; 100_000]]),
+                Reply::ok()
+            );
+        }
+        client.send(&[b"BGSAVE"]);
+        client.send(&[b"SET", b"marker", marker.as_bytes()]);
+        assert_eq!(client.reply(), Some(Reply::Simple("Background saving started".into())));
+        assert_eq!(client.reply(), Some(Reply::ok()));
+        if end.is_empty() {
+            let pid = rustix::process::Pid::from_child(&process.child);
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        } else {
+            assert_eq!(client.says(end), Reply::ok());
+        }
+        assert!(process.child.wait().unwrap().success());
+        let process = Process::start(&words);
+        assert_eq!(Client::connect(process.address).says("GET marker"), Reply::bulk(marker));
+        process.kill();
+    }
+}
+
+/// A log that is several times as long as its data needs no more far memory at a start than it did; and local memory stays within its limit while it is read.
+#[test]
+fn a_start_compacts_as_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let words = ["--dir", path, "--appendonly", "--appendfsync", "no", "--local", "16MiB", "--far", "64MiB"];
+    let process = Process::start(&words);
+    let mut client = Client::connect(process.address);
+    let (keys, mut rng) = (30_000_u32, Rng::from_number(12));
+    let value = |number: u32, step: u32| {
+        let mut value = format!("{number}:{step}:").into_bytes();
+        value.resize(1_000, b'v');
+        value
+    };
+    let mut last = vec![0; keys as usize];
+    for step in 0..170_u32 {
+        let numbers: Vec<u32> =
+            (0..1_000).map(|at| if step < 30 { 1_000 * step + at } else { rng.below(keys) }).collect();
+        let mut bytes = Vec::new();
+        for &number in &numbers {
+            bytes.extend(request(&[b"SET", format!("key:{number}").as_bytes(), &value(number, step)]));
+            last[number as usize] = step;
+        }
+        client.stream.write_all(&bytes).unwrap();
+        numbers.iter().for_each(|_| assert_eq!(client.reply(), Some(Reply::ok()), "step {step}"));
+    }
+    // Frames of two requests, so that a start does not come upon a round number of them.
+    for number in 0..40 {
+        let field = vec![b'h'; 500_000];
+        let hash = format!("hash:{}", number % 8);
+        client.says("MULTI");
+        client.asks(&[b"HSET", hash.as_bytes(), b"a", &field]);
+        client.asks(&[b"HSET", hash.as_bytes(), b"b", &field]);
+        assert!(matches!(client.says("EXEC"), Reply::Array(_)));
+    }
+    process.kill();
+    let process = Process::start(&words);
+    let mut client = Client::connect(process.address);
+    let info = client.says("INFO").text();
+    let number = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse::<usize>().unwrap()
+    };
+    assert!(number("local_used:") <= (16 << 20) * 102 / 100 && number("chunks_compacted:") > 100, "{info}");
+    for number in (0..keys).step_by(7) {
+        let found = client.asks(&[b"GET", format!("key:{number}").as_bytes()]);
+        assert!(found == Reply::Bulk(value(number, last[number as usize])), "key:{number}");
+    }
+    process.kill();
 }
 
 /// A log that was changed in the middle is refused, with the file and the place: nothing is left out silently.
@@ -137,19 +277,23 @@ fn a_changed_log_is_refused() {
     }
     process.kill();
     let log = logs(dir.path()).pop().unwrap();
-    let mut bytes = std::fs::read(&log).unwrap();
-    bytes[60] ^= 1;
-    std::fs::write(&log, bytes).unwrap();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_farmem-kv"))
-        .args(["--port", "0", "--appendonly", "--far", "64MiB", "--dir", dir.path().to_str().unwrap()])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("log-0000000000000000") && said.contains("was changed, and others follow it"),
-        "{said}"
-    );
+    let whole = std::fs::read(&log).unwrap();
+    // In a value, in the length of the first frame and of the third: one that is longer would swallow all behind it.
+    for (at, bit) in [(60, 1), (8, 0x10), (8 + 2, 0x10), (8 + 2 * ((whole.len() - 8) / 10) + 2, 0x10)] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= bit;
+        std::fs::write(&log, &bytes).unwrap();
+        let said = refused(dir.path());
+        assert!(
+            said.contains("log-0000000000000000") && said.contains("was changed, and others follow it"),
+            "byte {at}: {said}"
+        );
+        assert!(std::fs::read(&log).unwrap() == bytes, "it is left as it was");
+    }
+    std::fs::write(&log, whole).unwrap();
+    let process = start(dir.path(), &[]);
+    assert_eq!(Client::connect(process.address).says("DBSIZE"), Reply::Integer(10));
+    process.kill();
 }
 
 /// All kinds of values, ends and databases come back: of the log, of a snapshot alone, and after a clean end.

@@ -142,3 +142,92 @@ fn replies_without_end() {
     assert!(used <= (64 << 20) * 102 / 100, "{used}");
     service.end();
 }
+
+/// A collection grows to its bound and no further, whatever adds to it: it can be read, popped and trimmed always, also behind a restart with the same settings.
+#[test]
+fn a_collection_that_may_be_written_may_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let words = ["--dir", path, "--appendonly", "--local", "16MiB", "--far", "64MiB"];
+    let process = Process::start(&words);
+    let mut client = Client::connect(process.address);
+    let element = vec![b'e'; 100_000];
+    let mut pushed = 0;
+    let refused = loop {
+        match client.asks(&[b"RPUSH", b"list", &element]) {
+            Reply::Integer(_) => pushed += 1,
+            other => break other.text(),
+        }
+        assert!(pushed < 1_000);
+    };
+    assert!(refused.starts_with("OOM the collection of this key would take"), "{refused}");
+    assert!((35..45).contains(&pushed), "{pushed}");
+    for add in [&b"HSET"[..], b"HSET", b"ZADD", b"SADD"] {
+        let key = [add, b"-key"].concat();
+        let refused = (0..200_u32).find_map(|number| {
+            let (score, member) = (number.to_string(), [number.to_string().as_bytes(), &element].concat());
+            let words: &[&[u8]] = match add {
+                b"SADD" => &[add, &key, &member],
+                b"ZADD" => &[add, &key, score.as_bytes(), &member],
+                _ => &[add, &key, score.as_bytes(), &member],
+            };
+            match client.asks(words) {
+                Reply::Integer(_) => None,
+                other => Some(other.text()),
+            }
+        });
+        assert!(refused.unwrap().starts_with("OOM the collection"));
+    }
+    assert_eq!(client.says("RPUSH one x"), Reply::Integer(1));
+    // Fields that are there already may be set, and their bytes count.
+    for field in 0..200 {
+        assert_eq!(client.says(&format!("HSET short {field} v")), Reply::Integer(1));
+    }
+    let set = (0..200).take_while(|field| {
+        client.asks(&[b"HSET", b"short", field.to_string().as_bytes(), &element]) == Reply::Integer(0)
+    });
+    assert!((30..45).contains(&set.count()));
+    client.asks(&[b"SET", b"ballast", &vec![b'b'; 1 << 20]]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(client.says("LLEN list"), Reply::Integer(pushed));
+    assert_eq!(client.says("LMOVE one list LEFT LEFT").text(), "x", "what is short fits still");
+    assert_eq!(client.says("LPOP list").text(), "x");
+    assert!(client.says("LPOP list") == Reply::Bulk(element.clone()));
+    process.kill();
+    let process = Process::start(&words);
+    let mut client = Client::connect(process.address);
+    assert_eq!(client.says("LLEN list"), Reply::Integer(pushed - 1));
+    assert_eq!(client.says("LTRIM list 0 3"), Reply::ok());
+    assert_eq!(client.says("HSTRLEN short 7"), Reply::Integer(100_000));
+    assert!(info(&mut client, "memory", "local_used") <= (16 << 20) * 102 / 100);
+    process.kill();
+}
+
+/// Clients that ask for much and read nothing, and transactions that are put together without an end: what is kept for all has a bound, and others write meanwhile.
+#[test]
+fn what_is_kept_for_clients_has_a_bound() {
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
+    let mut beside = service.client();
+    assert_eq!(beside.asks(&[b"SET", b"k", &vec![b'k'; 1 << 20]]), Reply::ok());
+    let mut silent: Vec<Client> = (0..100).map(|_| service.client()).collect();
+    silent.iter_mut().for_each(|client| client.send(&[b"MGET", b"k", b"k", b"k", b"k", b"k"]));
+    let bound = (16 << 20) + (2 << 20);
+    for number in 0..50 {
+        assert_eq!(beside.says(&format!("SET beside {number}")), Reply::ok());
+        assert!(info(&mut beside, "clients", "buffer_bytes") <= bound);
+    }
+    drop(silent);
+    let mut queues: Vec<Client> = (0..6).map(|_| service.client()).collect();
+    let value = vec![b'q'; 1 << 20];
+    for _ in 0..20 {
+        for client in &mut queues {
+            // One that was cut off has no reader.
+            let _cut_off = client.stream.write_all(&request(&[b"MULTI"]));
+            let _cut_off = client.stream.write_all(&request(&[b"SET", b"queued", &value]));
+        }
+        assert!(info(&mut beside, "clients", "buffer_bytes") <= bound);
+        assert_eq!(beside.says("SET beside 1"), Reply::ok());
+    }
+    assert!(info(&mut beside, "clients", "clients_cut_off") > 0);
+    service.end();
+}

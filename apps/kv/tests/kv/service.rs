@@ -68,6 +68,14 @@ fn a_watched_key_that_changed_ends_the_transaction() {
         assert_eq!(one.says("SET c 2"), Reply::Simple("QUEUED".into()));
         assert_eq!(one.says("EXEC"), result, "{changes}");
     }
+    // A key that ends meanwhile has changed, whether somebody looked or not.
+    assert_eq!(other.says("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
+    assert_eq!(other.says("SET a 1 PX 10"), Reply::ok());
+    for line in ["WATCH a", "MULTI", "SET c 2"] {
+        assert!(!matches!(one.says(line), Reply::Error(_)));
+    }
+    other.says("DEBUG SLEEP 0.05");
+    assert_eq!(one.says("EXEC"), Reply::Null);
     assert_eq!(one.says("MULTI"), Reply::ok());
     assert!(matches!(one.says("SET a"), Reply::Error(_)));
     assert!(one.says("EXEC").text().starts_with("EXECABORT"));

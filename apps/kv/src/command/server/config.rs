@@ -189,9 +189,8 @@ fn set(context: &mut Context<'_>, name: &[u8], value: &[u8]) -> Done {
             let sync = Sync::ALL.iter().find(|(name, _)| *name == text);
             let (_, sync) = *sync
                 .ok_or_else(|| wrong("argument(s) must be one of the following: everysec, always, no"))?;
-            let is_every_second = |sync| sync == Sync::EverySecond;
-            if is_every_second(sync) && !is_every_second(context.world.durable.sync) {
-                return Err(wrong("everysec begins with the server: restart it"));
+            if sync == Sync::EverySecond && !context.world.durable.syncs_each_second() {
+                return Err(wrong("everysec begins with the server: restart it with --appendfsync everysec"));
             }
             context.world.durable.sync = sync;
         }

@@ -109,6 +109,7 @@ fn far(context: &Context<'_>, text: &mut String) {
     line(text, "values_fetched", stats.fetched);
     line(text, "read_cache_hits", stats.cache_hits);
     line(text, "chunks_compacted", stats.compacted);
+    line(text, "keys_unreadable", stats.unreadable);
 }
 
 fn keyspace(context: &Context<'_>, text: &mut String) {
