@@ -17,6 +17,7 @@ mod hostile;
 mod incarnation;
 mod index;
 mod keyed;
+mod kv;
 mod large_pads;
 mod lifecycle;
 mod migrate;
