@@ -33,7 +33,7 @@ impl LongDouble {
             "inf" | "infinity" if sign.is_empty() => return Some(Self(X87DoubleExtended::INFINITY)),
             "inf" | "infinity" => return Some(Self(-X87DoubleExtended::INFINITY)),
             hex if hex.starts_with("0x") => {
-                let (significand, exponent) = hex[2..].split_once('p').unwrap_or((&hex[2..], "0"));
+                let (significand, exponent) = hex[2..].split_once('p').unwrap_or_else(|| (&hex[2..], "0"));
                 format!("{sign}0x{}p{}", digits_of(significand, 16)?, exponent_of(exponent)?)
             }
             decimal => {

@@ -186,7 +186,10 @@ pub(super) fn mget(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     Ok(())
 }
 
-fn pairs<'a>(args: Args<'a>, command: &str) -> Result<Vec<(&'a [u8], &'a [u8])>, Failure> {
+/// Keys and their values.
+type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
+
+fn pairs<'a>(args: Args<'a>, command: &str) -> Result<Pairs<'a>, Failure> {
     if args.len().is_multiple_of(2) {
         return Err(Failure::said(format!("ERR wrong number of arguments for '{command}' command")));
     }

@@ -31,6 +31,9 @@ impl Policy {
     }
 }
 
+/// Is told of a key that goes: its database and its name.
+type Goes<'a> = dyn FnMut(u8, &[u8]) -> Result<(), Failure> + 'a;
+
 /// Bounds, and what is known of what is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
@@ -119,10 +122,7 @@ impl Store {
     ///
     /// # Errors
     /// When there is too much and nothing may go, and what `goes` says.
-    pub(crate) fn evict(
-        &mut self,
-        goes: &mut dyn FnMut(u8, &[u8]) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+    pub(crate) fn evict(&mut self, goes: &mut Goes<'_>) -> Result<(), Failure> {
         if self.memory.data_max == 0 {
             return Ok(());
         }
