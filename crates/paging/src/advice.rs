@@ -200,23 +200,12 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::far::Far;
     use crate::{Ahead, Config, Outcome};
     use alloc::vec;
 
     const PAGES: u64 = 400;
-
-    /// All pages are in far memory, in order.
-    struct Far;
-
-    impl Layout for Far {
-        fn source(&self, key: Key) -> Source {
-            if key.page < PAGES { Source::Far(key.page) } else { Source::Elsewhere }
-        }
-
-        fn home(&self, key: Key) -> Option<u64> {
-            Some(key.page)
-        }
-    }
+    const FAR: Far = Far(PAGES);
 
     struct Window {
         cache: Cache,
@@ -233,14 +222,14 @@ mod tests {
         }
 
         fn advise(&mut self, pages: Range<u64>, advice: Advice) -> Vec<(u64, u64)> {
-            self.cache.advise(0, pages, advice, &Far, &mut self.out).unwrap();
+            self.cache.advise(0, pages, advice, &FAR, &mut self.out).unwrap();
             self.carry_out()
         }
 
         fn touch(&mut self, page: u64, write: bool) -> Vec<(u64, u64)> {
-            self.cache.fault(Key { space: 0, page }, write, &Far, &mut self.out);
+            self.cache.fault(Key { space: 0, page }, write, &FAR, &mut self.out);
             let mut fetched = self.carry_out();
-            self.cache.turn(&Far, &mut self.out);
+            self.cache.turn(&FAR, &mut self.out);
             fetched.extend(self.carry_out());
             fetched
         }
@@ -253,10 +242,10 @@ mod tests {
                     match action {
                         Action::Fetch { op, first, count, .. } => {
                             fetched.push((first.page, first.page + u64::from(count)));
-                            self.cache.fetched(op, Outcome::Done, &Far, &mut self.out);
+                            self.cache.fetched(op, Outcome::Done, &FAR, &mut self.out);
                         }
                         Action::WriteBack { op } => {
-                            self.cache.written_back(op, Outcome::Done, &Far, &mut self.out);
+                            self.cache.written_back(op, Outcome::Done, &FAR, &mut self.out);
                         }
                         _ => {}
                     }
@@ -331,7 +320,7 @@ mod tests {
     fn ranges_have_a_bound() {
         let mut cache = Window::new().cache;
         let advise = |cache: &mut Cache, at: u64, advice| {
-            cache.advise(0, 2 * at..2 * at + 1, advice, &Far, &mut Vec::new())
+            cache.advise(0, 2 * at..2 * at + 1, advice, &FAR, &mut Vec::new())
         };
         let taken =
             (0..2 * ADVISED_MAX as u64).take_while(|&at| advise(&mut cache, at, Advice::Random).is_ok());

@@ -104,20 +104,8 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::far::ALL_FAR;
     use crate::{Config, Outcome};
-
-    /// All pages are in far memory, in order.
-    struct Far;
-
-    impl Layout for Far {
-        fn source(&self, key: Key) -> Source {
-            Source::Far(key.page)
-        }
-
-        fn home(&self, key: Key) -> Option<u64> {
-            Some(key.page)
-        }
-    }
 
     fn cache(frames: usize) -> Cache {
         Cache::new(Config::of_streams(frames, 8))
@@ -136,8 +124,8 @@ mod tests {
         let (mut fetched, mut allowed) = (Vec::new(), Vec::new());
         let mut out = Vec::new();
         if !is_there(cache) {
-            cache.fault(key(page), write, &Far, &mut out);
-            cache.turn(&Far, &mut out);
+            cache.fault(key(page), write, &ALL_FAR, &mut out);
+            cache.turn(&ALL_FAR, &mut out);
         }
         while !out.is_empty() {
             for action in core::mem::take(&mut out) {
@@ -145,10 +133,10 @@ mod tests {
                 match action {
                     Action::Fetch { op, first, count, .. } => {
                         fetched.push(run(first, count));
-                        cache.fetched(op, Outcome::Done, &Far, &mut out);
+                        cache.fetched(op, Outcome::Done, &ALL_FAR, &mut out);
                     }
                     Action::Allow { first, count } => allowed.push(run(first, count)),
-                    Action::WriteBack { op } => cache.written_back(op, Outcome::Done, &Far, &mut out),
+                    Action::WriteBack { op } => cache.written_back(op, Outcome::Done, &ALL_FAR, &mut out),
                     _ => {}
                 }
             }

@@ -31,6 +31,8 @@ mod aside;
 mod cache;
 mod coherent;
 mod early;
+#[cfg(test)]
+mod far;
 mod frames;
 mod kin;
 mod operations;

@@ -192,21 +192,9 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ahead, Config, Op, Outcome, Source};
+    use crate::far::ALL_FAR;
+    use crate::{Ahead, Config, Op, Outcome};
     use alloc::collections::VecDeque;
-
-    /// All pages are in far memory, in order.
-    struct Far;
-
-    impl Layout for Far {
-        fn source(&self, key: Key) -> Source {
-            Source::Far(key.page)
-        }
-
-        fn home(&self, key: Key) -> Option<u64> {
-            Some(key.page)
-        }
-    }
 
     /// A window's cache, and what is under way to a memory node, which answers in order.
     struct Window {
@@ -243,9 +231,9 @@ mod tests {
 
         fn end(&mut self, op: Op, fetch: bool) {
             if fetch {
-                self.cache.fetched(op, Outcome::Done, &Far, &mut self.out);
+                self.cache.fetched(op, Outcome::Done, &ALL_FAR, &mut self.out);
             } else {
-                self.cache.written_back(op, Outcome::Done, &Far, &mut self.out);
+                self.cache.written_back(op, Outcome::Done, &ALL_FAR, &mut self.out);
             }
             self.take_actions();
         }
@@ -258,9 +246,9 @@ mod tests {
                 access == Some(farmem_wire::message::Access::Modified) || access.is_some() && !write
             };
             while !is_there(&self.cache) {
-                self.cache.fault(key, write, &Far, &mut self.out);
+                self.cache.fault(key, write, &ALL_FAR, &mut self.out);
                 self.take_actions();
-                self.cache.turn(&Far, &mut self.out);
+                self.cache.turn(&ALL_FAR, &mut self.out);
                 self.take_actions();
                 while let Some(at) = self.under_way.iter().position(|&(_, fetch)| fetch) {
                     let (op, fetch) = self.under_way.remove(at).expect("it was found");
