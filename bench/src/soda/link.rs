@@ -162,7 +162,7 @@ fn pages(len: usize) -> Result<Registered, OpenError> {
     };
     let file =
         made().map_err(|e| OpenError::System { doing: "make a memory file".into(), source: e.into() })?;
-    let pages = Registered::of(file)?;
+    let pages = Registered::of(file, u64::MAX)?;
     assert!(pages.put(0, &vec![1; len]), "a file of our own");
     Ok(pages)
 }

@@ -10,7 +10,7 @@ use crate::path::Asker;
 use crate::{Client, Error, NodeId, VirtAddr, Vma};
 use farmem_control::api::{
     ApiError, DropObject, ErrorCode, FileInfo, FileStage, HoldObject, HostInfo, Leave, Locate, OpenMode,
-    OpenObject, ResizeObject, ShowObject, UnlinkObject,
+    OpenObject, Overview, ResizeObject, ShowObject, UnlinkObject,
 };
 use farmem_host::HostRequest;
 use farmem_machine::Port;
@@ -274,12 +274,27 @@ impl Client {
     }
 
     /// Takes another host out of the rack: nothing that it still sends counts, and what it had open may be opened by others. For whoever sees to it that a process that
-    /// hangs does no harm. The next life of the host, if it has begun, stays as it is.
+    /// hangs does no harm. The next life of the host, if it has begun, stays as it is. Hosts that act for it, as the DPU does by way of which it writes, are taken out as well
+    /// (PROTOCOL 8.59): when this answers, nothing that it asked them for is carried out any more.
     ///
     /// # Errors
-    /// [`Error::Refused`] with [`ErrorCode::NotFound`] when no host of this number is in this generation, or not any more.
+    /// [`Error::Refused`] with [`ErrorCode::NotFound`] when no host of this number is in this generation, or not any more; those that acted for it are out then too.
     pub fn fence(&mut self, host: u16, generation: u16) -> Result<(), Error> {
-        self.call(Leave { port: Port::host(host).0, generation: Some(generation) })
+        let left = self.call(Leave { port: Port::host(host).0, generation: Some(generation) });
+        match &left {
+            Err(error) if error.code() != Some(ErrorCode::NotFound) => return left,
+            _ => {}
+        }
+        // Nobody begins to act for a life that has ended, so all that do are there.
+        let acting = self.call(Overview {})?.hosts.into_iter();
+        for actor in acting.filter(|actor| actor.acts_for.contains(&(host, generation))) {
+            match self.call(Leave { port: Port::host(actor.host).0, generation: Some(actor.generation) }) {
+                // It left by itself, or somebody else was faster.
+                Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
+                left => left?,
+            }
+        }
+        left
     }
 
     /// Opens again what was open in the life of this client's host before.

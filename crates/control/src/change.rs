@@ -190,6 +190,7 @@ impl State {
             cache,
             given_up,
             joining: Some(id),
+            acts_for: Vec::new(),
         };
         self.hosts.insert(*host, row);
         effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: Some(Gid(*gid)) }));

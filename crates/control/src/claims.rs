@@ -75,6 +75,7 @@ impl State {
                 known.map(|(&host, _)| changes(Port::host(host))).collect()
             }
             Request::Leave(call) => Vec::from([changes(Port(call.port))]),
+            Request::ActFor(call) => Vec::from([uses_host(call.host), uses_host(call.of_host)]),
             Request::OpenSession(call) => {
                 Vec::from([uses_host(call.host), Need::Changes(Claim::Session(call.host, call.domain))])
             }

@@ -5,7 +5,7 @@ use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
 use crate::fabric::INDEX_MAX;
 use crate::grants;
-use crate::record::{MigrationStep, Remap, Role, VmaRow, What};
+use crate::record::{HostRow, MigrationStep, Remap, Role, VmaRow, What};
 use crate::state::{LogError, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
@@ -246,6 +246,13 @@ impl State {
             must(gids.insert(member.gid), "addresses are unique in the rack")?;
         }
         must(self.hosts.keys().all(|&host| host > 0), "hosts are numbered from 1")?;
+        let mut acting = self.hosts.iter().filter(|(_, row)| !row.acts_for.is_empty());
+        let right = |(host, row): (&u16, &HostRow)| {
+            row.present
+                && row.acts_for.is_sorted_by(|a, b| a < b)
+                && row.acts_for.iter().all(|of| of.host != *host && self.hosts.contains_key(&of.host))
+        };
+        must(acting.all(right), "a host that is there acts for others, once for each life")?;
         let domains: BTreeSet<_> = self.domains.values().collect();
         must(domains.len() == self.domains.len(), "names of domains are unique")?;
         must(self.domains.keys().all(|&domain| domain > 0), "domains are numbered from 1")

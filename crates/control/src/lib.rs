@@ -12,6 +12,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod acts;
 mod allocate;
 pub mod api;
 mod cards;
@@ -44,6 +45,7 @@ mod syscalls;
 mod tables;
 mod updates;
 
+pub use acts::ACTS_MAX;
 pub use allocate::{PAGE, VA_END};
 pub use change::MISSED_MAX;
 pub use coherence::RESETS_MAX;

@@ -62,6 +62,8 @@ pub(crate) enum Line {
     Piece { base: u64, row: PieceRow },
     /// Row: addresses whose bytes were lost with an earlier incarnation of their node.
     Lost { base: u64, len: u64 },
+    /// Event: a host carries out WRITEs of another's life from now on, or does not any more (PROTOCOL 8.59).
+    Acts { host: u16, of: Life, begins: bool },
     /// Event: nothing of the host's earlier life is left anywhere; it may hold a lease again.
     Forgotten { host: u16 },
     /// Row: the address space of a domain, and its processes.
@@ -99,6 +101,7 @@ impl Line {
                 | Self::Restarted
                 | Self::Advanced { .. }
                 | Self::GivenUp { .. }
+                | Self::Acts { .. }
                 | Self::Forgotten { .. }
                 | Self::FileEnded { .. }
         )
@@ -374,6 +377,16 @@ pub(crate) struct HostRow {
     #[serde(default)]
     pub(crate) given_up: u16,
     pub(crate) joining: Option<u64>,
+    /// The lives of other hosts whose WRITEs it carries out, ascending (PROTOCOL 8.59).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) acts_for: Vec<Life>,
+}
+
+/// A host in one generation of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) struct Life {
+    pub(crate) host: u16,
+    pub(crate) generation: u16,
 }
 
 /// Whether a host may hold pages.

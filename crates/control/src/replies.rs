@@ -178,7 +178,9 @@ impl Control {
 impl HostRow {
     /// What users know it as.
     pub(crate) fn info(&self, host: u16) -> HostInfo {
-        HostInfo { host, name: self.name.clone(), gid: gid_text(self.gid), generation: self.generation }
+        let acts_for = self.acts_for.iter().map(|of| (of.host, of.generation)).collect();
+        let (name, gid) = (self.name.clone(), gid_text(self.gid));
+        HostInfo { host, name, gid, generation: self.generation, acts_for }
     }
 }
 

@@ -62,6 +62,7 @@ impl Control {
             Request::JoinNode(call) => any(call, self.join_node(call)),
             Request::JoinHost(call) => any(call, self.join_host(call)),
             Request::Leave(call) => any(call, self.leave(call.port, call.generation)),
+            Request::ActFor(call) => any(call, self.act_for(call)),
             Request::CreateDomain(call) => any(call, self.create_domain(&call.name)),
             Request::OpenSession(call) => any(call, self.open_session(call.host, call.domain)),
             Request::Connect(call) => any(call, self.connect(call)),

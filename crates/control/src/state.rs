@@ -114,6 +114,7 @@ impl State {
                 let end = base.checked_add(*len).filter(|_| *len > 0);
                 self.lost.insert(*base..end.ok_or(LogError("what is lost is a range of addresses"))?);
             }
+            Line::Acts { host, of, begins } => self.acts(*host, *of, *begins)?,
             Line::Forgotten { host } => {
                 let row = self.hosts.get_mut(host).filter(|row| row.cache == Cache::Fenced);
                 row.ok_or(LogError("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
@@ -167,6 +168,8 @@ impl State {
         );
         if settles {
             self.settle(effects);
+        }
+        if settles || matches!(line, Line::Acts { .. }) {
             self.release_objects();
         }
         Ok(())

@@ -15,11 +15,24 @@ use core::ops::Range;
 use farmem_machine::{Instant, Rng};
 use farmem_paging::Cause;
 
+/// Ranges of one object that have policies of their own, at most.
+pub const ADVISED_MAX: usize = 64;
+
 #[derive(Debug)]
 struct Known {
     object: Object,
+    /// What is to be prefetched of some of its pages, the latest advice first.
+    advised: Vec<(Range<u64>, Box<dyn Policy>)>,
     /// A write ended without it being known whether it was carried out, or will be: nothing of the object is cached any more.
     unsure: bool,
+}
+
+impl Known {
+    /// What says what is prefetched when this page is asked for.
+    fn policy(&mut self, page: u64) -> &mut dyn Policy {
+        let of_range = self.advised.iter_mut().find(|(pages, _)| pages.contains(&page));
+        of_range.map_or(&mut self.object.policy, |(_, policy)| policy).as_mut()
+    }
 }
 
 #[derive(Debug)]
@@ -125,7 +138,7 @@ impl Dpu {
     /// When an object has this number, or has no bytes.
     pub fn open(&mut self, number: u32, object: Object) {
         assert!(object.bytes > 0, "object {number} has no bytes");
-        let known = Known { object, unsure: false };
+        let known = Known { object, advised: Vec::new(), unsure: false };
         assert!(self.objects.insert(number, known).is_none(), "object {number} is opened twice");
     }
 
@@ -138,9 +151,34 @@ impl Dpu {
         self.left(left);
     }
 
-    /// An application's own policy takes the place of the object's, from now on. False when there is no such object.
+    /// An application's own policy takes the place of the object's, and of all that was said of parts of it, from now on. False when there is no such object.
     pub fn set_policy(&mut self, number: u32, policy: Box<dyn Policy>) -> bool {
-        self.objects.get_mut(&number).map(|known| known.object.policy = policy).is_some()
+        let Some(known) = self.objects.get_mut(&number) else { return false };
+        known.object.policy = policy;
+        known.advised.clear();
+        true
+    }
+
+    /// An application's own policy for some pages of an object, from now on: of what was said of a page, the latest counts. What it proposes may lie beyond them. False, and
+    /// nothing is changed, when there is no such object, it has no such pages, or policies for [`ADVISED_MAX`] ranges of it are there.
+    pub fn advise(&mut self, number: u32, pages: Range<u64>, policy: Box<dyn Policy>) -> bool {
+        let Some(all) = self.objects.get(&number).map(|known| self.pages(&known.object)) else {
+            return false;
+        };
+        if pages.is_empty() || pages.end > all {
+            return false;
+        }
+        if pages == (0..all) {
+            return self.set_policy(number, policy);
+        }
+        let known = self.objects.get_mut(&number).expect("it was found");
+        let is_left = |other: &Range<u64>| other.start < pages.start || other.end > pages.end;
+        if known.advised.iter().filter(|(other, _)| is_left(other)).count() >= ADVISED_MAX {
+            return false;
+        }
+        known.advised.retain(|(other, _)| is_left(other));
+        known.advised.insert(0, (pages, policy));
+        true
     }
 
     /// Keeps pages of an object in static memory; `false`, and nothing is done, when there is no room for them, the object can be written, or it has no such

@@ -42,7 +42,7 @@ pub mod table;
 pub mod view;
 
 pub use asked::{Action, Asker, Caching, Config, Object, Read, Stats, Write};
-pub use dpu::Dpu;
+pub use dpu::{ADVISED_MAX, Dpu};
 pub use leap::Leap;
 pub use policy::{Evidence, Neighbours, Nothing, Policy, Seen};
 pub use recent::{RECENT_LEN, Recent};

@@ -22,4 +22,4 @@ pub mod zone;
 pub use pair::{Answers, Broken, PairSize, ProcessEnd, Requests, make_pair};
 pub use registered::Registered;
 pub use submission::{SubmissionSender, Submissions, make_submissions};
-pub use talk::{Listener, MESSAGE_MAX, Other, Talk, ready};
+pub use talk::{Bell, Listener, MESSAGE_MAX, Other, Talk, ready};

@@ -5,8 +5,10 @@
 
 pub mod api;
 pub(crate) mod carrier;
+mod clerk;
 mod intra;
 mod lane;
+mod mail;
 mod region;
 mod serve;
 #[cfg(test)]

@@ -40,8 +40,8 @@ pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfi
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Advice, Ahead};
 pub use loss::AtLoss;
-pub(crate) use options::check_dpu;
 pub use options::{CpuApart, Way, WindowOptions, WindowStats, frames_of};
+pub(crate) use options::{check_dpu, memory_of_machine};
 
 #[cfg(test)]
 mod tests;
@@ -125,6 +125,8 @@ pub fn with_objects<R: Send>(
     };
     let mut server = Server::new(verbs, (&window, &hints), laid.clone(), cache_config(frames, &options));
     (server.meter, server.at_loss) = (Meter::new(options.told_apart), options.at_loss);
+    server.meter = Meter::new(options.told_apart);
+    server.foresight = foresight;
     let (laid, hints) = (&laid, &hints);
     let result = thread::scope(|scope| {
         let end = EndWhenDropped(Ring::new(&window, stop.clone()));
@@ -202,6 +204,8 @@ struct Server<'a> {
     verbs: Verbs<'a>,
     window: &'a Window,
     hints: &'a Hints,
+    /// How the DPU prefetches what the program says nothing of.
+    foresight: Foresight,
     unadvised: u64,
     cache: Cache,
     laid: Laid,
@@ -233,6 +237,7 @@ impl<'a> Server<'a> {
             verbs,
             window,
             hints,
+            foresight: Foresight::default(),
             unadvised: 0,
             cache: Cache::new(config),
             laid,
@@ -280,7 +285,7 @@ impl<'a> Server<'a> {
             bytes_written_back: self.bytes_written_back,
             bytes_here_max: self.bytes_here_max,
             ahead: stats.ahead,
-            unadvised: self.unadvised,
+            unadvised: self.unadvised + self.verbs.refused(),
             dpu,
             cpu: self.meter.apart(),
             dpu_fenced,
@@ -476,8 +481,14 @@ impl<'a> Server<'a> {
         loop {
             let hint = self.hints.lock().expect("no thread panics with it").pop_front();
             let Some((chunks, advice)) = hint else { break };
+            // By way of a DPU a window has one object.
+            let (from, to) = (chunks.start * self.laid.chunk_len, chunks.end * self.laid.chunk_len);
+            let part = (from, to.min(self.laid.len()) - from);
             let advised = self.cache.advise(0, chunks, advice, &self.laid, &mut self.actions);
             self.unadvised += u64::from(advised.is_err());
+            if let Some(policy) = self.foresight.by_advice(advice) {
+                self.verbs.advise(part, policy);
+            }
             self.carry_out(Arrived::NOTHING);
         }
     }

@@ -432,6 +432,9 @@ pub struct HostInfo {
     pub gid: String,
     /// How often it started.
     pub generation: u16,
+    /// The hosts whose WRITEs it carries out, by number and generation (PROTOCOL 8.59).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acts_for: Vec<(u16, u16)>,
 }
 
 /// A vma, for the overview.

@@ -115,6 +115,21 @@ calls! {
         generation: Option<u16>,
     }
 
+    /// A host carries out WRITEs of another one from now on, or does not any more: the DPU beside a host. Whoever takes that host out of the rack has to take out those that
+    /// act for it as well (PROTOCOL 8.59).
+    "act_for" ActFor -> () {
+        /// Who carries them out.
+        host: u16,
+        /// How often that host started.
+        generation: u16,
+        /// Whose WRITEs they are.
+        of_host: u16,
+        /// How often that one started.
+        of_generation: u16,
+        /// It begins, or it has ended: nothing of it is under way any more.
+        begins: bool,
+    }
+
     /// Makes a protection domain, or finds the one of this name.
     "create_domain" CreateDomain -> DomainInfo {
         /// Its name.

@@ -7,7 +7,7 @@
 use crate::Control;
 use crate::api::{ApiError, ErrorCode, ObjectInfo, OpenMode};
 use crate::errors::error;
-use crate::record::{Line, ObjectRow, Role, What};
+use crate::record::{HostRow, Line, ObjectRow, Role, What};
 use crate::requests::Decision;
 use crate::state::State;
 use alloc::collections::BTreeSet;
@@ -94,7 +94,12 @@ impl Control {
 
     fn still_writing(&self, object: u64, row: &ObjectRow, gone: u16) -> ApiError {
         let role = self.state.roles_that_hear(row, gone).next();
-        let at = role.map_or_else(|| "the rack".to_string(), |role| self.state.title(role));
+        let actor = || {
+            let acts = |row: &&HostRow| row.acts_for.iter().any(|of| of.host == gone);
+            let named = self.state.hosts.values().find(acts).map(|row| format!("host {:?}", row.name));
+            named.unwrap_or_else(|| "the rack".to_string())
+        };
+        let at = role.map_or_else(actor, |role| self.state.title(role));
         let message =
             format!("host {gone} had object {object} open to write, and {at} may still let it write");
         let remedy = "ask again: it is over when the host has left or joined; who does not answer has to answer, or to join again";
@@ -142,8 +147,20 @@ impl ObjectRow {
 }
 
 impl State {
-    /// The host's life ends: it has nothing open any more. What it had to write is kept from others until nobody lets it write any more (PROTOCOL 8.56).
+    /// The host's life ends: it has nothing open any more. What it had to write is kept from others until nobody lets it write any more (PROTOCOL 8.56); so is what those had for
+    /// whom it acted.
     pub(crate) fn end_objects(&mut self, host: u16) {
+        let acted =
+            self.hosts.get_mut(&host).map(|row| core::mem::take(&mut row.acts_for)).unwrap_or_default();
+        for row in self
+            .objects
+            .values_mut()
+            .filter(|row| row.ended.iter().any(|&gone| acted.iter().any(|of| of.host == gone)))
+        {
+            if let Err(at) = row.ended.binary_search(&host) {
+                row.ended.insert(at, host);
+            }
+        }
         for row in self.objects.values_mut().filter(|row| row.hosts.contains(&host)) {
             let wrote = row.mode == OpenMode::Write;
             row.let_go(host);
@@ -165,7 +182,8 @@ impl State {
             self.objects.iter().filter(|(_, row)| !row.ended.is_empty()).map(|(&object, _)| object).collect();
         for object in kept {
             let Some(row) = self.objects.get(&object) else { continue };
-            let stays = |&host: &u16| self.roles_that_hear(row, host).next().is_some();
+            let stays =
+                |&host: &u16| self.is_acted_for(host) || self.roles_that_hear(row, host).next().is_some();
             let ended = row.ended.iter().copied().filter(stays).collect();
             self.objects.entry(object).and_modify(|row| row.ended = ended);
         }

@@ -14,8 +14,8 @@ impl Dpu {
         let known = self.objects.get_mut(&read.page.object).expect("it was found");
         let entry_pages = u64::from(self.config.table.entry_pages);
         let hit = matches!(found, Found::Here(_) | Found::Loading);
-        let wanted =
-            known.object.policy.propose(&Seen { page: read.page, entry_pages, hit, recent: &self.recent });
+        let seen = Seen { page: read.page, entry_pages, hit, recent: &self.recent };
+        let wanted = known.policy(read.page.page).propose(&seen);
         let end = wanted.end.min(self.pages(&self.objects[&read.page.object].object));
         let entries = wanted.start / entry_pages..end.div_ceil(entry_pages);
         if self.config.caching == Caching::Adaptive {

@@ -2,9 +2,13 @@
 
 use super::rig::TestRack;
 use farmem::PAGE_LEN;
-use farmem::window::{Ahead, DpuStats, Memory, Place, Way, WindowOptions, WindowStats, with_window};
-use farmem::{Client, Error, Rack, Vma};
+use farmem::window::{
+    Advice, Ahead, DpuStats, Foresight, Memory, Object, Objects, Place, Way, WindowOptions, WindowStats,
+    with_objects, with_window,
+};
+use farmem::{Client, Error, Rack, Vma, serve};
 use farmem_io::OpenError;
+use std::ops::Range;
 use std::thread;
 
 /// A DPU with a small cache: 16 entries of 64 KiB, of pages of 16 KiB.
@@ -12,7 +16,7 @@ pub(super) const DPU: &str =
     "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"1 MiB\"\n";
 /// One whose cache holds all that a test reads.
 const LARGE: &str = "[dpu]\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"8 MiB\"\n";
-const DPU_PAGE: u64 = 16 << 10;
+pub(super) const DPU_PAGE: u64 = 16 << 10;
 /// Bytes of all words, as the rack counts them.
 const BYTES: u64 = SIZE as u64;
 const SIZE: usize = 2 << 20;
@@ -225,6 +229,91 @@ fn a_dpu_that_dies_or_hangs_loses_no_byte() {
         let ((), stats) = run(&mut client, &vma, reading(), |memory| check(&memory, 3)).unwrap();
         assert!(!stats.dpu_fenced, "{signal} {transport}");
     }
+}
+
+/// A program that writes by way of the DPU is taken out of the rack, while it still runs, and another one writes what it had. From then on nothing of the first one is
+/// written any more, by way of the DPU neither: it ends with an error, and what the other wrote is there.
+#[test]
+fn a_writer_that_is_fenced_writes_nothing_by_way_of_its_dpu() {
+    for transport in BOTH {
+        let rack = rack(transport, DPU);
+        let mut first = client(&rack, "fenced");
+        let vma = first.allocate(BYTES).unwrap();
+        let (host, generation) = first.life();
+        let write = |memory: &Memory<'_>, seed| {
+            for at in (0..SIZE / 2).step_by(PAGE_LEN) {
+                memory.write(at, &words(at, seed));
+            }
+        };
+        let ran = with_window(&mut first, &vma, options(), |memory| {
+            write(&memory, 3);
+            let acting = || {
+                let hosts = serve::overview(&rack.config).unwrap().hosts.into_iter();
+                hosts.filter(|row| row.acts_for.contains(&(host, generation))).count()
+            };
+            assert_eq!(acting(), 1, "the DPU's host");
+            let mut second = client(&rack, "fenced");
+            second.fence(host, generation).unwrap();
+            assert_eq!(acting(), 0);
+            let others: Vec<u8> = (0..SIZE).step_by(PAGE_LEN).flat_map(|at| words(at, 5)).collect();
+            second.write(vma.base, &others).unwrap();
+            // The page that was used last is here.
+            let last = SIZE / 2 - PAGE_LEN;
+            memory.write(last, &words(last, 7));
+        });
+        match ran {
+            Err(Error::Open(refused @ OpenError::NotPermitted { .. })) => {
+                return eprintln!("skipped: {refused}");
+            }
+            Err(error) => assert!(!matches!(error, Error::Open(_)), "{error}"),
+            Ok(ran) => panic!("{transport}: a program that was fenced ended well: {ran:?}"),
+        }
+        let mut far = vec![0; SIZE];
+        client(&rack, "fenced").read(vma.base, &mut far).unwrap();
+        let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        assert!(words.zip(0..).all(|(word, at)| word == at * 5), "{transport}");
+    }
+}
+
+/// A program says how it uses parts of what it reads, and the DPU prefetches so: of a part that is used here and there nothing, of one that is used in order its
+/// neighbours; more parts than are kept count.
+#[test]
+fn advice_reaches_the_dpu() {
+    let rack = rack("udp", &format!("{LARGE}caching = \"dynamic\"\n"));
+    let mut client = client(&rack, "advice");
+    let vma = written(&mut client, 5);
+    let options = WindowOptions { foresight: Foresight::Nothing, ..reading() };
+    let half = BYTES / 2;
+    // The first page of every entry of 64 KiB.
+    let touch = |objects: &Objects<'_>, bytes: Range<u64>| {
+        for at in bytes.step_by(64 << 10) {
+            objects.get(0).read(usize::try_from(at).unwrap(), &mut [0; 8]);
+        }
+    };
+    let ran = with_objects(&mut client, &[Object::new(&vma).read_only()], options, |objects| {
+        // From then on the window is served.
+        touch(&objects, 0..1);
+        objects.advise(0, half..BYTES, Advice::Sequential).unwrap();
+        // What the DPU's door was told before another program came it has heard when that one is let in.
+        run(&mut self::client(&rack, "advice"), &vma, reading(), |_| ()).unwrap();
+        touch(&objects, 0..BYTES);
+    });
+    let stats = match ran {
+        Err(Error::Open(refused @ OpenError::NotPermitted { .. })) => {
+            return eprintln!("skipped: {refused}");
+        }
+        ran => ran.unwrap().1,
+    };
+    // Of each entry of the second half the three pages that nobody asked for.
+    assert_eq!((dpu(&stats).background, stats.unadvised), (half / 4 * 3, 0), "{stats:?}");
+    let ran = with_objects(&mut client, &[Object::new(&vma).read_only()], options, |objects| {
+        touch(&objects, 0..1);
+        for at in (0..BYTES).step_by(usize::try_from(DPU_PAGE).unwrap()) {
+            objects.advise(0, at..at + 1, Advice::Sequential).unwrap();
+        }
+    });
+    let stats = ran.unwrap().1;
+    assert!(stats.unadvised >= BYTES / DPU_PAGE - 64, "of {} parts: {stats:?}", BYTES / DPU_PAGE);
 }
 
 /// A window opens while the DPU is stopped: it goes straight to the memory nodes, and the DPU is no more. What the DPU had acknowledged before is there.

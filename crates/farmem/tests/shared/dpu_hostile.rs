@@ -1,6 +1,6 @@
 //! Processes that are no windows at a DPU, and a DPU that is none: each learns what was wrong, and the others go on.
 
-use super::dpu::{DPU, check, client, rack, rack_without_process, reading, run, written};
+use super::dpu::{DPU, DPU_PAGE, check, client, rack, rack_without_process, reading, run, written};
 use super::rig::TestRack;
 use farmem::window::{Ahead, WindowOptions, with_window};
 use farmem::{Client, Error, Rack};
@@ -23,7 +23,9 @@ fn version() -> &'static str {
 fn hello(rack: &TestRack, domain: u32, size: PairSize) -> String {
     let mark = rack.config.dpu.as_ref().unwrap().mark().unwrap();
     let size = serde_json::to_string(&size).unwrap();
-    format!(r#"{{"hello":{{"version":"{}","rack":"{mark}","domain":{domain},"size":{size}}}}}"#, version())
+    let who =
+        format!(r#""version":"{}","rack":"{mark}","domain":{domain},"host":1,"generation":1"#, version());
+    format!(r#"{{"hello":{{{who},"size":{size}}}}}"#)
 }
 
 fn talk(rack: &TestRack) -> Talk {
@@ -115,12 +117,14 @@ fn what_a_hostile_process_says_is_refused() {
     let guest = guest(&rack, &client);
     let open =
         |region: u32| format!(r#"{{"open":{{"region":{region},"base":{},"write":false}}}}"#, vma.base.0);
-    let register = |rkey: u32| format!(r#"{{"register":{{"rkey":{rkey}}}}}"#);
+    let register = |rkey: u32| format!(r#"{{"register":{{"rkey":{rkey},"most":4096}}}}"#);
+    let more = format!(r#"{{"register":{{"rkey":2,"most":{}}}}}"#, u64::MAX);
     for (what, file, why) in [
         (right.clone(), memory, "hello"),
         (format!(r#"{{"open":{{"region":1,"base":{},"write":true}}}}"#, vma.base.0 + 8), none, "first byte"),
         (open(70_000), none, "no message"),
         (r#"{"policy":{"region":9,"policy":"nothing"}}"#.to_owned(), none, "not open"),
+        (more, memory, "this machine has"),
         (r#"{"fix":{"region":9,"offset":0,"len":1}}"#.to_owned(), none, "not open"),
         (register(2), none, "without a file"),
         (register(2), Some(null.as_fd()), "no memory file"),
@@ -139,8 +143,17 @@ fn what_a_hostile_process_says_is_refused() {
     many(&open, none, 1, 1024);
     let fix = format!(r#"{{"fix":{{"region":1,"offset":{},"len":{}}}}}"#, u64::MAX, u64::MAX);
     assert!(ask(&guest, &fix, none).contains("cannot be cached"), "what leaves its region");
-    // Some come and say nothing; some go in the middle of a word.
-    let silent: Vec<Talk> = (0..100).map(|_| talk(&rack)).collect();
+    let part = |from: u64, len: u64| {
+        let part = format!(r#"{{"policy":{{"region":1,"policy":"nothing","part":[{from},{len}]}}}}"#);
+        ask(&guest, &part, none)
+    };
+    for (from, len) in [(0, 0), (0, u64::MAX), (u64::MAX, 1), (vma.size, 1)] {
+        assert!(part(from, len).contains("no advice"), "{len} bytes from {from} on");
+    }
+    let kept = (0..vma.size / DPU_PAGE).take_while(|page| part(page * DPU_PAGE, 1).contains("done")).count();
+    assert_eq!(kept, 64, "parts with advice of their own");
+    // Some come and say nothing, more than may wait to come in; some go in the middle of a word.
+    let silent: Vec<Talk> = (0..300).map(|_| talk(&rack)).collect();
     (0..100).for_each(|_| drop(talk(&rack)));
     assert!(is_served(&mut client, &vma));
     drop((silent, guest));
@@ -163,6 +176,32 @@ fn others_come_in_while_a_client_joins() {
     let said = hear(&first);
     assert!(said.contains("welcome"), "{said}");
     drop(second);
+}
+
+/// A process opens an allocation while the control plane stands still, so the DPU does not know which that is. Others are answered meanwhile; then so is the first, and the
+/// allocation can be opened. A process that asks on without waiting for its answer is sent away.
+#[test]
+fn others_are_answered_while_the_control_plane_is_asked() {
+    let rack = rack("udp", DPU);
+    let mut client = client(&rack, "served");
+    let vma = written(&mut client, SEED);
+    let [first, second, hasty] = [guest(&rack, &client), guest(&rack, &client), guest(&rack, &client)];
+    let open = format!(r#"{{"open":{{"region":1,"base":{},"write":false}}}}"#, vma.base.0);
+    rack.send("control", "STOP");
+    for guest in [&first, &hasty] {
+        guest.say(open.as_bytes(), None).unwrap();
+    }
+    let stats = ask(&second, r#"{"stats":{}}"#, None);
+    assert!(stats.contains("on_demand"), "{stats}");
+    assert!(!first.is_speaking(), "it waits");
+    drop(guest(&rack, &client));
+    hasty.say(open.as_bytes(), None).unwrap();
+    assert!(hasty.hear().unwrap().is_none(), "it is sent away");
+    let refused = hear(&first);
+    assert!(refused.contains("unavailable") && refused.contains("control plane"), "{refused}");
+    rack.send("control", "CONT");
+    assert!(ask(&first, &open, None).contains("done"));
+    assert!(is_served(&mut client, &vma));
 }
 
 /// What serves in the place of a DPU, as long as its process is there: each read is answered twice.

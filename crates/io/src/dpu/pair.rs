@@ -66,6 +66,12 @@ struct Layout {
 }
 
 impl PairSize {
+    /// Bytes of all of it, but for what says how it is laid out.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        (self.requests as u64).saturating_add(self.answers as u64).saturating_add(self.registered as u64)
+    }
+
     fn layout(self) -> Option<Layout> {
         let is_ring = |bytes: usize| bytes.is_power_of_two() && RING_BYTES.contains(&bytes);
         let is_right = is_ring(self.requests)

@@ -7,18 +7,25 @@ use crate::OpenError;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A memory file that a process registered.
 #[derive(Debug)]
 pub struct Registered {
     file: OwnedFd,
     len: u64,
+    /// Bytes of it that may be there at once, for this end to write.
+    most: u64,
+    /// Bytes that may be written before it is looked again how many are there.
+    left: AtomicU64,
 }
 
 impl Registered {
+    /// A file of which `most` bytes are to be there at once: where more are, nothing is written.
+    ///
     /// # Errors
     /// [`OpenError::Foreign`] for a file that is no memory file, or one that can be cut or grow.
-    pub fn of(file: OwnedFd) -> Result<Self, OpenError> {
+    pub fn of(file: OwnedFd, most: u64) -> Result<Self, OpenError> {
         const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
         let foreign = |why: &str| OpenError::Foreign { path: "registered memory".into(), why: why.into() };
         if !fcntl_get_seals(&file).map_err(|_| foreign("is no memory file"))?.contains(SEALS) {
@@ -27,13 +34,14 @@ impl Registered {
         let about = fstat(&file)
             .map_err(|e| OpenError::System { doing: "look at registered memory".into(), source: e.into() })?;
         let len = u64::try_from(about.st_size).map_err(|_| foreign("has no size"))?;
-        Ok(Self { file, len })
+        Ok(Self { file, len, most, left: AtomicU64::new(0) })
     }
 
-    /// Copies bytes to `addr` on; false when they would leave it, or the process does not let them be written.
+    /// Copies bytes to `addr` on; false when they would leave it, when more would be there than may, or when the process does not let them be written.
     #[must_use]
     pub fn put(&self, addr: u64, bytes: &[u8]) -> bool {
         self.is_inside(addr, bytes.len())
+            && self.has_room(bytes.len() as u64)
             && whole(bytes.len(), |done| pwrite(&self.file, &bytes[done..], addr + done as u64))
     }
 
@@ -42,6 +50,22 @@ impl Registered {
     pub fn take(&self, addr: u64, into: &mut [u8]) -> bool {
         self.is_inside(addr, into.len())
             && whole(into.len(), |done| pread(&self.file, &mut into[done..], addr + done as u64))
+    }
+
+    /// Whether so many bytes more may be there. What the process took away since is not known until it is looked at.
+    fn has_room(&self, len: u64) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        let left = if left >= len { left } else { self.most.saturating_sub(self.there()) };
+        self.left.store(left.saturating_sub(len), Ordering::Relaxed);
+        left >= len
+    }
+
+    /// Bytes that are there, in whole pages.
+    fn there(&self) -> u64 {
+        /// What files are counted in (stat(2)).
+        const BLOCK: u64 = 512;
+        let blocks = fstat(&self.file).ok().and_then(|about| u64::try_from(about.st_blocks).ok());
+        blocks.map_or(u64::MAX, |blocks| blocks.saturating_mul(BLOCK))
     }
 
     fn is_inside(&self, addr: u64, len: usize) -> bool {

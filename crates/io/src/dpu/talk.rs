@@ -1,7 +1,7 @@
 //! The socket between a process and its DPU: a message at a time, with a file where one goes along.
 
 use crate::{OpenError, private_directory};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
@@ -238,6 +238,12 @@ impl Talk {
         Ok(Some((bytes, file)))
     }
 
+    /// True when the other end has said something that was not heard yet, or is gone: [`Talk::hear`] does not wait then.
+    #[must_use]
+    pub fn is_speaking(&self) -> bool {
+        ready(&[self.as_fd()], Duration::ZERO).is_ok_and(|ready| ready[0])
+    }
+
     /// True while the other end is there.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -245,6 +251,40 @@ impl Talk {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         rustix::io::retry_on_intr(|| poll(&mut one, Some(&now))).is_ok() && !one[0].revents().intersects(gone)
+    }
+}
+
+/// Ends a wait of [`ready`], from any thread.
+#[derive(Debug)]
+pub struct Bell {
+    event: OwnedFd,
+}
+
+impl Bell {
+    /// A bell that was not rung.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+    }
+
+    /// Rings: it can be read until it is heard.
+    pub fn ring(&self) {
+        // It counts, whatever is written; one that cannot count on was rung.
+        let _full = rustix::io::write(&self.event, &1_u64.to_le_bytes());
+    }
+
+    /// Takes what was rung; what is rung afterwards can be read again.
+    pub fn hear(&self) {
+        // One that was not rung has nothing to take.
+        let _quiet = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 }
 

@@ -8,7 +8,9 @@ use crate::shm::RING_BYTES_MIN;
 use crate::{Link, OpenError, OutsideWaker, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, WakeAt};
 use farmem_machine::Duration;
 use farmem_wire::Gid;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fstat, ftruncate, memfd_create,
+};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -109,7 +111,7 @@ fn registered_memory_is_reached_by_offset() {
         file
     };
     let both = SealFlags::SHRINK | SealFlags::GROW;
-    let memory = Registered::of(file(both)).unwrap();
+    let memory = Registered::of(file(both), 1 << 20).unwrap();
     assert!(memory.put(4090, b"over the end of a page"));
     assert!(memory.put(3 * 4096 - 4, b"last"));
     let mut bytes = [9; 24];
@@ -118,13 +120,33 @@ fn registered_memory_is_reached_by_offset() {
     for (addr, len) in [(3 * 4096 - 3, 4), (3 * 4096, 1), (u64::MAX, 2), (u64::MAX - 1, 1)] {
         assert!(!memory.put(addr, &vec![1; len]) && !memory.take(addr, &mut vec![1; len]), "{len} at {addr}");
     }
-    let frozen = Registered::of(file(both | SealFlags::WRITE)).unwrap();
+    let frozen = Registered::of(file(both | SealFlags::WRITE), 1 << 20).unwrap();
     assert!(!frozen.put(0, b"x") && frozen.take(0, &mut [1]));
     for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
-        assert!(matches!(Registered::of(file(seals)), Err(OpenError::Foreign { .. })), "{seals:?}");
+        assert!(matches!(Registered::of(file(seals), 1 << 20), Err(OpenError::Foreign { .. })), "{seals:?}");
     }
     let plain: OwnedFd = tempfile::tempfile().unwrap().into();
-    assert!(matches!(Registered::of(plain), Err(OpenError::Foreign { .. })));
+    assert!(matches!(Registered::of(plain, 1 << 20), Err(OpenError::Foreign { .. })));
+}
+
+/// A file of 16 MiB of which three pages may be there: no fourth is written, one that is there may be written again, and what is taken away makes room.
+#[test]
+fn registered_memory_is_filled_to_a_bound() {
+    const PAGE: u64 = 4096;
+    let file = memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&file, 4096 * PAGE).unwrap();
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    let memory = Registered::of(file.try_clone().unwrap(), 3 * PAGE).unwrap();
+    let bytes = [7; PAGE as usize];
+    let written = (0..4096).filter(|page| memory.put(page * PAGE, &bytes)).count();
+    assert_eq!(written, 3);
+    assert_eq!(fstat(&file).unwrap().st_blocks, 3 * 8);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 0, 2 * PAGE).unwrap();
+    assert_eq!((100..4096).filter(|page| memory.put(page * PAGE, &bytes)).count(), 2);
+    assert_eq!(fstat(&file).unwrap().st_blocks, 3 * 8);
+    let mut read = [0; 8];
+    assert!(memory.take(100 * PAGE, &mut read) && read == [7; 8]);
 }
 
 /// What is said arrives with the file that came along, one at a time; a second DPU does not take the first one's place; the end of either is seen.

@@ -119,8 +119,9 @@ impl MemoryApi {
         let (pair, submissions) = (make_pair(size)?, make_submissions(ring)?);
         let talk = Talk::connect(&section.socket)?;
         talk.set_patience(PATIENCE).map_err(system)?;
-        let domain = client.domain();
-        let hello = Ask::Hello { version: VERSION.into(), rack: section.mark()?, domain, size };
+        let (version, rack, domain) = (VERSION.into(), section.mark()?, client.domain());
+        let (host, generation) = client.life();
+        let hello = Ask::Hello { version, rack, domain, host, generation, size };
         let mut said = ask(&talk, &hello, Some(pair.as_fd()))?;
         if said == (Said::Soon {}) {
             said = answer(&talk)?;

@@ -173,6 +173,12 @@ impl Memory {
         lock(&self.dpu).set_policy(number, policy)
     }
 
+    /// Another policy says from now on what is prefetched of these bytes of the object; false as [`Dpu::advise`] says. Pages count that have one of them.
+    pub(crate) fn advise(&self, number: u32, bytes: Range<u64>, policy: Box<dyn Policy>) -> bool {
+        let len = self.page_len as u64;
+        lock(&self.dpu).advise(number, bytes.start / len..bytes.end.div_ceil(len), policy)
+    }
+
     /// Pages of an object that are in static memory.
     pub(crate) fn fixed_pages(&self, number: u32, pages: Range<u64>) -> u64 {
         let range = PageId { object: number, page: pages.start }..PageId { object: number, page: pages.end };

@@ -1,6 +1,7 @@
 //! The thread of one domain at a DPU: a client of the rack, and the rings of the domain's processes.
 
 use super::carrier::Carrier;
+use super::mail::Reply;
 use super::serve::Ground;
 use super::visitor::{RegionAt, Visitor};
 use farmem_client::api::{ApiError, ErrorCode, Overview};
@@ -19,23 +20,21 @@ use std::thread::{self, JoinHandle};
 
 /// The longest rest: a process that waits looks whether the DPU counts its beat.
 const REST: Duration = Duration::from_millis(10);
-/// The longest the door waits for the thread.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// What the door tells the thread.
 pub(super) enum Order {
     /// A process came.
     Come(Box<Visitor>),
     /// It opened a region.
-    Region { asker: Asker, region: u16, at: RegionAt, done: SyncSender<()> },
+    Region { asker: Asker, region: u16, at: RegionAt, done: Reply },
     /// It registered memory by a key; says whether it could.
-    Register { asker: Asker, rkey: u32, memory: Registered, done: SyncSender<bool> },
+    Register { asker: Asker, rkey: u32, memory: Registered, done: Reply },
     /// Its threads have a ring; says whether it is read.
-    Threads { asker: Asker, submissions: Box<Submissions>, done: SyncSender<bool> },
+    Threads { asker: Asker, submissions: Box<Submissions>, done: Reply },
     /// How many requests of its threads were answered, with how many copies.
-    Copies { asker: Asker, done: SyncSender<(u64, u64)> },
+    Copies { asker: Asker, done: Reply },
     /// Pages of an object are to be in static memory; says whether they will be.
-    Fix { asker: Asker, object: u32, pages: Range<u64>, done: SyncSender<bool> },
+    Fix { asker: Asker, object: u32, pages: Range<u64>, done: Reply },
     /// It is gone: nothing is asked any more, and the door is told when nothing of it is under way.
     Go(Asker),
 }
@@ -93,13 +92,6 @@ impl Lane {
         let told = self.orders.send(order).is_ok();
         self.waker.wake();
         told
-    }
-
-    /// Asks it something; `None` when it does not answer.
-    pub(super) fn ask<T>(&self, order: impl FnOnce(SyncSender<T>) -> Order) -> Option<T> {
-        let (done, answer) = sync_channel(1);
-        self.tell(order(done));
-        answer.recv_timeout(PATIENCE).ok()
     }
 }
 
@@ -229,25 +221,22 @@ impl Serving<'_> {
                     self.visitors.push(*visitor);
                 }
                 Ok(Order::Region { asker, region, at, done }) => {
-                    if let Some(visitor) = self.visitor(asker) {
-                        visitor.regions.insert(region, at);
-                    }
-                    // A door that has waited too long has said so.
-                    let _late = done.send(());
+                    let known = self.visitor(asker).map(|visitor| visitor.regions.insert(region, at));
+                    done.say(known.is_some());
                 }
                 Ok(Order::Register { asker, rkey, memory, done }) => {
                     let known = self.visitor(asker);
-                    let _late = done.send(known.is_some_and(|visitor| visitor.register(rkey, memory)));
+                    done.say(known.is_some_and(|visitor| visitor.register(rkey, memory)));
                 }
                 Ok(Order::Threads { asker, submissions, done }) => {
                     let known = self.visitor(asker);
-                    let _late = done.send(known.is_some_and(|visitor| visitor.hear_threads(*submissions)));
+                    done.say(known.is_some_and(|visitor| visitor.hear_threads(*submissions)));
                 }
                 Ok(Order::Copies { asker, done }) => {
-                    let _late = done.send(self.visitor(asker).map_or((0, 0), |visitor| visitor.copies()));
+                    done.say_copies(self.visitor(asker).map_or((0, 0), |visitor| visitor.copies()));
                 }
                 Ok(Order::Fix { asker, object, pages, done }) => {
-                    let _late = done.send(self.carrier.fix(asker, object, pages));
+                    done.say(self.carrier.fix(asker, object, pages));
                 }
                 Ok(Order::Go(asker)) => {
                     let at = self.visitors.iter().position(|visitor| visitor.asker() == asker);

@@ -1,6 +1,7 @@
 //! The DPU as a process: the way of its machine's processes to far memory (SODA III).
 //!
-//! Key call: [`serve`]. The calling thread is the *door*: processes come to its socket, say in which domain they ask, and open regions. For each domain there is a
+//! Key call: [`serve`]. The calling thread is the *door*: processes come to its socket, say in which domain they ask, and open regions. It waits for nobody: what the
+//! control plane is asked the *clerk* asks, and what a domain's thread does is answered when it says so. For each domain there is a
 //! thread with a client of its own, so a host of the rack: it takes requests from the rings of its processes, a batch at a time, and answers. What is cached is shared
 //! by all of them ([`Memory`]).
 //!
@@ -8,26 +9,33 @@
 //!   process == rings ==> thread of its domain == RC ==> memory nodes
 //!      |                       |
 //!      '--- socket --- door ---+--- decisions, slots, static memory: shared
+//!                       '-- clerk == HTTP ==> control plane
 //! ```
 
+mod questions;
+
 use super::carrier::Memory;
+use super::clerk::{self, Errand};
 use super::config_of;
 use super::intra::Intra;
 use super::lane::{Joining, Lane, Order};
+use super::mail::{Came, Mail, Question};
 use super::region::Objects;
-use super::visitor::{REGISTERED_MAX, RegionAt, Terms, Visitor};
+use super::visitor::{Terms, Visitor};
 use super::words::{self, Ask, Said, VERSION, refusal};
-use farmem_client::api::{ApiError, ErrorCode, Locate, Overview};
+use crate::window::memory_of_machine;
+use farmem_client::api::{ActFor, ApiError, ErrorCode, Overview};
 use farmem_client::own::api_client;
 use farmem_client::serve::{Serving, Stop};
 use farmem_client::{DpuForward, DpuSection, Error, RackConfig};
 use farmem_dpu::Asker;
-use farmem_io::dpu::{Answers, Listener, PairSize, Registered, Requests, Submissions, Talk, ready};
-use farmem_io::{ApiClient, os_seed};
-use farmem_machine::Rng;
+use farmem_io::dpu::{Answers, Bell, Listener, PairSize, Requests, Talk, ready};
+use farmem_io::{Clock, os_seed};
+use farmem_machine::{Duration as Span, Instant, Rng};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +45,8 @@ const GUESTS_MAX: usize = 256;
 const STRANGERS_MAX: usize = 32;
 /// Regions of a process.
 const REGIONS_MAX: usize = 1024;
+/// The longest that a process waits for what another thread has to do.
+const PATIENCE: Span = Span::from_secs(5);
 /// As long as a client joins the rack.
 const JOINING: Duration = Duration::from_millis(2);
 /// The longest the door waits before it looks whether it is to stop, or to send a process away.
@@ -57,19 +67,40 @@ pub(super) struct Ground {
     pub(super) left: Arc<Mutex<Vec<Asker>>>,
 }
 
+/// A host in one generation of it.
+type Life = (u16, u16);
+
 /// A process, as the door knows it.
 struct Guest {
     talk: Talk,
     domain: u32,
+    /// The host that it is itself.
+    life: Life,
     /// Its regions: the number of the object that each is.
     regions: BTreeMap<u16, u32>,
+    /// Bytes of its memory that this DPU may fill.
+    fills: u64,
     gone: Arc<AtomicBool>,
+    /// What it waits for.
+    asked: Option<Asked>,
+    /// Questions that were answered later.
+    questions: u64,
+}
+
+/// A question that the door did not answer at once.
+struct Asked {
+    number: u64,
+    since: Instant,
+    /// What is said when the thread of the domain cannot.
+    refused: Said,
 }
 
 /// A process that is to be let in when the client of its domain has joined.
 struct Caller {
     talk: Talk,
+    life: Life,
     ends: (Requests, Answers),
+    fills: u64,
 }
 
 /// Serves as the DPU of this machine, for the windows of its processes.
@@ -88,6 +119,14 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
     let mut api = api_client(config)?;
     // Whoever cannot reach the rack learns it here, and not when the first process comes.
     drop(api.call(Overview {})?);
+    let system = |what: &str| {
+        let what = what.to_owned();
+        move |source| Error::System { what, source }
+    };
+    let bell = Arc::new(Bell::new().map_err(system("no bell for the DPU's door"))?);
+    let (to, came) = channel();
+    let mail = Mail { to, bell };
+    let errands = clerk::begin(api, mail.clone()).map_err(system("no thread for the DPU's clerk"))?;
     let ground = Ground {
         config: config.clone(),
         mark: section.mark()?,
@@ -100,7 +139,12 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
     let listener = Listener::bind(&ground.section.socket)?;
     let mut door = Door {
         ground,
-        api,
+        clock: Clock::start(),
+        fills_max: memory_of_machine().unwrap_or(u64::MAX),
+        errands,
+        mail,
+        came,
+        acting: BTreeMap::new(),
         lanes: Vec::new(),
         joining: Vec::new(),
         strangers: Vec::new(),
@@ -116,7 +160,15 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
 /// Where processes come in.
 struct Door {
     ground: Ground,
-    api: ApiClient,
+    clock: Clock,
+    /// Bytes that processes may have this DPU fill, all together: this machine's memory.
+    fills_max: u64,
+    /// To the clerk.
+    errands: Sender<Errand>,
+    mail: Mail,
+    came: Receiver<(Question, Came)>,
+    /// What it does for hosts that write, until nothing of it is under way.
+    acting: BTreeMap<Asker, ActFor>,
     lanes: Vec<Lane>,
     joining: Vec<(Joining, Vec<Caller>)>,
     strangers: Vec<Talk>,
@@ -132,11 +184,11 @@ impl Door {
         let lost = |source| Error::System { what: "the DPU's socket failed".into(), source };
         while !self.ground.stop.is_set() {
             let talks = self.strangers.iter().chain(self.guests.values().map(|guest| &guest.talk));
-            let all: Vec<_> =
-                std::iter::once(listener.as_fd()).chain(talks.map(|talk| talk.as_fd())).collect();
+            let own = [listener.as_fd(), self.mail.bell.as_fd()];
+            let all: Vec<_> = own.into_iter().chain(talks.map(|talk| talk.as_fd())).collect();
             let most = if self.joining.is_empty() { DOOR } else { JOINING };
             let ready = ready(&all, most).map_err(lost)?;
-            let (strangers, guests) = ready[1..].split_at(self.strangers.len());
+            let (strangers, guests) = ready[own.len()..].split_at(self.strangers.len());
             let speaking: Vec<u32> = self
                 .guests
                 .keys()
@@ -155,6 +207,7 @@ impl Door {
                 self.hear(number);
             }
             self.welcome_joined();
+            self.take_mail();
             self.see_off();
             for _ in 0..STRANGERS_MAX {
                 match listener.accept() {
@@ -213,6 +266,11 @@ impl Door {
     fn close(&mut self, asker: Asker) {
         self.objects.close(&self.ground.memory, asker);
         self.leaving.retain(|(leaving, _)| *leaving != asker);
+        let Some(acted) = self.acting.remove(&asker) else { return };
+        if !self.acting.values().any(|others| *others == acted) {
+            // A clerk that has gone has panicked, and said so.
+            let _gone = self.errands.send(Errand::Ended(ActFor { begins: false, ..acted }));
+        }
     }
 
     /// A process goes.
@@ -238,13 +296,14 @@ impl Door {
             }
         };
         let checked = match said {
-            Ask::Hello { version, rack, domain, size } => {
-                self.check((&version, &rack), size, file).map(|ends| (domain, ends))
+            Ask::Hello { version, rack, domain, host, generation, size } => {
+                let ends = self.check((&version, &rack), size, file);
+                ends.map(|ends| (domain, (host, generation), ends, size.bytes()))
             }
             other => Err(refusal(ErrorCode::BadRequest, format!("{other:?} before hello"), SAME)),
         };
         match checked {
-            Ok((domain, ends)) => self.admit(domain, Caller { talk, ends }),
+            Ok((domain, life, ends, fills)) => self.admit(domain, Caller { talk, life, ends, fills }),
             Err(refused) => drop(say(&talk, &refused)),
         }
     }
@@ -288,7 +347,7 @@ impl Door {
     }
 
     /// Lets a process in, at the thread of its domain.
-    fn let_in(&mut self, lane: usize, Caller { talk, ends }: Caller) {
+    fn let_in(&mut self, lane: usize, Caller { talk, life, ends, fills }: Caller) {
         let number = self.next;
         self.next += 1; // `check` says when there are no more
         let lease_ms = self.ground.config.control.lease.as_nanos() / 1_000_000;
@@ -300,7 +359,8 @@ impl Door {
         let ((host, generation), domain) = (lane.life, lane.domain);
         let welcome = Said::Welcome { host, generation, page_len, lease_ms, wake: lane.wake.clone() };
         let is_here = say(&talk, &welcome);
-        self.guests.insert(number, Guest { talk, domain, regions: BTreeMap::new(), gone });
+        let (regions, asked) = (BTreeMap::new(), None);
+        self.guests.insert(number, Guest { talk, domain, life, regions, fills, gone, asked, questions: 0 });
         if !is_here {
             self.leave(number);
         }
@@ -328,12 +388,27 @@ impl Door {
             return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
         }
         let file = file.ok_or_else(|| refusal(ErrorCode::BadRequest, "hello comes without memory", SAME))?;
+        self.may_fill(size.bytes())?;
         // Those that wait to come in have a number each, later.
         if self.next >= u32::MAX - u32::try_from(GUESTS_MAX).expect("a few") {
             let message = "this DPU has served 2^32 processes";
             return Err(refusal(ErrorCode::TableFull, message, "start it again"));
         }
         Requests::of(&file, size).map_err(|error| refusal(ErrorCode::BadRequest, error.to_string(), SAME))
+    }
+
+    /// Whether processes may have so many bytes more filled by this DPU.
+    fn may_fill(&self, more: u64) -> Result<(), Said> {
+        let coming = self.joining.iter().flat_map(|(_, callers)| callers.iter().map(|caller| caller.fills));
+        let filled: u64 = self.guests.values().map(|guest| guest.fills).chain(coming).sum();
+        if filled.checked_add(more).is_some_and(|all| all <= self.fills_max) {
+            return Ok(());
+        }
+        let message = format!(
+            "memory of {more} bytes for this DPU to fill, beside {filled} that are promised to others: this machine has {}",
+            self.fills_max
+        );
+        Err(refusal(ErrorCode::TableFull, message, "give windows less local memory, or wait until one ends"))
     }
 
     /// How processes are served.
@@ -345,144 +420,6 @@ impl Door {
     /// The thread of a guest's domain.
     fn lane(&self, domain: u32) -> Result<&Lane, Said> {
         self.lanes.iter().find(|lane| lane.domain == domain).ok_or_else(busy)
-    }
-
-    /// A guest says something, or goes.
-    fn hear(&mut self, number: u32) {
-        let Some(guest) = self.guests.get(&number) else { return };
-        let said = match words::hear::<Ask>(&guest.talk) {
-            Ok(Some((Ask::Register { rkey }, file))) => {
-                self.register(number, rkey, file).unwrap_or_else(|refused| refused)
-            }
-            Ok(Some((Ask::Threads { bytes }, file))) => {
-                self.hear_threads(number, bytes, file).unwrap_or_else(|refused| refused)
-            }
-            Ok(Some((ask, _))) => self.answer(number, ask).unwrap_or_else(|refused| refused),
-            Ok(None) => return self.leave(number),
-            Err(error) => refusal(ErrorCode::BadRequest, format!("no message of a process: {error}"), SAME),
-        };
-        if self.guests.get(&number).is_some_and(|guest| !say(&guest.talk, &said)) {
-            self.leave(number);
-        }
-    }
-
-    fn answer(&mut self, number: u32, ask: Ask) -> Result<Said, Said> {
-        match ask {
-            Ask::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
-            // It comes with its file.
-            Ask::Register { rkey } => self.register(number, rkey, None),
-            Ask::Threads { bytes } => self.hear_threads(number, bytes, None),
-            Ask::Open { region, base, write } => self.open(number, region, base, write),
-            Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
-            Ask::Policy { region, policy } => {
-                let object = self.object(number, region)?;
-                self.ground.memory.set_policy(object, policy.policy());
-                Ok(Said::Done {})
-            }
-            Ask::Stats {} => Ok(Said::Stats(self.ground.memory.stats().into())),
-            Ask::Copies {} => {
-                let domain = self.guest(number)?.domain;
-                let copied = self.lane(domain)?.ask(|done| Order::Copies { asker: Asker(number), done });
-                copied.map(|(requests, copies)| Said::Copies { requests, copies }).ok_or_else(busy)
-            }
-        }
-    }
-
-    fn guest(&mut self, number: u32) -> Result<&mut Guest, Said> {
-        self.guests.get_mut(&number).ok_or_else(|| refusal(ErrorCode::NotFound, "the process is gone", SAME))
-    }
-
-    fn object(&mut self, number: u32, region: u16) -> Result<u32, Said> {
-        let known = self.guest(number)?.regions.get(&region).copied();
-        known.ok_or_else(|| {
-            refusal(ErrorCode::NotFound, format!("region {region} is not open"), "open it first")
-        })
-    }
-
-    fn open(&mut self, number: u32, region: u16, base: u64, write: bool) -> Result<Said, Said> {
-        let guest = self.guest(number)?;
-        let domain = guest.domain;
-        if guest.regions.contains_key(&region) || guest.regions.len() >= REGIONS_MAX {
-            let message = format!("region {region} is open, or {REGIONS_MAX} are");
-            return Err(refusal(ErrorCode::Conflict, message, "close it, or take another number"));
-        }
-        let vma = self.api.call(Locate { addr: base }).map_err(|error| told(error.into()))?.vma;
-        if vma.base != base {
-            let message = format!("{base:#x} is no first byte of an allocation");
-            return Err(refusal(ErrorCode::BadRequest, message, "open the whole allocation"));
-        }
-        let object = self.objects.open(&self.ground.memory, &vma, Asker(number), write, |asker| {
-            self.leaving.iter().any(|(leaving, _)| *leaving == asker)
-        })?;
-        // What was granted may be taken back any time, and the DPU is not told: there each page is asked of its node.
-        let at = RegionAt { object, bytes: vma.size, granted: vma.domain == domain };
-        self.guest(number)?.regions.insert(region, object);
-        self.tell_region(number, region, at)?;
-        Ok(Said::Done {})
-    }
-
-    /// Tells the thread of the domain, and waits until it knows.
-    fn tell_region(&mut self, number: u32, region: u16, at: RegionAt) -> Result<(), Said> {
-        let domain = self.guest(number)?.domain;
-        self.lane(domain)?
-            .ask(|done| Order::Region { asker: Asker(number), region, at, done })
-            .ok_or_else(busy)
-    }
-
-    /// A process registers memory, which only its thread reads and writes.
-    fn register(&mut self, number: u32, rkey: u32, file: Option<OwnedFd>) -> Result<Said, Said> {
-        let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
-        let file = file.ok_or_else(|| wrong("memory is registered without a file".into()))?;
-        let memory = Registered::of(file).map_err(|error| wrong(error.to_string()))?;
-        let domain = self.guest(number)?.domain;
-        let asker = Asker(number);
-        let lane = self.lane(domain)?;
-        match lane.ask(|done| Order::Register { asker, rkey, memory, done }).ok_or_else(busy)? {
-            true => Ok(Said::Done {}),
-            false => Err(refusal(
-                ErrorCode::Conflict,
-                format!("the key {rkey} is in use, or {REGISTERED_MAX} are"),
-                "take another key from 2 on, and register no more memory than that",
-            )),
-        }
-    }
-
-    /// All threads of a process ask through a ring (PROTOCOL 18.23).
-    fn hear_threads(&mut self, number: u32, bytes: usize, file: Option<OwnedFd>) -> Result<Said, Said> {
-        let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
-        let file = file.ok_or_else(|| wrong("a ring of threads comes without its memory".into()))?;
-        let submissions = Submissions::of(&file, bytes).map_err(|error| wrong(error.to_string()))?;
-        let domain = self.guest(number)?.domain;
-        let (asker, submissions) = (Asker(number), Box::new(submissions));
-        let lane = self.lane(domain)?;
-        match lane.ask(|done| Order::Threads { asker, submissions, done }).ok_or_else(busy)? {
-            true => Ok(Said::Done {}),
-            false => Err(refusal(
-                ErrorCode::Conflict,
-                "this process has a ring of threads, or the DPU's link to it has a profile",
-                "use the ring that there is, and no `link` in [dpu] of rack.toml",
-            )),
-        }
-    }
-
-    fn fix(&mut self, number: u32, region: u16, offset: u64, len: u64) -> Result<Said, Said> {
-        let object = self.object(number, region)?;
-        let page_len = self.ground.memory.page_len() as u64;
-        let end = offset.checked_add(len).filter(|_| len > 0).map(|end| end.div_ceil(page_len));
-        let pages = end.map(|end| offset / page_len..end);
-        let asker = Asker(number);
-        let domain = self.guest(number)?.domain;
-        let lane = self.lane(domain)?;
-        let fixed = match pages {
-            Some(pages) => lane.ask(|done| Order::Fix { asker, object, pages, done }).ok_or_else(busy)?,
-            None => false,
-        };
-        if fixed {
-            return Ok(Said::Done {});
-        }
-        let message = format!("{len} bytes from {offset} on cannot be cached statically");
-        let remedy = "they lie in a region that is open for reading, not there yet, and have room: see static of [dpu]";
-        Err(refusal(ErrorCode::Conflict, message, remedy))
     }
 }
 
@@ -497,11 +434,13 @@ fn say(talk: &Talk, said: &Said) -> bool {
 }
 
 fn busy() -> Said {
-    refusal(ErrorCode::Unavailable, "the DPU's thread of this domain does not answer", "try again")
+    let message =
+        "what the DPU needs for that does not answer: the control plane, or its own thread of this domain";
+    refusal(ErrorCode::Unavailable, message, "try again")
 }
 
 /// What a process is told of what kept the DPU from something.
-fn told(error: Error) -> Said {
+pub(super) fn told(error: Error) -> Said {
     match error {
         Error::Refused(error) => Said::Refused(error),
         error => {

@@ -184,9 +184,11 @@ fn what_a_process_may_not_ask_for_is_refused() {
 fn pages_go_from_and_to_registered_memory() {
     with_bench(|bench, carrier| {
         let memory = memory_file(2 * PAGE as usize);
-        assert!(bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into()).unwrap()));
+        assert!(
+            bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
+        );
         for rkey in [0, 1, 2] {
-            let again = Registered::of(memory.try_clone().unwrap().into()).unwrap();
+            let again = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
             assert!(!bench.visitor.register(rkey, again), "key {rkey}");
         }
         let page = u64::from(PAGE);

@@ -6,7 +6,7 @@ use farmem_client::api::{ApiError, ErrorCode};
 use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, Policy, Stats};
 use farmem_io::WakeAt;
 use farmem_io::dpu::{PairSize, Talk};
-use farmem_paging::Account;
+use farmem_paging::{Account, Advice};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,6 +23,10 @@ pub(crate) enum Ask {
         rack: String,
         /// The domain in which all its requests are.
         domain: u32,
+        /// The host that the process is in that domain, and how often it started: when that is taken out of the rack, so is the DPU that writes for it (PROTOCOL 8.59).
+        host: u16,
+        /// How often that host started.
+        generation: u16,
         /// Of the memory.
         size: PairSize,
     },
@@ -39,6 +43,8 @@ pub(crate) enum Ask {
     Register {
         /// The key, neither 0 nor 1.
         rkey: u32,
+        /// Bytes of it that are there at once, at most.
+        most: u64,
     },
     /// All threads of the process ask through this ring, too: its memory as a file beside it (PROTOCOL 18.23). Once.
     Threads {
@@ -54,12 +60,15 @@ pub(crate) enum Ask {
         /// Bytes.
         len: u64,
     },
-    /// How a region is prefetched from now on.
+    /// How a region is prefetched from now on, or a part of it.
     Policy {
         /// The region.
         region: u16,
         /// The policy.
         policy: Foresight,
+        /// The part: its first byte, and how many. Without it all of the region is meant, also what was said of parts before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part: Option<(u64, u64)>,
     },
     /// What the DPU did so far, for all its processes.
     Stats {},
@@ -83,6 +92,16 @@ pub enum Foresight {
 }
 
 impl Foresight {
+    /// What it is for what a program said something of; `None` where that is what is to be here, or to go: the DPU does not decide that.
+    pub(crate) const fn by_advice(self, advice: Advice) -> Option<Self> {
+        match advice {
+            Advice::Normal => Some(self),
+            Advice::Random => Some(Self::Nothing),
+            Advice::Sequential => Some(Self::Neighbours),
+            Advice::WillNeed | Advice::Cold | Advice::DontNeed => None,
+        }
+    }
+
     /// The policy of this name.
     pub(crate) fn policy(self) -> Box<dyn Policy> {
         match self {

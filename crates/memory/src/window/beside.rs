@@ -3,23 +3,24 @@
 //! Each request keeps its bytes until the DPU says that the memory node has them. So a DPU that dies, hangs or leaves loses none: it is *fenced*, that is, its host
 //! leaves the rack, and no node takes anything of it any more; then what did not end goes straight to the memory nodes, by the window's own client.
 
+mod served;
+
 use super::parts::{Part, Parts};
 use super::verbs::Ended;
-use crate::dpu::words::{Ask, Foresight, Said, VERSION, answer, ask};
-use farmem_client::api::{ApiError, ErrorCode};
-use farmem_client::own::wrong_answer;
-use farmem_client::{Client, Completed, DpuSection, Error, Op, Ticket, Vma};
+use crate::dpu::Foresight;
+use farmem_client::api::ErrorCode;
+use farmem_client::{Client, Completed, Error, Op, Ticket, Vma};
 use farmem_dpu::Stats;
-use farmem_io::dpu::{Other, PairSize, ProcessEnd, Talk, make_pair};
+use farmem_io::Clock;
+use farmem_io::dpu::Other;
 use farmem_io::pages::Window;
-use farmem_io::{Clock, OutsideWaker};
-use farmem_machine::{Duration, Instant};
+use farmem_machine::Duration;
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::soda::{Answer, Dest, RECORD_MAX, Request, Span};
 use farmem_wire::{Rkey, VirtAddr};
+use served::{Dpu, LAST, NoDpu, put_away};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
 
 /// The window's region at its DPU: it has one.
 const REGION: u16 = 1;
@@ -31,10 +32,6 @@ const PAGES: Rkey = Rkey(2);
 const READING_MAX: usize = 64;
 /// How long it waits for what a process left under way that had the allocation open: longer than a host that was fenced needs to find that out.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// How long the DPU may take for an answer, once it has given a sign.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the DPU may take to end when it is killed.
-const LAST: Duration = Duration::from_secs(5);
 /// The longest sleep between two looks at whether the DPU is there.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -44,139 +41,6 @@ pub(super) struct Wishes {
     pub(super) read_only: bool,
     pub(super) fixed: Option<(u64, u64)>,
     pub(super) foresight: Foresight,
-}
-
-/// The DPU as long as it serves.
-#[derive(Debug)]
-struct Dpu {
-    talk: Talk,
-    rings: ProcessEnd,
-    host: u16,
-    generation: u16,
-    lease: Duration,
-    /// The process, when the window's pages are registered there: it brings them to where they are used.
-    process: Option<Other>,
-    /// Its beat when it was looked at last, and since when it has not changed.
-    beat: (u64, Instant),
-}
-
-/// What a window shares with its DPU, all of which is memory: each page that is on its way back has its place in registered memory, and the ring has room for
-/// some that are on their way there.
-const fn size_for(page: u32) -> PairSize {
-    let page = page as usize;
-    let requests = (4 * page).next_power_of_two();
-    let requests = if requests < REQUESTS_MIN { REQUESTS_MIN } else { requests };
-    PairSize { requests, answers: 1 << 16, registered: READING_MAX * page }
-}
-
-/// Bytes of the ring of requests, at least.
-const REQUESTS_MIN: usize = 1 << 18;
-
-impl Dpu {
-    /// Comes in, and opens the allocation; says how many bytes a page has.
-    ///
-    /// # Errors
-    /// [`NoDpu`].
-    fn open(
-        section: &DpuSection,
-        domain: u32,
-        vma: &Vma,
-        wishes: Wishes,
-        window: &Window,
-        clock: &Clock,
-    ) -> Result<(Self, usize), NoDpu> {
-        let talk = Talk::connect(&section.socket).map_err(Error::from)?;
-        let size = size_for(section.page);
-        let file = make_pair(size).map_err(Error::from)?;
-        let hello = Ask::Hello { version: VERSION.into(), rack: section.mark()?, domain, size };
-        talk.set_patience(section.lease).map_err(system)?;
-        let mut said = match ask(&talk, &hello, Some(file.as_fd())) {
-            Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
-                return Err(NoDpu::Silent(talk.other().ok()));
-            }
-            said => said?,
-        };
-        talk.set_patience(PATIENCE).map_err(system)?;
-        if said == (Said::Soon {}) {
-            said = answer(&talk)?;
-        }
-        let Said::Welcome { host, generation, page_len, lease_ms, wake } = said else {
-            return Err(wrong_answer("hello").into());
-        };
-        if page_len != section.page {
-            let message = format!(
-                "the DPU has pages of {page_len} bytes, and this rack's description of {}",
-                section.page
-            );
-            let remedy = "start the DPU again with the rack's description of now".into();
-            return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }).into());
-        }
-        let wake = OutsideWaker::open(&wake).map_err(Error::from)?;
-        let rings = ProcessEnd::of(&file, size, wake).map_err(Error::from)?;
-        let process = match begin(&talk, vma, wishes, window) {
-            Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
-                return Err(NoDpu::Silent(talk.other().ok()));
-            }
-            begun => begun?,
-        };
-        let beat = (rings.beat(), clock.now());
-        let lease = Duration::from_millis(lease_ms);
-        Ok((Self { talk, rings, host, generation, lease, process, beat }, page_len as usize))
-    }
-}
-
-/// Why there is no DPU for a window.
-#[derive(Debug)]
-enum NoDpu {
-    Error(Error),
-    /// It listens, and said nothing for a lease; or it let this process in, and then said nothing. The process, where it can be ended.
-    Silent(Option<Other>),
-}
-
-impl From<Error> for NoDpu {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-fn system(source: io::Error) -> Error {
-    Error::System { what: "the DPU's socket".into(), source }
-}
-
-/// Opens the allocation at a DPU that has let this process in.
-fn begin(talk: &Talk, vma: &Vma, wishes: Wishes, window: &Window) -> Result<Option<Other>, Error> {
-    ask(talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
-    let process = register(talk, window)?;
-    if wishes.foresight != Foresight::default() {
-        ask(talk, &Ask::Policy { region: REGION, policy: wishes.foresight }, None)?;
-    }
-    if let Some((offset, len)) = wishes.fixed {
-        ask(talk, &Ask::Fix { region: REGION, offset, len }, None)?;
-    }
-    Ok(process)
-}
-
-/// Registers the pages of the window, so that none of them is copied here. A DPU that was fenced must not write there any more, and only its end is proof of that: one
-/// that this process could not end does not get them.
-fn register(talk: &Talk, window: &Window) -> Result<Option<Other>, Error> {
-    let Ok(process) = talk.other() else { return Ok(None) };
-    let file =
-        window.file().map_err(|source| Error::System { what: "no more descriptors".into(), source })?;
-    ask(talk, &Ask::Register { rkey: PAGES.0 }, Some(file.as_fd()))?;
-    Ok(Some(process))
-}
-
-/// Ends a DPU that said nothing: what it was told to write by a process that is gone, it must not write behind this window.
-fn put_away(process: Option<Other>) -> Result<(), Error> {
-    let silent = |source| Error::System { what: "the DPU does not answer, and does not end".into(), source };
-    let process = process.ok_or_else(|| silent(io::ErrorKind::PermissionDenied.into()))?;
-    process.end(LAST).map_err(silent)?;
-    // stderr may be closed.
-    drop(writeln!(
-        io::stderr(),
-        "farmem: the DPU did not answer; it was ended, and this window goes without it"
-    ));
-    Ok(())
 }
 
 /// Bytes of a part of a page, as the window's region has them.
@@ -230,6 +94,8 @@ pub(super) struct Beside<'a> {
     /// Parts that go straight to memory nodes.
     direct: Vec<(Ticket, u64)>,
     ended: VecDeque<Ended>,
+    /// Advice that the DPU did not take.
+    refused: u64,
     record: Vec<u8>,
     answer: Vec<u8>,
     clock: Clock,
@@ -249,11 +115,11 @@ impl<'a> Beside<'a> {
         let none =
             || Error::Missing { what: "[dpu] in this rack's description, and a window wants one".into() };
         let section = client.dpu().ok_or_else(none)?.clone();
-        let domain = client.domain();
+        let who = (client.domain(), client.life());
         let clock = Clock::start();
         let until = clock.now() + OPEN_PATIENCE;
         let (dpu, page_len) = loop {
-            match Dpu::open(&section, domain, vma, wishes, window, &clock) {
+            match Dpu::open(&section, who, vma, wishes, window, &clock) {
                 Err(NoDpu::Error(error))
                     if error.code() == Some(ErrorCode::Unavailable) && clock.now() < until =>
                 {
@@ -281,6 +147,7 @@ impl<'a> Beside<'a> {
             places: (0..READING_MAX).rev().collect(),
             direct: Vec::new(),
             ended: VecDeque::new(),
+            refused: 0,
             record: Vec::new(),
             answer: vec![0; RECORD_MAX.next_multiple_of(8)],
             clock,
@@ -302,11 +169,20 @@ impl<'a> Beside<'a> {
     }
 
     /// What the DPU did so far, for all its processes; `None` when it is gone.
-    pub(super) fn stats(&self) -> Option<Stats> {
-        match ask(&self.dpu.as_ref()?.talk, &Ask::Stats {}, None) {
-            Ok(Said::Stats(said)) => Some(said.into()),
-            _ => None,
+    pub(super) fn stats(&mut self) -> Option<Stats> {
+        self.dpu.as_mut()?.stats(&mut self.refused)
+    }
+
+    /// Says how a part of the window is prefetched, as its first byte and how many.
+    pub(super) fn advise(&mut self, part: (u64, u64), policy: Foresight) {
+        if let Some(dpu) = &mut self.dpu {
+            dpu.advise(part, policy, &mut self.refused);
         }
+    }
+
+    /// Advice that the DPU did not take, as far as it has said.
+    pub(super) const fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Begins a READ or WRITE of the window; nothing else comes from there.

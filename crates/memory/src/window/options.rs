@@ -236,6 +236,6 @@ pub(crate) fn check_dpu(config: DpuConfig) -> Result<(), Error> {
 }
 
 /// Bytes; `None` where the system does not tell.
-fn memory_of_machine() -> Option<u64> {
+pub(crate) fn memory_of_machine() -> Option<u64> {
     Some(Meminfo::from_file("/proc/meminfo").ok()?.mem_total)
 }

@@ -3,6 +3,7 @@
 use super::beside::Wishes;
 use super::parts::Parts;
 use super::verbs::Ended;
+use crate::dpu::Foresight;
 use crate::dpu::carrier::{Carrier, Extent, Failed, Memory};
 use farmem_client::{Client, Completed, Error, Op, Vma};
 use farmem_dpu::{Asker, Config, PageId, Stats};
@@ -24,6 +25,8 @@ pub(super) struct Through<'a> {
     /// What the DPU calls a part.
     tickets: BTreeMap<u64, u64>,
     ended: VecDeque<Ended>,
+    /// Advice that the DPU did not take.
+    refused: u64,
 }
 
 impl<'a> Through<'a> {
@@ -42,7 +45,8 @@ impl<'a> Through<'a> {
         let parts = Parts::new(vma.base, memory.page_len());
         let carrier = Carrier::new(client, memory, None);
         carrier.memory().belongs(WINDOW, carrier.number());
-        let mut through = Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new() };
+        let mut through =
+            Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new(), refused: 0 };
         if let Some((first, len)) = wishes.fixed {
             through.fix(first, len, config)?;
         }
@@ -76,6 +80,17 @@ impl<'a> Through<'a> {
 
     pub(super) fn stats(&self) -> Stats {
         self.carrier.memory().stats()
+    }
+
+    /// Says how a part of the window is prefetched, as its first byte and how many.
+    pub(super) fn advise(&mut self, (offset, len): (u64, u64), policy: Foresight) {
+        let bytes = offset..offset + len; // the window's
+        self.refused += u64::from(!self.carrier.memory().advise(OBJECT, bytes, policy.policy()));
+    }
+
+    /// Advice that the DPU did not take.
+    pub(super) const fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Begins a READ or WRITE of the window; nothing else comes from there.

@@ -2,6 +2,7 @@
 
 use super::beside::Beside;
 use super::through::Through;
+use crate::dpu::Foresight;
 use farmem_client::{Answer, Client, Completed, Error, Op, Ticket};
 use farmem_wire::VirtAddr;
 
@@ -44,6 +45,24 @@ impl Verbs<'_> {
             Self::Direct(client) => client,
             Self::Through(through) => through.client(),
             Self::Beside(beside) => beside.client(),
+        }
+    }
+
+    /// Tells the DPU, where there is one, how a part of the window is prefetched: its first byte, and how many.
+    pub(super) fn advise(&mut self, part: (u64, u64), policy: Foresight) {
+        match self {
+            Self::Direct(_) => {}
+            Self::Through(through) => through.advise(part, policy),
+            Self::Beside(beside) => beside.advise(part, policy),
+        }
+    }
+
+    /// Advice that the DPU did not take, as far as it has said.
+    pub(super) const fn refused(&self) -> u64 {
+        match self {
+            Self::Direct(_) => 0,
+            Self::Through(through) => through.refused(),
+            Self::Beside(beside) => beside.refused(),
         }
     }
 

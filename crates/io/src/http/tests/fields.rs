@@ -240,7 +240,8 @@ fn node() -> NodeInfo {
 /// Each answer has the fields of its row, and so have the parts of answers. Every answer that a request names has a row.
 #[test]
 fn each_answer_has_the_fields_of_its_row() {
-    let host = HostInfo { host: 0, name: String::new(), gid: String::new(), generation: 0 };
+    let host =
+        HostInfo { host: 0, name: String::new(), gid: String::new(), generation: 0, acts_for: vec![(0, 0)] };
     let mut has = vec![
         ("(endpoint)".to_owned(), keys(&endpoint())),
         ("(node)".to_owned(), keys(&node())),

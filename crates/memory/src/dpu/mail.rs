@@ -1,0 +1,62 @@
+//! What other threads tell the door of a DPU: it waits for none of them, and answers a process when it has heard.
+
+use super::clerk::Open;
+use super::words::Said;
+use farmem_client::api::VmaInfo;
+use farmem_io::dpu::Bell;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// What a process asked, which is answered later. It asks nothing else until then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Question {
+    pub(super) guest: u32,
+    /// Which of the process's.
+    pub(super) number: u64,
+}
+
+/// What the door is told.
+pub(super) enum Came {
+    /// By the clerk: the allocation that is to be opened, or what the process is told.
+    Found { open: Open, found: Result<VmaInfo, Said> },
+    /// By the thread of the domain: it is done, or cannot be.
+    Done(bool),
+    /// By the same: requests of the process's threads, and copies.
+    Copies((u64, u64)),
+}
+
+/// Where the door is told things.
+#[derive(Clone)]
+pub(super) struct Mail {
+    pub(super) to: Sender<(Question, Came)>,
+    pub(super) bell: Arc<Bell>,
+}
+
+impl Mail {
+    pub(super) fn say(&self, question: Question, came: Came) {
+        // A door that has gone asks nothing.
+        let _gone = self.to.send((question, came));
+        self.bell.ring();
+    }
+
+    /// An answer to this question, for the thread of a domain.
+    pub(super) fn reply(&self, question: Question) -> Reply {
+        Reply { mail: self.clone(), question }
+    }
+}
+
+/// The answer that the thread of a domain owes the door.
+pub(super) struct Reply {
+    mail: Mail,
+    question: Question,
+}
+
+impl Reply {
+    pub(super) fn say(self, is_done: bool) {
+        self.mail.say(self.question, Came::Done(is_done));
+    }
+
+    pub(super) fn say_copies(self, copied: (u64, u64)) {
+        self.mail.say(self.question, Came::Copies(copied));
+    }
+}

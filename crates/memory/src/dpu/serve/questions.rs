@@ -1,0 +1,213 @@
+//! What processes ask the door of a DPU over their sockets, and when they are answered (PROTOCOL 17.3 to 17.5).
+
+use super::super::clerk::{Errand, Open};
+use super::super::lane::Order;
+use super::super::mail::{Came, Question, Reply};
+use super::super::visitor::{REGISTERED_MAX, RegionAt};
+use super::super::words::{self, Ask, Foresight, Said, refusal};
+use super::{Asked, Door, Guest, PATIENCE, REGIONS_MAX, SAME, busy, say};
+use farmem_client::api::{ActFor, ErrorCode, VmaInfo};
+use farmem_dpu::{ADVISED_MAX, Asker};
+use farmem_io::dpu::{Registered, Submissions};
+use std::os::fd::OwnedFd;
+
+/// What a guest is told, or is refused; nothing yet where it is told later.
+type Answered = Result<Option<Said>, Said>;
+
+impl Door {
+    /// A guest says something, or goes.
+    pub(super) fn hear(&mut self, number: u32) {
+        let Some(guest) = self.guests.get(&number) else { return };
+        let answered = match words::hear::<Ask>(&guest.talk) {
+            // One that waits for no answer has no use for them.
+            Ok(Some(_)) if guest.asked.is_some() => return self.leave(number),
+            Ok(Some((Ask::Register { rkey, most }, file))) => self.register(number, (rkey, most), file),
+            Ok(Some((Ask::Threads { bytes }, file))) => self.hear_threads(number, bytes, file),
+            Ok(Some((ask, _))) => self.answer(number, ask),
+            Ok(None) => return self.leave(number),
+            Err(error) => {
+                Err(refusal(ErrorCode::BadRequest, format!("no message of a process: {error}"), SAME))
+            }
+        };
+        if let Some(said) = answered.unwrap_or_else(Some) {
+            self.say_to(number, &said);
+        }
+    }
+
+    /// A guest is told something, and waits for nothing more.
+    fn say_to(&mut self, number: u32, said: &Said) {
+        let Some(guest) = self.guests.get_mut(&number) else { return };
+        guest.asked = None;
+        if !say(&guest.talk, said) {
+            self.leave(number);
+        }
+    }
+
+    /// What a guest is told; nothing yet when another thread has to do something first.
+    fn answer(&mut self, number: u32, ask: Ask) -> Answered {
+        match ask {
+            Ask::Hello { .. } => Err(refusal(ErrorCode::BadRequest, "hello was said", SAME)),
+            // It comes with its file.
+            Ask::Register { rkey, most } => self.register(number, (rkey, most), None),
+            Ask::Open { region, base, write } => self.open(number, Open { region, base, write }),
+            Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
+            Ask::Policy { region, policy, part } => self.advise(number, region, policy, part),
+            Ask::Threads { bytes } => self.hear_threads(number, bytes, None),
+            Ask::Copies {} => {
+                let asker = Asker(number);
+                self.have_done(number, busy(), |done| Order::Copies { asker, done })
+            }
+            Ask::Stats {} => Ok(Some(Said::Stats(self.ground.memory.stats().into()))),
+        }
+    }
+
+    /// A guest's question is answered later; `refused` when the thread of the domain says that it cannot.
+    fn later(&mut self, number: u32, refused: Said) -> Result<Question, Said> {
+        let now = self.clock.now();
+        let guest = self.guest(number)?;
+        guest.questions += 1;
+        guest.asked = Some(Asked { number: guest.questions, since: now, refused });
+        Ok(Question { guest: number, number: guest.questions })
+    }
+
+    /// Has the thread of the guest's domain do something, which says so.
+    fn have_done(&mut self, number: u32, refused: Said, order: impl FnOnce(Reply) -> Order) -> Answered {
+        let domain = self.guest(number)?.domain;
+        let question = self.later(number, refused)?;
+        let order = order(self.mail.reply(question));
+        if self.lane(domain)?.tell(order) { Ok(None) } else { Err(busy()) }
+    }
+
+    /// Hears what other threads have done, and tells those who wait for it. Whoever has waited too long is told that.
+    pub(super) fn take_mail(&mut self) {
+        self.mail.bell.hear();
+        while let Ok((question, came)) = self.came.try_recv() {
+            let number = question.guest;
+            let asked = self
+                .guests
+                .get_mut(&number)
+                .and_then(|guest| guest.asked.take_if(|asked| asked.number == question.number));
+            // Too late, or it has gone.
+            let Some(asked) = asked else { continue };
+            let answered = match came {
+                Came::Done(true) => Ok(Some(Said::Done {})),
+                Came::Done(false) => Err(asked.refused),
+                Came::Copies((requests, copies)) => Ok(Some(Said::Copies { requests, copies })),
+                Came::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
+            };
+            if let Some(said) = answered.unwrap_or_else(Some) {
+                self.say_to(number, &said);
+            }
+        }
+        let now = self.clock.now();
+        let late =
+            |guest: &mut Guest| guest.asked.take_if(|asked| now.since(asked.since) >= PATIENCE).is_some();
+        let late: Vec<u32> =
+            self.guests.iter_mut().filter_map(|(&number, guest)| late(guest).then_some(number)).collect();
+        late.into_iter().for_each(|number| self.say_to(number, &busy()));
+    }
+
+    fn guest(&mut self, number: u32) -> Result<&mut Guest, Said> {
+        self.guests.get_mut(&number).ok_or_else(|| refusal(ErrorCode::NotFound, "the process is gone", SAME))
+    }
+
+    fn object(&mut self, number: u32, region: u16) -> Result<u32, Said> {
+        let known = self.guest(number)?.regions.get(&region).copied();
+        known.ok_or_else(|| {
+            refusal(ErrorCode::NotFound, format!("region {region} is not open"), "open it first")
+        })
+    }
+
+    /// A guest opens an allocation. The control plane is asked which it is; and told, before anything is written, that this DPU writes for the guest's host.
+    fn open(&mut self, number: u32, open: Open) -> Answered {
+        let guest = self.guest(number)?;
+        let (domain, (of_host, of_generation)) = (guest.domain, guest.life);
+        if guest.regions.contains_key(&open.region) || guest.regions.len() >= REGIONS_MAX {
+            let message = format!("region {} is open, or {REGIONS_MAX} are", open.region);
+            return Err(refusal(ErrorCode::Conflict, message, "close it, or take another number"));
+        }
+        let (host, generation) = self.lane(domain)?.life;
+        let begins = open.write.then_some(ActFor { host, generation, of_host, of_generation, begins: true });
+        if let Some(begins) = &begins {
+            self.acting.insert(Asker(number), begins.clone());
+        }
+        let question = self.later(number, busy())?;
+        let told = self.errands.send(Errand::Open { question, open, begins });
+        if told.is_ok() { Ok(None) } else { Err(busy()) }
+    }
+
+    /// The control plane has said which allocation a guest opens.
+    fn found(&mut self, number: u32, open: Open, vma: &VmaInfo) -> Answered {
+        let Open { region, base, write } = open;
+        if vma.base != base {
+            let message = format!("{base:#x} is no first byte of an allocation");
+            return Err(refusal(ErrorCode::BadRequest, message, "open the whole allocation"));
+        }
+        let object = self.objects.open(&self.ground.memory, vma, Asker(number), write, |asker| {
+            self.leaving.iter().any(|(leaving, _)| *leaving == asker)
+        })?;
+        let guest = self.guest(number)?;
+        guest.regions.insert(region, object);
+        // What was granted may be taken back any time, and the DPU is not told: there each page is asked of its node.
+        let at = RegionAt { object, bytes: vma.size, granted: vma.domain == guest.domain };
+        self.have_done(number, busy(), |done| Order::Region { asker: Asker(number), region, at, done })
+    }
+
+    /// A process registers memory, which only its thread reads and writes.
+    fn register(&mut self, number: u32, (rkey, most): (u32, u64), file: Option<OwnedFd>) -> Answered {
+        let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
+        let file = file.ok_or_else(|| wrong("memory is registered without a file".into()))?;
+        let memory = Registered::of(file, most).map_err(|error| wrong(error.to_string()))?;
+        self.may_fill(most)?;
+        let guest = self.guest(number)?;
+        guest.fills = guest.fills.saturating_add(most);
+        let refused = refusal(
+            ErrorCode::Conflict,
+            format!("the key {rkey} is in use, or {REGISTERED_MAX} are"),
+            "take another key from 2 on, and register no more memory than that",
+        );
+        let asker = Asker(number);
+        self.have_done(number, refused, |done| Order::Register { asker, rkey, memory, done })
+    }
+
+    /// All threads of a process ask through a ring (PROTOCOL 18.23).
+    fn hear_threads(&mut self, number: u32, bytes: usize, file: Option<OwnedFd>) -> Answered {
+        let wrong = |message: String| refusal(ErrorCode::BadRequest, message, SAME);
+        let file = file.ok_or_else(|| wrong("a ring of threads comes without its memory".into()))?;
+        let submissions = Submissions::of(&file, bytes).map_err(|error| wrong(error.to_string()))?;
+        let (asker, submissions) = (Asker(number), Box::new(submissions));
+        let refused = refusal(
+            ErrorCode::Conflict,
+            "this process has a ring of threads, or the DPU's link to it has a profile",
+            "use the ring that there is, and no `link` in [dpu] of rack.toml",
+        );
+        self.have_done(number, refused, |done| Order::Threads { asker, submissions, done })
+    }
+
+    fn advise(&mut self, number: u32, region: u16, policy: Foresight, part: Option<(u64, u64)>) -> Answered {
+        let object = self.object(number, region)?;
+        let Some((offset, len)) = part else {
+            self.ground.memory.set_policy(object, policy.policy());
+            return Ok(Some(Said::Done {}));
+        };
+        let bytes = offset.checked_add(len).map(|end| offset..end);
+        if bytes.is_some_and(|bytes| self.ground.memory.advise(object, bytes, policy.policy())) {
+            return Ok(Some(Said::Done {}));
+        }
+        let message = format!("no advice can be kept for {len} bytes from {offset} on");
+        let remedy = format!("give it for bytes of the region, and for at most {ADVISED_MAX} parts of it");
+        Err(refusal(ErrorCode::Conflict, message, remedy))
+    }
+
+    fn fix(&mut self, number: u32, region: u16, offset: u64, len: u64) -> Answered {
+        let object = self.object(number, region)?;
+        let page_len = self.ground.memory.page_len() as u64;
+        let message = format!("{len} bytes from {offset} on cannot be cached statically");
+        let remedy = "they lie in a region that is open for reading, not there yet, and have room: see static of [dpu]";
+        let refused = refusal(ErrorCode::Conflict, message, remedy);
+        let end = offset.checked_add(len).filter(|_| len > 0).map(|end| end.div_ceil(page_len));
+        let Some(end) = end else { return Err(refused) };
+        let (asker, pages) = (Asker(number), offset / page_len..end);
+        self.have_done(number, refused, |done| Order::Fix { asker, object, pages, done })
+    }
+}

@@ -1,0 +1,204 @@
+//! A DPU that has let the window in: how that comes about, and what is said to it over its socket (PROTOCOL 17.1 to 17.4).
+
+use super::{PAGES, READING_MAX, REGION, Wishes};
+use crate::dpu::words::{Ask, Foresight, Said, VERSION, answer, ask, hear};
+use farmem_client::api::{ApiError, ErrorCode};
+use farmem_client::own::wrong_answer;
+use farmem_client::{DpuSection, Error, Vma};
+use farmem_dpu::Stats;
+use farmem_io::dpu::{Other, PairSize, ProcessEnd, Talk, make_pair};
+use farmem_io::pages::Window;
+use farmem_io::{Clock, OutsideWaker};
+use farmem_machine::{Duration, Instant};
+use farmem_wire::message::PAGE_LEN;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+
+/// How long the DPU may take for an answer, once it has given a sign.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the DPU may take to end when it is killed.
+pub(super) const LAST: Duration = Duration::from_secs(5);
+
+/// The DPU as long as it serves.
+#[derive(Debug)]
+pub(super) struct Dpu {
+    pub(super) talk: Talk,
+    pub(super) rings: ProcessEnd,
+    pub(super) host: u16,
+    pub(super) generation: u16,
+    pub(super) lease: Duration,
+    /// The process, when the window's pages are registered there: it brings them to where they are used.
+    pub(super) process: Option<Other>,
+    /// Its beat when it was looked at last, and since when it has not changed.
+    pub(super) beat: (u64, Instant),
+    /// Advice that was given, and that it has not answered yet.
+    unanswered: usize,
+}
+
+/// Advice that a DPU need not have answered, at most.
+const UNANSWERED_MAX: usize = 32;
+
+impl Dpu {
+    /// Says how a part of the window is prefetched, and waits for no answer; how much advice it has refused is added to `refused`. A DPU that does not listen is looked after
+    /// elsewhere.
+    pub(super) fn advise(&mut self, (offset, len): (u64, u64), policy: Foresight, refused: &mut u64) {
+        self.take_answered(refused);
+        let advice = Ask::Policy { region: REGION, policy, part: Some((offset, len)) };
+        let said = serde_json::to_vec(&advice).expect("it has a form in JSON");
+        if self.unanswered < UNANSWERED_MAX && self.talk.say_now(&said).is_ok() {
+            self.unanswered += 1;
+        } else {
+            *refused += 1;
+        }
+    }
+
+    /// Hears what it has answered to advice.
+    fn take_answered(&mut self, refused: &mut u64) {
+        while self.unanswered > 0 && self.talk.is_speaking() {
+            let Ok(Some((said, _))) = hear::<Said>(&self.talk) else { break };
+            self.unanswered -= 1;
+            *refused += u64::from(said != Said::Done {});
+        }
+    }
+
+    /// What it did so far, for all its processes; `None` when it is gone. It answers all advice first.
+    pub(super) fn stats(&mut self, refused: &mut u64) -> Option<Stats> {
+        for _ in 0..std::mem::take(&mut self.unanswered) {
+            let (said, _) = hear::<Said>(&self.talk).ok()??;
+            *refused += u64::from(said != Said::Done {});
+        }
+        match ask(&self.talk, &Ask::Stats {}, None) {
+            Ok(Said::Stats(said)) => Some(said.into()),
+            _ => None,
+        }
+    }
+}
+
+/// What a window shares with its DPU, all of which is memory: each page that is on its way back has its place in registered memory, and the ring has room for
+/// some that are on their way there.
+const fn size_for(page: u32) -> PairSize {
+    let page = page as usize;
+    let requests = (4 * page).next_power_of_two();
+    let requests = if requests < REQUESTS_MIN { REQUESTS_MIN } else { requests };
+    PairSize { requests, answers: 1 << 16, registered: READING_MAX * page }
+}
+
+/// Bytes of the ring of requests, at least.
+const REQUESTS_MIN: usize = 1 << 18;
+
+impl Dpu {
+    /// Comes in, and opens the allocation; says how many bytes a page has.
+    ///
+    /// # Errors
+    /// [`NoDpu`].
+    pub(super) fn open(
+        section: &DpuSection,
+        (domain, (host, generation)): (u32, (u16, u16)),
+        vma: &Vma,
+        wishes: Wishes,
+        window: &Window,
+        clock: &Clock,
+    ) -> Result<(Self, usize), NoDpu> {
+        let talk = Talk::connect(&section.socket).map_err(Error::from)?;
+        let size = size_for(section.page);
+        let file = make_pair(size).map_err(Error::from)?;
+        let (version, rack) = (VERSION.into(), section.mark()?);
+        let hello = Ask::Hello { version, rack, domain, host, generation, size };
+        talk.set_patience(section.lease).map_err(system)?;
+        let mut said = match ask(&talk, &hello, Some(file.as_fd())) {
+            Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                return Err(NoDpu::Silent(talk.other().ok()));
+            }
+            said => said?,
+        };
+        talk.set_patience(PATIENCE).map_err(system)?;
+        if said == (Said::Soon {}) {
+            said = answer(&talk)?;
+        }
+        let Said::Welcome { host, generation, page_len, lease_ms, wake } = said else {
+            return Err(wrong_answer("hello").into());
+        };
+        if page_len != section.page {
+            let message = format!(
+                "the DPU has pages of {page_len} bytes, and this rack's description of {}",
+                section.page
+            );
+            let remedy = "start the DPU again with the rack's description of now".into();
+            return Err(Error::Refused(ApiError { code: ErrorCode::Conflict, message, remedy }).into());
+        }
+        let wake = OutsideWaker::open(&wake).map_err(Error::from)?;
+        let rings = ProcessEnd::of(&file, size, wake).map_err(Error::from)?;
+        let process = match begin(&talk, vma, wishes, window, page_len as usize) {
+            Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                return Err(NoDpu::Silent(talk.other().ok()));
+            }
+            begun => begun?,
+        };
+        let beat = (rings.beat(), clock.now());
+        let lease = Duration::from_millis(lease_ms);
+        let dpu = Self { talk, rings, host, generation, lease, process, beat, unanswered: 0 };
+        Ok((dpu, page_len as usize))
+    }
+}
+
+/// Why there is no DPU for a window.
+#[derive(Debug)]
+pub(super) enum NoDpu {
+    Error(Error),
+    /// It listens, and said nothing for a lease; or it let this process in, and then said nothing. The process, where it can be ended.
+    Silent(Option<Other>),
+}
+
+impl From<Error> for NoDpu {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+fn system(source: io::Error) -> Error {
+    Error::System { what: "the DPU's socket".into(), source }
+}
+
+/// Opens the allocation at a DPU that has let this process in.
+fn begin(
+    talk: &Talk,
+    vma: &Vma,
+    wishes: Wishes,
+    window: &Window,
+    page_len: usize,
+) -> Result<Option<Other>, Error> {
+    ask(talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
+    let process = register(talk, window, page_len)?;
+    if wishes.foresight != Foresight::default() {
+        ask(talk, &Ask::Policy { region: REGION, policy: wishes.foresight, part: None }, None)?;
+    }
+    if let Some((offset, len)) = wishes.fixed {
+        ask(talk, &Ask::Fix { region: REGION, offset, len }, None)?;
+    }
+    Ok(process)
+}
+
+/// Registers the pages of the window, so that none of them is copied here. A DPU that was fenced must not write there any more, and only its end is proof of that: one
+/// that this process could not end does not get them.
+fn register(talk: &Talk, window: &Window, page_len: usize) -> Result<Option<Other>, Error> {
+    let Ok(process) = talk.other() else { return Ok(None) };
+    // A page that goes may be there until another has come.
+    let most = window.frames_max() * PAGE_LEN as u64 + (READING_MAX * page_len) as u64;
+    let file =
+        window.file().map_err(|source| Error::System { what: "no more descriptors".into(), source })?;
+    ask(talk, &Ask::Register { rkey: PAGES.0, most }, Some(file.as_fd()))?;
+    Ok(Some(process))
+}
+
+/// Ends a DPU that said nothing: what it was told to write by a process that is gone, it must not write behind this window.
+pub(super) fn put_away(process: Option<Other>) -> Result<(), Error> {
+    let silent = |source| Error::System { what: "the DPU does not answer, and does not end".into(), source };
+    let process = process.ok_or_else(|| silent(io::ErrorKind::PermissionDenied.into()))?;
+    process.end(LAST).map_err(silent)?;
+    // stderr may be closed.
+    drop(writeln!(
+        io::stderr(),
+        "farmem: the DPU did not answer; it was ended, and this window goes without it"
+    ));
+    Ok(())
+}
