@@ -216,6 +216,12 @@ impl Dpu {
         true
     }
 
+    /// True when a page is in static memory: the driver has its bytes there as long as this is so.
+    #[must_use]
+    pub fn is_fixed(&self, page: PageId) -> bool {
+        self.fixed.has(page.object, page.page)
+    }
+
     /// A process asks for a page.
     pub fn read(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) {
         let page = read.page;
@@ -230,7 +236,7 @@ impl Dpu {
         self.stats.reads += 1;
         self.stats.asked += bytes;
         self.budget.asked(bytes);
-        if self.fixed.has(page.object, page.page) && read.granted {
+        if self.is_fixed(page) && read.granted {
             self.stats.fixed += 1;
             return out.push(Action::CopyFixed { ticket: read.ticket, page });
         }
@@ -348,6 +354,15 @@ impl Dpu {
         if alone {
             self.intra.record(bytes, now.since(begun));
         }
+    }
+
+    /// A copy from a slot ([`Action::Copy`]) is not made: whoever asked is gone.
+    ///
+    /// # Panics
+    /// When it was not asked for.
+    pub fn dropped(&mut self, ticket: u64) {
+        let (slot, ..) = self.copying.remove(&ticket).expect("a copy that was asked for");
+        self.table.unpin(slot);
     }
 
     /// The driver has put the bytes of a write into a slot ([`Action::Put`]).

@@ -2,7 +2,7 @@
 //!
 //! Key types: [`Memory`], what all carriers of a DPU share: its decisions, its slots, its static memory; [`Carrier`], one for each client, so one for each domain.
 //! A request belongs to the carrier that took it, and so does what is to be done for it: an action that another carrier is told is put into that one's inbox.
-//! The decisions are locked while they are asked for and never while bytes move.
+//! When that one is gone, whoever asked is too, and the action has failed. The decisions are locked while they are asked for and never while bytes move.
 
 use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
@@ -24,9 +24,7 @@ pub(crate) struct Memory {
     /// Static memory, by page.
     fixed: RwLock<BTreeMap<PageId, Arc<[u8]>>>,
     objects: RwLock<BTreeMap<u32, Extent>>,
-    carriers: RwLock<Vec<Arc<Inbox>>>,
-    /// Which carrier asks in whose name.
-    askers: RwLock<BTreeMap<Asker, usize>>,
+    carriers: RwLock<Carriers>,
     clock: Clock,
 }
 
@@ -37,8 +35,15 @@ pub(crate) struct Extent {
     pub(crate) bytes: u64,
 }
 
-/// What others found for a carrier to do.
+/// The carriers that are there, by number.
 #[derive(Default)]
+struct Carriers {
+    inboxes: BTreeMap<u64, Inbox>,
+    /// How many there were.
+    count: u64,
+}
+
+/// What others found for a carrier to do.
 struct Inbox {
     actions: Mutex<Vec<Action>>,
     /// Ends its wait; `None` of one that never waits for others.
@@ -101,9 +106,9 @@ pub(crate) struct Failed {
 /// Tickets of a carrier have its number above so many bits.
 const TICKET_BITS: u32 = 48;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Decisions panic only when an invariant is broken, and then this process ends; actions are values.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Actions are values: whoever panicked with them left them whole.
+fn lock(actions: &Mutex<Vec<Action>>) -> MutexGuard<'_, Vec<Action>> {
+    actions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 macro_rules! read {
@@ -130,9 +135,18 @@ impl Memory {
             fixed: RwLock::default(),
             objects: RwLock::default(),
             carriers: RwLock::default(),
-            askers: RwLock::default(),
             clock: Clock::start(),
         })
+    }
+
+    /// The decisions.
+    ///
+    /// # Panics
+    /// When a thread panicked with them: an invariant is broken, and whatever they would say now may be wrong bytes for somebody.
+    fn decisions(&self) -> MutexGuard<'_, Dpu> {
+        self.dpu
+            .lock()
+            .expect("a thread of the DPU panicked while it decided, and no other may go on from there")
     }
 
     /// The time, by the clock that transfers are measured with.
@@ -147,18 +161,20 @@ impl Memory {
 
     /// What the DPU did so far.
     pub(crate) fn stats(&self) -> Stats {
-        *lock(&self.dpu).stats()
+        *self.decisions().stats()
     }
 
     /// An object is there, under a number that none had before.
     pub(crate) fn open(&self, number: u32, extent: Extent, writer: Option<Asker>, policy: Box<dyn Policy>) {
         write!(self.objects).insert(number, extent);
-        lock(&self.dpu).open(number, Object { bytes: extent.bytes, writer, policy });
+        self.decisions().open(number, Object { bytes: extent.bytes, writer, policy });
     }
 
-    /// An object is closed: nothing of it is cached any more.
+    /// An object is closed: nothing of it is cached any more, and nothing comes into static memory.
     pub(crate) fn close(&self, number: u32) {
-        lock(&self.dpu).close(number);
+        let mut dpu = self.decisions();
+        dpu.close(number);
+        write!(self.objects).remove(&number);
         let pages = PageId { object: number, page: 0 }..=PageId { object: number, page: u64::MAX };
         // Copies that are under way have the page.
         let mut fixed = write!(self.fixed);
@@ -170,13 +186,13 @@ impl Memory {
 
     /// Another policy says from now on what is prefetched of the object.
     pub(crate) fn set_policy(&self, number: u32, policy: Box<dyn Policy>) -> bool {
-        lock(&self.dpu).set_policy(number, policy)
+        self.decisions().set_policy(number, policy)
     }
 
     /// Another policy says from now on what is prefetched of these bytes of the object; false as [`Dpu::advise`] says. Pages count that have one of them.
     pub(crate) fn advise(&self, number: u32, bytes: Range<u64>, policy: Box<dyn Policy>) -> bool {
         let len = self.page_len as u64;
-        lock(&self.dpu).advise(number, bytes.start / len..bytes.end.div_ceil(len), policy)
+        self.decisions().advise(number, bytes.start / len..bytes.end.div_ceil(len), policy)
     }
 
     /// Pages of an object that are in static memory.
@@ -185,24 +201,21 @@ impl Memory {
         read!(self.fixed).range(range).count() as u64
     }
 
-    /// From now on requests of this process are the carrier's.
-    pub(crate) fn belongs(&self, asker: Asker, carrier: usize) {
-        write!(self.askers).insert(asker, carrier);
-    }
-
-    fn extent(&self, object: u32) -> Extent {
-        read!(self.objects)[&object]
+    /// Where an object is; `None` when it is closed, and then all that is asked of it is refused.
+    fn extent(&self, object: u32) -> Option<Extent> {
+        read!(self.objects).get(&object).copied()
     }
 
     /// Bytes of a page: an object's last one may be shorter.
     pub(crate) fn len_of(&self, page: PageId) -> usize {
-        let bytes = self.extent(page.object).bytes;
+        let bytes = self.extent(page.object).map_or(0, |extent| extent.bytes);
         let start = page.page.saturating_mul(self.page_len as u64);
         usize::try_from(bytes.saturating_sub(start)).map_or(self.page_len, |left| left.min(self.page_len))
     }
 
-    fn addr(&self, page: PageId, offset: usize) -> VirtAddr {
-        VirtAddr(self.extent(page.object).base.0 + page.page * self.page_len as u64 + offset as u64)
+    fn addr(&self, page: PageId, offset: usize) -> Option<VirtAddr> {
+        let Extent { base, .. } = self.extent(page.object)?;
+        Some(VirtAddr(base.0 + page.page * self.page_len as u64 + offset as u64))
     }
 
     fn slot(&self, slot: Slot) -> &RwLock<Vec<u8>> {
@@ -228,7 +241,7 @@ impl core::fmt::Debug for Memory {
 pub(crate) struct Carrier<'a> {
     pub(crate) client: &'a mut Client,
     memory: Arc<Memory>,
-    number: usize,
+    number: u64,
     next: u64,
     asked: BTreeMap<u64, Asked>,
     /// What the client has under way, and what the DPU calls it.
@@ -243,8 +256,9 @@ impl<'a> Carrier<'a> {
     /// One carrier more of this memory. `waker` ends the wait of the client's link, where other carriers may find something for this one to do.
     pub(crate) fn new(client: &'a mut Client, memory: Arc<Memory>, waker: Option<Waker>) -> Self {
         let mut carriers = write!(memory.carriers);
-        let number = carriers.len();
-        carriers.push(Arc::new(Inbox { actions: Mutex::default(), waker }));
+        let number = carriers.count;
+        carriers.count += 1;
+        carriers.inboxes.insert(number, Inbox { actions: Mutex::default(), waker });
         drop(carriers);
         Self {
             client,
@@ -257,11 +271,6 @@ impl<'a> Carrier<'a> {
             actions: Vec::new(),
             ended: VecDeque::new(),
         }
-    }
-
-    /// Its number, for [`Memory::belongs`].
-    pub(crate) const fn number(&self) -> usize {
-        self.number
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -279,7 +288,7 @@ impl<'a> Carrier<'a> {
     ) -> u64 {
         let (ticket, bytes) = self.take(page, &at, buf);
         let read = Read { ticket, asker, page, bytes, granted };
-        lock(&self.memory.dpu).read(self.memory.clock.now(), read, &mut self.actions);
+        self.memory.decisions().read(self.memory.clock.now(), read, &mut self.actions);
         self.carry_out();
         ticket
     }
@@ -289,22 +298,23 @@ impl<'a> Carrier<'a> {
         let whole = buf.len() == self.memory.len_of(page);
         let (ticket, bytes) = self.take(page, &(offset..offset + buf.len()), buf);
         let write = Write { ticket, asker, page, bytes, whole };
-        lock(&self.memory.dpu).write(write, &mut self.actions);
+        self.memory.decisions().write(write, &mut self.actions);
         self.carry_out();
         ticket
     }
 
     /// Keeps pages in static memory; false when that cannot be ([`Dpu::fix`]).
     pub(crate) fn fix(&mut self, asker: Asker, object: u32, pages: Range<u64>) -> bool {
-        let fixed = lock(&self.memory.dpu).fix(asker, object, pages, &mut self.actions);
+        let fixed = self.memory.decisions().fix(asker, object, pages, &mut self.actions);
         self.carry_out();
         fixed
     }
 
     fn take(&mut self, page: PageId, at: &Range<usize>, buf: Vec<u8>) -> (u64, u32) {
         self.next += 1;
-        let ticket = (self.number as u64) << TICKET_BITS | self.next;
-        let (addr, len) = (self.memory.addr(page, at.start), at.len());
+        let ticket = self.number << TICKET_BITS | self.next;
+        let addr = self.memory.addr(page, at.start).unwrap_or(VirtAddr::NULL);
+        let len = at.len();
         self.asked.insert(ticket, Asked { addr, offset: at.start, len, buf, error: None });
         (ticket, u32::try_from(len).expect("a part of a page"))
     }
@@ -326,8 +336,9 @@ impl<'a> Carrier<'a> {
 
     /// Does what other carriers found for this one to do.
     pub(crate) fn look_into_inbox(&mut self) {
-        let inbox = Arc::clone(&read!(self.memory.carriers)[self.number]);
-        self.actions.append(&mut lock(&inbox.actions));
+        let carriers = read!(self.memory.carriers);
+        self.actions.append(&mut lock(&carriers.inboxes[&self.number].actions));
+        drop(carriers);
         self.carry_out();
     }
 
@@ -346,7 +357,7 @@ impl<'a> Carrier<'a> {
                 let bytes = u32::try_from(at.len()).expect("a part of a page");
                 each(&read!(self.memory.slot(slot))[at]);
                 let now = has.unwrap_or_else(|| self.memory.now());
-                lock(&self.memory.dpu).copied(now, ticket, bytes);
+                self.memory.decisions().copied(now, ticket, bytes);
             }
             Source::Fixed { page, at } => each(&page[at]),
         }
@@ -364,6 +375,37 @@ impl<'a> Carrier<'a> {
         buf
     }
 
+    /// It ends, and others go on with the same decisions: all that it had under way, or was to do, has failed.
+    pub(crate) fn leave(&mut self) {
+        if std::thread::panicking() {
+            // What is decided may be broken by this very panic.
+            return;
+        }
+        let inbox = write!(self.memory.carriers).inboxes.remove(&self.number);
+        let told = inbox.map(|inbox| inbox.actions.into_inner().unwrap_or_else(PoisonError::into_inner));
+        self.actions.extend(told.into_iter().flatten());
+        for ended in std::mem::take(&mut self.ended) {
+            if let Source::Slot { .. } = ended.source {
+                self.memory.decisions().dropped(ended.ticket);
+            }
+        }
+        let refused = std::mem::take(&mut self.refused).into_iter().map(|(op, transfer, _)| (op, transfer));
+        let under_way =
+            std::mem::take(&mut self.under_way).into_iter().map(|(_, op, transfer)| (op, transfer));
+        let now = self.memory.now();
+        for (op, transfer) in refused.chain(under_way) {
+            let mut dpu = self.memory.decisions();
+            if matches!(transfer, Transfer::Write { .. }) {
+                dpu.written(now, op, Err(Cause::Failed), &mut self.actions);
+            } else {
+                dpu.fetched(now, op, Err(Cause::Failed), &mut self.actions);
+            }
+        }
+        while let Some(action) = self.actions.pop() {
+            self.hand_on(action);
+        }
+    }
+
     fn carry_out(&mut self) {
         loop {
             let mut next = 0;
@@ -377,30 +419,51 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// Whose it is to carry an action out.
-    fn carrier_of(&self, action: Action) -> usize {
+    /// Whose it is to carry an action out. What is read ahead, or into static memory, is read by who said what a process asks for.
+    const fn carrier_of(&self, action: Action) -> u64 {
         match action {
-            Action::Load { asker, .. } | Action::Fix { asker, .. } => read!(self.memory.askers)[&asker],
+            Action::Load { .. } | Action::Fix { .. } => self.number,
             Action::Copy { ticket, .. }
             | Action::CopyFixed { ticket, .. }
             | Action::Read { ticket, .. }
             | Action::Write { ticket, .. }
             | Action::Put { ticket, .. }
-            | Action::Answer { ticket, .. } => {
-                usize::try_from(ticket >> TICKET_BITS).expect("a number of a carrier")
-            }
+            | Action::Answer { ticket, .. } => ticket >> TICKET_BITS,
         }
     }
 
-    fn act(&mut self, action: Action) {
-        let carrier = self.carrier_of(action);
-        if carrier != self.number {
-            let inbox = Arc::clone(&read!(self.memory.carriers)[carrier]);
+    /// Puts an action into another carrier's inbox.
+    fn hand_on(&mut self, action: Action) {
+        let carriers = read!(self.memory.carriers);
+        if let Some(inbox) = carriers.inboxes.get(&self.carrier_of(action)) {
             lock(&inbox.actions).push(action);
             if let Some(waker) = &inbox.waker {
                 waker.wake();
             }
             return;
+        }
+        drop(carriers);
+        self.abandon(action);
+    }
+
+    /// Whoever was to carry it out is gone, and so is whoever asked.
+    fn abandon(&mut self, action: Action) {
+        let now = self.memory.now();
+        let mut dpu = self.memory.decisions();
+        match action {
+            Action::Copy { ticket, .. } => dpu.dropped(ticket),
+            Action::Read { op, .. } | Action::Load { op, .. } | Action::Fix { op, .. } => {
+                dpu.fetched(now, op, Err(Cause::Failed), &mut self.actions);
+            }
+            Action::Write { op, .. } => dpu.written(now, op, Err(Cause::Failed), &mut self.actions),
+            Action::Put { .. } => unreachable!("whose WRITE ended is told to put its bytes"),
+            Action::CopyFixed { .. } | Action::Answer { .. } => {}
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        if self.carrier_of(action) != self.number {
+            return self.hand_on(action);
         }
         match action {
             Action::Read { op, ticket } => {
@@ -411,14 +474,14 @@ impl<'a> Carrier<'a> {
                 }
                 self.verb(op, Op::Read { addr, buf }, Transfer::Demand { ticket });
             }
-            Action::Load { op, first, count, slot, within, .. } => {
-                let read = self.read_of(first, count);
-                self.verb(op, read, Transfer::Load { slot, within });
-            }
-            Action::Fix { op, first, count, .. } => {
-                let read = self.read_of(first, count);
-                self.verb(op, read, Transfer::Fix { first });
-            }
+            Action::Load { op, first, count, slot, within, .. } => match self.read_of(first, count) {
+                Some(read) => self.verb(op, read, Transfer::Load { slot, within }),
+                None => self.abandon(action),
+            },
+            Action::Fix { op, first, count, .. } => match self.read_of(first, count) {
+                Some(read) => self.verb(op, read, Transfer::Fix { first }),
+                None => self.abandon(action),
+            },
             Action::Write { op, ticket } => {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
                 let write = Op::Write { addr: asked.addr, buf: std::mem::take(&mut asked.buf) };
@@ -438,16 +501,18 @@ impl<'a> Carrier<'a> {
             Action::Put { ticket, slot, within } => {
                 let asked = &self.asked[&ticket];
                 self.memory.put(slot, within as usize * self.memory.page_len + asked.offset, &asked.buf);
-                lock(&self.memory.dpu).stored(ticket);
+                self.memory.decisions().stored(ticket);
             }
             Action::Answer { ticket, ended } => self.ask_ended(ticket, Source::Buffer, ended),
         }
     }
 
-    fn read_of(&mut self, first: PageId, count: u32) -> Op {
+    /// `None` when the object is closed.
+    fn read_of(&mut self, first: PageId, count: u32) -> Option<Op> {
+        let addr = self.memory.addr(first, 0)?;
         let pages = first.page..first.page + u64::from(count);
         let len = pages.map(|page| self.memory.len_of(PageId { page, ..first })).sum();
-        Op::Read { addr: self.memory.addr(first, 0), buf: self.client.buffer(len) }
+        Some(Op::Read { addr, buf: self.client.buffer(len) })
     }
 
     fn verb(&mut self, op: u64, verb: Op, transfer: Transfer) {
@@ -464,7 +529,7 @@ impl<'a> Carrier<'a> {
             Err(Error::MemoryLost { .. }) => Err(Cause::Lost),
             Err(_) => Err(Cause::Failed),
         };
-        let is_write = matches!(transfer, Transfer::Write { .. });
+        let mut to_fix = Vec::new();
         match transfer {
             Transfer::Demand { ticket } | Transfer::Write { ticket } => {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
@@ -479,18 +544,23 @@ impl<'a> Carrier<'a> {
             Transfer::Fix { first } => {
                 if cause.is_ok() {
                     let pages = (first.page..).zip(buf.chunks(self.memory.page_len));
-                    let pages = pages.map(|(page, bytes)| (PageId { page, ..first }, Arc::from(bytes)));
-                    write!(self.memory.fixed).extend(pages);
+                    to_fix.extend(
+                        pages.map(|(page, bytes)| (PageId { page, ..first }, Arc::<[u8]>::from(bytes))),
+                    );
                 }
                 self.client.recycle(buf);
             }
         }
         let now = self.memory.clock.now();
-        let mut dpu = lock(&self.memory.dpu);
-        if is_write {
-            dpu.written(now, op, cause, &mut self.actions);
-        } else {
-            dpu.fetched(now, op, cause, &mut self.actions);
+        let mut dpu = self.memory.decisions();
+        if matches!(transfer, Transfer::Write { .. }) {
+            return dpu.written(now, op, cause, &mut self.actions);
+        }
+        dpu.fetched(now, op, cause, &mut self.actions);
+        // The object may have been closed meanwhile. Nobody is told to copy from there, and nobody closes it, before the bytes are there.
+        to_fix.retain(|(page, _)| dpu.is_fixed(*page));
+        if !to_fix.is_empty() {
+            write!(self.memory.fixed).extend(to_fix);
         }
     }
 
@@ -500,3 +570,6 @@ impl<'a> Carrier<'a> {
         self.ended.push_back(AskEnded { ticket, result, buf, source });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,6 +93,17 @@ impl Lane {
         self.waker.wake();
         told
     }
+
+    /// Waits until it has ended, as it does when nobody can tell it anything any more.
+    ///
+    /// # Errors
+    /// When it panicked.
+    pub(super) fn end(self) -> thread::Result<()> {
+        let Self { orders, waker, thread, .. } = self;
+        drop(orders);
+        waker.wake();
+        thread.join()
+    }
 }
 
 /// A client that has joined: its host's number and generation, and what wakes it.
@@ -145,7 +156,7 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
     };
     let mut slow = Slow::new(ground.section.slowdown);
     while !ground.stop.is_set() {
-        if !lane.take_orders(ground, orders) {
+        if !lane.take_orders(orders) {
             break;
         }
         if std::mem::take(&mut lane.is_doubtful) && !lane.is_member() {
@@ -213,13 +224,10 @@ struct Serving<'a> {
 
 impl Serving<'_> {
     /// False when the door is gone.
-    fn take_orders(&mut self, ground: &Ground, orders: &Receiver<Order>) -> bool {
+    fn take_orders(&mut self, orders: &Receiver<Order>) -> bool {
         loop {
             match orders.try_recv() {
-                Ok(Order::Come(visitor)) => {
-                    ground.memory.belongs(visitor.asker(), self.carrier.number());
-                    self.visitors.push(*visitor);
-                }
+                Ok(Order::Come(visitor)) => self.visitors.push(*visitor),
                 Ok(Order::Region { asker, region, at, done }) => {
                     let known = self.visitor(asker).map(|visitor| visitor.regions.insert(region, at));
                     done.say(known.is_some());
@@ -302,8 +310,9 @@ impl Serving<'_> {
 }
 
 impl Drop for Serving<'_> {
-    /// Processes that it does not serve any more are sent away.
+    /// Processes that it does not serve any more are sent away, and lanes of other domains do not wait for what it had under way.
     fn drop(&mut self) {
         self.visitors.iter().for_each(Visitor::send_away);
+        self.carrier.leave();
     }
 }

@@ -152,6 +152,7 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
         leaving: Vec::new(),
         objects: Objects::default(),
         next: 0,
+        has_panicked: false,
     };
     serving.begun();
     door.run(&listener)
@@ -177,12 +178,14 @@ struct Door {
     leaving: Vec<(Asker, u32)>,
     objects: Objects,
     next: u32,
+    /// A lane did, perhaps while it decided.
+    has_panicked: bool,
 }
 
 impl Door {
     fn run(&mut self, listener: &Listener) -> Result<(), Error> {
         let lost = |source| Error::System { what: "the DPU's socket failed".into(), source };
-        while !self.ground.stop.is_set() {
+        while !self.ground.stop.is_set() && !self.has_panicked {
             let talks = self.strangers.iter().chain(self.guests.values().map(|guest| &guest.talk));
             let own = [listener.as_fd(), self.mail.bell.as_fd()];
             let all: Vec<_> = own.into_iter().chain(talks.map(|talk| talk.as_fd())).collect();
@@ -224,10 +227,13 @@ impl Door {
             let many = self.strangers.len().saturating_sub(STRANGERS_MAX);
             self.strangers.drain(..many);
         }
-        for Lane { thread, waker, .. } in self.lanes.drain(..) {
-            waker.wake();
-            // One that panicked has said so.
-            drop(thread.join());
+        for lane in std::mem::take(&mut self.lanes) {
+            self.has_panicked |= lane.end().is_err();
+        }
+        if self.has_panicked {
+            // It has said so. What is cached may be anything now: processes go on without this DPU.
+            let source = std::io::Error::other("a thread of this DPU panicked");
+            return Err(Error::System { what: "it ends, and its processes go on without it".into(), source });
         }
         Ok(())
     }
@@ -250,7 +256,9 @@ impl Door {
     fn bury(&mut self) {
         let ended = |lane: &Lane| lane.thread.is_finished();
         while let Some(at) = self.lanes.iter().position(ended) {
-            let domain = self.lanes.swap_remove(at).domain;
+            let lane = self.lanes.swap_remove(at);
+            let domain = lane.domain;
+            self.has_panicked |= lane.end().is_err();
             let here = self
                 .guests
                 .iter()

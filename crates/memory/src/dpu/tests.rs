@@ -50,7 +50,6 @@ fn bench(carrier: &mut Carrier<'_>) -> Bench {
     let asker = Asker(7);
     let terms = Terms { blocking: false, intra: None };
     let mut visitor = Visitor::new(asker, Requests::of(&file, SIZE).unwrap(), Arc::clone(&gone), terms);
-    carrier.memory().belongs(asker, carrier.number());
     for (region, writer) in [(1, Some(asker)), (2, None)] {
         let vma = carrier.client.allocate(BYTES).unwrap();
         let numbered: Vec<u8> = (0..BYTES).map(|at| u8::try_from(at / u64::from(PAGE)).unwrap()).collect();

@@ -44,7 +44,6 @@ impl<'a> Through<'a> {
         memory.open(OBJECT, extent, (!wishes.read_only).then_some(WINDOW), wishes.foresight.policy());
         let parts = Parts::new(vma.base, memory.page_len());
         let carrier = Carrier::new(client, memory, None);
-        carrier.memory().belongs(WINDOW, carrier.number());
         let mut through =
             Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new(), refused: 0 };
         if let Some((first, len)) = wishes.fixed {

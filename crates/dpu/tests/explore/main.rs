@@ -4,6 +4,10 @@
 //! A state is reached again by its events from the begin, as a DPU is no value to copy. It is known by the text of its `Debug`, without what decides nothing: counts,
 //! times, and the numbers of what is over.
 
+mod bounds;
+mod text;
+
+use bounds::Bounds;
 use farmem_dpu::{Action, Asker, Caching, Config, Dpu, Object, PageId, Read, Seen, TableConfig, Write};
 use farmem_machine::{Instant, Rng};
 use farmem_paging::{Cause, Prefetch};
@@ -12,47 +16,13 @@ use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroU32;
 use std::ops::Range;
+use text::{DECIDES, OVER, fields, number_at, ranked};
 
 const PAGE: u32 = 4096;
 const OBJECT: u32 = 1;
 /// Another domain's, which that domain's process reads.
 const OTHER: u32 = 2;
 const NOW: Instant = Instant::ZERO;
-
-/// What may happen, at most.
-#[derive(Clone, Copy, Debug)]
-struct Bounds {
-    pages: u64,
-    entry_pages: u32,
-    /// Processes; the first one writes, when anything is written.
-    askers: u32,
-    reads: u32,
-    writes: u32,
-    /// Of the writes, those of a part of a page.
-    parts: u32,
-    failures: u32,
-    /// Pages of another domain's object, which have the numbers behind `pages`, and reads of them.
-    other_pages: u64,
-    other_reads: u32,
-}
-
-impl Bounds {
-    fn is_other(&self, page: u64) -> bool {
-        page >= self.pages
-    }
-
-    fn id_of(&self, page: u64) -> PageId {
-        if self.is_other(page) {
-            PageId { object: OTHER, page: page - self.pages }
-        } else {
-            PageId { object: OBJECT, page }
-        }
-    }
-
-    fn page_of(&self, id: PageId) -> u64 {
-        if id.object == OTHER { self.pages + id.page } else { id.page }
-    }
-}
 
 /// Wants all pages, always.
 #[derive(Debug)]
@@ -510,62 +480,6 @@ impl World {
         write!(text, " {recent:?}").unwrap();
         text
     }
-}
-
-/// Fields of a [`Dpu`] that decide what it does.
-const DECIDES: &[&str] = &["objects", "table", "loading", "writing"];
-/// Those that do not, here: settings, chance with one slot, counts, times, and what the world knows itself.
-const OVER: &[&str] = &[
-    "config",
-    "rng",
-    "shadow",
-    "fixed",
-    "under_way",
-    "copying",
-    "storing",
-    "loads",
-    "next_op",
-    "network",
-    "intra",
-    "budget",
-    "switched",
-    "stats",
-];
-
-/// The fields of a struct in its `Debug` text.
-fn fields(text: &str) -> BTreeMap<&str, &str> {
-    let open = text.find('{').expect("a struct with fields") + 1;
-    let inside = &text[open..text.rfind('}').expect("it ends")];
-    let (mut depth, mut from, mut fields) = (0, 0, BTreeMap::new());
-    for (at, c) in inside.char_indices().chain([(inside.len(), ',')]) {
-        match c {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth -= 1,
-            ',' if depth == 0 => {
-                fields.extend(inside[from..at].trim().split_once(": "));
-                from = at + 1;
-            }
-            _ => {}
-        }
-    }
-    fields
-}
-
-/// The digits at the begin of a text, and what is behind them.
-fn number_at(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
-}
-
-/// A text with each number behind `key` replaced by its rank among `live`, or by that it is over.
-fn ranked(text: &str, key: &str, live: &[u64]) -> String {
-    let mut parts = text.split(key);
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (number, rest) = number_at(part);
-        let rank = live.iter().position(|live| live.to_string() == number);
-        write!(out, "{key}{rank:?}{rest}").unwrap();
-    }
-    out
 }
 
 /// Visits each state that can be reached within the bounds; how many there are, and what happened on the ways that were tried.

@@ -1,0 +1,39 @@
+//! How large the world is that is tried.
+
+use super::{OBJECT, OTHER};
+use farmem_dpu::PageId;
+
+/// What may happen, at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) pages: u64,
+    pub(crate) entry_pages: u32,
+    /// Processes; the first one writes, when anything is written.
+    pub(crate) askers: u32,
+    pub(crate) reads: u32,
+    pub(crate) writes: u32,
+    /// Of the writes, those of a part of a page.
+    pub(crate) parts: u32,
+    pub(crate) failures: u32,
+    /// Pages of another domain's object, which have the numbers behind `pages`, and reads of them.
+    pub(crate) other_pages: u64,
+    pub(crate) other_reads: u32,
+}
+
+impl Bounds {
+    pub(crate) fn is_other(&self, page: u64) -> bool {
+        page >= self.pages
+    }
+
+    pub(crate) fn id_of(&self, page: u64) -> PageId {
+        if self.is_other(page) {
+            PageId { object: OTHER, page: page - self.pages }
+        } else {
+            PageId { object: OBJECT, page }
+        }
+    }
+
+    pub(crate) fn page_of(&self, id: PageId) -> u64 {
+        if id.object == OTHER { self.pages + id.page } else { id.page }
+    }
+}

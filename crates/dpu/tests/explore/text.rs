@@ -1,0 +1,60 @@
+//! Two states of a DPU are one when the text of what decides is the same, with numbers that only name things replaced by their ranks.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Fields of a `Dpu` that decide what it does.
+pub(crate) const DECIDES: &[&str] = &["objects", "table", "loading", "writing"];
+/// Those that do not, here: settings, chance with one slot, counts, times, and what the world knows itself.
+pub(crate) const OVER: &[&str] = &[
+    "config",
+    "rng",
+    "shadow",
+    "fixed",
+    "under_way",
+    "copying",
+    "storing",
+    "loads",
+    "next_op",
+    "network",
+    "intra",
+    "budget",
+    "switched",
+    "stats",
+];
+
+/// The fields of a struct in its `Debug` text.
+pub(crate) fn fields(text: &str) -> BTreeMap<&str, &str> {
+    let open = text.find('{').expect("a struct with fields") + 1;
+    let inside = &text[open..text.rfind('}').expect("it ends")];
+    let (mut depth, mut from, mut fields) = (0, 0, BTreeMap::new());
+    for (at, c) in inside.char_indices().chain([(inside.len(), ',')]) {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                fields.extend(inside[from..at].trim().split_once(": "));
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    fields
+}
+
+/// The digits at the begin of a text, and what is behind them.
+pub(crate) fn number_at(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// A text with each number behind `key` replaced by its rank among `live`, or by that it is over.
+pub(crate) fn ranked(text: &str, key: &str, live: &[u64]) -> String {
+    let mut parts = text.split(key);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (number, rest) = number_at(part);
+        let rank = live.iter().position(|live| live.to_string() == number);
+        write!(out, "{key}{rank:?}{rest}").unwrap();
+    }
+    out
+}

@@ -1,0 +1,195 @@
+//! Carriers of one memory, of which one ends while the others go on; and objects that are closed while something of them is under way.
+
+use super::*;
+use farmem_client::Rack;
+use farmem_dpu::{Caching, Seen, TableConfig};
+use farmem_paging::Prefetch;
+use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const PAGE: u32 = 4096;
+const ENTRY_PAGES: u32 = 4;
+const PAGES: u64 = 16;
+const OBJECT: u32 = 1;
+const FIXED_MAX: u64 = 4;
+
+/// Wants the entry of the page that is asked for.
+#[derive(Debug)]
+struct Own;
+
+impl Prefetch<Seen<'_>> for Own {
+    type Wanted = Range<u64>;
+
+    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
+        seen.page.page..seen.page.page + 1
+    }
+}
+
+/// Has an invariant of its own, which is broken.
+#[derive(Debug)]
+struct Broken;
+
+impl Prefetch<Seen<'_>> for Broken {
+    type Wanted = Range<u64>;
+
+    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
+        panic!("{:?} is never asked for", seen.page)
+    }
+}
+
+/// A memory with so many slots, one READ ahead at a time, and an object that nobody writes, of which each page has its number in each byte.
+fn memory(client: &mut Client, slots: u32, policy: Box<dyn Policy>) -> Arc<Memory> {
+    let number = |number| NonZeroU32::new(number).unwrap();
+    let table = TableConfig { slots: number(slots), entry_pages: ENTRY_PAGES };
+    let config = Config {
+        page_len: number(PAGE),
+        table,
+        prefetches_max: 1,
+        fixed_pages_max: FIXED_MAX,
+        ..Config::new(Caching::Dynamic)
+    };
+    let memory = Memory::new(config, Rng::from_number(1));
+    let vma = client.allocate(PAGES * u64::from(PAGE)).unwrap();
+    let bytes: Vec<u8> =
+        (0..PAGES).flat_map(|page| vec![u8::try_from(page).unwrap(); PAGE as usize]).collect();
+    client.write(vma.base, &bytes).unwrap();
+    memory.open(OBJECT, Extent { base: vma.base, bytes: bytes.len() as u64 }, None, policy);
+    memory
+}
+
+fn with_two(slots: u32, story: impl FnOnce(&Arc<Memory>, Carrier<'_>, Carrier<'_>)) {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let (mut one, mut other) = (rack.client("dpu").unwrap(), rack.client("dpu").unwrap());
+    let memory = memory(&mut one, slots, Box::new(Own));
+    let carrier = |client| Carrier::new(client, Arc::clone(&memory), None);
+    let (one, other) = (carrier(&mut one), carrier(&mut other));
+    story(&memory, one, other);
+    memory.decisions().check();
+    assert!(read!(memory.carriers).inboxes.is_empty());
+}
+
+fn end(mut carrier: Carrier<'_>) {
+    carrier.leave();
+}
+
+fn read(carrier: &mut Carrier<'_>, page: u64) -> u64 {
+    let asker = Asker(u32::try_from(carrier.number).unwrap());
+    carrier.read(asker, PageId { object: OBJECT, page }, 0..PAGE as usize, true, Vec::new())
+}
+
+/// Does all that there is to do for a carrier, and says which reads ended with their page.
+fn serve(carrier: &mut Carrier<'_>) -> Vec<(u64, u8)> {
+    let mut brought = Vec::new();
+    loop {
+        carrier.look_into_inbox();
+        let completed = carrier.client.next_completed().unwrap();
+        let is_done = completed.is_none();
+        completed.into_iter().for_each(|completed| assert!(carrier.took(completed).is_none()));
+        while let Some(ended) = carrier.next_ended() {
+            let ticket = ended.ticket;
+            assert!(ended.result.is_ok(), "{ended:?}");
+            let bytes = carrier.collect(ended, PAGE as usize);
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "one page's");
+            brought.push((ticket, bytes[0]));
+        }
+        if is_done {
+            return brought;
+        }
+    }
+}
+
+/// The thread of a domain ends with a READ ahead, one into static memory and one of a process under way, and the other domain's goes on: what waits for that READ is read
+/// anew, the room in static memory is free again, and pages are still read ahead.
+#[test]
+fn what_a_carrier_leaves_under_way_has_failed() {
+    with_two(4, |memory, mut one, mut other| {
+        assert!(one.fix(Asker(0), OBJECT, 12..16));
+        read(&mut one, 0);
+        let waits = read(&mut other, 1);
+        assert_eq!((memory.stats().late, memory.stats().background), (1, 7 * u64::from(PAGE)));
+        end(one);
+        assert_eq!(serve(&mut other), [(waits, 1)]);
+        assert!(other.fix(Asker(1), OBJECT, 12..16), "nothing is there, and nothing comes");
+        let next = read(&mut other, 8);
+        assert_eq!(memory.stats().background, (7 + 4 + 3) * u64::from(PAGE), "entry 2 is read ahead");
+        assert_eq!(serve(&mut other), [(next, 8)]);
+        assert_eq!(memory.fixed_pages(OBJECT, 0..PAGES), 4);
+        let hit = read(&mut other, 9);
+        assert_eq!(serve(&mut other), [(hit, 9)]);
+        assert_eq!(memory.stats().hits, 1);
+        end(other);
+    });
+}
+
+/// With one slot, an entry is read ahead only when nothing is copied from the one that is there. What a carrier was told to copy when it ended, or is told behind its end, is not
+/// copied.
+#[test]
+fn what_a_carrier_does_not_copy_any_more_keeps_no_slot() {
+    with_two(1, |memory, mut one, mut other| {
+        read(&mut one, 0);
+        serve(&mut one);
+        read(&mut one, 1);
+        assert_eq!(memory.stats().hits, 1);
+        read(&mut other, 4);
+        assert_eq!(memory.stats().background, 3 * u64::from(PAGE), "the slot is pinned");
+        end(one);
+        serve(&mut other);
+        read(&mut other, 5);
+        assert_eq!(
+            memory.stats().background,
+            (3 + 2) * u64::from(PAGE),
+            "entry 1 without what was asked for"
+        );
+        serve(&mut other);
+        end(other);
+    });
+    with_two(1, |memory, mut one, mut other| {
+        read(&mut other, 0);
+        read(&mut one, 1);
+        assert_eq!(memory.stats().late, 1);
+        end(one);
+        serve(&mut other);
+        read(&mut other, 4);
+        assert_eq!(memory.stats().background, (3 + 3) * u64::from(PAGE), "the slot is no more pinned");
+        serve(&mut other);
+        end(other);
+    });
+}
+
+/// A process has all of static memory filled and goes before the bytes come. They are not kept: else they would be there for ever, beside those of the next one.
+#[test]
+fn static_memory_keeps_nothing_of_an_object_that_was_closed() {
+    with_two(4, |memory, mut one, other| {
+        end(other);
+        let extent = read!(memory.objects)[&OBJECT];
+        for object in OBJECT..OBJECT + 3 {
+            assert!(one.fix(Asker(0), object, 0..FIXED_MAX), "object {object}");
+            memory.close(object);
+            assert_eq!(serve(&mut one), []);
+            assert!(read!(memory.fixed).is_empty(), "object {object}");
+            memory.open(object + 1, extent, None, Box::new(Own));
+        }
+        assert!(one.fix(Asker(0), OBJECT + 3, 0..FIXED_MAX));
+        serve(&mut one);
+        assert_eq!(memory.fixed_pages(OBJECT + 3, 0..PAGES), FIXED_MAX);
+        assert_eq!(read!(memory.objects).len(), 1, "closed objects are forgotten");
+        end(one);
+    });
+}
+
+/// A thread that panics while it decides leaves nobody knows what behind. No other thread goes on from there.
+#[test]
+fn no_thread_decides_behind_a_panic() {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let (mut one, mut other) = (rack.client("dpu").unwrap(), rack.client("dpu").unwrap());
+    let memory = memory(&mut one, 4, Box::new(Broken));
+    let extent = read!(memory.objects)[&OBJECT];
+    memory.open(OBJECT + 1, extent, None, Box::new(Own));
+    let mut one = Carrier::new(&mut one, Arc::clone(&memory), None);
+    let panicked = catch_unwind(AssertUnwindSafe(|| read(&mut one, 0)));
+    assert!(panicked.is_err());
+    let mut other = Carrier::new(&mut other, Arc::clone(&memory), None);
+    let page = PageId { object: OBJECT + 1, page: 0 };
+    let read = catch_unwind(AssertUnwindSafe(|| other.read(Asker(1), page, 0..8, true, Vec::new())));
+    assert!(read.is_err(), "it was answered");
+}
