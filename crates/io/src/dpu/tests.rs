@@ -137,7 +137,7 @@ fn registered_memory_is_filled_to_a_bound() {
     ftruncate(&file, 4096 * PAGE).unwrap();
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
     let memory = Registered::of(file.try_clone().unwrap(), 3 * PAGE).unwrap();
-    let bytes = [7; PAGE as usize];
+    let bytes = [7; 4096];
     let written = (0..4096).filter(|page| memory.put(page * PAGE, &bytes)).count();
     assert_eq!(written, 3);
     assert_eq!(fstat(&file).unwrap().st_blocks, 3 * 8);
