@@ -19,7 +19,8 @@ impl Acked {
     }
 
     pub(super) fn add(&mut self, Change(change): Change) {
-        if change > self.through && self.beyond.len() < BEYOND_MAX {
+        // The one that is missing is taken however many wait for it.
+        if change == self.through + 1 || change > self.through && self.beyond.len() < BEYOND_MAX {
             self.beyond.insert(change);
         }
         while self.beyond.first() == Some(&(self.through + 1)) {
@@ -55,5 +56,11 @@ mod tests {
         let mut acked = Acked::new(Change(0));
         (2..2 * BEYOND_MAX as u64).for_each(|change| acked.add(Change(change)));
         assert_eq!((acked.beyond.len(), acked.through()), (BEYOND_MAX, Change(0)));
+        // It comes after all: those that were remembered count, and one that was not is the next that is missing.
+        acked.add(Change(1));
+        let through = BEYOND_MAX as u64 + 1;
+        assert_eq!((acked.beyond.len(), acked.through()), (0, Change(through)));
+        acked.add(Change(through + 1));
+        assert_eq!(acked.through(), Change(through + 1));
     }
 }

@@ -257,15 +257,16 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    /// Goes on in a zone: nothing that is there can be taken any more.
+    /// Goes on in a zone: nothing that is there can be taken any more, and no number of it is used again, also none that was not published.
     pub(crate) fn attach(shape: Shape, zone: &[AtomicU64]) -> Result<Self, Broken> {
-        let tail = zone[TAIL].load(Ordering::Acquire).max(1);
-        if tail >= NUMBER_MAX {
-            return Err(Broken);
-        }
+        let mut tail = zone[TAIL].load(Ordering::Acquire).max(1);
         for n in 0..shape.items as u64 {
             // Whoever was about to take it finds another claim.
-            shape.desc(zone, n)[CLAIM].fetch_or(OLD, Ordering::AcqRel);
+            let claim = shape.desc(zone, n)[CLAIM].fetch_or(OLD, Ordering::AcqRel);
+            tail = tail.max((claim >> STATE_BITS) + 1);
+        }
+        if tail >= NUMBER_MAX {
+            return Err(Broken);
         }
         zone[HEAD].store(tail, Ordering::Release);
         zone[TAIL].store(tail, Ordering::Release);
