@@ -153,13 +153,15 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         leaving: Vec::new(),
         batch: ground.section.batch,
         is_doubtful: false,
+        is_fenced: false,
     };
     let mut slow = Slow::new(ground.section.slowdown);
     while !ground.stop.is_set() {
         if !lane.take_orders(orders) {
             break;
         }
-        if std::mem::take(&mut lane.is_doubtful) && !lane.is_member() {
+        let is_doubtful = std::mem::take(&mut lane.is_doubtful);
+        if lane.is_fenced || is_doubtful && !lane.is_member() {
             let what = "the rack: this DPU's host was fenced, and its processes go on without it".into();
             return Err(Error::Unreachable { what });
         }
@@ -168,7 +170,8 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         slow.down();
         // What was asked of memory nodes leaves here, and what they answered comes. The system's timers are coarser than what a link holds back.
         let holds = lane.visitors.iter().any(Visitor::holds);
-        let may_sleep = !holds && !lane.is_doubtful && lane.visitors.iter().all(Visitor::may_sleep);
+        let may_sleep =
+            !holds && !lane.is_doubtful && !lane.is_fenced && lane.visitors.iter().all(Visitor::may_sleep);
         lane.carrier.client.rest(if may_sleep { REST } else { Duration::ZERO })?;
         if holds {
             thread::yield_now();
@@ -220,6 +223,8 @@ struct Serving<'a> {
     batch: u32,
     /// Something happened that happens when the host is fenced.
     is_doubtful: bool,
+    /// The control plane has said that the host was fenced. It is not asked again: it may not answer the next time.
+    is_fenced: bool,
 }
 
 impl Serving<'_> {
@@ -276,7 +281,7 @@ impl Serving<'_> {
         while let Some(ended) = self.carrier.next_ended() {
             // Far memory did not say so. No process is answered then any more: each finds out that the host was fenced, and asks the nodes.
             if ended.has_failed() && !self.is_member() {
-                self.is_doubtful = true;
+                self.is_fenced = true;
                 return;
             }
             let Self { visitors, leaving, carrier, .. } = self;
