@@ -184,6 +184,9 @@ fn answers() -> Vec<Response> {
         LeaseInfo { lease_ms: 0, flush: 0 }.into(),
         ObjectInfo { object: 0, length: 0, base: 0, size: 0 }.into(),
         ObjectShown { object: 0, mode: OpenMode::Shared, hosts: Vec::new() }.into(),
+        FileLooked { length: 0 }.into(),
+        listed().into(),
+        ObjectsListed { objects: vec![listed()] }.into(),
         DomainInfo { domain: 0 }.into(),
         SoftLoaded { epoch: 0 }.into(),
         SoftShown::default().into(),
@@ -191,6 +194,25 @@ fn answers() -> Vec<Response> {
         SoftCounted { epoch: 0, life: 0, edition: 0, counts: Base64(Vec::new()) }.into(),
         Response::Done {},
     ]
+}
+
+fn file() -> FileInfo {
+    FileInfo { file: String::new(), stage: FileStage::Loaded, unsaved: false, done: 0, error: None }
+}
+
+fn listed() -> ObjectListed {
+    ObjectListed {
+        object: 0,
+        domain: 0,
+        name: None,
+        length: 0,
+        base: 0,
+        size: 0,
+        node: 0,
+        mode: OpenMode::Read,
+        hosts: Vec::new(),
+        file: Some(file()),
+    }
 }
 
 const VMA: VmaInfo = VmaInfo { id: 0, base: 0, size: 0, node: 0, domain: 0 };
@@ -253,6 +275,7 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(lost)".to_owned(), keys(&LostInfo { base: 0, len: 0 })),
         ("(place)".to_owned(), keys(&place())),
         ("(directory)".to_owned(), keys(&DirectoryInfo::default())),
+        ("(file)".to_owned(), keys(&file())),
     ];
     for answer in answers() {
         let name = serde_json::to_value(&answer).unwrap()["is"].as_str().map(|name| format!("`{name}`"));
