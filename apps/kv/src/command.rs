@@ -63,8 +63,9 @@ fn whole(context: &Context<'_>, out: &Writer<'_>) -> Done {
         return Ok(());
     }
     Err(Failure::said(format!(
-        "ERR the reply has more than {} bytes, which is what a client may be sent (client-output-buffer-limit): ask for less at once; what this command changes is changed",
-        context.world.settings.reply_len_max()
+        "ERR there is no room for the reply: one may have {} bytes (client-output-buffer-limit), and all that waits for clients together {}, a quarter of --local; ask for less at once; what this command changes is changed",
+        context.world.settings.reply_len_max(),
+        context.world.settings.buffers_max
     )))
 }
 

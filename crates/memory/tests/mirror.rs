@@ -5,9 +5,9 @@ mod namespaces;
 
 use farmem_dpu::parse::resp::Resp;
 use farmem_dpu::view::KeySecret;
+use farmem_memory::prefetch::MirrorConfig;
 use farmem_memory::prefetch::mirror::{MirrorStats, MirrorTap};
 use farmem_memory::prefetch::tap::{Watch, tap};
-use farmem_memory::prefetch::{MIRROR_FRAMES, MirrorConfig};
 use namespaces::Namespaces;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -128,6 +128,9 @@ fn run(
 /// Clients send requests in pieces that end anywhere, over IPv4 and IPv6: the mirror sees each key of each connection once and in order, and nothing of another port.
 #[test]
 fn what_clients_send_is_seen() {
+    const EACH: usize = 60;
+    // More than all packets of the three connections, so that none is lost however late the mirror has a CPU.
+    const FRAMES: usize = 1024;
     for host in ["10.8.0.2", "fd08::2"] {
         let Some(all) = joined("mirror") else { return };
         let server = SocketAddr::new(host.parse().expect("an address"), PORT);
@@ -135,8 +138,8 @@ fn what_clients_send_is_seen() {
         let stop: Arc<AtomicBool> = Arc::default();
         let servers: Vec<_> =
             [server, other].into_iter().map(|address| begin_server(&all, address, &stop)).collect();
-        let mirrored = Mirrored::begin(&all, config(server, MIRROR_FRAMES));
-        let sent = 3 * 200;
+        let mirrored = Mirrored::begin(&all, config(server, FRAMES));
+        let sent = 3 * EACH;
         // It is turned while they send.
         mirrored.orders.send(Order::Until(sent)).expect("the mirror runs");
         all.within("client", move || {
@@ -150,7 +153,7 @@ fn what_clients_send_is_seen() {
                 (0..3).map(|_| connect(server).expect("it listens")).collect();
             let mut unseen = connect(other).expect("it listens");
             unseen.write_all(&request("of another port")).expect("it reads");
-            for n in 0..200 {
+            for n in 0..EACH {
                 for (at, connection) in connections.iter_mut().enumerate() {
                     let bytes = request(&format!("c{at}-{n:03}"));
                     let (first, second) = bytes.split_at(n % bytes.len());
@@ -170,7 +173,7 @@ fn what_clients_send_is_seen() {
         for at in 0..3 {
             let of_one: Vec<&String> =
                 keys.iter().filter(|key| key.starts_with(&format!("c{at}-"))).collect();
-            let expected: Vec<String> = (0..200).map(|n| format!("c{at}-{n:03}")).collect();
+            let expected: Vec<String> = (0..EACH).map(|n| format!("c{at}-{n:03}")).collect();
             assert!(of_one.iter().copied().eq(&expected), "{host}: connection {at}");
         }
         stop.store(true, Ordering::Release);
