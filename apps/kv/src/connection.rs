@@ -85,10 +85,14 @@ impl Connection {
 
     /// The bytes of its buffers count among those of all, as they are now.
     pub(crate) fn count(&mut self, world: &mut World) {
-        let queued = self.session.queue.as_ref().map_or(0, |queue| queue.bytes);
-        let bytes = self.input.capacity() + self.out.capacity() + queued;
+        let bytes = self.input.capacity() + self.out.capacity() + self.queued();
         world.buffers = world.buffers - self.counted + bytes;
         self.counted = bytes;
+    }
+
+    /// Bytes of the transaction that it puts together.
+    fn queued(&self) -> usize {
+        self.session.queue.as_ref().map_or(0, |queue| queue.bytes)
     }
 
     /// Replies that wait.
@@ -138,7 +142,13 @@ impl Connection {
     }
 
     /// Reads what the client sent, and notes which values its requests ask for; nothing is carried out. For the begin of a turn, when values are far.
-    pub(crate) fn look_ahead(&mut self, store: &mut Store, world: &World, chunk: &mut [u8], now: Instant) {
+    pub(crate) fn look_ahead(
+        &mut self,
+        store: &mut Store,
+        world: &mut World,
+        chunk: &mut [u8],
+        now: Instant,
+    ) {
         let is_paused = self.ends || self.waiting() > out_pause(world);
         if is_paused || !self.session.authenticated || self.session.queues() || self.input.len() > chunk.len()
         {
@@ -191,14 +201,16 @@ impl Connection {
         }
     }
 
-    fn keep(&mut self, world: &World, bytes: &[u8]) {
+    fn keep(&mut self, world: &mut World, bytes: &[u8]) {
         if bytes.is_empty() || self.ends {
             return;
         }
         let (len, capacity) = (self.input.len() + bytes.len(), self.input.capacity());
-        let others = world.buffers - self.counted + self.out.capacity();
-        let has_room = |to: usize| others + to <= world.settings.buffers_max;
+        let (others, most) = (world.buffers - self.counted, world.settings.buffers_max);
+        let beside = others + self.out.capacity() + self.queued();
+        let has_room = |to: usize| beside + to <= most;
         if len > capacity && len > INPUT_MIN && !has_room(len) {
+            world.stats.cut_off += 1;
             self.refuse("ERR this server has no room for more of this request: all connections' buffers are full; send it again, or start the server with a larger --local");
             return;
         }
