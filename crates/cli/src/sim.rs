@@ -94,6 +94,12 @@ pub(crate) fn run(args: &Sim) -> Result<End, Failure> {
         SimRun::Explore => return explore::run(args),
     };
     let plan = Plan::named(&args.plan).expect("the parser takes names of plans only");
+    // Only the worlds of racks have memory nodes of several speeds, and hosts with keys.
+    let other = plan.without_roles().filter(|_| !matches!(args.run, SimRun::Rack));
+    if let Some(other) = other {
+        let (plan, other) = (plan.name, other.name);
+        output::note(&format!("farmem: in these worlds plan {plan} is plan {other}, world by world"));
+    }
     let campaign = Campaign { operations: args.operations, seeds: args.seeds, first_seed: args.seed, plan };
     let bar = progress::bar("worlds", args.seeds);
     let begin = Instant::now();

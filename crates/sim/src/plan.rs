@@ -152,6 +152,14 @@ impl Plan {
         Self::ALL.into_iter().chain([Self::HAVOC]).map(|plan| plan.name)
     }
 
+    /// The other plan that this one is where no node is slower than its peers and no host plays false; none when those are not what it is about.
+    #[must_use]
+    pub fn without_roles(self) -> Option<Self> {
+        let same =
+            |plan: &Self| Self { slow_node: Duration::ZERO, rogue_ppm: 0, name: plan.name, ..self } == *plan;
+        Self::ALL.into_iter().find(|plan| plan.name != self.name && same(plan))
+    }
+
     /// The same plan with no partition longer than `most`: for worlds in which no role sets a broken connection up again.
     #[must_use]
     pub fn with_short_partitions(self, most: Duration) -> Self {
@@ -177,5 +185,13 @@ mod tests {
             assert!(Plan::names().any(|name| name == plan.name), "{}", plan.name);
         }
         assert_eq!(Plan::named("sunshine"), None);
+    }
+
+    /// Two plans are about roles that not every world has; no other one is another's double.
+    #[test]
+    fn two_plans_are_others_without_roles() {
+        let other = |plan: Plan| Some((plan.name, plan.without_roles()?.name));
+        let others: Vec<_> = Plan::ALL.into_iter().chain([Plan::HAVOC]).filter_map(other).collect();
+        assert_eq!(others, [("slow", "loss"), ("rogue", "stranger")]);
     }
 }

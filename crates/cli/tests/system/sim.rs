@@ -29,6 +29,19 @@ fn the_same_seed_is_the_same_world() {
     }
 }
 
+/// A plan about roles that a world does not have is another plan there, and the command says so.
+#[test]
+fn a_plan_that_is_another_one_is_told() {
+    for what in ["rc", "ud", "pages", "paging", "pd3"] {
+        assert_eq!(play(what, "1", "slow")["digest"], play(what, "1", "loss")["digest"]);
+        let ended = run(&["sim", what, "--operations", "100", "--seeds", "1", "--plan", "slow"]);
+        assert_eq!(ended.stderr, "farmem: in these worlds plan slow is plan loss, world by world\n");
+    }
+    assert_ne!(play("rack", "1", "slow")["digest"], play("rack", "1", "loss")["digest"]);
+    let rack = run(&["sim", "rack", "--operations", "100", "--seeds", "1", "--plan", "rogue"]);
+    assert_eq!(rack.stderr, "");
+}
+
 #[test]
 fn the_report_is_a_table_for_people() {
     let ended = run(&["sim", "rc", "--operations", "500", "--seeds", "2"]);
