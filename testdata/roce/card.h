@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,17 +32,22 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const cha
 /* --- The control plane: POST /v1/NAME, JSON in and out ------------------------------------------------------------------------------ */
 
 struct rack {
-    char host[64], port[8], token[128];
+    char host[108], port[8], token[128]; /* no port: the host is the path of a Unix socket */
 };
 
-/* Takes `[address]:port` or `address:port`, and the file that the rack's token is kept in. */
+/* Takes the path of a Unix socket, `[address]:port` or `address:port`; and the file that the operator's token is kept in. */
 static inline void rack_open(struct rack *rack, const char *api, const char *token_file) {
     const char *colon = strrchr(api, ':');
-    if (!colon || colon - api >= (long)sizeof rack->host)
-        die("%s is no ADDRESS:PORT of the control plane", api);
-    bool bracketed = *api == '[';
-    snprintf(rack->host, sizeof rack->host, "%.*s", (int)(colon - api) - 2 * bracketed, api + bracketed);
-    snprintf(rack->port, sizeof rack->port, "%s", colon + 1);
+    if (!colon && strlen(api) < sizeof rack->host) {
+        rack->port[0] = 0; /* a Unix socket */
+        strcpy(rack->host, api);
+    } else if (!colon || colon - api >= (long)sizeof rack->host)
+        die("%s is no socket and no ADDRESS:PORT of the control plane", api);
+    else {
+        bool bracketed = *api == '[';
+        snprintf(rack->host, sizeof rack->host, "%.*s", (int)(colon - api) - 2 * bracketed, api + bracketed);
+        snprintf(rack->port, sizeof rack->port, "%s", colon + 1);
+    }
     FILE *file = fopen(token_file, "r");
     if (!file || !fgets(rack->token, sizeof rack->token, file))
         die("cannot read the rack's token %s: %s", token_file, strerror(errno));
@@ -51,13 +57,16 @@ static inline void rack_open(struct rack *rack, const char *api, const char *tok
 
 /* One request; the body of the answer goes to `answer`. Answers the HTTP status. */
 static inline int rack_try(const struct rack *rack, char *answer, size_t room, const char *name, const char *body) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    if (getaddrinfo(rack->host, rack->port, &hints, &found))
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    struct sockaddr_un near = {.sun_family = AF_UNIX};
+    snprintf(near.sun_path, sizeof near.sun_path, "%s", rack->host);
+    if (*rack->port && getaddrinfo(rack->host, rack->port, &hints, &found))
         die("%s is no address", rack->host);
-    int fd = socket(found->ai_family, SOCK_STREAM, 0);
-    if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen))
-        die("the control plane at %s port %s: %s", rack->host, rack->port, strerror(errno));
-    freeaddrinfo(found);
+    int fd = socket(found ? found->ai_family : AF_UNIX, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, found ? found->ai_addr : (struct sockaddr *)&near, found ? found->ai_addrlen : sizeof near))
+        die("the control plane at %s %s: %s", rack->host, rack->port, strerror(errno));
+    if (found)
+        freeaddrinfo(found);
     char request[4096], *all = calloc(1, 1 << 20), *start;
     int len = snprintf(request, sizeof request,
         "POST /v1/%s HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer %s\r\nContent-Length: %zu\r\n\r\n%s", name,

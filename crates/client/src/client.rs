@@ -13,9 +13,11 @@ use crate::Error;
 use crate::allocations::Allocations;
 use crate::config::DpuSection;
 use crate::dispatch::{Site, Tally};
+use crate::link::number_of_domain;
 use crate::named::Opened;
 use crate::path::{Asker, Path};
 use crate::rack::{SILENCE_MAX, retries_in};
+use crate::renewals::Renewal;
 use crate::slots::{self, Meta, Slots};
 use farmem_control::api::{
     Allocate, ApiError, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview,
@@ -134,6 +136,10 @@ pub struct Client {
     tally: Tally,
     /// The DPU of its rack on this machine.
     dpu: Option<DpuSection>,
+    /// Says that its host is there; none where the rack ends with this process.
+    renewal: Option<Renewal>,
+    /// What it allocates stays when its domain has no user.
+    durable: bool,
 }
 
 impl core::fmt::Debug for Client {
@@ -178,6 +184,8 @@ impl Client {
             pool,
             tally: Tally::default(),
             dpu: None,
+            renewal: None,
+            durable: false,
         };
         client.open_session()?;
         client.name_cards()?;
@@ -204,7 +212,7 @@ impl Client {
     }
 
     fn allocate_at(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
-        let vma = self.path.call(Allocate { domain: self.domain.0, size, node })?;
+        let vma = self.path.call(Allocate { domain: self.domain.0, size, node, durable: self.durable })?;
         self.allocations.made(&vma);
         if !self.nodes.iter().any(|n| n.node == vma.node)
             && let Err(error) = self.connect(vma.node)
@@ -231,7 +239,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] when they are not in one allocation of this domain.
     pub fn grant(&mut self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
-        let to = self.path.call(CreateDomain { name: to.into() })?.domain;
+        let to = number_of_domain(to, |request| self.path.call(request))?;
         self.path.call(Grant { domain: self.domain.0, base: base.0, len, to, perm })
     }
 
@@ -536,7 +544,8 @@ impl Client {
     }
 }
 
-/// A client that goes leaves the rack: its sessions and connections end. What its domain allocated stays.
+/// A client that goes leaves the rack: its sessions and connections end. What its domain allocated stays as long as the domain has another user, and if it is
+/// durable ([`ClientOptions::durable`](crate::ClientOptions::durable)) until it is freed.
 impl Drop for Client {
     fn drop(&mut self) {
         // A rack that is gone has forgotten this host too. Its number may be another's by now.

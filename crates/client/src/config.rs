@@ -2,6 +2,7 @@
 //!
 //! Raw text becomes a checked [`RackConfig`] or an error with file, line and what was expected. Nothing else reads the file.
 
+mod doors;
 mod dpu;
 mod raw;
 mod reach;
@@ -23,6 +24,8 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
 
+pub(crate) use doors::Credentials;
+pub use doors::{IdentityFiles, Join};
 pub use dpu::{DpuCaching, DpuForward, DpuSection};
 
 /// How frames travel between the roles. Always as written: asking for one never gives another.
@@ -130,12 +133,21 @@ pub struct CardsConfig {
 pub struct ControlConfig {
     /// Where its frames come from.
     pub address: IpAddr,
-    /// Where its HTTP API listens.
-    pub http: SocketAddr,
-    /// The directory of its store and token.
+    /// Where its API is served to other machines, by TLS; none: to this machine alone, by a Unix socket in the state directory.
+    pub listen: Option<SocketAddr>,
+    /// A loopback address where its API is served in clear; none, unless written.
+    pub http: Option<SocketAddr>,
+    /// The directory of its store, token, socket and certificates; on another machine, of what it joins with.
     pub state: PathBuf,
+    /// The file that this machine joins with; the usual one is for machines other than the control plane's, in the state directory.
+    pub join: Option<PathBuf>,
+    /// Certificates of another authority than the rack's own.
+    pub identity: Option<IdentityFiles>,
     /// The lease of a host that caches pages: how long it may go on without a renewal, in whole milliseconds.
     pub lease: Duration,
+    /// How long a host, and a domain that none uses, may go on without being heard of before what it has is taken back, in whole milliseconds; at
+    /// least a lease.
+    pub host_lease: Duration,
     /// Time between two rounds of bounded splitting (MIND 5), in whole milliseconds.
     pub epoch: Duration,
 }
@@ -205,6 +217,8 @@ const MEMORY_UNIT: u64 = PAGE_LEN as u64;
 
 /// A lease shorter than this ends whenever a busy machine makes a host wait; one longer than this keeps the pages of a dead host for too long.
 const LEASES_MS: RangeInclusive<u64> = 100..=600_000;
+/// The longest lease of a host that does not cache: a day.
+const HOST_LEASE_MS_MAX: u64 = 86_400_000;
 
 /// The directory is listed once an epoch; in a longer one than this regions are split too late to help.
 const EPOCHS_MS: RangeInclusive<u64> = 1..=60_000;
@@ -235,11 +249,16 @@ impl RackConfig {
             return Err(page.fault(&raw.node.span(), "expected at least one [[node]]".into()));
         }
         let mut taken = Taken::default();
+        let lease = page.time("lease_ms", raw.control.lease_ms.as_ref(), LEASES_MS, farmem_control::LEASE)?;
         let control = ControlConfig {
             address: taken.take(&page, "the control plane", &raw.control.address)?,
-            http: page.listening(&raw.control.http)?,
+            listen: raw.control.listen.as_ref().map(|raw| page.tls_listening(raw)).transpose()?,
+            http: raw.control.http.as_ref().map(|raw| page.plain_listening(raw)).transpose()?,
             state: page.directory("state", &raw.control.state)?,
-            lease: page.time("lease_ms", raw.control.lease_ms.as_ref(), LEASES_MS, farmem_control::LEASE)?,
+            join: raw.control.join.as_ref().map(|raw| page.directory("join", raw)).transpose()?,
+            identity: page.identity(&raw.control)?,
+            lease,
+            host_lease: page.host_lease(raw.control.host_lease_ms.as_ref(), lease)?,
             epoch: page.time(
                 "epoch_ms",
                 raw.control.epoch_ms.as_ref(),
@@ -268,11 +287,7 @@ impl RackConfig {
         }
         let index = page.index(&raw.index, &mut names, &mut taken)?;
         let hosts = taken.hosts(&page, &raw.hosts)?;
-        let dpu = raw
-            .dpu
-            .as_ref()
-            .map(|dpu| page.dpu(raw.name.as_ref(), dpu, (control.lease, control.state.join(TOKEN_FILE))))
-            .transpose()?;
+        let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu, control.lease)).transpose()?;
         let link = match &raw.link {
             Some(link) => page.link(link)?,
             None if raw.cards.is_some() => CARDS_LINK.parse().expect("it is a profile"),
@@ -288,7 +303,7 @@ impl RackConfig {
             None => Pmtu::B1024,
         };
         let (name, file) = (name.into_inner(), file.to_owned());
-        Ok(Self {
+        let mut rack = Self {
             name,
             transport,
             waiting,
@@ -304,13 +319,11 @@ impl RackConfig {
             dpu,
             hosts,
             file,
-        })
-    }
-
-    /// Where the control plane's token is kept: a program that can read it can use the API.
-    #[must_use]
-    pub fn token_file(&self) -> PathBuf {
-        self.control.state.join(TOKEN_FILE)
+        };
+        if let Some(dpu) = rack.dpu.take() {
+            rack.dpu = Some(DpuSection { credentials: rack.credentials(), ..dpu });
+        }
+        Ok(rack)
     }
 
     /// What this rack goes without because cards are among its peers, and what to do for having it.
@@ -340,9 +353,6 @@ impl RackConfig {
     }
 }
 
-/// The token's file in the control plane's state directory.
-const TOKEN_FILE: &str = "token";
-
 /// The text being checked, to say where in it something is wrong.
 struct Page<'a> {
     text: &'a str,
@@ -371,14 +381,6 @@ impl Page<'_> {
         parsed.map(|address| address.to_canonical()).filter(is_of_one_machine).ok_or_else(|| {
             let expected = "expected the IP address of one machine, such as 127.71.0.11";
             self.fault(&raw.span(), format!("{of} has the address {:?}: {expected}", raw.as_ref()))
-        })
-    }
-
-    fn listening(&self, raw: &Spanned<String>) -> Result<SocketAddr, Error> {
-        let parsed: Option<SocketAddr> = raw.as_ref().parse().ok();
-        parsed.filter(|address| address.port() != 0).ok_or_else(|| {
-            let expected = "expected an address and a port of 1 to 65535, such as 127.0.0.1:7471";
-            self.fault(&raw.span(), format!("http is {:?}: {expected}", raw.as_ref()))
         })
     }
 
@@ -425,6 +427,13 @@ impl Page<'_> {
         usual: Duration,
     ) -> Result<Duration, Error> {
         Ok(raw.map(|raw| self.number(key, raw, &allowed)).transpose()?.map_or(usual, Duration::from_millis))
+    }
+
+    /// As long as the longest time without a renewal that a host may have, or longer.
+    fn host_lease(&self, raw: Option<&Spanned<u64>>, lease: Duration) -> Result<Duration, Error> {
+        let least = lease.as_nanos() / 1_000_000;
+        let usual = farmem_control::HOST_LEASE.max(lease);
+        self.time("host_lease_ms", raw, least..=HOST_LEASE_MS_MAX, usual)
     }
 
     fn slots(&self, raw: Option<&Spanned<u64>>) -> Result<usize, Error> {

@@ -116,7 +116,7 @@ impl World {
     fn ask(&mut self, request: Request) -> Result<Response, Error> {
         self.tickets += 1;
         let ticket = self.tickets;
-        let event = Event::Local(Submitted { ticket, request });
+        let event = Event::Local(Submitted::new(ticket, request));
         if self.control.give(self.now, event) {
             self.queue.push_back(Port::CONTROL);
         }

@@ -216,6 +216,26 @@ pub enum Error {
         /// What happened.
         message: String,
     },
+    /// What this machine joins the rack with cannot be used.
+    #[error("{}, which this machine joins the rack with, cannot be used: {why}", file.display())]
+    Join {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The file with the keys of this user's processes cannot be used.
+    #[error("{message}")]
+    Keys {
+        /// What happened.
+        message: String,
+    },
+    /// What answers did not prove to be the rack's control plane, and was told nothing.
+    #[error("{message}")]
+    Untrusted {
+        /// What happened.
+        message: String,
+    },
 }
 
 /// Why a traversal stopped before its program returned.
@@ -325,6 +345,13 @@ impl Error {
                 .into(),
             Self::Open(_) => String::new(), // its text ends with the remedy
             Self::Api { .. } => "start the rack with `farmem up`, and use its address and token".into(),
+            Self::Join { file, .. } => format!(
+                "on the control plane's machine, once it serves there: `farmem join --rack rack.toml`; bring what it prints to {}, mode 0600",
+                file.display()
+            ),
+            Self::Keys { .. } => "mend it, or name another file in FARMEM_KEYS: what its keys were of is the operator's alone then".into(),
+            Self::Untrusted { .. } => "see who has that port on the control plane's machine: nothing was told to it. After a new state directory there, bring this                  machine what `farmem join --rack rack.toml` prints now"
+                .into(),
         }
     }
 
@@ -342,6 +369,8 @@ impl From<farmem_io::ApiCallError> for Error {
     fn from(error: farmem_io::ApiCallError) -> Self {
         match error {
             farmem_io::ApiCallError::Refused(error) => Self::Refused(error),
+            it @ farmem_io::ApiCallError::Untrusted { .. } => Self::Untrusted { message: it.to_string() },
+            it @ farmem_io::ApiCallError::Keys { .. } => Self::Keys { message: it.to_string() },
             other => Self::Api { message: other.to_string() },
         }
     }

@@ -1,9 +1,13 @@
 //! A rack's link and control plane, as its description has them: for all that join it, roles, clients and hosts of their own.
 
+use crate::client::wrong_answer;
 use crate::config::RackConfig;
 use crate::{Error, Placement, Transport, Waiting};
-use farmem_io::{ApiClient, Link, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, os_seed, pin_to_cpu};
-use std::fs;
+use farmem_control::api::{CreateDomain, ErrorCode, HostJoined, JoinHost, Overview, Request, Response};
+use farmem_io::{
+    ApiCallError, ApiClient, Link, OpenError, PacedLink, ShmConfig, ShmLink, UdpConfig, UdpLink, os_seed,
+    pin_to_cpu,
+};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Once;
@@ -81,16 +85,63 @@ fn pin_to_first_cpu() -> io::Result<()> {
     cpus.first().map_or(Ok(()), |&cpu| pin_to_cpu(cpu))
 }
 
-/// A client of the rack's HTTP API, with the token from its state directory.
+/// A client of the rack's API: by its Unix socket on the control plane's machine, by TLS and what is in the join file on another.
 ///
 /// # Errors
-/// [`Error::Api`] when the token cannot be read.
+/// [`Error::Api`] when the token cannot be read, [`Error::Join`] with what is wrong with a join file.
 pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
-    let file = config.token_file();
-    let token = fs::read_to_string(&file).map_err(|e| Error::Api {
-        message: format!("cannot read the rack's token {}: {e}", file.display()),
-    })?;
-    Ok(ApiClient::new(&format!("http://{}", config.control.http), token.trim()))
+    let (door, token) = config.api_door()?;
+    Ok(ApiClient::new(door, &token).with_keys(&config.key_file()))
+}
+
+/// The same for who runs the rack: with the operator's token where this machine has it, in the file `operator` of the state directory. Roles join so, and
+/// commands about the whole rack ask so.
+///
+/// # Errors
+/// As [`api_client`].
+pub fn operator_client(config: &RackConfig) -> Result<ApiClient, Error> {
+    let (door, token) = config.api_door()?;
+    let operator = std::fs::read_to_string(config.operator_file()).unwrap_or_default();
+    let token = if operator.trim().is_empty() { token.as_str() } else { operator.trim() };
+    Ok(ApiClient::new(door, token).with_keys(&config.key_file()))
+}
+
+/// Joins with the name and address of a host that may have been there before. One that is another user's is taken, as an address is that another process has.
+///
+/// # Errors
+/// [`Error::Open`] when it is taken, or what the control plane says.
+pub fn join_host(api: &mut ApiClient, join: JoinHost) -> Result<HostJoined, Error> {
+    let name = join.name.clone();
+    match api.call(join) {
+        Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotOwner => {
+            Err(OpenError::InUse { address: name }.into())
+        }
+        joined => Ok(joined?),
+    }
+}
+
+/// The number of the domain of this name, for granting to it. It is made when there is none; whoever holds it may be another user.
+///
+/// # Errors
+/// What the control plane says.
+pub fn number_of_domain(
+    name: &str,
+    mut call: impl FnMut(Request) -> Result<Response, Error>,
+) -> Result<u32, Error> {
+    match call(CreateDomain { name: name.into() }.into()) {
+        Ok(Response::Domain(made)) => Ok(made.domain),
+        Ok(_) => Err(wrong_answer("create_domain")),
+        Err(error) if error.code() == Some(ErrorCode::NotOwner) => match call(Overview {}.into())? {
+            Response::Overview(seen) => seen
+                .domains
+                .into_iter()
+                .find(|(_, known)| known == name)
+                .map(|(domain, _)| domain)
+                .ok_or(error),
+            _ => Err(wrong_answer("overview")),
+        },
+        Err(error) => Err(error),
+    }
 }
 
 /// Refuses a rack over rings that are not there: opening a link would make them, and no role would remove them.

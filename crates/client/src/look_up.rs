@@ -1,4 +1,4 @@
-//! Structures of far memory in which a record is found by its key with one traversal, so that many look-ups can be under way.
+//! Structures of far memory in which a record is found by its key with one traversal, alone or several together, so that many look-ups can be under way.
 //!
 //! Key types: [`LookUp`], which structures implement; [`LookedUp`]. Who prefetches for a host looks keys up this way (PD3 6.2): a verified program turns a key into
 //! its record at the memory node, and no parser of a user runs there.
@@ -9,10 +9,10 @@ use crate::client::{Client, Completed};
 use crate::{Error, Op};
 
 /// What a traversal found.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookedUp {
-    /// The record's value.
-    Value(Vec<u8>),
+    /// A record, whose value is there now.
+    Value,
     /// There is no such record.
     Absent,
     /// It did not come along, or the answer is none: whoever needs it reads it by the structure's own call.
@@ -30,8 +30,23 @@ pub trait LookUp {
     /// The traversal that looks a key up; `scratch` is any buffer. `None` of a key that no record can have.
     fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op>;
 
-    /// What came of it.
-    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp;
+    /// Keys that one traversal looks up together, at most.
+    fn together(&self) -> usize {
+        1
+    }
+
+    /// Where the record of a key is: those of one place can be looked up together. `None` of a key that no record can have.
+    fn place(&self, _key: &[u8]) -> Option<usize> {
+        Some(0)
+    }
+
+    /// The traversal that looks up several keys of one place, as many as [`LookUp::together`] says at most; `scratch` is any buffer.
+    fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
+        self.op(keys.next()?, scratch)
+    }
+
+    /// What came of a key, which was number `at` of those that were looked up together, from 0; appends its value to `into`.
+    fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp;
 
     /// For after the last traversal of a batch ended; once for each [`LookUp::begin`].
     ///

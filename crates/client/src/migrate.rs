@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::config::RackConfig;
-use crate::link::api_client;
+use crate::link::operator_client;
 use farmem_control::MIGRATE_LEN_MAX;
 use farmem_control::api::{ApiError, ErrorCode, Locate, LocatedVma, Migrate, MovedInfo};
 use farmem_wire::NodeId;
@@ -33,7 +33,7 @@ pub fn migrate(
     node: NodeId,
     told: &mut dyn FnMut(Moved),
 ) -> Result<(), Error> {
-    let mut api = api_client(config)?;
+    let mut api = operator_client(config)?;
     let located = api.call(Locate { addr: base })?;
     for (base, size) in plan(&located, base, len)? {
         let from = owner(&located, base);

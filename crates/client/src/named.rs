@@ -6,14 +6,14 @@
 
 mod files;
 
+use crate::manage::take_out_by;
 use crate::path::Asker;
 use crate::{Client, Error, NodeId, VirtAddr, Vma};
 use farmem_control::api::{
-    ApiError, DropObject, ErrorCode, FileInfo, FileStage, HoldObject, HostInfo, Leave, Locate, OpenMode,
-    OpenObject, Overview, ResizeObject, ShowObject, UnlinkObject,
+    ApiError, DropObject, ErrorCode, FileInfo, FileStage, HoldObject, HostInfo, Locate, OpenMode, OpenObject,
+    ResizeObject, ShowObject, UnlinkObject,
 };
 use farmem_host::HostRequest;
-use farmem_machine::Port;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -280,21 +280,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with [`ErrorCode::NotFound`] when no host of this number is in this generation, or not any more; those that acted for it are out then too.
     pub fn fence(&mut self, host: u16, generation: u16) -> Result<(), Error> {
-        let left = self.call(Leave { port: Port::host(host).0, generation: Some(generation) });
-        match &left {
-            Err(error) if error.code() != Some(ErrorCode::NotFound) => return left,
-            _ => {}
-        }
-        // Nobody begins to act for a life that has ended, so all that do are there.
-        let acting = self.call(Overview {})?.hosts.into_iter();
-        for actor in acting.filter(|actor| actor.acts_for.contains(&(host, generation))) {
-            match self.call(Leave { port: Port::host(actor.host).0, generation: Some(actor.generation) }) {
-                // It left by itself, or somebody else was faster.
-                Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
-                left => left?,
-            }
-        }
-        left
+        take_out_by(host, generation, |request| self.call(request))
     }
 
     /// Opens again what was open in the life of this client's host before.

@@ -2,5 +2,7 @@
 
 pub use crate::allocations::Allocations;
 pub use crate::client::{gid, wrong_answer};
-pub use crate::link::{WithLink, api_client, place, require_running, with_link};
+pub use crate::link::{
+    WithLink, api_client, join_host, number_of_domain, operator_client, place, require_running, with_link,
+};
 pub use crate::rack::{SILENCE_MAX, endpoint, host_settings};

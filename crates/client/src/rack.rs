@@ -2,8 +2,9 @@
 
 use crate::config::RackConfig;
 use crate::embedded::World;
-use crate::link::{WithLink, api_client, place, require_running, with_link};
+use crate::link::{WithLink, api_client, join_host, place, require_running, with_link};
 use crate::path::{InProcess, OverLink};
+use crate::renewals::Renewal;
 use crate::{Client, Error};
 use farmem_control::api::{
     ApiError, Endpoint, ErrorCode, HostJoined, IndexJoined, JoinHost, JoinIndex, JoinNode, JoinSwitch,
@@ -52,6 +53,17 @@ pub struct ClientOptions {
     /// Traversals that share one datagram at most, of those that are submitted without waiting in between (PROTOCOL 11.13). 1 sends each in
     /// one of its own. Results are the same. A rack in this process has no datagrams to save: there each goes alone.
     pub pairs_max: NonZero<u16>,
+    /// What it allocates stays when its domain has no user any more: for data that outlives the programs that use it. Otherwise it is freed then, a
+    /// minute after the last client of the domain left or died (PROTOCOL 8.62).
+    pub durable: bool,
+}
+
+impl ClientOptions {
+    /// As usual, but that what the client allocates stays until it is freed.
+    #[must_use]
+    pub fn durable() -> Self {
+        Self { durable: true, ..Self::default() }
+    }
 }
 
 impl Default for ClientOptions {
@@ -59,6 +71,7 @@ impl Default for ClientOptions {
         Self {
             hops_max: const { NonZero::new(64).expect("64 is not zero") },
             pairs_max: const { NonZero::new(PAIRS_MAX).expect("a batch has pairs") },
+            durable: false,
         }
     }
 }
@@ -192,9 +205,10 @@ pub(crate) fn embedded_world(nodes: u16, memory: u64, rng: Rng) -> Result<World,
     // Nothing in here has an address; these only fill the API's fields.
     let address = |number: u16| IpAddr::V4(Ipv4Addr::from(0x7f00_0000 + u32::from(number)));
     let usual = ControlConfig::new(farmem_io::gid_of(address(1)));
-    let control = ControlConfig { pmtu: EMBEDDED_PMTU, ..usual };
+    // It ends with its only process; and its time jumps from timer to timer, past every lease.
+    let control = ControlConfig { pmtu: EMBEDDED_PMTU, host_lease: None, ..usual };
     let mut world = World::new(control, rng);
-    let SwitchJoined { home, control } = world.call(JoinSwitch { gid: address(2).to_string() })?;
+    let SwitchJoined { home, control, .. } = world.call(JoinSwitch { gid: address(2).to_string() })?;
     world.add_switch(Switch::new(home_of(&home, &control), Budgets::default()));
     for number in 0..nodes {
         let (name, gid) = (format!("node{}", number + 1), address(16 + number).to_string());
@@ -214,7 +228,7 @@ fn start_fat_tree(world: &mut World, pods: u16, edges: u16) -> Result<(), Error>
     for ((name, tier, below), number) in switches.zip(1_u32..) {
         // As of the other roles: nothing has an address in here.
         let gid = Ipv4Addr::from(0x7ff0_0000 + number).to_string();
-        let IndexJoined { index, home, control } = world.call(JoinIndex { name, gid, tier, below })?;
+        let IndexJoined { index, home, control, .. } = world.call(JoinIndex { name, gid, tier, below })?;
         world.add_index(index, Switch::new(home_of(&home, &control), Budgets::default()));
     }
     Ok(())
@@ -272,17 +286,15 @@ pub(crate) fn embedded_client_of(
     let number = world.borrow_mut().next_client();
     let (name, gid) =
         (format!("client{number}"), IpAddr::V4(Ipv4Addr::from(0x7f01_0000 + number)).to_string());
-    let HostJoined { host, generation, home, nodes, cards } =
+    let HostJoined { host, generation, home, nodes, cards, .. } =
         world.borrow_mut().call(JoinHost::new(name, gid))?;
     let settings = host_settings(host, generation, &home, EMBEDDED_PMTU, options);
     let settings = change(HostConfig { pairs_max: 1, ..settings });
     world.borrow_mut().add_host(host, Host::new(settings));
-    Client::attach(
-        Box::new(InProcess::new(Rc::clone(world), host)),
-        (host, generation),
-        domain,
-        (nodes, cards),
-    )
+    let path = Box::new(InProcess::new(Rc::clone(world), host));
+    let mut client = Client::attach(path, (host, generation), domain, (nodes, cards))?;
+    client.allocates_durably(options.durable);
+    Ok(client)
 }
 
 fn running_client(config: &RackConfig, domain: &str, options: ClientOptions) -> Result<Client, Error> {
@@ -314,11 +326,14 @@ impl WithLink for Attach<'_> {
         let gid_text = self.address.to_string();
         // The same address again is the same host started again, with the next generation.
         let name = format!("host-{gid_text}").replace(':', "-");
-        let HostJoined { host, generation, home, nodes, cards } = api.call(JoinHost::new(name, gid_text))?;
+        let joined = join_host(&mut api, JoinHost { caches: Some(false), ..JoinHost::new(name, gid_text) })?;
+        let HostJoined { host, generation, home, nodes, cards, .. } = joined;
         let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
         let role = Host::new(settings);
         let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
         let mut client = Client::attach(Box::new(path), (host, generation), self.domain, (nodes, cards))?;
+        client.allocates_durably(self.options.durable);
+        client.stays_by(Renewal::begin(self.config, (host, generation))?);
         client.set_dpu(self.config.dpu.clone());
         Ok(client)
     }

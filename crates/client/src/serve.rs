@@ -6,16 +6,18 @@
 use crate::Error;
 use crate::client::gid;
 use crate::config::{Execution, IndexConfig, NodeConfig, Prefetch, RackConfig, Transport};
-use crate::link::{WithLink, api_client, place, with_link};
+use crate::link::{WithLink, api_client, operator_client, place, with_link};
 use crate::rack::{home_of, node_settings};
 use farmem_control::api::{
     Endpoint, IndexJoined, JoinIndex, JoinNode, JoinSwitch, ListObjects, NodeJoined, ObjectListed, Overview,
     RackOverview, SwitchJoined,
 };
+use farmem_control::keys::Secret;
 use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
+use farmem_io::events::{self, Level, Told};
 use farmem_io::{
-    ApiServer, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, NodeFiles, OpenError,
-    calibrate, os_seed, private_file, private_state, run, run_control, run_node,
+    ApiServer, ApiTokens, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, NodeFiles,
+    OpenError, calibrate, os_seed, private_file, private_state, run, run_control, run_node,
 };
 pub use farmem_io::{Stop, pin_to_cpu};
 use farmem_machine::{Machine, Port, Rng};
@@ -23,7 +25,7 @@ use farmem_memnode::{BURST, Budget, Config as NodeSettings, MemNode, Out as Node
 pub use farmem_memnode::{Compile, Logic};
 use farmem_switch::{Budgets, Switch};
 use farmem_transport::PeerChange;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
 use std::path::Path;
@@ -78,24 +80,34 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let Self(config, mut serving) = self;
             let state = &config.control.state;
             let (store, records) = ControlStore::open(state)?;
-            let token = keep_token(&config.token_file())?;
+            let [rack, operator, secret] =
+                [config.token_file(), config.operator_file(), config.secret_file()]
+                    .map(|file| keep_token(&file));
+            let tokens = ApiTokens { rack: rack?.into(), operator: Some(operator?.into()) };
+            let secret = Some(Secret::new(secret?.as_bytes()));
             let seed =
                 os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
             let usual = ControlSettings::new(farmem_io::gid_of(config.control.address));
             let (lease, epoch) = (config.control.lease, config.control.epoch);
-            let settings = ControlSettings { pmtu: config.pmtu, lease, epoch, ..usual };
+            let host_lease = Some(config.control.host_lease);
+            let settings = ControlSettings { pmtu: config.pmtu, lease, host_lease, epoch, secret, ..usual };
             let role = Control::restore(settings, Rng::from_seed(seed), records).map_err(|e| Error::Config {
                 file: state.clone(),
-                message: format!("{e}; the log is damaged: restore the directory from a copy, or remove it to begin anew"),
+                message: format!("{e}; the log is damaged: restore the directory from a copy, without its file `secret` (all keys are told anew then), or remove it to begin anew"),
             })?;
             let role = role.with_log(Box::new(store));
             let waker = link
                 .waker()
                 .map_err(|source| Error::System { what: "no waker for the link".into(), source })?;
-            let (server, calls) = ApiServer::start(config.control.http, &token, waker)?;
+            let (server, calls) = ApiServer::start(config.api_doors()?, tokens, waker)?;
             let mut driver = Driver::new(role, link, Clock::start());
             let log = state.display().to_string();
-            driver.watch_notes(move |note| say_of_log(note, &log));
+            let mut told = events::of_notes("control plane");
+            driver.watch_notes(move |note| {
+                say_of_log(note, &log);
+                told(note);
+            });
+            events::tell(Level::INFO, format_args!("control plane: it serves"));
             serving.begun();
             let lost = |source| Error::System { what: "the link of the control plane failed".into(), source };
             let result = run_control(&mut driver, &calls, serving.stop).map_err(lost);
@@ -106,6 +118,10 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
     if let Some((cost, remedy)) = config.cards_cost() {
         // stderr may be closed.
         drop(writeln!(io::stderr(), "farmem: cards are peers of this rack: {cost}; {remedy}"));
+    }
+    if let Some((cost, remedy)) = config.plain_cost() {
+        // stderr may be closed.
+        drop(writeln!(io::stderr(), "farmem: WARNING: {cost}; {remedy}"));
     }
     with_link(config, config.control.address, Serve(config, serving.into()))
 }
@@ -142,21 +158,38 @@ pub fn make_state(config: &RackConfig) -> Result<(), Error> {
     }
 }
 
-/// The rack's token: the one kept there, or a new one that only this user can read.
+/// A token or secret of the rack: the one kept there, or a new one that only this user can read.
 fn keep_token(file: &Path) -> Result<String, Error> {
     let cannot =
         |doing: &str, source| Error::System { what: format!("cannot {doing} {}", file.display()), source };
     let (mut opened, mut kept) = (private_file(file)?, String::new());
     opened.read_to_string(&mut kept).map_err(|e| cannot("read", e))?;
-    if !kept.trim().is_empty() {
-        return Ok(kept.trim().to_owned());
+    let kept = kept.trim();
+    if kept.len() >= TOKEN_MIN {
+        return Ok(kept.to_owned());
+    }
+    if !kept.is_empty() {
+        let message = format!(
+            "holds {} characters, and fewer than {TOKEN_MIN} can be guessed: restore it from a copy, or remove it for a new one",
+            kept.len()
+        );
+        return Err(Error::Config { file: file.to_owned(), message });
     }
     opened.rewind().map_err(|e| cannot("write", e))?;
     let seed = os_seed().map_err(|e| cannot("draw a token for", e))?;
     let token: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
-    opened.set_len(0).and_then(|()| opened.write_all(token.as_bytes())).map_err(|e| cannot("write", e))?;
+    // On disk before anybody is told what comes of it: after a loss of power it is the same.
+    let written = opened
+        .set_len(0)
+        .and_then(|()| opened.write_all(token.as_bytes()))
+        .and_then(|()| opened.sync_all())
+        .and_then(|()| File::open(file.parent().unwrap_or(file))?.sync_all());
+    written.map_err(|e| cannot("write", e))?;
     Ok(token)
 }
+
+/// Fewest characters of a token or secret that was put there by hand.
+const TOKEN_MIN: usize = 32;
 
 /// Removes the directory of a rack's shared-memory rings when no endpoint in it is held, by whatever process.
 ///
@@ -201,7 +234,7 @@ pub fn overview(config: &RackConfig) -> Result<RackOverview, Error> {
 /// # Errors
 /// [`Error`] when it does not answer.
 pub fn objects(config: &RackConfig) -> Result<Vec<ObjectListed>, Error> {
-    Ok(api_client(config)?.call(ListObjects { domain: None })?.objects)
+    Ok(operator_client(config)?.call(ListObjects { domain: None })?.objects)
 }
 
 /// Serves as the switch.
@@ -214,8 +247,8 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
         type Output = ();
         fn with<L: Link + 'static>(self, link: L) -> Result<(), Error> {
             let Self(config, serving) = self;
-            let mut api = api_client(config)?;
-            let SwitchJoined { home, control } =
+            let mut api = operator_client(config)?;
+            let SwitchJoined { home, control, .. } =
                 api.call(JoinSwitch { gid: config.switch.address.to_string() })?;
             let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
             let role = Switch::new(home_of(&home, &control), budgets);
@@ -242,7 +275,7 @@ pub fn index_switch<'a>(
             let Self(config, IndexConfig { name, address, tier, below }, serving) = self;
             let join =
                 JoinIndex { name: name.clone(), gid: address.to_string(), tier: *tier, below: below.clone() };
-            let IndexJoined { home, control, .. } = api_client(config)?.call(join)?;
+            let IndexJoined { home, control, .. } = operator_client(config)?.call(join)?;
             let role = Switch::new(home_of(&home, &control), Budgets::default());
             serve(&format!("index switch {name}"), role, link, &control, serving, drive_switch)
         }
@@ -310,7 +343,7 @@ pub fn node_running<'a, C: Compile>(
                 Ok::<_, Error>(NodeFiles::open(directory, waker)?)
             });
             let files = files.transpose()?;
-            let mut api = api_client(config)?;
+            let mut api = operator_client(config)?;
             let (name, gid) = (node.name.clone(), node.address.to_string());
             let NodeJoined { home, control, .. } = api.call(JoinNode::new(name, gid, node.memory))?;
             let usual = node_settings(&home, &control, config.pmtu);
@@ -360,12 +393,18 @@ fn serve<M: Machine, L: Link>(
     control: &Endpoint,
     mut serving: Serving<'_>,
     drive: impl FnOnce(&mut Driver<M, L>, &Stop) -> io::Result<()>,
-) -> Result<(), Error> {
+) -> Result<(), Error>
+where
+    M::Note: Told + 'static,
+{
     let lost = |source| Error::System { what: "the link of this role failed".into(), source };
     link.set_peer(Port(control.port), Some(gid(&control.gid)?)).map_err(lost)?;
     let mut driver = Driver::new(role, link, Clock::start());
+    driver.watch_notes(events::of_notes(name));
+    events::tell(Level::INFO, format_args!("{name}: it has joined, and serves"));
     serving.begun();
     drive(&mut driver, serving.stop).map_err(lost)?;
+    events::tell(Level::INFO, format_args!("{name}: it ends"));
     let halted = driver.machine().halted();
     halted.map_or(Ok(()), |halt| Err(Error::Halted { role: name.to_owned(), halt }))
 }

@@ -38,7 +38,8 @@ pub(crate) fn vma_size(size: u64) -> Option<u64> {
 impl VmaRow {
     /// A vma that the change of this number allocates. Changes are numbered from 0 and never twice; so are allocations, from 1.
     pub(crate) const fn new(change: u64, size: u64, node: u16, domain: u32) -> Self {
-        Self { id: change.saturating_add(1), size, node, domain, pending: Some(change), grants: Vec::new() }
+        let (id, pending) = (change.saturating_add(1), Some(change));
+        Self { id, size, node, domain, durable: false, pending, grants: Vec::new() }
     }
 
     /// What users know it as.

@@ -9,11 +9,13 @@
 mod answers;
 mod base64_bytes;
 mod calls;
+mod usage;
 mod usual;
 
 pub use answers::*;
 pub use base64_bytes::Base64;
 pub use calls::*;
+pub use usage::*;
 
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
@@ -66,6 +68,7 @@ answers! {
     Vma(VmaInfo),
     Located(LocatedVma),
     Overview(RackOverview),
+    Usage(RackUsage),
     Process(ProcessInfo),
     Returned(Returned),
     Lease(LeaseInfo),

@@ -49,18 +49,10 @@ impl State {
                 self.fill(Role::Switch, effects);
             }
             What::JoinNode { .. } => self.begin_join_node(id, what, effects),
-            What::JoinHost { .. } => self.begin_join_host(id, what, effects),
+            What::JoinHost { .. } => self.begin_join_host(id, what, effects)?,
             What::JoinIndex { index, row } => self.begin_join_index(id, *index, row, effects),
             What::LeaveIndex { index } => self.begin_leave_index(*index, effects)?,
-            What::LeaveHost { host } => {
-                self.cut_off(*host, effects);
-                let row = self.hosts.get_mut(host).ok_or(LogError("an unknown host leaves"))?;
-                row.present = false;
-                if matches!(row.cache, Cache::Live { .. }) {
-                    row.cache = Cache::Orphaned;
-                }
-                effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: None }));
-            }
+            What::LeaveHost { host } => self.begin_leave_host(*host, effects)?,
             What::LeaveNode { node, .. } => {
                 let port = Port::node(*node);
                 self.reset(Role::Node(*node), Why::Left { port: port.0 }, |_| false, effects);
@@ -71,8 +63,8 @@ impl State {
             What::Disconnect(row) => {
                 self.connections.remove(&row.key()).ok_or(LogError("an unknown connection ends"))?;
             }
-            What::Allocate { base, size, node, domain, .. } => {
-                let row = VmaRow::new(id, *size, *node, *domain);
+            What::Allocate { base, size, node, domain, durable, .. } => {
+                let row = VmaRow { durable: *durable, ..VmaRow::new(id, *size, *node, *domain) };
                 if self.vmas.insert(*base, row).is_some() {
                     return Err(LogError("a vma over another"));
                 }
@@ -148,6 +140,7 @@ impl State {
             capacity: *capacity,
             joining: Some(id),
             card: card.clone(),
+            since: self.nodes.get(node).map_or(id, |row| row.since),
         };
         self.nodes.insert(*node, row);
         effects.push(Effect::Peer(PeerChange { port: Port::node(*node), gid: Some(Gid(*gid)) }));
@@ -168,8 +161,23 @@ impl State {
         }
     }
 
-    fn begin_join_host(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
-        let What::JoinHost { host, name, gid, home } = what else { return };
+    fn begin_leave_host(&mut self, host: u16, effects: &mut Vec<Effect>) -> Result<(), LogError> {
+        self.cut_off(host, effects);
+        let row = self.hosts.get_mut(&host).ok_or(LogError("an unknown host leaves"))?;
+        row.present = false;
+        if matches!(row.cache, Cache::Live { .. }) {
+            row.cache = Cache::Orphaned;
+        }
+        effects.push(Effect::Peer(PeerChange { port: Port::host(host), gid: None }));
+        Ok(())
+    }
+
+    fn begin_join_host(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) -> Result<(), LogError> {
+        let What::JoinHost { host, name, gid, home, replaces } = what else { return Ok(()) };
+        if let Some(other) = *replaces {
+            self.begin_leave_host(other, effects)?;
+            self.forget(Port::host(other), effects);
+        }
         self.cut_off(*host, effects);
         if self.hosts.get(host).is_some_and(|row| row.present) {
             self.forget(Port::host(*host), effects);
@@ -189,11 +197,13 @@ impl State {
             present: true,
             cache,
             given_up,
+            since: self.hosts.get(host).filter(|row| row.present).map_or(id, |row| row.since),
             joining: Some(id),
             acts_for: Vec::new(),
         };
         self.hosts.insert(*host, row);
         effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: Some(Gid(*gid)) }));
+        Ok(())
     }
 
     /// The incarnation that had this port is no more, whatever becomes of the next one's join. (Nodes are not told of nodes.)

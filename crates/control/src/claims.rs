@@ -135,6 +135,8 @@ impl State {
             }
             Request::UnlinkObject(_)
             | Request::ListObjects(_)
+            | Request::Stay(_)
+            | Request::Usage(_)
             | Request::CreateDomain(_)
             | Request::Recover(_)
             | Request::ShowObject(_)

@@ -14,15 +14,17 @@ mod draining;
 mod epochs;
 mod moves;
 mod pending;
+mod recovers;
 mod stalls;
 
 pub use pending::RESETS_MAX;
+pub use recovers::RECOVERS;
 
 use crate::api::{AcceptLost, ApiError, DirectoryInfo, ErrorCode, GIVEN_UP, LeaseInfo, Recover, Renew};
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error};
 use crate::log::Stalled;
-use crate::record::{Cache, Line, Role, What};
+use crate::record::{Cache, Line, Role, Span, What};
 use crate::requests::{Decided, Decision};
 use crate::splitting::Splitting;
 pub(crate) use crate::tables::newest;
@@ -39,6 +41,7 @@ use farmem_wire::HostId;
 use farmem_wire::message::{CACHING_HOSTS_MAX, Page, Seq, Update};
 use moves::Moving;
 use pending::{Running, page_at};
+use recovers::Recovers;
 use stalls::Stalls;
 
 /// A lease surely ended when the host's clock may have been slow by one part in so many.
@@ -63,6 +66,8 @@ pub(crate) struct Coherence {
     epoch: u64,
     /// Pages whose region is to be reset, and when the switch is told again.
     wanted: BTreeMap<Page, Instant>,
+    /// What hosts asked for of late.
+    recovers: Recovers,
     /// Resets whose hosts have given up, by first page.
     resets: BTreeMap<Page, Running>,
     /// Resets that wait for hosts, and since when.
@@ -134,13 +139,10 @@ impl Control {
     ) -> Decided<Renew> {
         self.host_present(host)?;
         if host >= CACHING_HOSTS_MAX {
-            return Err(bound("hosts that cache pages", CACHING_HOSTS_MAX - 1));
+            return Err(cannot_cache(host));
         }
+        self.in_generation(host, generation)?;
         let row = &self.state.hosts[&host];
-        if row.generation != generation {
-            let message = format!("host {host} is in generation {}, not {generation}", row.generation);
-            return Err(error(ErrorCode::Conflict, message, "give up what is cached, and join again"));
-        }
         // A holder of the token may ask in a host's name, and none but the host knows what it has given up (PROTOCOL 12.48).
         if flushed != 0 && qkey != row.home.qkey {
             let message =
@@ -156,7 +158,11 @@ impl Control {
             let message = format!("host {host} gave everything up for good in generation {generation}");
             return Err(error(ErrorCode::Conflict, message, "touch no page any more, and join again"));
         }
-        match row.cache {
+        let cache = row.cache;
+        if !matches!(cache, Cache::Live { .. }) {
+            self.heard_of(host);
+        }
+        match cache {
             Cache::Live { .. } if flushed == GIVEN_UP => {
                 self.coherence.ends.insert(host, self.now);
                 self.coherence.given_up.insert(host, generation);
@@ -178,6 +184,7 @@ impl Control {
                 let flushed = self.obeyed(host, flushed)?;
                 self.coherence.ends.insert(host, self.now + lease_end(self.config.lease));
                 self.coherence.flushed.insert(host, flushed);
+                self.heard_of(host);
                 let lease = self.lease(host);
                 self.coherence.ordered.insert(host, lease.flush);
                 Ok(Decision::Reply(lease))
@@ -227,8 +234,28 @@ impl Control {
             let message = format!("host {host} holds no lease");
             return Err(error(ErrorCode::Conflict, message, "renew it first"));
         }
+        if !self.may_use(host, page) {
+            let message = format!("no domain that host {host} has a session in may use {page:#x}");
+            let remedy =
+                "ask for a page that the host may read: a session in its domain (`open_session`), or a grant";
+            return Err(error(ErrorCode::NotOwner, message, remedy));
+        }
+        self.coherence.recovers.admit(host, self.now)?;
         self.want_reset(page_at(page));
         Ok(Decision::Reply(()))
+    }
+
+    /// Whether the host has a session in a domain that may read something of the page.
+    fn may_use(&self, host: u16, addr: u64) -> bool {
+        let page = page_at(addr).addr().0;
+        let Some((base, vma)) = self.state.vmas.range(..=page).next_back() else { return false };
+        let touches = |span: &Span| span.base < page + PAGE && page < span.base + span.len;
+        let granted = |domain: u32| {
+            let spans = vma.grants.iter().find(|(to, _)| *to == domain);
+            spans.is_some_and(|(_, spans)| spans.iter().any(touches))
+        };
+        let sessions = self.state.sessions.values().filter(|session| session.host == host);
+        page - base < vma.size && sessions.map(|row| row.domain).any(|it| it == vma.domain || granted(it))
     }
 
     /// What people see of the directory.
@@ -371,13 +398,24 @@ impl Control {
     }
 
     /// Begins a change that no caller asked for.
-    fn begin(&mut self, what: What, out: &mut Actions) -> Result<(), Stalled> {
+    pub(crate) fn begin(&mut self, what: What, out: &mut Actions) -> Result<(), Stalled> {
         let change = self.state.next_change;
         self.keep(Line::Began { change, what }, out)
     }
 }
 
+/// The switch remembers who caches a page by one bit each (PROTOCOL 12.3).
+pub(crate) fn cannot_cache(host: u16) -> ApiError {
+    let most = CACHING_HOSTS_MAX - 1;
+    let message = format!("host {host} cannot cache pages: those that do have the numbers 1 to {most}");
+    error(
+        ErrorCode::TableFull,
+        message,
+        "join with `caches`; have hosts leave that share memory and are no longer used",
+    )
+}
+
 /// For how long after a renewal the host may still use what it caches.
-fn lease_end(lease: Duration) -> Duration {
+pub(crate) fn lease_end(lease: Duration) -> Duration {
     Duration::from_nanos(lease.as_nanos() + lease.as_nanos() / DRIFT)
 }

@@ -64,7 +64,7 @@ impl Control {
         let index = known.or_else(free).ok_or_else(|| bound("switches of the index", INDEX_MAX))?;
         let gid = self.free_gid(gid, Port::index(index))?;
         let (name, below, home) = (name.clone(), below.clone(), self.draw_key());
-        let row = IndexRow { name, gid, home, generation: 0, tier: *tier, below, joining: None };
+        let row = IndexRow { name, gid, home, generation: 0, tier: *tier, below, since: 0, joining: None };
         Ok(Decision::Begin(What::JoinIndex { index, row }))
     }
 
@@ -176,7 +176,8 @@ impl State {
             self.forget(Port::index(index), effects);
         }
         let generation = self.generation(role).wrapping_add(1);
-        self.index.insert(index, IndexRow { generation, joining: Some(id), ..row.clone() });
+        let since = self.index.get(&index).map_or(id, |row| row.since);
+        self.index.insert(index, IndexRow { generation, since, joining: Some(id), ..row.clone() });
         effects.push(Effect::Peer(PeerChange { port: Port::index(index), gid: Some(Gid(row.gid)) }));
         self.fill(role, effects);
     }

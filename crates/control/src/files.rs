@@ -14,8 +14,8 @@
 mod turns;
 
 use crate::api::{
-    ApiError, ErrorCode, FileInfo, FileLooked, FileStage, ListObjects, LoadObject, LookFile, ObjectListed,
-    ObjectsListed, OpenMode, SaveObject,
+    Allocate, ApiError, ErrorCode, FileInfo, FileLooked, FileStage, ListObjects, LoadObject, LookFile,
+    ObjectListed, ObjectsListed, OpenMode, SaveObject,
 };
 use crate::errors::{bad, error, not_found};
 use crate::record::{FaultRow, FileEnd, FileRow, FileTurn, Line, ObjectRow, Role, What};
@@ -104,10 +104,14 @@ impl Control {
                 return Err(error(ErrorCode::Conflict, message, "open it to write to give it a file"));
             }
             self.no_card(node, "loaded")?;
-            return match self.allocate(row.domain, length, Some(node))? {
-                Decision::Begin(What::Allocate { base, size, node, domain, .. }) => {
+            return match self.allocate(&Allocate {
+                node: Some(node),
+                durable: true,
+                ..Allocate::new(row.domain, length)
+            })? {
+                Decision::Begin(What::Allocate { base, size, node, domain, durable, .. }) => {
                     let (object, file) = (Some((object, length)), Some(file.clone()));
-                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, object, file }))
+                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, durable, object, file }))
                 }
                 _ => unreachable!("an allocation is a change"),
             };

@@ -46,7 +46,12 @@ impl State {
             What::AcceptLost { vma, base, len } => self.vmas.get(vma).is_some_and(|row| {
                 *len > 0 && base >= vma && base.checked_add(*len).is_some_and(|end| end <= vma + row.size)
             }),
-            What::JoinHost { host, .. } => self.hosts.get(host).is_none_or(|row| row.generation < u16::MAX),
+            What::JoinHost { host, replaces, .. } => {
+                let there =
+                    |other: &u16| other != host && self.hosts.get(other).is_some_and(|row| row.present);
+                replaces.as_ref().is_none_or(there)
+                    && self.hosts.get(host).is_none_or(|row| row.generation < u16::MAX)
+            }
             What::JoinNode { node, again, .. } => *node < NODE_END && self.nodes.contains_key(node) == *again,
             What::LeaveNode { node, base, size_log2 } => {
                 self.nodes.get(node).is_some_and(|row| (row.base, row.size_log2) == (*base, *size_log2))

@@ -23,7 +23,9 @@ mod errors;
 mod fabric;
 mod files;
 mod grants;
+mod idle;
 mod invariants;
+pub mod keys;
 mod link;
 mod log;
 mod lost;
@@ -33,6 +35,7 @@ mod names;
 mod note;
 mod own_numbers;
 mod pieces;
+mod presence;
 mod processes;
 mod record;
 mod replies;
@@ -44,11 +47,12 @@ mod state;
 mod syscalls;
 mod tables;
 mod updates;
+mod usage;
 
 pub use acts::ACTS_MAX;
 pub use allocate::{PAGE, VA_END};
 pub use change::MISSED_MAX;
-pub use coherence::RESETS_MAX;
+pub use coherence::{RECOVERS, RESETS_MAX};
 pub use fabric::{BELOW_MAX, INDEX_MAX};
 pub use log::{COMPACT_LINES_MIN, COMPACT_RATIO, Log, NotKept, STALL_RETRY};
 pub use migrate::MIGRATE_LEN_MAX;
@@ -68,8 +72,11 @@ use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Rng};
 use farmem_transport::PeerChange;
 use farmem_wire::{Gid, Pmtu, Psn};
 use files::Files;
+use idle::Idle;
+use keys::{Secret, Shown};
 use link::RetryTimer;
 use log::{LogState, Stalled};
+use presence::Presence;
 use record::{Line, What, Why};
 use replies::reply;
 use requests::Decision;
@@ -81,6 +88,9 @@ pub const NAME_LEN_MAX: usize = 64;
 /// For how long a host may use what it caches after it was heard of, unless the control plane is set up otherwise: a host on a busy machine asks
 /// three times in that, and waits for a CPU for seconds at worst; so long, and an eighth more, others wait for the pages of one that died.
 pub const LEASE: Duration = Duration::from_secs(10);
+/// The same of what a host has in the rack at all, and of a domain without users: six leases, so that a host which lost its pages because it stood still
+/// may go on.
+pub const HOST_LEASE: Duration = Duration::from_secs(60);
 /// Times a request is begun anew because a role it needs joined meanwhile.
 pub const RESTARTS_MAX: u32 = 3;
 
@@ -99,10 +109,15 @@ pub struct Config {
     pub retries_max: u32,
     /// For how long a host that caches pages may go on without being heard of.
     pub lease: Duration,
+    /// For how long a host stays that is not heard of, and a domain that no host has a session or a connection in; at least `lease`. `None`: for
+    /// good, as in a rack that ends with its only program.
+    pub host_lease: Option<Duration>,
     /// Time between two listings of the directory, after each of which regions are split and merged.
     pub epoch: Duration,
     /// How much of everything.
     pub bounds: Bounds,
+    /// What the keys of hosts, nodes, switches and domains are made of. None: whoever asks may do all, as in a rack inside one process.
+    pub secret: Option<Secret>,
 }
 
 impl Config {
@@ -116,8 +131,10 @@ impl Config {
             timeout: Duration::from_millis(50),
             retries_max: 10,
             lease: LEASE,
+            host_lease: Some(HOST_LEASE),
             epoch: splitting::EPOCH,
             bounds: Bounds::default(),
+            secret: None,
         }
     }
 }
@@ -147,7 +164,7 @@ pub struct Bounds {
 /// Memory nodes of a rack.
 pub const NODES_MAX: u16 = 1024;
 /// Most hosts: memory nodes remember the answers to writing requests of so many (PROTOCOL 5.8).
-pub const HOSTS_MAX: u16 = 256;
+pub const HOSTS_MAX: u16 = 4096;
 /// Protection domains of a rack.
 pub const DOMAINS_MAX: usize = 65_536;
 /// Vmas of a rack.
@@ -195,6 +212,16 @@ pub struct Submitted {
     pub ticket: u64,
     /// What is asked.
     pub request: Request,
+    /// What the asker has shown.
+    pub shown: Shown,
+}
+
+impl Submitted {
+    /// A request with which nothing is shown.
+    #[must_use]
+    pub fn new(ticket: u64, request: Request) -> Self {
+        Self { ticket, request, shown: Shown::default() }
+    }
 }
 
 /// What the control plane tells its driver.
@@ -256,6 +283,8 @@ pub struct Control {
     soft: Soft,
     counting: Counting,
     files: Files,
+    idle: Idle,
+    presence: Presence,
     /// The same of the switches of the index.
     index_soft: BTreeMap<u16, (Soft, Counting)>,
     /// What switches are told of each other may have changed.
@@ -282,6 +311,8 @@ impl Control {
     pub fn new(config: Config, rng: Rng) -> Self {
         let base_fits = config.va_base > 0 && config.va_base < VA_END && config.va_base.is_multiple_of(PAGE);
         assert!(base_fits, "far memory begins at a page that is not null");
+        let longer = config.host_lease.is_none_or(|host_lease| host_lease >= config.lease);
+        assert!(longer, "a host is not taken out while it may use pages");
         assert!(config.bounds.nodes_max < invariants::NODE_END, "every node has a port");
         Self {
             config,
@@ -296,6 +327,8 @@ impl Control {
             soft: Soft::default(),
             counting: Counting::default(),
             files: Files::default(),
+            idle: Idle::default(),
+            presence: Presence::default(),
             index_soft: BTreeMap::new(),
             ways_due: false,
             state_changed: true,
@@ -375,6 +408,10 @@ impl Control {
             out.local(Out::Reply { ticket: ask.ticket, result });
             return;
         }
+        // A stranger's request stands in nobody's way.
+        if let Err(error) = self.keys_fit(&ask) {
+            return out.local(Out::Reply { ticket: ask.ticket, result: Err(error) });
+        }
         self.waiting.push_back(Pending { ask, restarts: 0 });
     }
 
@@ -396,7 +433,12 @@ impl Control {
                 free
             });
             let Some(pending) = next.and_then(|index| self.waiting.remove(index)) else { return };
-            match self.decide(&pending.ask.request) {
+            // Who is meant may be another one than when it was asked. A join that is begun anew has brought in itself whom it is about.
+            let decided = match self.keys_fit(&pending.ask) {
+                Err(error) if pending.restarts == 0 || !keys::brings_in(&pending.ask.request) => Err(error),
+                _ => self.decide(&pending.ask.request),
+            };
+            match decided {
                 Ok(Decision::Reply(response)) => reply(pending.ask.ticket, Ok(response), out),
                 Ok(Decision::Keep(line, response)) => {
                     let kept = self.keep(line, out);
@@ -435,6 +477,8 @@ impl Control {
             Effect::Peer(_) | Effect::Gone(_) => true,
         };
         self.state_changed = true;
+        self.idle.changed();
+        self.presence.changed();
         self.ways_due |= effects.iter().any(is_of_members) || matches!(record.0, Line::Silent { .. });
         if !self.has_log() {
             out.local(Out::Persist(record));
@@ -496,6 +540,8 @@ impl Machine for Control {
         }
         self.coherence(out);
         self.see_to_files(out);
+        self.see_to_hosts(out);
+        self.see_to_domains(out);
         // What it ended others may have waited for.
         self.admit(out);
         self.refuse_stalled(out);
@@ -520,6 +566,8 @@ impl Machine for Control {
             .map(RetryTimer::due)
             .chain(coherence)
             .chain(self.files.due())
+            .chain(self.idle.due())
+            .chain(self.presence.due())
             .chain(log)
             .chain(self.all_soft().flat_map(|(soft, counting)| soft.due().into_iter().chain(counting.due())))
             .min()

@@ -12,8 +12,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::ops::RangeInclusive;
 use farmem_machine::Port;
 use farmem_wire::Gid;
+use farmem_wire::message::CACHING_HOSTS_MAX;
 
 impl Control {
     pub(crate) fn join_switch(&mut self, gid: &str) -> Decided<JoinSwitch> {
@@ -55,23 +57,14 @@ impl Control {
     }
 
     pub(crate) fn join_host(&mut self, call: &JoinHost) -> Decided<JoinHost> {
-        let JoinHost { name, gid, qpn, qkey } = call;
+        let JoinHost { name, gid, qpn, qkey, caches } = call;
         self.name_free(MemberKind::Host, name)?;
         let own = own_endpoint(*qpn, *qkey)?;
-        let host = match self.host_named(name) {
-            Some((host, row)) if row.generation == u16::MAX => {
-                let message = format!(
-                    "host {host} ({name}) has started {} times, the last generation there is",
-                    u16::MAX
-                );
-                return Err(error(ErrorCode::Conflict, message, "join with another name"));
-            }
-            Some((host, _)) => host,
-            None => self.new_host()?,
-        };
-        let gid = self.free_gid(gid, Port::host(host))?;
+        let numbers = self.host_numbers(*caches);
+        let (host, replaces) = self.host_of_name(name, &numbers)?;
+        let gid = self.free_gid(gid, Port::host(replaces.unwrap_or(host)))?;
         let home = own.unwrap_or_else(|| self.draw_key());
-        Ok(Decision::Begin(What::JoinHost { host, name: name.clone(), gid, home }))
+        Ok(Decision::Begin(What::JoinHost { host, name: name.clone(), gid, home, replaces }))
     }
 
     pub(crate) fn leave(&self, port: u32, generation: Option<u16>) -> Decided<Leave> {
@@ -158,14 +151,47 @@ impl Control {
         }
     }
 
-    fn host_named(&self, name: &str) -> Option<(u16, &HostRow)> {
-        self.state.hosts.iter().find(|(_, row)| row.name == name).map(|(&host, row)| (host, row))
+    /// The numbers that a host may have: those of 1 to 63 are for hosts that cache pages (PROTOCOL 8.8, 12.3).
+    fn host_numbers(&self, caches: Option<bool>) -> RangeInclusive<u16> {
+        let most = self.config.bounds.hosts_max;
+        match caches {
+            Some(true) => 1..=most.min(CACHING_HOSTS_MAX - 1),
+            Some(false) if most >= CACHING_HOSTS_MAX => CACHING_HOSTS_MAX..=most,
+            Some(false) | None => 1..=most,
+        }
+    }
+
+    /// The number of the host of this name that joins, and the number that it gives up for that, if it is there with one that it may not have now. A
+    /// host that was there before goes on with its generations; a number that has none left is given up too.
+    fn host_of_name(
+        &self,
+        name: &str,
+        numbers: &RangeInclusive<u16>,
+    ) -> Result<(u16, Option<u16>), ApiError> {
+        let named = || self.state.hosts.iter().filter(|(_, row)| row.name == name);
+        let fits = |&(host, row): &(&u16, &HostRow)| numbers.contains(host) && row.generation < u16::MAX;
+        let there = named().find(|(_, row)| row.present);
+        // What its earlier life cached may still be read (PROTOCOL 12.35): the number stays until that is over.
+        if let Some((&host, row)) = there.filter(|(_, row)| row.cache != Cache::Empty) {
+            if row.generation < u16::MAX {
+                return Ok((host, None));
+            }
+            let message =
+                format!("host {host} ({name}) has started {} times, the last generation there is", u16::MAX);
+            return Err(error(
+                ErrorCode::Conflict,
+                message,
+                "ask again when its lease has ended, or join with another name",
+            ));
+        }
+        let before = there.filter(fits).or_else(|| named().find(fits)).map(|(&host, _)| host);
+        let host = before.map_or_else(|| self.new_host(numbers), Ok)?;
+        Ok((host, there.map(|(&other, _)| other).filter(|&other| other != host)))
     }
 
     /// The lowest number that no host has, or that a host had which left: its generation goes on (PROTOCOL 8.8). Only hosts of low numbers
     /// may cache pages, so numbers must not climb with every host that comes and goes.
-    fn new_host(&self) -> Result<u16, ApiError> {
-        let most = self.config.bounds.hosts_max;
+    fn new_host(&self, numbers: &RangeInclusive<u16>) -> Result<u16, ApiError> {
         let leaving = self.state.claims();
         let idle = |host: u16, row: &HostRow| {
             let settled = !leaving.contains(&Claim::Member(Port::host(host).0));
@@ -175,8 +201,16 @@ impl Control {
         let at_once = |host: u16| {
             self.state.hosts.get(&host).is_none_or(|row| idle(host, row) && row.cache == Cache::Empty)
         };
-        let left = || self.state.hosts.iter().find(|&(&host, row)| idle(host, row)).map(|(&host, _)| host);
-        (1..=most).find(|&host| at_once(host)).or_else(left).ok_or_else(|| bound("hosts", most))
+        let left = || {
+            let mut rows = self.state.hosts.range(numbers.clone());
+            rows.find(|&(&host, row)| idle(host, row)).map(|(&host, _)| host)
+        };
+        let found = numbers.clone().find(|&host| at_once(host)).or_else(left);
+        found.ok_or_else(|| {
+            let (first, last) = (numbers.start(), numbers.end());
+            let what = if *last == CACHING_HOSTS_MAX - 1 { "hosts that cache pages" } else { "hosts" };
+            bound(what, last - first + 1)
+        })
     }
 
     /// A number and a range for a new node (PROTOCOL 8.4).

@@ -6,8 +6,8 @@
 mod modes;
 
 use crate::api::{
-    ApiError, DropObject, ErrorCode, FileStage, HoldObject, ObjectInfo, ObjectShown, OpenMode, OpenObject,
-    ResizeObject, ShowObject, UnlinkObject,
+    Allocate, ApiError, DropObject, ErrorCode, FileStage, HoldObject, ObjectInfo, ObjectShown, OpenMode,
+    OpenObject, ResizeObject, ShowObject, UnlinkObject,
 };
 use crate::claims::Claim;
 use crate::errors::{bad, bound, error, not_found};
@@ -73,10 +73,10 @@ impl Control {
             ));
         }
         let Some(size) = row.base.and_then(|base| self.state.vmas.get(&base)).map(|vma| vma.size) else {
-            return match self.allocate(row.domain, length, None)? {
-                Decision::Begin(What::Allocate { base, size, node, domain, .. }) => {
-                    let object = Some((object, length));
-                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, object, file: None }))
+            return match self.allocate(&Allocate { durable: true, ..Allocate::new(row.domain, length) })? {
+                Decision::Begin(What::Allocate { base, size, node, domain, durable, .. }) => {
+                    let (object, file) = (Some((object, length)), None);
+                    Ok(Decision::Begin(What::Allocate { base, size, node, domain, durable, object, file }))
                 }
                 _ => unreachable!("an allocation is a change"),
             };

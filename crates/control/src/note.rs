@@ -26,6 +26,8 @@ pub enum Note {
     Waits,
     /// The lease of this host surely ended, or it left.
     Fenced(u16),
+    /// A host was not heard of for the length of its lease in the rack: it is taken out.
+    Lapsed(u16),
     /// A node was swept, wholly or of a region.
     Swept,
     /// A migration goes on with its next step.
@@ -46,6 +48,10 @@ pub enum Note {
     Shortened,
     /// A load or a save of a node is over.
     FileEnded,
+    /// An allocation that was not to stay is freed: its domain has no user.
+    Reclaimed,
+    /// A domain without users and without anything of its own is gone.
+    DomainGone(u32),
 }
 
 /// Why a frame was dropped.

@@ -5,9 +5,10 @@
 //! the events that led to them.
 
 mod files;
+mod moves;
 
 use crate::api::{CardMemory, OpenMode, PermName, Tier};
-use crate::syscalls::{Edit, Space};
+use crate::syscalls::Space;
 use crate::updates::Queue;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,6 +17,7 @@ use farmem_transport::ud::Endpoint;
 use farmem_wire::message::{Update, Updates};
 use farmem_wire::{Gid, NodeId, Perm, Qkey, Qpn, Status};
 pub(crate) use files::{FaultRow, FileEnd, FileRow, FileTurn};
+pub(crate) use moves::{Migration, MigrationStep, Remap};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -31,6 +33,10 @@ pub(crate) enum Line {
     Home(Key),
     /// Row and event: a domain. No role needs to know.
     Domain { domain: u32, name: String },
+    /// Event: a domain that nobody uses and that has nothing is gone (PROTOCOL 8.60).
+    DomainGone { domain: u32 },
+    /// Row: the number that the next domain gets, if it is free.
+    NextDomain(u32),
     /// Row and event: a named object as it is from now on; none: it is gone.
     Object { object: u64, row: Option<ObjectRow> },
     /// Row: that an object is by file, and what it is.
@@ -104,6 +110,7 @@ impl Line {
                 | Self::Acts { .. }
                 | Self::Forgotten { .. }
                 | Self::FileEnded { .. }
+                | Self::DomainGone { .. }
         )
     }
 }
@@ -190,6 +197,9 @@ pub(crate) enum What {
         name: String,
         gid: [u8; 16],
         home: Key,
+        /// The number that the host of this name had until now, which it gives up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaces: Option<u16>,
     },
     JoinIndex {
         index: u16,
@@ -214,6 +224,9 @@ pub(crate) enum What {
         size: u64,
         node: u16,
         domain: u32,
+        /// It stays when its domain has no user. What was allocated by earlier versions does.
+        #[serde(default = "always")]
+        durable: bool,
         /// The named object whose memory it is, and the length that this has then.
         #[serde(default)]
         object: Option<(u64, u64)>,
@@ -263,66 +276,6 @@ pub(crate) enum What {
     },
 }
 
-/// A part of a vma moves to another node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Migration {
-    /// That of its change: what its messages have.
-    pub(crate) number: u64,
-    pub(crate) vma: u64,
-    pub(crate) base: u64,
-    /// A power of two.
-    pub(crate) size: u64,
-    pub(crate) from: u16,
-    /// Whose memory it has there, as addresses of that node.
-    pub(crate) from_place: u64,
-    pub(crate) to: u16,
-    /// Whose memory it gets, as addresses of that node.
-    pub(crate) place: u64,
-    pub(crate) step: MigrationStep,
-}
-
-/// How far a migration is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub(crate) enum MigrationStep {
-    /// The new node gets ready, the switch drains the addresses (`Drain`), and hosts give up what they have of them.
-    #[serde(rename = "Vacating")] // as in logs that were written before
-    Draining,
-    /// The old node pushes.
-    Pushing,
-    /// The new node serves, and the switch sends there. From here on it is not taken back.
-    Turning,
-    /// The old node forgets.
-    Leaving,
-}
-
-/// A change of an address space: a memory system call that was planned, or the begin or end of a process.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Remap {
-    pub(crate) domain: u32,
-    pub(crate) edits: Vec<Edit>,
-    /// What the caller gets.
-    pub(crate) value: i64,
-    /// The process that begins with it.
-    pub(crate) starts: Option<u32>,
-    /// The process that ends with it.
-    pub(crate) ends: Option<u32>,
-}
-
-impl Remap {
-    /// First byte and size of the vmas it takes.
-    pub(crate) fn reserved(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.edits.iter().filter_map(|edit| match edit {
-            Edit::Reserve { base, size } => Some((*base, *size)),
-            _ => None,
-        })
-    }
-
-    /// True when it only gives memory back.
-    pub(crate) fn only_releases(&self) -> bool {
-        self.edits.iter().all(|edit| matches!(edit, Edit::Release { .. }))
-    }
-}
-
 /// The switch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SwitchRow {
@@ -342,6 +295,9 @@ pub(crate) struct IndexRow {
     pub(crate) tier: Tier,
     /// The names of those that are below it: switches of the index, or memory nodes.
     pub(crate) below: Vec<String>,
+    /// The change with which it joined first: what its key is made of.
+    #[serde(default)]
+    pub(crate) since: u64,
     /// The change that brings it in, until all roles know.
     pub(crate) joining: Option<u64>,
 }
@@ -360,6 +316,9 @@ pub(crate) struct NodeRow {
     /// It is memory that a card registered.
     #[serde(default)]
     pub(crate) card: Option<CardMemory>,
+    /// The change with which it joined first: what its key is made of.
+    #[serde(default)]
+    pub(crate) since: u64,
 }
 
 /// A host. The row stays when the host leaves, so that its number never names the same generation twice.
@@ -376,6 +335,9 @@ pub(crate) struct HostRow {
     /// it. 0: that generation did not.
     #[serde(default)]
     pub(crate) given_up: u16,
+    /// The change with which it joined first since it was not there: what its key is made of.
+    #[serde(default)]
+    pub(crate) since: u64,
     pub(crate) joining: Option<u64>,
     /// The lives of other hosts whose WRITEs it carries out, ascending (PROTOCOL 8.59).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -412,6 +374,9 @@ pub(crate) struct VmaRow {
     pub(crate) size: u64,
     pub(crate) node: u16,
     pub(crate) domain: u32,
+    /// It stays when its domain has no user. What was allocated by earlier versions does.
+    #[serde(default = "always")]
+    pub(crate) durable: bool,
     /// The change that allocates it, until it is answered.
     pub(crate) pending: Option<u64>,
     /// What other domains may do, by domain.
@@ -572,6 +537,10 @@ pub(crate) const fn perm(name: PermName) -> Perm {
 /// The status with this number; one from a newer log counts as [`Status::Unsupported`].
 pub(crate) fn status(bits: u8) -> Status {
     Status::from_bits(bits).unwrap_or(Status::Unsupported)
+}
+
+const fn always() -> bool {
+    true
 }
 
 /// As it stands in an answer.

@@ -5,6 +5,7 @@ use crate::api::{
     ApiError, ConnectionInfo, ConnectionLimits, Endpoint, HostInfo, HostJoined, IndexJoined, NodeInfo,
     NodeJoined, Place, ProcessInfo, RackOverview, Response, Returned, SessionInfo, SwitchJoined,
 };
+use crate::keys::Kind;
 use crate::record::{FileTurn, HostRow, Key, NodeRow, Role, SessionRow, What, gid_text};
 use crate::updates::Reach;
 use crate::{Actions, Control, Out};
@@ -39,11 +40,12 @@ impl Control {
         match what {
             What::JoinSwitch { gid, home } => {
                 let home = endpoint(Port::SWITCH, *gid, *home);
-                SwitchJoined { home, control: self.own_endpoint() }.into()
+                SwitchJoined { home, control: self.own_endpoint(), key: self.key(Kind::Switch, 0) }.into()
             }
             What::JoinIndex { index, row } => {
                 let home = endpoint(Port::index(*index), row.gid, row.home);
-                IndexJoined { index: *index, home, control: self.own_endpoint() }.into()
+                let (control, key) = (self.own_endpoint(), self.key(Kind::Index, (*index).into()));
+                IndexJoined { index: *index, home, control, key }.into()
             }
             What::JoinNode { node, gid, home, base, capacity, .. } => NodeJoined {
                 node: *node,
@@ -51,6 +53,7 @@ impl Control {
                 control: self.own_endpoint(),
                 base: *base,
                 capacity: *capacity,
+                key: self.key(Kind::Node, (*node).into()),
             }
             .into(),
             What::JoinHost { host, gid, home, .. } => HostJoined {
@@ -59,6 +62,7 @@ impl Control {
                 home: endpoint(Port::host(*host), *gid, *home),
                 nodes: self.node_infos().filter(|node| node.card == 0).collect(),
                 cards: self.node_infos().filter(|node| node.card != 0).collect(),
+                key: self.key(Kind::Host, (*host).into()),
             }
             .into(),
             What::OpenSession(row) => self.session(row).into(),

@@ -61,13 +61,14 @@ impl Control {
             Request::JoinIndex(call) => any(call, self.join_index(call)),
             Request::JoinNode(call) => any(call, self.join_node(call)),
             Request::JoinHost(call) => any(call, self.join_host(call)),
+            Request::Stay(call) => any(call, self.stay(call)),
             Request::Leave(call) => any(call, self.leave(call.port, call.generation)),
             Request::ActFor(call) => any(call, self.act_for(call)),
             Request::CreateDomain(call) => any(call, self.create_domain(&call.name)),
             Request::OpenSession(call) => any(call, self.open_session(call.host, call.domain)),
             Request::Connect(call) => any(call, self.connect(call)),
             Request::Disconnect(call) => any(call, self.disconnect(call.host, call.qpn)),
-            Request::Allocate(call) => any(call, self.allocate(call.domain, call.size, call.node)),
+            Request::Allocate(call) => any(call, self.allocate(call)),
             Request::Free(call) => any(call, self.free(call.domain, call.base, call.id)),
             Request::Grant(call) => any(call, self.grant(call)),
             Request::ProcessStart(call) => any(call, self.process_start(call.domain, call.heap)),
@@ -107,21 +108,24 @@ impl Control {
             Request::SoftCounts(call) => any(call, self.soft_counts(call)),
             Request::SoftShow(call) => any(call, self.soft_show(call.switch)),
             Request::SoftClear(call) => any(call, self.soft_clear(call)),
+            Request::Usage(call) => any(call, Ok(Decision::Reply(self.usage()))),
             Request::Overview(call) => any(call, Ok(Decision::Reply(self.overview()))),
         }
     }
 
-    fn create_domain(&self, name: &str) -> Decided<CreateDomain> {
+    fn create_domain(&mut self, name: &str) -> Decided<CreateDomain> {
         name_allowed("domain", name)?;
         if let Some((&domain, _)) = self.state.domains.iter().find(|(_, known)| *known == name) {
-            return Ok(Decision::Reply(DomainInfo { domain }));
+            self.idle.named(domain, self.now);
+            return Ok(Decision::Reply(DomainInfo { domain, key: self.domain_key(domain) }));
         }
         let most = self.config.bounds.domains_max;
         if self.state.domains.len() >= most {
             return Err(bound("domains", most));
         }
-        let domain = self.state.domains.last_key_value().map_or(1, |(&last, _)| last + 1);
-        Ok(Decision::Keep(Line::Domain { domain, name: String::from(name) }, DomainInfo { domain }))
+        let domain = self.state.free_domain();
+        let info = DomainInfo { domain, key: self.domain_key(domain) };
+        Ok(Decision::Keep(Line::Domain { domain, name: String::from(name) }, info))
     }
 
     fn open_session(&mut self, host: u16, domain: u32) -> Decided<OpenSession> {
@@ -211,7 +215,7 @@ impl Control {
         Ok(Decision::Begin(What::Disconnect(row.ok_or_else(unknown)?.clone())))
     }
 
-    pub(crate) fn allocate(&self, domain: u32, size: u64, node: Option<u16>) -> Decided<Allocate> {
+    pub(crate) fn allocate(&self, &Allocate { domain, size, node, durable }: &Allocate) -> Decided<Allocate> {
         self.domain_known(domain)?;
         if size == 0 {
             return Err(bad("size is 0", "ask for at least 1 byte"));
@@ -250,7 +254,8 @@ impl Control {
         });
         match placed {
             Some((base, size, node)) => {
-                Ok(Decision::Begin(What::Allocate { base, size, node, domain, object: None, file: None }))
+                let (object, file) = (None, None);
+                Ok(Decision::Begin(What::Allocate { base, size, node, domain, durable, object, file }))
             }
             None => Err(self.out_of_memory(size, vma, &nodes)),
         }
@@ -273,7 +278,7 @@ impl Control {
     }
 
     /// Frees the allocation that is meant, and no other that has its addresses by now (PROTOCOL 8.47).
-    fn free(&self, domain: u32, base: u64, id: u64) -> Decided<Free> {
+    pub(crate) fn free(&self, domain: u32, base: u64, id: u64) -> Decided<Free> {
         self.domain_known(domain)?;
         let present = self.state.vma_at(base).filter(|(_, vma)| vma.pending.is_none());
         if let Some((first, vma)) = present.filter(|(_, vma)| vma.id != id) {

@@ -189,8 +189,13 @@ impl Splitting {
     /// Ends an epoch: `counts` says how many pages were falsely invalidated in it, by the base of their region; regions that are not
     /// named had none, and a base that is no region's is ignored (the region was split or forgotten meanwhile).
     ///
-    /// Splits come first, those with the most false invalidations before all others.
-    pub fn epoch(&mut self, counts: impl IntoIterator<Item = (u64, u64)>) -> Vec<Order> {
+    /// Splits come first, those with the most false invalidations before all others. Regions are merged to those alone that `in_one_vma` is
+    /// true of: who has a page of one vma must not be able to hold up those who use the next (PROTOCOL 12.52).
+    pub fn epoch(
+        &mut self,
+        counts: impl IntoIterator<Item = (u64, u64)>,
+        in_one_vma: impl Fn(Region) -> bool,
+    ) -> Vec<Order> {
         self.epoch += 1;
         self.regions.values_mut().for_each(|known| known.count = 0);
         for (base, count) in counts {
@@ -203,7 +208,7 @@ impl Splitting {
         let wanted = orders.len();
         orders.truncate(self.goal().saturating_sub(self.regions.len()));
         let splits = orders.len();
-        orders.extend(self.merges(t, self.regions.len() + splits));
+        orders.extend(self.merges(t, self.regions.len() + splits, in_one_vma));
         self.adjust(self.regions.len() + wanted);
         self.ordered.clone_from(&orders);
         orders
@@ -355,14 +360,14 @@ impl Splitting {
 
     /// Pairs that are quiet together: at most a quarter of the threshold, since the merged region will have more than the sum. When
     /// `used` entries are too many, also those that are not, the quietest first, as many as bring them down to the goal.
-    fn merges(&self, t: Threshold, used: usize) -> Vec<Order> {
+    fn merges(&self, t: Threshold, used: usize, in_one_vma: impl Fn(Region) -> bool) -> Vec<Order> {
         let mut pairs: Vec<(u64, bool, Region)> = Vec::new();
         for (&base, known) in &self.regions {
             let region = Region { base, size: known.size };
             let Some(parent) = region.parent().filter(|parent| parent.base == base) else { continue };
             let Some(other) = self.regions.get(&(base + region.size)) else { continue };
             let splits = t.is_exceeded_by(known.count) || t.is_exceeded_by(other.count);
-            if other.size != known.size || splits {
+            if other.size != known.size || splits || !in_one_vma(parent) {
                 continue;
             }
             let count = known.count.saturating_add(other.count);

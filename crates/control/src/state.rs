@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) index: BTreeMap<u16, IndexRow>,
     pub(crate) hosts: BTreeMap<u16, HostRow>,
     pub(crate) domains: BTreeMap<u32, String>,
+    /// Where the search for the next domain's number begins; 0 before there was one.
+    pub(crate) next_domain: u32,
     /// By first byte.
     pub(crate) vmas: BTreeMap<u64, VmaRow>,
     /// By first byte.
@@ -89,7 +91,12 @@ impl State {
             Line::Home(key) => self.home = Some(*key),
             Line::Domain { domain, name } => {
                 self.domains.insert(*domain, name.clone());
+                self.next_domain = domain.wrapping_add(1);
             }
+            Line::DomainGone { domain } => {
+                self.domains.remove(domain).ok_or(LogError("an unknown domain goes"))?;
+            }
+            Line::NextDomain(next) => self.next_domain = *next,
             Line::Object { object, row: Some(row) } => {
                 self.objects.insert(*object, row.clone());
             }
@@ -185,6 +192,10 @@ impl State {
             lines.push(Line::Counters { next_change, switch_generation, epoch, directory });
         }
         lines.extend(self.domains.iter().map(|(&domain, name)| Line::Domain { domain, name: name.clone() }));
+        let follows = self.domains.last_key_value().map_or(0, |(&last, _)| last.wrapping_add(1));
+        if self.next_domain != follows {
+            lines.push(Line::NextDomain(self.next_domain));
+        }
         lines.extend(self.switch.clone().map(Line::Switch));
         lines.extend(self.nodes.iter().map(|(&node, row)| Line::Node { node, row: row.clone() }));
         lines.extend(self.index.iter().map(|(&index, row)| Line::Index { index, row: row.clone() }));

@@ -1,6 +1,6 @@
 //! Drives the control plane: table updates over a link, requests from the HTTP API. It keeps its log itself.
 
-use crate::{ApiCall, Driver, Link, Stop, Wait};
+use crate::{ApiCall, Driver, Link, Stop, Wait, events};
 use farmem_control::{Control, Out, Submitted};
 use farmem_machine::Duration;
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ impl ApiBridge {
             }
             Out::Reply { ticket, result } => {
                 if let Some(call) = self.asked.remove(&ticket) {
+                    events::of_answer(&call.request, &result);
                     call.answer(result);
                 }
             }
@@ -50,9 +51,9 @@ pub fn run_control<L: Link>(
     while !stop.is_set() {
         while let Ok(call) = calls.try_recv() {
             tickets += 1;
-            let request = call.request.clone();
+            let (request, shown) = (call.request.clone(), call.shown.clone());
             bridge.asked.insert(tickets, call);
-            driver.try_submit(Submitted { ticket: tickets, request }, &mut |out, link| {
+            driver.try_submit(Submitted { ticket: tickets, request, shown }, &mut |out, link| {
                 bridge.take(out, link)
             })?;
         }

@@ -283,7 +283,7 @@ mod tests {
         let mut out = Outbox::new();
         for (ticket, name) in [(1, "red"), (2, "blue")] {
             let request = CreateDomain { name: name.into() }.into();
-            control.handle(Instant::ZERO, Event::Local(Submitted { ticket, request }), &mut out);
+            control.handle(Instant::ZERO, Event::Local(Submitted::new(ticket, request)), &mut out);
         }
         let mut lines = Vec::new();
         out.drain(|action| {

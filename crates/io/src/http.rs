@@ -1,5 +1,8 @@
 //! The control plane's HTTP/JSON API: the server that people and programs ask, and the client that farmem's own processes use.
 //!
+//! It has up to three doors ([`ApiDoors`]): a Unix socket for the machine that it runs on, TLS 1.3 for others, and HTTP in clear where a
+//! rack's description asks for that. A client ([`ApiClient`]) goes by one of them ([`ApiDoor`]), and shows the token to nobody but the rack.
+//!
 //! `POST /v1/NAME` with the fields of a request as a JSON object; `GET /v1/overview`; `GET /v1/health`. Everything but health wants
 //! `Authorization: Bearer TOKEN`. Every refusal is an [`ApiError`]: a code, a message, a remedy. The server only carries requests to the
 //! control plane's own thread and answers back; it decides nothing.
@@ -8,11 +11,16 @@ mod client;
 mod conn_table;
 mod connections;
 mod filtered;
+mod key_file;
 mod server;
+mod stream;
+mod tls;
+mod unix;
 
-pub use client::{ApiCallError, ApiClient};
+pub use client::{ApiCallError, ApiClient, ApiDoor};
 pub use connections::Limits;
-pub use server::{ApiCall, ApiServer};
+pub use server::{ApiCall, ApiDoors, ApiServer, ApiTokens};
+pub use tls::{Authority, CaCert, Identity, read_ca};
 
 use farmem_control::api::{ApiError, ErrorCode};
 use std::time::Duration;
@@ -22,6 +30,9 @@ const BODY_MAX: usize = 64 << 10;
 
 /// Largest body of the request that brings an image, which is in it in base64, with a row for each section.
 const SOFT_BODY_MAX: usize = 12 << 20;
+
+/// The header field with the keys of what a request is about, as hexadecimal digits with commas between (PROTOCOL 8.67).
+const KEYS_FIELD: &str = "farmem-keys";
 
 /// Largest head of a request, in bytes. It is looked at when more is read, so somewhat longer ones may pass.
 const HEAD_MAX: usize = 16 << 10;

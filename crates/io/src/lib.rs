@@ -17,6 +17,7 @@ pub mod doctor;
 pub mod dpu;
 mod driver;
 mod error;
+pub mod events;
 mod files;
 mod http;
 mod huge;
@@ -49,12 +50,15 @@ pub use control_store::ControlStore;
 pub use driver::{Driver, EachOut, Stop, run};
 pub use error::OpenError;
 pub use files::{NodeFiles, run_node};
-pub use http::{ApiCall, ApiCallError, ApiClient, ApiServer, Limits as ApiLimits};
+pub use http::{
+    ApiCall, ApiCallError, ApiClient, ApiDoor, ApiDoors, ApiServer, ApiTokens, Authority, CaCert, Identity,
+    Limits as ApiLimits, read_ca,
+};
 pub use huge::PageSize;
 pub use jit::{Compiler, Running};
 pub use link::{FRAME_MAX, Link, LinkCounters, OutsideWaker, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker};
 pub use paced::{PacedLink, PacedParcel, held_back};
-pub use private::{private_directory, private_file, private_state};
+pub use private::{is_own, private_directory, private_file, private_state, read_private};
 pub use profile::{HELD_BYTES_MAX, LinkProfile, ProfileError, WIRE_OVERHEAD};
 pub use seed::os_seed;
 pub use shaper::{Shaped, Shaper};

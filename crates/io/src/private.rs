@@ -78,6 +78,29 @@ pub fn private_file(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
+/// Opens a file with secrets in it for reading: this user's, with at most mode 0600. Makes nothing.
+///
+/// # Errors
+/// As [`private_file`], and [`OpenError::System`] when it is not there.
+pub fn read_private(path: &Path) -> Result<File, OpenError> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(|e| refused(format!("open {}", path.display()), e))?;
+    let about = file.metadata().map_err(OpenError::system(format!("look at {}", path.display())))?;
+    if !about.is_file() {
+        return Err(OpenError::Foreign { path: path.into(), why: "is not a file".into() });
+    }
+    check(path, &about, "file", FILE_MODE)?;
+    Ok(file)
+}
+
+/// True of what is there and is this user's.
+#[must_use]
+pub fn is_own(path: &Path) -> bool {
+    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+    let us = unsafe { libc::geteuid() };
+    fs::metadata(path).is_ok_and(|about| about.uid() == us)
+}
+
 /// What holds secrets: whose it may be, and with which permissions at most.
 fn check(path: &Path, about: &Metadata, kind: &str, most: u32) -> Result<(), OpenError> {
     // SAFETY: geteuid takes nothing, touches no memory and cannot fail.

@@ -30,7 +30,7 @@ struct Plane {
     server: Option<ApiServer>,
     thread: Option<JoinHandle<()>>,
     stop: Stop,
-    url: String,
+    address: SocketAddr,
 }
 
 impl Plane {
@@ -46,18 +46,18 @@ impl Plane {
         let link = UdpLink::open(&UdpConfig::new(gid)).unwrap();
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (server, calls) = ApiServer::start(any, TOKEN, link.waker().unwrap()).unwrap();
-        let url = format!("http://{}", server.address());
+        let address = server.address();
         let stop = Stop::new();
         let theirs = stop.clone();
         let thread = std::thread::spawn(move || {
             let mut driver = Driver::new(control, link, Clock::start());
             run_control(&mut driver, &calls, &theirs).unwrap();
         });
-        Self { server: Some(server), thread: Some(thread), stop, url }
+        Self { server: Some(server), thread: Some(thread), stop, address }
     }
 
     fn client(&self) -> ApiClient {
-        ApiClient::new(&self.url, TOKEN)
+        ApiClient::new(self.address, TOKEN)
     }
 }
 
@@ -101,9 +101,9 @@ fn what_was_answered_survives_a_restart() {
 
     let grant = Grant { domain: red, base: 0x1000, len: 1, to: blue, perm: PermName::Read };
     assert_eq!(refused(&mut client, grant.into()), ErrorCode::NotFound);
-    let allocate = Allocate { domain: 999, size: 1, node: None };
+    let allocate = Allocate { domain: 999, size: 1, node: None, durable: false };
     assert_eq!(refused(&mut client, allocate.into()), ErrorCode::NotFound);
-    let mut stranger = ApiClient::new(&plane.url, "a guess");
+    let mut stranger = ApiClient::new(plane.address, "a guess");
     assert_eq!(refused(&mut stranger, Overview {}.into()), ErrorCode::Unauthorized);
     let second = ControlStore::open(&state.0).unwrap_err().to_string();
     assert!(second.contains("another instance is running on the state in"), "{second}");
@@ -257,7 +257,7 @@ fn a_log_that_grows_stays_a_small_file() {
         for _ in 0..COMPACT_LINES_MIN / 2 {
             let join = JoinHost::new("h".into(), "127.71.210.201".into());
             for request in [join.into(), Leave::new(0x1_0001).into()] {
-                control.handle(Instant::ZERO, Event::Local(Submitted { ticket: 1, request }), &mut out);
+                control.handle(Instant::ZERO, Event::Local(Submitted::new(1, request)), &mut out);
             }
             out.drain(|_| ());
         }
@@ -291,7 +291,7 @@ impl Beside {
     fn join(client: &mut ApiClient, gid: Gid) -> Self {
         let mut link = UdpLink::open(&UdpConfig::new(gid)).unwrap();
         let text = gid.as_v4().map(|v4| Ipv4Addr::from(v4).to_string()).unwrap();
-        let SwitchJoined { home, control } = client.call(JoinSwitch { gid: text }).unwrap();
+        let SwitchJoined { home, control, .. } = client.call(JoinSwitch { gid: text }).unwrap();
         let key = |of: &Endpoint| ud::Endpoint { qpn: Qpn::new(of.qpn), qkey: Qkey(of.qkey) };
         link.set_peer(Port::CONTROL, Some(parse_gid(&control.gid).unwrap())).unwrap();
         let control = ud::Peer { port: Port::CONTROL, endpoint: key(&control) };
@@ -331,7 +331,7 @@ impl JoinedHost {
     fn with_session(client: &mut ApiClient) -> Self {
         let gid = free_gid().as_v4().map(|v4| Ipv4Addr::from(v4).to_string()).unwrap();
         let HostJoined { host, .. } = client.call(JoinHost::new("publisher".into(), gid)).unwrap();
-        let DomainInfo { domain } = client.call(CreateDomain { name: "index".into() }).unwrap();
+        let DomainInfo { domain, .. } = client.call(CreateDomain { name: "index".into() }).unwrap();
         client.call(OpenSession { host, domain }).unwrap();
         Self { host, domain }
     }

@@ -10,12 +10,14 @@
 
 extern crate alloc;
 
+mod bucket;
 mod halt;
 mod outbox;
 mod rng;
 mod time;
 mod timers;
 
+pub use bucket::{Bucket, Rate};
 pub use halt::Halt;
 pub use outbox::{Action, FrameWriter, Outbox};
 pub use rng::Rng;

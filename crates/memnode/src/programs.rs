@@ -1,8 +1,10 @@
 //! The programs a node knows, and what runs them: the seam between the node and a compiler.
 
+use crate::newcomers::Newcomers;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use farmem_machine::Instant;
 use farmem_traversal::{Program, Step};
 use farmem_wire::{Domain, ProgramHash, Status, VirtAddr};
 
@@ -108,6 +110,7 @@ pub(crate) struct Programs<C: Compile> {
     compile: C,
     /// The one that was used last comes first: nearly always it is used again.
     rows: Vec<Row<C::Logic>>,
+    newcomers: Newcomers,
 }
 
 /// A program in the cache.
@@ -132,19 +135,21 @@ pub(crate) enum Learned {
 impl<C: Compile> Programs<C> {
     /// Knows none.
     pub(crate) fn new(compile: C) -> Self {
-        Self { compile, rows: Vec::new() }
+        Self { compile, rows: Vec::new(), newcomers: Newcomers::default() }
     }
 
-    /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.22, 7.23).
+    /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.22, 7.23). `Busy` when the domain brought too many new
+    /// ones of late (7.49).
     #[inline]
     pub(crate) fn find(
         &mut self,
+        now: Instant,
         domain: Domain,
         hash: ProgramHash,
         code: &[u8],
     ) -> Result<(&Shared<C::Logic>, Learned), Status> {
         let used_last = self.rows.first().is_some_and(|row| row.known.program.hash() == hash);
-        let learned = if used_last { Learned::Known } else { self.bring_forward(domain, hash, code)? };
+        let learned = if used_last { Learned::Known } else { self.bring_forward(now, domain, hash, code)? };
         let known = &self.rows[0].known;
         if !code.is_empty() && known.program.encoded() != code {
             return Err(Status::BadProgram);
@@ -160,22 +165,39 @@ impl<C: Compile> Programs<C> {
             let twice = self.rows[..n].iter().any(|other| other.known.program.hash() == hash);
             assert!(!twice, "a program is kept once");
         }
+        self.newcomers.check();
     }
 
     /// Makes the program named `hash` the first.
     #[cold]
-    fn bring_forward(&mut self, domain: Domain, hash: ProgramHash, code: &[u8]) -> Result<Learned, Status> {
+    fn bring_forward(
+        &mut self,
+        now: Instant,
+        domain: Domain,
+        hash: ProgramHash,
+        code: &[u8],
+    ) -> Result<Learned, Status> {
         let Some(at) = self.rows.iter().position(|row| row.known.program.hash() == hash) else {
-            return self.learn(domain, hash, code);
+            return self.learn(now, domain, hash, code);
         };
         self.rows[..=at].rotate_right(1);
         self.rows[0].domain = domain;
         Ok(Learned::Known)
     }
 
-    fn learn(&mut self, domain: Domain, hash: ProgramHash, code: &[u8]) -> Result<Learned, Status> {
+    fn learn(
+        &mut self,
+        now: Instant,
+        domain: Domain,
+        hash: ProgramHash,
+        code: &[u8],
+    ) -> Result<Learned, Status> {
         if code.is_empty() {
             return Err(Status::UnknownProgram);
+        }
+        // What is refused below cost as much.
+        if !self.newcomers.admit(now, domain) {
+            return Err(Status::Busy);
         }
         let program = Program::decode(code).map_err(|_| Status::BadProgram)?;
         if program.hash() != hash {
@@ -215,6 +237,7 @@ mod tests {
 
     const ALICE: Domain = Domain(1);
     const BOB: Domain = Domain(2);
+    const LATER: Instant = Instant::from_nanos(10_000_000_000);
 
     /// An interpreter that remembers what it was asked to compile.
     #[derive(Debug, Default)]
@@ -238,20 +261,30 @@ mod tests {
             .map(|window| Program::assemble(&format!(".window {window}\n ret")).unwrap())
             .collect();
         let (first, last) = (&all[0], &all[PROGRAMS_MAX]);
-        assert_eq!(programs.find(ALICE, first.hash(), &[]).unwrap_err(), Status::UnknownProgram);
-        assert_eq!(programs.find(ALICE, first.hash(), last.encoded()).unwrap_err(), Status::BadProgram);
+        assert_eq!(
+            programs.find(Instant::ZERO, ALICE, first.hash(), &[]).unwrap_err(),
+            Status::UnknownProgram
+        );
+        assert_eq!(
+            programs.find(Instant::ZERO, ALICE, first.hash(), last.encoded()).unwrap_err(),
+            Status::BadProgram
+        );
         assert_eq!(programs.compile.0, []);
 
         for program in &all {
-            let (known, learned) = programs.find(ALICE, program.hash(), program.encoded()).unwrap();
+            let (known, learned) =
+                programs.find(Instant::ZERO, ALICE, program.hash(), program.encoded()).unwrap();
             assert_eq!(&known.program, program);
             assert_eq!(learned == Learned::Replaced, program == last);
-            assert_eq!(programs.find(ALICE, program.hash(), &[]).unwrap().1, Learned::Known);
+            assert_eq!(programs.find(Instant::ZERO, ALICE, program.hash(), &[]).unwrap().1, Learned::Known);
             programs.check();
         }
         assert_eq!(programs.compile.0, all.iter().map(Program::hash).collect::<Vec<_>>(), "each once");
 
-        assert_eq!(programs.find(ALICE, first.hash(), first.encoded()).unwrap().1, Learned::Replaced);
+        assert_eq!(
+            programs.find(Instant::ZERO, ALICE, first.hash(), first.encoded()).unwrap().1,
+            Learned::Replaced
+        );
         assert_eq!(programs.compile.0.len(), PROGRAMS_MAX + 2);
     }
 
@@ -266,7 +299,8 @@ mod tests {
             let program =
                 Program::assemble(&format!(".window {}\n.scratch {}\n ret", 1 + number % 256, number / 256))
                     .unwrap();
-            programs.find(domain, program.hash(), program.encoded()).unwrap();
+            let now = Instant::from_nanos(number * 1_000_000);
+            programs.find(now, domain, program.hash(), program.encoded()).unwrap();
             program.hash()
         };
         let count = |programs: &Programs<Interpreted>, domain| {
@@ -281,11 +315,11 @@ mod tests {
             bring(&mut programs, ALICE);
         }
         for hash in &bobs {
-            assert_eq!(programs.find(BOB, *hash, &[]).unwrap().1, Learned::Known, "Bob's half is his");
+            assert_eq!(programs.find(LATER, BOB, *hash, &[]).unwrap().1, Learned::Known, "Bob's half is his");
         }
         // With more than his half, his own oldest one makes room.
         bring(&mut programs, BOB);
-        assert_eq!(programs.find(BOB, bobs[0], &[]).unwrap_err(), Status::UnknownProgram);
+        assert_eq!(programs.find(LATER, BOB, bobs[0], &[]).unwrap_err(), Status::UnknownProgram);
         assert_eq!([ALICE, BOB].map(|domain| count(&programs, domain)), [PROGRAMS_MAX / 2; 2]);
         programs.check();
     }

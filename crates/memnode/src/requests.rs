@@ -20,7 +20,7 @@ use farmem_wire::message::{REGION_LEN, Traverse};
 use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
 
 /// Hosts whose requests that write are remembered; beyond that the one silent longest is forgotten.
-pub const DEDUP_HOSTS_MAX: usize = 256;
+pub const DEDUP_HOSTS_MAX: usize = 4096;
 /// Requests that write (region writes, and traversals of programs that store) remembered for each host. One that this many later ones
 /// have overtaken is dropped when it comes (again): its host gives it up rather than have it executed twice.
 pub const DEDUP_DEPTH: usize = 1024;
@@ -172,7 +172,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.stats.visits = self.stats.visits.wrapping_add(1);
         let was_empty = self.workspaces.is_empty();
         let admitted =
-            if foreign { Err(Status::Malformed) } else { self.admit(header, request, delivery, out) };
+            if foreign { Err(Status::Malformed) } else { self.admit(now, header, request, delivery, out) };
         match admitted {
             // The turn that is due already takes this one along.
             Ok(()) if was_empty => self.turn_due = now,
@@ -256,6 +256,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     #[inline(always)]
     fn admit(
         &mut self,
+        now: Instant,
         header: &Header,
         request: &Traverse<'_>,
         delivery: Delivery,
@@ -264,7 +265,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if self.workspaces.is_full() {
             return Err(Status::Busy);
         }
-        let (known, learned) = self.programs.find(header.domain, request.program, request.code)?;
+        let (known, learned) = self.programs.find(now, header.domain, request.program, request.code)?;
         if learned != Learned::Known {
             if learned == Learned::Replaced {
                 self.workspaces.let_go(known);

@@ -11,6 +11,8 @@ pub struct Budgets {
     pub translation_entries: usize,
     /// Power-of-two entries in the protection table.
     pub protection_entries: usize,
+    /// Vmas below 2 MiB, whose ends no region of the directory crosses.
+    pub vmas: usize,
     /// Sessions, one per host and domain.
     pub sessions: usize,
     /// Connections through the switch.
@@ -25,12 +27,13 @@ pub struct Budgets {
 
 impl Default for Budgets {
     /// What one switch ASIC holds (the directory: MIND 7.2): about 45,000 match-action rules for translation and protection together (MIND 7.2), a
-    /// tenth of them for translation, because vmas by far outnumber nodes and outliers. Sessions, connections and peers are exact
-    /// matches in SRAM, of which an ASIC has more.
+    /// tenth of them for translation, because vmas by far outnumber nodes and outliers. Small vmas (9 bytes each: a page's number, a size, how much is granted), sessions,
+    /// connections and peers are exact matches in SRAM, of which an ASIC has more.
     fn default() -> Self {
         Self {
             translation_entries: 4_096,
             protection_entries: 40_960,
+            vmas: 262_144,
             sessions: 16_384,
             connections: 16_384,
             peers: 8_192,
@@ -56,6 +59,8 @@ pub struct Occupancy {
     pub translation: Usage,
     /// The protection table.
     pub protection: Usage,
+    /// Vmas below 2 MiB.
+    pub vmas: Usage,
     /// Sessions.
     pub sessions: Usage,
     /// Connections through the switch.

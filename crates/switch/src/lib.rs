@@ -26,6 +26,7 @@ pub mod keyed;
 mod leading;
 mod note;
 mod orders;
+mod outdated;
 mod pages;
 pub mod protect;
 mod relay;
@@ -35,6 +36,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 pub mod translate;
+mod vmas;
 
 pub use budgets::{Budgets, Occupancy, TableError, Usage};
 pub use note::{Note, Reason};

@@ -158,6 +158,8 @@ pub enum Reason {
     UnknownOrigin,
     /// The node that has the address, or the other end of the connection, is to join again.
     NodeGone,
+    /// It writes, and was sent before its node joined: an earlier incarnation may have executed it (PROTOCOL 6.26).
+    Outdated,
     /// About pages, from a host that has no lease.
     NoLease,
     /// A traversal from another switch, which no way leads on from here, also not back to the rack's switch (PROTOCOL 16.7).

@@ -4,24 +4,33 @@
 //! again, and whatever comes twice finds its work done. Beside that, some table updates mean that hosts must give pages up: those of a
 //! node that is no more, and those that a domain may not use any more.
 
-use crate::directory::{Event, Outcome, Phase};
+use crate::directory::{Event, Outcome, Phase, SlotError};
 use crate::switch::Outbox;
 use crate::{Note, Reason, Switch};
 use alloc::vec::Vec;
 use farmem_machine::Port;
-use farmem_transport::ud::Peer;
+use farmem_transport::ud::{Endpoint, Peer};
 use farmem_wire::message::{
     DirectoryBody, DirectoryMessage, Listing, Page, ROWS_MAX, Region, Row, RowKind, Rows, Seq, Update,
 };
 use farmem_wire::{HostId, NodeId, Perm, RequestId, VirtAddr};
 
 impl Switch {
-    /// What an update means for the directory, before the tables take it (PROTOCOL 12.44): by then they may not say any more whose the pages
-    /// were.
+    /// What an update means for the directory, and for requests from before it (PROTOCOL 6.26), before the tables take it (12.44): by then they
+    /// may not say any more whose the pages were.
     pub(crate) fn before_update(&mut self, update: &Update, out: &mut Outbox) {
         match *update {
+            Update::Peer { port, qpn, qkey, .. } => {
+                let known = self.tables.peer(Port(port)).map(|peer| peer.endpoint);
+                if let Some(node) = Port(port).as_node()
+                    && known != Some(Endpoint { qpn, qkey })
+                {
+                    self.outdated.joined(NodeId(node));
+                }
+            }
             Update::PeerGone { port } if Port(port).as_node().is_some() => {
                 let node = Port(port).as_node().map(NodeId);
+                node.into_iter().for_each(|node| self.outdated.node_gone(node));
                 for region in self.regions(Page::FIRST, Page::LAST) {
                     let is_there = |page: Page| self.tables.translation.lookup(page.addr()) == node;
                     if region.pages().any(is_there) {
@@ -39,11 +48,23 @@ impl Switch {
         }
     }
 
+    /// Regions that a vma of which the tables just learned ends in the middle of: none, unless what had its addresses before was not taken back
+    /// (PROTOCOL 12.52).
+    fn reset_across(&mut self, base: VirtAddr, len: u64, out: &mut Outbox) {
+        let last = Page::of(VirtAddr(base.0.saturating_add(len - 1)));
+        for region in self.regions(Page::of(base), last) {
+            if !self.tables.vmas.hold(region) {
+                self.reset(region.base(), out);
+            }
+        }
+    }
+
     /// What an update that the tables took means for the directory (PROTOCOL 12.35, 12.36).
     pub(crate) fn after_update(&mut self, update: &Update, out: &mut Outbox) {
         let directory = &mut self.directory;
         match *update {
             Update::Directory { newest } => self.open_directory(newest),
+            Update::Protect { base, len, perm: Perm::ReadWrite, .. } => self.reset_across(base, len, out),
             Update::Drain { base, size_log2 } => {
                 let last = Page::of(VirtAddr(base.0 + ((1 << size_log2) - 1)));
                 for region in self.regions(Page::of(base), last) {
@@ -62,12 +83,14 @@ impl Switch {
                     self.step(region.base(), Event::Fence(host, live), out);
                 }
             }
-            Update::PeerGone { port } => match Port(port).as_host().map(HostId) {
-                Some(host) if directory.heard.contains(host) => {
-                    directory.heard = directory.heard.without(host);
+            Update::PeerGone { port } => {
+                if let Some(host) = Port(port).as_host().map(HostId) {
+                    self.outdated.host_gone(host);
+                    if directory.heard.contains(host) {
+                        directory.heard = directory.heard.without(host);
+                    }
                 }
-                _ => {}
-            },
+            }
             _ => {}
         }
     }
@@ -173,13 +196,14 @@ impl Switch {
         Note::Listed
     }
 
-    /// What is not idle, or not there as it was thought to be, stays: the next listing says so (PROTOCOL 12.16).
+    /// What is not idle, or not there as it was thought to be, stays: the next listing says so (PROTOCOL 12.16). So do halves in two vmas (12.52).
     fn resize(&mut self, rows: Rows<'_>) -> Note {
         let (mut done, mut refused) = (0, 0);
         if let Some(slots) = self.directory.slots.as_mut() {
             for row in rows.iter() {
                 let result = match row.what {
                     RowKind::Split => slots.split(row.region).map(drop),
+                    RowKind::Merge if !self.tables.vmas.hold(row.region) => Err(SlotError::Bounds),
                     RowKind::Merge => slots.merge(row.region),
                     RowKind::Listed | RowKind::Resetting => continue,
                 };

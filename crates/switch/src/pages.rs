@@ -120,9 +120,10 @@ impl Switch {
         if slots.lookup(get.page).is_some() {
             return Ok(());
         }
-        // Next to smaller regions it begins smaller: regions share no page.
-        for order in (0..=REGION_ORDER_FIRST).rev() {
-            match slots.add(Region::around(get.page, order)) {
+        // Next to smaller regions it begins smaller: regions share no page. So it does in a small vma, which it does not leave (PROTOCOL 12.52).
+        let regions = (0..=REGION_ORDER_FIRST).rev().map(|order| Region::around(get.page, order));
+        for region in regions.filter(|&region| self.tables.vmas.hold(region)) {
+            match slots.add(region) {
                 Ok(_) => return Ok(()),
                 Err(SlotError::Overlaps) => {}
                 Err(_) => break,

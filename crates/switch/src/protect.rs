@@ -88,6 +88,16 @@ impl Protection {
         }
     }
 
+    /// How many of `len` bytes from `base` the domain may use in some way.
+    #[must_use]
+    pub fn granted(&self, domain: Domain, base: VirtAddr, len: u64) -> u64 {
+        let end = base.0.saturating_add(len);
+        let before = self.holding(domain, base.0).map_or(base.0, |entry| entry.base);
+        let keys = Key { domain, base: before }..Key { domain, base: end.max(before) };
+        let entries = self.entries.range(keys).map(|(key, grant)| Entry::new(key.base, *grant));
+        entries.map(|entry| entry.end.min(end) - entry.base.max(base.0)).sum()
+    }
+
     /// Says what `domain` may do with `len` bytes from `base`; replaces what was said of them before, and `None` takes it back.
     ///
     /// # Errors

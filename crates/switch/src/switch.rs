@@ -4,8 +4,10 @@
 //! origin, hops, and the node's endpoint. Each rule cites docs/protocol/06-the-switch.md.
 
 use crate::answer::{Envelope, refusal};
+use crate::directory::Phase;
 use crate::further_down::FurtherDown;
 use crate::leading::{Fabric, Parts};
+use crate::outdated::Outdated;
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason, Soft};
@@ -37,6 +39,7 @@ pub struct Switch {
     home: Endpoint,
     pub(crate) tables: Tables,
     inbox: Inbox,
+    pub(crate) outdated: Outdated,
     pub(crate) directory: Directory,
     pub(crate) soft: Soft,
     further_down: FurtherDown,
@@ -57,6 +60,7 @@ impl Switch {
             home: home.endpoint,
             tables: Tables::new(&home, &budgets),
             inbox: Inbox::default(),
+            outdated: Outdated::default(),
             directory: Directory::new(budgets.directory_slots),
             soft: Soft::new(budgets.soft_bytes),
             further_down: FurtherDown::default(),
@@ -165,7 +169,11 @@ impl Switch {
         let mut further = core::mem::take(&mut self.further_down);
         further.begin_further_down(self.soft.index(), &mut message);
         let note = match self.route(&message) {
+            Ok(Some((node, _))) if self.outdated.is_outdated(node, &message) => {
+                Note::Dropped(Reason::Outdated)
+            }
             Ok(Some((node, peer))) => {
+                self.outdated.sent(&message);
                 self.forward(peer, message, out);
                 further.descents().iter().for_each(|descent| self.soft.count(descent));
                 if further.descents().is_empty() { Note::Forwarded { node } } else { Note::Indexed { node } }
@@ -192,6 +200,9 @@ impl Switch {
             return Note::Dropped(Reason::NotContinuation);
         }
         match self.route(&message) {
+            Ok(Some((node, _))) if self.outdated.is_outdated(node, &message) => {
+                Note::Dropped(Reason::Outdated)
+            }
             Ok(Some((node, peer))) => {
                 self.forward(peer, message, out);
                 Note::Continued { node }
@@ -334,6 +345,11 @@ impl Machine for Switch {
     fn check(&self) {
         self.tables.assert_invariants();
         self.directory.assert_invariants();
+        let regions = self.directory.slots.iter().flat_map(|slots| slots.iter());
+        for (region, entry) in regions {
+            let goes = matches!(entry.phase(), Phase::Resetting | Phase::Collected);
+            assert!(goes || self.tables.vmas.hold(region), "{region:?} lies in one vma");
+        }
         self.soft.assert_invariants();
         self.fabric.assert_invariants();
         self.keyed_fabric.assert_invariants();

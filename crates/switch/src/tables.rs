@@ -3,6 +3,7 @@
 //! It does not know the order of batches; that is [`farmem_transport::ud::Inbox`]'s.
 
 use crate::connections::Connections;
+use crate::vmas::Vmas;
 use crate::{Budgets, Occupancy, Protection, Soft, TableError, Translation, Usage};
 use alloc::collections::BTreeMap;
 use farmem_index::{TABLE_BYTES_PER_BYTE, TREE_BYTES, TREES_MAX};
@@ -10,7 +11,7 @@ use farmem_machine::Port;
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{Endpoint, Home, Peer};
 use farmem_wire::message::Update;
-use farmem_wire::{Domain, HostId, NodeId, Qkey, Qpn};
+use farmem_wire::{Domain, HostId, NodeId, Perm, Qkey, Qpn};
 
 /// Who may speak to a session's queue pair, and in which domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +27,7 @@ pub(crate) struct Session {
 pub(crate) struct Tables {
     pub(crate) translation: Translation,
     pub(crate) protection: Protection,
+    pub(crate) vmas: Vmas,
     sessions: Exact<Qpn, Session>,
     /// Reliable connections that go through the switch.
     pub(crate) connections: Connections,
@@ -42,6 +44,7 @@ impl Tables {
         Self {
             translation: Translation::new(budgets.translation_entries),
             protection: Protection::new(budgets.protection_entries),
+            vmas: Vmas::new(budgets.vmas),
             sessions: Exact::new(budgets.sessions),
             connections: Connections::new(budgets.connections),
             peers: Exact::new(budgets.peers),
@@ -86,8 +89,11 @@ impl Tables {
             Update::Translate { node, .. } if !Port::is_node(node.0) => return Err(TableError::Malformed),
             Update::Translate { base, size_log2, node } => self.translation.insert(base, size_log2, node)?,
             Update::Untranslate { base, size_log2 } => self.translation.remove(base, size_log2)?,
-            Update::Protect { domain, base, len, perm, .. } => {
-                self.protection.set(domain, base, len, perm)?
+            Update::Protect { domain, base, len, perm, vma_log2 } => {
+                self.vmas.has_room(base, vma_log2, perm)?;
+                let before = self.protection.granted(domain, base, len);
+                self.protection.set(domain, base, len, perm)?;
+                self.vmas.count(base, vma_log2, before, if perm == Perm::None { 0 } else { len });
             }
             Update::Session { qpn, qkey, host, generation, domain } => {
                 let taken = qpn == self.home || self.connections.find(qpn).is_some();
@@ -130,6 +136,7 @@ impl Tables {
         Occupancy {
             translation: self.translation.usage(),
             protection: self.protection.usage(),
+            vmas: self.vmas.usage(),
             sessions: self.sessions.usage(),
             connections: self.connections.usage(),
             peers: self.peers.usage(),
@@ -145,6 +152,7 @@ impl Tables {
     pub(crate) fn assert_invariants(&self) {
         self.translation.assert_invariants();
         self.protection.assert_invariants();
+        self.vmas.assert_invariants();
         assert!(self.sessions.entries.len() <= self.sessions.budget, "sessions within their budget");
         assert!(self.peers.entries.len() <= self.peers.budget, "peers within their budget");
         let taken = |qpn| qpn == self.home || self.sessions.entries.contains_key(&qpn);

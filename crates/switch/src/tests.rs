@@ -17,11 +17,13 @@ mod fuzz;
 mod index;
 mod leading;
 mod orders;
+mod outdated;
 mod pages;
 mod relay;
 mod requests;
 mod soft;
 mod updates;
+mod vmas;
 
 const CONTROL: Peer = peer(Port::CONTROL, 0x101, 0xc0c0_c0c0);
 const HOME: Endpoint = endpoint(0x5317c, 0x5e5e_5e5e);

@@ -312,7 +312,7 @@ impl Areas<'_> {
             Area::Scratch => &*self.scratch,
             Area::Spill => &self.spill,
         };
-        let rest = area.get(start(from, regs)?..)?;
+        let rest = area.get(start(from, regs, area.len(), size)?..)?;
         Some(match size {
             Size::B1 => u64::from(*rest.first()?),
             Size::B2 => u64::from(u16::from_le_bytes(*rest.first_chunk()?)),
@@ -332,7 +332,7 @@ impl Areas<'_> {
             Area::Scratch => &mut *self.scratch,
             Area::Spill => &mut self.spill,
         };
-        let rest = area.get_mut(start(to, regs)?..)?;
+        let rest = area.get_mut(start(to, regs, area.len(), size)?..)?;
         let bytes = value.to_le_bytes();
         match size {
             Size::B1 => *rest.first_mut()? = bytes[0],
@@ -359,11 +359,27 @@ impl Areas<'_> {
     }
 }
 
-/// Where an access starts, from the beginning of its area.
+/// Where an access starts, from the beginning of its area of `len` bytes. `None` when an indexed one leaves it.
 #[inline]
-fn start(place: MemOperand, regs: &Regs) -> Option<usize> {
-    let index = place.index.map_or(0, |reg| regs[reg as usize]);
-    usize::try_from(index.wrapping_add_signed(i64::from(place.offset))).ok()
+fn start(place: MemOperand, regs: &Regs, len: usize, size: Size) -> Option<usize> {
+    let offset = i64::from(place.offset);
+    let Some(index) = place.index else { return usize::try_from(offset).ok() };
+    let start = regs[index as usize].wrapping_add_signed(offset);
+    let last = len.checked_sub(size.bytes())? as u64;
+    if start > last {
+        return None;
+    }
+    usize::try_from(inside(start, last)).ok()
+}
+
+/// `start`, when it is at most `last`, else 0; without a branch, so that a processor which has guessed the check's answer reads inside of the area
+/// all the same (docs/decisions/2026-11-25-guesses.md). `last` is below 2^63.
+#[inline]
+fn inside(start: u64, last: u64) -> u64 {
+    // The compiler knows from the check that nothing is to be masked, and would leave it out.
+    let start = core::hint::black_box(start);
+    let outside = (start | last.wrapping_sub(start)).cast_signed() >> 63;
+    start & !outside.cast_unsigned()
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ const WRITE_FROM: u32 = 4;
 const IMMEDIATE: usize = 4;
 
 /// Bytes of the longest record.
-pub const RECORD_MAX: usize = IMMEDIATE + Answer::LEN + SIZE_MAX as usize;
+pub const RECORD_MAX: usize = Answer::record_len(SIZE_MAX as usize);
 
 impl Span {
     fn read(r: &mut Reader<'_>) -> Result<(u16, u64), WireError> {
@@ -231,6 +231,12 @@ impl<'a> Answer<'a> {
     /// Bytes of an answer's body before the data.
     pub const LEN: usize = 16;
 
+    /// Bytes of the record of an answer that has so many bytes of data.
+    #[must_use]
+    pub const fn record_len(data: usize) -> usize {
+        IMMEDIATE + Self::LEN + data
+    }
+
     /// Reads a record.
     ///
     /// # Errors
@@ -253,7 +259,7 @@ impl<'a> Answer<'a> {
         let data = r.rest();
         let size = if !write && ended == Ended::Done { span.size as usize } else { 0 };
         if !data.is_empty() && data.len() != size {
-            let most = IMMEDIATE + Self::LEN + size;
+            let most = Self::record_len(size);
             return Err(WireError::Long { what: "an answer of the DPU", most, have: record.len() });
         }
         Ok(Self { span, write, ended, data })

@@ -4,6 +4,7 @@ use super::{Client, ConnParams, gid, wrong_answer};
 use crate::Error;
 use crate::named::lost_open;
 use crate::rack::endpoint;
+use crate::renewals::Renewal;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
     NodeInfo, OpenSession, Overview,
@@ -22,6 +23,16 @@ pub(super) const fn takes_id(op: &Op) -> bool {
 }
 
 impl Client {
+    /// What it allocates from now on stays when its domain has no user, or does not (PROTOCOL 8.62).
+    pub(crate) const fn allocates_durably(&mut self, durable: bool) {
+        self.durable = durable;
+    }
+
+    /// Its host is said to be there from now on.
+    pub(crate) fn stays_by(&mut self, renewal: Renewal) {
+        self.renewal = Some(renewal);
+    }
+
     /// Opens the session through the switch, or finds the one there is.
     pub(super) fn open_session(&mut self) -> Result<(), Error> {
         let request = OpenSession { host: self.host, domain: self.domain.0 };
@@ -57,11 +68,12 @@ impl Client {
             what: "the switch: this client has left the rack meanwhile".into(),
         })?;
         let request = JoinHost::new(own.name, own.gid);
-        let HostJoined { host, generation, home, nodes, cards } = self.path.call(request)?;
+        let HostJoined { host, generation, home, nodes, cards, .. } = self.path.call(request)?;
         if host != self.host {
             return Err(wrong_answer("join_host"));
         }
         self.generation = generation;
+        self.renewal.iter().for_each(|renewal| renewal.joined_again(generation));
         self.path.submit(HostRequest::Joined { generation, home: endpoint(&home) })?;
         for info in &nodes {
             self.name_node(info)?;

@@ -96,7 +96,7 @@ fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
         let (world, client) = client_with_ids(1000);
         let ask = |request: Request| world.borrow_mut().call(request);
         let domain = client.domain.0;
-        let allocate = Allocate { domain, size: MEMORY, node: None };
+        let allocate = Allocate { domain, size: MEMORY, node: None, durable: false };
         let first = answer_to(allocate.clone(), ask).unwrap();
         let base = VirtAddr(first.base);
         let mut allocations = Allocations::default();

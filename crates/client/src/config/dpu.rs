@@ -1,6 +1,6 @@
 //! `[dpu]` of `rack.toml`: the DPU beside each host (SODA).
 
-use super::Page;
+use super::{Credentials, Page};
 use crate::Error;
 use farmem_io::LinkProfile;
 use farmem_machine::Duration;
@@ -8,7 +8,6 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fmt::Write as _;
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::{Spanned, Value};
@@ -56,8 +55,10 @@ pub struct DpuSection {
     pub batch: u32,
     /// Whether it takes more requests of a process while others of it are under way.
     pub forward: DpuForward,
+    /// Threads of each domain that it serves: one receives, and the others complete requests beside it.
+    pub threads: u32,
     /// Where the rack's token is kept, by which its processes and it know that they are of one rack ([`mark`](Self::mark)).
-    pub token_file: PathBuf,
+    pub(crate) credentials: Credentials,
     /// How long its processes wait for a sign of it: the lease of the rack.
     pub lease: Duration,
     /// What the link between host and DPU is like: rate and delay of each direction.
@@ -71,7 +72,8 @@ pub struct DpuSection {
 /// Its settings, as `rack.toml` would have them: what a figure is measured with.
 impl fmt::Display for DpuSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cache, fixed, page, entry, caching, batch, forward, link, cpu, slowdown, .. } = self;
+        let Self { cache, fixed, page, entry, caching, batch, forward, threads, link, cpu, slowdown, .. } =
+            self;
         let caching = match caching {
             DpuCaching::Off => "off",
             DpuCaching::Dynamic => "dynamic",
@@ -85,7 +87,7 @@ impl fmt::Display for DpuSection {
         write!(
             f,
             "cpu {cpu}, slowdown {slowdown}, caching {caching}, cache {} KiB in entries of {} KiB, static {} KiB, \
-             page {} KiB, batch {batch}, forward {forward}, link {link}",
+             page {} KiB, batch {batch}, forward {forward}, threads {threads}, link {link}",
             cache >> 10,
             entry >> 10,
             fixed >> 10,
@@ -98,12 +100,10 @@ impl DpuSection {
     /// What only those know who have this rack's token: two racks of one name have two. (PROTOCOL 17.2)
     ///
     /// # Errors
-    /// [`Error::Api`] when the token cannot be read.
+    /// [`Error::Api`] or [`Error::Join`] when the token cannot be read.
     pub fn mark(&self) -> Result<String, Error> {
-        let file = self.token_file.display();
-        let token = fs::read_to_string(&self.token_file)
-            .map_err(|e| Error::Api { message: format!("cannot read the rack's token {file}: {e}") })?;
-        let digest = Sha256::new().chain_update(b"farmem dpu\0").chain_update(token.trim()).finalize();
+        let token = self.credentials.token()?;
+        let digest = Sha256::new().chain_update(b"farmem dpu\0").chain_update(token).finalize();
         let mut mark = String::with_capacity(2 * MARK_BYTES);
         for byte in &digest[..MARK_BYTES] {
             write!(mark, "{byte:02x}").expect("a string takes all");
@@ -129,6 +129,7 @@ pub(super) struct RawDpu {
     batch: Option<Spanned<u64>>,
     #[serde(default)]
     forward: DpuForward,
+    threads: Option<Spanned<u64>>,
     link: Option<Spanned<String>>,
     cpu: Option<usize>,
     slowdown: Option<Spanned<f64>>,
@@ -138,6 +139,8 @@ pub(super) struct RawDpu {
 const PAGE_MAX: u64 = farmem_wire::soda::SIZE_MAX as u64;
 /// Pages of an entry.
 const ENTRY_PAGES_MAX: u64 = 64;
+/// Threads of a domain.
+const THREADS_MAX: u64 = 64;
 /// Slower than this nobody's cores are.
 const SLOWDOWN_MAX: f64 = 1000.0;
 
@@ -146,12 +149,7 @@ fn at<T>(raw: &Option<Spanned<T>>) -> Range<usize> {
 }
 
 impl Page<'_> {
-    pub(super) fn dpu(
-        &self,
-        rack: &str,
-        raw: &RawDpu,
-        (lease, token_file): (Duration, PathBuf),
-    ) -> Result<DpuSection, Error> {
+    pub(super) fn dpu(&self, rack: &str, raw: &RawDpu, lease: Duration) -> Result<DpuSection, Error> {
         let bytes = |key: &str, raw: &Option<Spanned<Value>>, usual: u64| {
             raw.as_ref().map_or(Ok(usual), |raw| self.bytes(&format!("{key} of [dpu]"), raw))
         };
@@ -176,6 +174,10 @@ impl Page<'_> {
         let batch = match &raw.batch {
             None => 64,
             Some(raw) => self.number("batch", raw, &(1..=1024))?,
+        };
+        let threads = match &raw.threads {
+            None => 1,
+            Some(raw) => self.number("threads", raw, &(1..=THREADS_MAX))?,
         };
         let link = match &raw.link {
             None => LinkProfile::NONE,
@@ -202,7 +204,8 @@ impl Page<'_> {
             caching: raw.caching,
             batch: u32::try_from(batch).expect("at most 1024"),
             forward: raw.forward,
-            token_file,
+            threads: u32::try_from(threads).expect("a few"),
+            credentials: Credentials::State(PathBuf::new()), // until the whole is read
             lease,
             link,
             cpu: raw.cpu,

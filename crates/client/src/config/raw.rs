@@ -33,9 +33,15 @@ pub(super) struct RawRack {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawControl {
     pub(super) address: Spanned<String>,
-    pub(super) http: Spanned<String>,
+    pub(super) listen: Option<Spanned<String>>,
+    pub(super) http: Option<Spanned<String>>,
     pub(super) state: Spanned<PathBuf>,
+    pub(super) join: Option<Spanned<PathBuf>>,
+    pub(super) ca: Option<Spanned<PathBuf>>,
+    pub(super) certificate: Option<Spanned<PathBuf>>,
+    pub(super) key: Option<Spanned<PathBuf>>,
     pub(super) lease_ms: Option<Spanned<u64>>,
+    pub(super) host_lease_ms: Option<Spanned<u64>>,
     pub(super) epoch_ms: Option<Spanned<u64>>,
 }
 

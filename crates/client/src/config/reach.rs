@@ -12,10 +12,11 @@ use farmem_io::ApiCallError;
 use farmem_io::doctor::{Finding, Support, available_memory, is_refused, path_mtu};
 use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, Pmtu, UDP_PORT};
+use std::fs;
 use std::net::IpAddr;
 
-/// The domain in which memory is tried: always the same, so that the rack keeps one at most.
-const DOMAIN: &str = "farmem-doctor";
+/// Most characters of a machine's name in that of the domain in which memory is tried.
+const MACHINE_MAX: usize = 40;
 /// What goes before and behind the payload of the largest packet: UDP, BTH, RETH or DETH with the request's header, ICRC.
 const AROUND_PAYLOAD: usize = 8 + 12 + 16 + 4;
 
@@ -88,12 +89,12 @@ impl RackConfig {
 
     fn examine_api(&self, overview: &Result<RackOverview, Error>, foreign: bool) -> Finding {
         let name = "API of the control plane".to_owned();
-        let at = self.control.http;
+        let at = self.api_door().map(|(door, _)| door.to_string()).unwrap_or_default();
         let (state, detail, remedy) = match overview {
             Ok(overview) => {
                 let switch =
                     if overview.switch { "the switch has joined" } else { "the switch has not joined" };
-                let detail = format!("http://{at}: answers; {} memory nodes, {switch}", overview.nodes.len());
+                let detail = format!("{at}: answers; {} memory nodes, {switch}", overview.nodes.len());
                 let state = if overview.switch { Support::Ok } else { Support::Degraded };
                 let remedy =
                     if overview.switch { "" } else { "see why with what `farmem up` said of the switch" };
@@ -101,22 +102,23 @@ impl RackConfig {
             }
             Err(error) if error.code() == Some(ErrorCode::Unauthorized) => (
                 Support::Missing,
-                format!("http://{at}: refuses this token: {error}"),
-                format!("copy the token of the rack to {}", self.control.state.display()),
+                format!("{at}: refuses this token: {error}"),
+                "copy the token of the rack: on the control plane's machine into its state directory, on another one with what `farmem join --rack rack.toml` prints there"
+                    .into(),
             ),
             Err(error) if foreign => (
                 Support::Missing,
                 error.to_string(),
                 format!("run one build of farmem everywhere; this one is {}", env!("CARGO_PKG_VERSION")),
             ),
-            Err(error) => (
-                Support::Degraded,
-                error.to_string(),
-                format!(
-                    "when the rack is to run: start it with `farmem up`, and let TCP port {} through",
-                    at.port()
-                ),
-            ),
+            Err(error @ (Error::Join { .. } | Error::Untrusted { .. })) => {
+                (Support::Missing, error.to_string(), error.remedy())
+            }
+            Err(error) => {
+                let port = self.control.listen.map(|listen| format!(", and let TCP port {} through", listen.port()));
+                let remedy = "when the rack is to run: start it with `farmem up`, or `farmem role control`";
+                (Support::Degraded, error.to_string(), format!("{remedy}{}", port.unwrap_or_default()))
+            }
         };
         Finding { name, state, detail, remedy }
     }
@@ -162,7 +164,7 @@ impl RackConfig {
             detail: error.to_string(),
             remedy: error.remedy(),
         };
-        let mut client = match Rack::running(self.clone()).client(DOMAIN) {
+        let mut client = match Rack::running(self.clone()).client(&trial_domain()) {
             Ok(client) => client,
             Err(error) => return vec![missing("a client of the rack".into(), &error)],
         };
@@ -194,6 +196,13 @@ impl RackConfig {
         }
         findings
     }
+}
+
+/// The domain in which memory is tried: the same for a machine each time, and another one's own, which holds its key.
+fn trial_domain() -> String {
+    let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let known = |letter: &char| letter.is_ascii_alphanumeric() || "._-".contains(*letter);
+    format!("farmem-doctor-{}", machine.chars().filter(known).take(MACHINE_MAX).collect::<String>())
 }
 
 /// Whether a node gives what the description says.

@@ -3,6 +3,7 @@
 use super::Base64;
 #[cfg(doc)]
 use super::GIVEN_UP;
+use crate::keys::Key;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,9 @@ pub struct NodeJoined {
     pub base: u64,
     /// Bytes of its range that have memory behind them.
     pub capacity: u64,
+    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
 }
 
 /// A host has joined.
@@ -36,6 +40,9 @@ pub struct HostJoined {
     /// Memory that cards registered, each of one domain (PROTOCOL 14.16).
     #[serde(default)]
     pub cards: Vec<NodeInfo>,
+    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
 }
 
 /// A switch of the index has joined.
@@ -47,6 +54,9 @@ pub struct IndexJoined {
     pub home: Endpoint,
     /// The control plane's.
     pub control: Endpoint,
+    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
 }
 
 /// The switch has joined.
@@ -56,6 +66,9 @@ pub struct SwitchJoined {
     pub home: Endpoint,
     /// The control plane's.
     pub control: Endpoint,
+    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
 }
 
 /// A session.
@@ -208,6 +221,9 @@ pub struct ObjectShown {
 pub struct DomainInfo {
     /// Its number.
     pub domain: u32,
+    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Key>,
 }
 
 /// A permission class by name.

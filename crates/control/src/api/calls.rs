@@ -3,13 +3,19 @@
 use super::{
     Base64, Call, ConnectionInfo, DomainInfo, FileLooked, HostJoined, IndexJoined, LeaseInfo, LocatedVma,
     NodeJoined, ObjectInfo, ObjectListed, ObjectShown, ObjectsListed, OpenMode, PermName, ProcessInfo,
-    RackOverview, Returned, SessionInfo, SoftCounted, SoftLoaded, SoftShown, SwitchJoined, Tier, VmaInfo,
+    RackOverview, RackUsage, Returned, SessionInfo, SoftCounted, SoftLoaded, SoftShown, SwitchJoined, Tier,
+    VmaInfo,
 };
 #[cfg(doc)]
 use super::{ErrorCode, GIVEN_UP};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
 
 /// Makes a type of each request, and one of all: a request without a name, an answer or a handler does not compile.
 macro_rules! calls {
@@ -104,6 +110,19 @@ calls! {
         /// The Q_Key of that queue pair: not 0, and below 2^31, as verbs let no user have others (PROTOCOL 14.4).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         qkey: Option<u32>,
+        /// True: it is going to cache pages, and has one of the numbers below 64 (PROTOCOL 12.3). False: it is not, and leaves these to others.
+        /// Without it, the lowest number that is free.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        caches: Option<bool>,
+    }
+
+    /// A host says that it is there, whether it caches pages or not: one that is not heard of is taken out of the rack (PROTOCOL 8.61). [`Renew`]
+    /// says so too.
+    "stay" Stay -> LeaseInfo {
+        /// The host.
+        host: u16,
+        /// How often it started.
+        generation: u16,
     }
 
     /// A node or host leaves: its sessions, connections and, for a node, its memory go with it. A node with allocations is refused.
@@ -184,6 +203,9 @@ calls! {
         /// On this node and no other.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         node: Option<u16>,
+        /// It stays when no host has a session or a connection in the domain any more; otherwise it is freed then (PROTOCOL 8.62).
+        #[serde(default, skip_serializing_if = "is_false")]
+        durable: bool,
     }
 
     /// Frees a vma. May be repeated when the answer did not come: [`ErrorCode::NotFound`] says that this allocation
@@ -490,6 +512,10 @@ calls! {
         /// For which switch of the index; none: for the rack's switch.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         switch: Option<u16>,
+    }
+
+    /// Asks who has what: hosts, domains, allocations, and the time that is left to each.
+    "usage" Usage -> RackUsage {
     }
 
     /// Asks for the members of the rack and its allocations.

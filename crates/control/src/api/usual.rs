@@ -1,7 +1,7 @@
 //! Requests without the fields that only some callers fill in: members with cards (PROTOCOL 14.1), hosts that cache without a directory (8.53), and whoever takes
 //! others out of the rack (8.9).
 
-use super::{Connect, HoldObject, JoinHost, JoinNode, Leave, LoadObject, OpenMode, OpenObject};
+use super::{Allocate, Connect, HoldObject, JoinHost, JoinNode, Leave, LoadObject, OpenMode, OpenObject};
 use alloc::string::String;
 
 impl JoinNode {
@@ -16,7 +16,7 @@ impl JoinHost {
     /// A host of farmem, whose endpoint the control plane draws.
     #[must_use]
     pub const fn new(name: String, gid: String) -> Self {
-        Self { name, gid, qpn: None, qkey: None }
+        Self { name, gid, qpn: None, qkey: None, caches: None }
     }
 }
 
@@ -25,6 +25,14 @@ impl Leave {
     #[must_use]
     pub const fn new(port: u32) -> Self {
         Self { port, generation: None }
+    }
+}
+
+impl Allocate {
+    /// On the node that has the least allocated, until the domain has no user.
+    #[must_use]
+    pub const fn new(domain: u32, size: u64) -> Self {
+        Self { domain, size, node: None, durable: false }
     }
 }
 

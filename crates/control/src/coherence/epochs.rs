@@ -136,8 +136,13 @@ impl Control {
         let (splits, merges) = splitting.sync(round.rows.iter().map(|row| sized(row.region)));
         let false_invalidations = |row: &&Row| row.false_invalidations > 0;
         let counts = round.rows.iter().filter(false_invalidations);
-        let orders = splitting
-            .epoch(counts.clone().map(|row| (row.region.base().addr().0, row.false_invalidations.into())));
+        let vmas = &self.state.vmas;
+        let in_one_vma = |region: Sized| {
+            let before = vmas.range(..=region.base).next_back();
+            before.is_some_and(|(base, vma)| base + vma.size >= region.base + region.size)
+        };
+        let counted = counts.clone().map(|row| (row.region.base().addr().0, row.false_invalidations.into()));
+        let orders = splitting.epoch(counted, in_one_vma);
         let counted = &mut self.coherence.counts;
         counted.splits += splits;
         counted.merges += merges;

@@ -41,6 +41,11 @@ fn touched(slots: usize, initial: u64, history: &[Write]) -> Splitting {
     splitting
 }
 
+/// All memory is one vma.
+fn one_vma(_: Region) -> bool {
+    true
+}
+
 fn histories(hosts: u8, blocks: u64, len: usize) -> impl Strategy<Value = Vec<Write>> {
     // Few hot pages make regions that are worth splitting; all pages make those that are not.
     let page = prop_oneof![
@@ -50,20 +55,24 @@ fn histories(hosts: u8, blocks: u64, len: usize) -> impl Strategy<Value = Vec<Wr
     prop::collection::vec((0..hosts, page).prop_map(|(host, page)| Write { host, page }), 1..len)
 }
 
+fn any_page() -> impl Strategy<Value = u64> {
+    prop_oneof![0..64_u64, 0..2 * PAGES]
+}
+
 #[test]
 fn two_hot_neighbours_are_parted_and_nothing_else_is() {
     // Case 2 of the proof: the one region above t is halved until its two pages have a region each.
     let history: Vec<Write> = (0..100).map(|i| Write { host: i % 2, page: u64::from(i % 2) }).collect();
     let mut splitting = touched(SLOTS, REGION_MAX, &history);
     // With c = 1 a block on its own is just at the average; c has risen when the second epoch ends.
-    assert_eq!(splitting.epoch(false_invalidations(&splitting, &history)), []);
+    assert_eq!(splitting.epoch(false_invalidations(&splitting, &history), one_vma), []);
     for _ in 0..PAGES.ilog2() {
-        let orders = splitting.epoch(false_invalidations(&splitting, &history));
+        let orders = splitting.epoch(false_invalidations(&splitting, &history), one_vma);
         assert_eq!(orders.len(), 1);
         assert!(orders.into_iter().all(|order| splitting.carried_out(order)));
         splitting.check();
     }
-    assert_eq!(splitting.epoch(false_invalidations(&splitting, &history)), []);
+    assert_eq!(splitting.epoch(false_invalidations(&splitting, &history), one_vma), []);
     assert_eq!(splitting.used(), 10, "1 + log2 M regions");
     assert_eq!(splitting.region_of(0), Some(Region { base: 0, size: PAGE }));
     assert_eq!(splitting.region_of(PAGE), Some(Region { base: PAGE, size: PAGE }));
@@ -81,11 +90,11 @@ fn quiet_regions_grow_back_after_the_hold() {
     }
     assert_eq!(splitting.used(), 128);
     for _ in 0..7 {
-        let orders = splitting.epoch([]);
+        let orders = splitting.epoch([], one_vma);
         assert!(orders.into_iter().all(|order| splitting.carried_out(order)));
     }
     assert_eq!(splitting.regions().collect::<Vec<_>>(), [Region { base: 0, size: REGION_MAX }]);
-    assert_eq!(splitting.epoch([]), [], "it is as large as regions get");
+    assert_eq!(splitting.epoch([], one_vma), [], "it is as large as regions get");
 }
 
 #[test]
@@ -94,7 +103,7 @@ fn a_full_directory_gives_up_its_quietest_region() {
     for page in [4, 2, 9] {
         splitting.admit(page * PAGE);
     }
-    let _ = splitting.epoch([(2 * PAGE, 5), (4 * PAGE, 1), (9 * PAGE, 7)]);
+    let _ = splitting.epoch([(2 * PAGE, 5), (4 * PAGE, 1), (9 * PAGE, 7)], one_vma);
     let quietest = Region { base: 4 * PAGE, size: PAGE };
     assert_eq!(splitting.admit(100 * PAGE), Admission::Evict(quietest));
     assert!(splitting.forget(quietest));
@@ -128,6 +137,47 @@ fn a_hole_between_small_regions_gets_one_that_fits() {
 }
 
 proptest! {
+    /// A host without a grant could freeze its neighbour's memory: whatever vmas there are and whichever regions are quiet or loud, no order
+    /// makes a region of two vmas (PROTOCOL 12.52).
+    #[test]
+    fn no_region_is_merged_across_vmas(
+        sizes in prop::collection::vec(0_u32..11, 1..40),
+        touched in prop::collection::vec(any_page(), 1..60),
+        noise in prop::collection::vec((any_page(), 0_u64..40), 0..30),
+        slots in 8_usize..200,
+    ) {
+        // Back to back, each aligned to its size.
+        let mut vmas: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut next = 0_u64;
+        for order in sizes {
+            let base = next.next_multiple_of(PAGE << order);
+            vmas.insert(base, PAGE << order);
+            next = base + (PAGE << order);
+        }
+        let holds = |region: Region| {
+            let mut overlapped = vmas.iter().filter(|&(&base, &size)| {
+                base < region.base + region.size && region.base < base + size
+            });
+            overlapped.all(|(&base, &size)| base <= region.base && region.base + region.size <= base + size)
+        };
+        let mut splitting = Splitting::new(slots, REGION_MIN);
+        for page in touched {
+            if splitting.used() < slots {
+                splitting.admit(page * PAGE);
+            }
+        }
+        for _ in 0..12 {
+            let bases: Vec<u64> = splitting.regions().map(|region| region.base).collect();
+            let counts = noise.iter().filter(|(page, _)| bases.contains(&(page * PAGE)));
+            let orders = splitting.epoch(counts.map(|&(page, count)| (page * PAGE, count)), holds);
+            for order in orders {
+                splitting.carried_out(order);
+            }
+            prop_assert!(splitting.regions().all(holds), "a region has pages of two vmas");
+            splitting.check();
+        }
+    }
+
     #[test]
     fn theorem_5_1(history in histories(3, 1, 400), t in 1_u64..60) {
         let mut splitting = touched(SLOTS, REGION_MAX, &history);
@@ -161,7 +211,7 @@ proptest! {
         let mut refused = refused.iter().cycle();
         for _ in 0..40 {
             let counts = false_invalidations(&splitting, &history);
-            let orders = splitting.epoch(counts);
+            let orders = splitting.epoch(counts, one_vma);
             let distinct: BTreeSet<&Order> = orders.iter().collect();
             prop_assert_eq!(distinct.len(), orders.len());
             for order in orders {

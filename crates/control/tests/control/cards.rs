@@ -141,10 +141,10 @@ fn a_card_is_a_memory_node() {
     let host = rack.call(JoinHost::new("h2".into(), text(102))).unwrap();
     assert_eq!((host.nodes.len(), host.cards.len(), host.cards[0].card), (0, 1, domain));
     // No one gets it by chance: traversals and cached pages do not work there.
-    let error = rack.refused(Allocate { domain, size: 4096, node: None });
+    let error = rack.refused(Allocate { domain, size: 4096, node: None, durable: false });
     assert_eq!(error.code, ErrorCode::Unavailable, "{error:?}");
     rack.peers.get_mut(&Port::node(1)).unwrap().applied.clear();
-    let vma = rack.call(Allocate { domain, size: 5000, node: Some(1) }).unwrap();
+    let vma = rack.call(Allocate { domain, size: 5000, node: Some(1), durable: false }).unwrap();
     assert_eq!((vma.base, vma.size, vma.node), (BASE, 8192, 1));
     let told = &rack.peers[&Port::node(1)].applied;
     assert_eq!(*told, [Update::Clear { base: VirtAddr(BASE), len: 8192 }]);
@@ -182,7 +182,7 @@ fn what_a_card_cannot_do_is_refused() {
     rack.join_host(1);
     let (domain, other) = (rack.domain("owner"), rack.domain("other"));
     rack.call(card_node(domain)).unwrap();
-    let on_card = rack.call(Allocate { domain, size: 4096, node: Some(1) }).unwrap();
+    let on_card = rack.call(Allocate { domain, size: 4096, node: Some(1), durable: false }).unwrap();
     let process = rack.call(ProcessStart { domain, heap: 0 }).unwrap().process;
     for addr in [0, BASE + 8192] {
         let flags = if addr > 0 { 0x32 } else { 0x22 };
@@ -190,9 +190,9 @@ fn what_a_card_cannot_do_is_refused() {
         assert_eq!(returned.value, -12, "ENOMEM at {addr:#x}");
     }
     assert_eq!(rack.join_node(2, MIB), 2);
-    let plain = rack.call(Allocate { domain, size: 4096, node: Some(2) }).unwrap();
+    let plain = rack.call(Allocate { domain, size: 4096, node: Some(2), durable: false }).unwrap();
     let cases: Vec<(Request, ErrorCode)> = vec![
-        (Allocate { domain: other, size: 4096, node: Some(1) }.into(), ErrorCode::NotOwner),
+        (Allocate { domain: other, size: 4096, node: Some(1), durable: false }.into(), ErrorCode::NotOwner),
         (Connect::new(1, 1, other).into(), ErrorCode::NotOwner),
         (
             Grant { domain, base: on_card.base, len: 4096, to: other, perm: PermName::Read }.into(),
@@ -267,7 +267,7 @@ fn a_card_that_lost_its_memory_says_so() {
     rack.join_host(1);
     let domain = rack.domain("owner");
     rack.call(card_node(domain)).unwrap();
-    let vma = rack.call(Allocate { domain, size: 8192, node: Some(1) }).unwrap();
+    let vma = rack.call(Allocate { domain, size: 8192, node: Some(1), durable: false }).unwrap();
     rack.call(Connect::new(1, 1, domain)).unwrap();
     rack.call(card_node(domain)).unwrap();
     assert_eq!(rack.call(Locate { addr: vma.base }).unwrap().lost, [LostInfo { base: vma.base, len: 8192 }]);

@@ -54,7 +54,7 @@ fn a_full_table_leaves_everything_as_it_was() {
     let (rows, switch, node) =
         (rack.control.compact().len(), rack.tables(Port::SWITCH).clone(), rack.tables(NODE).clone());
     for (full, titled) in [(Port::SWITCH, "the switch"), (NODE, "node 1 (n1)")] {
-        let allocate = Allocate { domain: owner, size: 1, node: None };
+        let allocate = Allocate { domain: owner, size: 1, node: None, durable: false };
         for request in [Request::from(allocate), grant(&vma, 0, 1024, other, PermName::Read).into()] {
             rack.peers.get_mut(&full).unwrap().budget = Budget { perms: 4, ..Budget::default() };
             let error = rack.refused(request);
@@ -127,7 +127,7 @@ fn a_refused_free_is_taken_back() {
 fn another_refusal_says_its_status() {
     let (mut rack, owner, _) = rack_of_one(44);
     rack.peers.get_mut(&NODE).unwrap().refuse_next = Some(Status::Unsupported);
-    let error = rack.refused(Allocate { domain: owner, size: 1, node: None });
+    let error = rack.refused(Allocate { domain: owner, size: 1, node: None, durable: false });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("Unsupported"), "{}", error.message);
     assert_eq!(rack.noted(Note::Refused(Role::Node(1), Status::Unsupported)), 1);
@@ -141,7 +141,7 @@ fn a_silent_node_misses_nothing() {
     let (mut rack, owner, other) = rack_of_one(45);
     let kept = rack.allocate(owner, 4096);
     rack.cut.insert(NODE);
-    let error = rack.refused(Allocate { domain: owner, size: 1, node: None });
+    let error = rack.refused(Allocate { domain: owner, size: 1, node: None, durable: false });
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("node 1 (n1)"), "{}", error.message);
     assert_eq!(rack.noted(Note::Silent(Role::Node(1))), 1);
@@ -151,8 +151,8 @@ fn a_silent_node_misses_nothing() {
     let retransmitted = rack.noted(Note::Retransmitted(Role::Node(1)));
     for request in [
         Request::from(grant(&kept, 0, 1024, other, PermName::Read)),
-        Allocate { domain: owner, size: 1, node: Some(1) }.into(),
-        Allocate { domain: owner, size: 1, node: None }.into(),
+        Allocate { domain: owner, size: 1, node: Some(1), durable: false }.into(),
+        Allocate { domain: owner, size: 1, node: None, durable: false }.into(),
     ] {
         assert_eq!(rack.refused(request).code, ErrorCode::Unavailable);
     }
@@ -192,7 +192,7 @@ fn a_silent_switch_makes_requests_unavailable() {
 fn who_misses_too_much_must_join_again() {
     let (mut rack, owner, _) = rack_of_one(47);
     rack.cut.insert(NODE);
-    rack.refused(Allocate { domain: owner, size: 1, node: None });
+    rack.refused(Allocate { domain: owner, size: 1, node: None, durable: false });
     for _ in 0..=MISSED_MAX {
         rack.join_host(1);
         if rack.noted(Note::Gone(Role::Node(1))) > 0 {
@@ -237,7 +237,7 @@ fn a_request_outlives_the_restart_of_a_role() {
     let (host, _) = rack.join_host(1);
     let node = || Request::from(JoinNode::new("n1".into(), text(11), MIB));
     let switch = || Request::from(JoinSwitch { gid: text(2) });
-    let allocate = Request::from(Allocate { domain: owner, size: 4096, node: None });
+    let allocate = Request::from(Allocate { domain: owner, size: 4096, node: None, durable: false });
     for (cut, join, request) in [
         (NODE, node(), allocate.clone()),
         (Port::SWITCH, switch(), allocate),
@@ -339,7 +339,7 @@ fn an_answer_from_before_the_join_does_not_count() {
     let (mut rack, owner, _) = rack_of_one(51);
     // The old life's next batch, answered but held back.
     rack.join_node(1, MIB);
-    let ticket = rack.ask(Allocate { domain: owner, size: 4096, node: Some(1) });
+    let ticket = rack.ask(Allocate { domain: owner, size: 4096, node: Some(1), durable: false });
     let sent = rack.take_wires();
     let (_, batch) = sent.into_iter().find(|(port, _)| *port == NODE).expect("a batch for the node");
     let old_answer = rack.peers.get_mut(&NODE).unwrap().hear(&batch).expect("its answer");
@@ -365,7 +365,7 @@ fn an_answer_from_before_the_join_does_not_count() {
 fn a_restart_sends_the_same_batch_again() {
     let (mut rack, owner, _) = rack_of_one(52);
     let (switch, node) = (rack.tables(Port::SWITCH).clone(), rack.tables(NODE).clone());
-    let ticket = rack.ask(Allocate { domain: owner, size: 4096, node: None });
+    let ticket = rack.ask(Allocate { domain: owner, size: 4096, node: None, durable: false });
     for (port, batch) in rack.take_wires() {
         rack.peers.get_mut(&port).unwrap().hear(&batch).expect("an answer, which is lost");
     }
@@ -385,7 +385,7 @@ fn a_restart_sends_the_same_batch_again() {
 #[test]
 fn what_is_taken_back_late_does_not_hit_who_came_since() {
     let (mut rack, owner, _) = rack_of_one(54);
-    rack.ask(Allocate { domain: owner, size: 16384, node: None });
+    rack.ask(Allocate { domain: owner, size: 16384, node: None, durable: false });
     rack.restart();
     let vma = rack.allocate(owner, 4096);
     for port in [Port::SWITCH, NODE] {
@@ -408,7 +408,7 @@ fn the_control_plane_may_die_at_every_action() {
             rack.call(JoinHost::new("h1".into(), text(101)))?;
             rack.call(CreateDomain { name: "owner".into() })?;
             rack.call(CreateDomain { name: "other".into() })?;
-            let vma = rack.call(Allocate { domain: 1, size: 4096, node: None })?;
+            let vma = rack.call(Allocate { domain: 1, size: 4096, node: None, durable: false })?;
             rack.call(grant(&vma, 0, 1024, 2, PermName::Read))?;
             rack.call(OpenSession { host: 1, domain: 1 })?;
             let qpn = rack.call(Connect::new(1, 1, 1))?.qpn;

@@ -19,7 +19,7 @@ const PROGRAMS: u32 = DOMAINS + 1;
 const FIRST: u64 = 0x1000_0000_0000;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(crate) enum Step {
     JoinSwitch,
     JoinNode(u8),
     JoinHost(u8),
@@ -105,7 +105,7 @@ enum Step {
     Restart,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     let (node, host, domain) = (1..=NODES, 1..=HOSTS, 1..=DOMAINS);
     let perm = prop::sample::select(vec![PermName::None, PermName::Read, PermName::ReadWrite]);
     prop_oneof![
@@ -140,7 +140,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn faults() -> impl Strategy<Value = Faults> {
+pub(crate) fn faults() -> impl Strategy<Value = Faults> {
     let lossy = (0u32..40, 0u32..40, 0u32..120_000).prop_map(|(lose, double, delay_us)| Faults {
         lose,
         double,
@@ -155,7 +155,7 @@ fn role(number: u8) -> Port {
 
 /// What the caller knows from the answers alone.
 #[derive(Default)]
-struct Caller {
+pub(crate) struct Caller {
     vmas: BTreeMap<u64, VmaInfo>,
     /// Host, and its queue pair.
     connections: BTreeSet<(u16, u32)>,
@@ -236,7 +236,7 @@ fn play(rack: &mut Rack, caller: &Caller, step: Step) {
         }
         Step::Recover(host) => Recover { host: host.into(), page: FIRST }.into(),
         Step::Allocate { domain, pages, node } => {
-            Allocate { domain, size: pages * PAGE, node: node.map(u16::from) }.into()
+            Allocate { domain, size: pages * PAGE, node: node.map(u16::from), durable: false }.into()
         }
         Step::Free(index) => {
             let Some(vma) = caller.vma(index) else { return };
@@ -370,9 +370,12 @@ fn in_step(rack: &Rack, number: u8) -> bool {
 const LEASES_MAX: u64 = 8;
 
 fn history(faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
-    let mut config = Config::new(crate::rack::gid(1));
-    config.retries_max = 4;
-    let mut rack = Rack::with(seed, config);
+    history_of(crate::rack::config(), faults, steps, seed)
+}
+
+/// What happens in a rack that is set up so.
+pub(crate) fn history_of(config: Config, faults: Faults, steps: &[Step], seed: u64) -> (Rack, Caller) {
+    let mut rack = Rack::with(seed, Config { retries_max: 4, ..config });
     // Without a log of its own the control plane has its lines kept by its driver.
     if !seed.is_multiple_of(4) {
         rack.lend_disk();
@@ -551,6 +554,8 @@ fn every_note_is_reached() {
             Note::Shortened => "shortened",
             // `files.rs` plays that, and worlds of sim.
             Note::FileEnded => "file ended",
+            // `wear.rs` plays that.
+            Note::DomainGone(_) | Note::Lapsed(_) | Note::Reclaimed => "gone by itself",
         };
         seen.extend(rack.notes.iter().map(name));
     }

@@ -22,7 +22,7 @@ fn rack_of_two(seed: u64) -> (Rack, u32) {
 }
 
 fn allocate_on(rack: &mut Rack, domain: u32, pages: u64, node: u16) -> VmaInfo {
-    rack.call(Allocate { domain, size: pages * PAGE, node: Some(node) }).unwrap()
+    rack.call(Allocate { domain, size: pages * PAGE, node: Some(node), durable: false }).unwrap()
 }
 
 fn lost_of(rack: &mut Rack, vma: &VmaInfo) -> Vec<LostInfo> {
@@ -128,7 +128,7 @@ fn what_is_allocated_anew_is_not_lost() {
 
     // The node hears nothing of an allocation, and starts again.
     rack.cut.insert(ONE);
-    let ticket = rack.ask(Allocate { domain: owner, size: PAGE, node: Some(1) });
+    let ticket = rack.ask(Allocate { domain: owner, size: PAGE, node: Some(1), durable: false });
     rack.cut.clear();
     rack.take_wires();
     rack.join_node(1, MIB);
@@ -208,7 +208,7 @@ fn a_loss_is_not_accepted_at_a_node_that_does_not_answer() {
 /// Pages that are accepted one here, one there are as many ranges as the control plane has room for, and no more.
 #[test]
 fn ranges_of_lost_addresses_have_a_bound() {
-    let mut config = farmem_control::Config::new(crate::rack::gid(1));
+    let mut config = crate::rack::config();
     config.bounds.lost_max = 3;
     let mut rack = Rack::with(76, config);
     rack.join_switch().unwrap();

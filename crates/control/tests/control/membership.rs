@@ -2,7 +2,7 @@
 
 use crate::rack::{Rack, Step, text};
 use farmem_control::api::*;
-use farmem_control::{LEASE, Note};
+use farmem_control::{LEASE, Note, RECOVERS};
 use farmem_machine::{Duration, Event, Port};
 use farmem_wire::message::{HostSet, Page, Region, Seq, Update};
 use farmem_wire::{HostId, Perm, VirtAddr};
@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn a_rack_comes_up() {
     let mut rack = Rack::new(1);
-    let SwitchJoined { home, control } = rack.join_switch().unwrap();
+    let SwitchJoined { home, control, .. } = rack.join_switch().unwrap();
     assert_eq!((home.port, home.gid.as_str()), (1, "127.0.0.2"));
     assert_eq!((control.port, control.gid.as_str()), (0, "127.0.0.1"));
     assert!(rack.tables(Port::SWITCH).peers.is_empty(), "nobody is there yet");
@@ -196,6 +196,7 @@ fn a_host_that_gives_nothing_back_is_fenced() {
     let [holds, waits] = [rack.join_host(1), rack.join_host(2)];
     let domain = rack.domain("d");
     let vma = rack.allocate(domain, 8192);
+    rack.call(OpenSession { host: waits.0, domain }).unwrap();
     let region = Region::around(Page::of(VirtAddr(vma.base)), 1);
     let renew = |rack: &mut Rack, (host, generation)| {
         let ticket = rack.ask(Renew { host, generation, flushed: 0, qkey: 0 });
@@ -262,7 +263,7 @@ fn numbers_do_not_climb_with_hosts_that_come_and_go() {
 /// With no number left, a new host gets that of one that left, as its next generation.
 #[test]
 fn numbers_of_hosts_that_left_are_used_again() {
-    let mut config = farmem_control::Config::new(crate::rack::gid(1));
+    let mut config = crate::rack::config();
     config.bounds.hosts_max = 2;
     let mut rack = Rack::with(7, config);
     assert_eq!((rack.join_host(1), rack.join_host(2)), ((1, 1), (2, 1)));
@@ -316,7 +317,10 @@ fn a_node_may_come_back_with_another_capacity() {
         }
     }
     assert_eq!(rack.tables(Port::node(1)).ranges.keys().next(), Some(&(vma.base, 4096)));
-    assert_eq!(rack.refused(Allocate { domain, size: 1, node: None }).code, ErrorCode::OutOfMemory);
+    assert_eq!(
+        rack.refused(Allocate { domain, size: 1, node: None, durable: false }).code,
+        ErrorCode::OutOfMemory
+    );
 }
 
 /// The switch moves to another address: sessions stay, and opening one again tells where it is now (PROTOCOL 8.7).
@@ -462,4 +466,36 @@ fn memory_is_cleared_before_it_is_handed_out() {
     assert_eq!(told[0], Update::Clear { base: VirtAddr(vma.base), len: 8192 });
     assert!(matches!(told[1], Update::Protect { perm: Perm::ReadWrite, len: 8192, .. }));
     assert_eq!(told.len(), 2);
+}
+
+/// A host has regions reset: only those of pages that a domain may use in which it has a session, and no more at a time than its own threads can
+/// wait for. Before, any page would do, as often as it liked: a reset takes the region from everybody who uses it (PROTOCOL 12.33).
+#[test]
+fn recover_wants_access_and_is_limited() {
+    let mut rack = Rack::new(14);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    let (host, generation) = rack.join_host(1);
+    let [mine, other] = ["mine", "other"].map(|name| rack.domain(name));
+    let [vma, theirs] = [mine, other].map(|domain| rack.allocate(domain, 8192));
+    rack.call(OpenSession { host, domain: mine }).unwrap();
+    let grant = Grant { domain: other, base: theirs.base + 4096, len: 1024, to: mine, perm: PermName::Read };
+    rack.call(grant).unwrap();
+    let renewed = rack.ask(Renew { host, generation, flushed: 0, qkey: 0 });
+    rack.wait(renewed).unwrap();
+    let recover = |rack: &mut Rack, page| {
+        let asked = rack.ask(Recover { host, page });
+        rack.wait(asked).map(drop).map_err(|error| error.code)
+    };
+    assert_eq!(recover(&mut rack, theirs.base), Err(ErrorCode::NotOwner), "the grant is for the page behind");
+    assert_eq!(recover(&mut rack, 1 << 50), Err(ErrorCode::NotOwner), "nobody's");
+    assert_eq!(recover(&mut rack, theirs.base + 4096), Ok(()));
+
+    let at_once = (0..1000).take_while(|_| recover(&mut rack, vma.base).is_ok()).count() as u64;
+    // Answering takes no time but that of messages, of which resets are none.
+    assert_eq!(at_once, RECOVERS.at_once - 1);
+    assert_eq!(recover(&mut rack, vma.base), Err(ErrorCode::Unavailable));
+    rack.pass(RECOVERS.every.times(3));
+    let then = (0..1000).take_while(|_| recover(&mut rack, vma.base).is_ok()).count();
+    assert_eq!(then, 3);
 }

@@ -62,7 +62,10 @@ fn a_part_of_a_vma_is_lent_and_taken_back() {
 fn a_freed_place_is_used_again_by_another_domain() {
     let (mut rack, owner, other) = rack_of_one();
     let vma = rack.allocate(owner, MIB);
-    assert_eq!(rack.refused(Allocate { domain: other, size: 1, node: None }).code, ErrorCode::OutOfMemory);
+    assert_eq!(
+        rack.refused(Allocate { domain: other, size: 1, node: None, durable: false }).code,
+        ErrorCode::OutOfMemory
+    );
     rack.call(Free { domain: owner, base: vma.base, id: vma.id }).unwrap();
     let again = rack.allocate(other, MIB);
     assert_eq!(again.base, vma.base);
@@ -137,7 +140,7 @@ fn the_least_allocated_node_is_next() {
     let domain = rack.domain("web");
     let nodes: Vec<u16> = [4096, 8192, 4096, 4096, 4096].map(|size| rack.allocate(domain, size).node).into();
     assert_eq!(nodes, [1, 2, 3, 1, 3]);
-    assert_eq!(rack.call(Allocate { domain, size: 4096, node: Some(2) }).unwrap().node, 2);
+    assert_eq!(rack.call(Allocate { domain, size: 4096, node: Some(2), durable: false }).unwrap().node, 2);
 }
 
 /// The rack's memory as one bit for each page; a vma is a run of pages.
@@ -192,7 +195,7 @@ proptest! {
                 continue;
             }
             let needed = size.max(4096).next_power_of_two();
-            match rack.call(Allocate { domain: domains[who as usize], size, node: None }) {
+            match rack.call(Allocate { domain: domains[who as usize], size, node: None, durable: false }) {
                 Ok(vma) => {
                     let (base, capacity) = nodes[usize::from(vma.node) - 1];
                     prop_assert!(vma.base >= base && vma.base + vma.size <= base + capacity);

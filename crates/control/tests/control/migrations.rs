@@ -19,7 +19,7 @@ fn rack_of_two(seed: u64) -> (Rack, VmaInfo, u32) {
     rack.join_node(1, MIB);
     rack.join_node(2, MIB);
     let (owner, other) = (rack.domain("owner"), rack.domain("other"));
-    let vma = rack.call(Allocate { domain: owner, size: 16 * PAGE, node: Some(1) }).unwrap();
+    let vma = rack.call(Allocate { domain: owner, size: 16 * PAGE, node: Some(1), durable: false }).unwrap();
     rack.call(grant(&vma, 0, 8 * PAGE, other, PermName::Read)).unwrap();
     (rack, vma, other)
 }
@@ -118,13 +118,13 @@ fn what_was_left_is_used_again() {
     rack.join_node(2, 4 * PAGE);
     let owner = rack.domain("owner");
     let full = |rack: &mut Rack, node| {
-        rack.call(Allocate { domain: owner, size: 4 * PAGE, node: Some(node) }).unwrap()
+        rack.call(Allocate { domain: owner, size: 4 * PAGE, node: Some(node), durable: false }).unwrap()
     };
     let one = full(&mut rack, 1);
     rack.call(to(one.base, 2, 2)).unwrap();
-    let error = rack.refused(Allocate { domain: owner, size: 4 * PAGE, node: Some(2) });
+    let error = rack.refused(Allocate { domain: owner, size: 4 * PAGE, node: Some(2), durable: false });
     assert_eq!(error.code, ErrorCode::OutOfMemory, "two pages of it are another's");
-    let two = rack.call(Allocate { domain: owner, size: 2 * PAGE, node: Some(2) }).unwrap();
+    let two = rack.call(Allocate { domain: owner, size: 2 * PAGE, node: Some(2), durable: false }).unwrap();
     // Node 2 is full. Its own pages go to where the others' were.
     rack.call(to(two.base, 2, 1)).unwrap();
     tables_agree(&rack);
@@ -132,7 +132,7 @@ fn what_was_left_is_used_again() {
     let error = rack.refused(to(one.base, 2, 1));
     assert_eq!(error.code, ErrorCode::OutOfMemory, "node 1 is full");
     assert_eq!(
-        rack.refused(Allocate { domain: owner, size: PAGE, node: Some(1) }).code,
+        rack.refused(Allocate { domain: owner, size: PAGE, node: Some(1), durable: false }).code,
         ErrorCode::OutOfMemory
     );
     rack.call(Free { domain: owner, base: two.base, id: two.id }).unwrap();

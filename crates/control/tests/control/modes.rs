@@ -173,7 +173,8 @@ fn a_lock_is_for_all_memory_of_its_domain() {
         let domain = rack.domain("graphs");
         for (node, owner) in [(2, domain), (3, rack.domain("others"))] {
             rack.join_node(node, MIB);
-            rack.call(Allocate { domain: owner, size: PAGE, node: Some(node.into()) }).unwrap();
+            rack.call(Allocate { domain: owner, size: PAGE, node: Some(node.into()), durable: false })
+                .unwrap();
             rack.call(Connect::new(1, node.into(), domain)).unwrap();
         }
         rack.call(OpenSession { host: 1, domain }).unwrap();

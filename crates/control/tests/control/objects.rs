@@ -3,8 +3,8 @@
 
 use crate::rack::Rack;
 use crate::rack::peer::Budget;
+use farmem_control::PAGE;
 use farmem_control::api::*;
-use farmem_control::{Config, PAGE};
 use farmem_machine::{Duration, Port};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -323,7 +323,7 @@ proptest! {
 /// There is a bound.
 #[test]
 fn objects_are_bounded() {
-    let mut config = Config::new(crate::rack::gid(1));
+    let mut config = crate::rack::config();
     config.bounds.objects_max = 2;
     let mut rack = Rack::with(94, config);
     rack.join_host(1);

@@ -1,7 +1,6 @@
 //! A bad request gets a code for programs, and for people what was wrong with which value and what to do.
 
-use crate::rack::{Rack, gid, grant, text};
-use farmem_control::Config;
+use crate::rack::{Rack, config, grant, text};
 use farmem_control::api::*;
 use farmem_machine::Port;
 
@@ -61,15 +60,31 @@ fn every_refusal_names_what_was_wrong() {
         (Connect::new(1, 9, owner).into(), E::NotFound, "node 9".into()),
         (Connect::new(1, u16::MAX, owner).into(), E::NotFound, "node 65535".into()),
         (Disconnect { host: 1, qpn: 4711 }.into(), E::NotFound, "4711".into()),
-        (Allocate { domain: 99, size: 1, node: None }.into(), E::NotFound, "domain 99".into()),
-        (Allocate { domain: owner, size: 0, node: None }.into(), E::BadRequest, "size is 0".into()),
-        (Allocate { domain: owner, size: MIB + 1, node: None }.into(), E::OutOfMemory, (2 * MIB).to_string()),
         (
-            Allocate { domain: owner, size: u64::MAX, node: None }.into(),
+            Allocate { domain: 99, size: 1, node: None, durable: false }.into(),
+            E::NotFound,
+            "domain 99".into(),
+        ),
+        (
+            Allocate { domain: owner, size: 0, node: None, durable: false }.into(),
+            E::BadRequest,
+            "size is 0".into(),
+        ),
+        (
+            Allocate { domain: owner, size: MIB + 1, node: None, durable: false }.into(),
+            E::OutOfMemory,
+            (2 * MIB).to_string(),
+        ),
+        (
+            Allocate { domain: owner, size: u64::MAX, node: None, durable: false }.into(),
             E::OutOfMemory,
             format!("an allocation of {} bytes is longer than the addresses of a rack", u64::MAX),
         ),
-        (Allocate { domain: owner, size: 1, node: Some(9) }.into(), E::NotFound, "node 9".into()),
+        (
+            Allocate { domain: owner, size: 1, node: Some(9), durable: false }.into(),
+            E::NotFound,
+            "node 9".into(),
+        ),
         (Free { domain: owner, base: 0, id: 1 }.into(), E::NotFound, "0x0".into()),
         (Free { domain: owner, base: inside, id: vma.id }.into(), E::BadRequest, format!("{:#x}", vma.base)),
         (Free { domain: other, base: vma.base, id: vma.id }.into(), E::NotOwner, format!("domain {other}")),
@@ -97,7 +112,7 @@ fn every_refusal_names_what_was_wrong() {
 /// Every bound of the control plane's own tables is refused by name, and holds also for what is in flight.
 #[test]
 fn every_bound_is_a_refusal() {
-    let mut config = Config::new(gid(1));
+    let mut config = config();
     let bounds = &mut config.bounds;
     (bounds.nodes_max, bounds.hosts_max, bounds.domains_max) = (1, 1, 2);
     (bounds.vmas_max, bounds.grants_max, bounds.sessions_max, bounds.connections_max) = (2, 3, 1, 1);
@@ -110,7 +125,7 @@ fn every_bound_is_a_refusal() {
     rack.call(grant(&vma, 0, 1024, other, PermName::Read)).unwrap();
     rack.call(grant(&vma, 2048, 1024, other, PermName::Read)).unwrap();
     let twice = [
-        Request::from(Allocate { domain: owner, size: 1, node: None }),
+        Request::from(Allocate { domain: owner, size: 1, node: None, durable: false }),
         OpenSession { host: 1, domain: owner }.into(),
         Connect::new(1, 1, owner).into(),
         grant(&vma, 4096, 1024, other, PermName::Read).into(),
@@ -144,7 +159,7 @@ fn every_bound_is_a_refusal() {
 /// Too many requests at once: the newest is refused, the others are answered.
 #[test]
 fn the_queue_of_requests_has_an_end() {
-    let mut config = Config::new(gid(1));
+    let mut config = config();
     config.bounds.pending_max = 4;
     let mut rack = Rack::with(62, config);
     rack.join_switch().unwrap();
@@ -166,7 +181,7 @@ fn the_queue_of_requests_has_an_end() {
     }
 }
 
-/// A host name that has used up its generations is refused, not started over.
+/// A host that has used up the generations of its number goes on under another one, and the first is nobody's again: no life of it comes twice.
 #[test]
 fn the_last_generation_is_the_last() {
     let mut rack = Rack::new(63);
@@ -175,16 +190,21 @@ fn the_last_generation_is_the_last() {
         let answer = rack.answer(ticket);
         assert!(matches!(answer, Some(Ok(Response::HostJoined(joined))) if joined.generation == generation));
     }
-    let error = rack.refused(join_host("h1", "127.0.0.9"));
-    assert_eq!(error.code, ErrorCode::Conflict);
-    assert!(error.message.contains("65535"), "{}", error.message);
+    let next = |rack: &mut Rack, name, gid| match rack.call(join_host(name, gid)) {
+        Ok(Response::HostJoined(joined)) => (joined.host, joined.generation),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(next(&mut rack, "h1", "127.0.0.9"), (2, 1));
+    assert_eq!(next(&mut rack, "h2", "127.0.0.10"), (3, 1));
+    let hosts = rack.call(Overview {}).unwrap().hosts;
+    assert_eq!(hosts.iter().map(|host| host.host).collect::<Vec<_>>(), [2, 3]);
 }
 
 /// Requests and answers read back from JSON as they were, and the bytes are these.
 #[test]
 fn the_api_travels_as_json() {
     let request: Request = serde_json::from_str(r#"{"op":"allocate","domain":1,"size":4096}"#).unwrap();
-    assert_eq!(request, Allocate { domain: 1, size: 4096, node: None }.into());
+    assert_eq!(request, Allocate { domain: 1, size: 4096, node: None, durable: false }.into());
     assert!(
         serde_json::from_str::<Request>(r#"{"op":"allocate","domain":1,"size":4096,"sizee":1}"#).is_err()
     );

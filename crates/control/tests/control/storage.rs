@@ -41,7 +41,7 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
     disk.fill(true);
     let changes: [Request; 10] = [
         CreateDomain { name: "two".into() }.into(),
-        Allocate { domain: 1, size: 4096, node: None }.into(),
+        Allocate { domain: 1, size: 4096, node: None, durable: false }.into(),
         Free { domain: 1, base: vma.base, id: vma.id }.into(),
         JoinHost::new("h2".into(), text(102)).into(),
         JoinNode::new("n2".into(), text(12), MIB).into(),
@@ -83,7 +83,7 @@ fn a_full_disk_refuses_changes_and_serves_the_rest() {
 fn changes_in_flight_do_not_wait_for_the_disk() {
     let (mut rack, disk) = rack_on_disk(91);
     let before = rack.vmas();
-    let allocate = rack.ask(Allocate { domain: 1, size: 4096, node: None });
+    let allocate = rack.ask(Allocate { domain: 1, size: 4096, node: None, durable: false });
     let free = rack.ask(Free { domain: 1, base: before[0].base, id: before[0].id });
     disk.fill(true);
     let (allocated, freed) = (rack.wait(allocate).unwrap_err(), rack.wait(free).unwrap_err());
@@ -111,7 +111,7 @@ fn changes_in_flight_do_not_wait_for_the_disk() {
 fn a_restart_on_a_full_disk_serves() {
     let (mut rack, disk) = rack_on_disk(92);
     let before = rack.vmas();
-    let allocate = rack.ask(Allocate { domain: 1, size: 4096, node: None });
+    let allocate = rack.ask(Allocate { domain: 1, size: 4096, node: None, durable: false });
     disk.fill(true);
     rack.restart();
     assert_eq!(rack.wait(allocate).unwrap_err().message, "cut off");

@@ -217,8 +217,9 @@ fn a_root_comes_down_beside_others() {
     }
 }
 
-/// Interruptions of a run of the ignored tests.
-const WHOLE: u32 = 3;
+/// Interruptions of a run of the ignored tests. Two writers end so, in 692 s of a release build. With three they were stopped after seven minutes, behind the first of
+/// twenty trees: how long they take is not known.
+const WHOLE: u32 = 2;
 
 #[test]
 #[ignore = "it takes many minutes: run it by its name"]
@@ -233,7 +234,7 @@ fn two_writers_of_any_keys() {
 #[ignore = "it takes many minutes: run it by its name"]
 fn two_writers_of_any_keys_one_of_which_dies() {
     let all = writes(0..=KEYS);
-    explore("a writer that may die", &trees(), &pairs(&all, &all), true, WHOLE - 1);
+    explore("a writer that may die", &trees(), &pairs(&all, &all), true, WHOLE);
 }
 
 #[test]
@@ -243,5 +244,5 @@ fn writers_with_hints_and_a_reader() {
     let two = pairs(&writes([1, 2, 5]), &puts);
     let choices: Vec<Vec<Op>> =
         two.iter().flat_map(|ops| gets.map(|get| [&ops[..], &[get]].concat())).collect();
-    explore("two writers and a reader", &trees(), &choices, false, WHOLE - 1);
+    explore("two writers and a reader", &trees(), &choices, false, WHOLE);
 }

@@ -294,6 +294,13 @@ impl Requests {
 }
 
 impl Answers {
+    /// Whether the ring, when it is empty, has room for an answer of so many bytes.
+    #[must_use]
+    pub const fn fits(&self, len: usize) -> bool {
+        let words = self.layout.answers.end - self.layout.answers.start - HEADER_WORDS;
+        len.div_ceil(WORD) < words
+    }
+
     /// Writes an answer; `false` when the ring has no room. The process sees it after [`Answers::publish`].
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::OpenError;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A memory file that a process registered.
 #[derive(Debug)]
@@ -16,8 +16,17 @@ pub struct Registered {
     len: u64,
     /// Bytes of it that may be there at once, for this end to write.
     most: u64,
+    /// Several threads write there.
+    room: Mutex<Room>,
+}
+
+/// Room in a memory file, as far as it is known.
+#[derive(Clone, Copy, Default, Debug)]
+struct Room {
     /// Bytes that may be written before it is looked again how many are there.
-    left: AtomicU64,
+    left: u64,
+    /// Bytes that are being written: whoever looks may not see them yet.
+    coming: u64,
 }
 
 impl Registered {
@@ -34,15 +43,19 @@ impl Registered {
         let about = fstat(&file)
             .map_err(|e| OpenError::System { doing: "look at registered memory".into(), source: e.into() })?;
         let len = u64::try_from(about.st_size).map_err(|_| foreign("has no size"))?;
-        Ok(Self { file, len, most, left: AtomicU64::new(0) })
+        Ok(Self { file, len, most, room: Mutex::default() })
     }
 
     /// Copies bytes to `addr` on; false when they would leave it, when more would be there than may, or when the process does not let them be written.
     #[must_use]
     pub fn put(&self, addr: u64, bytes: &[u8]) -> bool {
-        self.is_inside(addr, bytes.len())
-            && self.has_room(bytes.len() as u64)
-            && whole(bytes.len(), |done| pwrite(&self.file, &bytes[done..], addr + done as u64))
+        let len = bytes.len() as u64;
+        if !self.is_inside(addr, bytes.len()) || !self.take_room(len) {
+            return false;
+        }
+        let is_put = whole(bytes.len(), |done| pwrite(&self.file, &bytes[done..], addr + done as u64));
+        self.room().coming -= len;
+        is_put
     }
 
     /// Copies bytes from `addr` on; false, and `into` has nothing of it, when they would leave it. What the process does to them meanwhile may be seen or not.
@@ -52,12 +65,23 @@ impl Registered {
             && whole(into.len(), |done| pread(&self.file, &mut into[done..], addr + done as u64))
     }
 
-    /// Whether so many bytes more may be there. What the process took away since is not known until it is looked at.
-    fn has_room(&self, len: u64) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        let left = if left >= len { left } else { self.most.saturating_sub(self.there()) };
-        self.left.store(left.saturating_sub(len), Ordering::Relaxed);
-        left >= len
+    /// Takes room for so many bytes more, which come now; false when there is none. What the process took away since is not known until it is looked at.
+    fn take_room(&self, len: u64) -> bool {
+        let mut room = self.room();
+        if room.left < len {
+            room.left = self.most.saturating_sub(self.there()).saturating_sub(room.coming);
+        }
+        let fits = room.left >= len;
+        if fits {
+            room.left -= len;
+            room.coming += len;
+        }
+        fits
+    }
+
+    /// It is a value: whoever panicked with it left it whole.
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that are there, in whole pages.

@@ -30,6 +30,20 @@ pub(super) fn make(words: usize, identity: &[u64]) -> Result<OwnedFd, OpenError>
 
 /// Maps what the other end made, or is to use: so many words that begin with `identity`.
 pub(super) fn map(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
+    map_by(Mapping::of, file, words, identity)
+}
+
+/// As [`map`], for words that are read in no order: in huge pages where that goes.
+pub(super) fn map_huge(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapping, OpenError> {
+    map_by(Mapping::huge, file, words, identity)
+}
+
+fn map_by(
+    by: impl FnOnce(&OwnedFd, usize) -> std::io::Result<Mapping>,
+    file: &OwnedFd,
+    words: usize,
+    identity: &[u64],
+) -> Result<Mapping, OpenError> {
     let system = |e: Errno| OpenError::System { doing: format!("look at the {WHAT}"), source: e.into() };
     // A file that could be cut would end this process by SIGBUS.
     if !fcntl_get_seals(file).map_err(|_| foreign("is no memory file"))?.contains(SEALS) {
@@ -39,7 +53,7 @@ pub(super) fn map(file: &OwnedFd, words: usize, identity: &[u64]) -> Result<Mapp
     if usize::try_from(about.st_size).ok() != Some(words * WORD) {
         return Err(foreign("has another size than it says"));
     }
-    let memory = Mapping::of(file, words).map_err(OpenError::system(format!("map the {WHAT}")))?;
+    let memory = by(file, words).map_err(OpenError::system(format!("map the {WHAT}")))?;
     if memory.words().iter().zip(identity).any(|(word, &value)| word.load(Ordering::Relaxed) != value) {
         return Err(foreign("begins with something else: another version, or corrupt"));
     }

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FarmMany");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Where the DPU's doorbell is, in words.
 const BELL: usize = 64;
 const RING: usize = BELL + BELL_WORDS;

@@ -6,8 +6,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recvmsg, sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, shutdown, socket_with,
 };
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 use std::fs;
@@ -209,6 +209,12 @@ impl Talk {
         assert!(file.is_none() || ancillary.push(rights), "there is room for one");
         sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, flags)?;
         Ok(())
+    }
+
+    /// Says nothing more: the other end hears that, and this end still hears whether the other is there.
+    pub fn fall_silent(&self) {
+        // One whose other end is gone says nothing more anyway.
+        let _gone = shutdown(&self.socket, Shutdown::Write);
     }
 
     /// Hears what is said next, and takes the file that came along. `None` when the other end is gone. Waits for some seconds.

@@ -252,14 +252,55 @@ fn requests_of_many_threads_go_through() {
     assert!(!end.may_sleep(), "something was asked");
 }
 
+/// A thread is in the middle of its record: what others wrote before it is read, and what they wrote behind it waits until it is whole. Nothing is read twice from a ring that was read to
+/// its end and not released, and nothing that was there before is taken for a record of the next round.
+#[test]
+fn a_record_waits_for_those_before_it_only() {
+    let file = make_submissions(1 << 12).unwrap();
+    let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+    let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
+    let memory = super::shared::map(&file, 128 + 64 + 512, &[]).unwrap();
+    let word = |place: usize| &memory.words()[128 + place];
+    let order = std::sync::atomic::Ordering::Relaxed;
+    let mut buf = [0; 16];
+    for round in 0..200_u64 {
+        let bytes = round.to_le_bytes();
+        assert!(sender.push(&bytes).unwrap());
+        // As a thread that reserved two words, and was sent to sleep.
+        let slow = usize::try_from(word(16).fetch_add(2, order)).unwrap();
+        assert!(sender.push(&bytes).unwrap());
+        assert_eq!(end.pop(&mut buf).unwrap(), Some(8));
+        assert_eq!((end.pop(&mut buf).unwrap(), end.may_sleep()), (None, true), "round {round}");
+        end.release();
+        word(64 + (slow + 1) % 512).store(u64::MAX, order);
+        word(64 + slow % 512).store(8 | (!8 & 0xffff_ffff) << 32, order);
+        assert!(!end.may_sleep());
+        let all = [(); 2].map(|()| {
+            assert_eq!(end.pop(&mut buf).unwrap(), Some(8));
+            u64::from_le_bytes(*buf.first_chunk().unwrap())
+        });
+        assert_eq!(all, [u64::MAX, round]);
+        end.release();
+        end.stays_awake();
+    }
+    let pushed = (0..).take_while(|_| sender.push(&[7; 8]).unwrap()).count();
+    assert_eq!(pushed, 256);
+    let popped = (0..).take_while(|_| end.pop(&mut buf).unwrap().is_some()).count();
+    assert_eq!((popped, end.pop(&mut buf).unwrap()), (256, None));
+    end.release();
+    assert_eq!(end.pop(&mut buf).unwrap(), None);
+}
+
 /// A program that writes anything into its ring loses the ring: the DPU says so or finds nothing, leaves the ring nowhere and looks at no record for ever; a DPU that writes anything is
 /// noticed, or makes requests fail.
 #[test]
 fn nonsense_in_a_ring_of_many_breaks_it_and_nothing_else() {
     let numbers = [0, 1, 511, 512, 513, 1 << 32, u64::MAX, u64::MAX - 511];
+    // First words of records of no byte, of one word, and of more than there is.
+    let records = [0, 8, 4096].map(|len: u64| len | (!len & 0xffff_ffff) << 32);
     let mut broken = 0;
     for reserved in numbers {
-        for (written, first) in numbers.iter().flat_map(|written| numbers.map(|first| (*written, first))) {
+        for first in numbers.into_iter().chain(records) {
             let file = make_submissions(1 << 12).unwrap();
             let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
             let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
@@ -268,7 +309,6 @@ fn nonsense_in_a_ring_of_many_breaks_it_and_nothing_else() {
                 memory.words()[128 + place].store(value, std::sync::atomic::Ordering::Relaxed)
             };
             at(16, reserved);
-            at(48, written);
             at(64, first);
             let mut buf = [0; 64];
             // Each record has a word at least.

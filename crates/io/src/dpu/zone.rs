@@ -20,7 +20,7 @@ mod atomic {
 }
 
 use super::shared;
-use crate::huge::prefetch;
+use crate::huge::{prefetch, prefetch_to_write};
 use crate::shm::mapping::Mapping;
 use crate::shm::ring::{self, WORD};
 use crate::{OpenError, mix, os_seed};
@@ -94,7 +94,7 @@ pub fn make_zone(size: ZoneSize) -> Result<OwnedFd, OpenError> {
 }
 
 fn map(file: &OwnedFd, size: ZoneSize) -> Result<(Mapping, Shape), OpenError> {
-    let memory = shared::map(file, size.shape(0)?.words(), &size.identity())?;
+    let memory = shared::map_huge(file, size.shape(0)?.words(), &size.identity())?;
     let shape = size.shape(memory.words()[SECRET].load(Ordering::Relaxed))?;
     Ok((memory, shape))
 }
@@ -201,18 +201,19 @@ impl ZoneReader {
     /// another core has just written it. It changes nothing, and promises nothing.
     pub fn look_ahead<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
         let (zone, shape) = (self.memory.words(), self.steps.shape);
-        let ask = |word: &AtomicU64| prefetch(std::ptr::from_ref(word).cast());
+        let line = |word: &AtomicU64| std::ptr::from_ref(word).cast();
         loop {
             let (mut hashes, mut count) = ([0; TOGETHER], 0);
             for (hash, key) in hashes.iter_mut().zip(&mut keys) {
                 *hash = mix::hash_bytes(shape.secret, key);
-                ask(&shape.buckets(zone, *hash)[0][0]);
+                prefetch(line(&shape.buckets(zone, *hash)[0][0]));
                 count += 1;
             }
             for &hash in &hashes[..count] {
                 let entries = shape.buckets(zone, hash)[0].iter().map(|word| word.load(Ordering::Relaxed));
                 for entry in entries.filter(|entry| (entry ^ hash) & steps::TAG == 0) {
-                    ask(&shape.desc(zone, entry >> steps::TAG_BITS)[steps::CLAIM]);
+                    // Its claim will be exchanged.
+                    prefetch_to_write(line(&shape.desc(zone, entry >> steps::TAG_BITS)[steps::CLAIM]));
                 }
             }
             if count < TOGETHER {

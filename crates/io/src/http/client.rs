@@ -1,19 +1,58 @@
 //! The client: one request, one answer, blocking.
 
-use super::IDLE_MAX;
+use super::key_file::KeyFile;
+use super::tls::{self, CaCert};
+use super::unix::UnixConnector;
+use super::{IDLE_MAX, KEYS_FIELD};
 use farmem_control::api::{ApiError, Call, Request, Response};
 use serde_json::Value;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+use ureq::unversioned::resolver::DefaultResolver;
 
 /// Longest wait for an answer. A request may wait for table updates that are retransmitted for some seconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Where a control plane is asked, and how it is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ApiDoor {
+    /// A Unix socket in the state directory, which other users cannot look into.
+    Unix(PathBuf),
+    /// TLS 1.3. Whoever answers has to prove that the rack's authority vouches for this address.
+    Tls(SocketAddr, CaCert),
+    /// HTTP in clear: whoever has the port is told the token.
+    Plain(SocketAddr),
+}
+
+/// As it stands in messages.
+impl fmt::Display for ApiDoor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tls(address, _) => write!(f, "https://{address}"),
+            Self::Plain(address) => write!(f, "http://{address}"),
+        }
+    }
+}
+
+impl From<SocketAddr> for ApiDoor {
+    fn from(address: SocketAddr) -> Self {
+        Self::Plain(address)
+    }
+}
 
 /// Asks a control plane.
 #[derive(Debug)]
 pub struct ApiClient {
     agent: ureq::Agent,
+    door: ApiDoor,
     url: String,
     token: String,
+    keys: Option<Arc<KeyFile>>,
 }
 
 /// Why there is no good answer.
@@ -30,6 +69,20 @@ pub enum ApiCallError {
         /// What the system said.
         why: String,
     },
+    /// Something answers that did not prove to be the rack's control plane: it was not told the token.
+    #[error("what answers at {url} is not this rack's control plane ({why}): it was not shown the token")]
+    Untrusted {
+        /// Where it was asked.
+        url: String,
+        /// What did not hold.
+        why: String,
+    },
+    /// The file with this user's keys cannot be used.
+    #[error("the keys of this user cannot be used: {why}")]
+    Keys {
+        /// What is wrong with it.
+        why: String,
+    },
     /// Something answers that is not a control plane of this version.
     #[error("what answers at {url} is not a control plane of this version: {why}")]
     Foreign {
@@ -41,26 +94,52 @@ pub enum ApiCallError {
 }
 
 impl ApiClient {
-    /// A client of the control plane at `url`, such as `http://127.0.0.1:7471`.
+    /// A client of the control plane behind `door`.
     #[must_use]
-    pub fn new(url: &str, token: &str) -> Self {
-        Self::within(url, token, ANSWER_TIME_MAX)
+    pub fn new(door: impl Into<ApiDoor>, token: &str) -> Self {
+        Self::within(door.into(), token, ANSWER_TIME_MAX)
+    }
+
+    /// One that shows the keys which are in a file, as far as a request wants them, and keeps those there that it is told. The file need not be
+    /// there yet; all who ask for the same user share it.
+    #[must_use]
+    pub fn with_keys(mut self, file: &Path) -> Self {
+        self.keys = Some(KeyFile::of(file));
+        self
     }
 
     /// One that gives an answer up after `most`, and asks over a new connection then: for what must not wait behind one that broke.
     #[must_use]
     pub fn impatient(self, most: Duration) -> Self {
-        Self::within(&self.url, &self.token, most)
+        let keys = self.keys;
+        Self { keys, ..Self::within(self.door, &self.token, most) }
     }
 
-    fn within(url: &str, token: &str, most: Duration) -> Self {
+    fn within(door: ApiDoor, token: &str, most: Duration) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None) // a rack is reached directly; a proxy in the environment is for the world outside
+            .max_redirects(0)
             .max_idle_age(IDLE_MAX)
-            .timeout_global(Some(most))
-            .build();
-        Self { agent: config.into(), url: url.trim_end_matches('/').into(), token: token.into() }
+            .timeout_global(Some(most));
+        let (agent, url) = match &door {
+            ApiDoor::Unix(path) => {
+                let connector = UnixConnector(path.clone());
+                // The address is looked at by nobody.
+                let url = "http://127.0.0.1".into();
+                (ureq::Agent::with_parts(config.build(), connector, DefaultResolver::default()), url)
+            }
+            ApiDoor::Tls(address, ca) => {
+                let ca = Certificate::from_der(ca.der()).to_owned();
+                let tls = TlsConfig::builder()
+                    .provider(TlsProvider::Rustls)
+                    .root_certs(RootCerts::new_with_certs(&[ca]))
+                    .unversioned_rustls_crypto_provider(tls::provider());
+                (config.tls_config(tls.build()).build().into(), format!("https://{address}"))
+            }
+            ApiDoor::Plain(address) => (config.build().into(), format!("http://{address}")),
+        };
+        Self { agent, door, url, token: token.into(), keys: None }
     }
 
     /// Asks, and waits for the answer.
@@ -71,20 +150,45 @@ impl ApiClient {
         let request = call.into();
         let (name, body) = (request.name(), fields(&request));
         let url = format!("{}/v1/{name}", self.url);
-        let unreachable =
-            |e: ureq::Error| ApiCallError::Unreachable { url: self.url.clone(), why: e.to_string() };
-        let answer =
-            self.agent.post(&url).header("Authorization", format!("Bearer {}", self.token)).send_json(&body);
-        let mut answer = answer.map_err(unreachable)?;
+        let unreachable = |e: ureq::Error| {
+            let (url, why) = (self.door.to_string(), e.to_string());
+            if is_of_tls(&e) {
+                ApiCallError::Untrusted { url, why }
+            } else {
+                ApiCallError::Unreachable { url, why }
+            }
+        };
+        let mut post = self.agent.post(&url).header("Authorization", format!("Bearer {}", self.token));
+        let keyed = |why: String| ApiCallError::Keys { why };
+        if let Some(keys) = &self.keys {
+            let shown = keys.show(&request).map_err(keyed)?;
+            if !shown.is_empty() {
+                let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
+                post = post.header(KEYS_FIELD, shown.join(","));
+            }
+        }
+        let mut answer = post.send_json(&body).map_err(unreachable)?;
         let good = answer.status().is_success();
         let text = answer.body_mut().read_to_string().map_err(unreachable)?;
-        let foreign = |why: String| ApiCallError::Foreign { url: self.url.clone(), why };
+        let foreign = |why: String| ApiCallError::Foreign { url: self.door.to_string(), why };
         let unread = |e: serde_json::Error| foreign(e.to_string());
         if !good {
             return Err(ApiCallError::Refused(serde_json::from_str(&text).map_err(unread)?));
         }
         let response: Response = serde_json::from_str(&text).map_err(unread)?;
+        if let Some(keys) = &self.keys {
+            keys.learn(&request, &response).map_err(keyed)?;
+        }
         C::Answer::try_from(response).map_err(|_| foreign(format!("its answer is not one to {name}")))
+    }
+}
+
+/// True of what TLS itself refused.
+fn is_of_tls(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
+        ureq::Error::Io(io) => io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()),
+        _ => false,
     }
 }
 

@@ -5,8 +5,8 @@
 //! entry until it ends.
 
 use super::connections::Limits;
+use super::stream::Source;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 pub(super) struct ConnTable {
     limits: Limits,
     entries: Mutex<Entries>,
-    /// An entry became free. Only the accepting task waits for it.
+    /// An entry became free. Only the accepting tasks wait for it, one for each door.
     freed: Notify,
 }
 
@@ -29,7 +29,7 @@ struct Entries {
 
 #[derive(Debug)]
 struct Unauthenticated {
-    source: IpAddr,
+    source: Source,
     eviction: Arc<Eviction>,
 }
 
@@ -52,7 +52,7 @@ impl ConnTable {
     }
 
     /// Enters a connection from `source`, and evicts another if it must. Waits only while every entry is of an authenticated connection.
-    pub(super) async fn enter(self: &Arc<Self>, source: IpAddr) -> (ConnGuard, Arc<Eviction>) {
+    pub(super) async fn enter(self: &Arc<Self>, source: Source) -> (ConnGuard, Arc<Eviction>) {
         loop {
             if let Some(entered) = self.try_enter(source) {
                 return entered;
@@ -61,7 +61,7 @@ impl ConnTable {
         }
     }
 
-    fn try_enter(self: &Arc<Self>, source: IpAddr) -> Option<(ConnGuard, Arc<Eviction>)> {
+    fn try_enter(self: &Arc<Self>, source: Source) -> Option<(ConnGuard, Arc<Eviction>)> {
         let Limits { connections_max, unauthenticated_per_source_max, .. } = self.limits;
         let mut entries = self.lock();
         let is_full = entries.unauthenticated.len() + entries.authenticated.len() >= connections_max;
@@ -124,8 +124,8 @@ mod tests {
         Arc::new(ConnTable::new(limits))
     }
 
-    fn from(last: u8) -> IpAddr {
-        Ipv4Addr::new(127, 0, 0, last).into()
+    fn from(last: u8) -> Source {
+        Source::Ip(Ipv4Addr::new(127, 0, 0, last).into())
     }
 
     fn is_evicted(eviction: &Eviction) -> bool {
@@ -175,6 +175,18 @@ mod tests {
             (0..5).map(|_| table.try_enter(from(1)).unwrap()).collect();
         let evicted: Vec<bool> = same.iter().map(|(_, eviction)| is_evicted(eviction)).collect();
         assert_eq!(evicted, [true, true, true, false, false]);
+        assert!(!is_evicted(&other.1));
+    }
+
+    /// Those that come over the Unix socket have a bound together, and evict none that came over the network.
+    #[test]
+    fn the_unix_socket_has_a_bound() {
+        let table = table(10, 2);
+        let other = table.try_enter(from(9)).unwrap();
+        let here: Vec<(ConnGuard, Arc<Eviction>)> =
+            (0..3).map(|_| table.try_enter(Source::Here).unwrap()).collect();
+        let evicted: Vec<bool> = here.iter().map(|(_, eviction)| is_evicted(eviction)).collect();
+        assert_eq!(evicted, [true, false, false]);
         assert!(!is_evicted(&other.1));
     }
 }

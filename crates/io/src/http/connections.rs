@@ -1,4 +1,4 @@
-//! TCP connections of the API server: how many there are, and how long each may take to say what it wants.
+//! Connections of the API server, by all its doors: how many there are, and how long each may take to say what it wants.
 //!
 //! Any process that reaches the port can connect, with or without the token. So nothing here waits for a peer without a limit: not for the
 //! head of a request, not between two requests, not for a body, not until an answer is taken in; and no number of connections takes more
@@ -6,6 +6,7 @@
 
 use super::conn_table::{ConnTable, Eviction};
 use super::filtered::FilteredStream;
+use super::stream::{Incoming, Listener, Stream};
 use super::{HEAD_MAX, refusal, status_of};
 use axum::body::{Body, to_bytes};
 use axum::http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -15,19 +16,17 @@ use farmem_control::api::{ApiError, ErrorCode};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use socket2::SockRef;
-use std::io::Read as _;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// How much patience the server has, and with how many at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest time for the head of a request, counted from the connection or from the answer before: also how long one may be idle.
+    /// Longest time for the head of a request, counted from the connection or from the answer before: also how long one may be idle, and how long
+    /// TLS may take.
     pub head: Duration,
     /// Longest time for a body, from its head on.
     pub body: Duration,
@@ -36,7 +35,7 @@ pub struct Limits {
     /// Connections at once, at least 1. A further one evicts the oldest unauthenticated one (no whole request with the token has come over it); when
     /// all are authenticated, it waits until one ends.
     pub connections_max: usize,
-    /// Unauthenticated connections at once from one address, at least 1. A further one evicts the oldest of them.
+    /// Unauthenticated connections at once from one address, or over the Unix socket, at least 1. A further one evicts the oldest of them.
     pub unauthenticated_per_source_max: usize,
 }
 
@@ -61,13 +60,21 @@ const FIELDS_MAX: usize = 100;
 /// Bytes that are read and thrown away behind the last answer. What a client still sends is not worth more.
 const LEFTOVER_MAX: usize = 1 << 20;
 
-/// Serves `app` on every connection, for ever.
-pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits) {
+/// Serves `app` on every connection of all listeners, for ever. They have their bounds together.
+pub(super) async fn serve(listeners: Vec<Listener>, app: Router, limits: Limits) {
     let table = Arc::new(ConnTable::new(limits));
+    let mut doors = JoinSet::new();
+    for listener in listeners {
+        doors.spawn(serve_door(listener, Arc::clone(&table), app.clone(), limits));
+    }
+    doors.join_all().await;
+}
+
+async fn serve_door(listener: Listener, table: Arc<ConnTable>, app: Router, limits: Limits) {
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let (guard, eviction) = table.enter(from.ip()).await;
+                let (guard, eviction) = table.enter(from).await;
                 let app = app.clone().layer(Extension(guard.clone()));
                 tokio::spawn(async move {
                     connection(stream, app, eviction, limits).await;
@@ -82,19 +89,27 @@ pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits) {
     }
 }
 
-async fn connection(stream: TcpStream, app: Router, eviction: Arc<Eviction>, limits: Limits) {
+async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>, limits: Limits) {
     // Short answers do too: a client that asks again and again and reads nothing fills the connection, and would keep its entry for ever.
-    if SockRef::from(&stream).set_tcp_user_timeout(Some(limits.answer)).is_err() {
+    if !incoming.bound_answers(limits.answer) {
         return; // it is gone already
     }
-    let mut stream = stream;
+    // Whoever is still agreeing on TLS can be told nothing: it finds its connection closed.
+    let mut stream = tokio::select! {
+        biased;
+        () = eviction.notified() => return,
+        ready = timeout(limits.head, incoming.ready()) => match ready {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(_)) | Err(_) => return,
+        },
+    };
     loop {
         let (back, ended) = serve_requests(stream, app.clone(), &eviction, limits).await;
         stream = back;
         let last_words = match ended {
-            Ended::Evicted => return evict(&stream),
+            Ended::Evicted => return evict(&mut stream),
             // A request has arrived just when the time was over. The server answers it: closing the connection now would leave it without an answer.
-            Ended::Idle if has_unread(&stream) => continue,
+            Ended::Idle if stream.has_unread() => continue,
             Ended::Done | Ended::Idle => None,
             Ended::Refused(status, error) => Some(raw_answer(status, &error)),
         };
@@ -127,12 +142,7 @@ enum Ended {
 }
 
 /// Answers requests until the connection has no more of them.
-async fn serve_requests(
-    stream: TcpStream,
-    app: Router,
-    eviction: &Eviction,
-    limits: Limits,
-) -> (TcpStream, Ended) {
+async fn serve_requests(stream: Stream, app: Router, eviction: &Eviction, limits: Limits) -> (Stream, Ended) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_header_size(HEAD_MAX);
     // A client that closes its sending side behind a request gets its answer (PROTOCOL 8.1).
@@ -163,33 +173,17 @@ async fn serve_requests(
     (stream, ended)
 }
 
-/// True when unread bytes have arrived. It asks the system, because the runtime knows only what its last poll reported.
-fn has_unread(stream: &TcpStream) -> bool {
-    let mut byte = [MaybeUninit::uninit(); 1];
-    SockRef::from(stream).peek(&mut byte).is_ok_and(|len| len > 0)
-}
-
 /// Tells the client why its connection ends, as far as that needs no waiting.
-fn evict(stream: &TcpStream) {
+fn evict(stream: &mut Stream) {
     let message = "the server has no room for this connection: too many are open, and this one has sent no whole request with the token";
     let remedy = "connect again, and send the request with the token at once";
     let error = refusal(ErrorCode::Unavailable, message, remedy);
-    let socket = SockRef::from(stream);
     // The server has carried out no request of this connection, so the error is true of any request that the client has under way.
-    let text = raw_answer(status_of(error.code), &error);
-    drop(socket.send_with_flags(text.as_bytes(), libc::MSG_NOSIGNAL));
-    drop(socket.shutdown(std::net::Shutdown::Write));
-    let (mut left, mut bytes) = (LEFTOVER_MAX, [0; 4096]);
-    while let Ok(len) = (&*socket).read(&mut bytes) {
-        left = left.saturating_sub(len);
-        if len == 0 || left == 0 {
-            return;
-        }
-    }
+    stream.end_with(raw_answer(status_of(error.code), &error).as_bytes(), LEFTOVER_MAX);
 }
 
 /// Closes so that the last answer is read: the system throws it away, on both sides, when what the client still sends is not read.
-async fn close(stream: &mut TcpStream) {
+async fn close(stream: &mut Stream) {
     if stream.shutdown().await.is_err() {
         return;
     }

@@ -1,28 +1,28 @@
-//! The TCP stream of one connection, as the HTTP library writes to it.
+//! The stream of one connection, as the HTTP library writes to it.
 //!
 //! The library answers bytes that are no request by itself, without a body. The filter drops such an answer, and the server sends its own
 //! with an error in JSON (PROTOCOL 8.52). The filter also ignores the library's shutdown: the server may have more to send.
 
+use super::stream::Stream;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-/// A TCP stream that drops the library's own answers.
+/// A stream that drops the library's own answers.
 #[derive(Debug)]
 pub(super) struct FilteredStream {
-    stream: TcpStream,
+    stream: Stream,
     dropped: Option<u16>,
 }
 
 impl FilteredStream {
-    pub(super) const fn new(stream: TcpStream) -> Self {
+    pub(super) const fn new(stream: Stream) -> Self {
         Self { stream, dropped: None }
     }
 
     /// The stream, and the status of the answer that was dropped.
-    pub(super) fn into_parts(self) -> (TcpStream, Option<u16>) {
+    pub(super) fn into_parts(self) -> (Stream, Option<u16>) {
         (self.stream, self.dropped)
     }
 }

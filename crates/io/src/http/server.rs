@@ -2,7 +2,9 @@
 
 use super::conn_table::ConnGuard;
 use super::connections::{self, Limits, body_of, has_body};
-use super::{BODY_MAX, SOFT_BODY_MAX, refusal, status_of};
+use super::stream::Listener;
+use super::tls::Identity;
+use super::{BODY_MAX, KEYS_FIELD, SOFT_BODY_MAX, refusal, status_of};
 use crate::{OpenError, Waker};
 use axum::body::Body;
 use axum::extract::State;
@@ -12,13 +14,16 @@ use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use ctutils::CtEq as _;
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
+use farmem_control::keys::{KEYS_SHOWN_MAX, Shown};
 use serde_json::{Map, Value};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 
 /// One request, waiting for the control plane's thread.
@@ -26,6 +31,8 @@ use tokio::sync::oneshot;
 pub struct ApiCall {
     /// What is asked.
     pub request: Request,
+    /// What came with it.
+    pub shown: Shown,
     reply: oneshot::Sender<Result<Response, ApiError>>,
 }
 
@@ -37,30 +44,73 @@ impl ApiCall {
     }
 }
 
-/// A running server. Dropping it closes the port.
+/// Where the API is served.
+#[derive(Clone, Default, Debug)]
+pub struct ApiDoors {
+    /// A Unix socket, in a directory that other users cannot look into and that no other server uses.
+    pub unix: Option<PathBuf>,
+    /// TLS 1.3 over TCP, and what the server proves with that it is the rack's.
+    pub tls: Option<(SocketAddr, Identity)>,
+    /// HTTP in clear over TCP: whoever is on the way reads the token.
+    pub plain: Option<SocketAddr>,
+}
+
+impl From<SocketAddr> for ApiDoors {
+    fn from(address: SocketAddr) -> Self {
+        Self { plain: Some(address), ..Self::default() }
+    }
+}
+
+/// What the server lets in.
+#[derive(Clone, Debug)]
+pub struct ApiTokens {
+    /// The rack's token: with it one may join, make domains, and ask about what one shows the keys of.
+    pub rack: Arc<str>,
+    /// The operator's, with which one may ask for everything; none, where there is no operator.
+    pub operator: Option<Arc<str>>,
+}
+
+impl From<&str> for ApiTokens {
+    fn from(token: &str) -> Self {
+        Self { rack: token.into(), operator: None }
+    }
+}
+
+/// A running server. Dropping it closes its doors.
 pub struct ApiServer {
-    address: SocketAddr,
+    /// Of the Unix socket, which goes with the server.
+    unix: Option<PathBuf>,
+    tls: Option<SocketAddr>,
+    plain: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ApiServer").field("address", &self.address).finish_non_exhaustive()
+        let Self { unix, tls, plain, .. } = self;
+        f.debug_struct("ApiServer")
+            .field("unix", unix)
+            .field("tls", tls)
+            .field("plain", plain)
+            .finish_non_exhaustive()
     }
 }
 
+/// Makes a listener of the runtime, inside of it: registering a socket needs it.
+type Register = Box<dyn FnOnce() -> io::Result<Listener> + Send>;
+
 impl ApiServer {
-    /// Listens at `address`, with the usual limits. Each request that shows `token` goes into the receiver, and `waker` is called.
+    /// Serves at `doors`, with the usual limits. Each request that shows one of `tokens` goes into the receiver, and `waker` is called.
     ///
     /// # Errors
-    /// [`OpenError`] when the port is taken or not ours.
+    /// [`OpenError`] when a door is taken or not ours.
     pub fn start(
-        address: SocketAddr,
-        token: &str,
+        doors: impl Into<ApiDoors>,
+        tokens: impl Into<ApiTokens>,
         waker: Waker,
     ) -> Result<(Self, Receiver<ApiCall>), OpenError> {
-        Self::start_with(address, token, Limits::default(), waker)
+        Self::start_with(doors, tokens, Limits::default(), waker)
     }
 
     /// As [`ApiServer::start`], with other limits.
@@ -68,31 +118,51 @@ impl ApiServer {
     /// # Errors
     /// As [`ApiServer::start`].
     pub fn start_with(
-        address: SocketAddr,
-        token: &str,
+        doors: impl Into<ApiDoors>,
+        tokens: impl Into<ApiTokens>,
         limits: Limits,
         waker: Waker,
     ) -> Result<(Self, Receiver<ApiCall>), OpenError> {
-        let listener = std::net::TcpListener::bind(address).map_err(|e| bind_error(address, e))?;
-        listener.set_nonblocking(true).map_err(OpenError::system("listen without blocking"))?;
-        let address = listener.local_addr().map_err(OpenError::system("read the listening address"))?;
+        let ApiDoors { unix, tls, plain } = doors.into();
+        let mut registers: Vec<Register> = Vec::new();
+        let plain = plain.map(|address| {
+            let (listener, address) = listen(address)?;
+            registers.push(Box::new(|| TcpListener::from_std(listener).map(Listener::Plain)));
+            Ok::<_, OpenError>(address)
+        });
+        let plain = plain.transpose()?;
+        let tls = tls.map(|(address, identity)| {
+            let (listener, address) = listen(address)?;
+            let acceptor = identity.acceptor();
+            let tls = |listener| Listener::Tls(listener, acceptor);
+            registers.push(Box::new(|| TcpListener::from_std(listener).map(tls)));
+            Ok::<_, OpenError>(address)
+        });
+        let tls = tls.transpose()?;
+        if let Some(path) = &unix {
+            let cannot = || OpenError::system(format!("serve at {}", path.display()));
+            let listener = super::unix::listen(path).map_err(cannot())?;
+            listener.set_nonblocking(true).map_err(cannot())?;
+            registers.push(Box::new(|| UnixListener::from_std(listener).map(Listener::Unix)));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(OpenError::system("start the HTTP server"))?;
         let (calls, receiver) = channel();
         let (stop, stopped) = oneshot::channel::<()>();
-        let app = router(Shared { token: token.into(), calls, limits, waker });
+        let app = router(Shared { tokens: tokens.into(), calls, limits, waker });
         let serve = move || {
             runtime.block_on(async move {
-                // Inside the runtime, because registering a socket needs it.
-                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+                let listeners: io::Result<Vec<Listener>> =
+                    registers.into_iter().map(|register| register()).collect();
+                let Ok(listeners) = listeners else { return };
                 let until = async {
                     // Set or dropped, both mean stop.
                     drop(stopped.await);
                 };
                 tokio::select! {
-                    () = connections::serve(listener, app, limits) => {}
+                    () = connections::serve(listeners, app, limits) => {}
                     () = until => {}
                 }
             });
@@ -101,14 +171,30 @@ impl ApiServer {
             .name("farmem-http".into())
             .spawn(serve)
             .map_err(OpenError::system("start the HTTP server's thread"))?;
-        Ok((Self { address, stop: Some(stop), thread: Some(thread) }, receiver))
+        Ok((Self { unix, tls, plain, stop: Some(stop), thread: Some(thread) }, receiver))
     }
 
-    /// Where it listens.
+    /// Where it listens for HTTP in clear.
+    ///
+    /// # Panics
+    /// When it has no such door.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> SocketAddr {
+        self.plain.expect("it was asked to serve plain HTTP")
     }
+
+    /// Where it listens for TLS, if it does.
+    #[must_use]
+    pub const fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<(std::net::TcpListener, SocketAddr), OpenError> {
+    let listener = std::net::TcpListener::bind(address).map_err(|e| bind_error(address, e))?;
+    listener.set_nonblocking(true).map_err(OpenError::system("listen without blocking"))?;
+    let address = listener.local_addr().map_err(OpenError::system("read the listening address"))?;
+    Ok((listener, address))
 }
 
 impl Drop for ApiServer {
@@ -118,12 +204,16 @@ impl Drop for ApiServer {
             // A server that panicked has said so on stderr already.
             drop(thread.join());
         }
+        if let Some(path) = &self.unix {
+            // Whoever finds none knows that nobody serves; the next server removes what is left.
+            drop(std::fs::remove_file(path));
+        }
     }
 }
 
 #[derive(Clone)]
 struct Shared {
-    token: Arc<str>,
+    tokens: ApiTokens,
     calls: Sender<ApiCall>,
     limits: Limits,
     waker: Waker,
@@ -156,9 +246,10 @@ async fn named(
     headers: HeaderMap,
     body: Body,
 ) -> HttpResponse {
-    if let Err(error) = authorise(&shared.token, &headers) {
-        return answer(Err(error));
-    }
+    let shown = match authorise(&shared.tokens, &headers).and_then(|operator| keys_of(&headers, operator)) {
+        Ok(shown) => shown,
+        Err(error) => return answer(Err(error)),
+    };
     let most = if uri.path() == "/v1/soft_load" { SOFT_BODY_MAX } else { BODY_MAX };
     let body = match body_of(&headers, body, most, shared.limits).await {
         Ok(body) => body,
@@ -169,15 +260,15 @@ async fn named(
         return answer(Err(unknown(&method, &uri)));
     };
     match parse(name, &body) {
-        Ok(request) => answer(ask(&shared, request).await),
+        Ok(request) => answer(ask(&shared, request, shown).await),
         Err(error) => answer(Err(error)),
     }
 }
 
-async fn ask(shared: &Shared, request: Request) -> Result<Response, ApiError> {
+async fn ask(shared: &Shared, request: Request, shown: Shown) -> Result<Response, ApiError> {
     let (reply, answer) = oneshot::channel();
     let gone = || refusal(ErrorCode::Unavailable, "the control plane is stopping", "ask again when it runs");
-    shared.calls.send(ApiCall { request, reply }).map_err(|_| gone())?;
+    shared.calls.send(ApiCall { request, shown, reply }).map_err(|_| gone())?;
     shared.waker.wake();
     answer.await.unwrap_or_else(|_| Err(gone()))
 }
@@ -203,15 +294,41 @@ fn unknown(method: &Method, uri: &Uri) -> ApiError {
     refusal(ErrorCode::UnknownRequest, format!("there is no request {method} {}", uri.path()), remedy)
 }
 
-fn authorise(token: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+/// Whether it is the operator who asks.
+fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> {
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let shown = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     // The time it takes does not tell where they differ.
-    if token.as_bytes().ct_eq(shown.as_bytes()).to_bool() {
-        return Ok(());
+    let is_shown = |token: &str| token.as_bytes().ct_eq(shown.as_bytes()).to_bool();
+    let operator = tokens.operator.as_deref().is_some_and(is_shown);
+    if is_shown(&tokens.rack) | operator {
+        return Ok(operator);
     }
     let remedy = "send the header \"Authorization: Bearer TOKEN\"; the token is in the file `token` of the control plane's state directory";
     Err(refusal(ErrorCode::Unauthorized, "the rack's token is missing or wrong", remedy))
+}
+
+/// The keys in a request's head.
+fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
+    let mut keys = Vec::new();
+    for field in headers.get_all(KEYS_FIELD) {
+        let text = field.to_str().map_err(|_| no_keys("bytes that are no text"))?;
+        for key in text.split(',').map(str::trim).filter(|key| !key.is_empty()) {
+            if keys.len() == KEYS_SHOWN_MAX {
+                return Err(no_keys("too many of them"));
+            }
+            keys.push(key.parse().map_err(|_| no_keys("text that is no key"))?);
+        }
+    }
+    Ok(Shown { keys, operator })
+}
+
+/// What is wrong is not repeated: it may be a key with a slip in it.
+fn no_keys(what: &str) -> ApiError {
+    let message = format!("the header \"Farmem-Keys\" has {what}");
+    let remedy =
+        format!("send at most {KEYS_SHOWN_MAX} keys, each of 32 hexadecimal digits, with commas between");
+    refusal(ErrorCode::BadRequest, message, remedy)
 }
 
 fn answer(result: Result<Response, ApiError>) -> HttpResponse {

@@ -1,5 +1,6 @@
 //! The server with a client over loopback TCP, and a stand-in for the control plane's thread that answers what a test says.
 
+mod doors;
 mod eviction;
 mod fields;
 mod refusals;
@@ -72,11 +73,11 @@ fn a_request_and_its_answer_survive_the_way() {
     let (server, calls) = start();
     let control = std::thread::spawn(move || {
         let call = calls.recv().unwrap();
-        assert_eq!(call.request, Allocate { domain: 3, size: 4096, node: None }.into());
+        assert_eq!(call.request, Allocate { domain: 3, size: 4096, node: None, durable: false }.into());
         call.answer(Ok(VMA.into()));
     });
-    let mut client = ApiClient::new(&format!("http://{}", server.address()), TOKEN);
-    let answer = client.call(Allocate { domain: 3, size: 4096, node: None }).unwrap();
+    let mut client = ApiClient::new(server.address(), TOKEN);
+    let answer = client.call(Allocate { domain: 3, size: 4096, node: None, durable: false }).unwrap();
     assert_eq!(answer, VMA);
     control.join().unwrap();
 }
@@ -86,7 +87,7 @@ fn a_request_and_its_answer_survive_the_way() {
 fn the_answer_to_another_request_is_refused() {
     let (server, calls) = start();
     let control = std::thread::spawn(move || calls.recv().unwrap().answer(Ok(VMA.into())));
-    let mut client = ApiClient::new(&format!("http://{}", server.address()), TOKEN);
+    let mut client = ApiClient::new(server.address(), TOKEN);
     let error = client.call(CreateDomain { name: "d".into() }).unwrap_err();
     assert!(matches!(error, ApiCallError::Foreign { .. }), "{error}");
     assert!(error.to_string().contains("create_domain"), "{error}");
@@ -97,7 +98,7 @@ fn the_answer_to_another_request_is_refused() {
 #[test]
 fn the_token_is_wanted() {
     let (server, calls) = start();
-    let mut client = ApiClient::new(&format!("http://{}", server.address()), "a guess");
+    let mut client = ApiClient::new(server.address(), "a guess");
     let Err(ApiCallError::Refused(error)) = client.call(Overview {}) else { panic!("let in") };
     assert_eq!(error.code, ErrorCode::Unauthorized);
     assert!(calls.try_recv().is_err());
@@ -268,6 +269,6 @@ fn a_taken_port_and_an_empty_one() {
     assert!(matches!(taken, Err(OpenError::InUse { .. })));
     let address = server.address();
     drop(server);
-    let mut client = ApiClient::new(&format!("http://{address}"), TOKEN);
+    let mut client = ApiClient::new(address, TOKEN);
     assert!(matches!(client.call(Overview {}), Err(ApiCallError::Unreachable { .. })));
 }

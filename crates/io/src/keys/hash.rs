@@ -1,25 +1,25 @@
 //! The two hash functions of a set of keys.
 //!
-//! Keys come from clients, which must not be able to choose many of one bucket: each function mixes the key twice with secret words. It is a mixer and no cipher. Who
-//! broke it could make a set refuse keys, which costs prefetches that were not needed, and nothing else.
+//! Keys come from clients, which must not be able to choose many of one bucket: each function multiplies the key, hidden by a secret word, with another one and folds the
+//! product: what a look-up does beside reading lines is what bounds it. It is a mixer and no cipher. Who broke it could make a set refuse keys, which costs prefetches that were not needed, and nothing else.
 
 use crate::mix::fold;
 use farmem_machine::Rng;
 
-/// Three secret words make one function.
+/// Two secret words make one function.
 #[derive(Clone, Copy, Debug)]
-struct Function([u64; 3]);
+struct Function([u64; 2]);
 
 impl Function {
     fn draw(rng: &mut Rng) -> Self {
         // Odd: a product with it loses no bit of the key.
-        Self([rng.next_u64(), rng.next_u64() | 1, rng.next_u64() | 1])
+        Self([rng.next_u64(), rng.next_u64() | 1])
     }
 
     #[inline(always)]
     const fn hash(self, key: u64) -> u64 {
-        let Self([mask, one, two]) = self;
-        fold(fold(key ^ mask, one) ^ mask.rotate_left(32), two)
+        let Self([mask, factor]) = self;
+        fold(key ^ mask, factor)
     }
 }
 

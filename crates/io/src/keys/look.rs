@@ -6,12 +6,10 @@ use crate::OpenError;
 use crate::huge::prefetch;
 use farmem_dpu::view::KeyId;
 
-/// Keys whose first bucket is asked for ahead of the one that is compared.
-const AHEAD: usize = 64;
-/// Keys that are compared before the second buckets of those that were not found are asked for.
-const GROUP: usize = 16;
-/// Keys whose second bucket is on its way, at most.
-const MISSED: usize = 4 * GROUP + 1;
+/// Keys whose first buckets are asked for together, while as many are compared.
+const BLOCK: usize = 64;
+/// Fewer keys are looked up one by one: there is nothing to read meanwhile.
+const FEW: usize = 4;
 /// Keys of which both buckets are asked for together.
 const TOGETHER: usize = 128;
 
@@ -147,51 +145,52 @@ fn both(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Bucket,
     }
 }
 
+/// A block's first lines are asked for in a burst, while the block before is compared; the second lines of keys that were not found are read a block later.
 #[inline(always)]
 fn delayed(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Bucket, u64) -> bool) {
-    let buckets = set.table.buckets();
-    let first = |key: u64| {
-        let home = set.hashes.first(key, buckets.len());
-        prefetch(set.table.line(home));
-        home
-    };
-    let mut coming = [0; AHEAD];
-    for (&KeyId(key), home) in keys.iter().zip(&mut coming) {
-        *home = first(key);
+    if keys.len() < FEW {
+        return one_by_one(set, keys, held, has);
     }
-    // Keys that were not in their first bucket, by number and second bucket, whose line is on its way.
-    let (mut missed, mut misses) = ([(0, 0); MISSED], 0);
+    let buckets = set.table.buckets();
+    let ask = |keys: &[KeyId], homes: &mut [usize; BLOCK]| {
+        for (&KeyId(key), home) in keys.iter().zip(homes) {
+            *home = set.hashes.first(key, buckets.len());
+            prefetch(set.table.line(*home));
+        }
+    };
     let second = |held: &mut [bool], missed: &[(usize, usize)]| {
         for &(n, home) in missed {
             held[n] = has(&buckets[home], keys[n].0);
         }
     };
-    for start in (0..keys.len()).step_by(GROUP) {
-        let known = misses;
-        for (n, &KeyId(key)) in keys.iter().enumerate().skip(start).take(GROUP) {
-            let place = &mut coming[n % AHEAD];
-            let home = *place;
-            if let Some(&KeyId(ahead)) = keys.get(n + AHEAD) {
-                *place = first(ahead);
-            }
-            let found = has(&buckets[home], key);
-            held[n] = found;
+    // Of two blocks each: the first buckets, and the keys that were not there, by number and second bucket.
+    let (mut homes, mut missed) = ([[0; BLOCK]; 2], [[(0, 0); BLOCK]; 2]);
+    let mut before = 0;
+    ask(&keys[..keys.len().min(BLOCK)], &mut homes[0]);
+    for (number, start) in (0..keys.len()).step_by(BLOCK).enumerate() {
+        let turned = !number.is_multiple_of(2);
+        let ([now, next], [misses, older]) = (&mut homes, &mut missed);
+        let (now, next) = if turned { (next, now) } else { (now, next) };
+        let (misses, older) = if turned { (older, misses) } else { (misses, older) };
+        let block = start..keys.len().min(start + BLOCK);
+        ask(&keys[block.end..keys.len().min(block.end + BLOCK)], next);
+        let mut count = 0;
+        let its = keys[block.clone()].iter().zip(&*now).zip(&mut held[block.clone()]);
+        for (n, ((&KeyId(key), &home), held)) in block.zip(its) {
+            *held = has(&buckets[home], key);
             // Each is noted, and the count goes on only past those that were not found: there is no branch to mispredict.
-            missed[misses].0 = n;
-            misses += usize::from(!found);
+            misses[count].0 = n;
+            count += usize::from(!*held);
         }
-        for (n, home) in &mut missed[known..misses] {
+        for (n, home) in &mut misses[..count] {
             *home = set.hashes.second(keys[*n].0, buckets.len());
             prefetch(set.table.line(*home));
         }
-        if misses > MISSED - GROUP - 1 {
-            // Those of this group have only just been asked for.
-            second(held, &missed[..known]);
-            missed.copy_within(known..misses, 0);
-            misses -= known;
-        }
+        second(held, &older[..before]);
+        before = count;
     }
-    second(held, &missed[..misses]);
+    let blocks = keys.len().div_ceil(BLOCK);
+    second(held, &missed[(blocks - 1) % 2][..before]);
 }
 
 #[cfg(target_arch = "x86_64")]

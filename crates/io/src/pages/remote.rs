@@ -14,7 +14,7 @@ pub mod raw;
 #[cfg(test)]
 mod tests;
 
-pub use acceptor::{Accepted, Acceptor, Event, Watch, is_readable};
+pub use acceptor::{Accepted, Acceptor, Event, Watch, is_readable, kill};
 pub use farmem_preload_abi::{Advised, advised, advised_shared, call, place};
 pub use guard::{Guard, guard};
 pub use plain::pages_come_singly;
@@ -28,10 +28,11 @@ use call::{
 use farmem_preload_abi::message::parse;
 use farmem_preload_abi::userfaultfd::{Mapping, Stopped, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_setfl, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_get_seals, fcntl_setfl, fstat, ftruncate};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why nothing can be done to a process's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -51,6 +52,8 @@ pub struct Remote {
     file: OwnedFd,
     base: usize,
     pages: u64,
+    /// The file did not do what a memfd does.
+    spoiled: AtomicBool,
 }
 
 /// Faults of one read.
@@ -64,11 +67,14 @@ pub fn buffer() -> Buffer {
 
 impl Remote {
     /// What came with a greeting. An empty file gets the length that was said: the process's own limit of file sizes may forbid it that. `None`
-    /// when the file has another length, or not whole pages.
+    /// when the file is no memory file (another one may have a file system behind it that never answers), has another length, or not whole pages, or more than is
+    /// ever reserved.
     pub(super) fn new(uffd: OwnedFd, file: OwnedFd, hello: &call::Hello) -> Option<Self> {
         let len = usize::try_from(hello.len).ok()?;
         let base = usize::try_from(hello.base).ok()?;
-        let whole = len.is_multiple_of(PAGE_LEN) && base.is_multiple_of(PAGE_LEN);
+        let whole = len.is_multiple_of(PAGE_LEN) && base.is_multiple_of(PAGE_LEN) && len <= place::LEN_MAX;
+        // Only files in memory have seals, and it asks no file system.
+        fcntl_get_seals(&file).ok()?;
         let size = fstat(&file).ok()?.st_size;
         let size = if size == 0 && whole && ftruncate(&file, hello.len).is_ok() {
             hello.len
@@ -82,7 +88,8 @@ impl Remote {
         fcntl_setfl(&uffd, OFlags::NONBLOCK).ok()?;
         let reach = if hello.full { Reach::Full } else { Reach::UserMode };
         let pages = hello.len / PAGE_LEN as u64;
-        Some(Self { uffd: Userfaultfd::received(uffd, reach), file, base, pages })
+        let spoiled = AtomicBool::new(false);
+        Some(Self { uffd: Userfaultfd::received(uffd, reach), file, base, pages, spoiled })
     }
 
     /// Pages, with those before far memory.
@@ -183,19 +190,31 @@ impl Remote {
         self.protect(pages, Mapping::ReadOnly)
     }
 
-    /// Copies the bytes of a page and of those behind it, as many as there is room for. Those of a page that is not there are zeros.
-    ///
-    /// # Panics
-    /// When the system cannot read a file that was whole when it came.
+    /// True when the program has put something else in the place of its memfd, or has sealed or cut it: no byte of it is what it seems, and the
+    /// program is best ended.
+    #[must_use]
+    pub fn is_spoiled(&self) -> bool {
+        self.spoiled.load(Ordering::Relaxed)
+    }
+
+    fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Relaxed);
+    }
+
+    /// Copies the bytes of a page and of those behind it, as many as there is room for. Those of a page that is not there are zeros, as are
+    /// all that a file does not give which [is none any more](Remote::is_spoiled).
     pub fn read(&self, page: u64, into: &mut [u8]) {
         let mut done = 0;
         while done < into.len() {
             let place = page * PAGE_LEN as u64 + done as u64;
             let count = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
             match count {
-                Ok(0) => return into[done..].fill(0), // the program has cut its own file
-                Ok(count) => done += count,
-                Err(e) => panic!("bytes of a memfd: {e}"),
+                Ok(count) if count > 0 => done += count,
+                // The program has cut its own file, or it never was a memfd.
+                Ok(_) | Err(_) => {
+                    self.spoil();
+                    return into[done..].fill(0);
+                }
             }
         }
     }
@@ -208,14 +227,13 @@ impl Remote {
         rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, place)) == Ok(bytes.len())
     }
 
-    /// Gives pages' memory back to the system; threads that touch them wait again.
-    ///
-    /// # Panics
-    /// When the system refuses.
+    /// Gives pages' memory back to the system; threads that touch them wait again. Where the system refuses, the file [is none any
+    /// more](Remote::is_spoiled).
     pub fn discard(&self, pages: Range<u64>) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, len) = (pages.start * PAGE_LEN as u64, (pages.end - pages.start) * PAGE_LEN as u64);
-        rustix::io::retry_on_intr(|| fallocate(&self.file, mode, start, len)).expect("a hole in a memfd");
+        rustix::io::retry_on_intr(|| fallocate(&self.file, mode, start, len))
+            .unwrap_or_else(|_| self.spoil());
     }
 
     /// Who waits for one of the pages tries again.

@@ -1,28 +1,29 @@
 //! A ring of words through which many threads hand records to one consumer in another process, without a lock (PD3 6.1).
 //!
-//! A thread reserves room by one compare-and-swap, writes its record there, and then adds its words to those that are written. The consumer takes all that there is when as
-//! much was written as was reserved: then nobody is in the middle of a record (the progressive pointer of PD3's transfer engine). So threads wait for each other
-//! nowhere, and what came together is read together.
+//! A thread reserves room by one compare-and-swap, writes its record's bytes there, and then the record's first word, which is not 0: from then on the record is whole. The
+//! consumer reads records in the order in which their room was reserved, as far as the first whose first word is 0 still, and makes all words zero again before it gives their
+//! room back. So a thread waits for no other one, and the consumer for one thread at most. PD3's threads add up how much is whole, and its transfer engine waits for a moment in
+//! which nobody writes (6.1); with several threads, or one that is fast, that moment hardly comes.
 //!
 //! ```text
 //!  word 0..16   identity (checked when it is mapped)
 //!  word 16      reserved: words that producers have taken room for since the ring was made
 //!  word 32      tail: words released by the consumer
-//!  word 48      written: words of records that are whole
-//!  word 64..    data, as of a ring with one producer
+//!  word 64..    data, as of a ring with one producer; 0 from `reserved` to `tail` and the ring's length
 //! ```
 //!
-//! A consumer waits as long as a thread is between reserving and having written. One that stops there for ever stops the ring: it fills, and refuses; nothing is read torn.
-//! The same file is compiled against loom's atomics by `tests/ring_loom.rs`.
+//! A thread that stops between reserving and having written stops the ring for ever: it fills, and refuses; nothing is read torn. A consumer that stops while it makes
+//! words zero leaves a ring that no other consumer goes on with. The same file is compiled against loom's atomics by `tests/ring_loom.rs`.
 
 use super::atomic::{AtomicU64, Ordering};
-use super::ring::{Broken, WORD, data, load_at, record_len, record_word, store_at};
+use super::ring::{Broken, WORD, data, load_at, place, record_len, record_word, store_at};
 
 const RESERVED: usize = 16;
 const TAIL: usize = 32;
-const WRITTEN: usize = 48;
+/// The first word of a record that is not whole.
+const UNWRITTEN: u64 = 0;
 
-/// A thread writes a record; false when the ring has no room. The consumer sees it as soon as nobody else is writing.
+/// A thread writes a record; false when the ring has no room. The consumer sees it once all before it are whole, too.
 pub(crate) fn push(ring: &[AtomicU64], bytes: &[u8]) -> Result<bool, Broken> {
     let data = data(ring);
     let (room, need) = (data.len() as u64, 1 + bytes.len().div_ceil(WORD) as u64);
@@ -44,9 +45,8 @@ pub(crate) fn push(ring: &[AtomicU64], bytes: &[u8]) -> Result<bool, Broken> {
             Err(now) => reserved = now,
         }
     }
-    store_at(data, reserved, &record_word(bytes.len()).to_le_bytes());
     store_at(data, reserved.wrapping_add(1), bytes);
-    ring[WRITTEN].fetch_add(need, Ordering::Release);
+    data[place(reserved, data)].store(record_word(bytes.len()), Ordering::Release);
     Ok(true)
 }
 
@@ -63,49 +63,58 @@ pub(crate) struct Consumer {
     /// Read so far; ahead of what is released.
     tail: u64,
     released: u64,
-    /// The end of the batch that is being read.
-    end: u64,
 }
 
 impl Consumer {
     /// Goes on where the last consumer of this ring stopped.
     pub(crate) fn attach(ring: &[AtomicU64]) -> Self {
         let tail = ring[TAIL].load(Ordering::Acquire);
-        Self { tail, released: tail, end: tail }
+        Self { tail, released: tail }
     }
 
-    /// True when records wait that nobody is writing any more, or the ring is broken and [`Consumer::next`] will say so.
+    /// True when a record waits that is whole, or the ring is broken and [`Consumer::next`] will say so.
     pub(crate) fn has_more(&self, ring: &[AtomicU64]) -> bool {
-        self.tail != self.end || whole(ring).is_some_and(|end| end != self.tail)
+        self.first_word(ring).is_some()
     }
 
     /// The next record, where it lies; `most` bytes at most.
     pub(crate) fn next(&mut self, ring: &[AtomicU64], most: usize) -> Result<Option<Record>, Broken> {
-        let data = data(ring);
-        if self.tail == self.end {
-            match whole(ring) {
-                Some(end) if end != self.tail => self.end = end,
-                _ => return Ok(None),
-            }
-        }
-        let waiting = self.end.wrapping_sub(self.tail);
-        if waiting > data.len() as u64 {
-            return Err(Broken);
-        }
-        let mut word = [0; WORD];
-        load_at(data, self.tail, &mut word);
-        let len = record_len(u64::from_le_bytes(word), most, waiting)?;
+        let Some(word) = self.first_word(ring) else { return Ok(None) };
+        let free = data(ring).len() as u64 - self.unreleased();
+        let len = record_len(word, most, free)?;
         let record = Record { at: self.tail.wrapping_add(1), len };
         self.tail = self.tail.wrapping_add(1 + len.div_ceil(WORD) as u64);
         Ok(Some(record))
     }
 
-    /// Gives the room of the records read back to the producers.
+    /// Gives the room of the records read back to the producers, all zero.
     pub(crate) fn release(&mut self, ring: &[AtomicU64]) {
-        if self.released != self.tail {
-            ring[TAIL].store(self.tail, Ordering::Release);
-            self.released = self.tail;
+        let count = usize::try_from(self.unreleased()).expect("words of the ring");
+        if count == 0 {
+            return;
         }
+        let data = data(ring);
+        let (before, behind) = data.split_at(place(self.released, data));
+        let first = count.min(behind.len());
+        for word in behind[..first].iter().chain(&before[..count - first]) {
+            word.store(UNWRITTEN, Ordering::Relaxed);
+        }
+        ring[TAIL].store(self.tail, Ordering::Release);
+        self.released = self.tail;
+    }
+
+    /// The first word of the next record, if that is whole. Where all of the ring was read and not released, what is there was read before.
+    fn first_word(&self, ring: &[AtomicU64]) -> Option<u64> {
+        let data = data(ring);
+        if self.unreleased() == data.len() as u64 {
+            return None;
+        }
+        let word = data[place(self.tail, data)].load(Ordering::Acquire);
+        (word != UNWRITTEN).then_some(word)
+    }
+
+    const fn unreleased(&self) -> u64 {
+        self.tail.wrapping_sub(self.released)
     }
 }
 
@@ -113,12 +122,4 @@ impl Consumer {
 pub(crate) fn copy(ring: &[AtomicU64], record: Record, into: &mut [u8]) {
     assert!(into.len() <= record.len, "bytes of the record");
     load_at(data(ring), record.at, into);
-}
-
-/// Words up to which all records are whole; `None` while somebody writes.
-fn whole(ring: &[AtomicU64]) -> Option<u64> {
-    // In this order: what was written when this was read had been reserved, and if nothing more is reserved now, nobody was writing then.
-    let written = ring[WRITTEN].load(Ordering::Acquire);
-    let reserved = ring[RESERVED].load(Ordering::Acquire);
-    (written == reserved).then_some(written)
 }

@@ -3,6 +3,7 @@
 use super::atomic::{AtomicU64, Ordering};
 use super::ring::WORD;
 use crate::OpenError;
+use crate::huge::{HUGE, HugeMemory, PageSize};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -30,6 +31,8 @@ pub(super) enum Kind {
 pub(crate) struct Mapping {
     start: NonNull<AtomicU64>,
     len: usize,
+    /// The address space that it lies in, where that is aligned for huge pages: it unmaps them.
+    reserved: Option<HugeMemory>,
 }
 
 // SAFETY: the words are atomics, made to be shared; the mapping is only unmapped when the last owner drops it.
@@ -162,9 +165,33 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces none of ours.
         let start = unsafe { libc::mmap(ptr::null_mut(), words * WORD, prot, flags, file.as_raw_fd(), 0) };
         match NonNull::new(start) {
-            Some(start) if start.as_ptr() != libc::MAP_FAILED => Ok(Self { start: start.cast(), len: words }),
+            Some(start) if start.as_ptr() != libc::MAP_FAILED => {
+                Ok(Self { start: start.cast(), len: words, reserved: None })
+            }
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// As [`Mapping::of`], in huge pages as far as the file fills them and the system gives some, for words that are read in no order: small pages serve too.
+    pub(crate) fn huge(file: &impl AsRawFd, words: usize) -> io::Result<Self> {
+        let len = words * WORD;
+        if len < HUGE {
+            return Self::of(file, words);
+        }
+        let reserved = HugeMemory::new(len, PageSize::Small)?;
+        let start = reserved.start();
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        let (fixed, fd) = (flags | libc::MAP_FIXED, file.as_raw_fd());
+        // SAFETY: it replaces pages of a reservation of ours that nobody has touched, and lies wholly within it.
+        let mapped = unsafe { libc::mmap(start.as_ptr().cast(), len, prot, fixed, fd, 0) };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // A kernel without it, or a file system without huge pages, refuses.
+        // SAFETY: whole huge pages of what was mapped above; their bytes stay what they are.
+        let _small_pages_serve_too =
+            unsafe { libc::madvise(start.as_ptr().cast(), len / HUGE * HUGE, libc::MADV_COLLAPSE) };
+        Ok(Self { start: start.cast(), len: words, reserved: Some(reserved) })
     }
 
     /// The words. Another process may change them at any moment, as atomics may.
@@ -178,6 +205,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // A reservation unmaps all that lies in it, and at once: an address that is free may be somebody else's a moment later.
+        if self.reserved.is_some() {
+            return;
+        }
         // SAFETY: exactly the range that `of` mapped; `words` borrows self, so no reference into it is left.
         let _ = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len * WORD) };
     }

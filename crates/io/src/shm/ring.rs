@@ -36,7 +36,7 @@ pub(super) fn data(ring: &[AtomicU64]) -> &[AtomicU64] {
 }
 
 /// The place of `index` in the data.
-fn place(index: u64, data: &[AtomicU64]) -> usize {
+pub(super) fn place(index: u64, data: &[AtomicU64]) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "masked by the length of a slice")]
     let place = (index & (data.len() as u64 - 1)) as usize;
     place

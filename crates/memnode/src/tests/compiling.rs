@@ -2,7 +2,7 @@
 
 use super::traversals::{find, pad, request};
 use super::*;
-use crate::{Compile, Logic, PROGRAMS_MAX};
+use crate::{Compile, Interpreted, Logic, NEW_PROGRAMS, PROGRAMS_MAX};
 use alloc::format;
 use alloc::sync::Arc;
 use farmem_traversal::{Program, Step};
@@ -77,12 +77,21 @@ fn ready<C: Compile>(compile: C) -> MemNode<VecStore, C> {
 }
 
 fn hear<C: Compile>(node: &mut MemNode<VecStore, C>, port: Port, frames: &[Vec<u8>]) -> Vec<Note> {
+    hear_at(node, Instant::ZERO, port, frames)
+}
+
+fn hear_at<C: Compile>(
+    node: &mut MemNode<VecStore, C>,
+    now: Instant,
+    port: Port,
+    frames: &[Vec<u8>],
+) -> Vec<Note> {
     let mut out = Outbox::new();
     for bytes in frames {
-        node.handle(Instant::ZERO, Event::Frame { port, bytes }, &mut out);
+        node.handle(now, Event::Frame { port, bytes }, &mut out);
     }
     if node.next_wake().is_some() {
-        node.handle(Instant::ZERO, Event::Wake, &mut out);
+        node.handle(now, Event::Wake, &mut out);
     }
     node.check();
     let mut notes = vec![];
@@ -131,4 +140,47 @@ fn what_was_forgotten_is_not_kept_by_workspaces() {
     let last = hear(&mut node, Port::SWITCH, &[message(9, &program(PROGRAMS_MAX + 1))]);
     assert!(last.contains(&Note::ProgramForgotten), "{last:?}");
     assert_eq!(kept(), PROGRAMS_MAX, "and not the first one's code as well");
+}
+
+/// A domain brings a new program with each request, as fast as it can: after 128 it is told to come later, and each millisecond one more is
+/// verified, so what verifying costs the others has a bound (PROTOCOL 7.49). Programs that the node knows, and other domains', are served all the while. Code
+/// that is no program costs the same as one that is.
+#[test]
+fn hundreds_of_new_programs_are_told_to_come_later() {
+    let mut node = ready(Interpreted);
+    let message = |domain, n, code: &[u8], hash| {
+        let program = find();
+        let asked = Traverse { program: hash, code, ..request(&program, &[]) };
+        datagram(&Message { header: header(domain, n), body: Body::Traverse(asked) })
+    };
+    let answers = |notes: &[Note], status| {
+        notes.iter().filter(|&&note| note == Note::Answered(Kind::Traverse, status)).count() as u64
+    };
+    let mut n = 0;
+    let mut bring = |node: &mut MemNode<VecStore, Interpreted>, millis: u64, count: u32, good: bool| {
+        let frames = (0..count).map(|_| {
+            n += 1;
+            let source = format!(".window {}\n.scratch {}\n ret", 1 + n % 256, n / 256);
+            let program = Program::assemble(&source).unwrap();
+            let end = if good { program.encoded().len() } else { program.encoded().len() - 1 };
+            message(ALICE, n, &program.encoded()[..end], program.hash())
+        });
+        let frames: Vec<Vec<u8>> = frames.collect();
+        hear_at(node, Instant::from_nanos(millis * 1_000_000), Port::SWITCH, &frames)
+    };
+    let first = bring(&mut node, 1, 50, false);
+    assert_eq!(answers(&first, Status::BadProgram), 50);
+    let burst = bring(&mut node, 1, 500, true);
+    assert_eq!(answers(&burst, Status::Ok), NEW_PROGRAMS.at_once - 50);
+    assert_eq!(answers(&burst, Status::Busy), 500 - (NEW_PROGRAMS.at_once - 50));
+    let later = bring(&mut node, 11, 100, true);
+    assert_eq!((answers(&later, Status::Ok), answers(&later, Status::Busy)), (10, 90));
+
+    let program = find();
+    let bobs = message(BOB, 9001, program.encoded(), program.hash());
+    let bobs = hear_at(&mut node, Instant::from_nanos(11_000_000), Port::SWITCH, &[bobs]);
+    assert!(bobs.contains(&Note::ProgramLearned), "{bobs:?}");
+    let known = message(ALICE, 9002, program.encoded(), program.hash());
+    let known = hear_at(&mut node, Instant::from_nanos(11_000_000), Port::SWITCH, &[known]);
+    assert_eq!(known, [Note::Continued], "it runs, and goes on elsewhere");
 }

@@ -156,6 +156,49 @@ fn a_long_file_comes_in_parts() {
     assert_eq!(store[3 * part..][..6], [4, 4, 4, 4, 4, 0]);
 }
 
+/// PROTOCOL 20.11: a disk gives nothing for as long as it likes, before each part of a file of nine. The node answers whoever reads other memory meanwhile, fifty reads each time, and says of what is being
+/// loaded that it is lost; the load goes on where it stood.
+#[test]
+fn reads_are_answered_while_a_load_stands_still() {
+    const PART: u64 = FILE_PART as u64;
+    const LONG: u64 = 9 * PART;
+    let size = 16 * PART;
+    let config = Config { home: HOME, pmtu: Pmtu::B1024, budget: Budget::default() };
+    let mut bench = Bench::empty(Budget::default());
+    let mut store = VecStore::new(usize::try_from(2 * size).unwrap());
+    store.write(size, &[0x77; 64]);
+    bench.node = MemNode::new(config, store).with_files();
+    let read = |base, len| Update::Protect { domain: ALICE, base, len, perm: Perm::Read, vma_log2: 64 };
+    let updates = [
+        peer(Port::SWITCH, 1),
+        peer(Port::host(HOST.0), 3),
+        Update::Range { base: BASE, len: 2 * size, offset: 0 },
+        Update::Lose { base: BASE, len: size },
+        read(BASE, 2 * size),
+    ];
+    assert_eq!(bench.update(&updates), (Status::Ok, 0));
+    let id = bench.opens(FileTask { length: LONG, size, ..TASK }, LONG, 1);
+    let (mut asked, mut answered, mut lost) = (bench.asked.clone(), 0, 0);
+    for part in 0..9 {
+        for counter in 0..50 {
+            let header = header(ALICE, part * 100 + counter);
+            let message = bench.ask(header, region_read(size, 64));
+            let Body::RegionRead { data, .. } = message.body else { panic!("{:?}", message.body) };
+            answered += u64::from(message.header.status == Status::Ok && data == [0x77; 64]);
+        }
+        lost += u64::from(bench.read_status(part * 100 + 50) == Status::Lost);
+        assert_eq!(bench.asked, [], "nothing more is asked of the disk");
+        // The disk gives the next part.
+        let FileAsk { what: FileWant::Read { offset, len }, .. } = asked.remove(0) else { panic!("a part") };
+        bench.done(id, FileCame::Read { offset, bytes: vec![0xab; len as usize] });
+        asked.append(&mut bench.asked);
+    }
+    assert_eq!((answered, lost), (450, 9));
+    assert_eq!(asked, [FileAsk { id, what: FileWant::Finish }]);
+    bench.done(id, FileCame::Finished { stamp: 1 });
+    assert_eq!(bench.read_status(999), Status::Ok);
+}
+
 /// PROTOCOL 20.8: what is wrong with a file is said, the task is over, and every byte stays lost.
 #[test]
 fn a_load_that_fails_leaves_all_lost() {

@@ -406,3 +406,28 @@ fn a_storing_program_does_not_run_on_a_lent_window() {
     let program = Program::assemble(".stores\n.window 8\nret").expect("good");
     program.step(&[0; 8], &mut VirtAddr(0), &mut []);
 }
+
+/// A processor that guesses that an index is inside goes on with what the mask makes of it: a place inside of the area, whatever the index is. What is
+/// inside stays as it is.
+#[test]
+fn a_guess_at_a_bound_stays_inside() {
+    for last in [0, 1, 7, 255, 4031] {
+        let edges = [
+            0,
+            1,
+            last,
+            last + 1,
+            last + 8,
+            1 << 20,
+            1 << 62,
+            1 << 63,
+            (1 << 63) + last,
+            u64::MAX - last,
+            u64::MAX,
+        ];
+        for start in edges {
+            let expected = if start <= last { start } else { 0 };
+            assert_eq!(inside(start, last), expected, "{start:#x} of {last:#x}");
+        }
+    }
+}

@@ -8,6 +8,7 @@ pub(crate) mod peer;
 
 use disk::Disk;
 use farmem_control::api::*;
+use farmem_control::keys::Shown;
 use farmem_control::{Config, Control, Note, Out, Record, Submitted};
 use farmem_machine::{Action, Duration, Event, Instant, Machine, Outbox, Port, Rng};
 use farmem_wire::{Gid, Qkey, Qpn};
@@ -68,6 +69,8 @@ pub(crate) struct Rack {
     wires: Vec<InFlight>,
     /// Pages that were lost when they were pushed from one node to another, by the number of the move.
     pushed_lost: BTreeMap<u64, BTreeSet<u64>>,
+    /// A role that is not heard of for so long does not live.
+    pub(crate) dead_after: Duration,
     /// When the last frame reached a role.
     heard: Instant,
     answers: BTreeMap<u64, Answer>,
@@ -75,6 +78,8 @@ pub(crate) struct Rack {
     pub(crate) answered: Vec<u64>,
     asked: BTreeMap<u64, Request>,
     next_ticket: u64,
+    /// What is shown with requests from now on.
+    pub(crate) shown: Shown,
     chance: Rng,
     seed: u64,
 }
@@ -88,7 +93,7 @@ pub(crate) enum Step {
 
 impl Rack {
     pub(crate) fn new(seed: u64) -> Self {
-        Self::with(seed, Config::new(gid(1)))
+        Self::with(seed, config())
     }
 
     pub(crate) fn with(seed: u64, config: Config) -> Self {
@@ -111,11 +116,13 @@ impl Rack {
             crash_in: None,
             wires: Vec::new(),
             pushed_lost: BTreeMap::new(),
+            dead_after: DEAD_AFTER,
             heard: Instant::ZERO,
             answers: BTreeMap::new(),
             answered: Vec::new(),
             asked: BTreeMap::new(),
             next_ticket: 1,
+            shown: Shown::default(),
             chance: Rng::from_number(seed ^ 0xfa17),
             seed,
         }
@@ -136,7 +143,7 @@ impl Rack {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.asked.insert(ticket, request.clone());
-        self.event(Event::Local(Submitted { ticket, request }));
+        self.event(Event::Local(Submitted { ticket, request, shown: self.shown.clone() }));
         ticket
     }
 
@@ -192,7 +199,7 @@ impl Rack {
     pub(crate) fn settle(&mut self) {
         self.heard = self.now;
         for _ in 0..STEPS_MAX {
-            let dead = self.next_due().is_none_or(|due| due > self.heard + DEAD_AFTER);
+            let dead = self.next_due().is_none_or(|due| due > self.heard + self.dead_after);
             if dead || self.wires.is_empty() && !self.cut.is_empty() {
                 return;
             }
@@ -400,7 +407,7 @@ impl Rack {
 
     /// A role's process reads the answer to its join, and starts with empty tables.
     fn start_peer(&mut self, response: &Response) {
-        let (Response::Joined(SwitchJoined { home, control })
+        let (Response::Joined(SwitchJoined { home, control, .. })
         | Response::NodeJoined(NodeJoined { home, control, .. })
         | Response::IndexJoined(IndexJoined { home, control, .. })) = response
         else {
@@ -450,7 +457,7 @@ impl Rack {
     }
 
     pub(crate) fn allocate(&mut self, domain: u32, size: u64) -> VmaInfo {
-        self.call(Allocate { domain, size, node: None }).unwrap()
+        self.call(Allocate { domain, size, node: None, durable: false }).unwrap()
     }
 
     pub(crate) fn vmas(&mut self) -> Vec<VmaInfo> {
@@ -464,6 +471,11 @@ impl Rack {
     pub(crate) fn noted(&self, note: Note) -> usize {
         self.notes.iter().filter(|&&other| other == note).count()
     }
+}
+
+/// As usual, but that nothing goes with its host or its user: that is what the tests of `wear` are about.
+pub(crate) fn config() -> Config {
+    Config { host_lease: None, ..Config::new(gid(1)) }
 }
 
 pub(crate) fn restored(config: &Config, seed: u64, log: &[String]) -> Control {

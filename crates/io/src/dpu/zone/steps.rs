@@ -169,13 +169,14 @@ impl<'z> Body<'z> {
     }
 
     fn has_key(&self, key: &[u8]) -> bool {
-        let mut at = self.at;
-        key.chunks(WORD).all(|chunk| {
-            let mut found = [0; WORD];
-            load_at(self.words, at, &mut found[..chunk.len()]);
-            at = at.wrapping_add(1);
-            found[..chunk.len()] == *chunk
-        })
+        let word = |n: usize| {
+            let at = masked(self.at.wrapping_add(n as u64), self.words.len());
+            self.words[at].load(Ordering::Relaxed)
+        };
+        // Whole words are compared as such: the key of eight bytes is the usual one.
+        let (whole, rest) = key.as_chunks::<WORD>();
+        whole.iter().enumerate().all(|(n, wanted)| word(n) == u64::from_le_bytes(*wanted))
+            && (rest.is_empty() || word(whole.len()).to_le_bytes()[..rest.len()] == *rest)
     }
 }
 
@@ -542,14 +543,17 @@ impl Consumer {
         buf: &mut Vec<u8>,
     ) -> Option<usize> {
         let head = zone[HEAD].load(Ordering::Acquire);
-        for word in self.shape.buckets(zone, wanted.hash).into_iter().flatten() {
-            let entry = word.load(Ordering::Relaxed);
-            if (entry ^ wanted.hash) & TAG != 0 {
-                continue;
-            }
-            // Of several with this key those that are not good are found to be stale, and any other will do.
-            if let Some(size) = self.take(zone, number_in(entry, head), wanted, buf) {
-                return Some(size);
+        for bucket in self.shape.buckets(zone, wanted.hash) {
+            let is_like = |word: &AtomicU64| (word.load(Ordering::Relaxed) ^ wanted.hash) & TAG == 0;
+            // All of a line are compared before any is looked at: which of them it is no branch can guess.
+            let mut like = bucket.iter().rev().fold(0_u32, |like, word| like << 1 | u32::from(is_like(word)));
+            while like != 0 {
+                let entry = bucket[like.trailing_zeros() as usize].load(Ordering::Relaxed);
+                // Of several with this key those that are not good are found to be stale, and any other will do.
+                if let Some(size) = self.take(zone, number_in(entry, head), wanted, buf) {
+                    return Some(size);
+                }
+                like &= like - 1;
             }
         }
         None

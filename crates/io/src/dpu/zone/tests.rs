@@ -34,6 +34,26 @@ fn take(reader: &mut ZoneReader, key: &[u8], least: u64) -> Option<Vec<u8>> {
     Some(buf)
 }
 
+/// A zone of several megabytes, which lies in huge pages where the system gives some, is the same memory for both ends, and for one that comes later; it goes with its last end, and
+/// addresses that others got are left alone.
+#[test]
+fn a_large_zone_is_shared_whole() {
+    let size = ZoneSize { items: 1 << 16, data: 1 << 12 };
+    let (file, mut producer, mut reader) = zone(size);
+    for n in 0..1_u64 << 16 {
+        assert_eq!(put_into(&mut producer, &item(&n.to_le_bytes(), n, &n.to_be_bytes())), Placed::There);
+    }
+    drop(reader.clone());
+    let mut later = ZoneReader::of(&file, size, Finding::Index).unwrap();
+    for n in 0..1_u64 << 16 {
+        let reader = if n % 2 == 0 { &mut reader } else { &mut later };
+        assert_eq!(take(reader, &n.to_le_bytes(), n).as_deref(), Some(&n.to_be_bytes()[..]), "{n}");
+    }
+    drop((reader, later, file));
+    let counts = counts_of(&mut producer);
+    assert_eq!((counts.put, counts.taken), (1 << 16, 1 << 16));
+}
+
 /// Items short and long, with values of no byte too, are found either way, once, with all their bytes; keys that begin alike are two keys.
 #[test]
 fn what_was_put_is_taken_once() {

@@ -62,7 +62,7 @@ fn idle_connections_do_not_keep_clients_out() {
     let count = 385;
     let said = |n: usize| if n.is_multiple_of(2) { "" } else { half.as_str() };
     let idle: Vec<TcpStream> = (0..count).map(|n| connected(server.address(), said(n))).collect();
-    let mut client = ApiClient::new(&format!("http://{}", server.address()), TOKEN);
+    let mut client = ApiClient::new(server.address(), TOKEN);
     client.call(Leave::new(1)).unwrap();
     old.write_all(whole.as_bytes()).unwrap();
     let len = old.read(&mut answer).unwrap();
@@ -118,7 +118,7 @@ fn a_half_closed_client_is_answered() {
     let (server, calls) = start_within(patient(), Waker::new(|| {}));
     let control = std::thread::spawn(move || {
         for (number, call) in (0..).zip(calls) {
-            call.answer(Ok(DomainInfo { domain: number }.into()));
+            call.answer(Ok(DomainInfo { domain: number, key: None }.into()));
         }
     });
     let ask = format!("GET /v1/overview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");

@@ -157,6 +157,7 @@ const LIMITS: ConnectionLimits =
 /// One of each answer.
 fn answers() -> Vec<Response> {
     let home = endpoint();
+    let key = "0".repeat(32).parse().ok();
     let overview = RackOverview {
         nodes: Vec::new(),
         hosts: Vec::new(),
@@ -169,16 +170,17 @@ fn answers() -> Vec<Response> {
         directory: DirectoryInfo::default(),
     };
     vec![
-        SwitchJoined { home: home.clone(), control: home.clone() }.into(),
-        NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0 }.into(),
-        IndexJoined { index: 0, home: home.clone(), control: home.clone() }.into(),
-        HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new(), cards: Vec::new() }
+        SwitchJoined { home: home.clone(), control: home.clone(), key }.into(),
+        NodeJoined { node: 0, home: home.clone(), control: home.clone(), base: 0, capacity: 0, key }.into(),
+        IndexJoined { index: 0, home: home.clone(), control: home.clone(), key }.into(),
+        HostJoined { host: 0, generation: 0, home: home.clone(), nodes: Vec::new(), cards: Vec::new(), key }
             .into(),
         SessionInfo { switch: home, domain: 0 }.into(),
         connection(),
         VMA.into(),
         LocatedVma { vma: VMA, moved: Vec::new(), lost: Vec::new() }.into(),
         overview.into(),
+        RackUsage { hosts: vec![], domains: vec![], vmas: vec![], processes: vec![] }.into(),
         ProcessInfo { process: 0, heap: 0 }.into(),
         Returned { value: 0 }.into(),
         LeaseInfo { lease_ms: 0, flush: 0 }.into(),
@@ -187,7 +189,7 @@ fn answers() -> Vec<Response> {
         FileLooked { length: 0 }.into(),
         listed().into(),
         ObjectsListed { objects: vec![listed()] }.into(),
-        DomainInfo { domain: 0 }.into(),
+        DomainInfo { domain: 0, key }.into(),
         SoftLoaded { epoch: 0 }.into(),
         SoftShown::default().into(),
         SoftSection { kind: 0, id: 0, bytes: Base64(Vec::new()) }.into(),
@@ -259,6 +261,22 @@ fn node() -> NodeInfo {
     NodeInfo { node: 0, name, port: 0, gid, base: 0, capacity: 0, allocated: 0, card: 0 }
 }
 
+fn host_use() -> HostUse {
+    let (name, domains) = (String::new(), Vec::new());
+    let (host, generation, caches, lease_left_ms, connections, objects) = (0, 0, false, None, 0, 0);
+    HostUse { host, name, generation, caches, lease_left_ms, domains, connections, objects }
+}
+
+fn domain_use() -> DomainUse {
+    let (domain, name, hosts, idle_left_ms) = (0, String::new(), Vec::new(), None);
+    let (processes, vmas, bytes, durable_bytes, objects, granted) = (0, 0, 0, 0, 0, 0);
+    DomainUse { domain, name, hosts, idle_left_ms, processes, vmas, bytes, durable_bytes, objects, granted }
+}
+
+fn vma_use() -> VmaUse {
+    VmaUse { id: 0, base: 0, size: 0, domain: 0, durable: false, granted_to: Vec::new() }
+}
+
 /// Each answer has the fields of its row, and so have the parts of answers. Every answer that a request names has a row.
 #[test]
 fn each_answer_has_the_fields_of_its_row() {
@@ -276,6 +294,9 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(place)".to_owned(), keys(&place())),
         ("(directory)".to_owned(), keys(&DirectoryInfo::default())),
         ("(file)".to_owned(), keys(&file())),
+        ("(host use)".to_owned(), keys(&host_use())),
+        ("(domain use)".to_owned(), keys(&domain_use())),
+        ("(vma use)".to_owned(), keys(&vma_use())),
     ];
     for answer in answers() {
         let name = serde_json::to_value(&answer).unwrap()["is"].as_str().map(|name| format!("`{name}`"));

@@ -18,7 +18,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     recvmsg, send, sendmsg, socket_with,
 };
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::cell::RefCell;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
@@ -55,6 +56,8 @@ pub struct Acceptor {
     token: u128,
     /// For processes that may not open a userfaultfd themselves; `None` where this one may not open it.
     device: Option<File>,
+    /// Connected, and not heard to the end of their greeting; the oldest first.
+    visitors: RefCell<Vec<OwnedFd>>,
     looking: Looking,
     clock: Clock,
 }
@@ -91,7 +94,9 @@ impl Drop for Door {
 const BACKLOG: i32 = 128;
 /// Events of one wait.
 const EVENTS_MAX: usize = 64;
-/// Time a process has for its greeting once it is connected.
+/// Processes that may be connected and have said nothing.
+const VISITORS_MAX: usize = 64;
+/// Time a process has to take what it is told.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Acceptor {
@@ -114,6 +119,7 @@ impl Acceptor {
             by_path,
             token,
             device: device().ok(),
+            visitors: RefCell::default(),
             looking: Looking::new(),
             clock: Clock::start(),
         };
@@ -187,22 +193,63 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Lets a process in, and hears what it says. `None` when it said nothing that makes sense, or was not invited.
+    /// Lets a process in that has said what it wants, and is invited; `None` when there is none. Nobody is waited for: who is connected and says
+    /// nothing, as every user of the machine may be, holds no one up, and makes room when too many do so.
     #[must_use]
     pub fn receive(&self) -> Option<Accepted> {
+        let mut visitors = self.visitors.borrow_mut();
+        // Those that wait still are let in at the next look, which follows at once.
+        for socket in std::iter::from_fn(|| self.connection()).take(2 * VISITORS_MAX) {
+            if visitors.len() == VISITORS_MAX {
+                // Who has said something is heard below.
+                let silent = visitors.iter().position(|visitor| !is_readable(visitor));
+                drop(visitors.remove(silent.unwrap_or(0)));
+            }
+            visitors.push(socket);
+        }
+        let mut at = 0;
+        while at < visitors.len() {
+            if !is_readable(&visitors[at]) {
+                at += 1;
+                continue;
+            }
+            match hear(&visitors[at]) {
+                Some((words, _)) if words == device_request(self.token) => {
+                    // What it says next is heard at the next look: one that asks on and on holds nobody up.
+                    match self.lend_device(&visitors[at]) {
+                        Ok(()) => at += 1,
+                        Err(_) => drop(visitors.remove(at)),
+                    }
+                }
+                said => {
+                    let socket = visitors.remove(at);
+                    self.forget(&socket);
+                    if let Some(accepted) = said.and_then(|said| self.accept(socket, said)) {
+                        return Some(accepted);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The next one that came.
+    fn connection(&self) -> Option<OwnedFd> {
         let by_path = || accept_with(&self.by_path.as_ref()?.listener, CLOEXEC).ok();
         let socket = accept_with(&self.listener, CLOEXEC).ok().or_else(by_path)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_TIME_MAX)).ok()?;
         set_socket_timeout(&socket, Timeout::Send, Some(GREETING_TIME_MAX)).ok()?;
-        let mut said = hear(&socket)?;
-        if said.0 == device_request(self.token) {
-            let device = self.device.as_ref().map(AsFd::as_fd);
-            let status =
-                if device.is_some() { 0 } else { u64::from(Errno::PERM.raw_os_error().unsigned_abs()) };
-            answer(&socket, [status, 0, 0, 0], device).ok()?;
-            said = hear(&socket)?;
-        }
-        let (words, [uffd, file]) = said;
+        self.watch(&socket, Watch::Connections).ok()?;
+        Some(socket)
+    }
+
+    fn lend_device(&self, socket: &OwnedFd) -> io::Result<()> {
+        let device = self.device.as_ref().map(AsFd::as_fd);
+        let refused = u64::from(Errno::PERM.raw_os_error().unsigned_abs());
+        answer(socket, [if device.is_some() { 0 } else { refused }, 0, 0, 0], device)
+    }
+
+    fn accept(&self, socket: OwnedFd, (words, [uffd, file]): Said) -> Option<Accepted> {
         let hello = Hello::of(words).filter(|hello| hello.token == self.token)?;
         let (uffd, file) = (uffd?, file?);
         let pid = socket_peercred(&socket).ok()?.pid;
@@ -218,6 +265,11 @@ pub fn is_readable(what: impl AsFd) -> bool {
     let mut one = [PollFd::new(&what, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::io::retry_on_intr(|| poll(&mut one, Some(&now))).is_ok_and(|count| count > 0)
+}
+
+/// Ends a process, as [`Accepted::ended`] names it. One that has ended needs no signal.
+pub fn kill(process: impl AsFd) {
+    let _ended = pidfd_send_signal(process, Signal::KILL);
 }
 
 /// A socket that does not wait for who comes: there is another beside it.
@@ -251,7 +303,9 @@ const fn hidden(token: u128) -> u32 {
 }
 
 /// What a process says, and the descriptors that come with it.
-fn hear(socket: &OwnedFd) -> Option<([u64; HELLO_WORDS], [Option<OwnedFd>; 2])> {
+type Said = ([u64; HELLO_WORDS], [Option<OwnedFd>; 2]);
+
+fn hear(socket: &OwnedFd) -> Option<Said> {
     let mut bytes = [0; HELLO_WORDS * 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

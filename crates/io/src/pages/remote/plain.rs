@@ -51,10 +51,8 @@ impl Remote {
         })
     }
 
-    /// The pages among these that the file has, in memory or swapped out, in runs and in order.
-    ///
-    /// # Panics
-    /// When the system cannot look through a file that was whole when it came.
+    /// The pages among these that the file has, in memory or swapped out, in runs and in order; none of a file that [is no memfd any
+    /// more](Remote::is_spoiled).
     #[must_use]
     pub fn populated(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         let page_len = PAGE_LEN as u64;
@@ -65,14 +63,28 @@ impl Remote {
                 Ok(start) => start / page_len,
                 // Nothing more; or the program has cut its own file.
                 Err(Errno::NXIO) => break,
-                Err(e) => panic!("pages of a memfd: {e}"),
+                Err(_) => {
+                    self.spoil();
+                    break;
+                }
             };
+            if start < at {
+                self.spoil();
+                break;
+            }
             if start >= pages.end {
                 break;
             }
             let end = find(SeekFrom::Hole(start * page_len)).map_or(pages.end, |end| end.div_ceil(page_len));
-            runs.push(start..end.min(pages.end));
-            at = end;
+            if end < start {
+                self.spoil();
+                break;
+            }
+            // The program may have taken the page away in between: then there is none.
+            if end > start {
+                runs.push(start..end.min(pages.end));
+            }
+            at = end.max(start + 1);
         }
         runs
     }

@@ -1,7 +1,7 @@
 //! The acceptor and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
 
 use super::call::{HELLO_WORDS, Hello, WELCOME_WORDS, device_request};
-use super::{Acceptor, Guard, Watch};
+use super::{Acceptor, Guard, Remote, Watch};
 use crate::Clock;
 use crate::pages::SharedMapping;
 use farmem_host::agent::Pages as _;
@@ -9,20 +9,63 @@ use farmem_machine::Duration as Span;
 use farmem_preload_abi::userfaultfd::device;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
+use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketAddrUnix,
     SocketFlags, SocketType, connect, recvmsg, send, shutdown, socket_with,
 };
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-fn visitor(acceptor: &Acceptor) -> std::os::fd::OwnedFd {
+fn visitor(acceptor: &Acceptor) -> OwnedFd {
     let invitation = acceptor.invitation();
     let (name, _) = invitation.split_once(':').expect("a name and a token");
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     socket
+}
+
+/// A greeting comes with a file on a disk in place of a memory file. A file system may never answer, so the pager would wait in a read of it, and serve nobody: it is not let in.
+#[test]
+fn a_file_that_is_no_memory_file_is_no_greeting() {
+    let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
+    let memory = memfd_create("far", MemfdFlags::CLOEXEC).unwrap();
+    let test = std::env::current_exe().unwrap();
+    let plain: OwnedFd = tempfile::tempfile_in(test.parent().unwrap()).unwrap().into();
+    let is_let_in =
+        |file: OwnedFd| Remote::new(File::open("/dev/null").unwrap().into(), file, &hello).is_some();
+    assert!(is_let_in(memory));
+    if fcntl_get_seals(&plain).is_ok() {
+        return eprintln!("skipped: what is built here lies in memory, so there is no other file");
+    }
+    assert!(!is_let_in(plain));
+}
+
+/// One that was invited asks for the device on and on, and another one comes behind it. Each look answers the first once, and lets the second in its turn; before, the first look
+/// never ended. One that has said something stays while silent ones come.
+#[test]
+fn who_asks_on_and_on_holds_nobody_up() {
+    let acceptor = Acceptor::open(0x123a).unwrap();
+    let (first, second) = (visitor(&acceptor), visitor(&acceptor));
+    let request = bytes_of(device_request(0x123a));
+    for _ in 0..3 {
+        send(&first, &request, SendFlags::empty()).unwrap();
+    }
+    send(&second, &request, SendFlags::empty()).unwrap();
+    let strangers: Vec<_> = (0..100).map(|_| visitor(&acceptor)).collect();
+    let mut bytes = [0; WELCOME_WORDS * 8];
+    let mut is_answered = |socket| rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT).is_ok();
+    assert!(acceptor.receive().is_none());
+    assert!(is_answered(&first) && !is_answered(&first), "once");
+    assert!(is_answered(&second));
+    for _ in 0..2 {
+        assert!(acceptor.receive().is_none());
+        assert!(is_answered(&first), "it stays");
+    }
+    drop(strangers);
 }
 
 /// Who says nothing that makes sense, brings no descriptors or has no token is not let in, and the acceptor goes on.
@@ -42,6 +85,25 @@ fn strangers_are_not_let_in() {
     }
     acceptor.events(Some(Duration::ZERO), &mut events).unwrap();
     assert_eq!(events, []);
+}
+
+/// Any user of the machine may connect to the pager's socket. A hundred do, and say nothing: who was invited and comes behind them is answered at
+/// the next look. Before, the pager waited two seconds for each of the silent ones, and served no fault meanwhile.
+#[test]
+fn silent_strangers_hold_nobody_up() {
+    let acceptor = Acceptor::open(0x1239).unwrap();
+    let strangers: Vec<_> = (0..100).map(|_| visitor(&acceptor)).collect();
+    let socket = visitor(&acceptor);
+    send(&socket, &bytes_of(device_request(0x1239)), SendFlags::empty()).unwrap();
+    assert!(acceptor.receive().is_none(), "it does not greet yet");
+    let mut bytes = [0; WELCOME_WORDS * 8];
+    let (count, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT).expect("it is answered");
+    assert_eq!(count, bytes.len());
+    drop((strangers, socket));
+    assert!(acceptor.receive().is_none());
+    let mut events = Vec::new();
+    acceptor.events(Some(Duration::ZERO), &mut events).unwrap();
+    assert_eq!(events, [], "who hung up is forgotten");
 }
 
 /// Those who do not see the socket's name come in by its path, which goes with the acceptor.
@@ -108,7 +170,7 @@ fn the_name_is_not_the_token() {
 fn a_guard_ends_with_its_pager() {
     let (ours, theirs) = Guard::open().unwrap();
     let guard = std::thread::spawn(move || super::guard(theirs));
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = File::open("/dev/null").unwrap();
     ours.keep(7, &file, &file).unwrap();
     ours.let_go(7);
     drop(ours);
@@ -125,7 +187,7 @@ fn a_guard_counts_whom_it_kills() {
         rustix::process::Pid::from_child(&child),
         rustix::process::PidfdFlags::empty(),
     );
-    ours.keep(1, ended.unwrap(), std::fs::File::open("/dev/null").unwrap()).unwrap();
+    ours.keep(1, ended.unwrap(), File::open("/dev/null").unwrap()).unwrap();
     drop(ours);
     assert_eq!(guard.join().unwrap().unwrap(), 1);
     assert!(!child.wait().unwrap().success());
@@ -159,7 +221,7 @@ fn a_guard_takes_shared_pages_when_their_lease_ends() {
     pages.read(Page::of(base), 0..PAGE_LEN, &mut bytes);
     assert_eq!(bytes, [7; PAGE_LEN], "and not lost");
     lease.stop();
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let file = File::open("/dev/null").unwrap();
     ours.keep(7, &file, &file).unwrap();
     ours.let_go(7);
     // The shared mapping has the pager's end too, to know when its guard is gone.

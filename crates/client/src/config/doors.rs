@@ -1,0 +1,298 @@
+//! The doors of a rack's API, as its description has them: where the control plane serves, and by which one a machine comes to it.
+//!
+//! The machine of the control plane has a Unix socket in the state directory. Another machine has a *join file*
+//! ([`Join`]), which the operator brings there: address, token, and the certificate of the rack's authority. Which of the two it is follows
+//! from the description and the machine, and is never tried out: nobody is shown the token who has not proved to be the rack.
+
+use super::raw::RawControl;
+use super::roles::is_of_this_machine;
+use super::{Page, RackConfig, Transport};
+use crate::Error;
+use farmem_io::{ApiDoor, ApiDoors, Authority, CaCert, Identity, is_own, read_ca, read_private};
+use serde::{Deserialize, Serialize};
+use std::env;
+use std::fs;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// The token's file in the control plane's state directory.
+const TOKEN_FILE: &str = "token";
+/// The Unix socket of the API in the control plane's state directory.
+const SOCKET_FILE: &str = "api.sock";
+/// What another machine joins with, in its state directory.
+const JOIN_FILE: &str = "join";
+/// The operator's token, in the state directory.
+const OPERATOR_FILE: &str = "operator";
+/// What the rack's keys are made of, in the control plane's state directory.
+const SECRET_FILE: &str = "secret";
+/// The keys that this user's processes were told, in the state directory.
+const KEYS_FILE: &str = "keys";
+/// Names another file for them.
+const KEYS_VARIABLE: &str = "FARMEM_KEYS";
+/// Longest token or join file, in bytes.
+const FILE_MAX: u64 = 64 << 10;
+
+/// Files of another authority than the one that farmem makes for a rack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdentityFiles {
+    /// The authority's certificate, in PEM.
+    pub ca: PathBuf,
+    /// The server's certificate and those between it and the authority's, in PEM.
+    pub certificate: PathBuf,
+    /// The server's key, in PEM, which only this user can read.
+    pub key: PathBuf,
+}
+
+/// Where a machine has the rack's token from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Credentials {
+    /// The control plane's state directory.
+    State(PathBuf),
+    /// A join file.
+    Join(PathBuf),
+}
+
+impl Credentials {
+    pub(crate) fn token(&self) -> Result<String, Error> {
+        match self {
+            Self::State(state) => {
+                let file = state.join(TOKEN_FILE);
+                let read = fs::read_to_string(&file);
+                let read = read.map_err(|e| Error::Api {
+                    message: format!("cannot read the rack's token {}: {e}", file.display()),
+                })?;
+                Ok(read.trim().to_owned())
+            }
+            Self::Join(file) => Ok(Join::read(file)?.token),
+        }
+    }
+}
+
+/// What a machine joins a rack with: one file, which whoever has it may use the rack with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Join {
+    /// Where the control plane serves TLS.
+    pub address: SocketAddr,
+    /// The rack's token.
+    pub token: String,
+    /// SHA-256 of the authority's certificate: what people compare.
+    pub sha256: String,
+    /// The authority's certificate, in PEM.
+    pub ca: String,
+}
+
+impl Join {
+    /// Reads a join file, which only this user can read.
+    ///
+    /// # Errors
+    /// [`Error::Join`] with what is wrong with it.
+    pub fn read(file: &Path) -> Result<Self, Error> {
+        let fault = |why: String| Error::Join { file: file.into(), why };
+        let mut text = String::new();
+        read_private(file)
+            .map_err(|e| fault(e.to_string()))?
+            .take(FILE_MAX)
+            .read_to_string(&mut text)
+            .map_err(|e| fault(e.to_string()))?;
+        let join: Self = toml::from_str(&text).map_err(|e| fault(e.message().to_owned()))?;
+        join.ca().map_err(fault)?;
+        Ok(join)
+    }
+
+    /// The text of the file.
+    #[must_use]
+    pub fn text(&self, rack: &str) -> String {
+        let fields = toml::to_string_pretty(self).expect("texts and an address are TOML");
+        format!(
+            "# What a machine joins the rack {rack:?} with. Whoever has this may use the rack: mode 0600.\n{fields}"
+        )
+    }
+
+    fn ca(&self) -> Result<CaCert, String> {
+        let ca = CaCert::from_pem(&self.ca).map_err(|why| format!("its `ca` is {why}"))?;
+        let found = ca.fingerprint();
+        if found == self.sha256 {
+            return Ok(ca);
+        }
+        Err(format!(
+            "its `ca` has the SHA-256 {found}, and `sha256` is {}: it was damaged on its way",
+            self.sha256
+        ))
+    }
+}
+
+impl RackConfig {
+    /// Where the control plane's token is kept on its machine: a program that can read it can use the API.
+    #[must_use]
+    pub fn token_file(&self) -> PathBuf {
+        self.control.state.join(TOKEN_FILE)
+    }
+
+    /// Where the operator's token is kept: who can read it can do all.
+    #[must_use]
+    pub fn operator_file(&self) -> PathBuf {
+        self.control.state.join(OPERATOR_FILE)
+    }
+
+    /// What the rack's keys are made of.
+    pub(crate) fn secret_file(&self) -> PathBuf {
+        self.control.state.join(SECRET_FILE)
+    }
+
+    /// Where this user's processes keep the keys that they were told: the file that `FARMEM_KEYS` names, or `keys` in the state directory, when that
+    /// is this user's, or one of this rack's name in the user's own directory for state.
+    pub(crate) fn key_file(&self) -> PathBuf {
+        let named =
+            |variable: &str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(file) = named(KEYS_VARIABLE) {
+            return file;
+        }
+        let state = &self.control.state;
+        let home = || named("HOME").map(|home| home.join(".local/state"));
+        match named("XDG_STATE_HOME").or_else(home) {
+            Some(own) if !is_own(state) => own.join("farmem").join(format!("{}.keys", self.name)),
+            _ => state.join(KEYS_FILE),
+        }
+    }
+
+    /// The Unix socket of the API, on the control plane's machine.
+    #[must_use]
+    pub fn api_socket(&self) -> PathBuf {
+        self.control.state.join(SOCKET_FILE)
+    }
+
+    /// Where this machine has the token from: the state directory where the control plane is, unless the description names a join file.
+    pub(crate) fn credentials(&self) -> Credentials {
+        let state = &self.control.state;
+        match &self.control.join {
+            Some(join) => Credentials::Join(join.clone()),
+            None if self.has_control() => Credentials::State(state.clone()),
+            None => Credentials::Join(state.join(JOIN_FILE)),
+        }
+    }
+
+    /// By which door this machine comes to the API, and with which token.
+    ///
+    /// # Errors
+    /// [`Error::Api`] without a token, [`Error::Join`] with what is wrong with a join file.
+    pub fn api_door(&self) -> Result<(ApiDoor, String), Error> {
+        match self.credentials() {
+            it @ Credentials::State(_) => Ok((ApiDoor::Unix(self.api_socket()), it.token()?)),
+            Credentials::Join(file) => {
+                let join = Join::read(&file)?;
+                let fault = |why: String| Error::Join { file: file.clone(), why };
+                if let Some(listen) = self.control.listen.filter(|&listen| listen != join.address) {
+                    let written = join.address;
+                    return Err(fault(format!("it says {written}, and rack.toml has listen = \"{listen}\"")));
+                }
+                let ca = join.ca().map_err(fault)?;
+                Ok((ApiDoor::Tls(join.address, ca), join.token))
+            }
+        }
+    }
+
+    /// The doors that the control plane serves at. Makes the rack's authority when it needs one and has none.
+    ///
+    /// # Errors
+    /// [`Error::Open`] with what is wrong with a certificate or key.
+    pub(crate) fn api_doors(&self) -> Result<ApiDoors, Error> {
+        let identity = |address: SocketAddr| match &self.control.identity {
+            Some(files) => Identity::from_files(&files.certificate, &files.key),
+            None => Authority::keep(&self.control.state)?.identity(address.ip()),
+        };
+        let tls = self.control.listen.map(|address| Ok::<_, Error>((address, identity(address)?)));
+        Ok(ApiDoors { unix: Some(self.api_socket()), tls: tls.transpose()?, plain: self.control.http })
+    }
+
+    /// What another machine joins with, on the control plane's machine.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when no other machine can; [`Error::Api`] before the control plane has started once.
+    pub fn join(&self) -> Result<Join, Error> {
+        let Some(address) = self.control.listen else {
+            let message = "other machines cannot join: expected `listen = \"ADDRESS:7471\"` under [control]";
+            return Err(Error::Config { file: self.file.clone(), message: message.into() });
+        };
+        let token = Credentials::State(self.control.state.clone()).token()?;
+        let (ca, pem) = match &self.control.identity {
+            Some(files) => read_ca(&files.ca)?,
+            None => {
+                let pem = Authority::keep(&self.control.state)?.pem().to_owned();
+                let ca = CaCert::from_pem(&pem).map_err(|message| Error::Api { message })?;
+                (ca, pem)
+            }
+        };
+        Ok(Join { address, token, sha256: ca.fingerprint(), ca: pem })
+    }
+
+    /// What is served in clear, if anything, and what to do about it.
+    #[must_use]
+    pub fn plain_cost(&self) -> Option<(String, &'static str)> {
+        self.control.http.map(|address| {
+            (
+                format!(
+                    "the API is served in clear at http://{address}: a process that takes this port while the control plane is down is handed the \
+                     token by whoever asks there"
+                ),
+                "take `http` out of rack.toml: farmem itself, and `curl --unix-socket`, use the Unix socket",
+            )
+        })
+    }
+
+    /// True on the machine that the control plane runs on.
+    fn has_control(&self) -> bool {
+        self.transport == Transport::Shm || is_of_this_machine(self.control.address)
+    }
+}
+
+impl Page<'_> {
+    pub(super) fn listening(&self, key: &str, raw: &Spanned<String>) -> Result<SocketAddr, Error> {
+        let parsed: Option<SocketAddr> = raw.as_ref().parse().ok();
+        parsed.filter(|address| address.port() != 0).ok_or_else(|| {
+            let expected = "expected an address and a port of 1 to 65535, such as 127.0.0.1:7471";
+            self.fault(&raw.span(), format!("{key} is {:?}: {expected}", raw.as_ref()))
+        })
+    }
+
+    /// Where TLS is served: at an address that its certificate can name.
+    pub(super) fn tls_listening(&self, raw: &Spanned<String>) -> Result<SocketAddr, Error> {
+        let address = self.listening("listen", raw)?;
+        if !address.ip().is_unspecified() {
+            return Ok(address);
+        }
+        let expected = "expected the one address that other machines reach it at: the certificate names it";
+        Err(self.fault(&raw.span(), format!("listen is {:?}: {expected}", raw.as_ref())))
+    }
+
+    /// Where HTTP is served in clear: on loopback alone.
+    pub(super) fn plain_listening(&self, raw: &Spanned<String>) -> Result<SocketAddr, Error> {
+        let address = self.listening("http", raw)?;
+        if address.ip().is_loopback() {
+            return Ok(address);
+        }
+        let expected = "expected a loopback address, as it is HTTP in clear; for other machines write `listen` in its place, \
+                        and bring them what `farmem join` prints";
+        Err(self.fault(&raw.span(), format!("http is {:?}: {expected}", raw.as_ref())))
+    }
+
+    /// The files of another authority: all of them, or none.
+    pub(super) fn identity(&self, raw: &RawControl) -> Result<Option<IdentityFiles>, Error> {
+        let named = [&raw.ca, &raw.certificate, &raw.key];
+        let [Some(ca), Some(certificate), Some(key)] = named else {
+            let Some(one) = named.into_iter().flatten().next() else { return Ok(None) };
+            let message =
+                "expected ca, certificate and key together, or none of them: farmem makes its own then";
+            return Err(self.fault(&one.span(), message.into()));
+        };
+        if raw.listen.is_none() {
+            let message = "certificates are for TLS: expected `listen = \"ADDRESS:7471\"` with them";
+            return Err(self.fault(&certificate.span(), message.into()));
+        }
+        let [ca, certificate, key] = [("ca", ca), ("certificate", certificate), ("key", key)]
+            .map(|(name, raw)| self.directory(name, raw));
+        Ok(Some(IdentityFiles { ca: ca?, certificate: certificate?, key: key? }))
+    }
+}

@@ -1,0 +1,258 @@
+//! Domains that nobody uses any more, and what they leave: memory that was not allocated to stay is freed, processes end, and what has nothing goes
+//! (PROTOCOL 8.60, 8.62).
+//!
+//! ```text
+//!   used ---the last session or connection ended---> idle ---nobody came for a host's lease---> what does not stay is freed ---> gone
+//!     ^                                               |
+//!     `----- open_session, connect, create_domain ----'
+//! ```
+//!
+//! Since when a domain is idle is in no log: after a restart each is idle since then. Numbers go round all 32 bits before one is used again, so
+//! that no number in a request, a table or a log of an earlier domain is a later one's.
+
+use crate::api::{Free, ProcessExit, Request};
+use crate::log::{STALL_RETRY, Stalled};
+use crate::record::{Line, What};
+use crate::requests::Decision;
+use crate::state::State;
+use crate::{Actions, Control, Note};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::mem;
+use farmem_machine::{Duration, Instant};
+
+/// When a timer goes off later than by one part in so many of a host's lease, the control plane itself stood still.
+const LATE: u64 = 8;
+/// Allocations of idle domains that are freed at once: each is told to the switch and its nodes.
+const FREED_AT_ONCE: usize = 64;
+/// What could not be freed now, because a role does not answer, is tried again after one part in so many of a host's lease.
+const TRIES: u64 = 32;
+
+/// Since when domains have no users. A restart need not know it.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    since: BTreeMap<u32, Instant>,
+    /// When what was begun last: what is refused is not begun again with each answer.
+    begun: BTreeMap<Begun, Instant>,
+    due: Option<Instant>,
+    /// The state is the one that this was counted of.
+    counted: bool,
+}
+
+/// What is taken back of a domain.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Begun {
+    Process(u32),
+    /// An allocation, by its number.
+    Vma(u64),
+}
+
+/// What a domain without users has.
+#[derive(Debug, Default)]
+struct Left {
+    /// Memory that was allocated to stay, of objects with a name or of a card, or memory of others that was granted to it.
+    stays: bool,
+    processes: Vec<u32>,
+    /// Allocations that do not stay, by first byte.
+    vmas: Vec<u64>,
+    /// Names without memory.
+    locks: Vec<u64>,
+}
+
+impl Left {
+    const fn is_nothing(&self) -> bool {
+        self.processes.is_empty() && self.vmas.is_empty() && !self.stays
+    }
+
+    /// There is something to be done about it.
+    const fn goes(&self) -> bool {
+        !self.stays || !self.processes.is_empty() || !self.vmas.is_empty()
+    }
+}
+
+impl Idle {
+    /// When a domain has been idle for long enough.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// The state is another one than when users were counted.
+    pub(crate) const fn changed(&mut self) {
+        self.counted = false;
+    }
+
+    /// A caller was told the number of a domain, and is about to use it.
+    pub(crate) fn named(&mut self, domain: u32, now: Instant) {
+        self.since.entry(domain).and_modify(|since| *since = now);
+        self.counted = false;
+    }
+
+    /// In what time an idle domain is looked at; none while it has a user.
+    pub(crate) fn left(&self, domain: u32, stay: Option<Duration>, now: Instant) -> Option<Duration> {
+        let since = self.since.get(&domain)?;
+        Some((*since + stay?).since(now))
+    }
+
+    /// Whether a domain has had no user for long enough.
+    fn has_been(&self, domain: u32, stay: Duration, now: Instant) -> bool {
+        self.since.get(&domain).is_some_and(|&since| since + stay <= now)
+    }
+}
+
+impl Control {
+    /// Takes back what domains have that nobody has used for the length of a host's lease.
+    pub(crate) fn see_to_domains(&mut self, out: &mut Actions) {
+        let Some(stay) = self.config.host_lease else { return };
+        let is_due = self.idle.due.is_some_and(|due| due <= self.now);
+        if mem::replace(&mut self.idle.counted, true) && !is_due {
+            return;
+        }
+        let left = self.state.left_behind();
+        let Self { idle, now, .. } = self;
+        idle.begun.retain(|_, &mut begun| begun + part(stay, TRIES) > *now);
+        idle.since.retain(|domain, _| left.contains_key(domain));
+        for &domain in left.keys() {
+            idle.since.entry(domain).or_insert(*now);
+        }
+        if idle.due.is_some_and(|due| now.since(due) > part(stay, LATE)) {
+            // Those who were about to use them asked in vain meanwhile.
+            idle.since.values_mut().for_each(|since| *since = *now);
+        }
+        let goes = |(_, left): &(&u32, &Left)| left.goes();
+        let over = |domain: &u32| self.idle.has_been(*domain, stay, self.now);
+        let (due, later): (Vec<u32>, Vec<u32>) =
+            left.iter().filter(goes).map(|(&domain, _)| domain).partition(over);
+        let next = later.iter().filter_map(|domain| self.idle.since.get(domain)).min();
+        let again = (!due.is_empty()).then(|| self.now + part(stay, TRIES));
+        // More often than that, so that a control plane that stands still does so before one of these.
+        let look = self.now + part(part(stay, LATE), 2);
+        self.idle.due = next.map(|&since| (since + stay).min(look)).into_iter().chain(again).min();
+        for domain in due {
+            if self.take_back(domain, &left[&domain], out).is_err() {
+                self.idle.due = Some(self.now + STALL_RETRY);
+                return;
+            }
+        }
+    }
+
+    /// Takes back what an idle domain has, as far as that can be begun now. Whatever ends has this looked at again.
+    fn take_back(&mut self, domain: u32, left: &Left, out: &mut Actions) -> Result<(), Stalled> {
+        if left.is_nothing() {
+            for &object in &left.locks {
+                self.keep(Line::Object { object, row: None }, out)?;
+            }
+            self.keep(Line::DomainGone { domain }, out)?;
+            self.idle.since.remove(&domain);
+            out.note(Note::DomainGone(domain));
+            return Ok(());
+        }
+        let is_new = |&&process: &&u32| !self.idle.begun.contains_key(&Begun::Process(process));
+        if let Some(&process) = left.processes.iter().find(is_new)
+            && self.nothing_in_the_way(&ProcessExit { process }.into())
+            && let Ok(Decision::Begin(what)) = self.process_exit(process)
+        {
+            self.begin(what, out)?;
+            self.idle.begun.insert(Begun::Process(process), self.now);
+        }
+        for &base in &left.vmas {
+            let under_way = self.in_flight(|what| matches!(what, What::Free { .. }));
+            if under_way >= FREED_AT_ONCE {
+                break;
+            }
+            let Some(id) = self.state.vmas.get(&base).map(|vma| vma.id) else { continue };
+            let call = Free { domain, base, id };
+            if self.idle.begun.contains_key(&Begun::Vma(id))
+                || !self.nothing_in_the_way(&Request::from(call.clone()))
+            {
+                continue;
+            }
+            if let Ok(Decision::Begin(what)) = self.free(call.domain, call.base, call.id) {
+                self.begin(what, out)?;
+                self.idle.begun.insert(Begun::Vma(id), self.now);
+                out.note(Note::Reclaimed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a request about this could begin now: no change in flight is about the same, as when a caller asks for it (PROTOCOL 8.18).
+    fn nothing_in_the_way(&self, request: &Request) -> bool {
+        let claims = self.state.claims();
+        !self.state.needs(request).iter().any(|need| claims.contains(&need.claim()))
+    }
+}
+
+impl State {
+    /// A number for the next domain: the first free one, round the circle of all numbers but 0.
+    pub(crate) fn free_domain(&self) -> u32 {
+        let mut domain = self.next_domain.max(1);
+        while self.domains.contains_key(&domain) {
+            domain = domain.checked_add(1).unwrap_or(1);
+        }
+        domain
+    }
+
+    /// The domains that have no users, and what they have.
+    fn left_behind(&self) -> BTreeMap<u32, Left> {
+        let mut used: BTreeSet<u32> = self.sessions.values().map(|row| row.domain).collect();
+        used.extend(self.connections.values().map(|row| row.domain));
+        let open = self.objects.values().filter(|row| !row.hosts.is_empty());
+        used.extend(open.map(|row| row.domain));
+        used.extend(self.changes.values().filter_map(|change| about(&change.what)));
+        let idle = self.domains.keys().filter(|domain| !used.contains(domain));
+        let mut left: BTreeMap<u32, Left> = idle.map(|&domain| (domain, Left::default())).collect();
+        let of_objects: BTreeSet<u64> = self.objects.values().filter_map(|row| row.base).collect();
+        for (&base, vma) in &self.vmas {
+            for (to, _) in &vma.grants {
+                left.entry(*to).and_modify(|left| left.stays = true);
+            }
+            let Some(left) = left.get_mut(&vma.domain) else { continue };
+            match self.space_of(base) {
+                Some(_) => {} // goes with the last process
+                None if vma.durable || of_objects.contains(&base) => left.stays = true,
+                None => left.vmas.push(base),
+            }
+        }
+        for (&object, row) in &self.objects {
+            let Some(left) = left.get_mut(&row.domain) else { continue };
+            let is_lock = row.base.is_none() && row.ended.is_empty() && row.name.is_some();
+            if is_lock { left.locks.push(object) } else { left.stays = true }
+        }
+        for (&process, domain) in &self.processes {
+            left.entry(*domain).and_modify(|left| left.processes.push(process));
+        }
+        for card in self.nodes.values().filter_map(|row| row.card.as_ref()) {
+            left.entry(card.domain).and_modify(|left| left.stays = true);
+        }
+        left
+    }
+}
+
+/// The domain that a change brings a user to, or memory.
+fn about(what: &What) -> Option<u32> {
+    match what {
+        What::OpenSession(row) => Some(row.domain),
+        What::Connect(row) | What::Disconnect(row) => Some(row.domain),
+        What::Allocate { domain, .. } => Some(*domain),
+        What::Grant { to, .. } => Some(*to),
+        What::Remap(remap) => remap.starts.map(|_| remap.domain),
+        What::JoinNode { card, .. } => card.as_ref().map(|card| card.domain),
+        What::JoinSwitch { .. }
+        | What::JoinHost { .. }
+        | What::JoinIndex { .. }
+        | What::LeaveIndex { .. }
+        | What::LeaveNode { .. }
+        | What::LeaveHost { .. }
+        | What::Free { .. }
+        | What::OpenDirectory { .. }
+        | What::Live { .. }
+        | What::Fence { .. }
+        | What::AcceptLost { .. }
+        | What::Migrate(_)
+        | What::TurnFile { .. } => None,
+    }
+}
+
+const fn part(stay: Duration, of: u64) -> Duration {
+    Duration::from_nanos(stay.as_nanos() / of)
+}

@@ -1,0 +1,126 @@
+//! Which hosts are there: each has a lease, whether it caches pages or not, and one that does not renew it is taken out of the rack with all that
+//! ends with it (PROTOCOL 8.61).
+//!
+//! When a lease ends is in no log: after a restart, and when the control plane itself stood still, each counts as renewed just then.
+
+use crate::api::{ApiError, ErrorCode, LeaseInfo, Stay};
+use crate::claims::Claim;
+use crate::coherence::lease_end;
+use crate::errors::error;
+use crate::log::STALL_RETRY;
+use crate::record::What;
+use crate::requests::{Decided, Decision};
+use crate::state::State;
+use crate::{Actions, Control, Note};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::vec::Vec;
+use core::mem;
+use farmem_machine::{Duration, Instant, Port};
+
+/// When a timer goes off later than by one part in so many of a host's lease, the control plane itself stood still.
+const LATE: u64 = 8;
+
+/// When the leases of all hosts surely end. A restart need not know it.
+#[derive(Debug, Default)]
+pub(crate) struct Presence {
+    /// By host: its generation, and when that life's lease ends.
+    ends: BTreeMap<u16, (u16, Instant)>,
+    due: Option<Instant>,
+    /// The hosts are those that this was counted of.
+    counted: bool,
+}
+
+impl Presence {
+    /// When a lease ends.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// How much of a host's lease is left.
+    pub(crate) fn left(&self, host: u16, now: Instant) -> Option<Duration> {
+        self.ends.get(&host).map(|(_, end)| end.since(now))
+    }
+
+    /// The state is another one than when hosts were counted.
+    pub(crate) const fn changed(&mut self) {
+        self.counted = false;
+    }
+}
+
+impl Control {
+    /// A host says that it is there. It need not hold pages for that.
+    pub(crate) fn stay(&mut self, &Stay { host, generation }: &Stay) -> Decided<Stay> {
+        self.host_present(host)?;
+        self.in_generation(host, generation)?;
+        self.heard_of(host);
+        let lease = self.config.host_lease.unwrap_or_default();
+        Ok(Decision::Reply(LeaseInfo { lease_ms: lease.as_nanos() / 1_000_000, flush: 0 }))
+    }
+
+    /// The host is in this generation.
+    pub(crate) fn in_generation(&self, host: u16, generation: u16) -> Result<(), ApiError> {
+        let has = self.state.hosts.get(&host).map_or(0, |row| row.generation);
+        if has == generation {
+            return Ok(());
+        }
+        let message = format!("host {host} is in generation {has}, not {generation}");
+        Err(error(ErrorCode::Conflict, message, "give up what is cached, and join again"))
+    }
+
+    /// The host was heard of: its lease begins anew.
+    pub(crate) fn heard_of(&mut self, host: u16) {
+        let Some(lease) = self.config.host_lease else { return };
+        let end = self.now + lease_end(lease);
+        self.presence.ends.entry(host).and_modify(|(_, its)| *its = end);
+        self.presence.counted = false;
+    }
+
+    /// Takes the hosts out whose leases have ended.
+    pub(crate) fn see_to_hosts(&mut self, out: &mut Actions) {
+        let Some(lease) = self.config.host_lease else { return };
+        let late = Duration::from_nanos(lease.as_nanos() / LATE);
+        let stood_still = self.presence.due.is_some_and(|due| self.now.since(due) > late);
+        if !mem::replace(&mut self.presence.counted, true) {
+            self.presence.count(&self.state, self.now + lease_end(lease));
+        } else if self.presence.due.is_none_or(|due| due > self.now) {
+            return;
+        }
+        if stood_still {
+            let end = self.now + lease_end(lease);
+            self.presence.ends.values_mut().for_each(|(_, its)| *its = end);
+        }
+        let claims = self.state.claims();
+        let over = |(&host, &(_, end)): (&u16, &(u16, Instant))| {
+            let settled = !claims.contains(&Claim::Member(Port::host(host).0));
+            (end <= self.now && settled).then_some(host)
+        };
+        let over: Vec<u16> = self.presence.ends.iter().filter_map(over).collect();
+        for host in over {
+            if self.begin(What::LeaveHost { host }, out).is_err() {
+                self.presence.due = Some(self.now + STALL_RETRY);
+                return;
+            }
+            self.presence.ends.remove(&host);
+            out.note(Note::Lapsed(host));
+        }
+        // What a claim keeps is looked at when the claim has ended: that changes the state. It is looked at more often than leases end, so that a control
+        // plane that stands still does so before one of these.
+        let look = self.now + Duration::from_nanos(late.as_nanos() / 2);
+        let next = self.presence.ends.values().map(|(_, end)| *end).filter(|&end| end > self.now).min();
+        self.presence.due = next.map(|end| end.min(look));
+    }
+}
+
+impl Presence {
+    /// Each host that is there has an end; a new life of one has an end of its own.
+    fn count(&mut self, state: &State, end: Instant) {
+        let is = |host: &u16, generation: u16| {
+            state.hosts.get(host).is_some_and(|row| row.present && row.generation == generation)
+        };
+        self.ends.retain(|host, (generation, _)| is(host, *generation));
+        for (&host, row) in state.hosts.iter().filter(|(_, row)| row.present) {
+            self.ends.entry(host).or_insert((row.generation, end));
+        }
+    }
+}

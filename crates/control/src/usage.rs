@@ -1,0 +1,103 @@
+//! Who has what: hosts, domains and allocations, with the time that is left to each (PROTOCOL 8.63).
+
+use crate::Control;
+use crate::api::{DomainUse, HostUse, ProcessUse, RackUsage, VmaUse};
+use crate::record::{Cache, HostRow};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+use farmem_machine::Duration;
+
+impl Control {
+    /// Who has what.
+    pub(crate) fn usage(&self) -> RackUsage {
+        let there = self.state.hosts.iter().filter(|(_, row)| row.present);
+        let of_objects: BTreeSet<u64> = self.state.objects.values().filter_map(|row| row.base).collect();
+        let vmas = self.state.vmas.iter().filter(|(base, vma)| {
+            vma.pending.is_none() && !of_objects.contains(*base) && self.state.space_of(**base).is_none()
+        });
+        let vmas = vmas.map(|(&base, vma)| VmaUse {
+            id: vma.id,
+            base,
+            size: vma.size,
+            domain: vma.domain,
+            durable: vma.durable,
+            granted_to: vma.grants.iter().map(|(to, _)| *to).collect(),
+        });
+        let processes = self.state.processes.iter();
+        RackUsage {
+            hosts: there.map(|(&host, row)| self.host_use(host, row)).collect(),
+            domains: self.domain_uses(&of_objects).into_values().collect(),
+            vmas: vmas.collect(),
+            processes: processes.map(|(&process, &domain)| ProcessUse { process, domain }).collect(),
+        }
+    }
+
+    fn host_use(&self, host: u16, row: &HostRow) -> HostUse {
+        let sessions = self.state.sessions.values().filter(|session| session.host == host);
+        let connections = self.state.connections.range((host, 0)..=(host, u32::MAX));
+        let objects = self.state.objects.values().filter(|object| object.hosts.contains(&host));
+        HostUse {
+            host,
+            name: row.name.clone(),
+            generation: row.generation,
+            caches: row.cache != Cache::Empty,
+            lease_left_ms: self.presence.left(host, self.now).map(millis),
+            domains: sessions.map(|session| session.domain).collect(),
+            connections: connections.count() as u64,
+            objects: objects.count() as u64,
+        }
+    }
+
+    fn domain_uses(&self, of_objects: &BTreeSet<u64>) -> BTreeMap<u32, DomainUse> {
+        let none = |(&domain, name): (&u32, &String)| {
+            let idle_left_ms = self.idle.left(domain, self.config.host_lease, self.now).map(millis);
+            let (hosts, name) = (Vec::new(), name.clone());
+            let (processes, vmas, bytes, durable_bytes, objects, granted) = (0, 0, 0, 0, 0, 0);
+            let row = DomainUse {
+                domain,
+                name,
+                hosts,
+                idle_left_ms,
+                processes,
+                vmas,
+                bytes,
+                durable_bytes,
+                objects,
+                granted,
+            };
+            (domain, row)
+        };
+        let mut uses: BTreeMap<u32, DomainUse> = self.state.domains.iter().map(none).collect();
+        let mut users: BTreeSet<(u32, u16)> =
+            self.state.sessions.values().map(|row| (row.domain, row.host)).collect();
+        users.extend(self.state.connections.values().map(|row| (row.domain, row.host)));
+        let open = self.state.objects.values();
+        users.extend(open.flat_map(|row| row.hosts.iter().map(|&host| (row.domain, host))));
+        for (domain, host) in users {
+            uses.entry(domain).and_modify(|row| row.hosts.push(host));
+        }
+        for (base, vma) in &self.state.vmas {
+            let stays = vma.durable || of_objects.contains(base);
+            uses.entry(vma.domain).and_modify(|row| {
+                row.vmas += 1;
+                row.bytes += vma.size;
+                row.durable_bytes += if stays { vma.size } else { 0 };
+            });
+            for (to, _) in &vma.grants {
+                uses.entry(*to).and_modify(|row| row.granted += 1);
+            }
+        }
+        for object in self.state.objects.values() {
+            uses.entry(object.domain).and_modify(|row| row.objects += 1);
+        }
+        for domain in self.state.processes.values() {
+            uses.entry(*domain).and_modify(|row| row.processes += 1);
+        }
+        uses
+    }
+}
+
+const fn millis(span: Duration) -> u64 {
+    span.as_nanos() / 1_000_000
+}

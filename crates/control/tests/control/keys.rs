@@ -1,0 +1,293 @@
+//! Whose keys each request wants (PROTOCOL 8.66 to 8.70): a stranger with the rack's token and keys of its own is refused all that is not its own.
+
+use crate::rack::{Rack, config, grant, text};
+use farmem_control::Config;
+use farmem_control::api::*;
+use farmem_control::keys::{Key, RING_MAX, Ring, Secret, Shown};
+use farmem_machine::Port;
+use std::collections::BTreeSet;
+
+const MIB: u64 = 1 << 20;
+
+/// A rack of one owner, who has a host, a node, switches and a domain with memory, an object and a process in it; and of a stranger, who has a
+/// host, a node and a domain.
+struct Doors {
+    rack: Rack,
+    owner: Ring,
+    stranger: Ring,
+    domain: u32,
+    strange: u32,
+    vma: VmaInfo,
+    object: u64,
+    process: u32,
+}
+
+/// Asks with the keys of a ring, which learns from the answer.
+fn ask<C: Call + Clone>(rack: &mut Rack, ring: &mut Ring, call: C) -> Result<C::Answer, ApiError>
+where
+    Response: From<C::Answer>,
+    C::Answer: Clone,
+{
+    let request: Request = call.clone().into();
+    rack.shown = Shown { keys: ring.show(&request), operator: false };
+    let answer = rack.call(call)?;
+    ring.learn(&request, &answer.clone().into());
+    ring.using(&request);
+    Ok(answer)
+}
+
+fn edge(name: &str, octet: u8) -> JoinIndex {
+    JoinIndex { name: name.into(), gid: text(octet), tier: Tier::Edge, below: vec!["n1".into()] }
+}
+
+fn join_host(number: u8) -> JoinHost {
+    JoinHost::new(format!("h{number}"), text(100 + number))
+}
+
+fn join_node(number: u8) -> JoinNode {
+    JoinNode::new(format!("n{number}"), text(10 + number), MIB)
+}
+
+impl Doors {
+    fn new() -> Self {
+        let mut rack = Rack::with(80, Config { secret: Some(Secret::new(&[7; 32])), ..config() });
+        let (mut owner, mut stranger) = (Ring::default(), Ring::default());
+        ask(&mut rack, &mut owner, JoinSwitch { gid: text(2) }).unwrap();
+        ask(&mut rack, &mut owner, join_node(1)).unwrap();
+        ask(&mut rack, &mut owner, edge("edge1", 31)).unwrap();
+        ask(&mut rack, &mut owner, join_host(1)).unwrap();
+        ask(&mut rack, &mut stranger, join_node(2)).unwrap();
+        ask(&mut rack, &mut stranger, join_host(2)).unwrap();
+        let domain = ask(&mut rack, &mut owner, CreateDomain { name: "mine".into() }).unwrap().domain;
+        let strange = ask(&mut rack, &mut stranger, CreateDomain { name: "other".into() }).unwrap().domain;
+        ask(&mut rack, &mut owner, OpenSession { host: 1, domain }).unwrap();
+        let vma =
+            ask(&mut rack, &mut owner, Allocate { domain, size: MIB / 4, node: Some(1), durable: false })
+                .unwrap();
+        let open = OpenObject { create: true, ..OpenObject::new(1, domain, "object".into()) };
+        let object = ask(&mut rack, &mut owner, open).unwrap().object;
+        ask(&mut rack, &mut owner, ResizeObject { host: 1, object, length: 4096 }).unwrap();
+        let process = ask(&mut rack, &mut owner, ProcessStart { domain, heap: 0 }).unwrap().process;
+        Self { rack, owner, stranger, domain, strange, vma, object, process }
+    }
+
+    /// One of each request, about what is the owner's; where two keys are wanted, also with the stranger's own for either.
+    fn requests(&self) -> Vec<Request> {
+        let &Self { domain, strange, ref vma, object, process, .. } = self;
+        let (addr, section) = (vma.base, SoftSection { kind: 1, id: 0x1000, bytes: Base64(vec![0; 8]) });
+        let card = CardMemory { domain, base: 1 << 40, rkey: 7, queue_pairs: vec![40] };
+        let node9 = JoinNode { qpn: Some(30), qkey: Some(9), card: Some(card), ..join_node(9) };
+        let act = |host, of_host, begins| ActFor { host, generation: 1, of_host, of_generation: 1, begins };
+        let load = |host, domain| SoftLoad { host, domain, sections: vec![section.clone()], switch: None };
+        let flags = Mmap { process, addr: 0, len: 4096, prot: 3, flags: 0 };
+        vec![
+            JoinSwitch { gid: text(3) }.into(),
+            join_node(1).into(),
+            node9.into(),
+            edge("edge1", 31).into(),
+            join_host(1).into(),
+            Leave { port: Port::host(1).0, generation: Some(1) }.into(),
+            Leave::new(Port::node(1).0).into(),
+            Leave::new(Port::index(1).0).into(),
+            act(1, 2, true).into(),
+            act(2, 1, true).into(),
+            act(1, 2, false).into(),
+            CreateDomain { name: "mine".into() }.into(),
+            OpenSession { host: 1, domain: strange }.into(),
+            OpenSession { host: 2, domain }.into(),
+            Connect::new(1, 1, strange).into(),
+            Connect::new(2, 1, domain).into(),
+            Disconnect { host: 1, qpn: 99 }.into(),
+            Allocate { domain, size: 4096, node: None, durable: false }.into(),
+            Free { domain, base: addr, id: vma.id }.into(),
+            grant(vma, 0, 4096, strange, PermName::Read).into(),
+            ProcessStart { domain, heap: 0 }.into(),
+            ProcessExit { process }.into(),
+            flags.into(),
+            Munmap { process, addr, len: 4096 }.into(),
+            Mprotect { process, addr, len: 4096, prot: 1 }.into(),
+            Brk { process, addr: 0 }.into(),
+            Renew { host: 1, generation: 1, flushed: 0, qkey: 0 }.into(),
+            Recover { host: 1, page: addr }.into(),
+            Stay { host: 1, generation: 1 }.into(),
+            AcceptLost { domain, base: addr, len: 4096 }.into(),
+            OpenObject::new(1, strange, "object".into()).into(),
+            OpenObject::new(2, domain, "object".into()).into(),
+            HoldObject::new(1, object).into(),
+            HoldObject::new(2, object).into(),
+            ResizeObject { host: 1, object, length: 4000 }.into(),
+            ResizeObject { host: 2, object, length: 4000 }.into(),
+            UnlinkObject { domain, name: "object".into() }.into(),
+            DropObject { host: 1, object }.into(),
+            ShowObject { domain, name: "object".into() }.into(),
+            LoadObject::new(1, object, 1, "file".into(), 4096).into(),
+            LoadObject::new(2, object, 1, "file".into(), 4096).into(),
+            SaveObject { host: 1, object }.into(),
+            SaveObject { host: 2, object }.into(),
+            ListObjects { domain: Some(domain) }.into(),
+            ListObjects { domain: None }.into(),
+            Migrate { domain: Some(domain), base: addr, len: 4096, node: 2 }.into(),
+            Migrate { domain: None, base: addr, len: 4096, node: 2 }.into(),
+            load(1, strange).into(),
+            load(2, domain).into(),
+            SoftClear { domain, sections: Vec::new(), switch: None }.into(),
+            SoftRead { domain, kind: 1, id: 0x1000, switch: None }.into(),
+            SoftCounts { domain, kind: 1, id: 0x1000, switch: None }.into(),
+        ]
+    }
+
+    /// With these keys the request is refused for want of one.
+    fn is_refused(&mut self, request: &Request, keys: Vec<Key>) -> bool {
+        self.answer(request, Shown { keys, operator: false })
+    }
+
+    fn answer(&mut self, request: &Request, shown: Shown) -> bool {
+        self.rack.shown = shown;
+        let ticket = self.rack.ask(request.clone());
+        // What is let through may wait for a role; nothing that is refused does.
+        let refused = matches!(self.rack.answer(ticket), Some(Err(error)) if error.code == ErrorCode::NotOwner
+            && (error.message.contains("wants the key of") || error.message.contains("is for the operator")));
+        self.rack.settle();
+        refused
+    }
+}
+
+/// All requests that know no owner: what the rack looks like.
+const FOR_ALL: [&str; 5] = ["overview", "usage", "locate", "soft_show", "look_file"];
+
+/// Each request about what is the owner's is refused to a stranger, whatever of its own it shows, and without any key; it is let through with the
+/// owner's keys, and to the operator. What comes of it then is not looked at here.
+#[test]
+fn a_stranger_is_refused_each_request() {
+    let requests = Doors::new().requests();
+    let named: BTreeSet<&str> = requests.iter().map(Request::name).chain(FOR_ALL).collect();
+    assert_eq!(named, Request::NAMES.iter().copied().collect(), "all of them are here");
+    for request in &requests {
+        let mut doors = Doors::new();
+        let strange: Vec<Key> = every_key(&doors.stranger);
+        assert!(doors.is_refused(request, Vec::new()), "{request:?} without keys");
+        assert!(doors.is_refused(request, strange.clone()), "{request:?} to a stranger");
+        let mut both = every_key(&doors.owner);
+        both.extend(strange);
+        let is_all = matches!(request, Request::ListObjects(ListObjects { domain: None }));
+        assert_eq!(doors.is_refused(request, both), is_all, "{request:?} to its owner");
+        let mut doors = Doors::new();
+        let operator = Shown { keys: Vec::new(), operator: true };
+        assert!(!doors.answer(request, operator), "{request:?} to the operator");
+    }
+}
+
+/// All keys of a ring, each by a request that wants it.
+fn every_key(ring: &Ring) -> Vec<Key> {
+    let text = ring.to_text();
+    text.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+}
+
+/// What a ring shows by itself is what its owner's requests want: nothing is refused that the owner asks with it.
+#[test]
+fn a_ring_shows_what_is_wanted() {
+    for request in Doors::new().requests() {
+        let mut doors = Doors::new();
+        let mut ring = doors.owner.clone();
+        ring.merge(&doors.stranger);
+        let keys = ring.show(&request);
+        let is_all = matches!(request, Request::ListObjects(ListObjects { domain: None }));
+        assert_eq!(doors.is_refused(&request, keys), is_all, "{request:?}");
+    }
+}
+
+/// Who has only one of the two keys that a request wants is refused.
+#[test]
+fn both_keys_are_wanted() {
+    let doors = Doors::new();
+    let (domain, strange) = (doors.domain, doors.strange);
+    let pairs = [(1, strange), (2, domain)];
+    for (host, domain) in pairs {
+        for request in [OpenSession { host, domain }.into(), Connect::new(host, 1, domain).into()] {
+            let mut doors = Doors::new();
+            for ring in [doors.owner.clone(), doors.stranger.clone()] {
+                assert!(doors.is_refused(&request, every_key(&ring)), "{request:?}");
+            }
+        }
+    }
+}
+
+/// A host leaves, and another one gets its number, and its name too. The key of the earlier one opens nothing of the later. A host, node or switch
+/// that joins again has the key that it had: an answer that was lost locks nobody out.
+#[test]
+fn a_key_is_of_one_stay() {
+    let mut doors = Doors::new();
+    let before = doors.owner.clone();
+    ask(&mut doors.rack, &mut doors.owner, join_host(1)).unwrap();
+    ask(&mut doors.rack, &mut doors.owner, join_node(1)).unwrap();
+    ask(&mut doors.rack, &mut doors.owner, edge("edge1", 31)).unwrap();
+    assert_eq!(doors.owner.to_text(), before.to_text(), "the same keys");
+
+    ask(&mut doors.rack, &mut doors.owner, Leave::new(Port::host(1).0)).unwrap();
+    let joined = ask(&mut doors.rack, &mut doors.stranger, join_host(1)).unwrap();
+    assert_eq!(joined.host, 1);
+    let renew: Request = Renew { host: 1, generation: joined.generation, flushed: 0, qkey: 0 }.into();
+    assert!(doors.is_refused(&renew, every_key(&before)));
+    assert!(!doors.is_refused(&renew, every_key(&doors.stranger)));
+    assert!(doors.is_refused(&join_host(1).into(), every_key(&before)), "nor does the name");
+}
+
+/// A control plane that starts again from its log has the same keys.
+#[test]
+fn keys_outlive_a_restart() {
+    let mut doors = Doors::new();
+    doors.rack.restart();
+    let allocate: Request = Allocate { domain: doors.domain, size: 4096, node: None, durable: false }.into();
+    let (owner, stranger) = (every_key(&doors.owner), every_key(&doors.stranger));
+    assert!(doors.is_refused(&allocate, stranger));
+    assert!(!doors.is_refused(&allocate, owner));
+    let join: Request = join_host(1).into();
+    assert!(!doors.is_refused(&join, every_key(&doors.owner)));
+}
+
+/// A host's request for a connection waits for its node, which joins again; so the request is begun anew. Meanwhile the host leaves, and a stranger's host gets its
+/// number. The connection is not made for that one, whose key was not shown.
+#[test]
+fn a_request_begun_anew_shows_its_key_again() {
+    let mut doors = Doors::new();
+    let connect: Request = Connect::new(1, 1, doors.domain).into();
+    doors.rack.shown = Shown { keys: every_key(&doors.owner), operator: false };
+    let ticket = doors.rack.ask(connect);
+    doors.rack.ask(join_node(1));
+    let leave = doors.rack.ask(Leave::new(Port::host(1).0));
+    doors.rack.ask(join_node(1));
+    doors.rack.wait(leave).unwrap();
+    doors.rack.shown = Shown { keys: every_key(&doors.stranger), operator: false };
+    doors.rack.ask(JoinHost::new("other".into(), text(150)));
+    let answer = doors.rack.wait(ticket);
+    doors.rack.settle();
+    let hosts = doors.rack.call(Overview {}).unwrap().hosts;
+    assert_eq!(hosts.iter().find(|host| host.host == 1).map(|host| &*host.name), Some("other"));
+    assert_eq!(answer.unwrap_err().code, ErrorCode::NotOwner);
+    doors.rack.check_log();
+}
+
+/// A user's programs have made as many domains as a ring has keys, and one uses the first of them again and again. Its key is not the one that goes, also
+/// where another process has the ring in an order of its own.
+#[test]
+fn a_key_in_use_does_not_go() {
+    let line = |domain: usize| format!("domain {domain} d{domain} {domain:032x}\n");
+    let text: String = (1..=RING_MAX).map(line).collect();
+    let mut ring = Ring::from_text(&text).unwrap();
+    let told = |ring: &mut Ring, domain: usize| {
+        let key = Some(format!("{domain:032x}").parse().unwrap());
+        let answer = DomainInfo { domain: domain.try_into().unwrap(), key }.into();
+        ring.learn(&CreateDomain { name: format!("d{domain}") }.into(), &answer)
+    };
+    let shows = |ring: &Ring, domain: u32| ring.show(&Allocate::new(domain, 1).into()).len();
+    let mut other = ring.clone();
+    assert!(told(&mut ring, 1), "it is among the newest, which the file is to say");
+    assert!(!told(&mut ring, 1), "it is already");
+    other.merge(&ring);
+    for ring in [&mut ring, &mut other] {
+        assert!(told(ring, RING_MAX + 1));
+        assert_eq!([shows(ring, 1), shows(ring, 2), shows(ring, 3)], [1, 0, 1]);
+    }
+    let mut small = Ring::from_text(&[line(1), line(2)].concat()).unwrap();
+    assert!(!told(&mut small, 1), "a ring with room is not written anew");
+}

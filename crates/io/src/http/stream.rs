@@ -1,0 +1,191 @@
+//! One connection of the API server, by whichever door it came: TCP, TLS over TCP, or a Unix socket.
+//!
+//! The HTTP library reads and writes it alike. What differs is how long a client may take nothing in: the system counts that for TCP,
+//! and [`Stream`] itself for a Unix socket, for which the system does not.
+
+use super::tls::Acceptor;
+use socket2::SockRef;
+use std::future::Future as _;
+use std::io::{self, Read as _};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Shutdown};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::time::{Sleep, sleep};
+use tokio_rustls::server::TlsStream;
+
+/// Where a connection comes from: what has a bound of unauthenticated connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// A process of this machine that may look into the state directory.
+    Here,
+    /// An address.
+    Ip(IpAddr),
+}
+
+/// A place where connections come in.
+#[derive(Debug)]
+pub(super) enum Listener {
+    /// A Unix socket.
+    Unix(UnixListener),
+    /// TCP, in clear.
+    Plain(TcpListener),
+    /// TCP, with TLS in it.
+    Tls(TcpListener, Acceptor),
+}
+
+/// A connection before anything was read of it.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// A stream that needs nothing more.
+    Ready(Stream),
+    /// TLS is still to be agreed on.
+    Tls(TcpStream, Acceptor),
+}
+
+impl Listener {
+    /// Waits for the next connection.
+    pub(super) async fn accept(&self) -> io::Result<(Incoming, Source)> {
+        Ok(match self {
+            Self::Unix(listener) => (Incoming::Ready(Stream::unix(listener.accept().await?.0)), Source::Here),
+            Self::Plain(listener) => {
+                let (stream, from) = listener.accept().await?;
+                (Incoming::Ready(Stream(Kind::Plain(stream))), Source::Ip(from.ip()))
+            }
+            Self::Tls(listener, acceptor) => {
+                let (stream, from) = listener.accept().await?;
+                (Incoming::Tls(stream, acceptor.clone()), Source::Ip(from.ip()))
+            }
+        })
+    }
+}
+
+impl Incoming {
+    /// Ends the connection when its client takes in nothing of an answer for so long. False: it is gone already.
+    pub(super) fn bound_answers(&mut self, most: Duration) -> bool {
+        match self {
+            Self::Ready(Stream(Kind::Unix { patience, .. })) => {
+                *patience = most;
+                true
+            }
+            Self::Tls(stream, _) | Self::Ready(Stream(Kind::Plain(stream))) => {
+                SockRef::from(&*stream).set_tcp_user_timeout(Some(most)).is_ok()
+            }
+            Self::Ready(Stream(Kind::Tls(stream))) => {
+                SockRef::from(stream.get_ref().0).set_tcp_user_timeout(Some(most)).is_ok()
+            }
+        }
+    }
+
+    /// The stream, once TLS is agreed on where it is wanted. However long that takes: the caller has the time.
+    pub(super) async fn ready(self) -> io::Result<Stream> {
+        match self {
+            Self::Ready(stream) => Ok(stream),
+            Self::Tls(stream, acceptor) => Ok(Stream(Kind::Tls(Box::new(acceptor.0.accept(stream).await?)))),
+        }
+    }
+}
+
+/// A connection as the HTTP library has it.
+#[derive(Debug)]
+pub(super) struct Stream(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix {
+        stream: UnixStream,
+        patience: Duration,
+        /// Runs while the client takes nothing in.
+        stuck: Option<Pin<Box<Sleep>>>,
+    },
+}
+
+impl Stream {
+    const fn unix(stream: UnixStream) -> Self {
+        Self(Kind::Unix { stream, patience: Duration::MAX, stuck: None })
+    }
+
+    fn socket(&self) -> SockRef<'_> {
+        match &self.0 {
+            Kind::Plain(stream) => SockRef::from(stream),
+            Kind::Tls(stream) => SockRef::from(stream.get_ref().0),
+            Kind::Unix { stream, .. } => SockRef::from(stream),
+        }
+    }
+
+    /// True when unread bytes have arrived. It asks the system, because the runtime knows only what its last poll reported.
+    pub(super) fn has_unread(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit(); 1];
+        self.socket().peek(&mut byte).is_ok_and(|len| len > 0)
+    }
+
+    /// Sends these bytes as far as that needs no waiting, and ends the connection; what the client still sends is taken, up to so much.
+    pub(super) fn end_with(&mut self, text: &[u8], mut leftover: usize) {
+        let mut now = Context::from_waker(Waker::noop());
+        drop(Pin::new(&mut *self).poll_write(&mut now, text));
+        drop(Pin::new(&mut *self).poll_flush(&mut now));
+        let socket = self.socket();
+        drop(socket.shutdown(Shutdown::Write));
+        let mut bytes = [0; 4096];
+        while let Ok(len) = (&*socket).read(&mut bytes) {
+            leftover = leftover.saturating_sub(len);
+            if len == 0 || leftover == 0 {
+                return;
+            }
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Kind::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Kind::Unix { stream, .. } => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Kind::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Kind::Unix { stream, patience, stuck } => match Pin::new(stream).poll_write(cx, buf) {
+                Poll::Pending if *patience < Duration::MAX => {
+                    let timer = stuck.get_or_insert_with(|| Box::pin(sleep(*patience)));
+                    timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+                }
+                moved => {
+                    *stuck = None;
+                    moved
+                }
+            },
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Kind::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Kind::Unix { stream, .. } => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Kind::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Kind::Unix { stream, .. } => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Unix sockets of the API: the server's in the state directory, and how the HTTP library's client comes to it.
+//!
+//! A path in a socket's address has at most 107 bytes. A longer one is reached by way of its directory, which is opened first.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::sockopt::socket_peercred;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use ureq::Error;
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
+};
+
+/// Longest path in a socket's address, in bytes.
+const PATH_MAX: usize = 107;
+
+/// Listens at `path`; what an earlier server left there is removed. That none runs is for the caller to know: it holds the state directory.
+pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    within_reach(path, |near| UnixListener::bind(near))
+}
+
+/// Connects to the server of whoever has the directory of `path`, or of root. Nothing is sent to another user's.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = within_reach(path, |near| UnixStream::connect(near))?;
+    let owner = fs::metadata(path.parent().unwrap_or_else(|| Path::new(".")))?.uid();
+    let server = socket_peercred(&stream)?.uid.as_raw();
+    if server == owner || server == 0 {
+        return Ok(stream);
+    }
+    let why = format!("it is served by user {server}, and its directory is user {owner}'s");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Carries `act` out on a path that fits a socket's address.
+fn within_reach<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return act(path) };
+    if path.as_os_str().len() <= PATH_MAX {
+        return act(path);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened: OwnedFd = rustix::fs::open(directory, flags, Mode::empty())?;
+    act(&Path::new(&format!("/proc/self/fd/{}", opened.as_raw_fd())).join(name))
+}
+
+/// Has the HTTP library's client ask over one Unix socket, whatever the address of a request says.
+#[derive(Debug)]
+pub(super) struct UnixConnector(pub(super) PathBuf);
+
+impl Connector for UnixConnector {
+    type Out = UnixTransport;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _: Option<()>,
+    ) -> Result<Option<UnixTransport>, Error> {
+        let buffers =
+            LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size());
+        Ok(Some(UnixTransport { stream: connect(&self.0)?, buffers }))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct UnixTransport {
+    stream: UnixStream,
+    buffers: LazyBuffers,
+}
+
+/// What the system says of a wait that took too long.
+fn timed(error: io::Error, timeout: NextTimeout) -> Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout.reason),
+        _ => error.into(),
+    }
+}
+
+fn most(timeout: NextTimeout) -> Option<Duration> {
+    timeout.not_zero().map(|most| *most)
+}
+
+impl Transport for UnixTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        self.stream.set_write_timeout(most(timeout))?;
+        let output = &self.buffers.output()[..amount];
+        self.stream.write_all(output).map_err(|e| timed(e, timeout))
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        self.stream.set_read_timeout(most(timeout))?;
+        let input = self.buffers.input_append_buf();
+        let amount = loop {
+            match self.stream.read(input) {
+                // A signal; the library's own limit for the whole request counts on.
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                read => break read.map_err(|e| timed(e, timeout))?,
+            }
+        };
+        self.buffers.input_appended(amount);
+        Ok(amount > 0)
+    }
+
+    /// An idle connection is open as long as there is nothing to read of it, not even its end.
+    fn is_open(&mut self) -> bool {
+        let probe = |stream: &UnixStream| -> io::Result<bool> {
+            stream.set_nonblocking(true)?;
+            let idle = matches!((&*stream).read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock);
+            stream.set_nonblocking(false)?;
+            Ok(idle)
+        };
+        probe(&self.stream).unwrap_or(false)
+    }
+}

@@ -1,0 +1,57 @@
+//! How many new programs a domain may bring: verifying one takes a node some microseconds to some hundred, in which it serves nobody else
+//! (PROTOCOL 7.49).
+
+use alloc::collections::BTreeMap;
+use farmem_machine::{Bucket, Duration, Instant, Rate};
+use farmem_wire::Domain;
+
+/// New programs that a domain may bring: 128 at once, and after those one each millisecond.
+pub const NEW_PROGRAMS: Rate = Rate { at_once: 128, every: Duration::from_millis(1) };
+/// Domains whose new programs are counted at a time. When all were new of late, the one that may bring the most at once is counted anew.
+const DOMAINS_MAX: usize = 1024;
+
+/// What domains brought of late.
+#[derive(Debug, Default)]
+pub(crate) struct Newcomers(BTreeMap<Domain, Bucket>);
+
+impl Newcomers {
+    /// Counts a new program of the domain; false, and nothing is counted, when it has brought too many.
+    pub(crate) fn admit(&mut self, now: Instant, domain: Domain) -> bool {
+        if self.0.len() >= DOMAINS_MAX && !self.0.contains_key(&domain) {
+            self.make_room(now);
+        }
+        self.0.entry(domain).or_default().take(now, NEW_PROGRAMS)
+    }
+
+    fn make_room(&mut self, now: Instant) {
+        self.0.retain(|_, bucket| !bucket.is_full(now));
+        let least = self.0.iter().min_by_key(|(_, bucket)| **bucket).map(|(&domain, _)| domain);
+        if let Some(domain) = least.filter(|_| self.0.len() >= DOMAINS_MAX) {
+            self.0.remove(&domain);
+        }
+    }
+
+    /// Asserts the bound.
+    pub(crate) fn check(&self) {
+        assert!(self.0.len() <= DOMAINS_MAX, "more domains are counted than the bound");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More domains than are counted: those under way keep their count, and the table its bound.
+    #[test]
+    fn domains_that_are_done_make_room() {
+        let (mut newcomers, alice) = (Newcomers::default(), Domain(1));
+        let now = Instant::from_nanos(1);
+        let brought = |newcomers: &mut Newcomers| (0..200).filter(|_| newcomers.admit(now, alice)).count();
+        assert_eq!(brought(&mut newcomers), 128);
+        for domain in 10..3000 {
+            assert!(newcomers.admit(now, Domain(domain)));
+            newcomers.check();
+        }
+        assert_eq!(brought(&mut newcomers), 0, "its count is kept");
+    }
+}

@@ -1,0 +1,103 @@
+//! Requests that write, from before their node joined (PROTOCOL 6.26).
+
+use super::*;
+use crate::Reason;
+use farmem_wire::message::{Batch, Pair, PairBuf};
+
+/// Node 1 as it joins again: another endpoint, as every join has.
+const NODE_1_AGAIN: Peer = peer(Port::node(1), 0x1011, 0x1111_2222);
+
+fn with_counter<'a>(message: &Message<'a>, counter: u32) -> Message<'a> {
+    let header = Header { request: id(1, counter), ..message.header };
+    Message { header, ..*message }
+}
+
+fn storing(cur_ptr: u64) -> Message<'static> {
+    let mut message = traverse(1, cur_ptr, 9);
+    if let Body::Traverse(state) = &mut message.body {
+        state.program = STORING;
+    }
+    message
+}
+
+/// A name that says that its program stores (PROTOCOL 10.17).
+const STORING: ProgramHash = ProgramHash([0x5b; 16]);
+
+fn forwarded(scene: &mut Scene, message: &Message<'_>, to: Peer) {
+    let (_, note) = scene.relayed(HOST_1.port, &frame(SESSION_1_10, message), to);
+    let node = to.port.as_node().expect("a node");
+    assert_eq!(note, Note::Forwarded { node: NodeId(node) });
+}
+
+fn outdated(scene: &mut Scene, message: &Message<'_>) {
+    let note = scene.silent(HOST_1.port, &frame(SESSION_1_10, message));
+    assert_eq!(note, Note::Dropped(Reason::Outdated), "{message:?}");
+}
+
+/// A thief keeps a copy of a region write on its way to the switch. The node starts again, the owner takes its bytes as they are and writes others.
+/// The copy is sent again: the node has forgotten the first and would execute it, over what was written since. The switch has not forgotten. What
+/// the host sends from then on, reads from before, and what goes to the other node, pass.
+#[test]
+fn a_captured_region_write_is_not_executed_after_the_node_s_restart() {
+    let mut scene = Scene::rack();
+    let captured = with_counter(&write(1, BASE_1, b"old"), 7);
+    forwarded(&mut scene, &captured, NODE_1);
+    forwarded(&mut scene, &captured, NODE_1);
+    scene.update(&[add(NODE_1_AGAIN)]);
+    outdated(&mut scene, &captured);
+    outdated(&mut scene, &with_counter(&write(1, BASE_1, b"older"), 6));
+    forwarded(&mut scene, &with_counter(&write(1, BASE_1, b"new"), 8), NODE_1_AGAIN);
+    forwarded(&mut scene, &with_counter(&read(1, BASE_1, 8), 3), NODE_1_AGAIN);
+    forwarded(&mut scene, &with_counter(&write(1, BASE_2, b"old"), 5), NODE_2);
+    // The same endpoint, said again, is no other incarnation.
+    scene.update(&[add(NODE_1_AGAIN)]);
+    forwarded(&mut scene, &with_counter(&write(1, BASE_1, b"new"), 8), NODE_1_AGAIN);
+}
+
+/// The same of traversals that store: of the host's, and of those that another node sends on.
+#[test]
+fn a_captured_traversal_that_stores_is_not_executed_after_the_node_s_restart() {
+    let mut scene = Scene::rack();
+    let captured = with_counter(&storing(BASE_2), 7);
+    forwarded(&mut scene, &captured, NODE_2);
+    scene.update(&[add(NODE_1_AGAIN)]);
+    // Node 2 has remembered what came of it, and sends that on once more.
+    let mut onward = stamped(&with_counter(&storing(BASE_1), 7), 10, 1);
+    onward.header.hops = 5;
+    let note = scene.silent(NODE_2.port, &frame(HOME, &onward));
+    assert_eq!(note, Note::Dropped(Reason::Outdated));
+    onward.header.request = id(1, 8);
+    let (_, note) = scene.relayed(NODE_2.port, &frame(HOME, &onward), NODE_1_AGAIN);
+    assert_eq!(note, Note::Continued { node: NodeId(1) });
+    outdated(&mut scene, &with_counter(&storing(BASE_1), 7));
+    let plain = with_counter(&traverse(1, BASE_1, 9), 7);
+    forwarded(&mut scene, &plain, NODE_1_AGAIN);
+}
+
+/// And of batches, of which all pairs count.
+#[test]
+fn a_captured_batch_that_stores_is_not_executed_after_the_node_s_restart() {
+    let mut scene = Scene::rack();
+    let batch = |pairs: &PairBuf, first| {
+        let header = Header::request(id(1, first), 4);
+        let body = Body::Batch(Batch::of(&header, STORING, &[], pairs));
+        payload(&Message { header, body })
+    };
+    let pair = |counter| Pair {
+        counter,
+        iterations: 0,
+        cur_ptr: VirtAddr(BASE_1),
+        limit: 64,
+        status: farmem_wire::Status::Ok,
+        scratch: b"pad",
+    };
+    let mut pairs = PairBuf::default();
+    [20, 22, 21].iter().for_each(|&counter| pairs.push(&pair(counter)));
+    let captured = datagram(SESSION_1_10, &batch(&pairs, 20));
+    let (_, note) = scene.relayed(HOST_1.port, &captured, NODE_1);
+    assert_eq!(note, Note::Forwarded { node: NodeId(1) });
+    scene.update(&[add(NODE_1_AGAIN)]);
+    assert_eq!(scene.silent(HOST_1.port, &captured), Note::Dropped(Reason::Outdated));
+    outdated(&mut scene, &with_counter(&storing(BASE_1), 22));
+    forwarded(&mut scene, &with_counter(&storing(BASE_1), 23), NODE_1_AGAIN);
+}
