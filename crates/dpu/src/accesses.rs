@@ -148,10 +148,17 @@ impl Keys {
 
     /// The keys.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let mut from = 0;
-        self.ends
-            .iter()
-            .map(move |&end| &self.bytes[core::mem::replace(&mut from, end as usize)..end as usize])
+        (0..self.len()).map(|index| self.get(index))
+    }
+
+    /// One of them, from 0 on.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[must_use]
+    pub fn get(&self, index: usize) -> &[u8] {
+        let from = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        &self.bytes[from..self.ends[index] as usize]
     }
 
     /// How many.
@@ -211,7 +218,7 @@ mod tests {
         let mut keys = Keys::default();
         ["a", "", "ccc"].iter().for_each(|key| keys.push(key.as_bytes()));
         assert_eq!(keys.iter().collect::<Vec<_>>(), [&b"a"[..], b"", b"ccc"]);
-        assert_eq!((keys.len(), keys.bytes()), (3, 4));
+        assert_eq!((keys.len(), keys.bytes(), keys.get(2)), (3, 4, &b"ccc"[..]));
     }
 
     /// What has no number is never over.

@@ -20,8 +20,10 @@
 
 use crate::view::KeyId;
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of a change; 0 is before all of them.
@@ -43,6 +45,59 @@ impl Change {
     pub fn of(value: &[u8]) -> Option<(Self, &[u8])> {
         let (version, item) = value.split_first_chunk::<VERSION_LEN>()?;
         Some((Self(u64::from_le_bytes(*version)), item))
+    }
+}
+
+/// Changes by number, as the ranges that they make: what is acknowledged in any order takes room for each change that is still missing between, and for no other.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ChangeSet {
+    /// The last of each range, by its first.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl ChangeSet {
+    /// One more, or one that is there.
+    pub fn add(&mut self, change: Change) {
+        self.add_all(change..=change);
+    }
+
+    /// All of a range.
+    pub fn add_all(&mut self, changes: RangeInclusive<Change>) {
+        let (mut first, mut last) = (changes.start().0, changes.end().0);
+        if first > last {
+            return;
+        }
+        // Those that it overlaps, or that end before it or begin behind it, are one with it from now on.
+        while let Some((&from, &to)) = self.ranges.range(..=last.saturating_add(1)).next_back()
+            && to.saturating_add(1) >= first
+        {
+            self.ranges.remove(&from);
+            (first, last) = (first.min(from), last.max(to));
+        }
+        self.ranges.insert(first, last);
+    }
+
+    /// Takes the lowest range out.
+    pub fn pop_first(&mut self) -> Option<RangeInclusive<Change>> {
+        self.ranges.pop_first().map(|(first, last)| Change(first)..=Change(last))
+    }
+
+    /// The lowest of all.
+    #[must_use]
+    pub fn first(&self) -> Option<Change> {
+        self.ranges.keys().next().map(|&first| Change(first))
+    }
+
+    /// True when there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// How many ranges they make.
+    #[must_use]
+    pub fn ranges(&self) -> usize {
+        self.ranges.len()
     }
 }
 
@@ -104,9 +159,11 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Changes, FLOORS};
+    use super::{Change, ChangeSet, Changes, FLOORS};
     use crate::view::KeyId;
     use core::num::NonZeroU32;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
 
     /// An item that was read before a change of its key is not taken, one from behind it is; and a key that never changed takes what there is.
     #[test]
@@ -130,6 +187,27 @@ mod tests {
         assert!(version < changes.floor(KeyId(1)), "it is refused, though it is the latest");
         let read_after_the_change_was_acknowledged = version.max(later);
         assert!(read_after_the_change_was_acknowledged >= changes.floor(KeyId(1)));
+    }
+
+    /// Changes are added in any order, one by one and by ranges: the set has what a plain one has, and never more ranges than there are gaps.
+    #[test]
+    fn a_set_of_changes_is_its_ranges() {
+        let mut rng = farmem_machine::Rng::from_number(7);
+        let (mut set, mut plain) = (ChangeSet::default(), BTreeSet::new());
+        for _ in 0..400 {
+            let first = u64::from(rng.below(300));
+            let last = first + u64::from(rng.below(4));
+            set.add_all(Change(first)..=Change(last));
+            plain.extend(first..=last);
+            let gaps = plain.iter().filter(|&&one| !plain.contains(&(one + 1))).count();
+            assert_eq!((set.ranges(), set.first().map(|first| first.0)), (gaps, plain.first().copied()));
+        }
+        set.add(Change(u64::MAX));
+        set.add(Change(u64::MAX - 1));
+        plain.extend([u64::MAX - 1, u64::MAX]);
+        let ranges = core::iter::from_fn(|| set.pop_first());
+        let all: Vec<u64> = ranges.flat_map(|range| range.start().0..=range.end().0).collect();
+        assert!(all.into_iter().eq(plain) && set.is_empty());
     }
 
     /// A value is the version and the item; one that is too short is none.

@@ -67,15 +67,25 @@ struct Loading {
     waiting: Vec<Read>,
 }
 
-/// WRITEs of one page that are on their way.
+/// WRITEs of one page that are on their way, or of which the bytes of the last one are on theirs into a slot.
 #[derive(Debug, Default)]
 struct Writing {
+    /// On their way to far memory.
     count: u32,
     latest: u64,
     /// One of them failed, or was of a part of the page: what far memory has is not what is here.
     partial: bool,
-    /// Reads of the page, which go on when far memory has it.
+    /// Reads of the page, which go on when far memory has it, and the slot too where it is to have it.
     waiting: Vec<Read>,
+}
+
+/// Bytes of a write that are put into a slot.
+#[derive(Clone, Copy, Debug)]
+struct Storing {
+    slot: Slot,
+    page: PageId,
+    /// The WRITE that far memory has carried out.
+    op: u64,
 }
 
 /// The decisions of a DPU.
@@ -94,7 +104,7 @@ pub struct Dpu {
     writing: BTreeMap<PageId, Writing>,
     copying: BTreeMap<u64, (Slot, Instant, bool)>,
     /// Slots into which bytes of writes are put, by ticket: a slot must not be another entry's before they are there.
-    storing: BTreeMap<u64, Slot>,
+    storing: BTreeMap<u64, Storing>,
     loads: u32,
     next_op: u64,
     network: Line,
@@ -324,24 +334,34 @@ impl Dpu {
             let left = self.table.forget(page.object);
             self.left(left);
         }
-        let writing = self.writing.get_mut(&page).expect("it was on its way");
+        let writing = &self.writing[&page];
         if writing.count == 0 {
-            let writing = self.writing.remove(&page).expect("it was on its way");
             // Whatever came into the slot since the write began is older, and the page is not good there: no answer has it.
-            let sure = self.objects.get(&page.object).is_some_and(|known| !known.unsure);
-            let kept = writing.latest == op && !writing.partial && sure;
-            if let Some(slot) = self.table.room_for(page).filter(|_| kept) {
-                let (_, within) = self.table.entry_of(page);
-                self.table.keep(slot);
-                self.storing.insert(write.ticket, slot);
-                self.table.renewed(page);
-                out.push(Action::Put { ticket: write.ticket, slot, within });
-            }
-            for read in writing.waiting {
-                self.again(now, read, out);
+            let kept = writing.latest == op && !writing.partial && self.is_sure(page.object);
+            match self.table.room_for(page).filter(|_| kept) {
+                Some(slot) => {
+                    let (_, within) = self.table.entry_of(page);
+                    self.table.keep(slot);
+                    self.storing.insert(write.ticket, Storing { slot, page, op });
+                    out.push(Action::Put { ticket: write.ticket, slot, within });
+                }
+                None => self.is_written(now, page, out),
             }
         }
         out.push(Action::Answer { ticket: write.ticket, ended });
+    }
+
+    /// No write of a page is on its way any more: reads that waited go on.
+    fn is_written(&mut self, now: Instant, page: PageId, out: &mut Vec<Action>) {
+        let writing = self.writing.remove(&page).expect("it was on its way");
+        for read in writing.waiting {
+            self.again(now, read, out);
+        }
+    }
+
+    /// The object is open, and what far memory has of it is known.
+    fn is_sure(&self, object: u32) -> bool {
+        self.objects.get(&object).is_some_and(|known| !known.unsure)
     }
 
     /// The driver has copied a page from a slot ([`Action::Copy`]).
@@ -365,13 +385,21 @@ impl Dpu {
         self.table.unpin(slot);
     }
 
-    /// The driver has put the bytes of a write into a slot ([`Action::Put`]).
+    /// The driver has put the bytes of a write into a slot ([`Action::Put`]). From here on the page is served from there, unless it was written again meanwhile.
     ///
     /// # Panics
     /// When it was not asked to.
-    pub fn stored(&mut self, ticket: u64) {
-        let slot = self.storing.remove(&ticket).expect("bytes that were to be put into a slot");
+    pub fn stored(&mut self, now: Instant, ticket: u64, out: &mut Vec<Action>) {
+        let Storing { slot, page, op } =
+            self.storing.remove(&ticket).expect("bytes that were to be put into a slot");
         self.table.unpin(slot);
+        if self.writing.get(&page).is_none_or(|writing| writing.count > 0 || writing.latest != op) {
+            return;
+        }
+        if self.is_sure(page.object) {
+            self.table.renewed(page);
+        }
+        self.is_written(now, page, out);
     }
 
     /// What it did so far.

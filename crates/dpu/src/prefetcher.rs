@@ -21,6 +21,7 @@
 
 mod acked;
 mod flight;
+mod placed;
 mod recent;
 #[cfg(test)]
 mod tests;
@@ -28,13 +29,15 @@ mod tests;
 use crate::accesses::{Accesses, Gathered, Keys, Position};
 use crate::changes::Change;
 use crate::parse::Op;
-use crate::view::{HostView, KeyId};
+use crate::view::{HostView, KeyId, KeySecret};
 use acked::Acked;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
+use core::ops::RangeInclusive;
 use farmem_paging::{Account, Miss, Waste};
 use flight::{Fate, Flight};
+use placed::Placed;
 use recent::{Recent, What};
 
 /// Keys that the host view is asked for at once (PD3, figure 5).
@@ -53,16 +56,19 @@ pub struct Config {
     pub recent_keys: NonZeroU32,
     /// The host keeps what it takes from the loading zone; else a taken item is gone.
     pub keeps: bool,
+    /// What keys on their way are spread by, so that clients cannot choose many that fall together.
+    pub secret: KeySecret,
 }
 
 impl Config {
-    /// Messages of 32 keys that fit a datagram of 4,096 bytes, and the paper's bound.
+    /// Messages of 32 keys that fit a datagram of 4,096 bytes, and the paper's bound. Its secret is none: who has clients sets one.
     pub const DEFAULT: Self = Self {
         batch_keys_max: NonZeroU32::new(32).unwrap(),
         batch_bytes_max: 2048,
         flying_keys_max: 16 << 10,
         recent_keys: NonZeroU32::new(1 << 16).unwrap(),
         keeps: true,
+        secret: KeySecret([0, 0]),
     };
 }
 
@@ -148,11 +154,9 @@ pub struct Prefetcher<V> {
     flight: Flight,
     /// Keys that the host reads itself at present.
     asked: BTreeMap<KeyId, u32>,
-    /// Items in the zone, and whether the view has their key on their account.
-    placed: BTreeMap<u64, (KeyId, bool)>,
+    placed: Placed,
     /// Of a host that does not keep what it takes: keys with an item in the zone.
     waiting: BTreeMap<KeyId, u64>,
-    next_item: u64,
     recent: Recent,
     acked: Acked,
     executed: Position,
@@ -168,11 +172,10 @@ impl<V: HostView> Prefetcher<V> {
         Self {
             config,
             view,
-            flight: Flight::default(),
+            flight: Flight::new(config.secret),
             asked: BTreeMap::new(),
-            placed: BTreeMap::new(),
+            placed: Placed::default(),
             waiting: BTreeMap::new(),
-            next_item: 0,
             recent: Recent::new(config.recent_keys),
             acked: Acked::new(through),
             executed: Position::UNKNOWN,
@@ -186,6 +189,7 @@ impl<V: HostView> Prefetcher<V> {
         for (chunk, ids) in accesses.ids().chunks(LOOKUP_KEYS).enumerate() {
             let mut held = [false; LOOKUP_KEYS];
             self.view.contains(ids, &mut held[..ids.len()]);
+            self.recent.look_ahead(ids);
             // An access changes what the answers say of those behind it.
             let mut changed = false;
             for (index, mut held) in (chunk * LOOKUP_KEYS..).zip(held).take(ids.len()) {
@@ -256,11 +260,17 @@ impl<V: HostView> Prefetcher<V> {
 
     /// Far memory has a change of the host.
     pub fn acknowledged(&mut self, change: Change) {
-        self.acked.add(change);
+        self.all_acknowledged(change..=change);
+    }
+
+    /// Far memory has a range of changes of the host.
+    pub fn all_acknowledged(&mut self, changes: RangeInclusive<Change>) {
+        self.acked.add_all(changes);
     }
 
     /// The host dropped items that far memory has as they are. It has carried out all requests up to `seen`.
     pub fn host_drops(&mut self, keys: &[KeyId], seen: Position) {
+        self.recent.look_ahead(keys);
         for &key in keys {
             if self.recent.dropped(key, seen) {
                 self.view.remove(key);
@@ -330,7 +340,7 @@ impl<V: HostView> Prefetcher<V> {
         self.view.clear();
         self.flight.spoil_all();
         self.asked.clear();
-        self.account.waste(Waste::Restarted, self.placed.len() as u64);
+        self.account.waste(Waste::Restarted, self.placed.len());
         self.placed.clear();
         self.waiting.clear();
         self.recent.clear();
@@ -369,9 +379,9 @@ impl<V: HostView> Prefetcher<V> {
     pub fn check(&self) {
         self.flight.check();
         assert!(self.flight.keys() <= self.config.flying_keys_max, "more keys are on their way than may be");
-        let open = self.flight.open() + self.placed.len() as u64;
+        let open = self.flight.open() + self.placed.len();
         assert_eq!(self.account.open(), open, "each key is counted once: {:?}", self.account);
-        let here = |(key, item): (&KeyId, &u64)| self.placed.get(item).is_some_and(|(of, _)| of == key);
+        let here = |(key, item): (&KeyId, &u64)| self.placed.get(*item).is_some_and(|(of, _)| of == *key);
         assert!(self.waiting.iter().all(here), "what waits is in the zone");
     }
 
@@ -471,22 +481,21 @@ impl<V: HostView> Prefetcher<V> {
 
     /// An item goes into the zone. The view has it before the host can (PD3, table 2); but not what a request deletes.
     fn place(&mut self, op: u64, at: u32, key: KeyId, fate: Fate, stamp: Change) -> Action {
-        let item = self.next_item;
-        self.next_item += 1;
-        let kept = self.config.keeps && fate == Fate::Wanted && !self.holds(key);
-        if kept {
+        let before = self.view.len();
+        if self.config.keeps && fate == Fate::Wanted {
             self.add(key);
-        } else if !self.config.keeps {
+        }
+        let item = self.placed.push(key, self.view.len() > before);
+        if !self.config.keeps {
             self.waiting.insert(key, item);
         }
-        self.placed.insert(item, (key, kept));
         self.recent.note_unless_changed(key, What::Placed);
         Action::Place { op, at, item, stamp }
     }
 
     /// An item is not in the zone any more; its key.
     fn leaves(&mut self, item: u64, never_was: bool) -> KeyId {
-        let (key, kept) = self.placed.remove(&item).expect("an item that was placed");
+        let (key, kept) = self.placed.remove(item).expect("an item that was placed");
         if self.waiting.get(&key) == Some(&item) {
             self.waiting.remove(&key);
         }

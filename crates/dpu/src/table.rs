@@ -248,7 +248,7 @@ impl Table {
         (matches!(place.state, State::Ready(_)) && place.pins == 0).then_some(slot)
     }
 
-    /// Far memory has the bytes of a page, and the slot of [`Table::room_for`] has them too, or will before anybody is told to copy from there.
+    /// Far memory has the bytes of a page, and the slot of [`Table::room_for`] has them too.
     ///
     /// # Panics
     /// When the page's entry is not here.

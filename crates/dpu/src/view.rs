@@ -29,6 +29,11 @@ impl KeySecret {
         hasher.write(key);
         KeyId(hasher.finish())
     }
+
+    /// A number of a key for tables: who does not know the secret cannot choose many keys that fall together. It is a mixer and no cipher.
+    pub(crate) const fn spread(self, key: KeyId) -> u64 {
+        mixed(mixed(key.0 ^ self.0[0]) ^ self.0[1])
+    }
 }
 
 /// A number whose low bits depend on all bits of another: for tables whose length is a power of two. The multiplier is the golden ratio's (Knuth, TAOCP 6.4).

@@ -68,6 +68,8 @@ struct World {
     sent: BTreeMap<Asker, VecDeque<(u64, Transfer)>>,
     ended: Vec<Ended>,
     copying: Vec<(u64, u32, u32)>,
+    /// Bytes of writes that are to be put into slots, by threads that may be held up.
+    storing: Vec<(u64, u32, u32, Content)>,
     next: u64,
     failures: u32,
     counts: Counts,
@@ -123,6 +125,7 @@ impl World {
             sent: BTreeMap::new(),
             ended: Vec::new(),
             copying: Vec::new(),
+            storing: Vec::new(),
             next: 1,
             failures,
             counts: Counts::default(),
@@ -147,6 +150,7 @@ impl World {
             }
             5..=9 => self.carry_out(),
             10..=12 => self.end(&mut out),
+            13 => self.put(&mut out),
             _ => self.copy(),
         }
         self.act(out);
@@ -326,6 +330,20 @@ impl World {
         self.dpu.copied(self.instant(), ticket, PAGE);
     }
 
+    /// Bytes of a write come into a slot.
+    fn put(&mut self, out: &mut Vec<Action>) {
+        if self.storing.is_empty() {
+            return;
+        }
+        let at = self.rng.below(u32::try_from(self.storing.len()).unwrap()) as usize;
+        let (ticket, slot, within, content) = self.storing.swap_remove(at);
+        let from_there = |(_, from, page): &(u64, u32, u32)| (*from, *page) == (slot, within);
+        assert!(!self.copying.iter().any(from_there), "nothing is copied from there");
+        self.slots.insert((slot, within), content);
+        self.dpu.stored(self.instant(), ticket, out);
+        self.counts.puts += 1;
+    }
+
     /// A read has its bytes: the node had them at some moment since the read began.
     fn arrived(&mut self, ticket: u64, content: Content) {
         let Request::Read { read, begun } = &self.requests[&ticket] else { panic!("a read") };
@@ -379,13 +397,7 @@ impl World {
                         panic!("a write")
                     };
                     self.is_of(slot.0, within, write.page);
-                    assert!(
-                        !self.copying.iter().any(|(_, from, _)| *from == slot.0),
-                        "nothing is copied from there"
-                    );
-                    self.slots.insert((slot.0, within), *content);
-                    self.dpu.stored(ticket);
-                    self.counts.puts += 1;
+                    self.storing.push((ticket, slot.0, within, *content));
                 }
                 Action::Answer { ticket, ended } => match (self.requests.remove(&ticket), ended) {
                     (Some(Request::Write { .. }), Ok(())) => self.counts.written += 1,
@@ -418,12 +430,14 @@ impl World {
         while !self.requests.is_empty()
             || self.sent.values().any(|queue| !queue.is_empty())
             || !self.ended.is_empty()
+            || !self.storing.is_empty()
         {
             self.now += 1;
             let mut out = Vec::new();
             self.carry_out();
             self.end(&mut out);
             self.copy();
+            self.put(&mut out);
             self.act(out);
         }
         self.dpu.check();

@@ -3,14 +3,17 @@
 //! Key call: [`serve`], a DPU as a process of its own. [`farmem_dpu`] decides; `carrier` moves the bytes, for a window that has a DPU in its own process as for the
 //! process. `words` is what is said over the socket, [`farmem_wire::soda`] what goes through the rings. [`api`] is byte-addressable far memory for all threads of a program (PD3 6.1).
 
+mod answering;
 pub mod api;
 pub(crate) mod carrier;
 mod clerk;
+mod complete;
 mod intra;
 mod lane;
 mod mail;
 mod region;
 mod serve;
+mod slow;
 #[cfg(test)]
 mod tests;
 mod threads;

@@ -31,9 +31,9 @@ pub mod worker;
 use crate::window::{FRAMES_MIN, Way, WindowOptions, frames_of};
 use farmem_client::Vma;
 use farmem_client::own::Allocations;
-use farmem_client::own::api_client;
+use farmem_client::own::{api_client, number_of_domain};
 use farmem_client::{Error, Rack};
-use farmem_control::api::{AcceptLost, Allocate, Call, CreateDomain, Grant, Overview, PermName, VmaInfo};
+use farmem_control::api::{AcceptLost, Allocate, Call, Grant, Overview, PermName, VmaInfo};
 use farmem_io::pages::{Memory, Window};
 use farmem_io::{ApiClient, LinkProfile, OpenError};
 use farmem_machine::Duration;
@@ -184,7 +184,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when no memory node has that much free in one piece.
     pub fn allocate(&self, size: u64) -> Result<Vma, Error> {
-        let info = self.call(Allocate { domain: self.joined.domain(), size, node: None })?;
+        let info = self.call(Allocate { domain: self.joined.domain(), size, node: None, durable: false })?;
         lock(&self.allocations).made(&info);
         self.reachable(&info)
     }
@@ -213,7 +213,7 @@ impl SharedSpace {
     /// # Errors
     /// [`Error::Refused`] when they are not in one allocation of this domain.
     pub fn grant(&self, base: VirtAddr, len: u64, to: &str, perm: PermName) -> Result<(), Error> {
-        let to = self.call(CreateDomain { name: to.into() })?.domain;
+        let to = number_of_domain(to, |request| self.call(request))?;
         self.call(Grant { domain: self.joined.domain(), base: base.0, len, to, perm })
     }
 

@@ -101,19 +101,17 @@ pub fn with_objects<R: Send>(
     let (config, frames) = window_config(&laid, objects, &options)?;
     let window = Window::open(&config)?;
     let hints = Hints::default();
-    let vma = &objects[0].vma;
     let stop = Stop::new();
     let kept = client.take_ready();
     let WindowOptions { fixed, foresight, .. } = options;
-    let read_only = options.read_only || objects[0].read_only;
-    let wishes = Wishes { read_only, fixed, foresight };
+    let wishes = Wishes { fixed, foresight };
     let opened = match options.way {
         Way::Own(config) => {
-            Through::open(client, vma, config, wishes).map(|through| Verbs::Through(Box::new(through)))
+            Through::open(client, &laid, config, wishes).map(|through| Verbs::Through(Box::new(through)))
         }
         Way::Direct => Ok(Verbs::Direct(client)),
         Way::Beside => {
-            Beside::open(client, vma, wishes, &window).map(|beside| Verbs::Beside(Box::new(beside)))
+            Beside::open(client, &laid, wishes, &window).map(|beside| Verbs::Beside(Box::new(beside)))
         }
     };
     let verbs = match opened {
@@ -481,7 +479,6 @@ impl<'a> Server<'a> {
         loop {
             let hint = self.hints.lock().expect("no thread panics with it").pop_front();
             let Some((chunks, advice)) = hint else { break };
-            // By way of a DPU a window has one object.
             let (from, to) = (chunks.start * self.laid.chunk_len, chunks.end * self.laid.chunk_len);
             let part = (from, to.min(self.laid.len()) - from);
             let advised = self.cache.advise(0, chunks, advice, &self.laid, &mut self.actions);

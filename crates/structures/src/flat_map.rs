@@ -14,12 +14,18 @@
 //! the later version counts, and a removal empties both. A window may come in several packets, so who reads beside an insert may find a record that moves nowhere: that costs a
 //! DPU speed. The program's own threads order look-ups of a key, and inserts that may move it, among themselves.
 //!
+//! A prefetcher looks several keys up by one traversal ([`LookUp::op_for`]), which brings their records and no window.
+//!
 //! What it does not do: grow, order several writers, or have keys that are not eight bytes long.
 
-use farmem_client::{Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
+mod together;
+
+use farmem_client::{Answer, Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher as _;
+use std::sync::Arc;
+use together::Together;
 
 /// Slots in which a key's record may lie.
 pub const WINDOW: usize = 16;
@@ -49,6 +55,7 @@ pub struct FlatMap {
     value_len: usize,
     slot_len: usize,
     secret: [u64; 2],
+    together: Arc<Together>,
 }
 
 /// A record as it lies in a slot.
@@ -115,7 +122,8 @@ impl FlatMap {
                 }
             }
         }
-        Ok(Self { shards, homes, value_len, slot_len, secret })
+        let together = Arc::new(Together::of(memory, slot_len, value_len));
+        Ok(Self { shards, homes, value_len, slot_len, secret, together })
     }
 
     /// Gives its memory back. Nothing may read it any more.
@@ -328,14 +336,38 @@ impl LookUp for FlatMap {
         Some(self.read_op(key.try_into().ok()?, scratch))
     }
 
-    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp {
-        let Ok(key) = key.try_into() else { return LookedUp::Absent };
-        if completed.result.is_err() {
-            return LookedUp::Elsewhere;
+    fn together(&self) -> usize {
+        self.together.keys_max()
+    }
+
+    fn place(&self, key: &[u8]) -> Option<usize> {
+        let key = key.try_into().ok()?;
+        // One shard has them all, whatever their hash is.
+        Some(if self.shards.len() == 1 { 0 } else { self.home(key).0 })
+    }
+
+    fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
+        if self.together.keys_max() == 1 {
+            return self.op(keys.next()?, scratch);
         }
-        self.found(key, &completed.buf).map_or(LookedUp::Absent, |found| {
-            LookedUp::Value([&found.version.to_le_bytes(), found.value].concat())
-        })
+        self.together.op(self, keys.filter_map(|key| key.try_into().ok()), scratch)
+    }
+
+    fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+        let Ok(key) = key.try_into() else { return LookedUp::Absent };
+        let found = match &completed.result {
+            Ok(Answer::Traversed(end)) if end.returned => {
+                self.together.found(at, &completed.buf, self.value_len)
+            }
+            Ok(Answer::Done { .. }) => {
+                self.found(key, &completed.buf).map(|found| (found.version, found.value))
+            }
+            Ok(_) | Err(_) => return LookedUp::Elsewhere,
+        };
+        let Some((version, value)) = found else { return LookedUp::Absent };
+        into.extend_from_slice(&version.to_le_bytes());
+        into.extend_from_slice(value);
+        LookedUp::Value
     }
 
     fn end(&mut self, _: &mut Client) -> Result<(), Error> {

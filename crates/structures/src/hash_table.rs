@@ -517,13 +517,13 @@ impl LookUp for HashTable {
         Some(self.find_op(Key::of(key), scratch))
     }
 
-    fn looked_up(&self, _: &[u8], completed: &Completed) -> LookedUp {
-        match completed.result {
-            Ok(_) => {
-                found_in(&completed.buf).map_or(LookedUp::Absent, |value| LookedUp::Value(value.to_vec()))
-            }
-            Err(_) => LookedUp::Elsewhere,
+    fn looked_up(&self, _: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+        if completed.result.is_err() {
+            return LookedUp::Elsewhere;
         }
+        let Some(value) = found_in(&completed.buf) else { return LookedUp::Absent };
+        into.extend_from_slice(&value);
+        LookedUp::Value
     }
 
     fn end(&mut self, _: &mut Client) -> Result<(), Error> {

@@ -212,7 +212,11 @@ impl LookUp for PageStore {
         self.read_op(u64::from_be_bytes(key.try_into().ok()?), scratch)
     }
 
-    fn looked_up(&self, _: &[u8], completed: &Completed) -> LookedUp {
+    fn place(&self, key: &[u8]) -> Option<usize> {
+        self.addr(u64::from_be_bytes(key.try_into().ok()?)).map(|_| 0)
+    }
+
+    fn looked_up(&self, _: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
         if completed.result.is_err() {
             return LookedUp::Elsewhere;
         }
@@ -220,10 +224,10 @@ impl LookUp for PageStore {
             Whole::Torn => LookedUp::Elsewhere,
             Whole::Of(0) => LookedUp::Absent,
             Whole::Of(version) => {
-                let mut value = Vec::with_capacity(VERSION + LINES * (LINE - VERSION));
-                value.extend_from_slice(&version.to_le_bytes());
-                content(&completed.buf, &mut value);
-                LookedUp::Value(value)
+                into.reserve(VERSION + LINES * (LINE - VERSION));
+                into.extend_from_slice(&version.to_le_bytes());
+                content(&completed.buf, into);
+                LookedUp::Value
             }
         }
     }

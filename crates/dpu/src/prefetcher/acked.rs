@@ -1,31 +1,29 @@
 //! Up to which change all have been acknowledged.
 
-use crate::changes::Change;
-use alloc::collections::BTreeSet;
+use crate::changes::{Change, ChangeSet};
+use core::ops::RangeInclusive;
 
-/// Changes beyond the first that is missing, which are remembered at most. One beyond that is never known to be acknowledged, which costs speed: items look older than they are.
-pub(super) const BEYOND_MAX: usize = 1 << 16;
-
-/// Acknowledged changes.
+/// Acknowledged changes. None is ever left out: one that was would be missing for ever, and with it all behind it. They take room by the changes that are missing, so by
+/// those that the host has under way.
 #[derive(Debug)]
 pub(super) struct Acked {
     through: u64,
-    beyond: BTreeSet<u64>,
+    beyond: ChangeSet,
 }
 
 impl Acked {
-    pub(super) const fn new(through: Change) -> Self {
-        Self { through: through.0, beyond: BTreeSet::new() }
+    pub(super) fn new(through: Change) -> Self {
+        Self { through: through.0, beyond: ChangeSet::default() }
     }
 
-    pub(super) fn add(&mut self, Change(change): Change) {
-        // The one that is missing is taken however many wait for it.
-        if change == self.through + 1 || change > self.through && self.beyond.len() < BEYOND_MAX {
-            self.beyond.insert(change);
+    pub(super) fn add_all(&mut self, changes: RangeInclusive<Change>) {
+        if changes.end().0 > self.through {
+            self.beyond.add_all(changes);
         }
-        while self.beyond.first() == Some(&(self.through + 1)) {
-            self.beyond.pop_first();
-            self.through += 1;
+        while self.beyond.first().is_some_and(|Change(first)| first <= self.through.saturating_add(1))
+            && let Some(range) = self.beyond.pop_first()
+        {
+            self.through = self.through.max(range.end().0);
         }
     }
 
@@ -36,7 +34,7 @@ impl Acked {
 
 #[cfg(test)]
 mod tests {
-    use super::{Acked, BEYOND_MAX};
+    use super::Acked;
     use crate::changes::Change;
 
     /// Answers come in any order and twice; what counts ends at the first that is missing.
@@ -44,23 +42,22 @@ mod tests {
     fn what_is_acknowledged_ends_at_the_first_gap() {
         let mut acked = Acked::new(Change(10));
         let mut through = |change| {
-            acked.add(Change(change));
+            acked.add_all(Change(change)..=Change(change));
             acked.through().0
         };
         assert_eq!([12, 14, 12, 3, 11, 13, 16].map(&mut through), [10, 10, 10, 10, 12, 14, 14]);
     }
 
-    /// A change that is never acknowledged does not fill memory.
+    /// A change that is acknowledged late keeps a hundred thousand waiting, which take room for one range; when it comes, all of them count. Of those beyond some number nothing was
+    /// remembered before: they were missing for ever, and no item was taken any more.
     #[test]
-    fn a_change_that_is_missing_costs_a_bounded_memory() {
+    fn a_change_that_is_late_costs_none_of_the_others() {
         let mut acked = Acked::new(Change(0));
-        (2..2 * BEYOND_MAX as u64).for_each(|change| acked.add(Change(change)));
-        assert_eq!((acked.beyond.len(), acked.through()), (BEYOND_MAX, Change(0)));
-        // It comes after all: those that were remembered count, and one that was not is the next that is missing.
-        acked.add(Change(1));
-        let through = BEYOND_MAX as u64 + 1;
-        assert_eq!((acked.beyond.len(), acked.through()), (0, Change(through)));
-        acked.add(Change(through + 1));
-        assert_eq!(acked.through(), Change(through + 1));
+        (2..=100_000).for_each(|change| acked.add_all(Change(change)..=Change(change)));
+        assert_eq!((acked.beyond.ranges(), acked.through()), (1, Change(0)));
+        acked.add_all(Change(1)..=Change(1));
+        assert_eq!((acked.beyond.ranges(), acked.through()), (0, Change(100_000)));
+        acked.add_all(Change(u64::MAX)..=Change(u64::MAX));
+        assert_eq!(acked.through(), Change(100_000));
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::accesses::{Keys, Position};
 use crate::changes::Change;
-use crate::view::KeyId;
+use crate::view::{KeyId, KeySecret};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use hashbrown::HashTable;
 
 /// What is to be done with an item when it comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,13 +46,39 @@ struct At {
     at: u32,
 }
 
+/// The wanted keys, each with its place. Nothing depends on their order, which is not looked at.
+#[derive(Debug)]
+struct Wanted {
+    secret: KeySecret,
+    places: HashTable<(KeyId, At)>,
+}
+
+impl Wanted {
+    fn get(&self, key: KeyId) -> Option<At> {
+        self.places.find(self.secret.spread(key), |(of, _)| *of == key).map(|(_, at)| *at)
+    }
+
+    /// Adds a key that is not there.
+    fn insert(&mut self, key: KeyId, at: At) {
+        assert_eq!(self.get(key), None, "{key:?} is on its way already");
+        let secret = self.secret;
+        self.places.insert_unique(secret.spread(key), (key, at), |(key, _)| secret.spread(*key));
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        if let Ok(entry) = self.places.find_entry(self.secret.spread(key), |(of, _)| *of == key) {
+            entry.remove();
+        }
+    }
+}
+
 /// Lists of messages that are kept to be filled again.
 const SPARE_MAX: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Flight {
     /// Keys that an item is wanted of.
-    wanted: BTreeMap<KeyId, At>,
+    wanted: Wanted,
     messages: BTreeMap<u64, Message>,
     filling: Message,
     /// Its keys.
@@ -64,6 +91,19 @@ pub(super) struct Flight {
 }
 
 impl Flight {
+    /// Nothing is on its way; keys are spread by this secret.
+    pub(super) fn new(secret: KeySecret) -> Self {
+        Self {
+            wanted: Wanted { secret, places: HashTable::new() },
+            messages: BTreeMap::new(),
+            filling: Message::default(),
+            bytes: Keys::default(),
+            op: 0,
+            keys: 0,
+            spare: Vec::new(),
+        }
+    }
+
     /// Keys of all messages, also of those that nothing wants any more.
     pub(super) const fn keys(&self) -> u32 {
         self.keys
@@ -85,8 +125,7 @@ impl Flight {
         self.filling.keys.push(Sent { key, position, fate: Fate::Wanted });
         self.bytes.push(bytes);
         self.keys += 1;
-        let before = self.wanted.insert(key, At { op: self.op, at });
-        assert_eq!(before, None, "{key:?} is on its way already");
+        self.wanted.insert(key, At { op: self.op, at });
     }
 
     /// The message that was filled is on its way now; nothing when it has no keys.
@@ -119,13 +158,13 @@ impl Flight {
     pub(super) fn spoil(&mut self, key: KeyId, fate: Fate) -> bool {
         let Some(sent) = self.sent(key) else { return false };
         sent.fate = fate;
-        self.wanted.remove(&key);
+        self.wanted.remove(key);
         true
     }
 
     /// Nothing that is on its way is wanted any more.
     pub(super) fn spoil_all(&mut self) {
-        self.wanted.clear();
+        self.wanted.places.clear();
         let all = self.messages.values_mut().flat_map(|message| &mut message.keys);
         for sent in all.filter(|sent| sent.fate != Fate::Late) {
             sent.fate = Fate::Restarted;
@@ -137,7 +176,7 @@ impl Flight {
         let message = self.messages.remove(&op).expect("a message on its way");
         self.keys -= u32::try_from(message.keys.len()).expect("a bounded message");
         for sent in message.keys.iter().filter(|sent| is_wanted(sent.fate)) {
-            self.wanted.remove(&sent.key);
+            self.wanted.remove(sent.key);
         }
         message
     }
@@ -163,18 +202,18 @@ impl Flight {
         let mut keys = 0;
         for (&op, message) in self.messages.iter().chain([(&self.op, &self.filling)]) {
             for (at, sent) in (0..).zip(&message.keys) {
-                let here = self.wanted.get(&sent.key) == Some(&At { op, at });
+                let here = self.wanted.get(sent.key) == Some(At { op, at });
                 assert_eq!(here, is_wanted(sent.fate), "{sent:?} of message {op}");
                 keys += 1;
             }
         }
         assert_eq!(keys, self.keys, "each key on its way is counted");
         let wanted = self.messages.values().chain([&self.filling]).flat_map(|message| &message.keys);
-        assert_eq!(wanted.filter(|sent| is_wanted(sent.fate)).count(), self.wanted.len());
+        assert_eq!(wanted.filter(|sent| is_wanted(sent.fate)).count(), self.wanted.places.len());
     }
 
     fn sent(&mut self, key: KeyId) -> Option<&mut Sent> {
-        let At { op, at } = *self.wanted.get(&key)?;
+        let At { op, at } = self.wanted.get(key)?;
         let message = if op == self.op { Some(&mut self.filling) } else { self.messages.get_mut(&op) };
         Some(&mut message.expect("it has a wanted key").keys[at as usize])
     }

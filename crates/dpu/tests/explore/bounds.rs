@@ -18,6 +18,8 @@ pub(crate) struct Bounds {
     /// Pages of another domain's object, which have the numbers behind `pages`, and reads of them.
     pub(crate) other_pages: u64,
     pub(crate) other_reads: u32,
+    /// Threads of the writing process go on while one stands before it puts bytes into the slot.
+    pub(crate) threads: bool,
 }
 
 impl Bounds {

@@ -5,12 +5,14 @@
 //! times, and the numbers of what is over.
 
 mod bounds;
+mod seldom;
 mod text;
 
 use bounds::Bounds;
 use farmem_dpu::{Action, Asker, Caching, Config, Dpu, Object, PageId, Read, Seen, TableConfig, Write};
 use farmem_machine::{Instant, Rng};
 use farmem_paging::{Cause, Prefetch};
+use seldom::Seldom;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -101,31 +103,6 @@ enum Request {
     },
 }
 
-/// What happened on the way to some state, or on several.
-#[derive(Clone, Copy, Default, Debug)]
-struct Seldom {
-    hits: u64,
-    late: u64,
-    puts: u64,
-    failed: u64,
-    wasted: u64,
-    behind: u64,
-    /// What the other domain's thread did while this one stood.
-    meanwhile: u64,
-}
-
-impl Seldom {
-    fn add(&mut self, other: &Self) {
-        self.hits += other.hits;
-        self.late += other.late;
-        self.puts += other.puts;
-        self.failed += other.failed;
-        self.wasted += other.wasted;
-        self.behind += other.behind;
-        self.meanwhile += other.meanwhile;
-    }
-}
-
 struct World {
     dpu: Dpu,
     bounds: Bounds,
@@ -186,8 +163,8 @@ impl World {
     fn events(&self) -> Vec<Event> {
         let mut events = self.events_of_all();
         if !self.stands.is_empty() {
-            // Whatever else its thread would do comes behind this. The node does not wait, nor does the other domain.
-            events.retain(|event| self.is_outside(event));
+            // Whatever else its thread would do comes behind this. The node does not wait, nor does the other domain, nor another thread of the process.
+            events.retain(|event| self.bounds.threads || self.is_outside(event));
             events.push(Event::GoesOn);
         }
         events
@@ -267,7 +244,8 @@ impl World {
 
     fn step(&mut self, event: Event) {
         let mut out = Vec::new();
-        self.seldom.meanwhile += u64::from(!self.stands.is_empty() && self.is_outside(&event));
+        let is_others = self.bounds.threads || self.is_outside(&event);
+        self.seldom.meanwhile += u64::from(!self.stands.is_empty() && is_others);
         match event {
             Event::Read { asker, page } => {
                 let reads = &mut self.bounds;
@@ -328,8 +306,8 @@ impl World {
                 let Some(Action::Put { ticket, within, .. }) = self.stands.pop_front() else {
                     panic!("it stands before it puts bytes into the slot")
                 };
-                self.put(ticket, within);
-                out.extend(self.stands.drain(..));
+                self.put(ticket, within, &mut out);
+                out.splice(0..0, self.stands.drain(..));
             }
             Event::Late(at) => {
                 let bytes = self.late.remove(at);
@@ -344,22 +322,28 @@ impl World {
     fn act_all(&mut self, mut actions: VecDeque<Action>) {
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Put { .. } if self.bounds.other_pages > 0 => {
+                Action::Put { .. } if self.bounds.other_pages > 0 || self.bounds.threads => {
                     assert!(self.stands.is_empty(), "only one thread writes");
                     actions.push_front(action);
                     self.stands = actions;
                     return;
+                }
+                Action::Put { ticket, within, .. } => {
+                    let mut out = Vec::new();
+                    self.put(ticket, within, &mut out);
+                    actions.extend(out);
                 }
                 action => self.act(action),
             }
         }
     }
 
-    fn put(&mut self, ticket: u64, within: u32) {
+    fn put(&mut self, ticket: u64, within: u32, out: &mut Vec<Action>) {
         let Request::Write { bytes, whole } = self.requests[&ticket] else { panic!("a write") };
-        assert!(whole && self.copying.is_empty(), "a whole page, and no copy from there");
+        let is_copied = self.copying.values().any(|&from| from == within);
+        assert!(whole && !is_copied, "a whole page, and no copy from there");
         self.slot.insert(within, bytes);
-        self.dpu.stored(ticket);
+        self.dpu.stored(NOW, ticket, out);
         self.seldom.puts += 1;
     }
 
@@ -423,11 +407,11 @@ impl World {
             }
             Action::Write { op, ticket } => self.send(op, Transfer::Write { ticket }),
             Action::Copy { ticket, within, .. } => _ = self.copying.insert(ticket, within),
-            Action::Put { ticket, within, .. } => self.put(ticket, within),
             Action::Answer { ticket, ended } => {
                 self.requests.remove(&ticket).expect("a request ends once");
                 self.seldom.failed += u64::from(ended.is_err());
             }
+            Action::Put { .. } => unreachable!("who is told to put bytes into the slot does it in its turn"),
             Action::CopyFixed { .. } | Action::Fix { .. } => panic!("nothing is fixed"),
         }
     }
@@ -532,6 +516,7 @@ const ONE_WRITER: Bounds = Bounds {
     failures: 1,
     other_pages: 0,
     other_reads: 0,
+    threads: false,
 };
 
 /// One process writes and reads two pages, of one entry and of two that push each other out of the slot. Transfers fail, WRITEs are carried out late, and all of it in
@@ -557,6 +542,20 @@ fn what_is_put_into_a_slot_late_is_not_another_domains() {
     let two = Bounds { reads: 1, parts: 0, failures: 0, other_pages: 2, other_reads: 2, ..ONE_WRITER };
     let (states, seldom) = explore_all(&[two, Bounds { entry_pages: 1, ..two }]);
     assert!(states > 10_000, "{states}");
+    let Seldom { hits, puts, meanwhile, .. } = seldom;
+    assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{seldom:?}");
+}
+
+/// The same, and it is another thread of the writing process that goes on: it reads the page whose bytes are not in the slot yet, or writes it again.
+#[test]
+fn what_is_not_yet_in_a_slot_is_not_read_there() {
+    let threads = Bounds { parts: 0, failures: 0, threads: true, ..ONE_WRITER };
+    let (states, seldom) = explore_all(&[
+        threads,
+        Bounds { reads: 1, writes: 2, ..threads },
+        Bounds { entry_pages: 1, writes: 2, ..threads },
+    ]);
+    assert!(states > 5_000, "{states}");
     let Seldom { hits, puts, meanwhile, .. } = seldom;
     assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{seldom:?}");
 }

@@ -181,12 +181,27 @@ impl MemoryApi {
         }
     }
 
-    /// Gives far memory back. Requests for it fail from then on, and may fail those that are under way with them; its number is not used again.
+    /// Gives far memory back, when what is under way of it has ended. Requests for it fail from then on; its number is not used again.
     ///
     /// # Errors
-    /// [`Error`] when the rack does not answer.
+    /// [`Error`] when the DPU or the rack does not answer.
     pub fn deallocate(&self, client: &mut Client, region: Region) -> Result<(), Error> {
+        // A DPU that is gone has nothing open.
+        if self.is_served() {
+            self.close(region)?;
+        }
         client.free(region.vma.base)
+    }
+
+    /// Closes a region, whose allocation stays: others may open it at this DPU. What is under way of it ends before.
+    ///
+    /// # Errors
+    /// As [`MemoryApi::open`].
+    pub fn close(&self, region: Region) -> Result<(), Error> {
+        match ask(&lock(&self.talk), &Ask::Close { region: region.number }, None)? {
+            Said::Done {} => Ok(()),
+            _ => Err(wrong_answer("close")),
+        }
     }
 
     /// A thread's part of it; `None` when as many threads have one as the options say.
@@ -214,6 +229,7 @@ impl MemoryApi {
     }
 
     /// Takes the DPU's host out of the rack, so that no memory node takes anything of it any more: for before a program goes on with a client after the DPU died (PROTOCOL 17.11).
+    /// A DPU that lives on keeps what is open here from others as long as this value is there.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.

@@ -4,12 +4,17 @@
 //! A request belongs to the carrier that took it, and so does what is to be done for it: an action that another carrier is told is put into that one's inbox.
 //! When that one is gone, whoever asked is too, and the action has failed. The decisions are locked while they are asked for and never while bytes move.
 
+mod moving;
+
+pub(crate) use moving::Moving;
+
 use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
 use farmem_io::{Clock, Waker};
 use farmem_machine::{Instant, Rng};
 use farmem_paging::Cause;
 use farmem_wire::VirtAddr;
+use moving::Source;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -69,14 +74,6 @@ enum Transfer {
     Load { slot: Slot, within: u32 },
     Fix { first: PageId },
     Write { ticket: u64 },
-}
-
-/// Where the bytes of a read that went well are.
-#[derive(Debug)]
-enum Source {
-    Buffer,
-    Slot { slot: Slot, at: Range<usize> },
-    Fixed { page: Arc<[u8]>, at: Range<usize> },
 }
 
 /// A request ended. [`Carrier::finish`] or [`Carrier::collect`] takes it.
@@ -347,21 +344,15 @@ impl<'a> Carrier<'a> {
         self.ended.pop_front()
     }
 
-    /// Shows the bytes of a read that went well to `each`, where they are, and is done with the request. `has` says when the process has them, where that is
-    /// not as soon as they are copied.
+    /// Shows the bytes of a read that went well to `each`, and is done with the request, as [`Moving::finish`].
     pub(crate) fn finish(&mut self, ended: AskEnded, has: Option<Instant>, each: impl FnOnce(&[u8])) {
-        let AskEnded { ticket, buf, source, .. } = ended;
-        match source {
-            Source::Buffer => each(&buf),
-            Source::Slot { slot, at } => {
-                let bytes = u32::try_from(at.len()).expect("a part of a page");
-                each(&read!(self.memory.slot(slot))[at]);
-                let now = has.unwrap_or_else(|| self.memory.now());
-                self.memory.decisions().copied(now, ticket, bytes);
-            }
-            Source::Fixed { page, at } => each(&page[at]),
-        }
+        let buf = self.moving(ended).finish(has, each);
         self.client.recycle(buf);
+    }
+
+    /// The bytes of a read that went well, for another thread; its buffer is for [`Client::recycle`].
+    pub(crate) fn moving(&self, AskEnded { ticket, buf, source, .. }: AskEnded) -> Moving {
+        Moving { ticket, buf, source, memory: Arc::clone(&self.memory) }
     }
 
     /// As [`Carrier::finish`]: the request's buffer, with the bytes of a read that went well.
@@ -501,7 +492,8 @@ impl<'a> Carrier<'a> {
             Action::Put { ticket, slot, within } => {
                 let asked = &self.asked[&ticket];
                 self.memory.put(slot, within as usize * self.memory.page_len + asked.offset, &asked.buf);
-                self.memory.decisions().stored(ticket);
+                let now = self.memory.now();
+                self.memory.decisions().stored(now, ticket, &mut self.actions);
             }
             Action::Answer { ticket, ended } => self.ask_ended(ticket, Source::Buffer, ended),
         }

@@ -1,8 +1,10 @@
 //! The thread of one domain at a DPU: a client of the rack, and the rings of the domain's processes.
 
 use super::carrier::Carrier;
+use super::complete::{Completed, PASSED_MIN, Stage};
 use super::mail::Reply;
 use super::serve::Ground;
+use super::slow::Slow;
 use super::visitor::{RegionAt, Visitor};
 use farmem_client::api::{ApiError, ErrorCode, Overview};
 use farmem_client::own::api_client;
@@ -10,8 +12,8 @@ use farmem_client::serve::pin_to_cpu;
 use farmem_client::{Client, Error, Rack};
 use farmem_dpu::Asker;
 use farmem_io::dpu::{Registered, Submissions};
-use farmem_io::{Clock, WakeAt, Waker, cpu_time_of_thread};
-use farmem_machine::Duration;
+use farmem_io::{WakeAt, Waker};
+use farmem_machine::{Duration, Instant};
 use std::io::{self, Write as _};
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -27,6 +29,8 @@ pub(super) enum Order {
     Come(Box<Visitor>),
     /// It opened a region.
     Region { asker: Asker, region: u16, at: RegionAt, done: Reply },
+    /// It closes a region; says when nothing of that is under way.
+    Close { asker: Asker, region: u16, done: Reply },
     /// It registered memory by a key; says whether it could.
     Register { asker: Asker, rkey: u32, memory: Registered, done: Reply },
     /// Its threads have a ring; says whether it is read.
@@ -48,6 +52,8 @@ pub(super) struct Lane {
     pub(super) waker: Waker,
     orders: Sender<Order>,
     pub(super) thread: JoinHandle<()>,
+    /// Since when no process of its domain is here.
+    pub(super) idle_since: Option<Instant>,
 }
 
 /// A thread whose client joins the rack: that takes as long as the control plane takes, and the door serves others meanwhile.
@@ -82,7 +88,15 @@ impl Joining {
             Err(TryRecvError::Disconnected) => Err(gone()),
         };
         let Self { domain, orders, thread, .. } = self;
-        Ok(joined.map(|(life, waker, wake)| Lane { domain, life, wake, waker, orders, thread }))
+        Ok(joined.map(|(life, waker, wake)| Lane {
+            domain,
+            life,
+            wake,
+            waker,
+            orders,
+            thread,
+            idle_since: None,
+        }))
     }
 }
 
@@ -94,15 +108,20 @@ impl Lane {
         told
     }
 
+    /// Has it end, and does not wait for that.
+    pub(super) fn let_go(self) -> JoinHandle<()> {
+        let Self { orders, waker, thread, .. } = self;
+        drop(orders);
+        waker.wake();
+        thread
+    }
+
     /// Waits until it has ended, as it does when nobody can tell it anything any more.
     ///
     /// # Errors
     /// When it panicked.
     pub(super) fn end(self) -> thread::Result<()> {
-        let Self { orders, waker, thread, .. } = self;
-        drop(orders);
-        waker.wake();
-        thread.join()
+        self.let_go().join()
     }
 }
 
@@ -147,8 +166,19 @@ fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Error> {
 /// Serves the domain's processes until the DPU is to stop, or its host has been fenced.
 fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Result<(), Error> {
     let (waker, _) = client.wakers()?;
+    // One thread receives; a link with a profile has each answer wait for its time.
+    let more = ground.section.threads - 1;
+    let wake = {
+        let waker = waker.clone();
+        move || waker.wake()
+    };
+    let begin = || Stage::begin(more, PASSED_MIN, ground.section.slowdown, wake);
+    let stage = (more > 0 && ground.intra.is_none()).then(begin).transpose();
+    let stage =
+        stage.map_err(|source| Error::System { what: "no more threads for a domain".into(), source })?;
     let mut lane = Serving {
         carrier: Carrier::new(client, ground.memory.clone(), Some(waker)),
+        stage,
         visitors: Vec::new(),
         leaving: Vec::new(),
         batch: ground.section.batch,
@@ -170,8 +200,11 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         slow.down();
         // What was asked of memory nodes leaves here, and what they answered comes. The system's timers are coarser than what a link holds back.
         let holds = lane.visitors.iter().any(Visitor::holds);
-        let may_sleep =
-            !holds && !lane.is_doubtful && !lane.is_fenced && lane.visitors.iter().all(Visitor::may_sleep);
+        let may_sleep = !holds
+            && !lane.is_doubtful
+            && !lane.is_fenced
+            && lane.visitors.iter().all(Visitor::may_sleep)
+            && lane.sleeps_without_stage();
         lane.carrier.client.rest(if may_sleep { REST } else { Duration::ZERO })?;
         if holds {
             thread::yield_now();
@@ -181,42 +214,10 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
     Ok(())
 }
 
-/// A DPU's cores are slower than a host's: what the thread did takes `factor` times as long.
-struct Slow {
-    clock: Clock,
-    factor: f64,
-    /// What the thread had had when it was slowed down last.
-    had: Duration,
-}
-
-impl Slow {
-    fn new(factor: f64) -> Self {
-        Self { clock: Clock::start(), factor, had: cpu_time_of_thread() }
-    }
-
-    /// Makes up for what was done since.
-    fn down(&mut self) {
-        if self.factor <= 1.0 {
-            return;
-        }
-        let took = cpu_time_of_thread() - self.had;
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "nanoseconds of a turn"
-        )]
-        let more = (took.as_nanos() as f64 * (self.factor - 1.0)) as u64;
-        let until = self.clock.now() + Duration::from_nanos(more);
-        while self.clock.now() < until {
-            std::hint::spin_loop();
-        }
-        self.had = cpu_time_of_thread();
-    }
-}
-
 struct Serving<'a> {
     carrier: Carrier<'a>,
+    /// Completes requests on threads of its own, where the DPU has more than one.
+    stage: Option<Stage>,
     visitors: Vec<Visitor>,
     /// Those that went, and of which something is under way.
     leaving: Vec<Visitor>,
@@ -237,6 +238,10 @@ impl Serving<'_> {
                     let known = self.visitor(asker).map(|visitor| visitor.regions.insert(region, at));
                     done.say(known.is_some());
                 }
+                Ok(Order::Close { asker, region, done }) => match self.visitor(asker) {
+                    Some(visitor) => visitor.close(region, done),
+                    None => done.say(false),
+                },
                 Ok(Order::Register { asker, rkey, memory, done }) => {
                     let known = self.visitor(asker);
                     done.say(known.is_some_and(|visitor| visitor.register(rkey, memory)));
@@ -273,6 +278,7 @@ impl Serving<'_> {
         for visitor in &mut self.visitors {
             visitor.take_requests(&mut self.carrier, self.batch);
         }
+        self.take_completed();
         self.carrier.look_into_inbox();
         while let Some(completed) = self.carrier.client.poll_ended() {
             // This client carries out nothing else.
@@ -284,14 +290,36 @@ impl Serving<'_> {
                 self.is_fenced = true;
                 return;
             }
-            let Self { visitors, leaving, carrier, .. } = self;
+            let Self { visitors, leaving, carrier, stage, .. } = self;
             let mut all = visitors.iter_mut().chain(leaving);
             match all.find(|visitor| visitor.waits_for(ended.ticket)) {
-                Some(visitor) => visitor.answer(carrier, ended),
+                Some(visitor) => visitor.answer(carrier, ended, stage.as_mut()),
                 None => carrier.finish(ended, None, |_| {}),
             }
         }
-        self.visitors.iter_mut().for_each(Visitor::publish);
+        self.visitors.iter().for_each(Visitor::publish);
+    }
+
+    /// Hears what the stage has completed; true when there was something.
+    fn take_completed(&mut self) -> bool {
+        let Self { visitors, leaving, carrier, stage, .. } = self;
+        let mut took = false;
+        while let Some(Completed { asker, bytes, buf }) = stage.as_ref().and_then(Stage::take) {
+            took = true;
+            carrier.client.recycle(buf);
+            let visitor = visitors.iter_mut().chain(&mut *leaving).find(|visitor| visitor.asker() == asker);
+            visitor.expect("it is here until all of it is completed").completed(bytes);
+        }
+        took
+    }
+
+    /// The thread may sleep, and the stage wakes it when somebody waits for what that completes.
+    fn sleeps_without_stage(&mut self) -> bool {
+        let Some(stage) = &self.stage else { return true };
+        let awaited = !self.leaving.is_empty() || self.visitors.iter().any(Visitor::awaits_stage);
+        stage.await_it(awaited);
+        // What was completed before the stage knew that.
+        !awaited || !self.take_completed()
     }
 
     /// False when the host was fenced. Where the control plane does not answer it is not known, and what failed has failed.
@@ -307,7 +335,7 @@ impl Serving<'_> {
         let mut left = ground.left.lock().unwrap_or_else(PoisonError::into_inner);
         self.leaving.retain(|visitor| {
             if visitor.is_idle() {
-                left.push(visitor.asker());
+                left.push((visitor.asker(), visitor.is_settled()));
             }
             !visitor.is_idle()
         });
@@ -318,6 +346,8 @@ impl Drop for Serving<'_> {
     /// Processes that it does not serve any more are sent away, and lanes of other domains do not wait for what it had under way.
     fn drop(&mut self) {
         self.visitors.iter().for_each(Visitor::send_away);
+        // None of its threads writes anything from here on.
+        self.stage = None;
         self.carrier.leave();
     }
 }

@@ -16,6 +16,7 @@ pub(super) struct Question {
 }
 
 /// What the door is told.
+#[derive(Debug)]
 pub(super) enum Came {
     /// By the clerk: the allocation that is to be opened, or what the process is told.
     Found { open: Open, found: Result<VmaInfo, Said> },
@@ -26,7 +27,7 @@ pub(super) enum Came {
 }
 
 /// Where the door is told things.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Mail {
     pub(super) to: Sender<(Question, Came)>,
     pub(super) bell: Arc<Bell>,
@@ -46,6 +47,7 @@ impl Mail {
 }
 
 /// The answer that the thread of a domain owes the door.
+#[derive(Debug)]
 pub(super) struct Reply {
     mail: Mail,
     question: Question,

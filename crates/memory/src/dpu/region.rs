@@ -25,6 +25,16 @@ struct Open {
     by: Vec<Asker>,
 }
 
+impl Open {
+    /// Somebody has it open; else nothing of it is cached any more.
+    fn is_still(&self, memory: &Memory) -> bool {
+        if self.by.is_empty() {
+            memory.close(self.object);
+        }
+        !self.by.is_empty()
+    }
+}
+
 impl Objects {
     /// A process opens an allocation as a region; answers the object's number.
     ///
@@ -72,14 +82,23 @@ impl Objects {
         Ok(object)
     }
 
+    /// A process closes a region of an object, of which nothing is under way.
+    pub(super) fn close_one(&mut self, memory: &Memory, asker: Asker, object: u32) {
+        self.open.retain(|_, open| {
+            if open.object == object
+                && let Some(at) = open.by.iter().position(|&by| by == asker)
+            {
+                open.by.swap_remove(at);
+            }
+            open.is_still(memory)
+        });
+    }
+
     /// A process is gone, and nothing of it is under way.
     pub(super) fn close(&mut self, memory: &Memory, asker: Asker) {
         self.open.retain(|_, open| {
             open.by.retain(|&by| by != asker);
-            if open.by.is_empty() {
-                memory.close(open.object);
-            }
-            !open.by.is_empty()
+            open.is_still(memory)
         });
     }
 }

@@ -32,11 +32,12 @@ use farmem_dpu::Asker;
 use farmem_io::dpu::{Answers, Bell, Listener, PairSize, Requests, Talk, ready};
 use farmem_io::{Clock, os_seed};
 use farmem_machine::{Duration as Span, Instant, Rng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Processes that a DPU serves at once.
@@ -63,8 +64,8 @@ pub(super) struct Ground {
     /// Where the link to processes is not as it is.
     pub(super) intra: Option<Arc<Intra>>,
     pub(super) stop: Stop,
-    /// Processes that went, and of which nothing is under way any more.
-    pub(super) left: Arc<Mutex<Vec<Asker>>>,
+    /// Processes that went, and of which nothing is under way any more; whether nothing of them may be carried out later.
+    pub(super) left: Arc<Mutex<Vec<(Asker, bool)>>>,
 }
 
 /// A host in one generation of it.
@@ -93,6 +94,35 @@ struct Asked {
     since: Instant,
     /// What is said when the thread of the domain cannot.
     refused: Said,
+    /// The region that it closes, and its object.
+    closes: Option<(u16, u32)>,
+}
+
+/// A process that went, or was sent away. What it had open is open while something of it is under way; and then until it closes its socket, as one that is still there
+/// goes straight to the memory nodes, and this DPU would not hear of what it writes (PROTOCOL 17.17).
+struct Leaving {
+    asker: Asker,
+    domain: u32,
+    /// It hears there, if it is there, that the DPU is done with it.
+    talk: Talk,
+    /// It was told.
+    is_told: bool,
+}
+
+impl Leaving {
+    fn farewell(&mut self, settled: bool) {
+        if !self.is_told {
+            // One that went by itself does not listen.
+            let _gone = say(&self.talk, &Said::Farewell { settled });
+            self.talk.fall_silent();
+            self.is_told = true;
+        }
+    }
+
+    /// Nothing of it is under way, and it has closed its socket.
+    fn is_gone(&self) -> bool {
+        self.is_told && !self.talk.is_open()
+    }
 }
 
 /// A process that is to be let in when the client of its domain has joined.
@@ -150,6 +180,7 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
         strangers: Vec::new(),
         guests: BTreeMap::new(),
         leaving: Vec::new(),
+        ending: Vec::new(),
         objects: Objects::default(),
         next: 0,
         has_panicked: false,
@@ -174,8 +205,9 @@ struct Door {
     joining: Vec<(Joining, Vec<Caller>)>,
     strangers: Vec<Talk>,
     guests: BTreeMap<u32, Guest>,
-    /// Processes that went, and of which something is under way: until then what they had open is open.
-    leaving: Vec<(Asker, u32)>,
+    leaving: Vec<Leaving>,
+    /// Threads of domains of which nobody is here any more, until they have ended.
+    ending: Vec<JoinHandle<()>>,
     objects: Objects,
     next: u32,
     /// A lane did, perhaps while it decided.
@@ -227,9 +259,13 @@ impl Door {
             let many = self.strangers.len().saturating_sub(STRANGERS_MAX);
             self.strangers.drain(..many);
         }
-        for lane in std::mem::take(&mut self.lanes) {
-            self.has_panicked |= lane.end().is_err();
+        let last = std::mem::take(&mut self.lanes).into_iter().map(Lane::let_go);
+        for thread in std::mem::take(&mut self.ending).into_iter().chain(last.collect::<Vec<_>>()) {
+            self.has_panicked |= thread.join().is_err();
         }
+        // No thread of it touches anything of theirs now.
+        self.guests.keys().copied().collect::<Vec<_>>().into_iter().for_each(|number| self.leave(number));
+        self.leaving.iter_mut().for_each(|leaving| leaving.farewell(false));
         if self.has_panicked {
             // It has said so. What is cached may be anything now: processes go on without this DPU.
             let source = std::io::Error::other("a thread of this DPU panicked");
@@ -238,7 +274,7 @@ impl Door {
         Ok(())
     }
 
-    /// Processes are sent away that wrote nonsense; what those had open that left is closed.
+    /// Processes are sent away that wrote nonsense; what those had open that are gone is closed.
     fn see_off(&mut self) {
         let gone: Vec<u32> = self
             .guests
@@ -249,7 +285,29 @@ impl Door {
         gone.into_iter().for_each(|number| self.leave(number));
         self.bury();
         let left = std::mem::take(&mut *self.ground.left.lock().unwrap_or_else(PoisonError::into_inner));
-        left.into_iter().for_each(|asker| self.close(asker));
+        left.into_iter().for_each(|(asker, settled)| self.settle(asker, settled));
+        self.close_gone();
+        self.rest();
+    }
+
+    /// Threads of domains of which nobody has been here for a lease end, and their hosts leave the rack.
+    fn rest(&mut self) {
+        let now = self.clock.now();
+        let used: BTreeSet<u32> = self.guests.values().map(|guest| guest.domain).collect();
+        let left = self.leaving.iter().filter(|leaving| !leaving.is_told).map(|leaving| leaving.domain);
+        let used: BTreeSet<u32> = used.into_iter().chain(left).collect();
+        let lease = self.ground.section.lease;
+        let idle = self.lanes.extract_if(.., |lane| {
+            if used.contains(&lane.domain) {
+                lane.idle_since = None;
+                return false;
+            }
+            now.since(*lane.idle_since.get_or_insert(now)) > lease
+        });
+        self.ending.extend(idle.map(Lane::let_go));
+        for thread in self.ending.extract_if(.., |thread| thread.is_finished()) {
+            self.has_panicked |= thread.join().is_err();
+        }
     }
 
     /// The thread of a domain whose host was fenced has ended, and no node takes anything of it any more: nothing of it is under way.
@@ -259,21 +317,29 @@ impl Door {
             let lane = self.lanes.swap_remove(at);
             let domain = lane.domain;
             self.has_panicked |= lane.end().is_err();
-            let here = self
-                .guests
-                .iter()
-                .filter(|(_, guest)| guest.domain == domain)
-                .map(|(&number, _)| Asker(number));
-            let left = self.leaving.iter().filter(|(_, of)| *of == domain).map(|&(asker, _)| asker);
-            let all: Vec<Asker> = here.chain(left).collect();
-            self.guests.retain(|_, guest| guest.domain != domain);
-            all.into_iter().for_each(|asker| self.close(asker));
+            let here = self.guests.iter().filter(|(_, guest)| guest.domain == domain);
+            for number in here.map(|(&number, _)| number).collect::<Vec<u32>>() {
+                self.leave(number);
+            }
+            let left = self.leaving.iter().filter(|leaving| leaving.domain == domain && !leaving.is_told);
+            for asker in left.map(|leaving| leaving.asker).collect::<Vec<Asker>>() {
+                // Some of it may be on its way to a node that has not heard that the host was fenced.
+                self.settle(asker, false);
+            }
         }
     }
 
-    fn close(&mut self, asker: Asker) {
-        self.objects.close(&self.ground.memory, asker);
-        self.leaving.retain(|(leaving, _)| *leaving != asker);
+    /// What those had open is closed of whom nothing is under way, and who have closed their sockets.
+    fn close_gone(&mut self) {
+        for gone in self.leaving.extract_if(.., |leaving| leaving.is_gone()) {
+            self.objects.close(&self.ground.memory, gone.asker);
+        }
+    }
+
+    /// Nothing of a process that left is under way: it hears that.
+    fn settle(&mut self, asker: Asker, settled: bool) {
+        let all = self.leaving.iter_mut().filter(|leaving| leaving.asker == asker);
+        all.for_each(|leaving| leaving.farewell(settled));
         let Some(acted) = self.acting.remove(&asker) else { return };
         if !self.acting.values().any(|others| *others == acted) {
             // A clerk that has gone has panicked, and said so.
@@ -284,9 +350,10 @@ impl Door {
     /// A process goes.
     fn leave(&mut self, number: u32) {
         let Some(guest) = self.guests.remove(&number) else { return };
+        let Guest { talk, domain, .. } = guest;
         let asker = Asker(number);
-        let lane = self.lanes.iter().find(|lane| lane.domain == guest.domain);
-        self.leaving.push((asker, guest.domain));
+        let lane = self.lanes.iter().find(|lane| lane.domain == domain);
+        self.leaving.push(Leaving { asker, domain, talk, is_told: false });
         // A thread that has ended is buried, and all that was its with it.
         let _told = lane.is_some_and(|lane| lane.tell(Order::Go(asker)));
     }
@@ -422,7 +489,8 @@ impl Door {
     /// How processes are served.
     fn terms(&self) -> Terms {
         let blocking = self.ground.section.forward == DpuForward::Blocking;
-        Terms { blocking, intra: self.ground.intra.clone() }
+        let patience = self.ground.section.lease;
+        Terms { blocking, intra: self.ground.intra.clone(), patience }
     }
 
     /// The thread of a guest's domain.

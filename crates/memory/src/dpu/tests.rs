@@ -1,13 +1,18 @@
 //! One process at a DPU, without threads: what it may ask for, and what a hostile one gets.
 
+mod closing;
+
 use super::carrier::{Carrier, Extent, Memory};
+use super::complete::Stage;
 use super::intra::Intra;
+use super::mail::{Came, Mail, Question};
 use super::threads::head_of;
 use super::visitor::{RegionAt, Terms, Visitor};
 use farmem_client::{Client, Rack};
 use farmem_dpu::{Asker, Caching, Config, Evidence, TableConfig};
 use farmem_io::dpu::{
-    PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions, make_pair, make_submissions,
+    Bell, PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions, make_pair,
+    make_submissions,
 };
 use farmem_io::{OutsideWaker, WakeAt};
 use farmem_machine::{Duration, Rng};
@@ -16,6 +21,7 @@ use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};
 use farmem_wire::{Rkey, VirtAddr};
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,6 +33,7 @@ const SIZE: PairSize = PairSize { requests: 1 << 16, answers: 1 << 16, registere
 struct Bench {
     process: ProcessEnd,
     visitor: Visitor,
+    stage: Option<Stage>,
     gone: Arc<AtomicBool>,
 }
 
@@ -42,23 +49,29 @@ fn memory() -> Arc<Memory> {
     )
 }
 
+const USUAL: Terms = Terms { blocking: false, intra: None, patience: Duration::from_secs(10) };
+
 fn bench(carrier: &mut Carrier<'_>) -> Bench {
-    let file = make_pair(SIZE).unwrap();
+    bench_of(carrier, Asker(7), SIZE)
+}
+
+/// Its regions are objects of their own: none of another process.
+fn bench_of(carrier: &mut Carrier<'_>, asker: Asker, size: PairSize) -> Bench {
+    let file = make_pair(size).unwrap();
     let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 2, 1)) };
-    let process = ProcessEnd::of(&file, SIZE, OutsideWaker::open(&nobody).unwrap()).unwrap();
+    let process = ProcessEnd::of(&file, size, OutsideWaker::open(&nobody).unwrap()).unwrap();
     let gone: Arc<AtomicBool> = Arc::default();
-    let asker = Asker(7);
-    let terms = Terms { blocking: false, intra: None };
-    let mut visitor = Visitor::new(asker, Requests::of(&file, SIZE).unwrap(), Arc::clone(&gone), terms);
+    let mut visitor = Visitor::new(asker, Requests::of(&file, size).unwrap(), Arc::clone(&gone), USUAL);
     for (region, writer) in [(1, Some(asker)), (2, None)] {
+        let object = 2 * asker.0 + u32::from(region);
         let vma = carrier.client.allocate(BYTES).unwrap();
         let numbered: Vec<u8> = (0..BYTES).map(|at| u8::try_from(at / u64::from(PAGE)).unwrap()).collect();
         carrier.client.write(vma.base, &numbered).unwrap();
         let extent = Extent { base: VirtAddr(vma.base.0), bytes: BYTES };
-        carrier.memory().open(u32::from(region), extent, writer, Box::new(Evidence));
-        visitor.regions.insert(region, RegionAt { object: region.into(), bytes: BYTES, granted: true });
+        carrier.memory().open(object, extent, writer, Box::new(Evidence));
+        visitor.regions.insert(region, RegionAt { object, bytes: BYTES, granted: true });
     }
-    Bench { process, visitor, gone }
+    Bench { process, visitor, stage: None, gone }
 }
 
 impl Bench {
@@ -68,13 +81,23 @@ impl Bench {
         carrier: &mut Carrier<'_>,
         requests: &[Request<'_>],
     ) -> Vec<(Span, bool, Ended, Vec<u8>)> {
+        self.send(requests);
+        self.serve(carrier);
+        self.answers()
+    }
+
+    /// Asks.
+    fn send(&mut self, requests: &[Request<'_>]) {
         for request in requests {
             let mut record = Vec::new();
             request.emit(&mut record);
             assert!(self.process.push(&record).unwrap());
         }
         self.process.publish();
-        self.serve(carrier);
+    }
+
+    /// What the DPU said.
+    fn answers(&mut self) -> Vec<(Span, bool, Ended, Vec<u8>)> {
         let mut answers = Vec::new();
         let mut buf = vec![0; 1 << 16];
         while let Some(len) = self.process.pop(&mut buf).unwrap() {
@@ -92,9 +115,14 @@ impl Bench {
             completed.into_iter().for_each(|completed| assert!(carrier.took(completed).is_none()));
             while let Some(ended) = carrier.next_ended() {
                 assert!(self.visitor.waits_for(ended.ticket));
-                self.visitor.answer(carrier, ended);
+                self.visitor.answer(carrier, ended, self.stage.as_mut());
             }
-            if is_done {
+            while let Some(completed) = self.stage.as_ref().and_then(Stage::take) {
+                assert_eq!(completed.asker, self.visitor.asker());
+                carrier.client.recycle(completed.buf);
+                self.visitor.completed(completed.bytes);
+            }
+            if is_done && (self.stage.is_none() || self.visitor.is_idle()) {
                 break;
             }
         }
@@ -221,6 +249,61 @@ fn pages_go_from_and_to_registered_memory() {
     });
 }
 
+/// Two threads complete what a third receives: pages come to registered memory and behind the rings, from far memory and from the cache, each is answered once, and what has no room there is refused. A region
+/// is closed when they have completed what is under way, and whoever ends the stage finds all of it done.
+#[test]
+fn requests_are_completed_by_other_threads() {
+    with_bench(|bench, carrier| {
+        bench.stage = Some(Stage::begin(2, 1, 1.0, || {}).unwrap());
+        let (memory, page) = (memory_file(16 * PAGE as usize), u64::from(PAGE));
+        assert!(
+            bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
+        );
+        let read = |at: u64, addr, rkey| Request::Read {
+            span: span(2, at * page, PAGE),
+            dest: Dest::Write { addr, rkey: Rkey(rkey) },
+        };
+        let end = memory.metadata().unwrap().len();
+        for round in 0..3 {
+            let pages = (0..16).map(|at| read(at, at * page, 2));
+            let asked: Vec<_> = pages.chain([read(3, 8, 1), read(4, end, 2), read(5, 0, 9)]).collect();
+            let mut answers = bench.ask(carrier, &asked);
+            answers.sort_by_key(|(span, _, ended, _)| (*ended as u8, span.offset));
+            let ended: Vec<_> =
+                answers.iter().map(|(span, _, ended, _)| (span.offset / page, *ended)).collect();
+            let done = (0..16).chain([3]).map(|at| (at, Ended::Done));
+            let mut expected: Vec<_> = done.chain([(4, Ended::Refused), (5, Ended::Refused)]).collect();
+            expected.sort_by_key(|(at, ended)| (*ended as u8, *at));
+            assert_eq!(ended, expected, "round {round}");
+            let mut bytes = vec![0; 16 * PAGE as usize];
+            memory.read_exact_at(&mut bytes, 0).unwrap();
+            assert!(
+                bytes.chunks(PAGE as usize).zip(0..).all(|(page, at)| page.iter().all(|&byte| byte == at))
+            );
+            let mut behind = vec![0; PAGE as usize];
+            bench.process.take(8, &mut behind);
+            assert_eq!(behind, vec![3; PAGE as usize]);
+        }
+        assert!(carrier.memory().stats().hits > 0, "some were in the cache");
+        let (to, came) = std::sync::mpsc::channel();
+        let mail = Mail { to, bell: Arc::new(Bell::new().unwrap()) };
+        bench.send(&[read(1, 0, 2)]);
+        assert_eq!(bench.visitor.take_requests(carrier, 8), 1);
+        while bench.visitor.waits_for_carrier() {
+            let completed = carrier.client.next_completed().unwrap();
+            completed.into_iter().for_each(|completed| assert!(carrier.took(completed).is_none()));
+            while let Some(ended) = carrier.next_ended() {
+                bench.visitor.answer(carrier, ended, bench.stage.as_mut());
+            }
+        }
+        bench.visitor.close(2, mail.reply(Question { guest: 7, number: 1 }));
+        assert!(came.try_recv().is_err() && !bench.visitor.is_idle() && bench.visitor.awaits_stage());
+        bench.serve(carrier);
+        assert!(matches!(came.try_recv().unwrap().1, Came::Done(true)));
+        assert_eq!(bench.answers().len(), 1);
+    });
+}
+
 /// A memory file as a window has one.
 fn memory_file(len: usize) -> std::fs::File {
     let ends = make_pair(PairSize { registered: len, ..SIZE }).unwrap();
@@ -231,7 +314,7 @@ fn memory_file(len: usize) -> std::fs::File {
 #[test]
 fn blocking_forwarding_takes_a_batch_at_a_time() {
     with_bench(|bench, carrier| {
-        bench.visitor.set_terms(Terms { blocking: true, intra: None });
+        bench.visitor.set_terms(Terms { blocking: true, ..USUAL });
         for at in 0..3 {
             let mut record = Vec::new();
             let dest = Dest::Write { addr: 0, rkey: Rkey(1) };
@@ -244,7 +327,7 @@ fn blocking_forwarding_takes_a_batch_at_a_time() {
         assert!(bench.visitor.may_sleep(), "what is in the ring waits");
         bench.serve(carrier);
         assert!(bench.visitor.is_idle());
-        bench.visitor.set_terms(Terms { blocking: false, intra: None });
+        bench.visitor.set_terms(USUAL);
     });
 }
 
@@ -253,7 +336,7 @@ fn blocking_forwarding_takes_a_batch_at_a_time() {
 fn a_link_with_a_profile_holds_answers_back() {
     with_bench(|bench, carrier| {
         let intra = Intra::new("rate=8Mbit/s".parse().unwrap()).map(Arc::new);
-        bench.visitor.set_terms(Terms { blocking: false, intra });
+        bench.visitor.set_terms(Terms { intra, ..USUAL });
         let begun = carrier.memory().now();
         let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
         let mut answers = bench.ask(carrier, &[read]);
@@ -267,6 +350,72 @@ fn a_link_with_a_profile_holds_answers_back() {
         let least = Duration::from_nanos(u64::from(PAGE) * 1000);
         assert!(turns > 0 && carrier.memory().now().since(begun) >= least);
         assert!(!bench.visitor.holds());
+    });
+}
+
+/// A process asks for a page by SEND, and its ring of answers has less room than the answer needs. It is refused, and what fits is answered behind it; before, the answer waited for room for ever,
+/// and with it all that came later (PROTOCOL 17.8).
+#[test]
+fn an_answer_that_never_fits_its_ring_is_refused() {
+    with_bench(|_, carrier| {
+        let mut small = bench_of(carrier, Asker(9), PairSize { answers: 1 << 12, ..SIZE });
+        let most = (1 << 12) - 8 - u32::try_from(Answer::record_len(0)).unwrap();
+        for (size, ended) in [(PAGE, Ended::Refused), (most + 1, Ended::Refused), (most, Ended::Done)] {
+            let read = Request::Read { span: span(2, 0, size), dest: Dest::Send };
+            let bytes = if ended == Ended::Done { vec![0; size as usize] } else { Vec::new() };
+            assert_eq!(small.ask(carrier, &[read]), [(span(2, 0, size), false, ended, bytes)], "{size}");
+        }
+        let by_write = Request::Read { span: span(2, 0, PAGE), dest: Dest::Write { addr: 0, rkey: Rkey(1) } };
+        assert_eq!(small.ask(carrier, &[by_write]), [(span(2, 0, PAGE), false, Ended::Done, vec![])]);
+        assert!(small.visitor.is_idle() && !small.gone.load(Ordering::Acquire));
+    });
+}
+
+/// A process asks on over a link that carries a page in 33 ms. What waits on the link is counted as what is under way: no more is taken than that (PROTOCOL 17.18).
+#[test]
+fn what_waits_on_a_link_is_bounded() {
+    with_bench(|bench, carrier| {
+        let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
+        let mut taken = 0;
+        for _ in 0..4 {
+            bench.visitor.set_terms(USUAL);
+            bench.send(&[read; 400]);
+            taken += bench.visitor.take_requests(carrier, 1024);
+            let intra = Intra::new("rate=1Mbit/s".parse().unwrap()).map(Arc::new);
+            bench.visitor.set_terms(Terms { intra, ..USUAL });
+            while let Some(completed) = carrier.client.next_completed().unwrap() {
+                assert!(carrier.took(completed).is_none());
+            }
+            while let Some(ended) = carrier.next_ended() {
+                bench.visitor.answer(carrier, ended, None);
+            }
+            let held = bench.visitor.held();
+            assert!(held <= 1024 * Answer::record_len(PAGE as usize), "{held} bytes of {taken} answers");
+        }
+        assert!((1024..1600).contains(&taken), "{taken}: the others wait in the ring");
+        assert!(bench.visitor.is_idle() && bench.visitor.holds());
+    });
+}
+
+/// A process asks for pages by SEND and takes none of them. It is sent away when its ring has been full for too long; the one beside it is served (PROTOCOL 17.18).
+#[test]
+fn a_process_that_takes_no_answers_is_sent_away_alone() {
+    with_bench(|bench, carrier| {
+        let mut other = bench_of(carrier, Asker(9), SIZE);
+        bench.visitor.set_terms(Terms { patience: Duration::ZERO, ..USUAL });
+        let read = Request::Read { span: span(2, 0, PAGE), dest: Dest::Send };
+        let fit = SIZE.answers / (8 + Answer::record_len(PAGE as usize)).next_multiple_of(8);
+        bench.send(&vec![read; fit]);
+        bench.serve(carrier);
+        assert!(!bench.gone.load(Ordering::Acquire), "all of them have room");
+        bench.send(&[read; 2]);
+        while !bench.gone.load(Ordering::Acquire) {
+            bench.serve(carrier);
+            let page = (span(2, 0, PAGE), false, Ended::Done, vec![0; PAGE as usize]);
+            assert_eq!(other.ask(carrier, &[read]), [page]);
+        }
+        assert!(bench.visitor.held() <= 2 * Answer::record_len(PAGE as usize));
+        assert!(!other.gone.load(Ordering::Acquire));
     });
 }
 

@@ -22,8 +22,15 @@ const THERE: u8 = 1;
 pub(super) struct Asked {
     at: u64,
     id: Id,
+    pub(super) region: u16,
     pub(super) size: u32,
     write: bool,
+}
+
+impl Asked {
+    pub(super) const fn is_write(&self) -> bool {
+        self.write
+    }
 }
 
 /// Requests of a process's threads.
@@ -65,6 +72,11 @@ impl Threads {
         Self { submissions, pending: BTreeMap::new(), answered: 0, copies: 0 }
     }
 
+    /// Something is under way of this region.
+    pub(super) fn is_busy(&self, region: u16) -> bool {
+        self.pending.values().any(|asked| asked.region == region)
+    }
+
     /// What a record asks for. What cannot be done is answered at once.
     pub(super) fn take<'a>(
         &mut self,
@@ -93,7 +105,7 @@ impl Threads {
             return Ok(Wanted::Nothing);
         };
         let offset = usize::try_from(u64::from(place.offset) % page_len).expect("in a page");
-        let asked = Asked { at, id, size: place.size, write: data.is_some() };
+        let asked = Asked { at, id, region: place.region, size: place.size, write: data.is_some() };
         Ok(match data {
             None => Wanted::Read { page, bytes: offset..offset + place.size as usize, granted, asked },
             Some(data) => Wanted::Write { page, offset, data, asked },
@@ -102,7 +114,7 @@ impl Threads {
 
     /// Answers a request; `data` is what a read brought.
     pub(super) fn answer(&mut self, answers: &Answers, asked: Asked, how: Ended, data: &[u8]) {
-        let Asked { at, id, size, write } = asked;
+        let Asked { at, id, size, write, .. } = asked;
         let head = match (how, write) {
             (Ended::Done, true) => Head::Written { id, size },
             (Ended::Done, false) => {

@@ -1,21 +1,24 @@
 //! One process at the thread of its domain: requests out of its ring, answers into the other.
 
+use super::answering::Answering;
 use super::carrier::{AskEnded, Carrier};
+use super::complete::{Job, Place, Stage, lock};
 use super::intra::Intra;
+use super::mail::Reply;
 use super::threads::{Threads, Wanted};
 use farmem_dpu::{Asker, PageId};
 use farmem_io::dpu::{Answers, Registered, Requests, Submissions};
-use farmem_machine::Instant;
+use farmem_machine::{Duration, Instant};
 use farmem_paging::Cause;
 use farmem_wire::soda::{Answer, Dest, Ended, RECORD_MAX, Request, Span};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// Requests of one process under way at once.
+/// Requests of one process that are under way or on the link, and answers that it did not take, at once.
 const OUTSTANDING_MAX: usize = 1024;
 /// Bytes of them, but for the last one's: each takes a buffer.
-const OUTSTANDING_BYTES: usize = 64 << 20;
+pub(super) const OUTSTANDING_BYTES: usize = 64 << 20;
 
 /// How a process is served.
 #[derive(Clone, Debug)]
@@ -24,6 +27,8 @@ pub(super) struct Terms {
     pub(super) blocking: bool,
     /// The link to it, where that is not as it is.
     pub(super) intra: Option<Arc<Intra>>,
+    /// How long its ring of answers may be full: a process that takes no answer in that time is sent away.
+    pub(super) patience: Duration,
 }
 
 /// Memory files that a process may register beside what it shares for its rings.
@@ -45,24 +50,30 @@ pub(super) struct RegionAt {
 pub(super) struct Visitor {
     asker: Asker,
     requests: Requests,
-    answers: Answers,
+    /// Threads that complete its requests share it.
+    answering: Arc<Mutex<Answering>>,
     pub(super) regions: BTreeMap<u16, RegionAt>,
-    registered: BTreeMap<u32, Registered>,
+    registered: BTreeMap<u32, Arc<Registered>>,
     /// What it waits for, by the carrier's tickets.
     pending: BTreeMap<u64, (Span, Option<Dest>)>,
     /// Bytes of these.
     bytes: usize,
-    /// Answers that its ring has no room for.
-    unsent: VecDeque<Vec<u8>>,
+    /// Requests that another thread completes, and their bytes.
+    passed: (usize, usize),
     /// Requests, and answers, that are on the link, and when they arrive.
     asked: VecDeque<(Instant, Vec<u8>)>,
     said: VecDeque<(Instant, Vec<u8>)>,
+    /// Bytes of the records on the link.
+    kept: usize,
+    /// Regions that it closes, and who is told when nothing of them is under way.
+    closing: Vec<(u16, Reply)>,
+    /// Regions of which a write has failed: far memory may carry it out later.
+    unsure: BTreeSet<u16>,
     /// What its threads ask for through a ring of theirs.
     threads: Option<Threads>,
     terms: Terms,
     /// It wrote nonsense, and is to be sent away.
     gone: Arc<AtomicBool>,
-    record: Vec<u8>,
     buf: Vec<u8>,
 }
 
@@ -76,18 +87,20 @@ impl Visitor {
         Self {
             asker,
             requests,
-            answers,
+            answering: Arc::new(Mutex::new(Answering::new(answers, Arc::clone(&gone)))),
             regions: BTreeMap::new(),
             registered: BTreeMap::new(),
             pending: BTreeMap::new(),
             bytes: 0,
-            unsent: VecDeque::new(),
+            passed: (0, 0),
             asked: VecDeque::new(),
             said: VecDeque::new(),
+            kept: 0,
+            closing: Vec::new(),
+            unsure: BTreeSet::new(),
             threads: None,
             terms,
             gone,
-            record: Vec::new(),
             buf: vec![0; RECORD_MAX.next_multiple_of(8)],
         }
     }
@@ -107,7 +120,7 @@ impl Visitor {
         let fits =
             rkey > SHARED && self.registered.len() < REGISTERED_MAX && !self.registered.contains_key(&rkey);
         if fits {
-            self.registered.insert(rkey, memory);
+            self.registered.insert(rkey, Arc::new(memory));
         }
         fits
     }
@@ -126,13 +139,47 @@ impl Visitor {
         self.threads.as_ref().map_or((0, 0), |threads| (threads.answered, threads.copies))
     }
 
+    /// It closes a region: nothing more is taken that is asked of it, and `done` is said when nothing of it is under way; of one with a write that may be carried out
+    /// later, that it cannot be closed.
+    pub(super) fn close(&mut self, region: u16, done: Reply) {
+        self.regions.remove(&region);
+        self.closing.push((region, done));
+        self.close_idle();
+    }
+
+    /// Says which regions are closed, and which cannot be.
+    fn close_idle(&mut self) {
+        let Self { closing, pending, threads, passed, unsure, .. } = self;
+        // Which regions others complete is not kept: that takes no time to speak of.
+        let is_busy = |region: u16| {
+            passed.0 > 0
+                || pending.values().any(|(span, _)| span.region == region)
+                || threads.as_ref().is_some_and(|threads| threads.is_busy(region))
+        };
+        closing
+            .extract_if(.., |(region, _)| !is_busy(*region))
+            .for_each(|(region, done)| done.say(!unsure.contains(&region)));
+    }
+
+    /// All of its writes are known to have been carried out, or that they never will be.
+    pub(super) fn is_settled(&self) -> bool {
+        self.unsure.is_empty()
+    }
+
+    /// Something of it is under way that no other thread completes.
+    #[cfg(test)]
+    pub(super) fn waits_for_carrier(&self) -> bool {
+        self.under_way() > self.passed.0
+    }
+
     /// Nothing of it is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way() == 0
     }
 
     fn under_way(&self) -> usize {
-        self.pending.len() + self.threads.as_ref().map_or(0, |threads| threads.pending.len())
+        let of_threads = self.threads.as_ref().map_or(0, |threads| threads.pending.len());
+        self.pending.len() + self.passed.0 + of_threads
     }
 
     /// True when the carrier's ticket is a request of this process.
@@ -154,7 +201,7 @@ impl Visitor {
     pub(super) fn take_requests(&mut self, carrier: &mut Carrier<'_>, batch: u32) -> u32 {
         self.requests.beat();
         self.arrive(carrier);
-        self.send_unsent();
+        lock(&self.answering).send_unsent(carrier.memory().now(), self.terms.patience);
         let mut taken = 0;
         if self.terms.blocking && !self.is_idle() {
             return taken;
@@ -195,23 +242,24 @@ impl Visitor {
                 break;
             };
             taken += 1;
-            let (ticket, asked) = match threads.take(&self.buf[..len], &self.regions, page_len, &self.answers)
-            {
-                Err(_) => {
-                    self.send_away();
-                    break;
-                }
-                Ok(Wanted::Nothing) => continue,
-                Ok(Wanted::Read { page, bytes, granted, asked }) => {
-                    (carrier.read(self.asker, page, bytes, granted, Vec::new()), asked)
-                }
-                Ok(Wanted::Write { page, offset, data, asked }) => {
-                    let mut buf = carrier.client.buffer(0);
-                    buf.extend_from_slice(data);
-                    threads.copies += 1;
-                    (carrier.write(self.asker, page, offset, buf), asked)
-                }
-            };
+            let (ticket, asked) =
+                match threads.take(&self.buf[..len], &self.regions, page_len, &lock(&self.answering).answers)
+                {
+                    Err(_) => {
+                        self.send_away();
+                        break;
+                    }
+                    Ok(Wanted::Nothing) => continue,
+                    Ok(Wanted::Read { page, bytes, granted, asked }) => {
+                        (carrier.read(self.asker, page, bytes, granted, Vec::new()), asked)
+                    }
+                    Ok(Wanted::Write { page, offset, data, asked }) => {
+                        let mut buf = carrier.client.buffer(0);
+                        buf.extend_from_slice(data);
+                        threads.copies += 1;
+                        (carrier.write(self.asker, page, offset, buf), asked)
+                    }
+                };
             self.bytes += asked.size as usize;
             threads.pending.insert(ticket, asked);
         }
@@ -224,8 +272,16 @@ impl Visitor {
 
     /// More requests may be taken.
     fn has_room(&self) -> bool {
-        let fits = self.under_way() + self.asked.len() < OUTSTANDING_MAX && self.bytes < OUTSTANDING_BYTES;
-        fits && self.unsent.is_empty() && !self.is_gone()
+        let many = self.under_way() + self.asked.len() + self.said.len();
+        let line = lock(&self.answering);
+        let fits = many < OUTSTANDING_MAX && self.bytes + self.kept + line.kept() < OUTSTANDING_BYTES;
+        fits && line.is_sent() && !self.is_gone()
+    }
+
+    /// Bytes of its requests, and of what is kept for it.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.bytes + self.kept + lock(&self.answering).kept()
     }
 
     /// A record is in the ring: over a link with a profile it arrives later.
@@ -234,6 +290,7 @@ impl Visitor {
             None => self.parse(carrier, record),
             Some(intra) => {
                 let due = intra.reach_dpu(carrier.memory().now(), record.len());
+                self.kept += record.len();
                 self.asked.push_back((due, record.to_vec()));
             }
         }
@@ -253,10 +310,12 @@ impl Visitor {
         }
         let now = carrier.memory().now();
         while let Some((_, record)) = self.asked.pop_front_if(|(due, _)| *due <= now) {
+            self.kept -= record.len();
             self.parse(carrier, &record);
         }
         while let Some((_, record)) = self.said.pop_front_if(|(due, _)| *due <= now) {
-            self.send(record);
+            self.kept -= record.len();
+            lock(&self.answering).send(record);
         }
     }
 
@@ -279,6 +338,12 @@ impl Visitor {
         let page = PageId { object, page: span.offset / page_len };
         let offset = usize::try_from(span.offset % page_len).expect("in a page");
         let (ticket, dest) = match request {
+            // Its ring would never have room for the answer.
+            Request::Read { dest: Dest::Send, .. }
+                if !lock(&self.answering).answers.fits(Answer::record_len(span.size as usize)) =>
+            {
+                return self.push(refused);
+            }
             Request::Read { dest, .. } => {
                 let at = offset..offset + span.size as usize;
                 (carrier.read(self.asker, page, at, granted, Vec::new()), Some(dest))
@@ -302,29 +367,63 @@ impl Visitor {
         self.pending.insert(ticket, (span, dest));
     }
 
-    /// Answers a request that ended; `true` when it failed in a way that far memory did not decide: the client may be no member of the rack any more.
-    pub(super) fn answer(&mut self, carrier: &mut Carrier<'_>, ended: AskEnded) {
+    /// Answers a request that ended.
+    pub(super) fn answer(&mut self, carrier: &mut Carrier<'_>, ended: AskEnded, stage: Option<&mut Stage>) {
+        self.answer_one(carrier, ended, stage);
+        self.close_idle();
+    }
+
+    /// A thread of the stage has completed one of its requests, of so many bytes.
+    pub(super) fn completed(&mut self, bytes: usize) {
+        self.passed = (self.passed.0 - 1, self.passed.1 - bytes);
+        self.bytes -= bytes;
+        self.close_idle();
+    }
+
+    /// It waits for the stage before it goes on, or goes.
+    pub(super) fn awaits_stage(&self) -> bool {
+        self.passed.0 > 0
+            && (self.terms.blocking || !self.closing.is_empty() || !self.has_room() || self.is_gone())
+    }
+
+    fn answer_one(&mut self, carrier: &mut Carrier<'_>, ended: AskEnded, stage: Option<&mut Stage>) {
         if let Some(threads) = &mut self.threads
             && let Some(asked) = threads.pending.remove(&ended.ticket)
         {
             self.bytes -= asked.size as usize;
             let how = how_ended(&ended);
+            if asked.is_write() && how == Ended::Failed {
+                self.unsure.insert(asked.region);
+            }
             let mut is_said = false;
             carrier.finish(ended, None, |data| {
                 if how == Ended::Done {
-                    threads.answer(&self.answers, asked, how, data);
+                    threads.answer(&lock(&self.answering).answers, asked, how, data);
                     is_said = true;
                 }
             });
             if !is_said {
-                threads.answer(&self.answers, asked, how, &[]);
+                threads.answer(&lock(&self.answering).answers, asked, how, &[]);
             }
             return;
         }
         let (span, dest) = self.pending.remove(&ended.ticket).expect("it waits for this");
+        if let Some(stage) = stage
+            && stage.takes(span.size)
+            && ended.result.is_ok()
+            && let Some(Dest::Write { addr, rkey }) = dest
+            && let Some(place) = self.place(rkey.0, addr)
+        {
+            self.passed = (self.passed.0 + 1, self.passed.1 + span.size as usize);
+            let (asker, answering) = (self.asker, Arc::clone(&self.answering));
+            return stage.pass(Job { asker, span, moving: carrier.moving(ended), place, answering });
+        }
         self.bytes -= span.size as usize;
         let write = dest.is_none();
         let how = how_ended(&ended);
+        if write && how == Ended::Failed {
+            self.unsure.insert(span.region);
+        }
         let done = how == Ended::Done && !write;
         let due = self.terms.intra.as_ref().map(|intra| {
             let data = if done { span.size as usize } else { 0 };
@@ -334,13 +433,15 @@ impl Visitor {
             carrier.finish(ended, None, |_| {});
             return self.say(due, Answer { span, write, ended: how, data: &[] });
         }
-        carrier.finish(ended, due, |bytes| match dest {
-            Some(Dest::Write { addr, rkey }) if self.put(rkey.0, addr, bytes) => {
-                self.say(due, Answer { span, write, ended: how, data: &[] });
-            }
-            Some(Dest::Send) => self.say(due, Answer { span, write, ended: how, data: bytes }),
+        carrier.finish(ended, due, |bytes| {
+            let place = match dest {
+                Some(Dest::Write { addr, rkey }) => self.place(rkey.0, addr),
+                _ => return self.say(due, Answer { span, write, ended: how, data: bytes }),
+            };
+            let is_put = place.is_some_and(|place| place.put(&self.answering, bytes));
             // What it registered has no such bytes.
-            _ => self.say(due, Answer { span, write, ended: Ended::Refused, data: &[] }),
+            let ended = if is_put { how } else { Ended::Refused };
+            self.say(due, Answer { span, write, ended, data: &[] });
         });
     }
 
@@ -349,60 +450,33 @@ impl Visitor {
         let Some(due) = due else { return self.push(answer) };
         let mut record = Vec::new();
         answer.emit(&mut record);
+        self.kept += record.len();
         self.said.push_back((due, record));
     }
 
-    fn put(&self, rkey: u32, addr: u64, bytes: &[u8]) -> bool {
+    /// Where bytes of it go; `None` when it registered no such memory.
+    fn place(&self, rkey: u32, addr: u64) -> Option<Place> {
         if rkey == SHARED {
-            return self.answers.put(addr, bytes);
+            return Some(Place::Shared(addr));
         }
-        self.registered.get(&rkey).is_some_and(|memory| memory.put(addr, bytes))
+        self.registered.get(&rkey).map(|memory| Place::Registered(Arc::clone(memory), addr))
     }
 
-    fn push(&mut self, answer: Answer<'_>) {
-        let mut record = std::mem::take(&mut self.record);
-        record.clear();
-        answer.emit(&mut record);
-        self.record = self.send(record).unwrap_or_default();
-    }
-
-    /// Writes an answer into its ring, when there is room for it; gives it back when it is done with it.
-    fn send(&mut self, record: Vec<u8>) -> Option<Vec<u8>> {
-        if self.unsent.is_empty() {
-            match self.answers.push(&record) {
-                Ok(true) => return Some(record),
-                Ok(false) => {}
-                Err(_) => self.send_away(),
-            }
-        }
-        self.unsent.push_back(record);
-        None
-    }
-
-    fn send_unsent(&mut self) {
-        while let Some(record) = self.unsent.front() {
-            match self.answers.push(record) {
-                Ok(true) => drop(self.unsent.pop_front()),
-                Ok(false) => return self.answers.publish(),
-                Err(_) => return self.send_away(),
-            }
-        }
+    fn push(&self, answer: Answer<'_>) {
+        lock(&self.answering).push(answer);
     }
 
     /// Lets the process see its answers.
-    pub(super) fn publish(&mut self) {
-        self.answers.publish();
+    pub(super) fn publish(&self) {
+        lock(&self.answering).answers.publish();
     }
 
     /// From here on the process wakes the DPU; false when there is something to do for it.
     pub(super) fn may_sleep(&self) -> bool {
         self.requests.may_sleep()
             && self.threads.as_ref().is_none_or(|threads| threads.submissions.may_sleep())
-            || self.is_gone()
-            || self.under_way() >= OUTSTANDING_MAX
-            || self.bytes >= OUTSTANDING_BYTES
+            || !self.has_room()
             || self.terms.blocking && !self.is_idle()
-            || !self.unsent.is_empty()
     }
 
     /// The process need not wake the DPU.

@@ -39,6 +39,11 @@ pub(crate) enum Ask {
         /// The process writes it: nobody else has it open then.
         write: bool,
     },
+    /// A region is closed; answered when nothing of it is under way.
+    Close {
+        /// The region.
+        region: u16,
+    },
     /// Memory of the process, as a file beside it, is registered from now on, by a key.
     Register {
         /// The key, neither 0 nor 1.
@@ -131,6 +136,11 @@ pub(crate) enum Said {
         lease_ms: u64,
         /// Where it is woken.
         wake: WakeAt,
+    },
+    /// The last word: the DPU has nothing more to do with the process, and touches none of its memory from now on (PROTOCOL 17.17).
+    Farewell {
+        /// Nothing that the process asked is under way, and nothing will be carried out later.
+        settled: bool,
     },
     /// Done.
     Done {},

@@ -5,7 +5,7 @@
 
 use super::tap::Tap;
 use farmem_dpu::accesses::Position;
-use farmem_dpu::changes::{Change, Changes};
+use farmem_dpu::changes::{Change, ChangeSet, Changes};
 use farmem_dpu::prefetcher::Copy;
 use farmem_dpu::view::{KeyId, KeySecret};
 use std::num::NonZeroU32;
@@ -23,43 +23,75 @@ pub(super) enum Told {
     Reads { key: KeyId, found: bool },
     /// A record changes.
     Changes { key: KeyId, copy: Copy, seen: Position },
-    /// Far memory has a change.
-    Acknowledged(Change),
-    /// It dropped an item.
-    Drops { key: KeyId, seen: Position },
+    /// It dropped so many items, the next of [`Talk::dropped`].
+    Drops { count: usize, seen: Position },
+}
+
+/// What a program said, in order. Keys of what it dropped lie beside: of them there are most, and they cost a word each.
+#[derive(Debug, Default)]
+pub(super) struct Talk {
+    pub(super) said: Vec<Told>,
+    pub(super) dropped: Vec<KeyId>,
+    /// What there was no room for.
+    unheard: u64,
+}
+
+impl Talk {
+    fn say(&mut self, told: Told) {
+        if self.said.len() + self.dropped.len() < TOLD_MAX {
+            self.said.push(told);
+        } else {
+            self.unheard += 1;
+        }
+    }
+
+    fn drops(&mut self, keys: impl Iterator<Item = KeyId>, seen: Position) {
+        let before = self.dropped.len();
+        let room = TOLD_MAX.saturating_sub(self.said.len() + before + 1);
+        let mut keys = keys.fuse();
+        self.dropped.extend(keys.by_ref().take(room));
+        self.unheard += keys.count() as u64;
+        let count = self.dropped.len() - before;
+        match self.said.last_mut() {
+            Some(Told::Drops { count: more, seen: of }) if *of == seen => *more += count,
+            _ if count > 0 => self.said.push(Told::Drops { count, seen }),
+            _ => {}
+        }
+    }
 }
 
 /// The list between a program and its DPU.
 #[derive(Debug, Default)]
 pub(super) struct List {
-    told: Mutex<(Vec<Told>, u64)>,
+    told: Mutex<Talk>,
+    /// Changes that far memory has. None is left out, however much is said: a change that is missing keeps items of changed records from being taken.
+    acknowledged: Mutex<ChangeSet>,
 }
 
 impl List {
-    fn lock(&self) -> MutexGuard<'_, (Vec<Told>, u64)> {
+    fn lock(&self) -> MutexGuard<'_, Talk> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn say(&self, told: Told) {
-        self.say_all([told]);
+        self.lock().say(told);
     }
 
-    fn say_all(&self, all: impl IntoIterator<Item = Told>) {
+    /// All that was said, into empty lists; how much had no room so far.
+    pub(super) fn take(&self, into: &mut Talk) -> u64 {
         let mut list = self.lock();
-        for told in all {
-            if list.0.len() < TOLD_MAX {
-                list.0.push(told);
-            } else {
-                list.1 += 1;
-            }
-        }
+        std::mem::swap(&mut list.said, &mut into.said);
+        std::mem::swap(&mut list.dropped, &mut into.dropped);
+        list.unheard
     }
 
-    /// All that was said, into an empty list; how much had no room so far.
-    pub(super) fn take(&self, into: &mut Vec<Told>) -> u64 {
-        let mut list = self.lock();
-        std::mem::swap(&mut list.0, into);
-        list.1
+    fn acknowledge(&self, change: Change) {
+        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).add(change);
+    }
+
+    /// Changes that far memory has, since this was asked last.
+    pub(super) fn take_acknowledged(&self) -> ChangeSet {
+        std::mem::take(&mut *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -90,7 +122,7 @@ impl Beside {
 
     /// Far memory has the change; or it will never have it, as when it was refused.
     pub fn acknowledged(&self, change: Change) {
-        self.list.say(Told::Acknowledged(change));
+        self.list.acknowledge(change);
     }
 
     /// The program reads a record itself: it was not in the zone.
@@ -105,14 +137,13 @@ impl Beside {
 
     /// It dropped an item that far memory has as it is.
     pub fn drops(&self, key: &[u8]) {
-        let seen = self.tap.executed_through();
-        self.list.say(Told::Drops { key: self.secret.id(key), seen });
+        self.drops_all([key]);
     }
 
     /// It dropped several such items, at once: what each costs is less. For before the program says that it carried out what it dropped them for.
     pub fn drops_all<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
         let seen = self.tap.executed_through();
-        self.list.say_all(keys.into_iter().map(|key| Told::Drops { key: self.secret.id(key), seen }));
+        self.list.lock().drops(keys.into_iter().map(|key| self.secret.id(key)), seen);
     }
 
     /// Whether an item of this key with this stamp may be taken. For after the program has looked for it in its own memory.
@@ -129,5 +160,41 @@ impl Beside {
 
     pub(super) fn list(&self) -> Arc<List> {
         Arc::clone(&self.list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tap::tap;
+    use super::*;
+    use farmem_dpu::changes::FLOORS;
+
+    /// Drops keep their place among all that was said; what has no room is counted, whichever it is, and what comes after the list was taken has room again.
+    #[test]
+    fn what_is_said_comes_in_order_and_is_bounded() {
+        let secret = KeySecret([1, 2]);
+        let (tap, _watch) = tap(1 << 10, secret);
+        let beside = Beside::new(tap, secret, FLOORS, Change(0));
+        let key = |n: usize| (n as u64).to_le_bytes();
+        let keys: Vec<[u8; 8]> = (0..TOLD_MAX).map(key).collect();
+        let seen = Position::UNKNOWN;
+        beside.drops_all(keys[..2].iter().map(|key| &key[..]));
+        beside.drops(&keys[2]);
+        beside.asks(&keys[3]);
+        beside.drops(&keys[4]);
+        let (list, mut talk) = (beside.list(), Talk::default());
+        assert_eq!(list.take(&mut talk), 0);
+        let asks = Told::Asks(KeyId(3));
+        assert_eq!(talk.said, [Told::Drops { count: 3, seen }, asks, Told::Drops { count: 1, seen }]);
+        assert_eq!(talk.dropped, [0, 1, 2, 4].map(KeyId));
+        talk = Talk::default();
+        beside.drops_all(keys.iter().map(|key| &key[..]));
+        beside.asks(&keys[3]);
+        beside.drops_all([]);
+        assert_eq!(list.take(&mut talk), 2);
+        assert_eq!((talk.said.len(), talk.dropped.len()), (1, TOLD_MAX - 1));
+        talk = Talk::default();
+        beside.asks(&keys[3]);
+        assert_eq!((list.take(&mut talk), talk.said), (2, vec![asks]));
     }
 }

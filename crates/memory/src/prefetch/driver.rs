@@ -1,31 +1,47 @@
 //! Turns what a tap saw into traversals, and what they bring into items of a zone (PD3 6.2).
 //!
-//! Key type: [`Driver`]. All of a message's keys are submitted together: where the rack's link has batches, those that begin at one node and have small pads share a datagram.
+//! Key type: [`Driver`]. All of a message's keys are submitted together: those of one place in as few operations as the structure has for several keys ([`LookUp::op_for`]), and
+//! where the rack's link has batches, operations that begin at one node and have small pads share a datagram.
 //!
 //! What it does not do: wait; ask again (a message that fails costs speed only).
 
-use super::beside::{Beside, List, Told};
+use super::beside::{Beside, List, Talk, Told};
 use super::tap::{TapStats, Watch};
 use super::zone::{Placing, Zone};
-use farmem_client::{Client, Error, LookUp, LookedUp, Ticket};
+use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Ticket};
 use farmem_dpu::accesses::Keys;
 use farmem_dpu::changes::Change;
 use farmem_dpu::prefetcher::{Action, Config, Fetched, Prefetcher};
 use farmem_dpu::view::HostView;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
 pub const MESSAGES_HELD_MAX: u64 = 256;
 
+/// Lists of keys that are kept to be filled again.
+const SPARE_MAX: usize = 64;
+
 /// A message under way.
 #[derive(Debug)]
 struct Message {
     keys: Keys,
-    each: Vec<Fetched>,
-    values: Vec<Vec<u8>>,
-    /// Look-ups that have not ended.
+    /// What came of its operations so far, each with the keys that it looked up.
+    ended: Vec<(Vec<usize>, Completed)>,
+    /// Operations that have not ended.
     left: usize,
+}
+
+/// What is made of a message's end, and used again for the next one.
+#[derive(Debug, Default)]
+struct Brought {
+    /// What came of each key.
+    each: Vec<Fetched>,
+    /// Where its value is among `values`, with the version in front.
+    spans: Vec<Range<usize>>,
+    values: Vec<u8>,
+    actions: Vec<Action>,
 }
 
 /// The DPU of one program, in its process or beside it.
@@ -37,12 +53,17 @@ pub struct Driver<V, L, Z> {
     client: Client,
     look_up: L,
     zone: Z,
-    under_way: BTreeMap<Ticket, (u64, usize)>,
+    /// Operations under way: the message of each, and which of its keys it looks up.
+    under_way: BTreeMap<Ticket, (u64, Vec<usize>)>,
     messages: BTreeMap<u64, Message>,
     /// Messages since none was under way.
     held: u64,
-    told: Vec<Told>,
+    told: Talk,
     actions: Vec<Action>,
+    brought: Brought,
+    /// Keys of a message by place, while its operations are made.
+    places: Vec<(usize, usize)>,
+    spare: Vec<Vec<usize>>,
     unheard: u64,
 }
 
@@ -58,7 +79,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         zone: Z,
     ) -> Self {
         Self {
-            prefetcher: Prefetcher::new(config, view, through),
+            prefetcher: Prefetcher::new(Config { secret: watch.secret(), ..config }, view, through),
             watch,
             list: beside.list(),
             client,
@@ -67,8 +88,11 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             under_way: BTreeMap::new(),
             messages: BTreeMap::new(),
             held: 0,
-            told: Vec::new(),
+            told: Talk::default(),
             actions: Vec::new(),
+            brought: Brought::default(),
+            places: Vec::new(),
+            spare: Vec::new(),
             unheard: 0,
         }
     }
@@ -89,8 +113,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
         while let Some(completed) = self.client.poll()? {
             worked = true;
-            self.looked_up(&completed)?;
-            self.client.recycle(completed.buf);
+            self.looked_up(completed)?;
         }
         let prefetcher = &mut self.prefetcher;
         self.zone.clean(&mut |item, used| prefetcher.cleaned(item, used));
@@ -147,93 +170,107 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     /// Hears what the program said. Its changes go to far memory by itself: nothing is passed on here.
     fn hear(&mut self) -> bool {
         self.unheard = self.list.take(&mut self.told);
-        let worked = !self.told.is_empty();
-        let mut passed = Vec::new();
-        for told in self.told.drain(..) {
+        let worked = !self.told.said.is_empty();
+        let (mut passed, mut dropped) = (Vec::new(), 0);
+        for told in self.told.said.drain(..) {
             match told {
                 Told::Asks(key) => self.prefetcher.host_asks(key),
                 Told::Reads { key, found } => self.prefetcher.host_reads(key, found),
                 Told::Changes { key, copy, seen } => {
                     self.prefetcher.host_writes(0, &[key], copy, seen, &mut passed);
                 }
-                Told::Acknowledged(change) => self.prefetcher.acknowledged(change),
-                Told::Drops { key, seen } => self.prefetcher.host_drops(&[key], seen),
+                Told::Drops { count, seen } => {
+                    let keys = &self.told.dropped[dropped..][..count];
+                    dropped += count;
+                    self.prefetcher.host_drops(keys, seen);
+                }
             }
+        }
+        self.told.dropped.clear();
+        let mut acknowledged = self.list.take_acknowledged();
+        let worked = worked || !acknowledged.is_empty();
+        while let Some(changes) = acknowledged.pop_first() {
+            self.prefetcher.all_acknowledged(changes);
         }
         worked
     }
 
     /// Submits the messages that the prefetcher wants.
     fn act(&mut self) -> Result<(), Error> {
-        for action in std::mem::take(&mut self.actions) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
             if let Action::Fetch { op, keys } = action {
                 self.submit(op, keys)?;
             }
         }
+        self.actions = actions;
         Ok(())
     }
 
+    /// Submits what looks a message's keys up: those of one place together, as far as the structure does that.
     fn submit(&mut self, op: u64, keys: Keys) -> Result<(), Error> {
         if self.look_up.begin(&mut self.client).is_err() {
             self.prefetcher.failed(op);
             return Ok(());
         }
         self.held += 1;
-        let (mut left, mut each) = (0, vec![Fetched::Failed; keys.len()]);
-        for (at, key) in keys.iter().enumerate() {
-            let scratch = self.client.buffer(0);
-            let Some(wanted) = self.look_up.op(key, scratch) else {
-                each[at] = Fetched::Absent;
-                continue;
-            };
-            // What cannot be asked has failed.
-            if let Ok(ticket) = self.client.submit(wanted) {
-                self.under_way.insert(ticket, (op, at));
-                left += 1;
+        let mut places = std::mem::take(&mut self.places);
+        places.extend(keys.iter().enumerate().filter_map(|(at, key)| Some((self.look_up.place(key)?, at))));
+        places.sort_unstable();
+        let mut left = 0;
+        for of_place in places.chunk_by(|(one, _), (other, _)| one == other) {
+            for group in of_place.chunks(self.look_up.together().max(1)) {
+                let scratch = self.client.buffer(0);
+                let mut each = group.iter().map(|(_, at)| keys.get(*at));
+                // What cannot be asked has failed, and what no record can have is not there.
+                let wanted = self.look_up.op_for(&mut each, scratch);
+                if let Some(Ok(ticket)) = wanted.map(|wanted| self.client.submit(wanted)) {
+                    let mut ats = self.spare.pop().unwrap_or_default();
+                    ats.extend(group.iter().map(|(_, at)| *at));
+                    self.under_way.insert(ticket, (op, ats));
+                    left += 1;
+                }
             }
         }
-        let values = vec![Vec::new(); keys.len()];
-        self.messages.insert(op, Message { keys, each, values, left });
+        places.clear();
+        self.places = places;
+        self.messages.insert(op, Message { keys, ended: Vec::with_capacity(left), left });
         if left == 0 { self.ended(op) } else { Ok(()) }
     }
 
-    fn looked_up(&mut self, completed: &farmem_client::Completed) -> Result<(), Error> {
-        let Some((op, at)) = self.under_way.remove(&completed.ticket) else { return Ok(()) };
+    fn looked_up(&mut self, completed: Completed) -> Result<(), Error> {
+        let Some((op, ats)) = self.under_way.remove(&completed.ticket) else { return Ok(()) };
         let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
-        let key = message.keys.iter().nth(at).expect("it was asked for");
-        message.each[at] = match self.look_up.looked_up(key, completed) {
-            LookedUp::Absent if completed.result.is_ok() => Fetched::Absent,
-            LookedUp::Absent | LookedUp::Elsewhere => Fetched::Failed,
-            LookedUp::Value(value) => match Change::of(&value) {
-                None => Fetched::Failed,
-                Some((version, item)) => {
-                    message.values[at] = item.to_vec();
-                    Fetched::Item { version }
-                }
-            },
-        };
+        message.ended.push((ats, completed));
         message.left -= 1;
         if message.left == 0 { self.ended(op) } else { Ok(()) }
     }
 
     /// All look-ups of a message ended.
     fn ended(&mut self, op: u64) -> Result<(), Error> {
-        let mut message = self.messages.remove(&op).expect("a message under way");
-        if self.look_up.end(&mut self.client).is_err() {
-            message.each.fill(Fetched::Failed);
-        }
+        let message = self.messages.remove(&op).expect("a message under way");
+        let is_good = self.look_up.end(&mut self.client).is_ok();
         if self.messages.is_empty() {
             self.held = 0;
         }
         // What the program said meanwhile counts first.
         self.hear();
-        let mut actions = Vec::new();
-        self.prefetcher.fetched(op, &message.each, &mut actions);
-        let keys: Vec<&[u8]> = message.keys.iter().collect();
-        for action in actions {
+        let mut brought = std::mem::take(&mut self.brought);
+        brought.take(&message, &self.look_up, is_good);
+        for (mut ats, completed) in message.ended {
+            self.client.recycle(completed.buf);
+            if self.spare.len() < SPARE_MAX {
+                ats.clear();
+                self.spare.push(ats);
+            }
+        }
+        let Brought { each, spans, values, actions } = &mut brought;
+        self.prefetcher.fetched(op, each, actions);
+        for action in actions.drain(..) {
             if let Action::Place { at, item, stamp, .. } = action {
                 let at = at as usize;
-                let placing = Placing { item, key: keys[at], stamp, value: &message.values[at] };
+                let value = &values[spans[at].clone()];
+                let placing = Placing { item, key: message.keys.get(at), stamp, value };
                 let prefetcher = &mut self.prefetcher;
                 if !self.zone.put(&placing, &mut |item, used| prefetcher.cleaned(item, used)) {
                     self.prefetcher.zone_full(item);
@@ -241,6 +278,39 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             }
         }
         self.zone.publish();
+        self.brought = brought;
         Ok(())
+    }
+}
+
+impl Brought {
+    /// What came of each key of a message whose operations have all ended. Of one that no operation looked up no record can be there, or it could not be asked for.
+    fn take(&mut self, message: &Message, look_up: &impl LookUp, is_good: bool) {
+        let Self { each, spans, values, .. } = self;
+        each.clear();
+        each.extend(message.keys.iter().map(|key| match look_up.place(key) {
+            None => Fetched::Absent,
+            Some(_) => Fetched::Failed,
+        }));
+        spans.clear();
+        spans.resize(message.keys.len(), 0..0);
+        values.clear();
+        let looked_up = message.ended.iter().flat_map(|(ats, completed)| {
+            ats.iter().enumerate().map(move |(number, at)| (number, *at, completed))
+        });
+        for (number, at, completed) in looked_up.filter(|_| is_good) {
+            let from = values.len();
+            each[at] = match look_up.looked_up(number, message.keys.get(at), completed, values) {
+                LookedUp::Absent if completed.result.is_ok() => Fetched::Absent,
+                LookedUp::Absent | LookedUp::Elsewhere => Fetched::Failed,
+                LookedUp::Value => match Change::of(&values[from..]) {
+                    None => Fetched::Failed,
+                    Some((version, item)) => {
+                        spans[at] = values.len() - item.len()..values.len();
+                        Fetched::Item { version }
+                    }
+                },
+            };
+        }
     }
 }

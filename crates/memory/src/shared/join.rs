@@ -9,7 +9,7 @@ use crate::window::cache_config;
 use farmem_client::ClientOptions;
 use farmem_client::Error;
 use farmem_client::own::gid;
-use farmem_client::own::{WithLink, api_client, place, with_link};
+use farmem_client::own::{WithLink, api_client, join_host, place, with_link};
 use farmem_client::own::{endpoint, host_settings, require_running};
 use farmem_client::{RackConfig, Waiting};
 use farmem_control::api::{
@@ -132,8 +132,10 @@ where
     fn with<L: Link + Send + 'static>(self, link: L) -> Result<(), Error> {
         let mut api = api_client(&self.config)?;
         let name = format!("host-{}", self.address).replace(':', "-");
-        let HostJoined { host, generation, home, nodes, .. } =
-            api.call(JoinHost::new(name, self.address.to_string()))?;
+        let HostJoined { host, generation, home, nodes, .. } = join_host(
+            &mut api,
+            JoinHost { caches: Some(true), ..JoinHost::new(name, self.address.to_string()) },
+        )?;
         let settings = host_settings(host, generation, &home, self.config.pmtu, ClientOptions::default());
         let served = self.serve(link, &mut api, settings, &nodes);
         // A rack that is gone has forgotten this host too. Its number may be another's by now.

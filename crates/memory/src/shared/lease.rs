@@ -155,7 +155,10 @@ impl LeaseKeeper {
                 Ok(false) => "the control plane gives none".to_owned(),
                 Err(error) => match later(error) {
                     Ok(_) => "the control plane cannot give one".to_owned(),
-                    Err(error @ Error::Api { .. }) => error.to_string(),
+                    // None of these is an answer of the rack: the key file may be mended, and who has the port may go.
+                    Err(error @ (Error::Api { .. } | Error::Keys { .. } | Error::Untrusted { .. })) => {
+                        error.to_string()
+                    }
                     // The rack has ended this life of the host.
                     Err(error) => {
                         return self.inbox.put([PagerRequest::Fail(format!("the lease ended: {error}"))]);

@@ -5,14 +5,15 @@
 
 mod served;
 
+use super::buffer::Laid;
 use super::parts::{Part, Parts};
 use super::verbs::Ended;
 use crate::dpu::Foresight;
 use farmem_client::api::ErrorCode;
-use farmem_client::{Client, Completed, Error, Op, Ticket, Vma};
+use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::Stats;
 use farmem_io::Clock;
-use farmem_io::dpu::Other;
+use farmem_io::dpu::{Other, Talk};
 use farmem_io::pages::Window;
 use farmem_machine::Duration;
 use farmem_wire::message::{PAGE_LEN, Page};
@@ -22,7 +23,7 @@ use served::{Dpu, LAST, NoDpu, put_away};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write as _};
 
-/// The window's region at its DPU: it has one.
+/// The region of the window's first object; those of the others follow.
 const REGION: u16 = 1;
 /// The key of registered memory behind the rings.
 const RKEY: Rkey = Rkey(1);
@@ -38,15 +39,31 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What a window asks of the DPU beside its pages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Wishes {
-    pub(super) read_only: bool,
     pub(super) fixed: Option<(u64, u64)>,
     pub(super) foresight: Foresight,
 }
 
-/// Bytes of a part of a page, as the window's region has them.
+/// The region of an object.
+fn region_of(object: usize) -> u16 {
+    u16::try_from(object).expect("a window has a few thousand") + REGION
+}
+
+/// Bytes of a part of a page, as the region of their object has them.
 fn span_of(part: &Part, page_len: usize) -> Span {
     let offset = part.page * page_len as u64 + part.at.start as u64;
-    Span { region: REGION, offset, size: u32::try_from(part.at.len()).expect("a part of a page") }
+    let size = u32::try_from(part.at.len()).expect("a part of a page");
+    Span { region: region_of(part.object), offset, size }
+}
+
+/// Where these bytes are in far memory, and where in the window.
+fn place_of(span: &Span, laid: &Laid) -> (VirtAddr, u64) {
+    let extent = &laid.extents()[usize::from(span.region - REGION)];
+    (VirtAddr(extent.base.0 + span.offset), extent.at + span.offset)
+}
+
+/// The address of a byte of the window, as the window has it.
+fn in_window(window: &Window, at: u64) -> VirtAddr {
+    VirtAddr(window.base().0 + at)
 }
 
 /// A part that is on its way.
@@ -79,11 +96,12 @@ pub(super) struct Beside<'a> {
     window: &'a Window,
     /// `None` from when it was given up.
     dpu: Option<Dpu>,
+    /// The socket of a DPU that was given up, until this ends: one that lives on keeps from others what the window writes straight.
+    given_up: Option<Talk>,
     /// The host that is still to be fenced, by number and generation: until then nothing goes straight.
     to_fence: Option<(u16, u16)>,
     /// The process that is to end before.
     to_end: Option<Other>,
-    base: VirtAddr,
     parts: Parts,
     page_len: usize,
     asked: BTreeMap<u64, Asked>,
@@ -102,13 +120,13 @@ pub(super) struct Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    /// Comes to the DPU, and opens the allocation there. What another process left under way is waited for.
+    /// Comes to the DPU, and opens the allocations there. What another process left under way is waited for.
     ///
     /// # Errors
     /// [`Error::Refused`] with what the DPU says, [`Error::Open`] when there is none, [`Error::Missing`] in a rack without.
     pub(super) fn open(
         client: &'a mut Client,
-        vma: &Vma,
+        laid: &Laid,
         wishes: Wishes,
         window: &'a Window,
     ) -> Result<Self, Error> {
@@ -119,7 +137,7 @@ impl<'a> Beside<'a> {
         let clock = Clock::start();
         let until = clock.now() + OPEN_PATIENCE;
         let (dpu, page_len) = loop {
-            match Dpu::open(&section, who, vma, wishes, window, &clock) {
+            match Dpu::open(&section, who, laid, wishes, window, &clock) {
                 Err(NoDpu::Error(error))
                     if error.code() == Some(ErrorCode::Unavailable) && clock.now() < until =>
                 {
@@ -137,10 +155,10 @@ impl<'a> Beside<'a> {
             client,
             window,
             dpu,
+            given_up: None,
             to_fence: None,
             to_end: None,
-            base: vma.base,
-            parts: Parts::new(vma.base, page_len),
+            parts: Parts::new(laid.clone(), page_len),
             page_len,
             asked: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -176,7 +194,9 @@ impl<'a> Beside<'a> {
     /// Says how a part of the window is prefetched, as its first byte and how many.
     pub(super) fn advise(&mut self, part: (u64, u64), policy: Foresight) {
         if let Some(dpu) = &mut self.dpu {
-            dpu.advise(part, policy, &mut self.refused);
+            for (object, first, len) in self.parts.laid().of_objects(part) {
+                dpu.advise(region_of(object), (first, len), policy, &mut self.refused);
+            }
         }
     }
 
@@ -215,7 +235,8 @@ impl<'a> Beside<'a> {
                 continue;
             };
             self.record.clear();
-            let (span, addr) = (asked.span, asked.span.offset);
+            let span = asked.span;
+            let (_, addr) = place_of(&span, self.parts.laid());
             let place = if asked.placed && asked.write {
                 Request::WriteFrom { span, addr, rkey: PAGES }.emit(&mut self.record);
                 None
@@ -259,12 +280,12 @@ impl<'a> Beside<'a> {
         if let With::Dpu(Some(place)) = std::mem::replace(&mut asked.with, With::Client) {
             self.places.push(place);
         }
-        let addr = VirtAddr(self.base.0 + asked.span.offset);
+        let (addr, at) = place_of(&asked.span, self.parts.laid());
         let len = asked.span.size as usize;
         let buf = if asked.write {
             let mut buf = self.client.buffer(0);
             if asked.placed {
-                self.window.read_placed(addr, len, &mut buf);
+                self.window.read_placed(in_window(self.window, at), len, &mut buf);
             } else {
                 buf.extend_from_slice(&asked.buf);
             }
@@ -325,7 +346,8 @@ impl<'a> Beside<'a> {
         match answer.ended {
             How::Done if asked.write => self.end(number, Ok(()), None),
             How::Done if asked.placed => {
-                let first = Page::of(VirtAddr(self.base.0 + answer.span.offset));
+                let (_, at) = place_of(&answer.span, self.parts.laid());
+                let first = Page::of(in_window(self.window, at));
                 if !self.window.is_placed(first, answer.span.size as usize / PAGE_LEN) {
                     return self.fence("said that it had brought what it did not bring");
                 }
@@ -346,11 +368,15 @@ impl<'a> Beside<'a> {
                 }
                 self.end(number, Ok(()), Some(buf));
             }
-            // The client says why; nothing was changed, and nothing is on its way.
-            How::Lost | How::Refused if !answer.write => {
-                self.go_straight(number);
+            // The client says why; nothing was changed, and nothing is on its way. So it is with a write of what is lost, of which the DPU caches nothing.
+            How::Refused if !answer.write => self.go_straight(number),
+            How::Lost => self.go_straight(number),
+            How::Refused => {
+                let (addr, _) = place_of(&answer.span, self.parts.laid());
+                self.end(number, Err(Error::NoPermission { addr }), None);
             }
-            How::Lost | How::Refused | How::Failed => {
+            // Whether a write was carried out is not known.
+            How::Failed => {
                 let what = "far memory, by way of the DPU".into();
                 self.end(number, Err(Error::Unreachable { what }), None);
             }
@@ -359,13 +385,29 @@ impl<'a> Beside<'a> {
 
     /// The DPU is not to be trusted with anything any more: its host leaves the rack, and what it did not end goes straight to the memory nodes.
     fn fence(&mut self, why: &str) {
-        let Some(Dpu { host, generation, process, .. }) = self.dpu.take() else { return };
+        let Some(Dpu { talk, host, generation, process, .. }) = self.dpu.take() else { return };
+        self.given_up = Some(talk);
         // stderr may be closed.
         drop(writeln!(
             io::stderr(),
             "farmem: the DPU {why}; it is fenced, and this window goes on without it"
         ));
-        (self.to_fence, self.to_end) = (Some((host, generation)), process);
+        self.go_on((Some((host, generation)), process));
+    }
+
+    /// The DPU has said that it is done with this window, and others go on by way of it (PROTOCOL 17.17): it touches no page of this window any more. Where something of it may be carried
+    /// out later, its host leaves the rack before anything newer is written.
+    fn part(&mut self, settled: bool) {
+        let Some(Dpu { talk, host, generation, .. }) = self.dpu.take() else { return };
+        self.given_up = Some(talk);
+        // stderr may be closed.
+        drop(writeln!(io::stderr(), "farmem: the DPU has sent this window away, which goes on without it"));
+        self.go_on(((!settled).then_some((host, generation)), None));
+    }
+
+    /// What the DPU did not end goes straight to the memory nodes, when there is nothing more to fence and to end.
+    fn go_on(&mut self, (to_fence, to_end): (Option<(u16, u16)>, Option<Other>)) {
+        (self.to_fence, self.to_end) = (to_fence, to_end);
         self.waiting.clear();
         let open = self.asked.iter().filter(|(_, asked)| asked.with != With::Client);
         let open: Vec<u64> = open.map(|(&number, _)| number).collect();
@@ -400,7 +442,10 @@ impl<'a> Beside<'a> {
         let is_asked = self.asked.len() > self.direct.len();
         let Some(dpu) = &mut self.dpu else { return };
         if !dpu.talk.is_open() {
-            return self.fence("is gone");
+            return match dpu.farewell(&mut self.refused) {
+                Some(settled) => self.part(settled),
+                None => self.fence("is gone"),
+            };
         }
         let (now, beat) = (self.clock.now(), dpu.rings.beat());
         if beat != dpu.beat.0 || !is_asked {
@@ -416,7 +461,8 @@ impl<'a> Beside<'a> {
         let (_, number) = self.direct.swap_remove(at);
         let Asked { write, placed, span, .. } = self.asked[&number];
         if placed && !write && completed.result.is_ok() {
-            self.window.put_placed(VirtAddr(self.base.0 + span.offset), &completed.buf);
+            let (_, at) = place_of(&span, self.parts.laid());
+            self.window.put_placed(in_window(self.window, at), &completed.buf);
         }
         let keeps = !write && !placed;
         let (bytes, rest) = if keeps { (Some(completed.buf), Vec::new()) } else { (None, completed.buf) };

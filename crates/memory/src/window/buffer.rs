@@ -169,6 +169,8 @@ pub(super) struct Laid {
     pub(super) chunk_len: u64,
     /// In order of [`Extent::at`].
     extents: Vec<Extent>,
+    /// Their numbers, in order of [`Extent::base`].
+    by_base: Vec<usize>,
 }
 
 impl Laid {
@@ -198,7 +200,35 @@ impl Laid {
                 || wrong("objects", "more than 2^64 bytes".into(), "map fewer of them at once".into());
             at = end.ok_or_else(too_long)?;
         }
-        Ok(Self { chunk_len, extents })
+        let mut by_base: Vec<usize> = (0..extents.len()).collect();
+        by_base.sort_unstable_by_key(|&number| extents[number].base);
+        Ok(Self { chunk_len, extents, by_base })
+    }
+
+    /// All of them, in order of their places in the window.
+    pub(super) fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// The object that a byte of far memory is of, by number.
+    ///
+    /// # Panics
+    /// When it is of none.
+    pub(super) fn object_at(&self, addr: VirtAddr) -> (usize, &Extent) {
+        let behind = self.by_base.partition_point(|&number| self.extents[number].base <= addr);
+        let number = self.by_base[behind.checked_sub(1).expect("a byte of an object")];
+        let extent = &self.extents[number];
+        assert!(addr.0 - extent.base.0 < extent.bytes, "{addr} is of an object");
+        (number, extent)
+    }
+
+    /// A part of the window, as its first byte and how many: the parts of objects that it has, by object, first byte in it and bytes.
+    pub(super) fn of_objects(&self, (from, len): (u64, u64)) -> impl Iterator<Item = (usize, u64, u64)> {
+        let to = from.saturating_add(len);
+        self.extents.iter().enumerate().filter_map(move |(number, extent)| {
+            let (first, end) = (from.max(extent.at), to.min(extent.at + extent.bytes));
+            (first < end).then(|| (number, first - extent.at, end - first))
+        })
     }
 
     /// Bytes of the window.

@@ -3,7 +3,7 @@
 use super::buffer::{Laid, Object};
 use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
 use crate::dpu::Foresight;
-use farmem_client::{Error, MESSAGE_MAX, Vma};
+use farmem_client::{Error, MESSAGE_MAX};
 use farmem_dpu::{Config as DpuConfig, Stats as DpuStats};
 use farmem_io::OpenError;
 use farmem_io::pages::{Reach, WindowConfig};
@@ -138,7 +138,7 @@ pub struct WindowStats {
     pub dpu: Option<DpuStats>,
     /// CPU time of the thread that served it, where that was asked for ([`WindowOptions::told_apart`]).
     pub cpu: Option<CpuApart>,
-    /// The DPU beside the host was fenced, and the window went on without it.
+    /// The DPU beside the host was fenced, or sent the window away, and the window went on without it.
     pub dpu_fenced: bool,
 }
 
@@ -160,12 +160,7 @@ pub(super) fn window_config(
             ("its addresses in far memory".into(), "several objects are placed anywhere".into());
         return Err(OpenError::Setting { setting: "window's place", value, remedy }.into());
     }
-    if objects.len() > 1 && options.way != Way::Direct {
-        let (value, remedy) =
-            ("by a DPU".into(), "several objects of one buffer go straight to their nodes".into());
-        return Err(OpenError::Setting { setting: "way of a window", value, remedy }.into());
-    }
-    check_fixed(alone, options)?;
+    check_fixed(laid, options)?;
     let config = WindowConfig {
         base: if objects.len() > 1 { VirtAddr(0) } else { alone.base },
         len: laid.len(),
@@ -199,14 +194,15 @@ pub fn frames_of(local_limit: u64, frames_min: u64) -> Result<usize, Error> {
 
 /// # Errors
 /// [`Error::Open`] for bytes that cannot be cached statically.
-fn check_fixed(vma: &Vma, options: &WindowOptions) -> Result<(), Error> {
+fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
     let Some((first, len)) = options.fixed else { return Ok(()) };
-    let lie_in_it = len > 0 && first.checked_add(len).is_some_and(|end| end <= vma.size);
-    if options.way != Way::Direct && options.read_only && lie_in_it {
+    let lie_in_it = len > 0 && first.checked_add(len).is_some_and(|end| end <= laid.len());
+    let read_only = laid.extents().iter().all(|extent| extent.read_only);
+    if options.way != Way::Direct && read_only && lie_in_it {
         return Ok(());
     }
     let value = format!("{len} bytes from {first} on");
-    let remedy = format!("they lie in the {} bytes of a read-only window by way of a DPU", vma.size);
+    let remedy = format!("they lie in the {} bytes of a read-only window by way of a DPU", laid.len());
     Err(OpenError::Setting { setting: "static caching", value, remedy }.into())
 }
 

@@ -1,5 +1,6 @@
 //! A window's READs and WRITEs as requests of pages of a DPU: each is cut at page boundaries, and ends with the last of its parts.
 
+use super::buffer::Laid;
 use super::verbs::{Ended, Name};
 use farmem_client::{Answer, Error, Op};
 use farmem_wire::VirtAddr;
@@ -25,7 +26,9 @@ pub(super) struct Part {
     request: u64,
     /// Where its bytes are in the request's buffer.
     within: Range<usize>,
-    /// The page, from the window's first byte on.
+    /// The object.
+    pub(super) object: usize,
+    /// The page, from the object's first byte on.
     pub(super) page: u64,
     /// Where they are in the page.
     pub(super) at: Range<usize>,
@@ -34,7 +37,7 @@ pub(super) struct Part {
 /// The requests of a window that are under way.
 #[derive(Debug)]
 pub(super) struct Parts {
-    base: VirtAddr,
+    laid: Laid,
     page_len: usize,
     requests: BTreeMap<u64, Request>,
     parts: BTreeMap<u64, Part>,
@@ -42,8 +45,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) const fn new(base: VirtAddr, page_len: usize) -> Self {
-        Self { base, page_len, requests: BTreeMap::new(), parts: BTreeMap::new(), next: 0 }
+    pub(super) const fn new(laid: Laid, page_len: usize) -> Self {
+        Self { laid, page_len, requests: BTreeMap::new(), parts: BTreeMap::new(), next: 0 }
     }
 
     /// Cuts a READ or WRITE of the window, nothing else comes from there; answers the request's number, and its parts are given to `each`: number, part,
@@ -84,7 +87,8 @@ impl Parts {
     fn cut(&mut self, addr: VirtAddr, len: usize, write: bool, placed: bool) -> (u64, Vec<(u64, Part)>) {
         self.next += 1;
         let request = self.next;
-        let start = usize::try_from(addr.0 - self.base.0).expect("a page of the window");
+        let (object, extent) = self.laid.object_at(addr);
+        let start = usize::try_from(addr.0 - extent.base.0).expect("a page of the window");
         let end = start + len;
         let mut parts = Vec::new();
         let mut from = start;
@@ -95,6 +99,7 @@ impl Parts {
             let part = Part {
                 request,
                 within: from - start..to - start,
+                object,
                 page: page as u64,
                 at: from - first..to - first,
             };
@@ -108,6 +113,10 @@ impl Parts {
         let row = Request { write, placed, buf: Vec::new(), count, left: count, result: answer };
         self.requests.insert(request, row);
         (request, parts)
+    }
+
+    pub(super) const fn laid(&self) -> &Laid {
+        &self.laid
     }
 
     pub(super) fn part(&self, number: u64) -> &Part {

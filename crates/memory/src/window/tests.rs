@@ -123,9 +123,9 @@ fn what_ends_behind_a_lost_link_is_nobodys() {
             Err(refused) => return eprintln!("skipped: {refused}"),
         };
         let verbs = match config {
-            Some(config) => {
-                Verbs::Through(Box::new(Through::open(&mut client, &vma, config, Wishes::default()).unwrap()))
-            }
+            Some(config) => Verbs::Through(Box::new(
+                Through::open(&mut client, &laid, config, Wishes::default()).unwrap(),
+            )),
             None => Verbs::Direct(&mut client),
         };
         let hints = Hints::default();

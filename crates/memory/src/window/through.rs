@@ -1,21 +1,25 @@
 //! The way of a window's READs and WRITEs by a DPU that is in the window's own process (SODA).
 
 use super::beside::Wishes;
+use super::buffer::Laid;
 use super::parts::Parts;
 use super::verbs::Ended;
 use crate::dpu::Foresight;
 use crate::dpu::carrier::{Carrier, Extent, Failed, Memory};
-use farmem_client::{Client, Completed, Error, Op, Vma};
+use farmem_client::{Client, Completed, Error, Op};
 use farmem_dpu::{Asker, Config, PageId, Stats};
 use farmem_io::OpenError;
 use farmem_machine::Rng;
-use farmem_wire::VirtAddr;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
-/// The DPU's number of the window's allocation.
-const OBJECT: u32 = 0;
 /// The DPU's number of the window.
 const WINDOW: Asker = Asker(0);
+
+/// The DPU's number of the window's object of this number.
+fn number_of(object: usize) -> u32 {
+    u32::try_from(object).expect("a window has a few thousand")
+}
 
 /// The way through the DPU.
 #[derive(Debug)]
@@ -34,15 +38,18 @@ impl<'a> Through<'a> {
     /// [`Error`] when what is to be cached statically has no room, or cannot be read.
     pub(super) fn open(
         client: &'a mut Client,
-        vma: &Vma,
+        laid: &Laid,
         config: Config,
         wishes: Wishes,
     ) -> Result<Self, Error> {
         // What is evicted need not be a secret: the window is alone. So the traffic of a program is the same each time.
         let memory = Memory::new(config, Rng::from_number(0));
-        let extent = Extent { base: VirtAddr(vma.base.0), bytes: vma.size };
-        memory.open(OBJECT, extent, (!wishes.read_only).then_some(WINDOW), wishes.foresight.policy());
-        let parts = Parts::new(vma.base, memory.page_len());
+        for (number, object) in (0..).zip(laid.extents()) {
+            let extent = Extent { base: object.base, bytes: object.bytes };
+            let writer = (!object.read_only).then_some(WINDOW);
+            memory.open(number, extent, writer, wishes.foresight.policy());
+        }
+        let parts = Parts::new(laid.clone(), memory.page_len());
         let carrier = Carrier::new(client, memory, None);
         let mut through =
             Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new(), refused: 0 };
@@ -55,19 +62,28 @@ impl<'a> Through<'a> {
     /// Reads what is to be cached statically, and waits for it.
     fn fix(&mut self, first: u64, len: u64, config: Config) -> Result<(), Error> {
         let page = u64::from(config.page_len.get());
-        let pages = first / page..(first + len).div_ceil(page);
-        let count = pages.end - pages.start;
-        if !self.carrier.fix(WINDOW, OBJECT, pages.clone()) {
-            let value = format!("{count} pages of {page} bytes");
-            let remedy = format!("this DPU has room for {}: see `fixed_pages_max`", config.fixed_pages_max);
-            return Err(OpenError::Setting { setting: "static caching", value, remedy }.into());
+        let mut wanted = Vec::new();
+        for (object, first, len) in self.parts.laid().of_objects((first, len)) {
+            wanted.push((number_of(object), first / page..(first + len).div_ceil(page)));
+        }
+        for (object, pages) in &wanted {
+            if !self.carrier.fix(WINDOW, *object, pages.clone()) {
+                let value = format!("{} pages of {page} bytes", pages.end - pages.start);
+                let remedy =
+                    format!("this DPU has room for {}: see `fixed_pages_max`", config.fixed_pages_max);
+                return Err(OpenError::Setting { setting: "static caching", value, remedy }.into());
+            }
         }
         while self.carrier.is_busy()
             && let Some(completed) = self.carrier.client.next_completed()?
         {
             self.took(completed);
         }
-        if self.carrier.memory().fixed_pages(OBJECT, pages) == count {
+        let memory = self.carrier.memory();
+        let are_there = |(object, pages): &(u32, Range<u64>)| {
+            memory.fixed_pages(*object, pages.clone()) == pages.end - pages.start
+        };
+        if wanted.iter().all(are_there) {
             return Ok(());
         }
         Err(Error::Unreachable { what: "far memory, for what is to be cached statically".into() })
@@ -82,9 +98,11 @@ impl<'a> Through<'a> {
     }
 
     /// Says how a part of the window is prefetched, as its first byte and how many.
-    pub(super) fn advise(&mut self, (offset, len): (u64, u64), policy: Foresight) {
-        let bytes = offset..offset + len; // the window's
-        self.refused += u64::from(!self.carrier.memory().advise(OBJECT, bytes, policy.policy()));
+    pub(super) fn advise(&mut self, part: (u64, u64), policy: Foresight) {
+        for (object, first, len) in self.parts.laid().of_objects(part) {
+            let (memory, object) = (self.carrier.memory(), number_of(object));
+            self.refused += u64::from(!memory.advise(object, first..first + len, policy.policy()));
+        }
     }
 
     /// Advice that the DPU did not take.
@@ -96,7 +114,7 @@ impl<'a> Through<'a> {
     pub(super) fn submit(&mut self, op: Op) -> u64 {
         let Self { carrier, parts, tickets, .. } = self;
         let request = parts.begin(op, |number, part, write, buf| {
-            let page = PageId { object: OBJECT, page: part.page };
+            let page = PageId { object: number_of(part.object), page: part.page };
             let ticket = if write {
                 carrier.write(WINDOW, page, part.at.start, buf)
             } else {

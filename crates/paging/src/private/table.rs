@@ -97,9 +97,11 @@ impl Table {
         self.pages
     }
 
+    /// Where a page is; nowhere, when there is no such page: a neighbour of the last one is looked for, too.
     pub(super) fn get(&self, page: u64) -> Entry {
         let page = place(page);
-        self.leaves[page / LEAF].as_ref().map_or(Entry::NOWHERE, |leaf| leaf.entries[page % LEAF].entry())
+        let leaf = self.leaves.get(page / LEAF).and_then(Option::as_ref);
+        leaf.map_or(Entry::NOWHERE, |leaf| leaf.entries[page % LEAF].entry())
     }
 
     pub(super) fn set(&mut self, page: u64, entry: Entry) {
@@ -159,6 +161,16 @@ mod tests {
     fn entry() -> impl Strategy<Value = Entry> {
         let here = prop_oneof![Just(Here::No), Just(Here::Program), (0_u32..9).prop_map(Here::Pool)];
         (proptest::option::of((0_u32..9).prop_map(Slot)), here).prop_map(|(slot, here)| Entry { slot, here })
+    }
+
+    /// The last page of an address space is written back, and its neighbours are looked for: there is none behind it.
+    #[test]
+    fn behind_the_last_page_is_nothing() {
+        let pages = 2 * LEAF as u64;
+        let mut table = Table::new(pages);
+        let there = Entry { slot: None, here: Here::Program };
+        table.set(pages - 1, there);
+        assert_eq!([table.get(pages - 1), table.get(pages)], [there, Entry::NOWHERE]);
     }
 
     proptest! {

@@ -37,8 +37,12 @@ impl LookUp for Ahead {
         Some(Op::Traverse { program: self.table.program.clone(), cur_ptr, scratch, limit: CHAIN_MAX })
     }
 
+    fn place(&self, key: &[u8]) -> Option<usize> {
+        Key::new(key).ok().map(|_| 0)
+    }
+
     /// A key whose 128 bits of hash another one has, in front of it in its chain, is left to [`Table::get`].
-    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp {
+    fn looked_up(&self, _: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
         let pad = &completed.buf;
         let returned = matches!(&completed.result, Ok(Answer::Traversed(end)) if end.returned);
         if !returned || pad.len() < pad::LINES {
@@ -57,7 +61,10 @@ impl LookUp for Ahead {
             Err(_) => return LookedUp::Elsewhere,
         };
         match unpair(&content, VirtAddr(word(pad::AT))) {
-            Ok((found, value)) if found == key => LookedUp::Value(value.to_vec()),
+            Ok((found, value)) if found == key => {
+                into.extend_from_slice(value);
+                LookedUp::Value
+            }
             _ => LookedUp::Elsewhere,
         }
     }

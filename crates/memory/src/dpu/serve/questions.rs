@@ -50,6 +50,7 @@ impl Door {
             // It comes with its file.
             Ask::Register { rkey, most } => self.register(number, (rkey, most), None),
             Ask::Open { region, base, write } => self.open(number, Open { region, base, write }),
+            Ask::Close { region } => self.close_region(number, region),
             Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
             Ask::Policy { region, policy, part } => self.advise(number, region, policy, part),
             Ask::Threads { bytes } => self.hear_threads(number, bytes, None),
@@ -66,7 +67,7 @@ impl Door {
         let now = self.clock.now();
         let guest = self.guest(number)?;
         guest.questions += 1;
-        guest.asked = Some(Asked { number: guest.questions, since: now, refused });
+        guest.asked = Some(Asked { number: guest.questions, since: now, refused, closes: None });
         Ok(Question { guest: number, number: guest.questions })
     }
 
@@ -90,7 +91,13 @@ impl Door {
             // Too late, or it has gone.
             let Some(asked) = asked else { continue };
             let answered = match came {
-                Came::Done(true) => Ok(Some(Said::Done {})),
+                Came::Done(true) => {
+                    if let Some((region, object)) = asked.closes {
+                        self.guests.get_mut(&number).and_then(|guest| guest.regions.remove(&region));
+                        self.objects.close_one(&self.ground.memory, Asker(number), object);
+                    }
+                    Ok(Some(Said::Done {}))
+                }
                 Came::Done(false) => Err(asked.refused),
                 Came::Copies((requests, copies)) => Ok(Some(Said::Copies { requests, copies })),
                 Came::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
@@ -143,14 +150,32 @@ impl Door {
             let message = format!("{base:#x} is no first byte of an allocation");
             return Err(refusal(ErrorCode::BadRequest, message, "open the whole allocation"));
         }
+        // Who closed its socket before this one came has nothing open.
+        self.close_gone();
         let object = self.objects.open(&self.ground.memory, vma, Asker(number), write, |asker| {
-            self.leaving.iter().any(|(leaving, _)| *leaving == asker)
+            self.leaving.iter().any(|leaving| leaving.asker == asker && !leaving.is_told)
         })?;
         let guest = self.guest(number)?;
         guest.regions.insert(region, object);
         // What was granted may be taken back any time, and the DPU is not told: there each page is asked of its node.
         let at = RegionAt { object, bytes: vma.size, granted: vma.domain == guest.domain };
         self.have_done(number, busy(), |done| Order::Region { asker: Asker(number), region, at, done })
+    }
+
+    /// A guest closes a region. Until its thread has said that nothing of it is under way it is open: where that was not in time, the guest may close it again.
+    fn close_region(&mut self, number: u32, region: u16) -> Answered {
+        let object = self.object(number, region)?;
+        let refused = refusal(
+            ErrorCode::Unavailable,
+            format!("a write of region {region} failed, and far memory may carry it out later"),
+            "nothing more is asked of it; what it has open is kept from others until this process goes",
+        );
+        let answered =
+            self.have_done(number, refused, |done| Order::Close { asker: Asker(number), region, done })?;
+        if let Some(asked) = &mut self.guest(number)?.asked {
+            asked.closes = Some((region, object));
+        }
+        Ok(answered)
     }
 
     /// A process registers memory, which only its thread reads and writes.

@@ -1,10 +1,11 @@
 //! A DPU that has let the window in: how that comes about, and what is said to it over its socket (PROTOCOL 17.1 to 17.4).
 
-use super::{PAGES, READING_MAX, REGION, Wishes};
+use super::super::buffer::Laid;
+use super::{PAGES, READING_MAX, Wishes, region_of};
 use crate::dpu::words::{Ask, Foresight, Said, VERSION, answer, ask, hear};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::own::wrong_answer;
-use farmem_client::{DpuSection, Error, Vma};
+use farmem_client::{DpuSection, Error};
 use farmem_dpu::Stats;
 use farmem_io::dpu::{Other, PairSize, ProcessEnd, Talk, make_pair};
 use farmem_io::pages::Window;
@@ -33,17 +34,25 @@ pub(super) struct Dpu {
     pub(super) beat: (u64, Instant),
     /// Advice that was given, and that it has not answered yet.
     unanswered: usize,
+    /// It said farewell; whether all is settled then.
+    farewell: Option<bool>,
 }
 
 /// Advice that a DPU need not have answered, at most.
 const UNANSWERED_MAX: usize = 32;
 
 impl Dpu {
-    /// Says how a part of the window is prefetched, and waits for no answer; how much advice it has refused is added to `refused`. A DPU that does not listen is looked after
+    /// Says how a part of a region is prefetched, and waits for no answer; how much advice it has refused is added to `refused`. A DPU that does not listen is looked after
     /// elsewhere.
-    pub(super) fn advise(&mut self, (offset, len): (u64, u64), policy: Foresight, refused: &mut u64) {
+    pub(super) fn advise(
+        &mut self,
+        region: u16,
+        (offset, len): (u64, u64),
+        policy: Foresight,
+        refused: &mut u64,
+    ) {
         self.take_answered(refused);
-        let advice = Ask::Policy { region: REGION, policy, part: Some((offset, len)) };
+        let advice = Ask::Policy { region, policy, part: Some((offset, len)) };
         let said = serde_json::to_vec(&advice).expect("it has a form in JSON");
         if self.unanswered < UNANSWERED_MAX && self.talk.say_now(&said).is_ok() {
             self.unanswered += 1;
@@ -54,18 +63,44 @@ impl Dpu {
 
     /// Hears what it has answered to advice.
     fn take_answered(&mut self, refused: &mut u64) {
-        while self.unanswered > 0 && self.talk.is_speaking() {
-            let Ok(Some((said, _))) = hear::<Said>(&self.talk) else { break };
-            self.unanswered -= 1;
-            *refused += u64::from(said != Said::Done {});
+        while self.unanswered > 0 && self.talk.is_speaking() && self.hear_answer(refused) {}
+    }
+
+    /// Hears what it answers to advice; false when there is no more to hear of it.
+    fn hear_answer(&mut self, refused: &mut u64) -> bool {
+        match hear::<Said>(&self.talk) {
+            Ok(Some((Said::Farewell { settled }, _))) => {
+                self.farewell = Some(settled);
+                false
+            }
+            Ok(Some((said, _))) => {
+                self.unanswered -= 1;
+                *refused += u64::from(said != Said::Done {});
+                true
+            }
+            Ok(None) | Err(_) => false,
         }
+    }
+
+    /// For a DPU that has closed the socket: whether it said that it is done with this window (PROTOCOL 17.17), and then whether nothing that it was asked is under way or
+    /// may be carried out later.
+    pub(super) fn farewell(&mut self, refused: &mut u64) -> Option<bool> {
+        self.take_answered(refused);
+        if self.farewell.is_none()
+            && self.talk.is_speaking()
+            && let Ok(Some((Said::Farewell { settled }, _))) = hear(&self.talk)
+        {
+            self.farewell = Some(settled);
+        }
+        self.farewell
     }
 
     /// What it did so far, for all its processes; `None` when it is gone. It answers all advice first.
     pub(super) fn stats(&mut self, refused: &mut u64) -> Option<Stats> {
-        for _ in 0..std::mem::take(&mut self.unanswered) {
-            let (said, _) = hear::<Said>(&self.talk).ok()??;
-            *refused += u64::from(said != Said::Done {});
+        while self.unanswered > 0 {
+            if !self.hear_answer(refused) {
+                return None;
+            }
         }
         match ask(&self.talk, &Ask::Stats {}, None) {
             Ok(Said::Stats(said)) => Some(said.into()),
@@ -87,14 +122,14 @@ const fn size_for(page: u32) -> PairSize {
 const REQUESTS_MIN: usize = 1 << 18;
 
 impl Dpu {
-    /// Comes in, and opens the allocation; says how many bytes a page has.
+    /// Comes in, and opens the allocations; says how many bytes a page has.
     ///
     /// # Errors
     /// [`NoDpu`].
     pub(super) fn open(
         section: &DpuSection,
         (domain, (host, generation)): (u32, (u16, u16)),
-        vma: &Vma,
+        laid: &Laid,
         wishes: Wishes,
         window: &Window,
         clock: &Clock,
@@ -128,7 +163,7 @@ impl Dpu {
         }
         let wake = OutsideWaker::open(&wake).map_err(Error::from)?;
         let rings = ProcessEnd::of(&file, size, wake).map_err(Error::from)?;
-        let process = match begin(&talk, vma, wishes, window, page_len as usize) {
+        let process = match begin(&talk, laid, wishes, window, page_len as usize) {
             Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(NoDpu::Silent(talk.other().ok()));
             }
@@ -136,7 +171,7 @@ impl Dpu {
         };
         let beat = (rings.beat(), clock.now());
         let lease = Duration::from_millis(lease_ms);
-        let dpu = Self { talk, rings, host, generation, lease, process, beat, unanswered: 0 };
+        let dpu = Self { talk, rings, host, generation, lease, process, beat, unanswered: 0, farewell: None };
         Ok((dpu, page_len as usize))
     }
 }
@@ -159,21 +194,24 @@ fn system(source: io::Error) -> Error {
     Error::System { what: "the DPU's socket".into(), source }
 }
 
-/// Opens the allocation at a DPU that has let this process in.
+/// Opens the allocations at a DPU that has let this process in.
 fn begin(
     talk: &Talk,
-    vma: &Vma,
+    laid: &Laid,
     wishes: Wishes,
     window: &Window,
     page_len: usize,
 ) -> Result<Option<Other>, Error> {
-    ask(talk, &Ask::Open { region: REGION, base: vma.base.0, write: !wishes.read_only }, None)?;
-    let process = register(talk, window, page_len)?;
-    if wishes.foresight != Foresight::default() {
-        ask(talk, &Ask::Policy { region: REGION, policy: wishes.foresight, part: None }, None)?;
+    for (object, extent) in laid.extents().iter().enumerate() {
+        let (region, write) = (region_of(object), !extent.read_only);
+        ask(talk, &Ask::Open { region, base: extent.base.0, write }, None)?;
+        if wishes.foresight != Foresight::default() {
+            ask(talk, &Ask::Policy { region, policy: wishes.foresight, part: None }, None)?;
+        }
     }
-    if let Some((offset, len)) = wishes.fixed {
-        ask(talk, &Ask::Fix { region: REGION, offset, len }, None)?;
+    let process = register(talk, window, page_len)?;
+    for (object, offset, len) in wishes.fixed.into_iter().flat_map(|part| laid.of_objects(part)) {
+        ask(talk, &Ask::Fix { region: region_of(object), offset, len }, None)?;
     }
     Ok(process)
 }

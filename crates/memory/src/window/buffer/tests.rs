@@ -4,8 +4,9 @@ use super::super::{Way, WindowStats, with_objects};
 use super::*;
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Rack};
-use farmem_dpu::{Caching, Config as DpuConfig};
+use farmem_dpu::{Caching, Config as DpuConfig, TableConfig};
 use farmem_machine::Rng;
+use std::num::NonZeroU32;
 use std::sync::Barrier;
 use std::thread;
 
@@ -34,17 +35,22 @@ fn ran<R: Send>(
 }
 
 /// Loads and stores here and there in four objects, of a page to 1 MiB, with a quarter of them here: each load finds the last store, the limit holds for all together,
-/// and far memory has every byte afterwards. So with chunks of one page, of four and of sixteen.
+/// and far memory has every byte afterwards. So with chunks of one page, of four and of sixteen, straight to two memory nodes and by way of a DPU, whose pages are larger than the
+/// smallest of the objects.
 #[test]
 fn loads_find_the_last_store_in_all_objects() {
     const STEPS: u32 = 6000;
-    for chunk in [4 << 10, 16 << 10, 64 << 10] {
+    let number = |number| NonZeroU32::new(number).unwrap();
+    let table = TableConfig { slots: number(4), entry_pages: 4 };
+    let dpu = DpuConfig { page_len: number(16 << 10), table, ..DpuConfig::new(Caching::Dynamic) };
+    let chunks = [4 << 10, 16 << 10, 64 << 10];
+    for (chunk, way) in chunks.into_iter().flat_map(|chunk| [(chunk, Way::Direct), (chunk, Way::Own(dpu))]) {
         let (_rack, mut client) = rack();
         let sizes = [PAGE, 1 << 20, 8 * PAGE, 256 << 10];
         let vmas = sizes.map(|size| client.allocate(size).unwrap());
         let mut models = sizes.map(|size| vec![0_u8; small(size)]);
         let limit = (16 * u64::from(chunk)).max(400 << 10);
-        let options = WindowOptions { chunk, ..WindowOptions::buffer(limit) };
+        let options = WindowOptions { chunk, way, ..WindowOptions::buffer(limit) };
         let objects = vmas.each_ref().map(Object::new);
         let program = |objects: Objects<'_>| {
             let mut rng = Rng::from_number(u64::from(chunk));
@@ -69,7 +75,11 @@ fn loads_find_the_last_store_in_all_objects() {
         let Some((here_max, stats)) = ran(&mut client, &objects, options, program) else { return };
         assert!(here_max <= limit && stats.bytes_here_max <= limit, "{here_max} bytes of {limit}: {stats:?}");
         assert!(stats.evictions > 100 && stats.write_backs > 100, "{stats:?}");
-        assert_eq!(stats.waited, 0, "{stats:?}");
+        assert!(stats.waited == 0 || way != Way::Direct, "{stats:?}");
+        let by_dpu = stats.dpu.map(|dpu| (dpu.asked, dpu.written, dpu.hits > 0));
+        let moved = (stats.bytes_fetched, stats.bytes_written_back, true);
+        assert!(by_dpu.is_none_or(|by_dpu| by_dpu == moved), "{stats:?}");
+        assert_eq!(by_dpu.is_some(), way != Way::Direct);
         for (vma, model) in vmas.iter().zip(&models) {
             let mut bytes = vec![0; model.len()];
             client.read(vma.base, &mut bytes).unwrap();
@@ -197,7 +207,6 @@ fn what_cannot_be_is_refused() {
     let vmas = [(); 2].map(|()| client.allocate(1 << 20).unwrap());
     let both = vmas.each_ref().map(Object::new);
     let usual = WindowOptions::buffer(1 << 20);
-    let dpu = Way::Own(DpuConfig::new(Caching::Off));
     for (objects, options, said) in [
         (&both[..], WindowOptions { chunk: 5000, ..usual }, "power of two"),
         (&both[..], WindowOptions { chunk: 2048, ..usual }, "power of two"),
@@ -205,9 +214,41 @@ fn what_cannot_be_is_refused() {
         (&both[..0], usual, "1 to 4096 objects"),
         (&both[..], WindowOptions { local_limit: (1 << 20) - 4096, ..usual }, "1024 KiB at least"),
         (&both[..], WindowOptions { place: super::super::Place::Same, ..usual }, "placed anywhere"),
-        (&both[..], WindowOptions { way: dpu, ..usual }, "straight"),
     ] {
         let error = with_objects(&mut client, objects, options, |_| ()).unwrap_err();
+        let text = format!("{error} {}", error.remedy());
+        assert!(text.contains(said), "{text}");
+    }
+}
+
+/// Two objects are read by way of a DPU that has parts of both in static memory: from the last page of the first one to the first page of the second. What is there is asked of no node again. More than
+/// there is room for is refused, and so is a part that has bytes of neither.
+#[test]
+fn a_dpu_keeps_parts_of_several_objects() {
+    let (_rack, mut client) = rack();
+    let vmas = [1_u8, 2].map(|fill| {
+        let vma = client.allocate(1 << 20).unwrap();
+        client.write(vma.base, &vec![fill; 1 << 20]).unwrap();
+        vma
+    });
+    let objects = vmas.each_ref().map(Object::new);
+    let way = Way::Own(DpuConfig { fixed_pages_max: 2, ..DpuConfig::new(Caching::Off) });
+    let fixed = Some(((1 << 20) - 1, 2));
+    let options = WindowOptions { way, fixed, read_only: true, ..WindowOptions::buffer(1 << 20) };
+    let program = |objects: Objects<'_>| {
+        [(0, (1 << 20) - 1), (1, 0), (1, (1 << 20) - 1)].map(|(object, at)| {
+            let mut byte = [0];
+            objects.get(object).read(at, &mut byte);
+            byte[0]
+        })
+    };
+    let Some((found, stats)) = ran(&mut client, &objects, options, program) else { return };
+    assert_eq!(found, [1, 2, 2]);
+    let dpu = stats.dpu.unwrap();
+    assert_eq!((dpu.reads, dpu.fixed, dpu.background, dpu.on_demand), (3, 2, 2 << 16, 1 << 16), "{stats:?}");
+    for (fixed, said) in [((0, (1 << 17) + 1), "room for 2"), ((2 << 20, 1), "lie in the 2097152 bytes")] {
+        let options = WindowOptions { fixed: Some(fixed), ..options };
+        let error = with_objects(&mut client, &objects, options, |_| ()).unwrap_err();
         let text = format!("{error} {}", error.remedy());
         assert!(text.contains(said), "{text}");
     }

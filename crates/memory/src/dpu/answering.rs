@@ -1,0 +1,90 @@
+//! The way of answers to one process: its ring, and what has no room there yet. The thread of its domain and those that complete requests beside it share it.
+
+use farmem_io::dpu::Answers;
+use farmem_machine::{Duration, Instant};
+use farmem_wire::soda::Answer;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Answers to one process.
+#[derive(Debug)]
+pub(super) struct Answering {
+    pub(super) answers: Answers,
+    /// Those that its ring has no room for.
+    unsent: VecDeque<Vec<u8>>,
+    /// Bytes of these.
+    kept: usize,
+    /// Since when it has taken none of them.
+    full_since: Option<Instant>,
+    /// It is to be sent away.
+    gone: Arc<AtomicBool>,
+    record: Vec<u8>,
+}
+
+impl Answering {
+    pub(super) fn new(answers: Answers, gone: Arc<AtomicBool>) -> Self {
+        let (unsent, record) = (VecDeque::new(), Vec::new());
+        Self { answers, unsent, kept: 0, full_since: None, gone, record }
+    }
+
+    /// Bytes of answers that it did not take.
+    pub(super) const fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// All answers are in its ring.
+    pub(super) fn is_sent(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
+    pub(super) fn push(&mut self, answer: Answer<'_>) {
+        let mut record = std::mem::take(&mut self.record);
+        record.clear();
+        answer.emit(&mut record);
+        self.record = self.send(record).unwrap_or_default();
+    }
+
+    /// Writes an answer into its ring, when there is room for it; gives it back when it is done with it.
+    pub(super) fn send(&mut self, record: Vec<u8>) -> Option<Vec<u8>> {
+        if self.gone.load(Ordering::Acquire) {
+            return Some(record);
+        }
+        if self.unsent.is_empty() {
+            match self.answers.push(&record) {
+                Ok(true) => return Some(record),
+                Ok(false) => {}
+                Err(_) => self.send_away(),
+            }
+        }
+        self.kept += record.len();
+        self.unsent.push_back(record);
+        None
+    }
+
+    /// Writes what its ring has room for now. A process that takes nothing for longer than `patience` is sent away: the buffers of its answers are others' too.
+    pub(super) fn send_unsent(&mut self, now: Instant, patience: Duration) {
+        while let Some(record) = self.unsent.front() {
+            match self.answers.push(record) {
+                Ok(true) => {
+                    self.kept -= record.len();
+                    (self.full_since, _) = (None, self.unsent.pop_front());
+                }
+                Ok(false) => {
+                    self.answers.publish();
+                    let since = *self.full_since.get_or_insert(now);
+                    if now.since(since) > patience {
+                        self.send_away();
+                    }
+                    return;
+                }
+                Err(_) => return self.send_away(),
+            }
+        }
+        self.full_since = None;
+    }
+
+    fn send_away(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,133 @@
+//! One traversal that finds the records of several keys: what goes over the wire for a key is its slot's address and itself, and its record back, in place of a window of slots.
+//!
+//! Key type: [`Together`]. The scratch pad is a head of eight bytes (where the entry that is looked for lies, where the entries end, windows of it that were looked through; two
+//! bytes each) and an entry for each key: before the traversal the address of its home and the key, after it the record's version, 0 where there is none, and its value.
+//! Of a key that stands in two slots (a writer died in the middle of a move) the first counts: they are of one version, since an insert empties the later one before it
+//! writes the first.
+
+use super::{FlatMap, HEAD, Key, WINDOW};
+use farmem_client::{FarMemory, Op};
+use farmem_traversal::{Program, SCRATCH_LEN_MAX, WINDOW_LEN_MAX};
+use farmem_wire::VirtAddr;
+use std::fmt::Write as _;
+
+/// Keys of one traversal, at most: as many as a prefetcher's message has.
+const KEYS_MAX: usize = 32;
+/// Keys of a short pad, for messages of a few.
+const KEYS_FEW: usize = 8;
+/// Bytes of the pad before its entries.
+const PAD_HEAD: usize = 8;
+
+/// The programs for a map's slots: one with a short pad, one with a long one. None where no datagram of the rack carries them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Together {
+    programs: Vec<(usize, Program)>,
+    entry_len: usize,
+    windows: usize,
+}
+
+impl Together {
+    pub(super) fn of(memory: &(impl FarMemory + ?Sized), slot_len: usize, value_len: usize) -> Self {
+        let entry_len = 8 + value_len.next_multiple_of(8);
+        let windows = (WINDOW * slot_len).div_ceil(WINDOW_LEN_MAX);
+        let room = memory.scratch_len_max().min(SCRATCH_LEN_MAX);
+        let most = (room.saturating_sub(PAD_HEAD) / entry_len).min(KEYS_MAX);
+        let mut programs: Vec<(usize, Program)> = [KEYS_FEW.min(most), most]
+            .into_iter()
+            .filter(|keys| *keys > 1)
+            .map(|keys| (keys, assembled(slot_len, value_len, PAD_HEAD + keys * entry_len)))
+            .filter(|(_, program)| program.encoded().len() <= room)
+            .collect();
+        programs.dedup_by_key(|(keys, _)| *keys);
+        Self { programs, entry_len, windows }
+    }
+
+    /// Keys of one traversal, at most; 1 where there is none.
+    pub(super) fn keys_max(&self) -> usize {
+        self.programs.last().map_or(1, |(keys, _)| *keys)
+    }
+
+    /// The traversal that finds these keys, which have one shard, and are as many as one traversal may have.
+    pub(super) fn op<'k>(
+        &self,
+        map: &FlatMap,
+        keys: impl Iterator<Item = &'k Key>,
+        mut pad: Vec<u8>,
+    ) -> Option<Op> {
+        pad.clear();
+        pad.resize(PAD_HEAD, 0);
+        let (mut first, mut count) = (None, 0);
+        for key in keys {
+            let (shard, home) = map.home(key);
+            let addr = map.addr(shard, home);
+            first.get_or_insert(addr);
+            pad.extend_from_slice(&addr.0.to_le_bytes());
+            pad.extend_from_slice(key);
+            pad.resize(PAD_HEAD + (count + 1) * self.entry_len, 0);
+            count += 1;
+        }
+        let (_, program) = self.programs.iter().find(|(keys, _)| count <= *keys)?;
+        let end = u16::try_from(pad.len()).expect("a pad has a few thousand bytes");
+        pad[..2].copy_from_slice(&[u8::try_from(PAD_HEAD).expect("small"), 0]);
+        pad[2..4].copy_from_slice(&end.to_le_bytes());
+        pad.resize(program.scratch_len(), 0);
+        let limit = u32::try_from(count * self.windows).expect("a few hundred");
+        Some(Op::Traverse { program: program.clone(), cur_ptr: first?, scratch: pad, limit })
+    }
+
+    /// The record of the key that came as number `at`: its version and its value.
+    pub(super) fn found<'p>(&self, at: usize, pad: &'p [u8], value_len: usize) -> Option<(u64, &'p [u8])> {
+        let entry = pad.get(PAD_HEAD + at * self.entry_len..)?.get(..8 + value_len)?;
+        let (version, value) = entry.split_first_chunk()?;
+        let version = u64::from_le_bytes(*version);
+        (version != 0).then_some((version, value))
+    }
+}
+
+/// An iteration has a window of slots of one key; it looks for the key there, and goes on to the next window of this key, or to the next key.
+fn assembled(slot_len: usize, value_len: usize, scratch_len: usize) -> Program {
+    let window = WINDOW_LEN_MAX.min(WINDOW * slot_len);
+    let entry_len = 8 + value_len.next_multiple_of(8);
+    let mut text =
+        format!(".window {window}\n.scratch {scratch_len}\n ld2 r2, scratch[0]\n ld8 r3, scratch[r2 + 8]\n");
+    let mut line =
+        |line: std::fmt::Arguments<'_>| text.write_fmt(line).expect("a string takes what is written");
+    for slot in (0..window).step_by(slot_len) {
+        line(format_args!(
+            " ld8 r4, window[{slot} + 8]\n jne r4, r3, behind{slot}\n mov r7, {slot}\n ld8 r5, window[{slot}]\n \
+             jne r5, 0, found\nbehind{slot}:\n"
+        ));
+    }
+    line(format_args!(
+        " ld2 r8, scratch[4]\n add r8, 1\n jeq r8, {}, absent\n st2 scratch[4], r8\n add r1, {window}\n next r1\n\
+         absent:\n st8 scratch[r2], 0\n jmp on\nfound:\n st8 scratch[r2], r5\n",
+        WINDOW * slot_len / window
+    ));
+    for at in (0..value_len).step_by(8) {
+        line(format_args!(" ld8 r4, window[r7 + {}]\n st8 scratch[r2 + 8 + {at}], r4\n", HEAD + at));
+    }
+    line(format_args!(
+        "on:\n add r2, {entry_len}\n st2 scratch[0], r2\n st2 scratch[4], 0\n ld2 r4, scratch[2]\n jge r2, r4, over\n \
+         ld8 r1, scratch[r2]\n next r1\nover:\n ret\n"
+    ));
+    crate::assembled(&text)
+}
+
+/// The address of a home is as an entry has it.
+const _: () = assert!(size_of::<VirtAddr>() == 8 && HEAD == 16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots and values of every length make a program that a node takes, and whose pads fit.
+    #[test]
+    fn every_length_has_a_program() {
+        for value_len in 1..=super::super::VALUE_LEN_MAX {
+            let slot_len = (HEAD + value_len).next_power_of_two().max(super::super::SLOT_LEN_MIN);
+            let entry_len = 8 + value_len.next_multiple_of(8);
+            let program = assembled(slot_len, value_len, PAD_HEAD + KEYS_FEW * entry_len);
+            assert!(program.encoded().len() < 1024, "{value_len}: {} bytes", program.encoded().len());
+        }
+    }
+}
