@@ -2,7 +2,7 @@
 //!
 //! For an event target it tries random stories and keeps the fewest that together reach every mark that any of them reached. For the
 //! traversal target it assembles the programs in `testdata/programs`. What a fuzzer found lies beside them under other names and
-//! stays. (The seeds of `wire_parse` are the vectors in `testdata/vectors`, those of `resp_parse`, of `kv_commands`, of `pd3_parse` and of `parse_*` are written by hand.)
+//! stays. (The seeds of `wire_parse` are the vectors in `testdata/vectors`, those of `resp_parse`, of `kv_commands`, of `kv_memcached`, of `pd3_parse` and of `parse_*` are written by hand.)
 
 use farmem_fuzz::{Run, TARGETS, Target};
 use farmem_machine::Rng;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let only = std::env::args().nth(1);
     for target in TARGETS.iter().filter(|target| only.as_ref().is_none_or(|name| name == target.name)) {
         match target.name {
-            "wire_parse" | "resp_parse" | "pd3_parse" | "kv_commands" => {}
+            "wire_parse" | "resp_parse" | "pd3_parse" | "kv_commands" | "kv_memcached" => {}
             name if name.starts_with("parse_") => {}
             "traversal_verify_run" => keep(target, &programs()?)?,
             _ => keep(target, &stories(target))?,

@@ -81,7 +81,7 @@ fn request(rack: &Rack, input: &mut Input<'_>) -> Request {
         9 => Disconnect { host, qpn: input.pick(rack.queue_pairs()) }.into(),
         10..=11 => {
             let size = u64::from(input.u16()) * if input.one_in(16) { 1 << 48 } else { 1 };
-            Allocate { domain, size, node: input.one_in(4).then_some(node) }.into()
+            Allocate { domain, size, node: input.one_in(4).then_some(node), durable: false }.into()
         }
         12 => Free {
             domain,

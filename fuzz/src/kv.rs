@@ -2,7 +2,7 @@
 
 use crate::Run;
 use clap::Parser as _;
-use farmem_kv::{Args, Offline};
+use farmem_kv::{Args, KvError, Offline, Told};
 use std::cell::RefCell;
 
 /// As little local memory as a server may have, so that short inputs meet its bounds.
@@ -29,14 +29,7 @@ thread_local! {
 /// # Panics
 /// When a request has no reply, or more than one, or one that is none; when the server holds more than it may, or anything after its keys were dropped.
 pub fn kv_commands(data: &[u8], run: &mut Run) {
-    run.cases += 1;
-    let Some((&pieces, data)) = data.split_first() else { return };
-    // One that broke a promise is not used again.
-    let server = SERVER.with_borrow_mut(Option::take);
-    let mut server = server
-        .unwrap_or_else(|| Offline::new(&Line::parse_from(WORDS).args).expect("the settings are right"));
-    let piece = if pieces < 128 { data.len().max(1) } else { usize::from(pieces - 127) };
-    let told = server.talk(data, piece).expect("the settings are right");
+    let Some((server, told, data)) = talk(data, run, Offline::talk) else { return };
     assert!(told.replies.len() <= (told.requests + 1) * (REPLY_MAX + 64), "replies are bounded");
     let (mut rest, mut replies) = (told.replies.as_slice(), 0);
     while !rest.is_empty() {
@@ -54,9 +47,54 @@ pub fn kv_commands(data: &[u8], run: &mut Run) {
         let broken = usize::from(told.ends && replies == told.requests + 1);
         assert_eq!(replies, told.requests + broken, "each request has one reply");
     }
+    words(data, run);
+    finish(server);
+}
+
+/// Reads `data` as what a client of memcached sends: its first byte says in what pieces it comes.
+///
+/// # Panics
+/// When a reply is none, or longer than one may be, or when the server holds more than it may, or anything after its keys were dropped.
+pub fn kv_memcached(data: &[u8], run: &mut Run) {
+    let Some((server, told, data)) = talk(data, run, Offline::talk_memcached) else { return };
+    assert!(told.replies.len() <= (told.requests + 1) * (REPLY_MAX + 1024), "replies are bounded");
+    let ends = [&b"\r\n"[..], b"use memcached's text or meta protocol"];
+    assert!(
+        told.replies.is_empty() || ends.iter().any(|end| told.replies.ends_with(end)),
+        "replies are whole"
+    );
+    // A line in a value may look like any reply: only what is no value is looked at closely.
+    if let Some(line) = told.replies.split(|&byte| byte == b'\n').next()
+        && let Some(first) = line.split(|byte| byte.is_ascii_whitespace()).next()
+        && let Ok(word) = std::str::from_utf8(first)
+        && word.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_')
+    {
+        run.mark(word);
+    }
+    words(data, run);
+    finish(server);
+}
+
+/// How a connection's bytes are carried out, in pieces of so many.
+type Talk = fn(&mut Offline, &[u8], usize) -> Result<Told, KvError>;
+
+/// Has a server carry an input out, whose first byte says in what pieces it comes; the server, what it said, and the input behind that byte.
+fn talk<'a>(data: &'a [u8], run: &mut Run, talk: Talk) -> Option<(Offline, Told, &'a [u8])> {
+    run.cases += 1;
+    let (&pieces, data) = data.split_first()?;
+    // One that broke a promise is not used again.
+    let server = SERVER.with_borrow_mut(Option::take);
+    let mut server = server
+        .unwrap_or_else(|| Offline::new(&Line::parse_from(WORDS).args).expect("the settings are right"));
+    let piece = if pieces < 128 { data.len().max(1) } else { usize::from(pieces - 127) };
+    let told = talk(&mut server, data, piece).expect("the settings are right");
+    Some((server, told, data))
+}
+
+/// What the server holds is bounded, and nothing when its keys are gone.
+fn finish(mut server: Offline) {
     let holds = server.holds();
     assert!(holds.here <= LOCAL, "{holds:?}");
-    words(data, run);
     server.talk(b"FLUSHALL\r\n", usize::MAX).expect("the settings are right");
     let holds = server.holds();
     assert_eq!((holds.keys, holds.records, holds.collections), (0, 0, 0), "nothing of what went is kept");

@@ -24,7 +24,7 @@ mod wire;
 
 pub use control::control_events;
 pub use host::host_events;
-pub use kv::kv_commands;
+pub use kv::{kv_commands, kv_memcached};
 pub use memnode::memnode_events;
 pub use parsers::{parse_http, parse_memcached, parse_records, parse_resp};
 pub use pd3::pd3_parse;
@@ -53,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "traversal_verify_run", feed: traversal_verify_run, cases: 50_000, marks: 1 },
     Target { name: "resp_parse", feed: resp_parse, cases: 100_000, marks: 11 },
     Target { name: "kv_commands", feed: kv_commands, cases: 20_000, marks: 150 },
+    Target { name: "kv_memcached", feed: kv_memcached, cases: 20_000, marks: 25 },
     Target { name: "parse_resp", feed: parse_resp, cases: 100_000, marks: 10 },
     Target { name: "parse_memcached", feed: parse_memcached, cases: 100_000, marks: 8 },
     Target { name: "parse_http", feed: parse_http, cases: 100_000, marks: 10 },

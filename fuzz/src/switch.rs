@@ -37,6 +37,7 @@ const VMA_LEN: u64 = 0x1_0000;
 const BUDGETS: Budgets = Budgets {
     translation_entries: 6,
     protection_entries: 16,
+    vmas: 4,
     sessions: 5,
     connections: 3,
     peers: 6,

@@ -1,8 +1,11 @@
 //! `farmem kv`: what it can be told.
 
 use crate::command::Settings;
+use crate::connection::Speaks;
 use crate::durable::Sync;
+use crate::server::DoorPlan;
 use crate::store::Policy;
+use crate::tls::{self, AuthClients, Files};
 use crate::{Kv, KvError, say};
 use farmem_workload::Failure;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,6 +31,27 @@ pub struct Args {
     /// Listen at this port; 0 for one that the system chooses.
     #[arg(long, value_name = "PORT", default_value_t = 6379)]
     pub port: u16,
+    /// Listen at this port for memcached's clients too: its text and meta protocol, over the keys of database 0.
+    #[arg(long, value_name = "PORT")]
+    pub memcached_port: Option<u16>,
+    /// Listen at this port for Redis clients over TLS too.
+    #[arg(long, value_name = "PORT", requires_all = ["tls_cert_file", "tls_key_file"])]
+    pub tls_port: Option<u16>,
+    /// Listen for Redis clients over TLS alone: --port is closed.
+    #[arg(long, requires = "tls_port", conflicts_with = "port")]
+    pub tls_only: bool,
+    /// This server's certificate, and those between it and its authority (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_port")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// The key of that certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_port")]
+    pub tls_key_file: Option<PathBuf>,
+    /// Certificates of the authority that clients' certificates must be of (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_port")]
+    pub tls_ca_cert_file: Option<PathBuf>,
+    /// Whether clients over TLS must have a certificate.
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = AuthClients::Yes)]
+    pub tls_auth_clients: AuthClients,
     /// The running rack whose memory has what does not fit here; without it, one in this process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
@@ -62,9 +86,18 @@ pub struct Args {
     /// Make a snapshot when so many keys have changed and so many seconds are over: "3600 1 300 100". Without an append log alone.
     #[arg(long, value_name = "SECONDS CHANGES", default_value = "3600 1 300 100 60 10000")]
     pub save: String,
-    /// Clients must give this password.
+    /// Clients must give this password. Whoever lists the processes of this machine sees it: better in a file, or in the environment as FARMEM_KV_PASSWORD.
     #[arg(long, value_name = "PASSWORD")]
     pub requirepass: Option<String>,
+    /// Clients must give the password that is the first line of this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "requirepass")]
+    pub requirepass_file: Option<PathBuf>,
+    /// Users, and what each may do, come from this file: a line for each, as ACL LIST shows it. ACL SAVE writes it, ACL LOAD reads it anew.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["requirepass", "requirepass_file"])]
+    pub aclfile: Option<PathBuf>,
+    /// Threads that read sockets and write to them; one of them carries commands out. 0 for as many as this machine's CPUs suggest: one with fewer than four.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub io_threads: u16,
     /// Clients at most.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub maxclients: u32,
@@ -75,12 +108,32 @@ pub struct Args {
 
 /// Bytes of local memory at least: the process itself, and a few chunks.
 const LOCAL_MIN: u64 = 16 << 20;
+/// Where a password may be that is not to be seen among the words of the command.
+const PASSWORD_VARIABLE: &str = "FARMEM_KV_PASSWORD";
 /// Descriptors beside those of clients.
 const DESCRIPTORS: u64 = 64;
 
 impl Args {
-    pub(crate) const fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.bind, self.port)
+    /// Where it listens, and for whom.
+    pub(crate) fn doors(&self) -> Result<Vec<DoorPlan>, KvError> {
+        let at = |port, speaks, tls| DoorPlan { address: SocketAddr::new(self.bind, port), speaks, tls };
+        let mut doors = Vec::new();
+        if !self.tls_only {
+            doors.push(at(self.port, Speaks::Redis, None));
+        }
+        if let (Some(port), Some(certificates), Some(key)) =
+            (self.tls_port, &self.tls_cert_file, &self.tls_key_file)
+        {
+            let files = Files {
+                certificates,
+                key,
+                authority: self.tls_ca_cert_file.as_ref(),
+                auth_clients: self.tls_auth_clients,
+            };
+            doors.push(at(port, Speaks::Redis, Some(tls::config(&files)?)));
+        }
+        doors.extend(self.memcached_port.map(|port| at(port, Speaks::Memcached, None)));
+        Ok(doors)
     }
 
     pub(crate) fn policy(&self) -> Policy {
@@ -94,6 +147,15 @@ impl Args {
             FsyncPolicy::Everysec => Sync::EverySecond,
             FsyncPolicy::No => Sync::No,
         }
+    }
+
+    /// Threads that read and write, this one among them.
+    pub(crate) fn threads(&self) -> usize {
+        const MOST: usize = 4;
+        if self.io_threads > 0 {
+            return usize::from(self.io_threads);
+        }
+        std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).clamp(1, MOST))
     }
 
     pub(crate) fn settings(&self) -> Result<Settings, KvError> {
@@ -132,10 +194,35 @@ impl Args {
             output_soft: (output_pause / 2, 60),
             buffers_max,
             clients_max: self.clients()?,
-            password: self.requirepass.clone(),
+            password: self.password()?,
+            acl_file: self.aclfile.clone(),
             save: numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect(),
             timeout: 0,
         })
+    }
+
+    /// The password of the user `default`, wherever it was given.
+    fn password(&self) -> Result<Option<String>, KvError> {
+        let wrong = |what: String| KvError::Settings(what);
+        if let Some(file) = &self.requirepass_file {
+            let said = |why: String| wrong(format!("--requirepass-file {}: {why}", file.display()));
+            let text = std::fs::read_to_string(file).map_err(|error| said(error.to_string()))?;
+            let line = text.lines().next().filter(|line| !line.is_empty());
+            return Ok(Some(line.ok_or_else(|| said("its first line has no password".into()))?.to_owned()));
+        }
+        match (self.requirepass.clone(), std::env::var_os(PASSWORD_VARIABLE)) {
+            (Some(password), _) => Ok(Some(password)),
+            (None, None) => Ok(None),
+            (None, Some(_)) if self.aclfile.is_some() => Err(wrong(format!(
+                "{PASSWORD_VARIABLE} and --aclfile: the file has the passwords; give one of them"
+            ))),
+            (None, Some(password)) => match password.into_string() {
+                Ok(password) if !password.is_empty() => Ok(Some(password)),
+                _ => Err(wrong(format!(
+                    "{PASSWORD_VARIABLE} has no text in UTF-8; unset it, or give it a password"
+                ))),
+            },
+        }
     }
 
     /// Clients that there are descriptors for: the bound of the process is raised where it may be.

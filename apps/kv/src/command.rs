@@ -2,22 +2,27 @@
 //!
 //! Key types: [`Command`], a row of the table; [`Context`], what a command works on. Names, arity and error texts are Redis's.
 
+mod acl;
+mod blocking;
 mod collections;
 mod hashes;
 mod keys;
+mod lcs;
 mod lists;
 mod long_double;
 mod numbers;
 mod server;
 mod sets;
+mod slowlog;
 mod sorted;
 mod sorted_ranges;
 mod strings;
 mod table;
 mod transactions;
 
-pub(crate) use server::{Settings, glob, keys_of};
-pub(crate) use table::{Command, find};
+pub(crate) use server::{Settings, glob, keys_of, log_in_as};
+pub(crate) use slowlog::SlowLog;
+pub(crate) use table::{Command, find, number_of, shown};
 
 use crate::failure::Failure;
 use crate::session::Session;
@@ -49,7 +54,11 @@ impl Context<'_> {
 pub(crate) fn carry_out(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) {
     let from = out.position();
     context.world.stats.commands += 1;
+    let begun = context.world.slow.from.map(|_| crate::world::now());
     let done = admitted(context, args, out).and_then(|()| whole(context, out));
+    if let Some(begun) = begun {
+        slowlog::note(context, args, begun.elapsed());
+    }
     if let Err(failure) = done {
         out.take_back(from);
         out.error(failure.reply());
@@ -70,7 +79,9 @@ fn whole(context: &Context<'_>, out: &Writer<'_>) -> Done {
 }
 
 fn admitted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let command = match look_up(args) {
+    let known = look_up(args)
+        .and_then(|known| if known.has(table::INTERNAL) { Err(unknown(args)) } else { Ok(known) });
+    let command = match known {
         Ok(command) => command,
         Err(failure) => {
             context.session.spoil();
@@ -79,6 +90,10 @@ fn admitted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> 
     };
     if !context.session.authenticated && !command.has(table::NO_AUTH) {
         return Err(Failure::text("NOAUTH Authentication required."));
+    }
+    if let Err(failure) = acl::permit(context, command, args) {
+        context.session.spoil();
+        return Err(failure);
     }
     if context.session.queues() && !command.has(table::NOT_QUEUED) {
         if command.has(table::NO_MULTI) {
@@ -95,6 +110,16 @@ fn admitted(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> 
         return Ok(());
     }
     run(context, command, args, out)
+}
+
+/// Refuses what the client may not do to a key, as a command of the table.
+pub(crate) fn admits(context: &mut Context<'_>, command: &[u8], key: &[u8]) -> Done {
+    acl::permit(context, find(command).expect("the table has it"), &[command, key])
+}
+
+/// Whether the client may do that to a key, for what is done beside its request: nothing is noted where it may not.
+pub(crate) fn may(context: &Context<'_>, command: &[u8], key: &[u8]) -> bool {
+    context.session.rights.denies(find(command).expect("the table has it"), &[command, key]).is_none()
 }
 
 /// Why a command that changes data would be refused as things are.
@@ -146,6 +171,18 @@ pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
     let asks = find(args[0]).is_some_and(|command| !command.has(table::BLIND) && command.takes(args.len()));
     let keys = if asks { keys_of(args) } else { None };
     keys.unwrap_or_default().into_iter().all(|key| store.want(db, key))
+}
+
+/// Carries out what a client waits with, once more: what its user may do can have changed since, and its reply has a bound like any other.
+pub(crate) fn run_again(
+    context: &mut Context<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Writer<'_>,
+) -> Done {
+    acl::permit(context, command, args)?;
+    run(context, command, args, out)?;
+    whole(context, out)
 }
 
 /// Carries a command out that may be.

@@ -1,13 +1,15 @@
 //! One connection: its bytes, requests and replies.
 
 use crate::command::{Args, Context, carry_out, want};
+use crate::memcached;
 use crate::session::Session;
 use crate::store::Store;
+use crate::stream::Stream;
+use crate::waiting;
 use crate::world::World;
 use farmem_resp::{Limits, Parsed, Requests, Writer};
-use mio::net::TcpStream;
 use smallvec::SmallVec;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind};
 use std::time::Instant;
 
 /// Bytes that are read at once.
@@ -15,18 +17,42 @@ pub(crate) const CHUNK: usize = 64 << 10;
 /// Chunks that one connection is read for in a turn; then others have theirs.
 const CHUNKS_A_TURN: usize = 8;
 /// Replies that wait for a client, when buffers are scarce: with more, no more of its requests are carried out.
-const OUT_PAUSE_MIN: usize = 16 << 10;
+pub(crate) const OUT_PAUSE_MIN: usize = 16 << 10;
 /// Bytes of a request that is not whole, which are kept in any case.
 const INPUT_MIN: usize = 16 << 10;
-/// Bytes of an empty buffer that are kept for the next request.
-const KEPT: usize = 16 << 10;
+/// Bytes of an empty buffer that are kept for the next request, while buffers are not scarce.
+const KEPT: usize = 64 << 10;
+
+/// What a client speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Speaks {
+    Redis,
+    Memcached,
+}
+
+impl Speaks {
+    /// What one client too many is told.
+    pub(crate) const fn full(self) -> &'static [u8] {
+        match self {
+            Self::Redis => b"-ERR max number of clients reached\r\n",
+            Self::Memcached => b"ERROR Too many open connections\r\n",
+        }
+    }
+}
+
+/// Where reading requests stands.
+#[derive(Debug)]
+pub(crate) enum Reading {
+    Redis(Requests),
+    Memcached(memcached::Reader),
+}
 
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) session: Session,
-    requests: Requests,
+    reading: Reading,
     /// What was read and not carried out.
     input: Vec<u8>,
     /// Bytes that the request at its begin has at least.
@@ -63,11 +89,15 @@ pub(crate) enum Goes {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, session: Session, now: Instant) -> Self {
+    pub(crate) fn new(stream: Stream, speaks: Speaks, session: Session, now: Instant) -> Self {
+        let reading = match speaks {
+            Speaks::Redis => Reading::Redis(Requests::new()),
+            Speaks::Memcached => Reading::Memcached(memcached::Reader::default()),
+        };
         Self {
             stream,
             session,
-            requests: Requests::new(),
+            reading,
             input: Vec::new(),
             least: 0,
             counted: 0,
@@ -85,14 +115,31 @@ impl Connection {
 
     /// The bytes of its buffers count among those of all, as they are now.
     pub(crate) fn count(&mut self, world: &mut World) {
-        let bytes = self.input.capacity() + self.out.capacity() + self.queued();
+        let bytes = self.input.capacity() + self.out.capacity() + self.queued() + self.stream.bytes();
         world.buffers = world.buffers - self.counted + bytes;
         self.counted = bytes;
     }
 
-    /// Bytes of the transaction that it puts together.
+    /// Bytes of the transaction that it puts together, or of the request that waits.
     fn queued(&self) -> usize {
-        self.session.queue.as_ref().map_or(0, |queue| queue.bytes)
+        self.session.queue.as_ref().map_or(0, |queue| queue.bytes) + self.session.waiting_bytes.unwrap_or(0)
+    }
+
+    /// Whether there may be more to read behind what was read.
+    const fn has_more(&self, was_full: bool) -> bool {
+        was_full || self.closing || self.stream.reads_in_parts()
+    }
+
+    /// True while it waits for a key.
+    const fn waits(&self) -> bool {
+        self.session.waiting_bytes.is_some()
+    }
+
+    /// It waits no more: this is what it gets.
+    pub(crate) fn deliver(&mut self, reply: &[u8]) {
+        self.session.waiting_bytes = None;
+        self.out.extend_from_slice(reply);
+        self.wrote = true;
     }
 
     /// Replies that wait.
@@ -111,8 +158,12 @@ impl Connection {
         if world.kill.contains(&self.session.id) && !self.ends {
             return Goes::Away;
         }
+        // While it waits for a key nothing is read; but one that has gone waits no more.
+        if self.waits() && self.closing {
+            return Goes::Away;
+        }
         for _ in 0..CHUNKS_A_TURN {
-            if self.ends || self.waiting() > out_pause(world) {
+            if self.ends || self.waits() || self.waiting() > out_pause(world) {
                 return Goes::On;
             }
             // What was left when the client did not read.
@@ -127,7 +178,7 @@ impl Connection {
                 Ok(len) => {
                     self.last_heard = now;
                     // Less than was asked for: that is all there is.
-                    self.readable = len == chunk.len() || self.closing;
+                    self.readable = self.has_more(len == chunk.len());
                     self.take(store, world, &chunk[..len]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
@@ -138,7 +189,46 @@ impl Connection {
         if self.at_end {
             return if self.waiting() == 0 { Goes::Away } else { Goes::On };
         }
-        if self.readable && !self.ends { Goes::Again } else { Goes::On }
+        if self.readable && !self.ends && !self.waits() { Goes::Again } else { Goes::On }
+    }
+
+    /// True when there may be bytes of its client, and room for them.
+    pub(crate) fn wants_to_read(&self) -> bool {
+        self.readable
+            && !self.at_end
+            && !self.ends
+            && !self.waits()
+            && self.input.is_empty()
+            && self.waiting() == 0
+    }
+
+    /// True when replies wait for its client.
+    pub(crate) const fn wants_to_send(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Reads what the client sent, so many bytes at the most; nothing is carried out.
+    pub(crate) fn read_in(&mut self, chunk: &mut [u8], most: usize, now: Instant) -> Goes {
+        while self.input.len() < most && self.readable {
+            let len = chunk.len().min(most - self.input.len());
+            match self.stream.read(&mut chunk[..len]) {
+                // What came before the end is carried out first: who serves reads the end again.
+                Ok(0) => {
+                    self.at_end = self.input.is_empty();
+                    break;
+                }
+                Ok(read) => {
+                    self.last_heard = now;
+                    self.readable = self.has_more(read == len);
+                    self.input.extend_from_slice(&chunk[..read]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                // There is more, in another turn.
+                Err(error) if error.kind() == ErrorKind::Interrupted => break,
+                Err(_) => return Goes::Away,
+            }
+        }
+        Goes::On
     }
 
     /// Reads what the client sent, and notes which values its requests ask for; nothing is carried out. For the begin of a turn, when values are far.
@@ -149,7 +239,7 @@ impl Connection {
         chunk: &mut [u8],
         now: Instant,
     ) {
-        let is_paused = self.ends || self.waiting() > out_pause(world);
+        let is_paused = self.ends || self.waits() || self.waiting() > out_pause(world);
         if is_paused || !self.session.authenticated || self.session.queues() || self.input.len() > chunk.len()
         {
             return;
@@ -158,12 +248,16 @@ impl Connection {
             // What else may come of it is seen again by who serves.
             if let Ok(len @ 1..) = self.stream.read(chunk) {
                 self.last_heard = now;
-                self.readable = len == chunk.len() || self.closing;
+                self.readable = self.has_more(len == chunk.len());
                 self.keep(world, &chunk[..len]);
             }
         }
         // Those of whose replies more wait than may are carried out in a later turn.
         let most = store.wanted_bytes() + out_pause(world) - self.waiting();
+        if matches!(self.reading, Reading::Memcached(_)) {
+            memcached::want_all(store, &self.input, world.settings.word_len_max, most);
+            return;
+        }
         let (mut requests, mut at) = (Requests::new(), 0);
         while let Parsed::Whole { len } = requests.parse(&self.input[at..], &limits(world, true)) {
             let words: SmallVec<[&[u8]; 8]> = requests.words(&self.input[at..]).collect();
@@ -184,7 +278,7 @@ impl Connection {
         if self.input.capacity() > KEPT && self.input.len() < self.input.capacity() / 4 {
             self.input.shrink_to(self.input.len().max(KEPT));
         }
-        if self.input.is_empty() {
+        if self.input.is_empty() && self.input.capacity() > kept(world) {
             self.input = Vec::new();
         }
         all
@@ -224,21 +318,34 @@ impl Connection {
 
     /// The connection ends with this reply.
     fn refuse(&mut self, text: &str) {
-        Writer::new(&mut self.out, self.session.protocol).error(text);
+        match &self.reading {
+            Reading::Redis(_) => Writer::new(&mut self.out, self.session.protocol).error(text),
+            Reading::Memcached(_) => memcached::refuse_text(text, &mut self.out),
+        }
         self.ends = true;
     }
 
     /// Carries out the requests that bytes begin with; how many bytes they have.
     fn carry_out_of(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) -> usize {
-        let Self { session, requests, out, sent, wrote, .. } = self;
-        let carried = carry_out_all(session, requests, (store, world), bytes, (out, *sent), wrote);
+        let Self { session, reading, out, sent, wrote, .. } = self;
+        let (data, replies) = ((store, world), (out, *sent));
+        let carried = match reading {
+            Reading::Redis(requests) => carry_out_all(session, requests, data, bytes, replies, wrote),
+            Reading::Memcached(reader) => carry_out_memcached(session, reader, data, bytes, replies, wrote),
+        };
         self.ends |= carried.ends;
         self.least = carried.least;
         carried.len
     }
 
     /// Sends replies, as many as the client takes.
-    pub(crate) fn send(&mut self, world: &World) -> Goes {
+    /// While more than `pause` bytes of them wait nothing more is carried out; an empty buffer of `kept` bytes is kept.
+    pub(crate) fn send(&mut self, pause: usize, kept: usize) -> Goes {
+        match self.stream.flush() {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return Goes::Away,
+        }
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
                 Ok(0) => return Goes::Away,
@@ -250,8 +357,9 @@ impl Connection {
                         self.sent = 0;
                     }
                     // Few replies wait, and it has asked for more.
-                    if self.waiting() <= out_pause(world)
+                    if self.waiting() <= pause
                         && !self.ends
+                        && !self.waits()
                         && (self.readable || !self.input.is_empty())
                     {
                         return Goes::Again;
@@ -264,14 +372,29 @@ impl Connection {
         }
         self.sent = 0;
         self.out.clear();
-        if self.out.capacity() > KEPT {
+        if self.out.capacity() > kept {
             self.out = Vec::new();
         }
         if self.ends || self.at_end {
-            return Goes::Away;
+            // What TLS has taken and the socket has not goes first.
+            let waits = self.stream.flush().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+            return if waits { Goes::On } else { Goes::Away };
         }
         // It may have been paused.
-        if self.input.is_empty() { Goes::On } else { Goes::Again }
+        if self.input.is_empty() || self.waits() { Goes::On } else { Goes::Again }
+    }
+
+    /// A client that has said nothing for a while needs no empty buffers.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        const WHILE: u64 = 1;
+        if now.duration_since(self.last_heard).as_secs() >= WHILE {
+            if self.input.is_empty() {
+                self.input = Vec::new();
+            }
+            if self.out.is_empty() {
+                self.out = Vec::new();
+            }
+        }
     }
 
     /// True when so much waits, or for so long, that the client is cut off.
@@ -293,7 +416,7 @@ impl Connection {
 
     /// Ends the connection so that its last reply arrives: a socket that is closed with unread bytes takes it back.
     pub(crate) fn leave(&mut self, chunk: &mut [u8]) -> io::Result<()> {
-        self.stream.shutdown(std::net::Shutdown::Write)?;
+        self.stream.shut_down()?;
         for _ in 0..CHUNKS_A_TURN {
             if self.stream.read(chunk)? == 0 {
                 break;
@@ -344,6 +467,49 @@ pub(crate) fn carry_out_all(
                 if session.ends {
                     return Carried { len: bytes.len(), ends: true, ..carried };
                 }
+                if out.len() - sent > out_pause(world) || session.waiting_bytes.is_some() {
+                    return carried;
+                }
+            }
+        }
+    }
+}
+
+/// The same, of memcached's protocol.
+pub(crate) fn carry_out_memcached(
+    session: &mut Session,
+    reader: &mut memcached::Reader,
+    (store, world): (&mut Store, &mut World),
+    bytes: &[u8],
+    (out, sent): (&mut Vec<u8>, usize),
+    wrote: &mut bool,
+) -> Carried {
+    let mut carried = Carried { len: 0, requests: 0, ends: false, least: 0 };
+    loop {
+        let all = world.settings.word_len_max;
+        let value_len_max =
+            if session.authenticated { all } else { Limits::REDIS.unauthenticated().word_len_max };
+        match reader.next(&bytes[carried.len..], value_len_max) {
+            memcached::Next::More { least } => return Carried { least, ..carried },
+            memcached::Next::Passed { len } => carried.len += len,
+            memcached::Next::Broken(text) => {
+                memcached::refuse_text(text, out);
+                return Carried { len: bytes.len(), ends: true, ..carried };
+            }
+            memcached::Next::Binary { operation, opaque } => {
+                memcached::refuse_binary(operation, opaque, out);
+                return Carried { len: bytes.len(), ends: true, ..carried };
+            }
+            memcached::Next::Whole { line, block, len } => {
+                let before = store.dirty;
+                let mut context = Context { store, session, world, instead: None };
+                memcached::carry_out(&mut context, line, block, out);
+                settle(store, world, before, wrote);
+                carried.requests += 1;
+                carried.len += len;
+                if session.ends {
+                    return Carried { len: bytes.len(), ends: true, ..carried };
+                }
                 if out.len() - sent > out_pause(world) {
                     return carried;
                 }
@@ -362,10 +528,21 @@ fn limits(world: &World, authenticated: bool) -> Limits {
     if authenticated { all } else { all.unauthenticated() }
 }
 
+/// Bytes of an empty buffer that a connection keeps.
+pub(crate) fn kept(world: &World) -> usize {
+    if world.buffers > world.settings.buffers_max / 4 { 0 } else { KEPT }
+}
+
 /// Replies that may wait for a client before its next request is carried out.
-fn out_pause(world: &World) -> usize {
+pub(crate) fn out_pause(world: &World) -> usize {
     let most = world.settings.buffers_max;
     if world.buffers > most / 2 { OUT_PAUSE_MIN } else { world.settings.output_pause }
+}
+
+/// Bytes that one more reply may have: what waits for the client may be as much again, then it is cut off; and all buffers together have a bound.
+pub(crate) fn reply_room(world: &World) -> usize {
+    let left = world.settings.buffers_max.saturating_sub(world.buffers).max(OUT_PAUSE_MIN);
+    world.settings.reply_len_max().min(left)
 }
 
 /// Carries out one request of a client.
@@ -379,14 +556,22 @@ fn request(
 ) {
     let before = store.dirty;
     let protocol = session.protocol;
-    // What waits for the client may be as much again: then it is cut off. And all buffers together have a bound.
-    let left = world.settings.buffers_max.saturating_sub(world.buffers).max(OUT_PAUSE_MIN);
-    let len_max = out.len() + world.settings.reply_len_max().min(left);
+    let len_max = out.len() + reply_room(world);
     let mut context = Context { store, session, world, instead: None };
     carry_out(&mut context, args, &mut Writer::bounded(out, protocol, len_max));
+    if let Some(wait) = session.waits.take() {
+        world.waiting.add(store, session, args, wait);
+        world.follow_changes(store);
+    }
+    settle(store, world, before, wrote);
+}
+
+/// What a request has changed is a frame of the log, and those who watch are told.
+fn settle(store: &mut Store, world: &mut World, before: u64, wrote: &mut bool) {
     if store.dirty != before {
         *wrote = true;
         world.durable.end_frame(store.now());
         world.tell_watchers(store);
+        waiting::serve(store, world);
     }
 }

@@ -1,4 +1,4 @@
-//! A server for Redis clients whose data may be larger than memory (PD3 8, after Garnet): strings, hashes, lists, sets and sorted sets, of which a bounded part is in this
+//! A server for clients of Redis and memcached whose data may be larger than memory (PD3 8, after Garnet): strings, hashes, lists, sets and sorted sets, of which a bounded part is in this
 //! machine's memory and the rest in far memory.
 //!
 //! Key calls: [`run`], the command `farmem kv`; [`Kv::start`], the same in a program. What Redis has and this has not is in `docs/kv.md`.
@@ -8,25 +8,35 @@
 //!   (one epoll)                          \-> append log, before replies are sent
 //! ```
 
+mod acl;
 mod args;
+mod clock;
 mod command;
 mod connection;
 mod durable;
 mod failure;
+mod io_threads;
+mod memcached;
 mod offline;
 mod resident;
 mod saving;
 mod server;
 mod session;
 mod store;
+mod stream;
+mod tls;
+mod waiting;
 mod world;
 
 pub use args::{Args, FsyncPolicy, run};
 pub use offline::{Holds, Offline, Told};
 pub use server::{Server, Stop};
+pub use tls::AuthClients;
 
+use connection::Speaks;
 use durable::Durable;
 use farmem::Rack;
+use io_threads::Crew;
 use std::io;
 use std::path::PathBuf;
 use store::{Far, Store};
@@ -77,6 +87,7 @@ pub struct Kv {
     store: Store,
     world: World,
     server: Server,
+    crew: Crew,
     measured: bool,
 }
 
@@ -91,7 +102,7 @@ impl Kv {
             Some(file) => Rack::open(file)?,
             None => Rack::embedded_with(args.nodes, (args.far / u64::from(args.nodes)) & !4095)?,
         };
-        let server = Server::listen(args.address()).map_err(KvError::Listen)?;
+        let server = Server::listen(&args.doors()?).map_err(KvError::Listen)?;
         let local = usize::try_from(args.local)
             .map_err(|_| KvError::Settings("--local is more than an address has".into()))?;
         let durable = match &args.dir {
@@ -120,12 +131,15 @@ impl Kv {
         store.memory.data_max = usize::try_from(args.maxmemory).unwrap_or(usize::MAX);
         store.memory.policy = args.policy();
         let mut world = World::new(settings, durable);
+        if let Some(file) = &args.aclfile {
+            world.acl.use_file(file).map_err(|why| KvError::Settings(format!("--aclfile: {why}")))?;
+        }
         // What is in the log was taken once: whoever reads it has no smaller bounds.
         let bounds = std::mem::replace(&mut world.settings.word_len_max, usize::MAX);
         let loaded =
             durable::load(&mut store, &mut world).map_err(|error| KvError::Load(error.to_string()))?;
         world.settings.word_len_max = bounds;
-        world.durable.last_save = server::wall_clock() / 1000;
+        world.durable.last_save = clock::wall_clock() / 1000;
         if let Some((bytes, file)) = &loaded.torn {
             say(&format!(
                 "the log ended in the middle of a request: {bytes} bytes were cut off, and are in {file}; they were not acknowledged as on the disk"
@@ -137,8 +151,10 @@ impl Kv {
                 loaded.keys, loaded.requests
             ));
         }
-        store.set_now(server::wall_clock().max(loaded.last));
-        Ok(Self { store, world, server, measured: args.rack.is_some() })
+        store.set_now(clock::wall_clock().max(loaded.last));
+        let crew =
+            Crew::new(args.threads()).map_err(|error| KvError::Settings(format!("--io-threads: {error}")))?;
+        Ok(Self { store, world, server, crew, measured: args.rack.is_some() })
     }
 
     /// Where it listens.
@@ -147,6 +163,22 @@ impl Kv {
     /// The system's.
     pub fn address(&self) -> io::Result<std::net::SocketAddr> {
         self.server.address()
+    }
+
+    /// Where it listens for memcached's clients, if it does.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn memcached_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
+        self.server.address_of(Speaks::Memcached, false)
+    }
+
+    /// Where it listens for clients over TLS, if it does.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn tls_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
+        self.server.address_of(Speaks::Redis, true)
     }
 
     /// How it is ended.
@@ -160,7 +192,7 @@ impl Kv {
     /// # Errors
     /// [`KvError`] when connections cannot be waited for, or the end cannot be written.
     pub fn serve(mut self) -> Result<(), KvError> {
-        self.server.serve(&mut self.store, &mut self.world, self.measured)
+        self.server.serve(&mut self.store, &mut self.world, self.crew, self.measured)
     }
 }
 

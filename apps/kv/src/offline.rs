@@ -2,8 +2,9 @@
 //!
 //! Key type: [`Offline`]. It is for tests that try what a connection may send: commands, their store and their far memory are the server's own.
 
-use crate::connection::carry_out_all;
+use crate::connection::{carry_out_all, carry_out_memcached};
 use crate::durable::Durable;
+use crate::memcached::Reader;
 use crate::session::Session;
 use crate::store::{Far, Store};
 use crate::world::World;
@@ -71,19 +72,38 @@ impl Offline {
     /// # Panics
     /// When `piece` is 0.
     pub fn talk(&mut self, bytes: &[u8], piece: usize) -> Result<Told, KvError> {
+        let mut requests = Requests::new();
+        self.converse(bytes, piece, |session, data, input, replies, wrote| {
+            carry_out_all(session, &mut requests, data, input, (replies, 0), wrote)
+        })
+    }
+
+    fn converse(
+        &mut self,
+        bytes: &[u8],
+        piece: usize,
+        mut carry_out: impl FnMut(
+            &mut Session,
+            (&mut Store, &mut World),
+            &[u8],
+            &mut Vec<u8>,
+            &mut bool,
+        ) -> crate::connection::Carried,
+    ) -> Result<Told, KvError> {
         let mut world = World::new(self.args.settings()?, Durable::none());
         self.store.memory.data_max = usize::try_from(self.args.maxmemory).unwrap_or(usize::MAX);
         self.store.memory.policy = self.args.policy();
         self.store.set_now(NOW);
-        let mut session = Session::new(1, "offline".into(), world.settings.password.is_none());
-        let (mut requests, mut input, mut replies) = (Requests::new(), Vec::new(), Vec::new());
+        let mut session = Session::new(1, "offline".into(), world.acl.default_user());
+        // Nobody else makes the key that it would wait for.
+        session.patience = crate::session::Patience::None;
+        let (mut input, mut replies) = (Vec::new(), Vec::new());
         let mut told = Told { requests: 0, replies: Vec::new(), ends: false, left: 0 };
         for piece in bytes.chunks(piece) {
             input.extend_from_slice(piece);
             while !told.ends {
                 let (mut wrote, data) = (false, (&mut self.store, &mut world));
-                let carried =
-                    carry_out_all(&mut session, &mut requests, data, &input, (&mut replies, 0), &mut wrote);
+                let carried = carry_out(&mut session, data, &input, &mut replies, &mut wrote);
                 input.drain(..carried.len);
                 told.requests += carried.requests;
                 told.ends = carried.ends;
@@ -98,6 +118,20 @@ impl Offline {
         world.unwatch(&mut self.store, &mut session);
         told.left = input.len();
         Ok(told)
+    }
+
+    /// Carries out what a new client of memcached sends, in pieces of `piece` bytes.
+    ///
+    /// # Errors
+    /// [`KvError`]: settings that do not go together.
+    ///
+    /// # Panics
+    /// When `piece` is 0.
+    pub fn talk_memcached(&mut self, bytes: &[u8], piece: usize) -> Result<Told, KvError> {
+        let mut reader = Reader::default();
+        self.converse(bytes, piece, |session, data, input, replies, wrote| {
+            carry_out_memcached(session, &mut reader, data, input, (replies, 0), wrote)
+        })
     }
 
     /// What the server holds now.

@@ -4,16 +4,19 @@
 //! written, and put on the disk where replies wait for that; and only then are replies sent. Between turns a clock does the rest: keys that have ended, room, snapshots,
 //! clients that do not read.
 
-use crate::connection::{CHUNK, Connection, Goes};
-use crate::durable::Durable;
+mod chores;
+
+use crate::clock::Clock;
+use crate::connection::{CHUNK, Connection, Goes, Speaks, kept, out_pause};
+use crate::io_threads::{Connections, Crew, Task};
 use crate::session::Session;
 use crate::store::Store;
+use crate::stream::Stream;
 use crate::world::{Shown, World};
 use crate::{KvError, resident, saving};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use slab::Slab;
 use std::io::{self, ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,23 +25,40 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be taken, as far as the system allows (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
-const BACKLOG_TOKEN: Token = Token(usize::MAX);
-const WAKE_TOKEN: Token = Token(usize::MAX - 1);
+const WAKE_TOKEN: Token = Token(usize::MAX);
+/// Tokens from here on are doors.
+const DOORS_FROM: usize = usize::MAX - 8;
 /// Events of a turn at most.
 const EVENTS: usize = 1024;
 /// How often what is beside commands is done.
 const TICK: Duration = Duration::from_millis(100);
+/// The part of local memory by which what is here may grow before the process is measured again.
+const GROWTH_SHARE: usize = 128;
 /// What a process takes without data, where it cannot be measured.
 const PROCESS_BYTES: usize = 8 << 20;
-/// Keys whose end is looked at in a round, and rounds of a tick in any case while a quarter of them has ended; then as many as there is time for.
-const EXPIRE_SAMPLES: usize = 20;
-const EXPIRE_ROUNDS: usize = 32;
-const EXPIRE_TIME: Duration = Duration::from_millis(20);
+
+/// A port at which clients come, and what they speak.
+#[derive(Debug)]
+struct Door {
+    listener: TcpListener,
+    speaks: Speaks,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    /// Somebody may stand there.
+    accepts: bool,
+}
+
+/// Where clients are to come.
+#[derive(Clone, Debug)]
+pub(crate) struct DoorPlan {
+    pub(crate) address: SocketAddr,
+    pub(crate) speaks: Speaks,
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+}
 
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
+    doors: Vec<Door>,
     poll: Poll,
     stop: Stop,
 }
@@ -60,18 +80,21 @@ impl Stop {
 }
 
 impl Server {
-    /// Listens at an address.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn listen(at: SocketAddr) -> io::Result<Self> {
+    /// Listens at addresses.
+    pub(crate) fn listen(at: &[DoorPlan]) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let mut listener = TcpListener::bind(at)?;
-        // `mio` lets 128 wait: of more that come at once the system would drop some, which try again a second later.
-        rustix::net::listen(&listener, BACKLOG)?;
-        poll.registry().register(&mut listener, BACKLOG_TOKEN, Interest::READABLE)?;
+        let mut doors = Vec::new();
+        for (number, plan) in at.iter().enumerate() {
+            let (address, speaks, tls) = (plan.address, plan.speaks, plan.tls.clone());
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+            let mut listener = TcpListener::bind(address).map_err(named)?;
+            // `mio` lets 128 wait: of more that come at once the system would drop some, which try again a second later.
+            rustix::net::listen(&listener, BACKLOG)?;
+            poll.registry().register(&mut listener, Token(DOORS_FROM + number), Interest::READABLE)?;
+            doors.push(Door { listener, speaks, tls, accepts: true });
+        }
         let waker = Arc::new(Waker::new(poll.registry(), WAKE_TOKEN)?);
-        Ok(Self { listener, poll, stop: Stop { asked: Arc::default(), waker } })
+        Ok(Self { doors, poll, stop: Stop { asked: Arc::default(), waker } })
     }
 
     /// Where it listens: with the port that the system chose.
@@ -79,7 +102,13 @@ impl Server {
     /// # Errors
     /// The system's.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.doors[0].listener.local_addr()
+    }
+
+    /// Where it listens for these clients.
+    pub(crate) fn address_of(&self, speaks: Speaks, tls: bool) -> io::Result<Option<SocketAddr>> {
+        let door = self.doors.iter().find(|door| door.speaks == speaks && door.tls.is_some() == tls);
+        door.map(|door| door.listener.local_addr()).transpose()
     }
 
     /// How it is ended.
@@ -88,21 +117,30 @@ impl Server {
         self.stop.clone()
     }
 
-    pub(crate) fn serve(self, store: &mut Store, world: &mut World, measured: bool) -> Result<(), KvError> {
+    pub(crate) fn serve(
+        self,
+        store: &mut Store,
+        world: &mut World,
+        crew: Crew,
+        measured: bool,
+    ) -> Result<(), KvError> {
+        world.io_threads = crew.len();
         world.port = self.address().map_err(KvError::Listen)?.port();
         let mut turns = Turns {
             poll: self.poll,
-            listener: self.listener,
-            connections: Slab::new(),
+            doors: self.doors,
+            connections: Connections::default(),
+            crew,
             ready: Vec::new(),
             chunk: vec![0; CHUNK],
             next_id: 0,
-            accepts: true,
             last_tick: Instant::now(),
             told: None,
             clock: Clock::new(store.now()),
             measured,
+            measured_at: 0,
         };
+        turns.measure(store, world);
         let mut events = Events::with_capacity(EVENTS);
         let mut has_failed = false;
         loop {
@@ -142,19 +180,21 @@ fn shut_down(store: &mut Store, world: &mut World) -> Result<(), KvError> {
 
 struct Turns {
     poll: Poll,
-    listener: TcpListener,
-    connections: Slab<Connection>,
+    doors: Vec<Door>,
+    connections: Connections,
+    crew: Crew,
     /// Connections that have something to do in this turn.
     ready: Vec<usize>,
     chunk: Vec<u8>,
     next_id: u64,
-    accepts: bool,
     last_tick: Instant,
     /// What was said last of far memory that cannot be compacted: it is said once.
     told: Option<String>,
     clock: Clock,
     /// Resident memory says what this process takes: the memory nodes are others.
     measured: bool,
+    /// Bytes that were accounted for when it was measured last.
+    measured_at: usize,
 }
 
 impl Turns {
@@ -165,7 +205,11 @@ impl Turns {
                 .saving
                 .as_ref()
                 .is_some_and(|saving| saving.stands() == crate::durable::Stands::Writes);
-        let left = TICK.saturating_sub(self.last_tick.elapsed());
+        let mut left = TICK.saturating_sub(self.last_tick.elapsed());
+        if let Some(end) = world.waiting.next_end() {
+            // The system counts in milliseconds, and would come back too early again and again.
+            left = left.min(end.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        }
         match self.poll.poll(events, Some(if busy { Duration::ZERO } else { left })) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
             other => other?,
@@ -175,11 +219,17 @@ impl Turns {
         for event in events.iter() {
             self.note(event, world);
         }
-        if self.accepts {
-            self.accept(world, now);
+        for number in 0..self.doors.len() {
+            if self.doors[number].accepts {
+                self.accept(number, world, now);
+            }
         }
-        let ready = std::mem::take(&mut self.ready);
+        world.waiting.end_those_before(now);
+        let mut ready = std::mem::take(&mut self.ready);
         let mut again = Vec::new();
+        if self.crew.helps(ready.len()) {
+            self.read_by_all(&ready, store, world, now);
+        }
         if store.has_far() {
             self.read_ahead(&ready, store, world, now);
         }
@@ -187,11 +237,22 @@ impl Turns {
             self.serve(number, store, world, now, &mut again);
         }
         store.forget_ahead();
+        self.deliver(world, &mut ready, &mut again);
+        world.follow_changes(store);
         self.settle_log(&ready, world);
+        let sent = if self.crew.helps(ready.len()) { self.send_by_all(&ready, world) } else { Vec::new() };
+        for (number, goes) in sent {
+            self.was_sent(number, goes, world, now, &mut again, store);
+        }
         for &number in &ready {
             self.send(number, world, now, &mut again, store);
         }
         self.bound_buffers(store, world);
+        let grows = self.measured
+            && store.here_bytes() + world.buffers > self.measured_at + store.memory.local / GROWTH_SHARE;
+        if grows {
+            self.measure(store, world);
+        }
         store.memory.overhead = world.other + world.buffers;
         store.settle();
         again.sort_unstable();
@@ -207,8 +268,8 @@ impl Turns {
 
     fn note(&mut self, event: &Event, _: &World) {
         match event.token() {
-            BACKLOG_TOKEN => self.accepts = true,
             WAKE_TOKEN => {}
+            Token(number) if number >= DOORS_FROM => self.doors[number - DOORS_FROM].accepts = true,
             Token(number) => {
                 let Some(connection) = self.connections.get_mut(number) else { return };
                 connection.closing |= event.is_read_closed();
@@ -220,12 +281,12 @@ impl Turns {
         }
     }
 
-    fn accept(&mut self, world: &mut World, now: Instant) {
+    fn accept(&mut self, door: usize, world: &mut World, now: Instant) {
         loop {
-            match self.listener.accept() {
-                Ok((stream, peer)) => self.welcome(stream, peer, world, now),
+            match self.doors[door].listener.accept() {
+                Ok((stream, peer)) => self.welcome(stream, peer, door, world, now),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.accepts = false;
+                    self.doors[door].accepts = false;
                     return;
                 }
                 // No descriptors, or the peer is gone: the next tick tries again.
@@ -234,25 +295,55 @@ impl Turns {
         }
     }
 
-    fn welcome(&mut self, mut stream: TcpStream, peer: SocketAddr, world: &mut World, now: Instant) {
+    fn welcome(
+        &mut self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        door: usize,
+        world: &mut World,
+        now: Instant,
+    ) {
         world.stats.connections += 1;
-        if self.connections.len() >= world.settings.clients_max {
+        // Those over TLS take much before anybody knows who they are: others keep half of the room.
+        let is_tls = self.doors[door].tls.is_some();
+        let no_room = is_tls && world.buffers > world.settings.buffers_max / 2;
+        if no_room || self.connections.len() >= world.settings.clients_max {
             world.stats.refused += 1;
-            let _it_may_be_gone = stream.write(b"-ERR max number of clients reached\r\n");
+            // Over TLS there is nothing that it would understand yet.
+            if !is_tls {
+                let _it_may_be_gone = stream.write(self.doors[door].speaks.full());
+            }
             return;
         }
         let _only_slower = stream.set_nodelay(true);
-        let entry = self.connections.vacant_entry();
-        let number = entry.key();
+        let number = self.connections.vacant();
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut stream, Token(number), interest).is_err() {
             return;
         }
+        let stream = match &self.doors[door].tls {
+            None => Stream::plain(stream),
+            Some(config) => match Stream::tls(stream, config) {
+                Ok(stream) => stream,
+                Err(error) => return crate::say(&format!("no TLS with {peer}: {error}")),
+            },
+        };
         self.next_id += 1;
-        let session = Session::new(self.next_id, peer.to_string(), world.settings.password.is_none());
-        let shown = Shown { address: peer.to_string(), name: String::new(), db: 0, since: now, resp: 2 };
+        let session = Session::new(self.next_id, peer.to_string(), world.acl.default_user());
+        let user = session.user.clone();
+        let shown = Shown {
+            address: peer.to_string(),
+            name: String::new(),
+            db: 0,
+            since: now,
+            resp: 2,
+            user,
+            number,
+        };
         world.clients.insert(session.id, shown);
-        entry.insert(Connection::new(stream, session, now));
+        let mut connection = Connection::new(stream, self.doors[door].speaks, session, now);
+        connection.count(world);
+        self.connections.insert(connection);
         self.ready.push(number);
     }
 
@@ -284,6 +375,23 @@ impl Turns {
         }
     }
 
+    /// Clients that have waited get what they waited for, and what else they have sent is carried out.
+    fn deliver(&mut self, world: &mut World, ready: &mut Vec<usize>, again: &mut Vec<usize>) {
+        for (id, reply) in world.waiting.take_served() {
+            let number = world.clients.get(&id).map(|shown| shown.number);
+            let connection = number.and_then(|number| Some((number, self.connections.get_mut(number)?)));
+            let Some((number, connection)) = connection.filter(|(_, known)| known.session.id == id) else {
+                continue;
+            };
+            connection.deliver(&reply);
+            connection.count(world);
+            if !ready.contains(&number) {
+                ready.push(number);
+            }
+            again.push(number);
+        }
+    }
+
     /// What this turn changed is in the log before anybody hears of it. When it cannot be, nobody does.
     fn settle_log(&mut self, ready: &[usize], world: &mut World) {
         let flushed = world.durable.flush();
@@ -311,7 +419,20 @@ impl Turns {
         store: &mut Store,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let goes = connection.send(world);
+        let goes = connection.send(out_pause(world), kept(world));
+        self.was_sent(number, goes, world, now, again, store);
+    }
+
+    fn was_sent(
+        &mut self,
+        number: usize,
+        goes: Goes,
+        world: &mut World,
+        now: Instant,
+        again: &mut Vec<usize>,
+        store: &mut Store,
+    ) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
         connection.count(world);
         if connection.reads_too_little(world, now) {
             world.stats.cut_off += 1;
@@ -322,6 +443,42 @@ impl Turns {
             Goes::Again => again.push(number),
             Goes::Away => self.remove(number, store, world),
         }
+    }
+
+    /// Reads what many clients sent, in all threads; what they may send at once has a bound together.
+    fn read_by_all(&mut self, ready: &[usize], store: &mut Store, world: &mut World, now: Instant) {
+        const LEAST: usize = 4 << 10;
+        let room = world.settings.buffers_max.saturating_sub(world.buffers) / 4 / ready.len();
+        if room < LEAST {
+            return;
+        }
+        let task = Task::Read { most: room.min(CHUNK), now };
+        let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
+        for job in self.crew.spread(jobs) {
+            let (number, goes) = (job.number, job.goes);
+            self.connections.give_back(job);
+            world.io_reads += 1;
+            if let Some(connection) = self.connections.get_mut(number) {
+                connection.count(world);
+            }
+            if goes == Goes::Away {
+                self.remove(number, store, world);
+            }
+        }
+    }
+
+    /// Sends many clients' replies, in all threads; how each goes on.
+    fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Goes)> {
+        let task = Task::Send { pause: out_pause(world), kept: kept(world) };
+        let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
+        let sent = self.crew.spread(jobs).into_iter().map(|job| {
+            let told = (job.number, job.goes);
+            self.connections.give_back(job);
+            told
+        });
+        let sent: Vec<_> = sent.collect();
+        world.io_writes += sent.len() as u64;
+        sent
     }
 
     /// Cuts off the clients that most is kept for, while all of them have more than they may.
@@ -335,12 +492,13 @@ impl Turns {
     }
 
     fn remove(&mut self, number: usize, store: &mut Store, world: &mut World) {
-        let mut connection = self.connections.remove(number);
+        let Some(mut connection) = self.connections.remove(number) else { return };
         world.buffers -= connection.counted;
+        world.waiting.forget(connection.session.id);
         world.unwatch(store, &mut connection.session);
         world.clients.remove(&connection.session.id);
         let _it_may_be_gone = connection.leave(&mut self.chunk);
-        let _closing_does_it_too = self.poll.registry().deregister(&mut connection.stream);
+        let _closing_does_it_too = self.poll.registry().deregister(&mut connection.stream.socket);
     }
 
     fn save_a_step(&mut self, store: &mut Store, world: &mut World) {
@@ -350,18 +508,13 @@ impl Turns {
     }
 
     fn tick(&mut self, store: &mut Store, world: &mut World, now: Instant) {
-        self.accepts = true;
+        self.doors.iter_mut().for_each(|door| door.accepts = true);
+        world.settle_flush(store);
         self.drop_those_who_must_go(store, world, now);
         if world.active_expiry {
-            expire(store);
+            chores::expire(store);
         }
-        let accounted = store.here_bytes();
-        world.resident = resident::bytes().unwrap_or(0);
-        // The memory of memory nodes in this process cannot be told from its own: what is counted stands for it.
-        if !self.measured {
-            world.resident = PROCESS_BYTES + accounted + world.buffers;
-        }
-        world.other = world.resident.saturating_sub(accounted + world.buffers);
+        self.measure(store, world);
         let told = store.tidy().err().map(|failure| failure.reply().to_owned());
         if told != self.told
             && let Some(text) = &told
@@ -369,17 +522,31 @@ impl Turns {
             crate::say(text);
         }
         self.told = told;
-        begin_saves(store, world);
+        chores::begin_saves(store, world);
+    }
+
+    /// What this process takes, and what of it nothing accounts for.
+    fn measure(&mut self, store: &Store, world: &mut World) {
+        let accounted = store.here_bytes() + world.buffers;
+        // The memory of memory nodes in this process cannot be told from its own: what is counted stands for it.
+        world.resident =
+            if self.measured { resident::bytes().unwrap_or(0) } else { PROCESS_BYTES + accounted };
+        world.other = world.resident.saturating_sub(accounted);
+        self.measured_at = accounted;
     }
 
     fn drop_those_who_must_go(&mut self, store: &mut Store, world: &mut World, now: Instant) {
         let timeout = world.settings.timeout;
         let kill = std::mem::take(&mut world.kill);
         let silent = |connection: &Connection| {
-            timeout > 0 && now.duration_since(connection.last_heard).as_secs() >= timeout
+            timeout > 0
+                && connection.session.waiting_bytes.is_none()
+                && now.duration_since(connection.last_heard).as_secs() >= timeout
         };
         let mut gone = Vec::new();
-        for (number, connection) in &mut self.connections {
+        for (number, connection) in self.connections.iter_mut() {
+            connection.rest(now);
+            connection.count(world);
             let cut_off = connection.reads_too_little(world, now);
             world.stats.cut_off += u64::from(cut_off);
             if cut_off || kill.contains(&connection.session.id) || silent(connection) {
@@ -391,76 +558,9 @@ impl Turns {
 
     /// Replies that were written and not sent, before the end.
     fn send_last(&mut self, world: &World) {
-        for (_, connection) in &mut self.connections {
-            connection.send(world);
+        for (_, connection) in self.connections.iter_mut() {
+            connection.send(out_pause(world), 0);
             let _it_may_be_gone = connection.leave(&mut self.chunk);
         }
     }
-}
-
-fn expire(store: &mut Store) {
-    let begun = Instant::now();
-    for db in 0..u8::try_from(crate::store::SPACES).expect("few") {
-        // As long as many have ended, but not for more of a tick than clients notice.
-        for round in 0.. {
-            let has_few = store.expire_some(db, EXPIRE_SAMPLES) <= 25;
-            if has_few || (round >= EXPIRE_ROUNDS && begun.elapsed() >= EXPIRE_TIME) {
-                break;
-            }
-        }
-    }
-}
-
-/// Seconds after a snapshot that failed before the next one begins by itself.
-const RETRY_SECONDS: i64 = 5;
-
-/// A snapshot begins when enough has changed for long enough, or the log has grown to many times its beginning.
-fn begin_saves(store: &mut Store, world: &mut World) {
-    const LOG_LEN_MIN: u64 = 256 << 20;
-    let durable: &Durable = &world.durable;
-    let since_failed = (store.now() / 1000).saturating_sub(durable.failed_at);
-    if durable.saving.is_some() || durable.dir().is_none() || since_failed < RETRY_SECONDS {
-        return;
-    }
-    let age = u64::try_from(store.now() / 1000 - durable.last_save).unwrap_or(0);
-    let by_time = !durable.has_log()
-        && world.settings.save.iter().any(|&(seconds, changes)| age >= seconds && durable.unsaved >= changes);
-    let by_len = durable.log_len() > LOG_LEN_MIN.max(2 * store.data_bytes() as u64);
-    if (by_time || by_len)
-        && let Err(error) = saving::begin(store, &mut world.durable)
-    {
-        world.durable.give_up_saving(error.to_string(), store.now());
-        crate::say(&format!("no snapshot can begin: {error}"));
-    }
-}
-
-/// Milliseconds since 1970 that do not go back: from the start of the server on they go as time does, whatever becomes of the system's clock. A change that is logged later is
-/// carried out later, also at the next start.
-#[derive(Debug)]
-struct Clock {
-    /// What the system's clock said when time was `from`.
-    wall: i64,
-    from: i64,
-}
-
-impl Clock {
-    /// A clock that begins at the system's time, or at `least` where that is later.
-    fn new(least: i64) -> Self {
-        Self { wall: wall_clock().max(least), from: since_boot() }
-    }
-
-    fn now(&self) -> i64 {
-        self.wall + since_boot() - self.from
-    }
-}
-
-fn since_boot() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn wall_clock() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }

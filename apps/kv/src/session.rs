@@ -1,8 +1,11 @@
 //! What the server knows of one client between its requests.
 
+use crate::acl::User;
 use crate::failure::Failure;
 use crate::store::Name;
+use crate::waiting::Wait;
 use farmem_resp::Protocol;
+use std::sync::Arc;
 
 /// Requests of a transaction, and their bytes, at most.
 const QUEUED_MAX: usize = 100_000;
@@ -17,6 +20,17 @@ pub(crate) struct Queue {
     pub(crate) is_spoilt: bool,
 }
 
+/// What a command does that finds nothing and may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Patience {
+    /// It waits.
+    Waits,
+    /// It says that there is nothing: in a transaction, and where the log is carried out.
+    None,
+    /// It waits already, and is tried again.
+    Served,
+}
+
 /// One client.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -24,27 +38,58 @@ pub(crate) struct Session {
     pub(crate) db: u8,
     pub(crate) protocol: Protocol,
     pub(crate) authenticated: bool,
+    /// Who it is, and what it may do: as it was when the users had this version.
+    pub(crate) user: String,
+    pub(crate) rights: Arc<User>,
+    pub(crate) users_version: u64,
     pub(crate) name: String,
     pub(crate) address: String,
     pub(crate) queue: Option<Queue>,
     pub(crate) watches: Vec<(u8, Name)>,
+    pub(crate) patience: Patience,
+    /// What the command that was carried out last waits for.
+    pub(crate) waits: Option<Wait>,
+    /// Bytes of the request that waits, while one does: nothing more of the client is carried out.
+    pub(crate) waiting_bytes: Option<usize>,
     /// It has said `QUIT`, or was told to go.
     pub(crate) ends: bool,
 }
 
 impl Session {
-    pub(crate) fn new(id: u64, address: String, authenticated: bool) -> Self {
+    /// A client that has said nothing yet: it is this user, if that one needs no password.
+    pub(crate) fn new(id: u64, address: String, user: &Arc<User>) -> Self {
         Self {
             id,
             db: 0,
             protocol: Protocol::Resp2,
-            authenticated,
+            authenticated: user.is_open(),
+            user: user.name.clone(),
+            rights: Arc::clone(user),
+            users_version: 0,
             name: String::new(),
             address,
             queue: None,
             watches: Vec::new(),
+            patience: Patience::Waits,
+            waits: None,
+            waiting_bytes: None,
             ends: false,
         }
+    }
+
+    /// The client as its waiting request knows it.
+    pub(crate) fn stand_in(&self) -> Self {
+        let mut other = Self::new(self.id, self.address.clone(), &self.rights);
+        (other.db, other.protocol, other.authenticated) = (self.db, self.protocol, self.authenticated);
+        (other.user, other.users_version) = (self.user.clone(), self.users_version);
+        other
+    }
+
+    /// It has said that it is this user, with its password.
+    pub(crate) fn become_user(&mut self, user: Arc<User>, version: u64) {
+        self.authenticated = true;
+        self.user.clone_from(&user.name);
+        (self.rights, self.users_version) = (user, version);
     }
 
     /// True while requests are put into a transaction.

@@ -10,6 +10,7 @@ mod ahead;
 mod encoded;
 mod far;
 mod index;
+mod item;
 mod live;
 mod log;
 mod memory;
@@ -23,6 +24,7 @@ mod value;
 
 pub(crate) use far::Far;
 pub(crate) use index::Name;
+pub(crate) use item::{Head, Item};
 pub(crate) use memory::Policy;
 pub(crate) use picture::{Picture, parse as parse_picture};
 pub(crate) use place::CHUNK;
@@ -93,6 +95,10 @@ pub(crate) struct Store {
     hand: usize,
     /// The value that was read last, when it is not in place.
     scratch: Vec<u8>,
+    /// An item that is put together.
+    joined: Vec<u8>,
+    /// The number of the last change of an item.
+    cas: u64,
     /// Milliseconds since 1970, as of the commands under way.
     now: i64,
     pub(crate) rng: Rng,
@@ -130,6 +136,8 @@ impl Store {
             live_bytes: 0,
             hand: 0,
             scratch: Vec::new(),
+            joined: Vec::new(),
+            cas: 0,
             now: 0,
             rng: Rng::from_number(seed),
             touched: Vec::new(),
@@ -217,7 +225,7 @@ impl Store {
 
     /// The kind of a key's value.
     pub(crate) fn kind(&mut self, db: u8, key: &[u8]) -> Option<Kind> {
-        self.find(db, key).map(|(_, entry)| kind_of(&entry))
+        self.find(db, key).map(|(_, entry)| kind_of(&entry).for_redis())
     }
 
     /// The string of a key.
@@ -227,10 +235,11 @@ impl Store {
             return Ok(None);
         };
         self.stats.hits += 1;
-        if kind_of(&entry) != Kind::String {
+        let kind = kind_of(&entry);
+        if !kind.is_string() {
             return Err(Failure::WrongType);
         }
-        self.bytes_of(db, key, name, entry).map(Some)
+        item::without_head(kind, self.bytes_of(db, key, name, entry)?).map(Some)
     }
 
     /// When a key ends: `None` without such a key, `Some(None)` when it does not end.
@@ -290,7 +299,7 @@ impl Store {
         check_key(key)?;
         let name = self.namer.name(key);
         self.before_change(db, name, Some(key));
-        if !self.set_in_place(db, key, name, value) {
+        if !self.set_in_place(db, key, name, Kind::String, value) {
             self.put_encoded(db, key, name, Kind::String, value, room)?;
         }
         self.follow_ends(db, name, ends);
@@ -337,7 +346,10 @@ impl Store {
             self.before_change(db, name, Some(key));
             match place {
                 Some(place) => self.lead_to(db, name, Kind::String, place),
-                None => assert!(self.set_in_place(db, key, name, value), "it was looked at a moment ago"),
+                None => assert!(
+                    self.set_in_place(db, key, name, Kind::String, value),
+                    "it was looked at a moment ago"
+                ),
             }
             self.follow_ends(db, name, Ends::Never);
             self.touch(db, name);
@@ -364,17 +376,17 @@ impl Store {
     fn fits_in_place(&self, db: u8, key: &[u8], name: Name, len: usize) -> bool {
         let entry = self.space(db).index.get(name);
         let Some(At::Log(spot)) = entry.map(|entry| Place(entry.place).at()) else { return false };
-        self.log.here(spot).is_some_and(|record| room_for(record, spot, key, len).is_some())
+        self.log.here(spot).is_some_and(|record| room_for(record, spot, key, Kind::String, len).is_some())
     }
 
-    /// Writes over a string that is here and has room; false when it is not, or has not.
-    fn set_in_place(&mut self, db: u8, key: &[u8], name: Name, value: &[u8]) -> bool {
+    /// Writes over a string of this kind that is here and has room; false when it is not, or has not.
+    fn set_in_place(&mut self, db: u8, key: &[u8], name: Name, kind: Kind, value: &[u8]) -> bool {
         let used = clock(self.now);
         let space = self.spaces_of[usize::from(db)];
         let Some(entry) = self.spaces[usize::from(space)].index.get_mut(name) else { return false };
         let At::Log(spot) = Place(entry.place).at() else { return false };
         let Some(record) = self.log.here_mut(spot) else { return false };
-        let Some(header) = room_for(record, spot, key, value.len()) else { return false };
+        let Some(header) = room_for(record, spot, key, kind, value.len()) else { return false };
         let from = header.value_from();
         let value_len = u32::try_from(value.len()).expect("a room is shorter than 4 GiB");
         record[..place::HEADER_LEN].copy_from_slice(&Header { value_len, ..header }.emit());
@@ -454,12 +466,12 @@ impl Store {
     }
 }
 
-/// The header of a string of `key` that has room for `len` bytes; `None` where much room would be lost, and of any other record.
-fn room_for(record: &[u8], spot: place::Spot, key: &[u8], len: usize) -> Option<Header> {
+/// The header of a string of `key`, of this kind, that has room for `len` bytes; `None` where much room would be lost, and of any other record.
+fn room_for(record: &[u8], spot: place::Spot, key: &[u8], kind: Kind, len: usize) -> Option<Header> {
     let header = Header::parse(record)?;
     let from = header.value_from();
     let fits = from + len <= spot.len && (from + len) * 2 >= spot.len;
-    let is_it = header.kind == Kind::String as u8 && record[place::HEADER_LEN..from] == *key;
+    let is_it = header.kind == kind as u8 && record[place::HEADER_LEN..from] == *key;
     (fits && is_it).then_some(header)
 }
 

@@ -1,10 +1,12 @@
 //! What all clients share, beside the data: settings, counts, who watches which key, the append log.
 
-use crate::command::Settings;
+use crate::acl::Acl;
+use crate::command::{Settings, SlowLog};
 use crate::durable::Durable;
 use crate::failure::Failure;
 use crate::session::Session;
 use crate::store::{Name, Store};
+use crate::waiting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -27,16 +29,24 @@ pub(crate) struct Shown {
     pub(crate) db: u8,
     pub(crate) since: Instant,
     pub(crate) resp: u8,
+    pub(crate) user: String,
+    /// The number of its connection.
+    pub(crate) number: usize,
 }
 
 /// What all clients share.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) settings: Settings,
+    pub(crate) acl: Acl,
+    /// Commands that took long.
+    pub(crate) slow: SlowLog,
     pub(crate) stats: Counts,
     pub(crate) clients: BTreeMap<u64, Shown>,
     /// Clients that are to go.
     pub(crate) kill: BTreeSet<u64>,
+    /// Clients that wait for a key.
+    pub(crate) waiting: Waiting,
     watchers: BTreeMap<(u8, Name), Vec<u64>>,
     /// Clients of whose watched keys one was changed.
     changed_for: BTreeSet<u64>,
@@ -48,6 +58,14 @@ pub(crate) struct World {
     /// The port, for `INFO`.
     pub(crate) port: u16,
     pub(crate) active_expiry: bool,
+    /// What memcached's clients have asked for.
+    pub(crate) memcached: crate::memcached::Counts,
+    /// When all keys of memcached's clients go, in milliseconds since 1970: `flush_all` with a time.
+    pub(crate) flush_at: Option<i64>,
+    /// Threads that read and write, and connections that several of them have read and sent to at once.
+    pub(crate) io_threads: usize,
+    pub(crate) io_reads: u64,
+    pub(crate) io_writes: u64,
     /// Bytes of buffers of connections.
     pub(crate) buffers: usize,
     /// Resident bytes of this process, as measured last, without the memory of memory nodes in it.
@@ -57,12 +75,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(settings: Settings, durable: Durable) -> Self {
+    pub(crate) fn new(mut settings: Settings, durable: Durable) -> Self {
+        let acl = Acl::new(settings.password.take().as_deref());
         Self {
+            acl,
             settings,
             stats: Counts::default(),
             clients: BTreeMap::new(),
             kill: BTreeSet::new(),
+            waiting: Waiting::default(),
+            slow: SlowLog::default(),
             watchers: BTreeMap::new(),
             changed_for: BTreeSet::new(),
             no_writes: None,
@@ -71,10 +93,46 @@ impl World {
             ends: false,
             port: 0,
             active_expiry: true,
+            memcached: crate::memcached::Counts::default(),
+            flush_at: None,
+            io_threads: 1,
+            io_reads: 0,
+            io_writes: 0,
             buffers: 0,
             resident: 0,
             other: 0,
         }
+    }
+
+    /// Looks again what a client's user may do, when that has changed; false when there is no such user any more.
+    pub(crate) fn is_current(&self, session: &mut Session) -> bool {
+        if session.users_version == self.acl.version {
+            return true;
+        }
+        let Some(user) = self.acl.user(&session.user) else {
+            session.authenticated = false;
+            return false;
+        };
+        (session.rights, session.users_version) = (std::sync::Arc::clone(user), self.acl.version);
+        true
+    }
+
+    /// Clients of users that are gone are to go.
+    pub(crate) fn drop_sessions_of_no_user(&mut self) {
+        let gone = self.clients.iter().filter(|(_, shown)| self.acl.user(&shown.user).is_none());
+        self.kill.extend(gone.map(|(id, _)| *id));
+    }
+
+    /// Carries out a `flush_all` whose time has come. One that the log has no room for waits.
+    pub(crate) fn settle_flush(&mut self, store: &mut Store) {
+        if self.flush_at.is_none_or(|at| at > store.now()) || self.durable.reserve(64).is_err() {
+            return;
+        }
+        self.flush_at = None;
+        store.clear(0);
+        self.log_request(0, [&b"FLUSHDB"[..]].into_iter());
+        self.durable.end_frame(store.now());
+        self.tell_watchers(store);
     }
 
     /// The append log gets a request that changed something.
@@ -100,15 +158,21 @@ impl World {
             }
         }
         self.changed_for.remove(&session.id);
-        store.set_watching(!self.watchers.is_empty());
+        self.follow_changes(store);
     }
 
-    /// Tells watchers of the keys that were changed.
+    /// The store tells of changes while anybody wants to know.
+    pub(crate) fn follow_changes(&self, store: &mut Store) {
+        store.set_watching(!self.watchers.is_empty() || self.waiting.len() > 0);
+    }
+
+    /// Tells watchers, and clients that wait, of the keys that were changed.
     pub(crate) fn tell_watchers(&mut self, store: &mut Store) {
-        if self.watchers.is_empty() {
+        if self.watchers.is_empty() && self.waiting.len() == 0 {
             return;
         }
         for key in store.take_touched() {
+            self.waiting.note(key);
             self.changed_for.extend(self.watchers.get(&key).into_iter().flatten());
         }
     }

@@ -33,7 +33,7 @@ impl Roles {
         let net = nets.into_iter().find(is_free).unwrap();
         let text = format!(
             "name = \"{name}\"\ntransport = \"{transport}\"\nplacement = \"free\"\n\
-             [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\n\
+             [control]\naddress = \"{net}.1\"\nstate = \"state\"\n\
              [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n\
              [[node]]\nname = \"one\"\naddress = \"{net}.11\"\nmemory = \"32 MiB\"\n\
              [[node]]\nname = \"two\"\naddress = \"{net}.12\"\nmemory = \"32 MiB\"\n"

@@ -46,7 +46,7 @@ static JOINED: LazyLock<Joined> = LazyLock::new(|| {
         JoinHost::new("h1".into(), gid(101)).into(),
         CreateDomain { name: "d1".into() }.into(),
         CreateDomain { name: "d2".into() }.into(),
-        Allocate { domain: 1, size: 8192, node: Some(1) }.into(),
+        Allocate { domain: 1, size: 8192, node: Some(1), durable: false }.into(),
         OpenSession { host: 1, domain: 1 }.into(),
         Connect::new(1, 1, 2).into(),
     ];
@@ -62,6 +62,8 @@ static JOINED: LazyLock<Joined> = LazyLock::new(|| {
 fn config() -> Config {
     let mut config = Config::new(Gid::from_v4([127, 0, 0, 1]));
     config.retries_max = 2;
+    // The rack is set up until nothing is to be waited for; by then its host, which says nothing, would be out.
+    config.host_lease = None;
     config.bounds.vmas_max = 6;
     config.bounds.grants_max = 8;
     config.bounds.sessions_max = 3;
@@ -134,7 +136,7 @@ impl Rack {
     pub(super) fn ask(&mut self, request: Request, run: &mut Run) {
         self.tickets += 1;
         self.asked.insert(self.tickets);
-        let ask = Submitted { ticket: self.tickets, request };
+        let ask = Submitted::new(self.tickets, request);
         self.control.handle(self.now, Event::Local(ask), &mut self.out);
         self.look(true, true, run);
     }

@@ -9,7 +9,9 @@ use farmem_switch::{Note, Protection, REGION_BYTES_MAX, Switch, Translation};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{Endpoint, Peer};
 use farmem_wire::message::{Relayed, Update, Updates};
-use farmem_wire::{Body, Domain, Header, HostId, Message, NodeId, Perm, Qkey, Qpn, Status, VirtAddr};
+use farmem_wire::{
+    Body, Domain, Header, HostId, Message, NodeId, Perm, Qkey, Qpn, RequestId, Status, VirtAddr,
+};
 use std::collections::BTreeMap;
 
 /// What must come of a frame.
@@ -57,6 +59,10 @@ pub(super) struct Model {
     prefixes: BTreeMap<(u8, u64), NodeId>,
     /// The last one that holds a byte counts.
     grants: Vec<Grant>,
+    /// Requests that write and went to a node, as hosts sent them.
+    sent: Vec<RequestId>,
+    /// Those of them that went before a node joined, by its port.
+    before: BTreeMap<Port, Vec<RequestId>>,
     translation: Translation,
     protection: Protection,
     pub(super) soft: SoftModel,
@@ -72,6 +78,8 @@ impl Model {
             connections: Vec::new(),
             prefixes: BTreeMap::new(),
             grants: Vec::new(),
+            sent: Vec::new(),
+            before: BTreeMap::new(),
             translation: Translation::new(super::BUDGETS.translation_entries),
             protection: Protection::new(super::BUDGETS.protection_entries),
             soft: SoftModel::default(),
@@ -129,6 +137,14 @@ impl Model {
         let node = self.owner(addr)?;
         let port = Port::node(node.0);
         let endpoint = *self.peers.get(&port)?;
+        // What went before the node joined, or is older than that, may have been executed by what was there before.
+        let before = self.before.get(&port).into_iter().flatten();
+        let is_older = |written: &RequestId| {
+            before.clone().any(|sent| sent.host() == written.host() && sent.0 >= written.0)
+        };
+        if written(&message).iter().max().is_some_and(is_older) {
+            return None;
+        }
         message.header.hops -= 1;
         let mut bytes = Vec::new();
         message.emit(&mut bytes);
@@ -152,6 +168,9 @@ impl Model {
                 assert!(
                     matches!(note, Note::Forwarded { node: n } | Note::Continued { node: n } if n == node)
                 );
+                if matches!(note, Note::Forwarded { .. }) {
+                    self.sent.extend(written(&message));
+                }
                 self.unchanged(switch, outcome);
             }
             Expected::Soft(payload) => {
@@ -250,12 +269,18 @@ impl Model {
                 assert_eq!(moved.next(), Some(&PeerChange { port, gid: Some(gid) }));
                 if port == Port::CONTROL {
                     self.control = endpoint;
-                } else {
-                    self.peers.insert(port, endpoint);
+                } else if self.peers.insert(port, endpoint) != Some(endpoint) && port.as_node().is_some() {
+                    self.before.insert(port, self.sent.clone());
                 }
             }
             Update::PeerGone { port } => {
                 let port = Port(port);
+                self.before.remove(&port);
+                if let Some(host) = port.as_host() {
+                    let stays = |sent: &RequestId| sent.host().0 != host;
+                    self.sent.retain(stays);
+                    self.before.values_mut().for_each(|sent| sent.retain(stays));
+                }
                 if self.peers.remove(&port).is_some() {
                     assert_eq!(moved.next(), Some(&PeerChange { port, gid: None }));
                 }
@@ -325,5 +350,18 @@ impl Model {
     /// The node with the longest prefix.
     fn owner(&self, addr: u64) -> Option<NodeId> {
         self.prefixes.iter().find(|((size, base), _)| addr >> size == base >> size).map(|(_, node)| *node)
+    }
+}
+
+/// The ids under which a message writes.
+fn written(message: &Message<'_>) -> Vec<RequestId> {
+    let request = message.header.request;
+    match &message.body {
+        Body::RegionWrite { .. } => vec![request],
+        Body::Traverse(state) if state.program.stores() => vec![request],
+        Body::Batch(batch) if batch.program().stores() => {
+            batch.pairs().map(|pair| request.with_counter(pair.counter)).collect()
+        }
+        _ => Vec::new(),
     }
 }

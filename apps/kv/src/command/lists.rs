@@ -101,7 +101,7 @@ pub(super) fn rpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     pop(context, args, out, false)
 }
 
-fn side(arg: &[u8]) -> Result<bool, Failure> {
+pub(super) fn side(arg: &[u8]) -> Result<bool, Failure> {
     match () {
         () if is(arg, "LEFT") => Ok(true),
         () if is(arg, "RIGHT") => Ok(false),
@@ -109,40 +109,14 @@ fn side(arg: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-pub(super) fn lmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
-    let keys = integer(args[1]).ok().and_then(|keys| usize::try_from(keys).ok()).filter(|&keys| keys > 0);
-    let keys = keys.ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
-    let (Some(names), Some(rest)) = (args.get(2..2 + keys), args.get(2 + keys..)) else {
-        return Err(Failure::SYNTAX);
-    };
-    let (left, wanted) = match rest {
-        [which] => (side(which)?, 1),
-        [which, word, wanted] if is(word, "COUNT") => {
-            let wanted = integer(wanted).ok().and_then(|wanted| usize::try_from(wanted).ok());
-            (
-                side(which)?,
-                wanted
-                    .filter(|&wanted| wanted > 0)
-                    .ok_or(Failure::text("ERR count should be greater than 0"))?,
-            )
-        }
-        _ => return Err(Failure::SYNTAX),
-    };
-    for name in names {
-        if let Some(some) = change(context, name, false, |list| (take_some(list, left, wanted), true))? {
-            context.instead = Some(
-                [if left { &b"LPOP"[..] } else { b"RPOP" }, name, some.len().to_string().as_bytes()]
-                    .map(<[u8]>::to_vec)
-                    .into(),
-            );
-            out.array(2);
-            out.bulk(name);
-            texts(&some, out);
-            return Ok(());
-        }
-    }
-    out.null_array();
-    Ok(())
+/// Takes elements from one end of a list; `None` without such a key.
+pub(super) fn take_first(
+    context: &mut Context<'_>,
+    key: &[u8],
+    left: bool,
+    wanted: usize,
+) -> Result<Option<Vec<Text>>, Failure> {
+    change(context, key, false, |list| (take_some(list, left, wanted), true))
 }
 
 pub(super) fn llen(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -258,7 +232,7 @@ pub(super) fn linsert(context: &mut Context<'_>, args: Args<'_>, out: &mut Write
     Ok(())
 }
 
-fn move_between(
+pub(super) fn move_between(
     context: &mut Context<'_>,
     keys: (&[u8], &[u8]),
     from_left: bool,

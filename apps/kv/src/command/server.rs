@@ -10,12 +10,11 @@ pub(crate) use glob::glob;
 pub(super) use info::info;
 
 use super::keys::database;
-use super::table::{FAST, GROWS, READS, TABLE, WRITES};
+use super::table::{FAST, GROWS, READS, WRITES, shown};
 use super::{Args, Command, Context, Done, count, find, integer, is};
 use crate::failure::Failure;
 use crate::session::Session;
 use crate::store::CHUNK;
-use ctutils::CtEq as _;
 use farmem_resp::{Protocol, Writer};
 
 pub(super) fn ping(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -47,8 +46,10 @@ pub(super) fn quit(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
 pub(super) fn reset(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
     context.session.queue = None;
     context.world.unwatch(context.store, context.session);
-    let (id, address) = (context.session.id, context.session.address.clone());
-    *context.session = Session::new(id, address, context.world.settings.password.is_none());
+    let (id, address, patience) =
+        (context.session.id, context.session.address.clone(), context.session.patience);
+    *context.session = Session::new(id, address, context.world.acl.default_user());
+    context.session.patience = patience;
     out.simple("RESET");
     Ok(())
 }
@@ -61,24 +62,27 @@ pub(super) fn time(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Do
     Ok(())
 }
 
-fn authenticate(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
-    let right = context.world.settings.password.as_deref();
-    if user == b"default" && right.is_none_or(|right| right.as_bytes().ct_eq(password).to_bool()) {
-        context.session.authenticated = true;
+/// A client says who it is.
+pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
+    if let Some(known) = context.world.acl.known(user, password) {
+        context.session.become_user(known, context.world.acl.version);
+        show(context);
         return Ok(());
     }
+    let name = String::from_utf8_lossy(&user[..user.len().min(128)]).into_owned();
+    super::acl::note(context, "auth", "AUTH".to_owned(), name);
     Err(Failure::text("WRONGPASS invalid username-password pair or user is disabled."))
 }
 
 pub(super) fn auth(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     match args {
-        [_, _] if context.world.settings.password.is_none() => {
+        [_, _] if context.world.acl.default_user().is_open() => {
             return Err(Failure::text(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
             ));
         }
-        [_, password] => authenticate(context, b"default", password)?,
-        [_, user, password] => authenticate(context, user, password)?,
+        [_, password] => log_in_as(context, b"default", password)?,
+        [_, user, password] => log_in_as(context, user, password)?,
         _ => return Err(Failure::SYNTAX),
     }
     out.simple("OK");
@@ -100,7 +104,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
     while at < args.len() {
         let left = args.len() - at - 1;
         if is(args[at], "AUTH") && left >= 2 {
-            authenticate(context, args[at + 1], args[at + 2])?;
+            log_in_as(context, args[at + 1], args[at + 2])?;
             at += 3;
         } else if is(args[at], "SETNAME") && left >= 1 {
             name = Some(client_name(args[at + 1])?);
@@ -153,19 +157,21 @@ fn client_name(arg: &[u8]) -> Result<String, Failure> {
 
 fn client_line(id: u64, shown: &crate::world::Shown) -> String {
     format!(
-        "id={id} addr={} name={} age={} db={} resp={}",
+        "id={id} addr={} name={} age={} db={} resp={} user={}",
         shown.address,
         shown.name,
         shown.since.elapsed().as_secs(),
         shown.db,
-        shown.resp
+        shown.resp,
+        shown.user
     )
 }
 
 fn show(context: &mut Context<'_>) {
-    let Session { id, db, protocol, name, .. } = &*context.session;
+    let Session { id, db, protocol, name, user, .. } = &*context.session;
     if let Some(shown) = context.world.clients.get_mut(id) {
         shown.name.clone_from(name);
+        shown.user.clone_from(user);
         shown.db = *db;
         shown.resp = if *protocol == Protocol::Resp2 { 2 } else { 3 };
     }
@@ -188,6 +194,16 @@ pub(super) fn client(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
             let id = context.session.id;
             let line = context.world.clients.get(&id).map(|shown| client_line(id, shown) + "\n");
             out.verbatim(*b"txt", line.unwrap_or_default().as_bytes());
+        }
+        [_, what, id, how @ ..] if is(what, "UNBLOCK") && how.len() < 2 => {
+            let with_error = match how {
+                [] => false,
+                [how] if is(how, "TIMEOUT") => false,
+                [how] if is(how, "ERROR") => true,
+                _ => return Err(Failure::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+            };
+            let id = u64::try_from(integer(id)?).unwrap_or(0);
+            out.integer(i64::from(context.world.waiting.unblock(id, with_error)));
         }
         [_, what, ..] if is(what, "LIST") => {
             let lines: String =
@@ -250,13 +266,13 @@ fn describe(command: &Command, out: &mut Writer<'_>) {
 pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     match args {
         [_] => {
-            out.array(TABLE.len());
-            TABLE.iter().for_each(|command| describe(command, out));
+            out.array(shown().count());
+            shown().for_each(|command| describe(command, out));
         }
-        [_, what] if is(what, "COUNT") => out.integer(count(TABLE.len())),
+        [_, what] if is(what, "COUNT") => out.integer(count(shown().count())),
         [_, what] if is(what, "LIST") => {
-            out.array(TABLE.len());
-            TABLE.iter().for_each(|command| out.bulk(command.name.as_bytes()));
+            out.array(shown().count());
+            shown().for_each(|command| out.bulk(command.name.as_bytes()));
         }
         [_, what, names @ ..] if is(what, "INFO") => {
             out.array(names.len());
@@ -267,7 +283,7 @@ pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>)
         }
         [_, what, names @ ..] if is(what, "DOCS") => {
             let wanted =
-                TABLE.iter().filter(|row| names.is_empty() || names.iter().any(|name| is(name, row.name)));
+                shown().filter(|row| names.is_empty() || names.iter().any(|name| is(name, row.name)));
             let wanted: Vec<&Command> = wanted.collect();
             out.map(wanted.len());
             for command in wanted {
@@ -298,14 +314,27 @@ pub(super) fn command(_: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>)
 pub(crate) fn keys_of<'a>(request: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
     let (first, last, step) = find(request.first()?)?.keys;
     let first = usize::try_from(first).ok().filter(|&first| first > 0);
-    let Some(first) = first else { return Some(Vec::new()) };
+    let Some(first) = first else { return Some(counted_keys(request).collect()) };
     let last = if last < 0 {
         request.len().checked_sub(usize::from(last.unsigned_abs()))?
     } else {
         usize::from(last.unsigned_abs())
     };
     let step = usize::from(step.unsigned_abs()).max(1);
-    Some((first..=last).step_by(step).filter_map(|at| request.get(at).copied()).collect())
+    let keys = (first..=last).step_by(step).filter_map(|at| request.get(at).copied());
+    Some(keys.chain(counted_keys(request)).collect())
+}
+
+/// The keys whose number stands in front of them.
+fn counted_keys<'a>(request: &[&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
+    const BY_FIRST: &[&str] = &["lmpop", "sintercard", "zunion", "zinter", "zdiff", "zintercard", "zmpop"];
+    const BY_SECOND: &[&str] = &["blmpop", "bzmpop", "zunionstore", "zinterstore", "zdiffstore"];
+    let among = |names: &[&str]| names.iter().any(|name| is(request[0], name));
+    let at = if among(BY_FIRST) { Some(1) } else { among(BY_SECOND).then_some(2) };
+    let count =
+        at.and_then(|at| integer(request.get(at)?).ok()).and_then(|count| usize::try_from(count).ok());
+    let from = at.map_or(request.len(), |at| (at + 1).min(request.len()));
+    request[from..].iter().copied().take(count.unwrap_or(0))
 }
 
 pub(super) fn debug(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {

@@ -127,8 +127,9 @@ pub(super) fn spop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'
     let mut chosen = random_indexes(&mut context.store.rng, len, wanted.unwrap_or(1))?;
     // The log names those that chance has chosen: there must be room for their names before they go.
     if let Some(set) = read(context, args[1])? {
-        let bytes = chosen.iter().filter_map(|&at| set.get_index(at)).map(|member| member.len() + 4).sum();
-        context.world.durable.reserve(bytes).map_err(Failure::said)?;
+        let bytes: usize =
+            chosen.iter().filter_map(|&at| set.get_index(at)).map(|member| member.len() + 4).sum();
+        context.world.durable.reserve(args[1].len() + 8 + bytes).map_err(Failure::said)?;
     }
     // From the last on, so that those that are left keep their numbers.
     chosen.sort_unstable_by(|a, b| b.cmp(a));

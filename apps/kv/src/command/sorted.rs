@@ -209,15 +209,28 @@ fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, highest:
     Ok(())
 }
 
-pub(super) fn take_some(sorted: &mut Ranked, highest: bool, wanted: usize) -> Vec<(f64, Vec<u8>)> {
+pub(super) fn take_some(sorted: &mut Ranked, highest: bool, wanted: usize) -> Taken {
     let owned = |(score, member): (f64, &[u8])| (score, member.to_vec());
-    let some: Vec<(f64, Vec<u8>)> = if highest {
+    let some: Taken = if highest {
         sorted.iter().rev().take(wanted).map(owned).collect()
     } else {
         sorted.iter().take(wanted).map(owned).collect()
     };
     some.iter().for_each(|(_, member)| sorted.forget(member));
     some
+}
+
+/// Members that were taken out, with their scores.
+type Taken = Vec<(f64, Vec<u8>)>;
+
+/// Takes members with the lowest scores, or the highest; `None` without such a key.
+pub(super) fn take_lowest(
+    context: &mut Context<'_>,
+    key: &[u8],
+    low: bool,
+    wanted: usize,
+) -> Result<Option<Taken>, Failure> {
+    change(context, key, false, |sorted| (take_some(sorted, !low, wanted), true))
 }
 
 pub(super) fn zpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -428,6 +441,24 @@ pub(super) fn zunion(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer
 
 pub(super) fn zinter(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
     answer(context, args, out, ("zinter", Operation::Intersection))
+}
+
+pub(super) fn zintercard(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let size = |arg: &[u8]| integer(arg).ok().and_then(|size| usize::try_from(size).ok());
+    let keys = size(args[1]).filter(|&keys| keys > 0);
+    let keys = keys.ok_or(Failure::text("ERR numkeys should be greater than 0"))?;
+    let rest = args.get(2 + keys..).ok_or(Failure::SYNTAX)?;
+    let limit = match rest {
+        [] => 0,
+        [word, limit] if is(word, "LIMIT") => {
+            size(limit).ok_or(Failure::text("ERR LIMIT can't be negative"))?
+        }
+        _ => return Err(Failure::SYNTAX),
+    };
+    let combine = combine_options(context, &args[1..2 + keys], "zintercard", Operation::Intersection, false)?;
+    let len = combined(context, &combine, Operation::Intersection)?.len();
+    out.integer(count(if limit == 0 { len } else { len.min(limit) }));
+    Ok(())
 }
 
 pub(super) fn zdiff(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {

@@ -1,8 +1,8 @@
 //! The table of commands.
 
 use super::{
-    Args, Context, Done, hashes, keys, lists, numbers, server, sets, sorted, sorted_ranges, strings,
-    transactions,
+    Args, Context, Done, blocking, hashes, keys, lcs, lists, numbers, server, sets, slowlog, sorted,
+    sorted_ranges, strings, transactions,
 };
 use farmem_resp::Writer;
 use std::sync::LazyLock;
@@ -23,6 +23,8 @@ pub(crate) const NO_MULTI: u16 = 32;
 pub(crate) const NOT_QUEUED: u16 = 64;
 /// It asks for no value of its keys: whether they are there, and when they end, is known here.
 pub(crate) const BLIND: u16 = 128;
+/// It is the append log's, and no client's.
+pub(crate) const INTERNAL: u16 = 256;
 
 type Run = fn(&mut Context<'_>, Args<'_>, &mut Writer<'_>) -> Done;
 
@@ -43,6 +45,30 @@ impl Command {
         self.flags & flag != 0
     }
 
+    /// It reads data.
+    pub(crate) const fn reads(&self) -> bool {
+        self.has(READS)
+    }
+
+    /// It may change data.
+    pub(crate) const fn writes(&self) -> bool {
+        self.has(WRITES)
+    }
+
+    /// It answers by the values of its keys, whether it changes them or not.
+    pub(crate) const fn reads_values(&self) -> bool {
+        self.has(READS) || (self.has(WRITES) && !self.has(BLIND))
+    }
+
+    pub(crate) const fn is_fast(&self) -> bool {
+        self.has(FAST)
+    }
+
+    /// Every client may send it, whoever it is.
+    pub(crate) const fn is_for_all(&self) -> bool {
+        self.has(NO_AUTH)
+    }
+
     /// True when it may have so many words.
     pub(crate) fn takes(&self, words: usize) -> bool {
         let least = usize::from(self.arity.unsigned_abs());
@@ -57,6 +83,7 @@ const fn row(name: &'static str, arity: i8, flags: u16, keys: (i8, i8, i8), run:
 /// All commands.
 pub(crate) const TABLE: &[Command] = &[
     row("get", 2, READS | FAST, (1, 1, 1), strings::get),
+    row("farmem.item", 4, WRITES | GROWS | BLIND | INTERNAL, (1, 1, 1), crate::memcached::item),
     row("set", -3, WRITES | GROWS | BLIND, (1, 1, 1), strings::set),
     row("setnx", 3, WRITES | GROWS | FAST | BLIND, (1, 1, 1), strings::setnx),
     row("setex", 4, WRITES | GROWS | BLIND, (1, 1, 1), strings::setex),
@@ -125,7 +152,19 @@ pub(crate) const TABLE: &[Command] = &[
     row("rpushx", -3, WRITES | GROWS | FAST, (1, 1, 1), lists::rpushx),
     row("lpop", -2, WRITES | FAST, (1, 1, 1), lists::lpop),
     row("rpop", -2, WRITES | FAST, (1, 1, 1), lists::rpop),
-    row("lmpop", -4, WRITES, (0, 0, 0), lists::lmpop),
+    row("lmpop", -4, WRITES, (0, 0, 0), blocking::lmpop),
+    row("blpop", -3, WRITES, (1, -2, 1), blocking::blpop),
+    row("brpop", -3, WRITES, (1, -2, 1), blocking::brpop),
+    row("blmove", 6, WRITES | GROWS, (1, 2, 1), blocking::blmove),
+    row("brpoplpush", 4, WRITES | GROWS, (1, 2, 1), blocking::brpoplpush),
+    row("blmpop", -5, WRITES, (0, 0, 0), blocking::blmpop),
+    row("bzpopmin", -3, WRITES | FAST, (1, -2, 1), blocking::bzpopmin),
+    row("bzpopmax", -3, WRITES | FAST, (1, -2, 1), blocking::bzpopmax),
+    row("bzmpop", -5, WRITES, (0, 0, 0), blocking::bzmpop),
+    row("zmpop", -4, WRITES, (0, 0, 0), blocking::zmpop),
+    row("zintercard", -3, READS, (0, 0, 0), sorted::zintercard),
+    row("lcs", -3, READS, (1, 2, 1), lcs::lcs),
+    row("slowlog", -2, 0, (0, 0, 0), slowlog::slowlog),
     row("llen", 2, READS | FAST, (1, 1, 1), lists::llen),
     row("lindex", 3, READS, (1, 1, 1), lists::lindex),
     row("lset", 4, WRITES | GROWS, (1, 1, 1), lists::lset),
@@ -191,6 +230,7 @@ pub(crate) const TABLE: &[Command] = &[
     row("ping", -1, FAST, (0, 0, 0), server::ping),
     row("echo", 2, FAST, (0, 0, 0), server::echo),
     row("select", 2, FAST, (0, 0, 0), server::select),
+    row("acl", -2, FAST, (0, 0, 0), super::acl::acl),
     row("auth", -2, NO_AUTH | NO_MULTI | FAST, (0, 0, 0), server::auth),
     row("hello", -1, NO_AUTH | NO_MULTI | FAST, (0, 0, 0), server::hello),
     row("quit", -1, NO_AUTH | NOT_QUEUED | FAST, (0, 0, 0), server::quit),
@@ -201,7 +241,7 @@ pub(crate) const TABLE: &[Command] = &[
     row("config", -2, READS, (0, 0, 0), server::config),
     row("command", -1, READS, (0, 0, 0), server::command),
     row("debug", -2, READS, (0, 0, 0), server::debug),
-    row("memory", -2, READS, (0, 0, 0), server::memory),
+    row("memory", -2, READS, (2, 2, 1), server::memory),
     row("role", 1, FAST, (0, 0, 0), server::role),
     row("wait", 3, READS, (0, 0, 0), server::wait),
     row("save", 1, NO_MULTI, (0, 0, 0), server::save),
@@ -210,6 +250,11 @@ pub(crate) const TABLE: &[Command] = &[
     row("lastsave", 1, FAST, (0, 0, 0), server::lastsave),
     row("shutdown", -1, NO_MULTI, (0, 0, 0), server::shutdown),
 ];
+
+/// The commands that clients have.
+pub(crate) fn shown() -> impl Iterator<Item = &'static Command> + Clone {
+    TABLE.iter().filter(|command| !command.has(INTERNAL))
+}
 
 /// Why a command that Redis has is not here.
 pub(crate) fn refused(name: &[u8]) -> Option<&'static str> {
@@ -226,13 +271,10 @@ pub(crate) fn refused(name: &[u8]) -> Option<&'static str> {
         "SUNSUBSCRIBE",
         "SPUBLISH",
     ];
-    const BLOCKS: &[&str] =
-        &["BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP"];
     let among = |names: &[&str]| names.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
     match () {
         () if among(SCRIPTS) => Some("this server runs no scripts; send the commands in MULTI and EXEC"),
         () if among(PUBLISHES) => Some("this server has no publish and subscribe"),
-        () if among(BLOCKS) => Some("this server has no blocking commands; ask again by the one without B"),
         () => None,
     }
 }
@@ -259,13 +301,23 @@ fn place(name: &[u8]) -> usize {
     (hash ^ hash >> 15) as usize % PLACES
 }
 
+/// The number of a command in the table.
+pub(crate) fn number_of(command: &Command) -> usize {
+    find_number(command.name.as_bytes()).expect("the table has it")
+}
+
 /// The command of this name, in whatever letters.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
+    find_number(name).map(|number| &TABLE[number])
+}
+
+fn find_number(name: &[u8]) -> Option<usize> {
     let mut at = place(name);
     loop {
-        let command = TABLE.get(usize::from(PLACE_OF[at]))?;
+        let number = usize::from(PLACE_OF[at]);
+        let command = TABLE.get(number)?;
         if name.eq_ignore_ascii_case(command.name.as_bytes()) {
-            return Some(command);
+            return Some(number);
         }
         at = (at + 1) % PLACES;
     }

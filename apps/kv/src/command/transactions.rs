@@ -1,7 +1,8 @@
 //! Transactions.
 
-use super::{Args, Context, Done, look_up, run, want};
+use super::{Args, Context, Done, acl, look_up, run, want};
 use crate::failure::Failure;
+use crate::session::Patience;
 use farmem_resp::Writer;
 
 pub(super) fn multi(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
@@ -69,11 +70,13 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
         {}
         context.store.fetch_wanted();
     }
+    // Nothing waits in a transaction; afterwards it is as before.
+    let patience = std::mem::replace(&mut context.session.patience, Patience::None);
     for request in &queue.requests {
         let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
         let from = out.position();
         // Behind a reply that is too long the rest is carried out too: a transaction is whole, and its reply says that it cannot be told.
-        if let Err(failure) = look_up(&args).and_then(|command| run(context, command, &args, out))
+        if let Err(failure) = carry_out_queued(context, &args, out)
             && !out.is_over()
         {
             out.take_back(from);
@@ -81,5 +84,13 @@ pub(super) fn exec(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
             context.world.stats.errors += 1;
         }
     }
+    context.session.patience = patience;
     Ok(())
+}
+
+/// Carries out a request of a transaction. What its user may do can have changed since it was queued.
+fn carry_out_queued(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let command = look_up(args)?;
+    acl::permit(context, command, args)?;
+    run(context, command, args, out)
 }

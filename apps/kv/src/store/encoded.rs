@@ -217,6 +217,9 @@ impl Store {
         end: Option<i64>,
     ) -> Result<(), Failure> {
         super::check_key(key)?;
+        if let (Kind::Item, Some((head, _))) = (kind, super::Head::parse(bytes)) {
+            self.note_cas(head.cas);
+        }
         let name = self.namer.name(key);
         self.before_change(db, name, Some(key));
         self.put_encoded(db, key, name, kind, bytes, bytes.len())?;

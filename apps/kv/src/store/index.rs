@@ -63,6 +63,8 @@ impl Flag {
     pub(crate) const PARITY: Self = Self(1 << 4);
     /// It was read from far memory once.
     pub(crate) const TOUCHED: Self = Self(1 << 5);
+    /// A memcached client has asked for it.
+    pub(crate) const FETCHED: Self = Self(1 << 6);
 }
 
 const FLAGS_AT: u32 = 24;

@@ -128,7 +128,7 @@ impl Store {
         };
         self.stats.hits += 1;
         let has = kind_of(&entry);
-        if has == Kind::String || kind.is_some_and(|kind| kind != has) {
+        if has.is_string() || kind.is_some_and(|kind| kind != has) {
             return Err(Failure::WrongType);
         }
         let number = self.bring(db, key, name, entry)?;

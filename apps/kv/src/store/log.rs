@@ -34,6 +34,19 @@ struct Chunk {
     lost: bool,
 }
 
+/// What became of what was read ahead.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct AheadCounts {
+    /// Records that were read ahead.
+    pub(crate) wanted: u64,
+    /// Those that a command asked for.
+    pub(crate) used: u64,
+    /// Those that none asked for: the key was deleted or written meanwhile.
+    pub(crate) wasted: u64,
+    /// Records that were not, and were waited for alone.
+    pub(crate) late: u64,
+}
+
 /// Chunks, here and far.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -52,6 +65,7 @@ pub(crate) struct Log {
     live: usize,
     /// Far records that were read before they are asked for, or why they were not.
     ahead: BTreeMap<Spot, Result<Vec<u8>, Error>>,
+    pub(crate) counts: AheadCounts,
 }
 
 /// Why a record has no room.
@@ -75,6 +89,7 @@ impl Log {
             here_max: here_max.max(HERE_MIN),
             live: 0,
             ahead: BTreeMap::new(),
+            counts: AheadCounts::default(),
         }
     }
 
@@ -217,8 +232,10 @@ impl Log {
     /// A far record: read ahead, or by one READ now.
     pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
         if let Some(read) = self.ahead.remove(&spot) {
+            self.counts.used += 1;
             return read;
         }
+        self.counts.late += 1;
         let Bytes::Far(at) = self.chunks[spot.chunk].bytes else { unreachable!("it was looked for here") };
         self.far.read(VirtAddr(at.0 + spot.offset as u64), spot.len)
     }
@@ -235,6 +252,7 @@ impl Log {
             Bytes::Here(_) => unreachable!("what is here is not read ahead"),
         };
         let ranges: Vec<_> = spots.iter().map(range).collect();
+        self.counts.wanted += spots.len() as u64;
         let read = self.far.read_all(&ranges);
         self.ahead.extend(spots.iter().copied().zip(read));
     }
@@ -242,6 +260,7 @@ impl Log {
     /// What was read ahead and not asked for goes.
     pub(crate) fn drop_ahead(&mut self) {
         while let Some((_, read)) = self.ahead.pop_first() {
+            self.counts.wasted += 1;
             if let Ok(buf) = read {
                 self.far.recycle(buf);
             }
@@ -374,7 +393,9 @@ impl Log {
         match chunk.bytes {
             Bytes::Far(at) => {
                 // Its number may be another chunk's soon.
+                let before = self.ahead.len();
                 self.ahead.retain(|spot, _| spot.chunk != number);
+                self.counts.wasted += (before - self.ahead.len()) as u64;
                 self.far.give_back(at);
             }
             here @ Bytes::Here(_) => {

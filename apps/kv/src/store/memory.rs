@@ -61,6 +61,8 @@ const END_BYTES: usize = 48;
 /// Parts of what is left of local memory that collections in use may have: this many of `SHARES`.
 const LIVE_SHARES: usize = 1;
 const SHARES: usize = 2;
+/// The part of local memory that is left free between turns.
+const RESERVE_SHARE: usize = 64;
 /// Keys that one call of [`Store::evict`] takes out at most: a command does not wait for more, some ten milliseconds.
 const EVICT_MAX: usize = 16_384;
 
@@ -72,7 +74,11 @@ impl Store {
 
     /// Bytes of local memory that the store knows of.
     pub(crate) fn here_bytes(&self) -> usize {
-        self.index_bytes() + self.live_bytes + self.log.here_bytes() + self.scratch.capacity()
+        self.index_bytes()
+            + self.live_bytes
+            + self.log.here_bytes()
+            + self.scratch.capacity()
+            + self.joined.capacity()
     }
 
     /// Bytes of all data: `used_memory`.
@@ -82,7 +88,8 @@ impl Store {
 
     /// Keeps what is here within the limit; to be called between commands. What cannot be moved away closes the store for new data, and only that.
     pub(crate) fn settle(&mut self) {
-        let fixed = self.memory.overhead + self.index_bytes();
+        // What grows within a turn, and what is read ahead in one, is not here yet.
+        let fixed = self.memory.overhead + self.index_bytes() + self.memory.local / RESERVE_SHARE;
         let left = self.memory.local.saturating_sub(fixed);
         let live_max = left * LIVE_SHARES / SHARES;
         let mut is_full = left < (HERE_MIN + 1) * CHUNK;

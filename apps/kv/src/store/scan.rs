@@ -60,7 +60,7 @@ impl Store {
             }
             let ended = entry.has(Flag::EXPIRES)
                 && self.space(db).ends.get(&entry.name()).is_some_and(|&end| end <= self.now);
-            if !ended && kind.is_none_or(|kind| kind == kind_of(entry)) {
+            if !ended && kind.is_none_or(|kind| kind == kind_of(entry).for_redis()) {
                 // One that cannot be read hides no other.
                 match self.key_of(db, entry.name()) {
                     Ok(key) => keys.push(key),

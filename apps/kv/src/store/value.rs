@@ -15,18 +15,30 @@ pub(crate) enum Kind {
     Set = 2,
     Sorted = 3,
     Hash = 4,
+    /// A string that a memcached client wrote: Redis's clients see a string.
+    Item = 5,
 }
 
 impl Kind {
     /// As `TYPE` says it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::String => "string",
+            Self::String | Self::Item => "string",
             Self::List => "list",
             Self::Set => "set",
             Self::Sorted => "zset",
             Self::Hash => "hash",
         }
+    }
+
+    /// True of what lies in the log as bytes alone.
+    pub(crate) const fn is_string(self) -> bool {
+        matches!(self, Self::String | Self::Item)
+    }
+
+    /// The kind that a Redis client is told of.
+    pub(crate) const fn for_redis(self) -> Self {
+        if self.is_string() { Self::String } else { self }
     }
 
     pub(crate) const fn of(number: u8) -> Option<Self> {
@@ -36,6 +48,7 @@ impl Kind {
             2 => Some(Self::Set),
             3 => Some(Self::Sorted),
             4 => Some(Self::Hash),
+            5 => Some(Self::Item),
             _ => None,
         }
     }
@@ -63,7 +76,7 @@ impl Value {
             Kind::Set => Self::Set(IndexSet::new()),
             Kind::Sorted => Self::Sorted(Ranked::default()),
             Kind::Hash => Self::Hash(IndexMap::new()),
-            Kind::String => unreachable!("strings lie in the log alone"),
+            Kind::String | Kind::Item => unreachable!("strings lie in the log alone"),
         }
     }
 

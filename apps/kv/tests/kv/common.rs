@@ -18,6 +18,10 @@ struct Line {
 /// A server in a thread of its own.
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
+    /// Where memcached's clients come, if they may.
+    pub(crate) memcached: Option<SocketAddr>,
+    /// Where clients over TLS come, if they may.
+    pub(crate) tls: Option<SocketAddr>,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,11 +34,13 @@ impl Service {
         let (tell, told) = channel();
         let thread = std::thread::spawn(move || {
             let kv = Kv::start(&Line::parse_from(words).args).unwrap();
-            tell.send((kv.address().unwrap(), kv.stopper())).unwrap();
+            let addresses =
+                (kv.address().unwrap(), kv.memcached_address().unwrap(), kv.tls_address().unwrap());
+            tell.send((addresses, kv.stopper())).unwrap();
             kv.serve().unwrap();
         });
-        let (address, stop) = told.recv().unwrap();
-        Self { address, stop, thread: Some(thread) }
+        let ((address, memcached, tls), stop) = told.recv().unwrap();
+        Self { address, memcached, tls, stop, thread: Some(thread) }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -253,10 +259,16 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(words: &[&str]) -> Self {
+        Self::start_with(words, &[])
+    }
+
+    /// The same, with more in its environment.
+    pub(crate) fn start_with(words: &[&str], variables: &[(&str, &str)]) -> Self {
         let port = free_port();
         let child = Command::new(env!("CARGO_BIN_EXE_farmem-kv"))
             .args(["--port", &port.to_string()])
             .args(words)
+            .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

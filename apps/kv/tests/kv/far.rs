@@ -71,6 +71,38 @@ fn values_of_a_pipeline_come_together() {
     service.end();
 }
 
+/// Each value that was read ahead was used or wasted, and what was waited for alone is counted as late.
+#[test]
+fn what_was_read_ahead_is_accounted_for() {
+    let service = filled();
+    let mut client = service.client();
+    let counts = |client: &mut Client| {
+        let info = client.says("INFO farmem").text();
+        ["wanted", "used", "wasted", "late"].map(|name| {
+            let line = info.lines().find_map(|line| line.strip_prefix(&format!("ahead_{name}:"))).unwrap();
+            line.trim().parse::<usize>().unwrap()
+        })
+    };
+    let before = counts(&mut client);
+    let requests = [
+        request(&[b"DEL", &key(5)]),
+        request(&[b"GET", &key(5)]),
+        request(&[b"GET", &key(6)]),
+        request(&[b"GET", &key(7)]),
+    ];
+    client.stream.write_all(&requests.concat()).unwrap();
+    assert_eq!(client.reply(), Some(Reply::Integer(1)));
+    assert_eq!(client.reply(), Some(Reply::Null));
+    assert_eq!(client.reply(), Some(Reply::Bulk(value(6))));
+    assert_eq!(client.reply(), Some(Reply::Bulk(value(7))));
+    let pipeline = counts(&mut client);
+    assert_eq!([0, 1, 2, 3].map(|at: usize| pipeline[at] - before[at]), [3, 2, 1, 0]);
+    assert_eq!(client.asks(&[b"GET", &key(8)]), Reply::Bulk(value(8)));
+    let alone = counts(&mut client);
+    assert_eq!([0, 1, 2, 3].map(|at: usize| alone[at] - pipeline[at]), [0, 0, 0, 1]);
+    service.end();
+}
+
 /// Those that several connections ask for while the server does something else are read together too.
 #[test]
 fn values_of_several_connections_come_together() {

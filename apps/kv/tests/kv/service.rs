@@ -88,7 +88,6 @@ fn what_is_not_here_says_so() {
     let mut client = service.client();
     assert!(client.says("EVAL return 0").text().contains("runs no scripts"));
     assert!(client.says("SUBSCRIBE a").text().contains("no publish and subscribe"));
-    assert!(client.says("BLPOP a 0").text().contains("no blocking commands"));
     assert!(client.says("BGSAVE").text().contains("start the server with --dir"));
     let hello = client.says("HELLO 3");
     assert!(matches!(&hello, Reply::Many(b'%', fields) if fields.contains(&Reply::Integer(3))), "{hello:?}");
@@ -139,6 +138,79 @@ fn a_client_that_never_reads_is_cut_off() {
     let buffers: usize =
         cut_off.lines().find_map(|line| line.strip_prefix("buffer_bytes:")).unwrap().trim().parse().unwrap();
     assert!(buffers < 16 << 20, "{buffers}");
+    service.end();
+}
+
+/// Clients that send all they have to say and close their side, while several threads read: what came before the end is carried out, whole, also where its replies come in parts.
+#[test]
+fn what_came_before_a_half_close_is_carried_out() {
+    const REQUESTS: usize = 20;
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--io-threads", "2"]);
+    let mut beside = service.client();
+    let value = vec![b'v'; 100_000];
+    assert_eq!(beside.asks(&[b"SET", b"k", &value]), Reply::ok());
+    let mut clients: Vec<_> = (0..12).map(|_| service.client()).collect();
+    // While the server stands still all of them send.
+    beside.send(&[b"DEBUG", b"SLEEP", b"0.2"]);
+    for client in &mut clients {
+        client.stream.write_all(&request(&[b"GET", b"k"]).repeat(REQUESTS)).unwrap();
+        client.stream.shutdown(Shutdown::Write).unwrap();
+    }
+    assert_eq!(beside.reply(), Some(Reply::ok()));
+    for client in &mut clients {
+        let replies = std::iter::from_fn(|| client.reply()).inspect(|reply| {
+            assert!(matches!(reply, Reply::Bulk(bytes) if *bytes == value));
+        });
+        assert_eq!(replies.count(), REQUESTS);
+    }
+    let info = beside.says("INFO stats").text();
+    assert!(!info.contains("io_threaded_reads_processed:0\r"), "{info}");
+    service.end();
+}
+
+/// Many clients at once, with several threads that read and write: each gets its own replies, in order, whether they come in pieces or together, and large ones too.
+#[test]
+fn several_threads_read_and_write() {
+    let service = Service::start(&["--far", "64MiB", "--local", "128MiB", "--io-threads", "4"]);
+    let mut beside = service.client();
+    let mut clients: Vec<_> = (0..100).map(|_| service.client()).collect();
+    for round in 0..5 {
+        // While the server stands still all of them send.
+        beside.send(&[b"DEBUG", b"SLEEP", b"0.2"]);
+        for (number, client) in clients.iter_mut().enumerate() {
+            let (key, value) =
+                (format!("key:{number}"), format!("{number}.{round};").repeat(1 + number * round * 20));
+            let pipeline: Vec<u8> = [
+                request(&[b"SET", key.as_bytes(), value.as_bytes()]),
+                request(&[b"GET", key.as_bytes()]).repeat(3),
+                request(&[b"INCR", b"count"]),
+            ]
+            .concat();
+            let (first, rest) = pipeline.split_at(pipeline.len() - 7);
+            client.stream.write_all(first).unwrap();
+            client.stream.write_all(rest).unwrap();
+        }
+        assert_eq!(beside.reply(), Some(Reply::ok()));
+        for (number, client) in clients.iter_mut().enumerate() {
+            let value = format!("{number}.{round};").repeat(1 + number * round * 20);
+            assert_eq!(client.reply(), Some(Reply::ok()));
+            for _ in 0..3 {
+                assert!(client.reply() == Some(Reply::bulk(&value)), "client {number}, round {round}");
+            }
+            assert!(matches!(client.reply(), Some(Reply::Integer(_))));
+        }
+    }
+    assert_eq!(beside.says("GET count"), Reply::bulk("500"));
+    let info = beside.says("INFO stats").text();
+    let count = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse::<usize>().unwrap()
+    };
+    assert_eq!(count("io_threads:"), 4);
+    assert!(
+        count("io_threaded_reads_processed:") >= 400 && count("io_threaded_writes_processed:") >= 400,
+        "{info}"
+    );
+    drop(clients);
     service.end();
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) clients_max: usize,
     /// The password of the user `default` (`requirepass`).
     pub(crate) password: Option<String>,
+    /// The file that users come from (`aclfile`).
+    pub(crate) acl_file: Option<std::path::PathBuf>,
     /// Seconds and changes after which a snapshot is made (`save`).
     pub(crate) save: Vec<(u64, u64)>,
     /// Seconds after which a silent client is let go; 0 for never (`timeout`).
@@ -42,6 +44,7 @@ impl Settings {
 
 /// The names of all settings, in order.
 const NAMES: &[&str] = &[
+    "aclfile",
     "appendfsync",
     "appendonly",
     "client-output-buffer-limit",
@@ -55,6 +58,8 @@ const NAMES: &[&str] = &[
     "proto-max-bulk-len",
     "requirepass",
     "save",
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
     "timeout",
 ];
 
@@ -62,6 +67,7 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
     let (settings, memory) = (&context.world.settings, &context.store.memory);
     let durable = &context.world.durable;
     match name {
+        "aclfile" => settings.acl_file.as_ref().map_or_else(String::new, |file| file.display().to_string()),
         "appendfsync" => {
             Sync::ALL.iter().find(|(_, sync)| *sync == durable.sync).expect("each has a name").0.into()
         }
@@ -78,13 +84,18 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
         "maxmemory-policy" => memory.policy.name().into(),
         "maxmemory-samples" => memory.samples.to_string(),
         "proto-max-bulk-len" => settings.word_len_max.to_string(),
-        "requirepass" => settings.password.clone().unwrap_or_default(),
+        // A password itself is known to nobody.
+        "requirepass" => if context.world.acl.default_user().is_open() { "" } else { "(set)" }.into(),
         "save" => settings
             .save
             .iter()
             .map(|(seconds, changes)| format!("{seconds} {changes}"))
             .collect::<Vec<_>>()
             .join(" "),
+        "slowlog-log-slower-than" => {
+            context.world.slow.from.map_or_else(|| "-1".to_owned(), |from| from.as_micros().to_string())
+        }
+        "slowlog-max-len" => context.world.slow.most.to_string(),
         "timeout" => settings.timeout.to_string(),
         _ => unreachable!("the names are listed"),
     }
@@ -183,8 +194,15 @@ fn set(context: &mut Context<'_>, name: &[u8], value: &[u8]) -> Done {
             context.world.settings.word_len_max = len;
         }
         "maxclients" => context.world.settings.clients_max = number()?.max(1),
+        "slowlog-log-slower-than" => {
+            let micros = integer(value).map_err(|_| wrong("argument couldn't be parsed into an integer"))?;
+            context.world.slow.from = u64::try_from(micros).ok().map(std::time::Duration::from_micros);
+        }
+        "slowlog-max-len" => context.world.slow.most = number()?.min(crate::command::SlowLog::MOST),
         "timeout" => context.world.settings.timeout = number()? as u64,
-        "requirepass" => context.world.settings.password = (!text.is_empty()).then_some(text),
+        "requirepass" => {
+            context.world.acl.set_password(Some(text.as_str()).filter(|text| !text.is_empty()));
+        }
         "appendfsync" => {
             let sync = Sync::ALL.iter().find(|(name, _)| *name == text);
             let (_, sync) = *sync

@@ -52,6 +52,7 @@ fn server(context: &Context<'_>, text: &mut String) {
 fn clients(context: &Context<'_>, text: &mut String) {
     line(text, "connected_clients", context.world.clients.len());
     line(text, "maxclients", context.world.settings.clients_max);
+    line(text, "blocked_clients", context.world.waiting.len());
     line(text, "clients_cut_off", context.world.stats.cut_off);
     line(text, "buffer_bytes", context.world.buffers);
 }
@@ -98,6 +99,9 @@ fn stats(context: &Context<'_>, text: &mut String) {
     line(text, "keyspace_misses", stats.misses);
     line(text, "expired_keys", stats.expired);
     line(text, "evicted_keys", stats.evicted);
+    line(text, "io_threads", context.world.io_threads);
+    line(text, "io_threaded_reads_processed", context.world.io_reads);
+    line(text, "io_threaded_writes_processed", context.world.io_writes);
 }
 
 fn far(context: &Context<'_>, text: &mut String) {
@@ -106,6 +110,11 @@ fn far(context: &Context<'_>, text: &mut String) {
     line(text, "far_rounds", far.rounds);
     line(text, "far_writes", far.writes);
     line(text, "far_bytes", far.bytes);
+    let ahead = context.store.log_ref().counts;
+    line(text, "ahead_wanted", ahead.wanted);
+    line(text, "ahead_used", ahead.used);
+    line(text, "ahead_wasted", ahead.wasted);
+    line(text, "ahead_late", ahead.late);
     line(text, "values_fetched", stats.fetched);
     line(text, "read_cache_hits", stats.cache_hits);
     line(text, "chunks_compacted", stats.compacted);

@@ -1,0 +1,546 @@
+//! Users, what each may do, and how one is known (Redis's ACL, redis.io/docs/management/security/acl).
+//!
+//! Key types: [`Acl`], all users; [`User`], one; both are changed by rules in Redis's words ([`User::apply`]). A password is kept as its SHA-256 and compared in constant time. What Redis has and
+//! this has not: selectors in parentheses, which are refused. Channels are kept as they are said, and nothing is published.
+
+mod categories;
+mod file;
+
+pub(crate) use categories::{has as in_category, is_one as is_category, names as category_names};
+
+use crate::command::{Command, find, glob, keys_of, number_of, shown};
+use ctutils::CtEq as _;
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Entries of the log of what was refused.
+const LOG_MAX: usize = 128;
+/// Entries of the same client for the same thing within so many milliseconds are one.
+const LOG_TOGETHER: i64 = 60_000;
+/// Words of 64 commands.
+const SET_WORDS: usize = 8;
+
+type Hash = [u8; 32];
+
+/// Commands, by their numbers in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Commands([u64; SET_WORDS]);
+
+impl Commands {
+    fn set(&mut self, number: usize, is: bool) {
+        let bit = 1 << (number % 64);
+        let word = &mut self.0[number / 64];
+        *word = if is { *word | bit } else { *word & !bit };
+    }
+
+    const fn has(&self, number: usize) -> bool {
+        self.0[number / 64] & 1 << (number % 64) != 0
+    }
+}
+
+/// Keys that a user may read, write or both.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Pattern {
+    text: Vec<u8>,
+    reads: bool,
+    writes: bool,
+}
+
+/// One user.
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) is_on: bool,
+    no_password: bool,
+    passwords: Vec<Hash>,
+    allowed: Commands,
+    /// Subcommands that are not as their command is.
+    subs: BTreeMap<(usize, String), bool>,
+    /// The rules about commands, as they are shown.
+    rules: Vec<String>,
+    keys: Vec<Pattern>,
+    channels: Vec<String>,
+    /// It may do everything: nothing is looked up.
+    pub(crate) may_all: bool,
+}
+
+/// Why a user may not do something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Denied<'a> {
+    Command,
+    Key(&'a [u8]),
+}
+
+impl User {
+    /// A user that may do nothing, as `ACL SETUSER` makes one.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            is_on: false,
+            no_password: false,
+            passwords: Vec::new(),
+            allowed: Commands::default(),
+            subs: BTreeMap::new(),
+            rules: vec!["-@all".to_owned()],
+            keys: Vec::new(),
+            channels: Vec::new(),
+            may_all: false,
+        }
+    }
+
+    /// The user `default` of a server without settings: it may do everything, and has this password or none.
+    pub(crate) fn default_with(password: Option<&str>) -> Self {
+        let mut user = Self::new("default");
+        let password = password.map_or_else(|| "nopass".to_owned(), |password| format!(">{password}"));
+        for rule in ["on", "~*", "&*", "+@all", &password] {
+            user.apply(rule.as_bytes()).expect("the rules are right");
+        }
+        user
+    }
+
+    /// Applies one rule.
+    ///
+    /// # Errors
+    /// What is wrong with it, as Redis says it.
+    pub(crate) fn apply(&mut self, rule: &[u8]) -> Result<(), String> {
+        let word = String::from_utf8_lossy(rule).to_ascii_lowercase();
+        match (word.as_str(), rule) {
+            ("on", _) => self.is_on = true,
+            ("off", _) => self.is_on = false,
+            ("nopass", _) => {
+                self.no_password = true;
+                self.passwords.clear();
+            }
+            ("resetpass", _) => {
+                self.no_password = false;
+                self.passwords.clear();
+            }
+            ("allkeys", _) => self.add_pattern(b"*", true, true)?,
+            ("resetkeys", _) => self.keys.clear(),
+            ("allchannels", _) => self.channels = vec!["*".to_owned()],
+            ("resetchannels", _) => self.channels.clear(),
+            ("allcommands", _) => self.rule_of_commands(true, "@all")?,
+            ("nocommands", _) => self.rule_of_commands(false, "@all")?,
+            ("reset", _) => *self = Self::new(&self.name),
+            ("sanitize-payload" | "skip-sanitize-payload" | "clearselectors", _) => {}
+            (_, [b'>', password @ ..]) => self.add_password(Sha256::digest(password).into()),
+            (_, [b'<', password @ ..]) => self.remove_password(Sha256::digest(password).into())?,
+            (_, [b'#', hash @ ..]) => self.add_password(hash_of(hash)?),
+            (_, [b'!', hash @ ..]) => self.remove_password(hash_of(hash)?)?,
+            (_, [b'~', pattern @ ..]) => self.add_pattern(pattern, true, true)?,
+            (_, [b'%', rest @ ..]) => self.permitted_pattern(rest)?,
+            (_, [b'&', pattern @ ..]) => self.channels.push(String::from_utf8_lossy(pattern).into_owned()),
+            (_, [b'+', _, ..]) => self.rule_of_commands(true, &word[1..])?,
+            (_, [b'-', _, ..]) => self.rule_of_commands(false, &word[1..])?,
+            (_, [b'(', ..]) => return Err("selectors are not here: give the user one set of rules".into()),
+            _ => return Err("Syntax error".into()),
+        }
+        let everything = shown().all(|command| self.allowed.has(number_of(command)));
+        let all_keys =
+            self.keys.iter().any(|pattern| pattern.text == b"*" && pattern.reads && pattern.writes);
+        self.may_all = everything && all_keys && self.subs.is_empty();
+        Ok(())
+    }
+
+    fn add_password(&mut self, hash: Hash) {
+        self.no_password = false;
+        if !self.passwords.contains(&hash) {
+            self.passwords.push(hash);
+        }
+    }
+
+    fn remove_password(&mut self, hash: Hash) -> Result<(), String> {
+        let had = self.passwords.len();
+        self.passwords.retain(|known| *known != hash);
+        if self.passwords.len() == had {
+            return Err("The password you are trying to remove from the user does not exist".into());
+        }
+        Ok(())
+    }
+
+    fn permitted_pattern(&mut self, rest: &[u8]) -> Result<(), String> {
+        let at = rest.iter().position(|&byte| byte == b'~').ok_or("Syntax error")?;
+        let letters = rest[..at].to_ascii_uppercase();
+        if letters.is_empty() || !letters.iter().all(|letter| matches!(letter, b'R' | b'W')) {
+            return Err("Syntax error".into());
+        }
+        self.add_pattern(&rest[at + 1..], letters.contains(&b'R'), letters.contains(&b'W'))
+    }
+
+    fn add_pattern(&mut self, text: &[u8], reads: bool, writes: bool) -> Result<(), String> {
+        let has_all = self.keys.iter().any(|pattern| pattern.text == b"*" && pattern.reads && pattern.writes);
+        if has_all && text != b"*" {
+            return Err("Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. Try 'resetkeys' to start with an empty list of patterns".into());
+        }
+        if text == b"*" && reads && writes {
+            self.keys.clear();
+        }
+        let pattern = Pattern { text: text.to_vec(), reads, writes };
+        if !self.keys.contains(&pattern) {
+            self.keys.push(pattern);
+        }
+        Ok(())
+    }
+
+    fn rule_of_commands(&mut self, may: bool, subject: &str) -> Result<(), String> {
+        let unknown = || "Unknown command or category name in ACL".to_owned();
+        let sign = if may { '+' } else { '-' };
+        if let Some(category) = subject.strip_prefix('@') {
+            if category != "all" && !categories::is_one(category) {
+                return Err(unknown());
+            }
+            for command in shown() {
+                if category == "all" {
+                    self.set_command(command, may);
+                } else if let Some((alone, subs)) = categories::apart(category, command.name)
+                    && (alone || categories::has(category, command))
+                {
+                    self.set_apart(command, may, alone, subs);
+                } else if categories::has(category, command) {
+                    self.set_command(command, may);
+                }
+            }
+            if category == "all" {
+                self.rules.clear();
+            }
+        } else if let Some((name, sub)) = subject.split_once('|') {
+            let command = find(name.as_bytes()).ok_or_else(unknown)?;
+            if sub.is_empty() || sub.contains('|') {
+                return Err(unknown());
+            }
+            let number = number_of(command);
+            self.subs.insert((number, sub.to_owned()), may);
+        } else {
+            let command = find(subject.as_bytes()).ok_or_else(unknown)?;
+            self.set_command(command, may);
+            // What was said of its subcommands is overruled.
+            self.rules.retain(|rule| rule[1..].split('|').next() != Some(subject));
+        }
+        self.rules.retain(|rule| rule[1..] != *subject);
+        self.rules.push(format!("{sign}{subject}"));
+        Ok(())
+    }
+
+    fn set_command(&mut self, command: &Command, may: bool) {
+        let number = number_of(command);
+        self.allowed.set(number, may);
+        self.subs.retain(|(of, _), _| *of != number);
+    }
+
+    /// A category that has some subcommands of a command, or all but some.
+    fn set_apart(&mut self, command: &Command, may: bool, alone: bool, subs: &[&str]) {
+        let number = number_of(command);
+        if alone {
+            self.subs.extend(subs.iter().map(|sub| ((number, (*sub).to_owned()), may)));
+        } else {
+            let before: Vec<(String, bool)> =
+                subs.iter().map(|sub| ((*sub).to_owned(), self.may_run(command, Some(sub)))).collect();
+            self.set_command(command, may);
+            self.subs.extend(
+                before.into_iter().filter(|(_, had)| *had != may).map(|(sub, had)| ((number, sub), had)),
+            );
+        }
+    }
+
+    fn may_run(&self, command: &Command, sub: Option<&str>) -> bool {
+        let number = number_of(command);
+        let of_sub =
+            sub.filter(|_| !self.subs.is_empty()).and_then(|sub| self.subs.get(&(number, sub.to_owned())));
+        of_sub.copied().unwrap_or_else(|| self.allowed.has(number))
+    }
+
+    /// What stands in the way of a request of this user.
+    pub(crate) fn denies<'a>(&self, command: &Command, args: &[&'a [u8]]) -> Option<Denied<'a>> {
+        if self.may_all || command.is_for_all() {
+            return None;
+        }
+        let sub = args.get(1).map(|arg| String::from_utf8_lossy(arg).to_ascii_lowercase());
+        if !self.may_run(command, sub.as_deref()) {
+            return Some(Denied::Command);
+        }
+        let keys = keys_of(args).unwrap_or_default();
+        // With that word it answers what was there.
+        let answers_old =
+            command.name == "set" && args.iter().skip(3).any(|arg| arg.eq_ignore_ascii_case(b"get"));
+        let wants = (command.reads_values() || answers_old, command.writes());
+        keys.into_iter().find(|key| !self.may_use(key, wants)).map(Denied::Key)
+    }
+
+    /// A key that is neither read nor written, as of `WATCH`, must be among the user's all the same.
+    fn may_use(&self, key: &[u8], (reads, writes): (bool, bool)) -> bool {
+        let matches = |wants: fn(&Pattern) -> bool| {
+            self.keys.iter().any(|pattern| wants(pattern) && glob(&pattern.text, key))
+        };
+        (reads || writes || matches(|_| true))
+            && (!reads || matches(|pattern| pattern.reads))
+            && (!writes || matches(|pattern| pattern.writes))
+    }
+
+    /// Whether this is one of the user's passwords. All are compared, so that nobody learns from the time which one was near.
+    fn knows(&self, password: &[u8]) -> bool {
+        let hash: Hash = Sha256::digest(password).into();
+        let one_is =
+            self.passwords.iter().fold(ctutils::Choice::FALSE, |is, known| is | known[..].ct_eq(&hash[..]));
+        self.is_on && (self.no_password || one_is.to_bool())
+    }
+
+    /// True when nobody needs a password.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_on && self.no_password
+    }
+
+    /// The flags, as `ACL GETUSER` says them.
+    pub(crate) fn flags(&self) -> Vec<&'static str> {
+        let mut flags = vec![if self.is_on { "on" } else { "off" }];
+        flags.extend(self.no_password.then_some("nopass"));
+        flags
+    }
+
+    /// The passwords' hashes in hexadecimal.
+    pub(crate) fn hashes(&self) -> Vec<String> {
+        self.passwords.iter().map(|hash| hex(hash)).collect()
+    }
+
+    pub(crate) fn commands(&self) -> String {
+        let begins = self.rules.first().is_some_and(|rule| rule.ends_with("@all"));
+        let front = if begins { "" } else { "-@all " };
+        format!("{front}{}", self.rules.join(" "))
+    }
+
+    pub(crate) fn key_patterns(&self) -> String {
+        let shown = self.keys.iter().map(|pattern| {
+            let text = String::from_utf8_lossy(&pattern.text);
+            match (pattern.reads, pattern.writes) {
+                (true, true) => format!("~{text}"),
+                (true, false) => format!("%R~{text}"),
+                _ => format!("%W~{text}"),
+            }
+        });
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    pub(crate) fn channel_patterns(&self) -> String {
+        self.channels.iter().map(|text| format!("&{text}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The user as a line of a file, and of `ACL LIST`.
+    pub(crate) fn line(&self) -> String {
+        let mut words = vec!["user".to_owned(), self.name.clone()];
+        words.extend(self.flags().into_iter().map(str::to_owned));
+        words.extend(self.hashes().into_iter().map(|hash| format!("#{hash}")));
+        words.extend(Some(self.key_patterns()).filter(|text| !text.is_empty()));
+        words.push(if self.channels.is_empty() {
+            "resetchannels".to_owned()
+        } else {
+            self.channel_patterns()
+        });
+        words.push(self.commands());
+        words.join(" ")
+    }
+}
+
+fn hash_of(text: &[u8]) -> Result<Hash, String> {
+    let wrong =
+        "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters";
+    let digit = |byte: u8| char::from(byte).to_digit(16).filter(|_| !byte.is_ascii_uppercase());
+    let pairs = text.chunks(2).map(|pair| match pair {
+        &[high, low] => u8::try_from(digit(high)? * 16 + digit(low)?).ok(),
+        _ => None,
+    });
+    pairs.collect::<Option<Vec<u8>>>().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| wrong.to_owned())
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Something that was refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) id: u64,
+    pub(crate) count: u64,
+    pub(crate) reason: &'static str,
+    pub(crate) context: &'static str,
+    pub(crate) object: String,
+    pub(crate) user: String,
+    pub(crate) client: String,
+    /// When it was refused first and last, in milliseconds since 1970.
+    pub(crate) first: i64,
+    pub(crate) last: i64,
+}
+
+/// All users.
+#[derive(Debug)]
+pub(crate) struct Acl {
+    users: BTreeMap<String, Arc<User>>,
+    /// Grows with each change: sessions look again who they are.
+    pub(crate) version: u64,
+    file: Option<std::path::PathBuf>,
+    pub(crate) log: VecDeque<Refusal>,
+    next_id: u64,
+}
+
+impl Acl {
+    /// The user `default` alone.
+    pub(crate) fn new(password: Option<&str>) -> Self {
+        let user = Arc::new(User::default_with(password));
+        Self {
+            users: BTreeMap::from([(user.name.clone(), user)]),
+            version: 1,
+            file: None,
+            log: VecDeque::new(),
+            next_id: 0,
+        }
+    }
+
+    pub(crate) fn user(&self, name: &str) -> Option<&Arc<User>> {
+        self.users.get(name)
+    }
+
+    pub(crate) fn default_user(&self) -> &Arc<User> {
+        &self.users["default"]
+    }
+
+    pub(crate) fn users(&self) -> impl ExactSizeIterator<Item = &User> {
+        self.users.values().map(|user| &**user)
+    }
+
+    /// Applies rules to a user, which is made when there is none; all of them, or none.
+    ///
+    /// # Errors
+    /// The rule that is wrong, and why.
+    pub(crate) fn set(&mut self, name: &str, rules: &[&[u8]]) -> Result<(), (String, String)> {
+        let mut user = self.users.get(name).map_or_else(|| User::new(name), |user| User::clone(user));
+        for rule in rules {
+            user.apply(rule).map_err(|why| (String::from_utf8_lossy(rule).into_owned(), why))?;
+        }
+        self.users.insert(name.to_owned(), Arc::new(user));
+        self.version += 1;
+        Ok(())
+    }
+
+    /// The password of the user `default`; without one nobody needs it.
+    pub(crate) fn set_password(&mut self, password: Option<&str>) {
+        let rule = password.map_or_else(|| "nopass".to_owned(), |password| format!(">{password}"));
+        self.set("default", &[b"resetpass", rule.as_bytes()]).expect("the rules are right");
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
+        self.version += 1;
+        self.users.remove(name).is_some()
+    }
+
+    /// The user of this name, when that is its password.
+    pub(crate) fn known(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
+        let name = std::str::from_utf8(name).ok();
+        match name.and_then(|name| self.users.get(name)) {
+            Some(user) => user.knows(password).then(|| Arc::clone(user)),
+            // As long as for one that there is.
+            None => {
+                let _nobody_has_it = User::new("").knows(password);
+                None
+            }
+        }
+    }
+
+    /// Notes what was refused; what is the same within a minute is one entry.
+    pub(crate) fn note(&mut self, refusal: Refusal) {
+        let same = |known: &&mut Refusal| {
+            known.reason == refusal.reason
+                && known.context == refusal.context
+                && known.object == refusal.object
+                && known.user == refusal.user
+                && refusal.last - known.last <= LOG_TOGETHER
+        };
+        let now = refusal.last;
+        if let Some(known) = self.log.iter_mut().find(same) {
+            known.count += 1;
+            known.last = now;
+            return;
+        }
+        self.log.push_front(Refusal { id: self.next_id, ..refusal });
+        self.log.truncate(LOG_MAX);
+        self.next_id += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(rules: &str) -> User {
+        let mut user = User::new("u");
+        rules.split(' ').for_each(|rule| user.apply(rule.as_bytes()).unwrap());
+        user
+    }
+
+    fn may(user: &User, line: &str) -> bool {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        user.denies(find(args[0]).unwrap(), &args).is_none()
+    }
+
+    #[test]
+    fn rules_say_what_a_user_may_do() {
+        let some = user("on ~k* %R~r* %W~w* +@read +@write -@dangerous -set +config|get");
+        for (line, is) in [
+            ("GET k1", true),
+            ("GET x", false),
+            ("GET r1", true),
+            ("GET w1", false),
+            ("MSET w1 1", true),
+            ("MSET r1 1", false),
+            ("MSET w1 1 x 2", false),
+            ("SET k1 1", false),
+            ("GETDEL w1", false),
+            ("KEYS *", false),
+            ("CONFIG GET *", true),
+            ("CONFIG SET a b", false),
+            ("PING", false),
+            ("AUTH x", true),
+        ] {
+            assert_eq!(may(&some, line), is, "{line}");
+        }
+        let writer = user("on %W~w* %R~r* +@all");
+        for (line, is) in [
+            ("SET w1 get", true),
+            ("SET w1 1 EX 10", true),
+            ("SET w1 1 GET", false),
+            ("SET w1 1 EX 10 get", false),
+            ("WATCH w1 r1", true),
+            ("WATCH w1 x", false),
+        ] {
+            assert_eq!(may(&writer, line), is, "{line}");
+        }
+        let blind = user("on ~* +@all -@read");
+        for line in ["ZUNION 1 k", "ZINTER 1 k", "ZDIFF 1 k", "ZINTERCARD 1 k", "SINTERCARD 1 k", "GET k"] {
+            assert!(!may(&blind, line), "{line}");
+        }
+        assert!(may(&blind, "SET k 1") && may(&blind, "INFO"));
+        let all = user("on ~* +@all");
+        assert!(all.may_all && may(&all, "ACL LIST"));
+        let tame = user("on ~* +@all -@admin");
+        assert!(may(&tame, "ACL WHOAMI") && !may(&tame, "ACL LIST"));
+        assert!(may(&tame, "CLIENT ID") && !may(&tame, "CLIENT KILL x") && !may(&tame, "SAVE"));
+        let back = user("on ~* +@all -acl|list +acl");
+        assert!(may(&back, "ACL LIST") && back.may_all);
+        for wrong in ["+nosuch", "+@nosuch", "#12", "xx", "(~a)", "+acl|a|b", "%X~a", "<none"] {
+            assert!(User::new("u").apply(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    /// A line that a user is written as makes the same user again.
+    #[test]
+    fn a_line_makes_the_same_user() {
+        let one = user("on >secret >other ~a* %R~b* &c* +@all -@dangerous -get|x +config|get");
+        let line = one.line();
+        let mut words = line.split(' ').skip(2);
+        let mut other = User::new("u");
+        words.try_for_each(|word| other.apply(word.as_bytes())).unwrap();
+        assert_eq!(other.line(), line);
+        assert!(other.knows(b"other") && !other.knows(b"wrong") && other.allowed == one.allowed);
+        other.apply(b"off").unwrap();
+        assert!(!other.knows(b"other"), "who is off is known to nobody");
+    }
+}

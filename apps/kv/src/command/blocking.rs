@@ -1,0 +1,254 @@
+//! Commands that wait for a key when there is none, and those of several keys that do not.
+
+use super::lists::{move_between, side, take_first};
+use super::sorted::take_lowest;
+use super::{Args, Context, Done, float, integer, is};
+use crate::failure::Failure;
+use crate::session::Patience;
+use crate::waiting::Wait;
+use farmem_resp::Writer;
+use std::time::Duration;
+
+/// Seconds that a client may wait at most, as Redis takes them.
+const SECONDS_MAX: f64 = 9_223_372_036_854_775.0;
+
+/// How long a client waits; `None` for as long as it takes.
+fn timeout(arg: &[u8]) -> Result<Option<Duration>, Failure> {
+    let seconds = float(arg).ok_or(Failure::text("ERR timeout is not a float or out of range"))?;
+    if seconds < 0.0 {
+        return Err(Failure::text("ERR timeout is negative"));
+    }
+    if seconds > SECONDS_MAX {
+        return Err(Failure::text("ERR timeout is out of range"));
+    }
+    Ok((seconds > 0.0).then(|| Duration::from_secs_f64(seconds).max(Duration::from_millis(1))))
+}
+
+/// Nothing was there: the client waits, where it may.
+fn nothing(
+    context: &mut Context<'_>,
+    keys: &[&[u8]],
+    timeout: Option<Duration>,
+    out: &mut Writer<'_>,
+    null: fn(&mut Writer<'_>),
+) {
+    match context.session.patience {
+        // A time that no clock reaches is none.
+        Patience::Waits => {
+            context.session.waits = Some(Wait {
+                keys: keys.iter().map(|key| key.to_vec()).collect(),
+                until: timeout.and_then(|timeout| crate::world::now().checked_add(timeout)),
+            });
+        }
+        Patience::None => null(out),
+        Patience::Served => {}
+    }
+}
+
+/// A key of another kind is an error, but for a client that waits: it waits on.
+fn or_waits<T>(context: &Context<'_>, found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+    match found {
+        Err(Failure::WrongType) if context.session.patience == Patience::Served => Ok(None),
+        other => other,
+    }
+}
+
+/// What the log has in the place of a command that has found something.
+fn instead(context: &mut Context<'_>, words: &[&[u8]]) {
+    context.instead = Some(words.iter().map(|word| word.to_vec()).collect());
+}
+
+fn pop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, left: bool) -> Done {
+    let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
+    let timeout = timeout(last)?;
+    for key in keys {
+        let found = take_first(context, key, left, 1);
+        if let Some(some) = or_waits(context, found)? {
+            instead(context, &[if left { b"LPOP" } else { b"RPOP" }, key]);
+            out.array(2);
+            out.bulk(key);
+            out.bulk(&some[0]);
+            return Ok(());
+        }
+    }
+    nothing(context, keys, timeout, out, |out| out.null_array());
+    Ok(())
+}
+
+pub(super) fn blpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    pop(context, args, out, true)
+}
+
+pub(super) fn brpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    pop(context, args, out, false)
+}
+
+fn move_or_wait(
+    context: &mut Context<'_>,
+    (from, to): (&[u8], &[u8]),
+    (from_left, to_left): (bool, bool),
+    timeout: Option<Duration>,
+    out: &mut Writer<'_>,
+) -> Done {
+    let db = context.db();
+    let found = context.store.collection(db, from, Some(crate::store::Kind::List)).map(|list| list.map(drop));
+    if or_waits(context, found)?.is_none() {
+        nothing(context, &[from], timeout, out, |out| out.null());
+        return Ok(());
+    }
+    let side = |left| if left { &b"LEFT"[..] } else { b"RIGHT" };
+    instead(context, &[b"LMOVE", from, to, side(from_left), side(to_left)]);
+    move_between(context, (from, to), from_left, to_left, out)
+}
+
+pub(super) fn blmove(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let sides = (side(args[3])?, side(args[4])?);
+    let timeout = timeout(args[5])?;
+    move_or_wait(context, (args[1], args[2]), sides, timeout, out)
+}
+
+pub(super) fn brpoplpush(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let timeout = timeout(args[3])?;
+    move_or_wait(context, (args[1], args[2]), (false, true), timeout, out)
+}
+
+/// Keys by their number in front, which end, and how many elements.
+struct Several<'a> {
+    keys: &'a [&'a [u8]],
+    front: bool,
+    wanted: usize,
+}
+
+fn several<'a>(
+    args: &'a [&'a [u8]],
+    which: fn(&[u8]) -> Result<bool, Failure>,
+) -> Result<Several<'a>, Failure> {
+    let size = |arg: &[u8], what| {
+        let size = integer(arg).ok().and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
+        size.ok_or_else(|| Failure::text(what))
+    };
+    let keys = size(args[0], "ERR numkeys should be greater than 0")?;
+    let (Some(names), Some(rest)) = (args.get(1..1 + keys), args.get(1 + keys..)) else {
+        return Err(Failure::SYNTAX);
+    };
+    let (front, wanted) = match rest {
+        [end] => (which(end)?, 1),
+        [end, word, wanted] if is(word, "COUNT") => {
+            (which(end)?, size(wanted, "ERR count should be greater than 0")?)
+        }
+        _ => return Err(Failure::SYNTAX),
+    };
+    Ok(Several { keys: names, front, wanted })
+}
+
+pub(super) fn blmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let timeout = timeout(args[1])?;
+    let several = several(&args[2..], side)?;
+    if !pop_elements(context, &several, out)? {
+        nothing(context, several.keys, timeout, out, |out| out.null_array());
+    }
+    Ok(())
+}
+
+pub(super) fn lmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let several = several(&args[1..], side)?;
+    if !pop_elements(context, &several, out)? {
+        out.null_array();
+    }
+    Ok(())
+}
+
+fn pop_elements(
+    context: &mut Context<'_>,
+    several: &Several<'_>,
+    out: &mut Writer<'_>,
+) -> Result<bool, Failure> {
+    for key in several.keys {
+        let found = take_first(context, key, several.front, several.wanted);
+        let Some(some) = or_waits(context, found)? else { continue };
+        let name: &[u8] = if several.front { b"LPOP" } else { b"RPOP" };
+        instead(context, &[name, key, some.len().to_string().as_bytes()]);
+        out.array(2);
+        out.bulk(key);
+        out.array(some.len());
+        some.iter().for_each(|text| out.bulk(text));
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+fn lowest(arg: &[u8]) -> Result<bool, Failure> {
+    match () {
+        () if is(arg, "MIN") => Ok(true),
+        () if is(arg, "MAX") => Ok(false),
+        () => Err(Failure::SYNTAX),
+    }
+}
+
+fn pop_member(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>, low: bool) -> Done {
+    let (keys, last) = (&args[1..args.len() - 1], args[args.len() - 1]);
+    let timeout = timeout(last)?;
+    for key in keys {
+        let found = take_lowest(context, key, low, 1);
+        if let Some(some) = or_waits(context, found)? {
+            let (score, member) = &some[0];
+            // As long as what came, whatever the member: there is room for it in the log.
+            instead(context, &[if low { b"ZPOPMIN" } else { b"ZPOPMAX" }, key]);
+            out.array(3);
+            out.bulk(key);
+            out.bulk(member);
+            out.double(*score);
+            return Ok(());
+        }
+    }
+    nothing(context, keys, timeout, out, |out| out.null_array());
+    Ok(())
+}
+
+pub(super) fn bzpopmin(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    pop_member(context, args, out, true)
+}
+
+pub(super) fn bzpopmax(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    pop_member(context, args, out, false)
+}
+
+fn pop_members(
+    context: &mut Context<'_>,
+    several: &Several<'_>,
+    out: &mut Writer<'_>,
+) -> Result<bool, Failure> {
+    for key in several.keys {
+        let found = take_lowest(context, key, several.front, several.wanted);
+        let Some(some) = or_waits(context, found)? else { continue };
+        let name: &[u8] = if several.front { b"ZPOPMIN" } else { b"ZPOPMAX" };
+        instead(context, &[name, key, some.len().to_string().as_bytes()]);
+        out.array(2);
+        out.bulk(key);
+        out.array(some.len());
+        for (score, member) in &some {
+            out.array(2);
+            out.bulk(member);
+            out.double(*score);
+        }
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+pub(super) fn bzmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let timeout = timeout(args[1])?;
+    let several = several(&args[2..], lowest)?;
+    if !pop_members(context, &several, out)? {
+        nothing(context, several.keys, timeout, out, |out| out.null_array());
+    }
+    Ok(())
+}
+
+pub(super) fn zmpop(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<'_>) -> Done {
+    let several = several(&args[1..], lowest)?;
+    if !pop_members(context, &several, out)? {
+        out.null_array();
+    }
+    Ok(())
+}

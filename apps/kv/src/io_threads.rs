@@ -1,0 +1,157 @@
+//! Threads that read sockets and write to them, beside the one that carries commands out (`--io-threads`): the system's copies, and TLS.
+//!
+//! Key types: [`Crew`], the threads; [`Connections`], which lends them connections. In a turn with many clients all that have something are read at once, commands are carried out one after the
+//! other as always, and all replies are sent at once. A connection is in one thread at a time, and comes back before anything else is done with it.
+
+use crate::connection::{CHUNK, Connection, Goes};
+use slab::Slab;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+/// Connections for each thread from which on it is worth to wake it.
+const WORTH: usize = 4;
+
+/// What is to be done with a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Task {
+    /// Its client's bytes are read, so many at the most.
+    Read { most: usize, now: Instant },
+    /// Its replies are sent.
+    Send { pause: usize, kept: usize },
+}
+
+/// A connection in a thread, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) number: usize,
+    connection: Box<Connection>,
+    task: Task,
+    pub(crate) goes: Goes,
+}
+
+impl Job {
+    fn run(&mut self, chunk: &mut [u8]) {
+        self.goes = match self.task {
+            Task::Read { most, now } => self.connection.read_in(chunk, most, now),
+            Task::Send { pause, kept } => self.connection.send(pause, kept),
+        };
+    }
+}
+
+/// The threads.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    hands: Vec<Sender<Vec<Job>>>,
+    done: Receiver<Vec<Job>>,
+    chunk: Vec<u8>,
+}
+
+impl Crew {
+    /// So many threads, the caller's among them.
+    ///
+    /// # Errors
+    /// The system's, when it has no threads.
+    pub(crate) fn new(threads: usize) -> io::Result<Self> {
+        let (tell, done) = channel();
+        let mut hands = Vec::new();
+        for number in 1..threads {
+            let (hand, jobs): (Sender<Vec<Job>>, Receiver<Vec<Job>>) = channel();
+            let tell = tell.clone();
+            std::thread::Builder::new().name(format!("kv-io-{number}")).spawn(move || {
+                let mut chunk = vec![0; CHUNK];
+                for mut some in jobs {
+                    some.iter_mut().for_each(|job| job.run(&mut chunk));
+                    // The server has ended.
+                    if tell.send(some).is_err() {
+                        return;
+                    }
+                }
+            })?;
+            hands.push(hand);
+        }
+        Ok(Self { hands, done, chunk: if threads > 1 { vec![0; CHUNK] } else { Vec::new() } })
+    }
+
+    /// Threads, the caller's among them.
+    pub(crate) fn len(&self) -> usize {
+        self.hands.len() + 1
+    }
+
+    /// True when so many connections are worth it.
+    pub(crate) fn helps(&self, connections: usize) -> bool {
+        !self.hands.is_empty() && connections >= WORTH * self.len()
+    }
+
+    /// Does one thing with many connections, in all threads; returns when all of it is done.
+    pub(crate) fn spread(&mut self, mut jobs: Vec<Job>) -> Vec<Job> {
+        let share = jobs.len().div_ceil(self.len()).max(1);
+        let mut given = 0;
+        for hand in &self.hands {
+            if jobs.len() <= share {
+                break;
+            }
+            let some = jobs.split_off(jobs.len() - share);
+            hand.send(some).expect("a thread of the server goes on as long as it");
+            given += 1;
+        }
+        jobs.iter_mut().for_each(|job| job.run(&mut self.chunk));
+        for _ in 0..given {
+            jobs.extend(self.done.recv().expect("a thread of the server goes on as long as it"));
+        }
+        jobs
+    }
+}
+
+/// All connections, by their numbers.
+#[derive(Default, Debug)]
+pub(crate) struct Connections(Slab<Option<Box<Connection>>>);
+
+impl Connections {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The number of the next one.
+    pub(crate) fn vacant(&self) -> usize {
+        self.0.vacant_key()
+    }
+
+    pub(crate) fn insert(&mut self, connection: Connection) -> usize {
+        self.0.insert(Some(Box::new(connection)))
+    }
+
+    pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut Connection> {
+        self.0.get_mut(number)?.as_deref_mut()
+    }
+
+    pub(crate) fn remove(&mut self, number: usize) -> Option<Connection> {
+        self.0.try_remove(number).flatten().map(|connection| *connection)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Connection)> {
+        self.0.iter().filter_map(|(number, connection)| Some((number, connection.as_deref()?)))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Connection)> {
+        self.0.iter_mut().filter_map(|(number, connection)| Some((number, connection.as_deref_mut()?)))
+    }
+
+    /// A connection for a thread, where there is something to do with it.
+    pub(crate) fn lend(&mut self, number: usize, task: Task) -> Option<Job> {
+        let place = self.0.get_mut(number)?;
+        let has_some = match task {
+            Task::Read { .. } => place.as_ref()?.wants_to_read(),
+            Task::Send { .. } => place.as_ref()?.wants_to_send(),
+        };
+        let connection = if has_some { place.take()? } else { return None };
+        Some(Job { number, connection, task, goes: Goes::On })
+    }
+
+    /// It is here again.
+    pub(crate) fn give_back(&mut self, job: Job) {
+        if let Some(place) = self.0.get_mut(job.number) {
+            *place = Some(job.connection);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! TLS: redis-cli and redis-py over it, who is let in, and bytes that are none.
+
+use crate::common::Service;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// An authority, a server and a client with certificates of it, and one of nobody, made by openssl; `None`, and a line that says so, where that is absent.
+fn certificates(dir: &Path) -> Option<()> {
+    let run = |args: &[&str]| {
+        let said = Command::new("openssl").args(args).current_dir(dir).output().ok()?;
+        assert!(said.status.success(), "openssl {args:?}: {}", String::from_utf8_lossy(&said.stderr));
+        Some(())
+    };
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    let new = |name: &str, more: &[&str]| {
+        let (key_file, file, subject) = (format!("{name}.key"), format!("{name}.crt"), format!("/CN={name}"));
+        let files = ["-keyout", &key_file, "-out", &file, "-subj", &subject, "-days", "2"];
+        run(&[&["req", "-x509"], &key[..], &files, more].concat())
+    };
+    let made = new("ca", &[]);
+    if made.is_none() {
+        eprintln!("skipped: openssl absent (scripts/setup installs it)");
+        return None;
+    }
+    let of_ca = ["-CA", "ca.crt", "-CAkey", "ca.key", "-addext", "basicConstraints=CA:FALSE"];
+    new("server", &[&of_ca[..], &["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]].concat())?;
+    new("client", &of_ca)?;
+    new("stranger", &[])
+}
+
+fn serve(dir: &Path, local: &str, more: &[&str]) -> Service {
+    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (certificate, key, authority) = (file("server.crt"), file("server.key"), file("ca.crt"));
+    let words = [
+        "--far",
+        "64MiB",
+        "--local",
+        local,
+        "--tls-port",
+        "0",
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &authority,
+    ];
+    Service::start(&[&words[..], more].concat())
+}
+
+fn cli(dir: &Path, service: &Service, who: Option<&str>, args: &[&str]) -> Option<String> {
+    let port = service.tls.unwrap().port().to_string();
+    let mut command = Command::new("redis-cli");
+    command.current_dir(dir).args(["-p", &port, "--tls", "--cacert", "ca.crt"]);
+    if let Some(who) = who {
+        command.args(["--cert", &format!("{who}.crt"), "--key", &format!("{who}.key")]);
+    }
+    let said = command.args(args).output();
+    let Ok(said) = said else {
+        eprintln!("skipped: redis-cli absent (scripts/setup installs it)");
+        return None;
+    };
+    let text = String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+    if text.contains("Unrecognized option") {
+        eprintln!("skipped: this redis-cli has no TLS");
+        return None;
+    }
+    Some(text)
+}
+
+/// Who has a certificate of the authority is let in, and nobody else; values of all lengths come back whole.
+#[test]
+fn clients_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = certificates(dir.path()) else { return };
+    let service = serve(dir.path(), "64MiB", &[]);
+    let say = |who, args: &[&str]| cli(dir.path(), &service, who, args);
+    let Some(said) = say(Some("client"), &["SET", "a", "over TLS"]) else { return };
+    assert_eq!(said, "OK\n");
+    assert_eq!(service.client().says("GET a").text(), "over TLS");
+    for who in [None, Some("stranger")] {
+        let said = say(who, &["GET", "a"]).unwrap();
+        assert!(!said.contains("over TLS") && !said.is_empty(), "{who:?}: {said}");
+    }
+    let mut plain = service.client();
+    for len in [1_usize, 16_383, 16_384, 16_385, 3_000_000] {
+        plain.asks(&[b"SET", b"long", &vec![b'x'; len]]);
+        let said = say(Some("client"), &["GET", "long"]).unwrap();
+        assert_eq!(said.trim_end().len(), len);
+    }
+    let many: String = (0..5_000).map(|number| format!("SET key:{number} {number}\n")).collect();
+    std::fs::write(dir.path().join("many"), many).unwrap();
+    let port = service.tls.unwrap().port();
+    let piped =
+        format!("redis-cli -p {port} --tls --cacert ca.crt --cert client.crt --key client.key --pipe < many");
+    let said = Command::new("sh").args(["-c", &piped]).current_dir(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("errors: 0, replies: 5000"), "{said}");
+    service.end();
+}
+
+/// redis-py over TLS, as its users have it.
+#[test]
+fn redis_py_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = certificates(dir.path()) else { return };
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+    let has = Command::new(&python).args(["-c", "import redis"]).status();
+    if !has.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: redis-py absent in .venv (scripts/setup installs it)");
+        return;
+    }
+    let service = serve(dir.path(), "64MiB", &["--tls-auth-clients", "no"]);
+    let script = format!(
+        "import redis\nc = redis.Redis(host='localhost', port={}, ssl=True, ssl_ca_certs='ca.crt')\n\
+         p = c.pipeline()\nfor n in range(1000): p.set(f'k{{n}}', 'v' * n)\np.execute()\n\
+         assert all(len(v) == n for n, v in enumerate(c.mget([f'k{{n}}' for n in range(1000)])))\nprint('all as expected')",
+        service.tls.unwrap().port()
+    );
+    let said = Command::new(&python).args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&said.stdout),
+        "all as expected\n",
+        "{}",
+        String::from_utf8_lossy(&said.stderr)
+    );
+    service.end();
+}
+
+/// Connections over TLS that say nothing, more than there is room for: those that are too many are refused, and clients that were there before are not cut off for them.
+#[test]
+fn silent_connections_over_tls_push_nobody_out() {
+    const MANY: usize = 150;
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = certificates(dir.path()) else { return };
+    let service = serve(dir.path(), "16MiB", &[]);
+    let mut client = service.client();
+    let kept = vec![b'q'; 256 << 10];
+    assert_eq!(client.says("MULTI").text(), "OK");
+    assert_eq!(client.asks(&[b"SET", b"kept", &kept]).text(), "QUEUED");
+    let silent: Vec<TcpStream> =
+        (0..MANY).map(|_| TcpStream::connect(service.tls.unwrap()).unwrap()).collect();
+    let mut beside = service.client();
+    let counts = |beside: &mut crate::common::Client, section: &str, name: &str| {
+        let info = beside.says(&format!("INFO {section}")).text();
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap().parse::<usize>().unwrap()
+    };
+    let all_came = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        counts(&mut beside, "stats", "total_connections_received") == MANY + 2
+    });
+    assert!(all_came);
+    let refused = counts(&mut beside, "stats", "rejected_connections");
+    assert!((MANY / 2..MANY).contains(&refused), "{refused}");
+    assert_eq!(counts(&mut beside, "clients", "clients_cut_off"), 0);
+    assert_eq!(client.says("EXEC").text(), "Array([Simple(\"OK\")])");
+    drop(silent);
+    service.end();
+}
+
+/// Bytes that are no TLS end their connection, and only that; a client that begins a handshake and says no more is no harm to others. Nothing is answered in the clear.
+#[test]
+fn what_is_no_tls_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = certificates(dir.path()) else { return };
+    let service = serve(dir.path(), "64MiB", &["--tls-auth-clients", "optional"]);
+    let connect = || {
+        let stream = TcpStream::connect(service.tls.unwrap()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    };
+    let mut silent = connect();
+    silent.write_all(&[22, 3, 1]).unwrap();
+    for bytes in
+        [&b"PING\r\n"[..], b"*1\r\n$4\r\nPING\r\n", &[0; 64], &[22, 3, 1, 255, 255, 1], &[255; 20_000]]
+    {
+        let mut stream = connect();
+        let _ended_already =
+            stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
+        let mut said = Vec::new();
+        let _reset = stream.read_to_end(&mut said);
+        assert!(!said.windows(4).any(|part| part == b"PONG"), "{said:?}");
+    }
+    if let Some(said) = cli(dir.path(), &service, None, &["PING"]) {
+        assert_eq!(said, "PONG\n", "a certificate is optional");
+    }
+    service.end();
+}

@@ -1,0 +1,4 @@
+//! `cargo fuzz run kv_memcached --features libfuzzer`
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| farmem_fuzz::kv_memcached(data, &mut farmem_fuzz::Run::new()));
