@@ -44,6 +44,11 @@ impl Plan {
         }
     }
 
+    /// Keys of the largest scattered tree.
+    const fn many(&self) -> u64 {
+        if self.quick { 20_000 } else { 10_000_000 }
+    }
+
     /// Keys of the trees of `fat.server` (figure 10), and its mixes.
     const fn server(&self) -> server::Sizes {
         if self.quick {
@@ -73,11 +78,16 @@ pub fn run<R: Racks>(
     if plan.wants("fat.union.") {
         sheet.begins("packets and round trips");
         let keys = if plan.quick { 5_000 } else { 1_000_000 };
-        sheet.add(union::measure(keys)?);
+        sheet.add(union::measure(keys, "fat.union")?);
         sheet.add(baselines::counted(keys)?);
         let timed = ["fat.union.latency", "fat.union.in_flight32", "fat.union.sherman", "fat.union.netcache"];
         if timed.into_iter().any(|row| plan.wants(row)) {
             e2e::over_nodes(plan, racks, keys, &mut sheet)?;
+        }
+        let (keys, group) = (plan.many(), format!("fat.union.{}", plan.many()));
+        if plan.wants(&format!("{group}.")) {
+            sheet.begins(&format!("packets and round trips of {keys} keys"));
+            sheet.add(union::measure(keys, &group)?);
         }
     }
     if plan.wants("fat.drift.recovery") {

@@ -1,11 +1,14 @@
-//! `kv.*`: `farmem kv` beside redis-server (issue 15; PD3 figures 13 and 17 have Garnet in the same place).
+//! `kv.*`: `farmem kv` beside redis-server and memcached (issue 15; PD3 figures 13 and 17 have Garnet in the same place).
 //!
-//! Both servers are processes bound to one CPU; the load is one thread of this process, bound to another. It has `CONNECTIONS` connections, sends so many
+//! All servers are processes bound to one CPU; the load is one thread of this process, bound to another. It has `CONNECTIONS` connections, sends so many
 //! requests ahead on each as the row's id says, and checks every reply. Pairs of slices are interleaved; a row has the medians. `.local` has all data here, `.far` a
-//! twentieth of the data's bytes as `--local`, index and process included.
+//! twentieth of the data's bytes as `--local`, index and process included; where that is less than they take, as much as they take, and the row says so.
+
+mod load;
 
 use crate::{CpuMeter, CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
 use farmem::Rng;
+use load::{Batch, Kind, Speaks, VALUE_LEN};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -13,16 +16,19 @@ use std::time::{Duration, Instant};
 
 /// Connections of the load.
 const CONNECTIONS: usize = 16;
-/// Bytes of a value.
-const VALUE_LEN: usize = 1_000;
-/// Keys of one `MSET`.
-const MSET_KEYS: usize = 10;
 /// The CPU of the servers, and that of the load.
 const SERVER_CPU: &str = "0";
 const LOAD_CPU: usize = 1;
 const SEED: u64 = 15;
-/// Connections of `kv.connections`.
+/// Connections of `kv.connections`, and descriptors beside them.
 const MANY: usize = 10_000;
+const DESCRIPTORS: u64 = 100;
+/// Bytes of a key.
+const KEY_LEN: u64 = 16;
+/// Bytes of the index that a key takes, those that are free included.
+const INDEX_BYTES: u64 = 34;
+/// What a server takes beside index and tail: the process, and buffers of its connections.
+const PROCESS_BYTES: u64 = 20 << 20;
 
 /// How much is measured.
 struct Sizes {
@@ -31,23 +37,31 @@ struct Sizes {
     slice: Duration,
 }
 
-/// A kind of request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Get,
-    Set,
-    Mset,
+impl Sizes {
+    /// Bytes of all keys and values.
+    fn data(&self) -> u64 {
+        u64::from(self.keys) * (VALUE_LEN as u64 + KEY_LEN)
+    }
+
+    /// Local memory with all data here.
+    fn all_local(&self) -> u64 {
+        2 * self.data() + (256 << 20)
+    }
+
+    /// Local memory with a twentieth of the data here, but not less than index and process take.
+    fn mostly_far(&self) -> u64 {
+        (self.data() / 20).max(u64::from(self.keys) * INDEX_BYTES + PROCESS_BYTES)
+    }
 }
 
-impl Kind {
-    const ALL: [(&'static str, Self); 3] = [("get", Self::Get), ("set", Self::Set), ("mset", Self::Mset)];
-}
+const KINDS: [(&str, Kind); 3] = [("get", Kind::Get), ("set", Kind::Set), ("mset", Kind::Mset)];
 
 /// A server under load.
 struct Subject {
     child: Child,
     connections: Vec<TcpStream>,
     address: SocketAddr,
+    speaks: Speaks,
     rng: Rng,
 }
 
@@ -55,52 +69,6 @@ impl Drop for Subject {
     fn drop(&mut self) {
         let _it_may_have_ended = self.child.kill();
         let _it_may_have_ended = self.child.wait();
-    }
-}
-
-fn key(number: u32) -> String {
-    format!("key:{number:012}")
-}
-
-fn value(number: u32) -> Vec<u8> {
-    let mut value = format!("{number:012}").into_bytes();
-    value.resize(VALUE_LEN, b'v');
-    value
-}
-
-fn word(into: &mut Vec<u8>, word: &[u8]) {
-    into.extend(format!("${}\r\n", word.len()).bytes());
-    into.extend_from_slice(word);
-    into.extend(b"\r\n");
-}
-
-/// Appends a request on some key, and the reply that is right.
-fn ask(kind: Kind, rng: &mut Rng, keys: u32, request: &mut Vec<u8>, reply: &mut Vec<u8>) {
-    let number = rng.below(keys);
-    match kind {
-        Kind::Get => {
-            request.extend(b"*2\r\n");
-            word(request, b"GET");
-            word(request, key(number).as_bytes());
-            word(reply, &value(number));
-        }
-        Kind::Set => {
-            request.extend(b"*3\r\n");
-            word(request, b"SET");
-            word(request, key(number).as_bytes());
-            word(request, &value(number));
-            reply.extend(b"+OK\r\n");
-        }
-        Kind::Mset => {
-            request.extend(format!("*{}\r\n", 1 + 2 * MSET_KEYS).bytes());
-            word(request, b"MSET");
-            for _ in 0..MSET_KEYS {
-                let number = rng.below(keys);
-                word(request, key(number).as_bytes());
-                word(request, &value(number));
-            }
-            reply.extend(b"+OK\r\n");
-        }
     }
 }
 
@@ -114,76 +82,53 @@ struct Did {
 }
 
 impl Subject {
-    fn start(program: &str, args: &[String], port: u16) -> Result<Self, String> {
+    fn start(program: &str, args: &[String], port: u16, speaks: Speaks) -> Result<Self, String> {
         let said = |error: io::Error| format!("{program}: {error}");
         let mut command = Command::new("taskset");
         command.args(["-c", SERVER_CPU, program]).args(args).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(|error| format!("taskset: {error} (util-linux)"))?;
+        let child = command.spawn().map_err(|error| format!("taskset: {error} (util-linux)"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut subject =
+            Self { child, connections: Vec::new(), address, speaks, rng: Rng::from_number(SEED) };
         let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
-            if let Some(status) = child.try_wait().map_err(said)? {
-                return Err(format!("{program} ended with {status}"));
+            if let Some(status) = subject.child.try_wait().map_err(said)? {
+                return Err(format!("{program} ended with {status}; is it installed (scripts/setup)?"));
             }
             if begin.elapsed() > Duration::from_secs(60) {
                 return Err(format!("{program} does not listen"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let connect = || {
-            let stream = TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        };
-        let connections = (0..CONNECTIONS).map(|_| connect()).collect::<io::Result<_>>().map_err(said)?;
-        Ok(Self { child, connections, address, rng: Rng::from_number(SEED) })
+        for _ in 0..CONNECTIONS {
+            let stream = TcpStream::connect(address).map_err(said)?;
+            stream.set_nodelay(true).map_err(said)?;
+            // A server that stands still ends the run.
+            stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(said)?;
+            stream.set_write_timeout(Some(Duration::from_secs(60))).map_err(said)?;
+            subject.connections.push(stream);
+        }
+        Ok(subject)
     }
 
-    /// Puts all keys in.
     fn fill(&mut self, keys: u32) -> io::Result<()> {
-        const TOGETHER: u32 = 64;
-        let stream = &mut self.connections[0];
-        for first in (0..keys).step_by(TOGETHER as usize) {
-            let mut request = Vec::new();
-            let last = (first + TOGETHER).min(keys);
-            for number in first..last {
-                request.extend(b"*3\r\n");
-                word(&mut request, b"SET");
-                word(&mut request, key(number).as_bytes());
-                word(&mut request, &value(number));
-            }
-            stream.write_all(&request)?;
-            let mut reply = vec![0; 5 * (last - first) as usize];
-            stream.read_exact(&mut reply)?;
-            if reply != b"+OK\r\n".repeat((last - first) as usize) {
-                return Err(io::Error::other(
-                    String::from_utf8_lossy(&reply[..reply.len().min(200)]).into_owned(),
-                ));
-            }
-        }
-        Ok(())
+        load::fill(&mut self.connections[0], self.speaks, keys)
     }
 
     /// Asks on all connections for so long, `ahead` requests on each at once.
     fn load(&mut self, kind: Kind, ahead: usize, keys: u32, slice: Duration) -> io::Result<Did> {
         let mut did = Did::default();
+        let mut batches = vec![Batch::new(kind, self.speaks, ahead); self.connections.len()];
         let meter = CpuMeter::of(self.child.id());
         let span = meter.begin();
         let begin = Instant::now();
-        let mut wanted = vec![Vec::new(); self.connections.len()];
-        let (mut request, mut reply) = (Vec::new(), Vec::new());
         while begin.elapsed() < slice {
-            for (stream, wanted) in self.connections.iter_mut().zip(&mut wanted) {
-                request.clear();
-                wanted.clear();
-                (0..ahead).for_each(|_| ask(kind, &mut self.rng, keys, &mut request, wanted));
-                stream.write_all(&request)?;
+            for (stream, batch) in self.connections.iter_mut().zip(&mut batches) {
+                batch.send(stream, || load::any(&mut self.rng, keys))?;
             }
-            for (stream, wanted) in self.connections.iter_mut().zip(&wanted) {
-                reply.resize(wanted.len(), 0);
-                stream.read_exact(&mut reply)?;
+            for (stream, batch) in self.connections.iter_mut().zip(&mut batches) {
+                did.wrong += u64::from(!batch.receive(stream)?);
                 did.operations += ahead as u64;
-                did.wrong += u64::from(reply != *wanted);
             }
         }
         did.seconds = begin.elapsed().as_secs_f64();
@@ -192,23 +137,58 @@ impl Subject {
     }
 }
 
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+fn free_port() -> Result<u16, String> {
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    bound.map(|address| address.port()).map_err(|error| error.to_string())
 }
 
 fn redis() -> Result<Subject, String> {
-    let port = free_port().map_err(|error| error.to_string())?;
+    let port = free_port()?;
     let args = ["--port", &port.to_string(), "--save", "", "--appendonly", "no", "--maxclients", "10100"]
         .map(str::to_owned);
-    Subject::start("redis-server", &args, port)
+    Subject::start("redis-server", &args, port, Speaks::Redis)
 }
 
-fn ours(local: u64, far: u64) -> Result<Subject, String> {
-    let port = free_port().map_err(|error| error.to_string())?;
+fn memcached(sizes: &Sizes) -> Result<Subject, String> {
+    let port = free_port()?;
+    let megabytes = ((2 * sizes.data()) >> 20) + 64;
+    let args = [
+        "-u",
+        "root",
+        "-l",
+        "127.0.0.1",
+        "-p",
+        &port.to_string(),
+        "-t",
+        "1",
+        "-c",
+        "10100",
+        "-m",
+        &megabytes.to_string(),
+    ]
+    .map(str::to_owned);
+    Subject::start("memcached", &args, port, Speaks::Memcached)
+}
+
+fn ours(local: u64, far: u64, speaks: Speaks) -> Result<Subject, String> {
+    let ports = [free_port()?, free_port()?];
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let args = ["kv", "--port", &port.to_string(), "--local", &local.to_string(), "--far", &far.to_string()]
-        .map(str::to_owned);
-    Subject::start(&own.to_string_lossy(), &args, port)
+    let far = far.next_multiple_of(1 << 20);
+    let args = [
+        "kv",
+        "--port",
+        &ports[0].to_string(),
+        "--memcached-port",
+        &ports[1].to_string(),
+        "--local",
+        &local.to_string(),
+        "--far",
+        &far.to_string(),
+        "--maxclients",
+        "10100",
+    ]
+    .map(str::to_owned);
+    Subject::start(&own.to_string_lossy(), &args, ports[usize::from(speaks == Speaks::Memcached)], speaks)
 }
 
 /// Measures.
@@ -218,58 +198,97 @@ fn ours(local: u64, far: u64) -> Result<Subject, String> {
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> io::Result<Outcome> {
     let mut sheet = Sheet::new(&plan.only, tell);
     let sizes = if plan.quick {
-        Sizes { keys: 20_000, pairs: 2, slice: Duration::from_millis(100) }
+        Sizes { keys: 40_000, pairs: 2, slice: Duration::from_millis(100) }
     } else {
-        Sizes { keys: 400_000, pairs: 5, slice: Duration::from_millis(400) }
+        Sizes { keys: 1_000_000, pairs: 5, slice: Duration::from_millis(400) }
     };
-    let data = u64::from(sizes.keys) * (VALUE_LEN as u64 + 16);
     let allowed = farmem_io::affinity::allowed_cpus()?;
     if allowed.contains(&LOAD_CPU) {
         farmem_io::pin_to_cpu(LOAD_CPU)?;
     }
-    // What is far is a twentieth of the data, but not less than a process takes.
-    for (where_to, local) in [("local", 4 * data + (256 << 20)), ("far", (data / 20).max(20 << 20))] {
-        sheet.begins(&format!("{} keys of {VALUE_LEN} B, {} MiB of local memory", sizes.keys, local >> 20));
-        let pair = redis().and_then(|redis| Ok([ours(local, 4 * data + (256 << 20))?, redis]));
-        match pair {
-            Ok(mut pair) => rows(&mut sheet, &sizes, where_to, &mut pair)?,
-            Err(why) => sheet.add([Row::absent(format!("kv.get.p1.{where_to}"), "1/s", why)]),
+    for (where_to, local) in [("local", sizes.all_local()), ("far", sizes.mostly_far())] {
+        let size = format!(
+            "{} keys of {VALUE_LEN} B ({} MiB), {} MiB of local memory",
+            sizes.keys,
+            sizes.data() >> 20,
+            local >> 20
+        );
+        let pair = |speaks| {
+            let theirs = match speaks {
+                Speaks::Redis => redis()?,
+                Speaks::Memcached => memcached(&sizes)?,
+            };
+            Ok::<_, String>([ours(local, sizes.all_local(), speaks)?, theirs])
+        };
+        for (name, speaks, kinds) in
+            [("kv", Speaks::Redis, &KINDS[..]), ("kv.memcached", Speaks::Memcached, &KINDS[..2])]
+        {
+            sheet.begins(&format!("{name}: {size}"));
+            match pair(speaks) {
+                Ok(mut pair) => rows(&mut sheet, &sizes, (name, where_to, &size), kinds, &mut pair),
+                Err(why) => sheet.add([Row::absent(format!("{name}.get.p1.{where_to}"), "1/s", why)]),
+            }
         }
     }
     sheet.begins("many connections");
-    let many = redis().and_then(|redis| Ok([ours(256 << 20, 256 << 20)?, redis]));
+    let limit = raise_descriptors();
+    let many = redis().and_then(|redis| Ok([ours(256 << 20, 256 << 20, Speaks::Redis)?, redis]));
     match many {
-        Ok(pair) => sheet.add([connections(&pair)]),
+        Ok(pair) => sheet.add([connections(&pair, limit)]),
         Err(why) => sheet.add([Row::absent("kv.connections", "connections", why)]),
     }
     Ok(sheet.end())
 }
 
-fn rows(sheet: &mut Sheet<'_>, sizes: &Sizes, where_to: &str, pair: &mut [Subject; 2]) -> io::Result<()> {
-    pair.iter_mut().try_for_each(|subject| subject.fill(sizes.keys))?;
-    for (name, kind) in Kind::ALL {
+/// The rows of a pair of servers. After one that cannot be measured come no more: what a server has said late would be taken for replies to other requests.
+fn rows(
+    sheet: &mut Sheet<'_>,
+    sizes: &Sizes,
+    (prefix, where_to, size): (&str, &str, &str),
+    kinds: &[(&str, Kind)],
+    pair: &mut [Subject; 2],
+) {
+    let filled = pair.iter_mut().try_for_each(|subject| subject.fill(sizes.keys));
+    if let Err(error) = filled {
+        let why = format!("a server cannot be filled: {error}");
+        return sheet.add([Row::absent(format!("{prefix}.get.p1.{where_to}"), "1/s", why)]);
+    }
+    for &(name, kind) in kinds {
         for ahead in [1, 16] {
-            let mut rates = [Vec::new(), Vec::new()];
-            let (mut cpu, mut operations) = ([CpuTime::default(), CpuTime::default()], 0);
-            for _ in 0..sizes.pairs {
-                for (number, subject) in pair.iter_mut().enumerate() {
-                    let did = subject.load(kind, ahead, sizes.keys, sizes.slice)?;
-                    rates[number].push(to_f64(did.operations) / did.seconds);
-                    cpu[number].add(did.cpu, did.operations);
-                    operations += did.operations;
-                    sheet.add_wrong(did.wrong);
-                }
+            let id = format!("{prefix}.{name}.p{ahead}.{where_to}");
+            match row(sheet, sizes, (id.clone(), size), (kind, ahead), pair) {
+                Ok(row) => sheet.add([row]),
+                Err(error) => return sheet.add([Row::absent(id, "1/s", error.to_string())]),
             }
-            let [ours, theirs] = rates.map(median);
-            let row = Row::figure(format!("kv.{name}.p{ahead}.{where_to}"), "1/s", ours, operations);
-            let row = row.beside(Some(theirs)).with_cpu(cpu[0].per_operation());
-            let why = cpu[1]
-                .per_operation()
-                .map(|nanos| format!("CPU time of redis-server: {nanos:.0} ns an operation"));
-            sheet.add([Row { why, ..row }]);
         }
     }
-    Ok(())
+}
+
+fn row(
+    sheet: &mut Sheet<'_>,
+    sizes: &Sizes,
+    (id, size): (String, &str),
+    (kind, ahead): (Kind, usize),
+    pair: &mut [Subject; 2],
+) -> io::Result<Row> {
+    let mut rates = [Vec::new(), Vec::new()];
+    let (mut cpu, mut operations) = ([CpuTime::default(), CpuTime::default()], 0);
+    for _ in 0..sizes.pairs {
+        for (number, subject) in pair.iter_mut().enumerate() {
+            let did = subject.load(kind, ahead, sizes.keys, sizes.slice)?;
+            rates[number].push(to_f64(did.operations) / did.seconds);
+            cpu[number].add(did.cpu, did.operations);
+            operations += did.operations;
+            sheet.add_wrong(did.wrong);
+        }
+    }
+    let [ours, theirs] = rates.map(median);
+    let row = Row::figure(id, "1/s", ours, operations);
+    let row = row.beside(Some(theirs)).with_cpu(cpu[0].per_operation());
+    let theirs = cpu[1].per_operation();
+    let theirs = theirs
+        .map_or_else(String::new, |nanos| format!("; the other's CPU time: {nanos:.0} ns an operation"));
+    Ok(Row { why: Some(format!("{size}{theirs}")), ..row })
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {
@@ -277,12 +296,29 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates[rates.len() / 2]
 }
 
+/// Raises the bound of this process on descriptors as far as `kv.connections` needs and may; the bound then.
+fn raise_descriptors() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = MANY as u64 + DESCRIPTORS;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let most = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    if current.is_none_or(|current| current >= wanted) {
+        return wanted;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }) {
+        Ok(()) => most,
+        Err(_) => current.unwrap_or(most),
+    }
+}
+
 /// How many of [`MANY`] connections are answered while all are open, by each.
-fn connections(pair: &[Subject; 2]) -> Row {
+fn connections(pair: &[Subject; 2], limit: u64) -> Row {
     let answered = pair.each_ref().map(|subject| {
         let open = (0..MANY).map_while(|_| TcpStream::connect(subject.address).ok()).collect::<Vec<_>>();
-        let asked =
-            open.into_iter().map_while(|mut stream| stream.write_all(b"PING\r\n").ok().map(|()| stream));
+        let asked = open.into_iter().map_while(|mut stream| {
+            let _it_waits_for_ever = stream.set_read_timeout(Some(Duration::from_secs(60)));
+            stream.write_all(b"PING\r\n").ok().map(|()| stream)
+        });
         let mut said = [0; 7];
         let all: Vec<TcpStream> = asked.collect();
         all.iter()
@@ -290,7 +326,7 @@ fn connections(pair: &[Subject; 2]) -> Row {
             .count()
     });
     let [ours, theirs] = answered.map(|count| to_f64(count as u64));
-    let few =
-        (ours < MANY as f64).then(|| format!("of {MANY}: this process has no more descriptors (ulimit -n)"));
+    let few = (ours < MANY as f64)
+        .then(|| format!("of {MANY}: this process may have {limit} descriptors (ulimit -n)"));
     Row { why: few, ..Row::figure("kv.connections", "connections", ours, MANY as u64).beside(Some(theirs)) }
 }

@@ -80,7 +80,7 @@ mod tests {
             let name = format!("pd3-{}", std::process::id());
             let text = format!(
                 "name = \"{name}\"\ntransport = \"shm\"\nwaiting = \"block\"\nplacement = \"free\"\n\
-                 [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\n\
+                 [control]\naddress = \"{net}.1\"\nstate = \"state\"\n\
                  [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n\
                  [[node]]\nname = \"node1\"\naddress = \"{net}.11\"\nmemory = \"{memory} B\"\n"
             );

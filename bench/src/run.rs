@@ -67,16 +67,16 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Outcome {
     let (bytes, rounds) = if plan.quick { (16 << 20, 1) } else { (128 << 20, 5) };
     for (name, program) in FIT {
         let id = format!("run.fit.{name}");
-        if !id.starts_with(&plan.only) && !plan.only.starts_with(&id) {
+        if !plan.wants(&id) {
             continue;
         }
         sheet.begins(&id);
         fit(&id, program, bytes, rounds, &mut sheet);
     }
-    fault::measure(bytes, rounds, |id| id.starts_with(&plan.only), &mut sheet);
+    fault::measure(bytes, rounds, |id| plan.has(id), &mut sheet);
     let swaps = ["", ".zram"].map(|end| move |kind: Kind| format!("run.over4.{}{end}", kind.name()));
     for (which, id) in swaps.into_iter().enumerate() {
-        let wanted: Vec<Kind> = OVER.into_iter().filter(|&kind| id(kind).starts_with(&plan.only)).collect();
+        let wanted: Vec<Kind> = OVER.into_iter().filter(|&kind| plan.has(&id(kind))).collect();
         if wanted.is_empty() {
             continue;
         }

@@ -1,6 +1,7 @@
 //! A benchmark under way: some take minutes, and what is known is told at once.
 
 use crate::Row;
+use crate::plan::is_wanted;
 
 /// What a benchmark tells while it runs.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +29,7 @@ pub(crate) struct Sheet<'a> {
 }
 
 impl<'a> Sheet<'a> {
-    /// An empty one, for rows whose ids begin with `only`.
+    /// An empty one, for rows whose ids begin with `only`, or with one of these that have commas between them.
     pub(crate) fn new(only: &'a str, tell: &'a mut dyn FnMut(Progress<'_>)) -> Self {
         Self { only, tell, outcome: Outcome::default() }
     }
@@ -40,7 +41,7 @@ impl<'a> Sheet<'a> {
 
     /// Keeps those rows that are wanted.
     pub(crate) fn add(&mut self, rows: impl IntoIterator<Item = Row>) {
-        for row in rows.into_iter().filter(|row| row.id.starts_with(self.only)) {
+        for row in rows.into_iter().filter(|row| is_wanted(self.only, &row.id)) {
             (self.tell)(Progress::Measured(&row));
             self.outcome.rows.push(row);
         }

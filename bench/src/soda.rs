@@ -6,6 +6,7 @@
 
 mod alone;
 mod far;
+mod files;
 mod link;
 mod processes;
 mod share;
@@ -46,16 +47,18 @@ struct Sizes {
     pages: Pages,
     /// Bytes that are written through a window.
     written: u64,
+    /// Bytes of a file.
+    file: u64,
 }
 
 impl Plan {
     const fn soda(&self) -> Sizes {
         if self.quick {
             let (scales, pages) = ([11, 10, 9], Pages::QUICK);
-            Sizes { scales, rounds: 1, pagerank: PAGERANK_QUICK, pages, written: 2 << 20 }
+            Sizes { scales, rounds: 1, pagerank: PAGERANK_QUICK, pages, written: 2 << 20, file: 2 << 20 }
         } else {
             let (scales, pages) = ([17, 16, 14], Pages::FULL);
-            Sizes { scales, rounds: 3, pagerank: PAGERANK, pages, written: 32 << 20 }
+            Sizes { scales, rounds: 3, pagerank: PAGERANK, pages, written: 32 << 20, file: 256 << 20 }
         }
     }
 }
@@ -104,10 +107,14 @@ pub fn run<R: Racks>(
         if !timed.is_empty() || !apart.is_empty() {
             let dpu = system::process(subject.image, sizes.pages, "");
             let rack = racks.start_with(1, NodeKind::Offload, node_memory(subject.image), &dpu)?;
-            times(rack.as_ref(), &subject, &timed, &sizes, &mut sheet)?;
-            host_cpu(rack.as_ref(), &subject, &apart, &sizes, &mut sheet)?;
+            // Once: the node has room for one.
+            let mut client = rack.as_ref().client("soda")?;
+            let mut placed = Placed::new(&mut client, &subject)?;
+            times((rack.as_ref(), &mut placed), &subject, &timed, &sizes, &mut sheet)?;
+            host_cpu((rack.as_ref(), &mut placed), &subject, &apart, &sizes, &mut sheet)?;
         }
     }
+    files::rows(plan, &sizes, racks, &mut sheet)?;
     link::rows(plan, racks, &mut sheet)?;
     processes::rows(plan, &sizes, racks, &mut sheet)?;
     share::rows(plan, &sizes, racks, &mut sheet)?;
@@ -130,14 +137,12 @@ struct Taken {
 
 /// The rows of `soda.run`.
 fn times(
-    rack: &Rack,
+    (rack, placed): (&Rack, &mut Placed<'_>),
     subject: &Subject,
     apps: &[App],
     sizes: &Sizes,
     sheet: &mut Sheet<'_>,
 ) -> Result<(), Error> {
-    let mut client = rack.client("soda")?;
-    let mut placed = Placed::new(&mut client, subject)?;
     let here = local(subject.image);
     let begin = |system| Squeezed::begin(system, &subject.path, subject.csr.vertices(), here);
     let alone = [System::Disk, System::Zram].map(|system| (system, begin(system)));
@@ -154,7 +159,7 @@ fn times(
                 let options = system.options(subject.image, subject.vertices, sizes.pages);
                 let squeezed = alone.iter().find(|(of, _)| *of == system).map(|(_, alone)| alone);
                 let is_right = match (options, squeezed) {
-                    (Some(options), _) => taken.in_window(&mut placed, options, &work, &right)?,
+                    (Some(options), _) => taken.in_window(placed, options, &work, &right)?,
                     (None, Some(alone)) => taken.alone(alone.as_ref(), &work, &right),
                     (None, None) => taken.locally(subject, &work, &right)?,
                 };
@@ -240,17 +245,12 @@ fn settings(rack: &Rack, system: System) -> Option<String> {
 
 /// The rows of `soda.host_cpu`: CPU time of the thread that serves the window, what moves data and what serves faults apart.
 fn host_cpu(
-    rack: &Rack,
+    (rack, placed): (&Rack, &mut Placed<'_>),
     subject: &Subject,
     apps: &[App],
     sizes: &Sizes,
     sheet: &mut Sheet<'_>,
 ) -> Result<(), Error> {
-    if apps.is_empty() {
-        return Ok(());
-    }
-    let mut client = rack.client("soda")?;
-    let mut placed = Placed::new(&mut client, subject)?;
     for &app in apps {
         let (work, right) = subject.work(app)?;
         let mut all = System::HOST_CPU.map(|system| (system, [Samples::new(), Samples::new()]));

@@ -33,12 +33,40 @@ pub enum Direction {
     Pull,
 }
 
+/// In which order all vertices are looked at: what comes of it is the same, and what it costs is not where a part of the graph is here. A round that begins where the one before ended finds what
+/// that one brought; one that begins anew at the first vertex finds, of a graph that is larger, nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// From the first vertex on.
+    Ascending,
+    /// From the last one back.
+    Descending,
+}
+
+impl Order {
+    /// Of a round, from 0 on: they take turns.
+    #[must_use]
+    pub const fn of_round(round: u64) -> Self {
+        if round.is_multiple_of(2) { Self::Ascending } else { Self::Descending }
+    }
+}
+
 /// A set whose vertices and edges are more than this part of all edges is pulled (Ligra 4.2).
 pub const PULL_ABOVE: u64 = 20;
 
 /// Calls `function` at the edges out of the vertices of `set`, from the end that is cheaper. The answer is the targets of which it said true.
 pub fn edge_map<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) -> VertexSubset {
-    edge_map_by(graph, set, direction(graph, set), function)
+    edge_map_in(graph, set, Order::Ascending, function)
+}
+
+/// As [`edge_map`]; where edges are pulled, targets are looked at in this order.
+pub fn edge_map_in<S: Store>(
+    graph: &Graph<S>,
+    set: &VertexSubset,
+    order: Order,
+    function: &impl EdgeFn,
+) -> VertexSubset {
+    edge_map_by(graph, set, (direction(graph, set), order), function)
 }
 
 /// The end from which [`edge_map`] looks at the edges of `set`.
@@ -55,20 +83,20 @@ pub fn direction<S: Store>(graph: &Graph<S>, set: &VertexSubset) -> Direction {
     if set.len() as u64 + edges > most { Direction::Pull } else { Direction::Push }
 }
 
-/// As [`edge_map`], from the end that the caller says.
+/// As [`edge_map_in`], from the end that the caller says.
 ///
 /// # Panics
 /// When the set is of another graph, or edges are to be pulled and the graph has none into vertices.
 pub fn edge_map_by<S: Store>(
     graph: &Graph<S>,
     set: &VertexSubset,
-    direction: Direction,
+    (direction, order): (Direction, Order),
     function: &impl EdgeFn,
 ) -> VertexSubset {
     assert_eq!(graph.vertices(), set.vertices(), "a set of this graph's vertices");
     match direction {
         Direction::Push => push(graph, set, function),
-        Direction::Pull => pull(graph, set, function),
+        Direction::Pull => pull(graph, set, order, function),
     }
 }
 
@@ -87,19 +115,29 @@ fn push<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) 
     VertexSubset::of(graph.vertices(), next)
 }
 
-fn pull<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) -> VertexSubset {
+fn pull<S: Store>(
+    graph: &Graph<S>,
+    set: &VertexSubset,
+    order: Order,
+    function: &impl EdgeFn,
+) -> VertexSubset {
     let incoming = graph.incoming().expect("edges into vertices, to be pulled");
     let sources = set.bits();
     let mut next = vec![0_u64; sources.len()];
     // A word of bits is one thread's.
-    next.par_iter_mut().enumerate().for_each(|(at, word)| {
+    let of_word = |(at, word): (usize, &mut u64)| {
         for bit in 0..WORD {
             let Some(target) = vertex(at * WORD + bit, graph.vertices()) else { break };
             if function.wants(target) && pull_at(incoming.weighted(target), &sources, target, function) {
                 *word |= 1 << bit;
             }
         }
-    });
+    };
+    let words = next.par_iter_mut().enumerate();
+    match order {
+        Order::Ascending => words.for_each(of_word),
+        Order::Descending => words.rev().for_each(of_word),
+    }
     VertexSubset::of_bits(graph.vertices(), next)
 }
 
@@ -140,21 +178,33 @@ pub(crate) fn of_all<T: Send>(count: u32, of: impl Fn(u32) -> T + Send + Sync) -
     (0..count).into_par_iter().with_min_len(64).map(of).collect()
 }
 
-/// For all of `count` vertices the first of what `of` says of each, and the sum of the second; added up in the same order whatever the number of threads.
-pub(crate) fn of_all_and_sum(count: u32, of: impl Fn(u32) -> (f64, f64) + Sync) -> (Vec<f64>, f64) {
-    const BLOCK: usize = 4096;
+/// For all of `count` vertices the first of what `of` says of each, and the sum of the second; blocks of vertices are looked at in this order, and all is added up in the same one, whatever
+/// the number of threads.
+pub(crate) fn of_all_and_sum(
+    count: u32,
+    order: Order,
+    of: impl Fn(u32) -> (f64, f64) + Sync,
+) -> (Vec<f64>, f64) {
+    // Small enough that pages come in order, whichever that is.
+    const BLOCK: usize = 64;
     let mut all = vec![0.0; count as usize];
     let blocks = all.par_chunks_mut(BLOCK).zip((0..count).into_par_iter().step_by(BLOCK));
-    let sums: Vec<f64> = blocks
-        .map(|(block, first)| {
-            let each = block.iter_mut().zip(first..).map(|(place, vertex)| {
-                let (value, part) = of(vertex);
-                *place = value;
-                part
-            });
-            each.sum()
-        })
-        .collect();
+    let of_block = |(block, first): (&mut [f64], u32)| -> f64 {
+        let each = block.iter_mut().zip(first..).map(|(place, vertex)| {
+            let (value, part) = of(vertex);
+            *place = value;
+            part
+        });
+        each.sum()
+    };
+    let sums: Vec<f64> = match order {
+        Order::Ascending => blocks.map(of_block).collect(),
+        Order::Descending => {
+            let mut sums: Vec<f64> = blocks.rev().map(of_block).collect();
+            sums.reverse();
+            sums
+        }
+    };
     (all, sums.into_iter().sum())
 }
 

@@ -402,7 +402,7 @@ pub const AHEAD_BY_DPU: Ahead = Ahead::Group(16);
 /// Has `program` use the graph whose pieces [`place`] made, through a window with at most `local` bytes of it here.
 ///
 /// # Errors
-/// What [`with_objects`] says; [`Error::Open`] too for several pieces by way of a DPU.
+/// What [`with_objects`] says.
 ///
 /// # Panics
 /// When these are other allocations, and do not lie together.

@@ -28,7 +28,8 @@ pub use command::{
 };
 pub use csr::{Adjacency, Graph, Malformed, VERTICES_MAX};
 pub use edge_map::{
-    Direction, EdgeFn, PULL_ABOVE, direction, edge_map, edge_map_by, for_each_vertex, vertex_map,
+    Direction, EdgeFn, Order, PULL_ABOVE, direction, edge_map, edge_map_by, edge_map_in, for_each_vertex,
+    vertex_map,
 };
 pub use report::{Answer, DpuTraffic, Ran, Said, Traffic, Values, Wrote};
 pub use run::run;

@@ -7,7 +7,7 @@ use farmem_graph::algorithms::{
 };
 use farmem_graph::generate::{Kind, RATIOS, generate};
 use farmem_graph::{
-    Csr, Direction, EdgeFn, Edges, Graph, Local, Shape, VertexSubset, edge_map_by, for_each_vertex,
+    Csr, Direction, EdgeFn, Edges, Graph, Local, Order, Shape, VertexSubset, edge_map_by, for_each_vertex,
     vertex_map,
 };
 use proptest::prelude::*;
@@ -115,19 +115,21 @@ proptest! {
         check(&built(&edges, symmetric), u32::try_from(source.index(edges.vertices as usize)).unwrap());
     }
 
-    /// The two directions find the same targets: the union of what reaches each, counted.
+    /// The two directions, and both orders, find the same targets: the union of what reaches each, counted.
     #[test]
     fn push_and_pull_do_the_same((edges, symmetric) in graphs(), bits in any::<u64>()) {
         let csr = built(&edges, symmetric);
         let graph = csr.graph().unwrap();
         let some: Vec<u32> = (0..edges.vertices).filter(|vertex| bits >> vertex & 1 == 1).collect();
         let set = VertexSubset::of(edges.vertices, some);
-        let run = |direction| {
+        let run = |direction, order| {
             let sums = Sums((0..edges.vertices).map(|_| 0.into()).collect());
-            let next = edge_map_by(&graph, &set, direction, &sums).list().into_owned();
+            let next = edge_map_by(&graph, &set, (direction, order), &sums).list().into_owned();
             (next, sums.0.into_iter().map(std::sync::atomic::AtomicU64::into_inner).collect::<Vec<_>>())
         };
-        prop_assert_eq!(run(Direction::Push), run(Direction::Pull));
+        let pushed = run(Direction::Push, Order::Ascending);
+        prop_assert_eq!(&pushed, &run(Direction::Pull, Order::Ascending));
+        prop_assert_eq!(&pushed, &run(Direction::Pull, Order::Descending));
     }
 
     #[test]

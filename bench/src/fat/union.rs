@@ -64,12 +64,12 @@ pub fn count(keys: u64) -> Result<[Counts; 2], Error> {
     Ok([index, root])
 }
 
-/// The rows.
-pub(super) fn measure(keys: u64) -> Result<Vec<Row>, Error> {
+/// The rows of a tree of `keys` keys, whose ids begin with `group`.
+pub(super) fn measure(keys: u64, group: &str) -> Result<Vec<Row>, Error> {
     let [index, root] = count(keys)?;
     let row = |what: &str, of: fn(&Counts) -> u64| {
         let each = |counts: &Counts| to_f64(of(counts)) / to_f64(LOOK_UPS);
-        let id = format!("fat.union.{what}");
+        let id = format!("{group}.{what}");
         Row::figure(id, "per operation", each(&index), LOOK_UPS).beside(Some(each(&root)))
     };
     Ok(vec![

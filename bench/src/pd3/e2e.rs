@@ -11,43 +11,42 @@
 
 mod here;
 mod program;
+mod requests;
 mod sizes;
+mod stages;
 mod store;
 
 use crate::cpu::on_its_own;
 use crate::pulse::{NodeKind, Racks};
 use crate::rates::cpu_time;
 use crate::samples::median;
-use crate::{Plan, Row, Sheet, to_f64};
-use farmem::prefetch::parse::records::{HEADER_LEN, Header, Request};
+use crate::{Plan, Row, Samples, Sheet, to_f64};
 use farmem::prefetch::tap::tap;
 use farmem::prefetch::{
-    Beside, Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, Position, SharedZone, Taker,
-    ZoneSize,
+    Beside, Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, SharedZone, Taker, ZoneSize,
 };
-use farmem::{Client, Error, Rack, RackConfig, Rng, Ticket};
+use farmem::{Client, Error, Rack, RackConfig, Ticket};
 use farmem_io::affinity::allowed_cpus;
 use farmem_io::pin_to_cpu;
-use farmem_workload::ycsb::{self, Zipfian};
 use here::Here;
 use program::{Parts, Program};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
+use store::Far;
 pub(super) use store::Kind;
-use store::{Far, KEY};
 
 const DOMAIN: &str = "pd3";
 const SECRET: KeySecret = KeySecret([0x5044_3303, 4791]);
-/// Bytes of a request that reads.
-const REQUEST: usize = HEADER_LEN + KEY;
 /// Pieces between the arrival of a piece and its turn: the queue in which requests wait.
 const LEAD: usize = 16;
 /// Pieces whose READs are under way at once where several are.
 const DEPTH: usize = 8;
 /// Look-ups that find nothing, in a thousand, at most.
 const MISSED_MAX: u64 = 10;
+/// Part of the requests of a round that are answered without prefetching: they wait for far memory one by one.
+const WITHOUT_PART: usize = 8;
 /// Steps of the ladder of paces, from slow to fast, and how much shorter the time between two pieces is in each.
 const STEPS: u32 = 8;
 const STEP: f64 = 0.8;
@@ -84,6 +83,7 @@ pub(super) fn ids() -> Vec<String> {
             ids.extend(ROWS.iter().map(|row| format!("{id}.{row}")));
         }
         if kind == Kind::Hash {
+            ids.extend(stages::ids());
             ids.extend(sizes::ids());
         }
     }
@@ -91,15 +91,18 @@ pub(super) fn ids() -> Vec<String> {
 }
 
 #[cfg(test)]
-const ROWS: [&str; 10] = [
+const ROWS: [&str; 13] = [
     "local",
     "sync",
     "batched",
     "async",
     "throughput",
+    "without",
     "over_sync",
     "over_batched",
     "host_cpu",
+    "p50",
+    "p99",
     "missed",
     "wasted",
 ];
@@ -116,29 +119,36 @@ struct Size {
     /// Pieces of a measurement.
     pieces: usize,
     zone: ZoneSize,
+    /// What is here is there from the beginning; else as requests bring it.
+    filled: bool,
 }
 
 impl Size {
     fn of(kind: Kind, quick: bool) -> Self {
         let items = match (kind, quick) {
-            (Kind::Hash, false) => 4_000_000,
-            (Kind::Hash, true) => 40_000,
+            (Kind::Hash | Kind::Kv, false) => 4_000_000,
+            (Kind::Hash | Kind::Kv, true) => 40_000,
             (Kind::Pages, false) => 64 << 10,
             (Kind::Pages, true) => 4 << 10,
         };
         let hundredth = usize::try_from(items / 100).expect("few");
         let (piece, zone) = match kind {
-            Kind::Hash => (64, ZoneSize { items: 4096, data: 4096 }),
+            Kind::Hash | Kind::Kv => (64, ZoneSize { items: 4096, data: 4096 }),
             Kind::Pages => (8, ZoneSize { items: 256, data: 1 << 20 }),
         };
         let pieces = if quick { 100 } else { 64_000 / piece };
         // The zone is of the hundredth, as far as that is larger.
         let of_zone = match kind {
-            Kind::Hash => zone.items * 96 / 16,
+            Kind::Hash | Kind::Kv => zone.items * 96 / 16,
             Kind::Pages => zone.items,
         };
         let here = hundredth.saturating_sub(of_zone).max(hundredth / 2);
-        Self { kind, items, here, piece, pieces, zone }
+        Self { kind, items, here, piece, pieces, zone, filled: false }
+    }
+
+    /// Bytes of a piece.
+    const fn piece_len(&self) -> usize {
+        self.piece * self.kind.request_len()
     }
 
     const fn requests(&self) -> u64 {
@@ -151,8 +161,8 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
     let cpus = allowed_cpus().unwrap_or_default();
     for kind in Kind::ALL {
         let (e2e, path) = (format!("pd3.e2e.{}.", kind.name()), format!("pd3.path.{}.", kind.name()));
-        let sizes = kind == Kind::Hash && sizes::are_wanted(plan);
-        if !plan.wants(&e2e) && !plan.wants(&path) && !sizes {
+        let of_hash = kind == Kind::Hash && (sizes::are_wanted(plan) || stages::are_wanted(plan));
+        if !plan.wants(&e2e) && !plan.wants(&path) && !of_hash {
             continue;
         }
         sheet.begins(&format!("load of {}", kind.name()));
@@ -185,13 +195,27 @@ struct Bench {
 }
 
 /// What a way of answering took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Taken {
     wall: Duration,
     /// Of the application's thread.
     cpu: Duration,
     missed: u64,
     requests: u64,
+    /// What requests took, each as long as the others of its piece.
+    each: Samples,
+}
+
+/// What came of it with a DPU.
+struct Ahead {
+    /// The time between two pieces: the shortest at which nearly all was there.
+    pace: Duration,
+    /// What was taken at it.
+    taken: Vec<Taken>,
+    /// What was taken, as fast as it went, when the application did not hand its requests over: PD3 without prefetching.
+    without: Taken,
+    /// Items that were fetched for nothing.
+    wasted: u64,
 }
 
 impl Taken {
@@ -234,23 +258,6 @@ impl Ground {
         let driver = Driver::new(Config::DEFAULT, view, parts, client, self.far.clone(), zone);
         Ok((driver, Parts { tap, beside, reader }))
     }
-
-    /// The bytes of all requests.
-    fn requests(&self, draw: Draw, seed: u64) -> Vec<u8> {
-        let mut rng = Rng::from_number(seed);
-        let mut zipfian = (draw == Draw::Zipf).then(|| Zipfian::new(self.size.items));
-        let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
-        let mut bytes = Vec::with_capacity(self.size.piece * self.size.pieces * REQUEST);
-        for _ in 0..self.size.requests() {
-            let item = match &mut zipfian {
-                Some(zipfian) => ycsb::hash(zipfian.next(&mut rng)) % self.size.items,
-                None => rng.next_u64() % self.size.items,
-            };
-            bytes.extend_from_slice(&header);
-            bytes.extend_from_slice(&self.size.kind.key(item));
-        }
-        bytes
-    }
 }
 
 impl Bench {
@@ -282,8 +289,14 @@ impl Bench {
                 rows.extend(self.compare(&id, draw, wall, if plan.quick { 1 } else { 3 })?);
             }
         }
-        if kind == Kind::Hash.name() && sizes::are_wanted(plan) {
-            rows.extend(sizes::measure(&mut self, plan, wall)?);
+        if kind == Kind::Hash.name() {
+            if stages::are_wanted(plan) {
+                rows.extend(stages::measure(&mut self)?);
+            }
+            self.ground.to_own_cpu();
+            if sizes::are_wanted(plan) {
+                rows.extend(sizes::measure(&mut self, plan, wall)?);
+            }
         }
         Ok((rows, self.wrong))
     }
@@ -291,39 +304,18 @@ impl Bench {
     /// What the DPU's path takes for each key, without an application: CPU time of its thread, and time that passes, in nanoseconds.
     fn path(&mut self) -> Result<(f64, f64), Error> {
         self.ground.to_other_cpu();
-        let (mut driver, parts) = self.ground.driver()?;
+        let (driver, parts) = self.ground.driver()?;
         let mut taker = Taker::new(&parts.reader, &parts.beside);
-        let connection = parts.connection(self.ground.size.kind);
-        let bytes = self.ground.requests(Draw::Uniform, 7);
-        let (mut into, mut own, mut wall) = (Vec::new(), Duration::ZERO, Duration::ZERO);
-        for pieces in bytes.chunks(self.ground.size.piece * REQUEST * LEAD / 2) {
-            let mut last = Position::UNKNOWN;
-            for piece in pieces.chunks(self.ground.size.piece * REQUEST) {
-                last = connection.received(piece);
-            }
-            let (cpu, begin) = (cpu_time(), Instant::now());
-            driver.settle()?;
-            own += cpu_time() - cpu;
-            wall += begin.elapsed();
-            for request in pieces.chunks(REQUEST) {
-                let key = &request[HEADER_LEN..];
-                if taker.take(key, &mut into).is_some() {
-                    self.wrong += u64::from(!self.ground.size.kind.is_right(key, &into));
-                }
-                // It keeps nothing: the next request for the item is fetched again.
-                parts.beside.drops(key);
-            }
-            parts.tap.executed(last);
-        }
-        let account = driver.prefetcher().account();
-        let each = |time: Duration| time.as_secs_f64() * 1e9 / to_f64(account.used.max(1));
-        Ok((each(own), each(wall)))
+        let take = |key: &[u8], into: &mut Vec<u8>| taker.take(key, into).is_some();
+        let path = stages::path(&self.ground.size, driver, (&parts.tap, &parts.beside), take)?;
+        self.wrong += path.wrong;
+        Ok((path.own, path.wall))
     }
 
     /// All ways on the same requests, in rounds.
     fn compare(&mut self, id: &str, draw: Draw, path: f64, rounds: u64) -> Result<Vec<Row>, Error> {
         let requests: Vec<Vec<u8>> =
-            (0..=rounds).map(|round| self.ground.requests(draw, 100 + round)).collect();
+            (0..=rounds).map(|round| self.ground.size.draw(draw, 100 + round)).collect();
         let mut all = Here::all(self.ground.size.kind, self.ground.size.items);
         let mut caches = [(); 3].map(|()| Here::some(self.ground.size.kind, self.ground.size.here));
         let mut taken: [Vec<Taken>; 5] = Default::default();
@@ -339,7 +331,7 @@ impl Bench {
                 taken.iter_mut().zip(ways).for_each(|(taken, way)| taken.push(way));
             }
         }
-        let (pace, ahead, wasted) = self.ahead(path, &requests)?;
+        let Ahead { pace, taken: ahead, without, wasted } = self.ahead(path, &requests)?;
         let at_pace: Vec<Taken> =
             requests[1..].iter().map(|requests| self.local(&mut all, requests, Some(pace))).collect();
         let middle = |taken: &[Taken], what: fn(&Taken) -> f64| {
@@ -364,6 +356,19 @@ impl Bench {
             LEAD * self.ground.size.piece
         );
         let missed: u64 = ahead.iter().map(|taken| taken.missed).sum();
+        let each = |taken: &[Taken]| {
+            let mut all = Samples::new();
+            taken.iter().for_each(|taken| all.add(&taken.each));
+            all
+        };
+        let (each_ahead, each_sync) = (each(&ahead), each(sync));
+        let times = |row: &str, quantile| {
+            let why = "of a piece's requests, divided by their number; beside READs one by one".to_owned();
+            let value = each_ahead.quantile(quantile);
+            let row =
+                Row::figure(format!("{id}.{row}"), "ns", value, n).beside(Some(each_sync.quantile(quantile)));
+            Row { why: Some(why), ..row }
+        };
         let throughput = rate("throughput", &ahead, local_rate);
         let cpu = middle(&ahead, Taken::cpu_ns);
         Ok(vec![
@@ -372,11 +377,14 @@ impl Bench {
             rate("batched", batched, local_rate),
             rate("async", pipelined, local_rate),
             Row { why: Some(here), ..throughput },
+            rate("without", &[without], local_rate),
             rate("over_sync", &ahead, Some(middle(sync, Taken::rate))),
             rate("over_batched", &ahead, Some(middle(batched, Taken::rate))),
             Row::figure(format!("{id}.host_cpu"), "ns", cpu, n)
                 .with_cpu(Some(cpu))
                 .beside(Some(middle(&at_pace, Taken::cpu_ns))),
+            times("p50", 0.5),
+            times("p99", 0.99),
             Row::figure(format!("{id}.missed"), "requests", to_f64(missed), n),
             Row::figure(format!("{id}.wasted"), "items", to_f64(wasted), n),
         ])
@@ -385,10 +393,10 @@ impl Bench {
     /// All items are local.
     fn local(&mut self, here: &mut Here, requests: &[u8], pace: Option<Duration>) -> Taken {
         let mut answer = Vec::new();
-        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece * REQUEST);
+        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let mut wrong = 0;
-        let taken = paced(requests.chunks(piece), pace, |piece| {
-            for key in keys_of(piece) {
+        let taken = paced(kind, requests.chunks(piece), pace, |piece| {
+            for key in kind.keys_in(piece) {
                 let found = here.get(kind.item(key), &mut answer);
                 wrong += u64::from(!found || !kind.is_right(key, &answer));
             }
@@ -401,11 +409,11 @@ impl Bench {
     /// READs one by one.
     fn sync(&mut self, here: &mut Here, requests: &[u8]) -> Result<Taken, Error> {
         let mut answer = Vec::new();
-        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece * REQUEST);
+        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let (far, client, mut wrong) = (&self.ground.far, &mut self.client, 0);
-        let taken = paced(requests.chunks(piece), None, |piece| {
+        let taken = paced(kind, requests.chunks(piece), None, |piece| {
             let mut missed = 0;
-            for key in keys_of(piece) {
+            for key in kind.keys_in(piece) {
                 if !here.get(kind.item(key), &mut answer) {
                     missed += 1;
                     far.get(client, key, &mut answer)?;
@@ -422,7 +430,7 @@ impl Bench {
     /// The READs of `depth` pieces are under way together.
     fn read_together(&mut self, here: &mut Here, requests: &[u8], depth: usize) -> Result<Taken, Error> {
         let mut answer = Vec::new();
-        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece * REQUEST);
+        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let (far, client, mut wrong) = (&self.ground.far, &mut self.client, 0);
         let mut under_way: VecDeque<Reads<'_>> = VecDeque::new();
         let mut finish = |client: &mut Client, here: &mut Here, reads: Reads<'_>| {
@@ -439,7 +447,7 @@ impl Bench {
         for piece in requests.chunks(piece) {
             let mut reads = Vec::new();
             let mut local = Vec::new();
-            for key in keys_of(piece) {
+            for key in kind.keys_in(piece) {
                 if here.get(kind.item(key), &mut local) {
                     continue;
                 }
@@ -462,13 +470,14 @@ impl Bench {
             cpu: cpu_time() - cpu,
             missed,
             requests: self.ground.size.requests(),
+            each: Samples::new(),
         };
         self.wrong += wrong;
         Ok(taken)
     }
 
-    /// With a DPU: the time between two pieces, what was taken at it, and items that were fetched for nothing.
-    fn ahead(&mut self, path: f64, requests: &[Vec<u8>]) -> Result<(Duration, Vec<Taken>, u64), Error> {
+    /// With a DPU.
+    fn ahead(&mut self, path: f64, requests: &[Vec<u8>]) -> Result<Ahead, Error> {
         let stop = AtomicBool::new(false);
         let (give, take) = std::sync::mpsc::channel();
         let ground = &self.ground;
@@ -493,17 +502,12 @@ impl Bench {
             Ok::<_, Error>((outcome, wrong, wasted))
         })?;
         self.wrong += wrong;
-        Ok((outcome.0, outcome.1, wasted))
+        Ok(Ahead { wasted, ..outcome })
     }
 }
 
 impl Ground {
-    fn at_a_pace(
-        &self,
-        parts: &Parts,
-        path: f64,
-        requests: &[Vec<u8>],
-    ) -> Result<((Duration, Vec<Taken>), u64), Error> {
+    fn at_a_pace(&self, parts: &Parts, path: f64, requests: &[Vec<u8>]) -> Result<(Ahead, u64), Error> {
         let mut client = self.client()?;
         self.to_own_cpu();
         let mut program = Program {
@@ -512,8 +516,9 @@ impl Ground {
             far: &self.far,
             client: &mut client,
             taker: Taker::new(&parts.reader, &parts.beside),
-            connection: parts.connection(self.size.kind),
+            connection: self.size.kind.connection(&parts.tap),
             parts,
+            hands_over: true,
             dropped: Vec::new(),
             answer: Vec::new(),
             wrong: 0,
@@ -521,6 +526,9 @@ impl Ground {
         let (warm, rounds) = requests.split_first().expect("a round that warms up");
         let mut pace =
             Duration::from_nanos(1).mul_f64((path * FIRST * to_f64(self.size.piece as u64)).max(1.0));
+        if self.size.filled {
+            program.fill(self.size.items, self.size.here);
+        }
         program.run(warm, self.size.piece, pace)?;
         let mut best = pace;
         for _ in 0..STEPS {
@@ -533,38 +541,34 @@ impl Ground {
         }
         let taken = rounds.iter().map(|requests| program.run(requests, self.size.piece, best));
         let taken = taken.collect::<Result<Vec<_>, _>>()?;
-        Ok(((best, taken), program.wrong))
+        program.hands_over = false;
+        let part = warm.len() / WITHOUT_PART / self.size.piece_len() * self.size.piece_len();
+        let without = program.run(&warm[..part], self.size.piece, Duration::ZERO)?;
+        Ok((Ahead { pace: best, taken, without, wasted: 0 }, program.wrong))
     }
-}
-
-/// The keys of a piece of requests, by their headers.
-fn keys_of(piece: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let (requests, _) = piece.as_chunks::<REQUEST>();
-    requests.iter().map(|request| {
-        let header = Header::parse(*request.first_chunk().expect("a header's length"));
-        debug_assert_eq!(header.map(|header| header.request), Ok(Request::Read));
-        &request[HEADER_LEN..]
-    })
 }
 
 /// Pieces one after the other, or each at its time; `carry_out` says how many look-ups found nothing. CPU time is that of the pieces.
 fn paced<'p, E>(
+    kind: Kind,
     pieces: impl Iterator<Item = &'p [u8]>,
     pace: Option<Duration>,
     mut carry_out: impl FnMut(&'p [u8]) -> Result<u64, E>,
 ) -> Result<Taken, E> {
     let (begin, mut cpu) = (Instant::now(), Duration::ZERO);
-    let (mut missed, mut requests) = (0, 0);
+    let (mut missed, mut requests, mut each) = (0, 0, Samples::new());
     for (at, piece) in (0_u64..).zip(pieces) {
         if let Some(pace) = pace {
             wait_until(begin + pace.mul_f64(to_f64(at)));
         }
-        let from = cpu_time();
+        let (from, its_begin) = (cpu_time(), Instant::now());
         missed += carry_out(piece)?;
+        let count = kind.keys_in(piece).count();
+        each.record(its_begin.elapsed() / u32::try_from(count).unwrap_or(u32::MAX).max(1));
         cpu += cpu_time() - from;
-        requests += (piece.len() / REQUEST) as u64;
+        requests += count as u64;
     }
-    Ok(Taken { wall: begin.elapsed(), cpu, missed, requests })
+    Ok(Taken { wall: begin.elapsed(), cpu, missed, requests, each })
 }
 
 /// Waits with the CPU kept busy, as a thread that polls its network does.

@@ -121,7 +121,7 @@ impl Squeezed {
 }
 
 /// Has the system forget what it has of a file: the next reader waits for the disk.
-fn put_out(path: &Path) -> io::Result<()> {
+pub(super) fn put_out(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
@@ -145,7 +145,8 @@ pub(super) fn disk_rate(path: &Path, rounds: usize) -> Row {
     Row { why: Some(why), ..Row::figure(id, "MB/s", rate, rounds as u64) }
 }
 
-fn read_cold(path: &Path) -> io::Result<(u64, Duration)> {
+/// Reads a file from end to end.
+pub(super) fn read_cold(path: &Path) -> io::Result<(u64, Duration)> {
     put_out(path)?;
     let mut file = File::open(path)?;
     let (mut block, mut bytes, begin) = (vec![0; 1 << 20], 0, Instant::now());

@@ -103,13 +103,13 @@ impl<'c> Placed<'c> {
     }
 }
 
-/// Bytes of a memory node that has room for an image of so many.
+/// Bytes of a memory node that has room for one image of so many, and not for two: a short run fills its nodes as a whole one does.
 pub(super) const fn node_memory(image: u64) -> u64 {
     let needed = image.next_power_of_two();
     if needed < NODE_MIN { NODE_MIN } else { needed }
 }
 
-const NODE_MIN: u64 = 64 << 20;
+const NODE_MIN: u64 = 1 << 20;
 
 /// What `app` moves on a Kronecker graph of 2^`scale` vertices with `ratio` edges for each, in each of two runs, and how many of their answers are not those of local
 /// memory. `None` for a system that has no window, or needs a rack of processes.

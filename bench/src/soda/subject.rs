@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const SEED: u64 = 1;
 /// A directory on a disk, where there is one: what is in memory is no file to compare with.
-const FOLDER: &str = "/var/tmp";
+pub(super) const FOLDER: &str = "/var/tmp";
 
 /// The graph.
 pub(super) struct Subject {

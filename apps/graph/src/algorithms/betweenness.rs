@@ -2,7 +2,9 @@
 
 use super::{NONE, Unsuited, Watch, exists};
 use crate::edge_map::of_all;
-use crate::{Array as _, EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
+use crate::{
+    Array as _, EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map,
+};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 struct Count<'a> {
@@ -78,7 +80,7 @@ fn dependencies<S: Store>(
             return Err(Unsuited::Stopped);
         }
         level += 1;
-        let next = edge_map(graph, &set, &count);
+        let next = edge_map_in(graph, &set, Order::of_round(level.into()), &count);
         for_each_vertex(&next, |vertex| levels[vertex as usize].store(level, Relaxed));
         let beyond = vertex_map(&next, |vertex| count.paths(vertex).is_infinite());
         if let Some(&to) = beyond.list().first() {

@@ -2,7 +2,7 @@
 
 use super::{NONE, Unsuited, Watch, exists, plain};
 use crate::edge_map::of_all;
-use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex};
+use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A tree of shortest paths by number of edges.
@@ -58,7 +58,8 @@ pub fn bfs<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> Re
             return Err(Unsuited::Stopped);
         }
         level += 1;
-        set = edge_map(graph, &set, &Step { levels: &levels, parents: &parents, level });
+        let step = Step { levels: &levels, parents: &parents, level };
+        set = edge_map_in(graph, &set, Order::of_round(level.into()), &step);
         for_each_vertex(&set, |vertex| levels[vertex as usize].store(level, Relaxed));
     }
     Ok(Bfs { levels: plain(levels), parents: plain(parents), reached })

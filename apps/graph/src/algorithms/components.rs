@@ -2,7 +2,7 @@
 
 use super::{Unsuited, plain};
 use crate::edge_map::of_all;
-use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
+use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Labels that spread, a round at a time: each vertex takes the least of its neighbours'. In the end it is the least vertex of its component.
@@ -73,10 +73,19 @@ impl Components {
         let backwards = graph.reversed().ok_or(Unsuited::NoIncoming)?;
         let labels = of_all(graph.vertices(), |vertex| AtomicU32::new(self.labels[vertex as usize]));
         let step = Step { before: &self.labels, labels: &labels };
-        let mut next = edge_map(graph, &self.set, &step);
-        if !graph.is_symmetric() {
-            next = next.union(&edge_map(&backwards, &self.set, &step));
-        }
+        // A round begins with the edges that the one before ended with.
+        let order = Order::of_round(self.rounds);
+        let next = match order {
+            _ if graph.is_symmetric() => edge_map_in(graph, &self.set, order, &step),
+            Order::Ascending => {
+                let next = edge_map_in(graph, &self.set, order, &step);
+                next.union(&edge_map_in(&backwards, &self.set, order, &step))
+            }
+            Order::Descending => {
+                let next = edge_map_in(&backwards, &self.set, order, &step);
+                next.union(&edge_map_in(graph, &self.set, order, &step))
+            }
+        };
         (self.labels, self.set) = (plain(labels), next);
         self.rounds += 1;
         Ok(())

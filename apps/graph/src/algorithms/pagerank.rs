@@ -1,7 +1,7 @@
 //! PageRank.
 
 use super::Unsuited;
-use crate::edge_map::of_all_and_sum;
+use crate::edge_map::{Order, of_all_and_sum};
 use crate::{Adjacency, Array as _, Graph, Store};
 
 /// The part of a rank that is passed on along edges (the rest is divided evenly).
@@ -59,8 +59,8 @@ impl PageRank {
         let vertices = graph.vertices();
         assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
         let incoming = graph.incoming().ok_or(Unsuited::NoIncoming)?;
-        let ranks = &self.ranks;
-        let (passed, idle) = of_all_and_sum(vertices, |vertex| match graph.out().degree(vertex) {
+        let (ranks, order) = (&self.ranks, Order::of_round(self.rounds));
+        let (passed, idle) = of_all_and_sum(vertices, order, |vertex| match graph.out().degree(vertex) {
             0 => (0.0, ranks[vertex as usize]),
             degree => (ranks[vertex as usize] / as_f64(degree), 0.0),
         });
@@ -80,8 +80,8 @@ impl PageRank {
         let vertices = graph.vertices();
         assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
         let incoming = graph.incoming().ok_or(Unsuited::NoIncoming)?;
-        let ranks = self.ranks.clone();
-        let (_, idle) = of_all_and_sum(vertices, |vertex| {
+        let (ranks, order) = (self.ranks.clone(), Order::of_round(self.rounds));
+        let (_, idle) = of_all_and_sum(vertices, order, |vertex| {
             (0.0, if graph.out().degree(vertex) == 0 { ranks[vertex as usize] } else { 0.0 })
         });
         // A vertex at the begin of an edge has one.
@@ -93,7 +93,7 @@ impl PageRank {
     fn pull<S: Store>(&mut self, incoming: &Adjacency<S>, idle: f64, passed: impl Fn(u32) -> f64 + Sync) {
         let (vertices, ranks) = (incoming.vertices(), &self.ranks);
         let each = (1.0 - DAMPING + DAMPING * idle) / f64::from(vertices.max(1));
-        let (next, moved) = of_all_and_sum(vertices, |vertex| {
+        let (next, moved) = of_all_and_sum(vertices, Order::of_round(self.rounds), |vertex| {
             let sum: f64 = incoming.neighbours(vertex).iter().map(&passed).sum();
             let rank = each + DAMPING * sum;
             (rank, (rank - ranks[vertex as usize]).abs())

@@ -2,7 +2,7 @@
 
 use super::{NONE, Unsuited, Watch, exists, plain};
 use crate::edge_map::of_all;
-use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
+use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use farmem::Rng;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -62,7 +62,7 @@ pub fn radii<S: Store>(graph: &Graph<S>, sources: &[u32], watch: &mut Watch<'_>)
             return Err(Unsuited::Stopped);
         }
         let step = Step { visited: &visited, next: &next, radii: &radii, round };
-        set = edge_map(graph, &set, &step);
+        set = edge_map_in(graph, &set, Order::of_round(round.into()), &step);
         for_each_vertex(&set, |vertex| {
             visited[vertex as usize].store(next[vertex as usize].load(Relaxed), Relaxed);
         });

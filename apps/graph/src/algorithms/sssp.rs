@@ -2,7 +2,7 @@
 
 use super::{Unsuited, Watch, exists};
 use crate::edge_map::of_all;
-use crate::{EdgeFn, Graph, Store, VertexSubset, edge_map, for_each_vertex, vertex_map};
+use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The distance of a vertex that no path leads to.
@@ -51,7 +51,8 @@ pub fn sssp<S: Store>(graph: &Graph<S>, source: u32, watch: &mut Watch<'_>) -> R
         if !watch(rounds, vertices.into()) {
             return Err(Unsuited::Stopped);
         }
-        set = edge_map(graph, &set, &Relax { before: &before, distances: &distances });
+        let relax = Relax { before: &before, distances: &distances };
+        set = edge_map_in(graph, &set, Order::of_round(rounds), &relax);
         for_each_vertex(&set, |vertex| {
             before[vertex as usize].store(distances[vertex as usize].load(Relaxed), Relaxed);
         });

@@ -95,7 +95,7 @@ impl Stage {
     fn allocated(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
         let vma = self
             .world
-            .call(RoleId::Host(1), Allocate { domain: self.domain, size, node })
+            .call(RoleId::Host(1), Allocate { domain: self.domain, size, node, durable: false })
             .map_err(Error::Refused)?;
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }

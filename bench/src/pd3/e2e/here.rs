@@ -38,7 +38,7 @@ impl Here {
     pub(super) fn all(kind: Kind, items: u64) -> Self {
         let count = usize::try_from(items).expect("they fit memory");
         match kind {
-            Kind::Hash => {
+            Kind::Hash | Kind::Kv => {
                 let mut slots = vec![[NONE, 0]; 2 * count.next_power_of_two()];
                 for item in 0..items {
                     let mut at = place(item, slots.len());
@@ -64,7 +64,7 @@ impl Here {
     pub(super) fn some(kind: Kind, items: usize) -> Self {
         let sets = items.div_ceil(WAYS).max(1);
         match kind {
-            Kind::Hash => Self::Records { sets: vec![[[NONE, 0]; WAYS]; sets] },
+            Kind::Hash | Kind::Kv => Self::Records { sets: vec![[[NONE, 0]; WAYS]; sets] },
             Kind::Pages => {
                 let frames = |set: usize| std::array::from_fn(|way| (NONE, set * WAYS + way));
                 let bytes = vec![0; sets * WAYS * kind.value_len()];

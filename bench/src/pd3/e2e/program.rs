@@ -2,12 +2,11 @@
 
 use super::here::Here;
 use super::store::{Far, KEY, Kind};
-use super::{LEAD, REQUEST, Taken, keys_of, wait_until};
+use super::{LEAD, Taken, wait_until};
 use crate::rates::cpu_time;
-use crate::to_f64;
-use farmem::prefetch::parse::records::Records;
+use crate::{Samples, to_f64};
 use farmem::prefetch::tap::{Tap, TapConnection};
-use farmem::prefetch::{Beside, Taker, ZoneReader};
+use farmem::prefetch::{Beside, Position, Taker, ZoneReader};
 use farmem::{Client, Error};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,16 +18,6 @@ pub(super) struct Parts {
     pub(super) reader: ZoneReader,
 }
 
-impl Parts {
-    pub(super) fn connection(&self, kind: Kind) -> TapConnection {
-        let parser = match kind {
-            Kind::Hash => Records::hash_map(),
-            Kind::Pages => Records::pages(),
-        };
-        self.tap.connection(Box::new(parser)).expect("the only connection")
-    }
-}
-
 /// An application beside a DPU.
 pub(super) struct Program<'b> {
     pub(super) kind: Kind,
@@ -38,42 +27,72 @@ pub(super) struct Program<'b> {
     pub(super) taker: Taker,
     pub(super) connection: TapConnection,
     pub(super) parts: &'b Parts,
+    /// The DPU sees the requests.
+    pub(super) hands_over: bool,
     /// Keys of items that were dropped for those of this piece.
     pub(super) dropped: Vec<[u8; KEY]>,
     pub(super) answer: Vec<u8>,
     pub(super) wrong: u64,
 }
 
+/// Items of which a DPU is told together.
+const TOLD: usize = 4096;
+
 impl Program<'_> {
+    /// Fills what is here with so many of the items, and tells the DPU of them, some at a time: what it has not heard is bounded.
+    pub(super) fn fill(&mut self, items: u64, here: usize) {
+        let stride = usize::try_from(items).expect("they fit memory") / here;
+        let mut value = vec![0; self.kind.value_len()];
+        let all: Vec<u64> = (0..items).step_by(stride).collect();
+        for some in all.chunks(TOLD) {
+            for &item in some {
+                Kind::fill(item, &mut value);
+                self.parts.beside.reads(&self.kind.key(item), true);
+                if let Some(evicted) = self.here.put(item, &value) {
+                    self.dropped.push(self.kind.key(evicted));
+                }
+            }
+            self.parts.beside.drops_all(self.dropped.iter().map(|key| &key[..]));
+            self.dropped.clear();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Pieces come at a pace; each is carried out when [`LEAD`] more have come.
     pub(super) fn run(&mut self, requests: &[u8], piece: usize, pace: Duration) -> Result<Taken, Error> {
-        let pieces: Vec<&[u8]> = requests.chunks(piece * REQUEST).collect();
+        let pieces: Vec<&[u8]> = requests.chunks(piece * self.kind.request_len()).collect();
         let mut waiting = VecDeque::new();
         let (begin, mut cpu, mut missed) = (Instant::now(), Duration::ZERO, 0);
+        let mut each = Samples::new();
         for at in 0..pieces.len() + LEAD {
             wait_until(begin + pace.mul_f64(to_f64(at as u64)));
             let from = cpu_time();
             if let Some(piece) = pieces.get(at) {
-                waiting.push_back((*piece, self.connection.received(piece)));
+                let position =
+                    if self.hands_over { self.connection.received(piece) } else { Position::UNKNOWN };
+                waiting.push_back((*piece, position));
             }
             if at >= LEAD
                 && let Some((piece, position)) = waiting.pop_front()
             {
+                let begin = Instant::now();
                 missed += self.carry_out(piece)?;
                 self.parts.tap.executed(position);
+                let count = piece.len() / self.kind.request_len();
+                each.record(begin.elapsed() / u32::try_from(count).unwrap_or(u32::MAX).max(1));
             }
             cpu += cpu_time() - from;
         }
-        let requests = (requests.len() / REQUEST) as u64;
-        Ok(Taken { wall: begin.elapsed(), cpu, missed, requests })
+        let requests = (requests.len() / self.kind.request_len()) as u64;
+        Ok(Taken { wall: begin.elapsed(), cpu, missed, requests, each })
     }
 
     fn carry_out(&mut self, piece: &[u8]) -> Result<u64, Error> {
         let mut missed = 0;
         // The other core has just written what is taken: all of a piece's lines are asked for together.
-        let far = keys_of(piece).filter(|key| !self.here.has(self.kind.item(key)));
+        let far = self.kind.keys_in(piece).filter(|key| !self.here.has(self.kind.item(key)));
         self.taker.look_ahead(far);
-        for key in keys_of(piece) {
+        for key in self.kind.keys_in(piece) {
             let item = self.kind.item(key);
             if !self.here.get(item, &mut self.answer) {
                 if self.taker.take(key, &mut self.answer).is_none() {

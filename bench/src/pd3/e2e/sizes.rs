@@ -1,15 +1,17 @@
-//! `pd3.misses.P` and `pd3.zone.size.N`: how the hash map fares with P percent of its items here and READs one by one (PD3, figure 2), and with a DPU and loading zones of several sizes
-//! (figures 23 and 24).
+//! `pd3.misses.P`, `pd3.local.P` and `pd3.zone.size.N`: how the hash map fares with P percent of its items here and READs one by one (PD3, figure 2), with a DPU and P percent here
+//! (figures 21 and 22), and with a DPU and loading zones of several sizes (figures 23 and 24).
 
 use super::here::Here;
 use super::store::Kind;
-use super::{Bench, Draw, LEAD, Taken};
+use super::{Ahead, Bench, Draw, LEAD, Size, Taken};
 use crate::samples::median;
 use crate::{Plan, Row, to_f64};
 use farmem::Error;
 
 /// Percent of the items that are here.
 const HERE: [usize; 4] = [50, 25, 10, 1];
+/// Percent of the items that are here beside a DPU.
+const LOCAL: [usize; 4] = [1, 5, 10, 25];
 /// Items of the zones.
 const ZONES: [usize; 4] = [512, 1024, 2048, 4096];
 /// Part of the requests of other measurements: these wait for far memory one by one.
@@ -19,12 +21,13 @@ const PART: usize = 8;
 #[cfg(test)]
 pub(super) fn ids() -> Vec<String> {
     let misses = HERE.iter().map(|percent| format!("pd3.misses.{percent}"));
-    misses.chain(ZONES.iter().map(|items| format!("pd3.zone.size.{items}"))).collect()
+    let locals = LOCAL.iter().map(|percent| format!("pd3.local.{percent}"));
+    misses.chain(locals).chain(ZONES.iter().map(|items| format!("pd3.zone.size.{items}"))).collect()
 }
 
 /// Whether any of them is wanted.
 pub(super) fn are_wanted(plan: &Plan) -> bool {
-    plan.wants("pd3.misses.") || plan.wants("pd3.zone.size.")
+    ["pd3.misses.", "pd3.local.", "pd3.zone.size."].into_iter().any(|rows| plan.wants(rows))
 }
 
 /// Measures those that are wanted, after all else of this bench; `path` is what a key takes on its way.
@@ -32,6 +35,9 @@ pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<Vec<R
     let mut rows = Vec::new();
     if plan.wants("pd3.misses.") {
         rows.extend(misses(bench)?);
+    }
+    if plan.wants("pd3.local.") {
+        rows.extend(locals(bench, path)?);
     }
     if plan.wants("pd3.zone.size.") {
         for items in ZONES {
@@ -42,13 +48,41 @@ pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<Vec<R
     Ok(rows)
 }
 
+/// Requests a second with all items here.
+fn all_local(bench: &mut Bench, requests: &[u8]) -> f64 {
+    let mut all = Here::all(Kind::Hash, bench.ground.size.items);
+    let mut rates = [(); 3].map(|()| bench.local(&mut all, requests, None).rate());
+    median(&mut rates)
+}
+
+fn locals(bench: &mut Bench, path: f64) -> Result<Vec<Row>, Error> {
+    let before = bench.ground.size;
+    let requests: Vec<Vec<u8>> = (0..3).map(|seed| before.draw(Draw::Uniform, 400 + seed)).collect();
+    let local = all_local(bench, &requests[0]);
+    let mut rows = Vec::new();
+    for percent in LOCAL {
+        let here = usize::try_from(before.items).expect("they fit memory") * percent / 100;
+        bench.ground.size = Size { here, filled: true, ..before };
+        let Ahead { taken, wasted, .. } = bench.ahead(path, &requests)?;
+        let middle = |what: fn(&Taken) -> f64| median(&mut taken.iter().map(what).collect::<Vec<_>>());
+        let missed: u64 = taken.iter().map(|taken| taken.missed).sum();
+        let all: u64 = taken.iter().map(|taken| taken.requests).sum();
+        let why = format!(
+            "{here} items here; {missed} look-ups found nothing, {wasted} items were fetched for nothing"
+        );
+        let row = Row::figure(format!("pd3.local.{percent}"), "1/s", middle(Taken::rate), all);
+        let row = row.with_cpu(Some(middle(Taken::cpu_ns))).beside(Some(local));
+        rows.push(Row { why: Some(why), ..row });
+    }
+    bench.ground.size = before;
+    Ok(rows)
+}
+
 fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
     let size = bench.ground.size;
-    let all_requests = bench.ground.requests(Draw::Uniform, 200);
+    let all_requests = bench.ground.size.draw(Draw::Uniform, 200);
     let requests = &all_requests[..all_requests.len() / PART];
-    let mut all = Here::all(Kind::Hash, size.items);
-    let local = [(); 3].map(|()| bench.local(&mut all, &all_requests, None).rate());
-    let local = median(&mut local.to_vec());
+    let local = all_local(bench, &all_requests);
     let mut rows = Vec::new();
     for percent in HERE {
         let count = usize::try_from(size.items).expect("they fit memory") * percent / 100;
@@ -69,8 +103,8 @@ fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
 
 fn zone(bench: &mut Bench, path: f64, items: usize) -> Result<Row, Error> {
     let requests: Vec<Vec<u8>> =
-        (0..2).map(|seed| bench.ground.requests(Draw::Uniform, 300 + seed)).collect();
-    let (_, taken, wasted) = bench.ahead(path, &requests)?;
+        (0..2).map(|seed| bench.ground.size.draw(Draw::Uniform, 300 + seed)).collect();
+    let Ahead { taken, wasted, .. } = bench.ahead(path, &requests)?;
     let sum = |what: fn(&Taken) -> u64| taken.iter().map(what).sum::<u64>();
     let (missed, all) = (sum(|taken| taken.missed), sum(|taken| taken.requests));
     let waiting = LEAD * bench.ground.size.piece;

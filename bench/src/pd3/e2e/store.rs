@@ -14,6 +14,8 @@ pub(in super::super) enum Kind {
     Hash,
     /// The page server.
     Pages,
+    /// A key-value server: the hash map's items, asked for in RESP.
+    Kv,
 }
 
 /// The first word of an item's value: from it the others follow.
@@ -22,26 +24,27 @@ const fn word(item: u64) -> u64 {
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 2] = [Self::Hash, Self::Pages];
+    pub(super) const ALL: [Self; 3] = [Self::Hash, Self::Pages, Self::Kv];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Hash => "hash",
             Self::Pages => "pages",
+            Self::Kv => "kv",
         }
     }
 
     /// Bytes of a value.
     pub(super) const fn value_len(self) -> usize {
         match self {
-            Self::Hash => 8,
+            Self::Hash | Self::Kv => 8,
             Self::Pages => pages::PAGE,
         }
     }
 
     pub(super) const fn key(self, item: u64) -> [u8; KEY] {
         match self {
-            Self::Hash => item.to_le_bytes(),
+            Self::Hash | Self::Kv => item.to_le_bytes(),
             Self::Pages => item.to_be_bytes(),
         }
     }
@@ -49,7 +52,7 @@ impl Kind {
     pub(super) fn item(self, key: &[u8]) -> u64 {
         let key = key.try_into().expect("a key's length");
         match self {
-            Self::Hash => u64::from_le_bytes(key),
+            Self::Hash | Self::Kv => u64::from_le_bytes(key),
             Self::Pages => u64::from_be_bytes(key),
         }
     }
@@ -75,7 +78,7 @@ impl Kind {
     pub(super) const fn memory(self, items: u64) -> u64 {
         let bytes = match self {
             // Slots of 32 bytes, and two for each record.
-            Self::Hash => items * 64 + (1 << 20),
+            Self::Hash | Self::Kv => items * 64 + (1 << 20),
             Self::Pages => items * pages::RECORD_LEN as u64 + (1 << 20),
         };
         // Allocations are powers of two.
@@ -94,7 +97,7 @@ impl Far {
     /// Makes them and writes them there.
     pub(super) fn load(client: &mut Client, kind: Kind, items: u64) -> Result<Self, Error> {
         match kind {
-            Kind::Hash => {
+            Kind::Hash | Kind::Kv => {
                 let map = FlatMap::create(client, items, kind.value_len(), [0x5044, 0x3303])?;
                 let mut values = vec![0; kind.value_len() * usize::try_from(items).expect("they fit memory")];
                 let parts = values.chunks_exact_mut(kind.value_len());
@@ -161,10 +164,31 @@ impl LookUp for Far {
         }
     }
 
-    fn looked_up(&self, key: &[u8], completed: &Completed) -> LookedUp {
+    fn together(&self) -> usize {
         match self {
-            Self::Map(map) => map.looked_up(key, completed),
-            Self::Pages(store) => store.looked_up(key, completed),
+            Self::Map(map) => map.together(),
+            Self::Pages(store) => store.together(),
+        }
+    }
+
+    fn place(&self, key: &[u8]) -> Option<usize> {
+        match self {
+            Self::Map(map) => map.place(key),
+            Self::Pages(store) => store.place(key),
+        }
+    }
+
+    fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
+        match self {
+            Self::Map(map) => map.op_for(keys, scratch),
+            Self::Pages(store) => store.op_for(keys, scratch),
+        }
+    }
+
+    fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+        match self {
+            Self::Map(map) => map.looked_up(at, key, completed, into),
+            Self::Pages(store) => store.looked_up(at, key, completed, into),
         }
     }
 

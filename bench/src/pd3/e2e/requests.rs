@@ -1,0 +1,76 @@
+//! What clients send: requests that read, all of one length, in the protocol of the application (PROTOCOL 19.14, or RESP).
+
+use super::store::{KEY, Kind};
+use super::{Draw, Size};
+use farmem::Rng;
+use farmem::prefetch::parse::records::{HEADER_LEN, Header, Records, Request};
+use farmem::prefetch::parse::resp::Resp;
+use farmem::prefetch::tap::{Tap, TapConnection};
+use farmem_workload::ycsb::{self, Zipfian};
+
+/// In front of a key, and behind it.
+const GET: (&[u8], &[u8]) = (b"*2\r\n$3\r\nGET\r\n$8\r\n", b"\r\n");
+
+impl Kind {
+    /// Bytes of a request.
+    pub(super) const fn request_len(self) -> usize {
+        KEY + match self {
+            Self::Hash | Self::Pages => HEADER_LEN,
+            Self::Kv => GET.0.len() + GET.1.len(),
+        }
+    }
+
+    /// The key of a request, which the application reads as it is sent here.
+    pub(super) fn key_in(self, request: &[u8]) -> &[u8] {
+        match self {
+            Self::Hash | Self::Pages => {
+                let header = Header::parse(*request.first_chunk().expect("a header's length"));
+                debug_assert_eq!(header.map(|header| header.request), Ok(Request::Read));
+                &request[HEADER_LEN..]
+            }
+            Self::Kv => {
+                debug_assert!(request.starts_with(GET.0) && request.ends_with(GET.1));
+                &request[GET.0.len()..][..KEY]
+            }
+        }
+    }
+
+    /// The keys of a piece of requests.
+    pub(super) fn keys_in(self, piece: &[u8]) -> impl Iterator<Item = &[u8]> {
+        piece.chunks_exact(self.request_len()).map(move |request| self.key_in(request))
+    }
+
+    /// A connection whose requests a tap parses.
+    pub(super) fn connection(self, tap: &Tap) -> TapConnection {
+        let parser: Box<dyn farmem::prefetch::parse::Parser + Send> = match self {
+            Self::Hash => Box::new(Records::hash_map()),
+            Self::Pages => Box::new(Records::pages()),
+            Self::Kv => Box::new(Resp::new()),
+        };
+        tap.connection(parser).expect("the only connection")
+    }
+}
+
+impl Size {
+    /// The bytes of all requests.
+    pub(super) fn draw(&self, draw: Draw, seed: u64) -> Vec<u8> {
+        let mut rng = Rng::from_number(seed);
+        let mut zipfian = (draw == Draw::Zipf).then(|| Zipfian::new(self.items));
+        let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
+        let (before, behind) = match self.kind {
+            Kind::Hash | Kind::Pages => (&header[..], &[][..]),
+            Kind::Kv => GET,
+        };
+        let mut bytes = Vec::with_capacity(self.piece * self.pieces * self.kind.request_len());
+        for _ in 0..self.requests() {
+            let item = match &mut zipfian {
+                Some(zipfian) => ycsb::hash(zipfian.next(&mut rng)) % self.items,
+                None => rng.next_u64() % self.items,
+            };
+            bytes.extend_from_slice(before);
+            bytes.extend_from_slice(&self.kind.key(item));
+            bytes.extend_from_slice(behind);
+        }
+        bytes
+    }
+}
