@@ -66,6 +66,17 @@ lint_steps() {
     step "format" cargo fmt --all --check
     step "clippy" cargo clippy --workspace --all-targets --quiet -- -D warnings
     tests "tidy" cargo test --package farmem-tidy --quiet
+    deny_step
+}
+
+# deny.toml. Advisories are a database on the network: left out here, and said.
+deny_step() {
+    if ! command -v cargo-deny >/dev/null; then
+        skip "cargo-deny absent: licences, bans and sources of crates are not checked (cargo install --locked cargo-deny@0.20.2)"
+        return
+    fi
+    step "licences, bans, sources" cargo deny --offline --log-level error check bans licenses sources
+    skip "advisories of crates: a database on the network (cargo deny check advisories)"
 }
 
 doc_steps() {

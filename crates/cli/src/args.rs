@@ -1,8 +1,12 @@
 //! The command line, as typed. Help texts are here, on the flags they explain.
 
 mod index;
+mod manage;
 mod object;
+mod rack;
+mod trace;
 
+use crate::logging::LogLevel;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use farmem::LinkProfile;
@@ -12,7 +16,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub(crate) use index::{Index, IndexDrop, IndexLive, IndexLoad, IndexPlan, IndexServe, Switches};
+pub(crate) use manage::{Free, Leave, Status};
 pub(crate) use object::{Object, ObjectClose, ObjectOpen, ObjectSave, ObjectStatus};
+pub(crate) use rack::{Join, Migrate};
+pub(crate) use trace::{Trace, TraceInfo, TraceRecord, TraceReplay};
 
 /// Far memory for a rack of ordinary Linux machines.
 #[derive(Debug, Parser)]
@@ -53,8 +60,16 @@ pub(crate) enum Command {
         #[command(subcommand)]
         bench: Bench,
     },
+    /// Print what another machine joins a rack with: address, token and the certificate of its authority, in one file (docs/operate.md).
+    Join(Join),
     /// Say which node has what of a running rack's memory, and move memory to another node while programs use it.
     Migrate(Migrate),
+    /// Say who has what of a running rack: hosts and domains, their memory, and the time that is left to each.
+    Status(Status),
+    /// Free what a domain has: allocations, and objects that no program has open.
+    Free(Free),
+    /// Take a host out of a running rack, with its sessions and connections.
+    Leave(Leave),
     /// Objects by file: a memory node loads files of its own into far memory, and saves them (docs/objects.md).
     #[command(subcommand)]
     Object(Object),
@@ -140,29 +155,6 @@ pub(crate) struct Demo {
     /// Use this running rack instead of starting one.
     #[arg(long, value_name = "RACK.TOML")]
     pub(crate) rack: Option<PathBuf>,
-}
-
-/// `farmem migrate`
-#[derive(Debug, Args)]
-#[command(after_help = "farmem migrate --rack rack.toml\n\
-                        farmem migrate --rack rack.toml --base 0x100000000000 --len 1MiB --node 2\n\
-                        Memory moves in parts of at most 64 MiB; a program that uses one waits for as long as it is on its way.")]
-pub(crate) struct Migrate {
-    /// The running rack.
-    #[arg(long, value_name = "RACK.TOML")]
-    pub(crate) rack: PathBuf,
-    /// First byte of what moves, as 0x... or decimal; needs --node. Without it nothing moves.
-    #[arg(long, value_name = "ADDR", requires = "node", value_parser = address)]
-    pub(crate) base: Option<u64>,
-    /// Bytes: whole pages of one allocation; needs --base [default: all of the allocation from there on].
-    #[arg(long, value_name = "SIZE", requires = "base", value_parser = bytes)]
-    pub(crate) len: Option<u64>,
-    /// The number of the node that it moves to; needs --base.
-    #[arg(long, value_name = "N", requires = "base")]
-    pub(crate) node: Option<u16>,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// An address, as people write it.
@@ -327,7 +319,7 @@ pub(crate) struct BenchRows {
     /// Less data or memory, and fewer systems and repetitions: ends within 20 s.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault, fat.e2e, soda.run or run.over4.
+    /// Measure only rows whose ids begin with PREFIX, such as pulse.e2e, mind.fault, fat.e2e, soda.run or run.over4; several with commas between them.
     #[arg(long, value_name = "PREFIX")]
     pub(crate) only: Option<String>,
 }
@@ -413,6 +405,9 @@ pub(crate) struct Role {
     /// End when standard input ends, as `farmem up` wants it of the roles that it starts; without it, at SIGTERM or Ctrl-C alone.
     #[arg(long)]
     pub(crate) until_input_ends: bool,
+    /// Write what happens to the role to standard error, from this level on [default: FARMEM_LOG, else info; for a role of `farmem up`, off].
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) log: Option<LogLevel>,
     /// What a memory node runs traversals with.
     #[command(flatten)]
     pub(crate) runs: NodeRuns,
@@ -507,73 +502,6 @@ pub(crate) enum SimRun {
     Pd3,
     /// Every state that the coherence protocol can reach in small racks; neither seeds nor plans.
     Explore,
-}
-
-/// `farmem trace`
-#[derive(Debug, Subcommand)]
-pub(crate) enum Trace {
-    /// Run a program under valgrind and write the pages it visits to a file. Fifty times slower than the program alone.
-    Record(TraceRecord),
-    /// Say what is in a trace.
-    Info(TraceInfo),
-    /// Play traces over simulated racks with the latencies of MIND's paper.
-    Replay(TraceReplay),
-}
-
-/// `farmem trace record`
-#[derive(Debug, Args)]
-#[command(after_help = "farmem trace record -o sort.trace -- sort big.txt")]
-pub(crate) struct TraceRecord {
-    /// Where to write it.
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: PathBuf,
-    /// Print what was recorded as one JSON object, after what the program prints.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// The program and its arguments.
-    #[arg(required = true, last = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<String>,
-}
-
-/// `farmem trace replay`
-#[derive(Debug, Args)]
-#[command(after_help = "farmem trace replay sort.trace --hosts 1,2,4,8 --system mind,gam\n\
-                        Systems: mind, mind-pso, mind-pso+, gam, swap (one host only). Performance is beside the first replay of each file.")]
-pub(crate) struct TraceReplay {
-    /// The traces.
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// Hosts, one replay for each number.
-    #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) hosts: Vec<u16>,
-    /// Systems, all when none is named.
-    #[arg(long, value_delimiter = ',', value_name = "SYSTEM")]
-    pub(crate) system: Vec<String>,
-    /// Threads that run at once on each host; the trace's are dealt to them in turn.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) threads: u16,
-    /// Pages of a host's memory; a quarter of the trace's when not given.
-    #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
-    pub(crate) local_pages: Option<usize>,
-    /// Slots of the directory; 30,000 for 2 GiB of pages, and one for each block of 2 MiB, when not given.
-    #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
-    pub(crate) slots: Option<usize>,
-    /// The epoch of bounded splitting in microseconds; 100,000 when not given.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub(crate) epoch_us: Option<u64>,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `farmem trace info`
-#[derive(Debug, Args)]
-pub(crate) struct TraceInfo {
-    /// The trace.
-    pub(crate) file: PathBuf,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[cfg(test)]

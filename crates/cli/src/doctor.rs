@@ -42,6 +42,7 @@ pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
         findings.extend(rack.examine_links().into_iter().map(line));
         findings.extend(rack.examine_service().into_iter().map(line));
         findings.push(line(cards(&rack)));
+        findings.extend(plain(&rack).map(line));
     }
     output::print(&Findings { findings }, args.json);
     Ok(End::Fine)
@@ -59,6 +60,16 @@ fn cards(rack: &RackConfig) -> Finding {
             Finding { name, state: Support::Degraded, detail: cost.into(), remedy: remedy.into() }
         }
     }
+}
+
+/// Says that the API is served in clear, where it is.
+fn plain(rack: &RackConfig) -> Option<Finding> {
+    rack.plain_cost().map(|(detail, remedy)| Finding {
+        name: "API in clear".into(),
+        state: Support::Degraded,
+        detail,
+        remedy: remedy.into(),
+    })
 }
 
 fn line(finding: Finding) -> Line {

@@ -12,6 +12,9 @@ mod demo;
 mod doctor;
 mod explore;
 mod index;
+mod join;
+mod logging;
+mod manage;
 mod migrate;
 mod object;
 mod output;
@@ -122,7 +125,11 @@ fn carry_out(command: Command) -> Result<End, Failure> {
         Command::Bench { bench: Bench::Kv(args) } => bench::kv(&args),
         Command::Bench { bench: Bench::Pd3(args) } => bench::pd3(&args),
         Command::Bench { bench: Bench::Run(args) } => bench::runs(&args),
+        Command::Join(args) => join::run(&args),
         Command::Migrate(args) => migrate::run(&args),
+        Command::Status(args) => manage::status(&args),
+        Command::Free(args) => manage::free(&args),
+        Command::Leave(args) => manage::leave(&args),
         Command::Object(command) => object::run(&command),
         Command::Compile(args) => compile::run(&args),
         Command::Index(Index::Plan(args)) => index::plan(&args),

@@ -149,7 +149,7 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
     };
     let mut text = format!(
         "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"{waiting}\"\nplacement = \"{placement}\"\nlink = \"{link}\"\n\
-         [control]\naddress = \"127.{b}.{c}.1\"\nhttp = \"127.{b}.{c}.1:{HTTP_PORT}\"\nstate = \"state\"\n\
+         [control]\naddress = \"127.{b}.{c}.1\"\nstate = \"state\"\n\
          [switch]\naddress = \"127.{b}.{c}.2\"\n\
          [hosts]\nfirst = \"127.{b}.{c}.200\"\ncount = 50\n"
     );
@@ -161,9 +161,6 @@ fn describe(name: &str, shape: Shape, [_, b, c, _]: [u8; 4]) -> String {
     }
     text
 }
-
-/// Where the HTTP API listens on the control plane's address, which is the rack's own: no other rack can want the same port.
-const HTTP_PORT: u16 = 7471;
 
 /// A loopback subnet 127.b.c.0/24 in which the first role's address is free.
 fn free_subnet() -> Result<[u8; 4], Failure> {

@@ -5,6 +5,7 @@
 //! ends.
 
 use crate::args::{Role, RoleName};
+use crate::logging::{self, LogLevel};
 use crate::{End, Failure, output};
 use farmem::RackConfig;
 use farmem::serve::{self, Runner, Serving, Stop};
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub(crate) const READY: &str = "ready\n";
 
 pub(crate) fn run(args: &Role) -> Result<End, Failure> {
+    logging::begin(args.log, if args.until_input_ends { LogLevel::Off } else { LogLevel::Info })?;
     let config = RackConfig::load(&args.rack)?;
     let stop = Stop::new();
     stop_at_signal(stop.clone())?;

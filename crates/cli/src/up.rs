@@ -21,7 +21,8 @@ struct Listening {
     rack: String,
     transport: &'static str,
     link: String,
-    api: String,
+    /// Where it is served: the Unix socket first.
+    api: Vec<String>,
     token_file: String,
     roles: Vec<Role>,
 }
@@ -40,7 +41,11 @@ impl Report for Listening {
         let table = output::table(&["role", "address", "process"], &rows);
         format!(
             "rack {:?} is up, transport {}, link {}\n{table}API    {}\ntoken  {}\nCtrl-C stops it.\n",
-            self.rack, self.transport, self.link, self.api, self.token_file
+            self.rack,
+            self.transport,
+            self.link,
+            self.api.join(", "),
+            self.token_file
         )
     }
 }
@@ -211,6 +216,10 @@ fn listening(rack: &Supervisor) -> Listening {
     let mut addresses = vec![config.control.address, config.switch.address];
     addresses.extend(config.nodes.iter().map(|n| n.address));
     addresses.extend(config.index.iter().map(|switch| switch.address));
+    let unix = format!("unix:{}", config.api_socket().display());
+    let tls = config.control.listen.map(|address| format!("https://{address}/v1"));
+    let plain = config.control.http.map(|address| format!("http://{address}/v1"));
+    let api = [Some(unix), tls, plain].into_iter().flatten();
     let sockets = config.dpu.iter().map(|dpu| dpu.socket.display().to_string());
     let addresses = addresses.iter().map(ToString::to_string).chain(sockets);
     let roles = rack.processes().zip(addresses);
@@ -219,7 +228,7 @@ fn listening(rack: &Supervisor) -> Listening {
         rack: config.name.clone(),
         transport: config.transport.name(),
         link: config.link.to_string(),
-        api: format!("http://{}/v1", config.control.http),
+        api: api.collect(),
         token_file: config.token_file().display().to_string(),
         roles: roles.collect(),
     }

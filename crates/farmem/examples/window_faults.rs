@@ -55,7 +55,7 @@ impl Running {
         let (file, number) = (dir.join("rack.toml"), std::process::id() % 250);
         let text = format!(
             "name = \"faults-{number}\"\ntransport = \"{transport}\"\nwaiting = \"block\"\nplacement = \"same-cpu\"\n\
-             [control]\naddress = \"127.90.{number}.1\"\nhttp = \"127.90.{number}.1:7471\"\nstate = \"state\"\n\
+             [control]\naddress = \"127.90.{number}.1\"\nstate = \"state\"\n\
              [switch]\naddress = \"127.90.{number}.2\"\n\
              [[node]]\nname = \"node1\"\naddress = \"127.90.{number}.11\"\nmemory = \"64 MiB\"\n\
              [hosts]\nfirst = \"127.91.{number}.1\"\ncount = 4\n"

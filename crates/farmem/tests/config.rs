@@ -64,7 +64,8 @@ fn a_description_becomes_a_rack() {
     );
     assert_eq!((rack.placement, rack.cpu), (Placement::SameCpu, Some(0)));
     assert_eq!((rack.control.address, rack.switch.address), (address(0, 1), address(0, 2)));
-    assert_eq!(rack.control.http, "127.0.0.1:7471".parse().unwrap());
+    assert_eq!((rack.control.http, rack.control.listen), ("127.0.0.1:7471".parse().ok(), None));
+    assert_eq!(rack.api_socket(), Path::new("somewhere/rack-state/api.sock"));
     let nodes: Vec<_> = rack.nodes.iter().map(|n| (n.name.as_str(), n.address, n.memory)).collect();
     assert_eq!(nodes, [("node1", address(0, 11), 256 << 20), ("node2", address(0, 12), 8192)]);
     assert_eq!(rack.hosts, [address(1, 1), address(1, 2), address(1, 3)]);
@@ -192,11 +193,22 @@ const BROKEN: &[(usize, &str, &[&str])] = &[
     (
         9,
         r#"adress = "127.71.0.1""#,
-        &["unknown field `adress`", "expected one of `address`, `http`, `state`, `lease_ms`, `epoch_ms`"],
+        &[
+            "unknown field `adress`",
+            "expected one of `address`, `listen`, `http`, `state`, `join`, `ca`, `certificate`, `key`, `lease_ms`, `host_lease_ms`, `epoch_ms`",
+        ],
     ),
     (10, r#"http = "127.0.0.1""#, &["\"127.0.0.1\"", "expected an address and a port"]),
     (10, r#"http = "127.0.0.1:0""#, &["\"127.0.0.1:0\"", "1 to 65535"]),
     (10, r#"http = "127.0.0.1:70000""#, &["70000", "1 to 65535"]),
+    (10, r#"http = "10.0.0.1:7471""#, &["\"10.0.0.1:7471\"", "expected a loopback address", "`listen`"]),
+    (10, r#"listen = "0.0.0.0:7471""#, &["\"0.0.0.0:7471\"", "the certificate names it"]),
+    (
+        10,
+        "ca = \"ca.pem\"\nlisten = \"127.0.0.1:7471\"",
+        &["ca, certificate and key together", "none of them"],
+    ),
+    (10, "certificate = \"b\"\nca = \"a\"\nkey = \"c\"", &["certificates are for TLS", "`listen ="]),
     (11, r#"state = """#, &["state is empty", "expected a directory"]),
     (11, "lease_ms = 99\nstate = \"s\"", &["lease_ms is 99", "expected 100 to 600000"]),
     (11, "lease_ms = 600001\nstate = \"s\"", &["lease_ms is 600001", "expected 100 to 600000"]),
@@ -288,7 +300,6 @@ fn what_is_missing_is_named() {
         ("name", 2, 1),
         ("transport", 3, 1),
         ("address", 9, 8),
-        ("http", 10, 8),
         ("state", 11, 8),
         ("address", 14, 13),
         ("name", 17, 16),

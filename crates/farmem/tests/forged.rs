@@ -150,7 +150,7 @@ fn describe(folder: &Path) -> RackConfig {
     let net = nets.find(|net| !net.ends_with(".0") && is_free(net)).expect("a free subnet");
     let text = format!(
         "name = \"forged-{}\"\ntransport = \"udp\"\nwaiting = \"block\"\nplacement = \"free\"\n\
-         [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\n\
+         [control]\naddress = \"{net}.1\"\nstate = \"state\"\n\
          [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n\
          [[node]]\nname = \"one\"\naddress = \"{net}.11\"\nmemory = \"16 MiB\"\n",
         std::process::id()

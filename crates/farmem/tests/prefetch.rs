@@ -9,7 +9,10 @@ use farmem::prefetch::{
     KeysConfig, LocalZone, Position, SharedZone, Taker, ZoneSize,
 };
 use farmem::table::Ahead;
-use farmem::{Client, FlatMap, HashTable, Heap, LookUp, Rack, Rng, Table, hash_table};
+use farmem::{
+    Client, FarMemory, FlatMap, HashTable, Heap, LookUp, LookedUp, Rack, Rng, Table, forward_far_memory,
+    hash_table,
+};
 use std::collections::BTreeMap;
 use std::num::NonZero;
 
@@ -38,11 +41,15 @@ fn request(words: &[&str]) -> Vec<u8> {
 impl Program {
     /// A program and its DPU on a rack.
     fn start(rack: &Rack, zone: usize) -> (Self, Beside1) {
+        Self::start_with(rack, zone, FLOORS)
+    }
+
+    fn start_with(rack: &Rack, zone: usize, floors: NonZero<u32>) -> (Self, Beside1) {
         let mut client = rack.client("kv").unwrap();
         let mut heap = Heap::create(&mut client, "kv", HeapOptions::default()).unwrap();
         let table = Table::create(&mut client, &mut heap, "items", 1000).unwrap();
         let (tap, watch) = tap(1 << 16, SECRET);
-        let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(0));
+        let beside = Beside::new(tap.clone(), SECRET, floors, Change(0));
         let connection = tap.connection(Box::new(Resp::new())).unwrap();
         let zone = LocalZone::new(zone);
         let mut of_dpu = rack.client("kv").unwrap();
@@ -129,6 +136,22 @@ fn an_item_from_before_a_flush_is_not_taken() {
     // The DPU has not heard of it.
     assert_eq!(program.get("k"), (false, Some(b"new".to_vec())));
     driver.settle().unwrap();
+}
+
+/// A program says more than its DPU has room to hear, and changes two records meanwhile, which share a floor. What it said beyond is lost, but not that far memory has the changes: the item of the record
+/// that was changed first is taken. Before, the second change was missing for ever, and so was the item older than the floor.
+#[test]
+fn no_acknowledgement_is_lost_where_much_is_said() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let (mut program, mut driver) = Program::start_with(&rack, 100, NonZero::<u32>::MIN);
+    (0..1 << 16).for_each(|_| program.beside.asks(b"other"));
+    program.flush("first", b"1");
+    program.flush("second", b"2");
+    driver.settle().unwrap();
+    assert!(driver.unheard() > 0);
+    program.receives(&["GET", "first"]);
+    driver.settle().unwrap();
+    assert_eq!(program.get("first"), (true, Some(b"1".to_vec())));
 }
 
 /// Many keys of one request go in a few messages, and each is there.
@@ -392,6 +415,89 @@ fn a_flat_map_is_a_map() {
     }
     map.destroy(&mut client).unwrap();
     assert!(FlatMap::create(&mut client, 10, 241, [3, 4]).is_err());
+}
+
+/// Several keys are looked up by one traversal, on two nodes, with values of every kind of length, in a map so full that records lie far from home: each key finds what a look-up of its own
+/// finds, those that were removed, never written, or made of zeros among them. And a key of another length is none that a record can have.
+#[test]
+fn keys_that_are_looked_up_together_find_what_each_finds_alone() {
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut client = rack.client("flat").unwrap();
+    for value_len in [1, 8, 9, 40, 100, 240] {
+        let mut map = FlatMap::create(&mut client, 200, value_len, [3, value_len as u64]).unwrap();
+        assert!(map.together() > 8, "{value_len}: {}", map.together());
+        for n in 0..300_u64 {
+            let value = vec![u8::try_from(n % 251).unwrap(); value_len];
+            map.insert(&mut client, &n.to_le_bytes(), 1000 + n, &value).unwrap();
+        }
+        for n in (0..300_u64).step_by(7) {
+            assert!(map.remove(&mut client, &n.to_le_bytes()).unwrap());
+        }
+        assert!(map.place(b"short").is_none());
+        let mut keys: Vec<[u8; 8]> = (0..350_u64).map(u64::to_le_bytes).collect();
+        keys.sort_by_key(|key| map.place(key));
+        map.begin(&mut client).unwrap();
+        let (mut operations, mut alone) = (0, Vec::new());
+        for of_place in keys.chunk_by(|one, other| map.place(one) == map.place(other)) {
+            for (group, some) in
+                of_place.chunks(map.together()).flat_map(|all| [(all, all), (all, &all[..1])])
+            {
+                let op = map.op_for(&mut some.iter().map(|key| &key[..]), vec![9; 3]).unwrap();
+                let ticket = client.submit(op).unwrap();
+                let completed = client.wait(ticket).unwrap();
+                assert!(completed.result.is_ok(), "{:?}", completed.result);
+                operations += 1;
+                for (at, key) in some.iter().enumerate() {
+                    let mut together = vec![7];
+                    let looked_up = map.looked_up(at, key, &completed, &mut together);
+                    let found = map.get(&mut client, key, &mut alone).unwrap();
+                    let expected = found.map(|version| [&[7], &version.to_le_bytes()[..], &alone].concat());
+                    assert_eq!(
+                        looked_up == LookedUp::Value,
+                        expected.is_some(),
+                        "{key:?} of {}",
+                        group.len()
+                    );
+                    assert_eq!(together, expected.unwrap_or_else(|| vec![7]));
+                }
+            }
+        }
+        map.end(&mut client).unwrap();
+        assert!(operations <= 2 * (2 + keys.len().div_ceil(map.together())), "{operations}");
+        map.destroy(&mut client).unwrap();
+    }
+}
+
+/// A client on a rack whose datagrams have room for short pads alone.
+struct Narrow<'a> {
+    client: &'a mut Client,
+}
+
+impl FarMemory for Narrow<'_> {
+    forward_far_memory!(client: read, write, compare_swap, fetch_add, dispatch, allocate, allocate_on, free, nodes);
+
+    fn scratch_len_max(&self) -> usize {
+        200
+    }
+}
+
+/// No datagram carries the program that finds several keys: each key is looked up alone. Before, none was found.
+#[test]
+fn keys_are_found_where_datagrams_are_too_small_for_several() {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let mut client = rack.client("flat").unwrap();
+    let map = FlatMap::create(&mut Narrow { client: &mut client }, 10, 240, [3, 4]).unwrap();
+    assert_eq!(map.together(), 1);
+    map.load(&mut client, 5, [(7_u64.to_le_bytes(), &[9; 240][..])].into_iter()).unwrap();
+    for (key, expected) in [(7_u64, LookedUp::Value), (8, LookedUp::Absent)] {
+        let key = key.to_le_bytes();
+        let op = map.op_for(&mut [&key[..]].into_iter(), Vec::new()).expect("a way to find one key");
+        let ticket = client.submit(op).unwrap();
+        let completed = client.wait(ticket).unwrap();
+        let mut found = Vec::new();
+        assert_eq!(map.looked_up(0, &key, &completed, &mut found), expected);
+        assert_eq!(found.is_empty(), expected == LookedUp::Absent);
+    }
 }
 
 /// A million records find room at the density that a flat map is made with.

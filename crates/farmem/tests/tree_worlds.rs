@@ -104,7 +104,7 @@ impl InWorld {
     /// Room on this memory node, or on any.
     fn allocate_anywhere(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
         let domain = self.domain;
-        match self.call(Allocate { domain, size, node })? {
+        match self.call(Allocate { domain, size, node, durable: false })? {
             Response::Vma(vma) => {
                 Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
             }

@@ -43,7 +43,7 @@ impl Pager {
             };
             process.remote.answer(mailbox, status, values);
             self.stats.calls += 1;
-            let next = doorbell(mailbox, number + 1) as u64;
+            let next = doorbell(mailbox, number.wrapping_add(1)) as u64;
             self.served(key, next, |remote| remote.write_protect(next..next + 1));
         }
         self.served(key, page, |remote| remote.allow(page..page + 1));
@@ -151,12 +151,14 @@ impl Pager {
         if hint == 0 {
             return spans.gap(count);
         }
-        let wanted = process.remote.range(hint, count * page).filter(|_| hint.is_multiple_of(page));
+        // More than there are addresses is nowhere, and its bytes have no number.
+        let (len, room) = (count.checked_mul(page)?, count.checked_next_power_of_two()?);
+        let wanted = process.remote.range(hint, len).filter(|_| hint.is_multiple_of(page));
         if let Some(wanted) = wanted.filter(|wanted| spans.is_free(wanted.clone())) {
             return Some(wanted.start);
         }
         // The base of far memory is a multiple of the largest alignment. Nothing is aligned more than it is long.
-        let bits = hint.trailing_zeros().min((count * page).next_power_of_two().trailing_zeros());
+        let bits = hint.trailing_zeros().min((room.checked_mul(page)?).trailing_zeros());
         let align = (1 << bits.min(ALIGNMENT_MAX)) / page;
         spans.aligned_gap(count, |at| at.next_multiple_of(align.max(1))).or_else(|| spans.gap(count))
     }

@@ -24,7 +24,7 @@ use farmem_client::{Client, Error};
 use farmem_io::OpenError;
 use farmem_io::pages::remote::call::{CONTROL_PAGES, MAILBOXES};
 use farmem_io::pages::remote::{
-    Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, pages_come_singly, place,
+    Accepted, Acceptor, Buffer, Event, Remote, Watch, buffer, kill, pages_come_singly, place,
 };
 use farmem_io::pages::{Fault, Features, Reach, Userfaultfd};
 use farmem_memory::window::frames_of;
@@ -348,6 +348,7 @@ impl Pager {
                 }
             }
             busy = self.turn();
+            self.end_the_spoiled();
             while let Some(key) = self.gone.pop() {
                 self.bury(key);
             }
@@ -463,6 +464,16 @@ impl Pager {
         }
         while let Some(key) = self.gone.pop() {
             self.bury(key);
+        }
+    }
+
+    /// Processes that put something else in the place of their memory file, or sealed or cut it: their bytes are lost, and they are not left to go on
+    /// with others.
+    fn end_the_spoiled(&mut self) {
+        for (&key, process) in self.processes.iter().filter(|(_, process)| process.remote.is_spoiled()) {
+            eprintln!("farmem: process {} has spoilt the file of its far memory, and is killed", process.pid);
+            kill(&process.ended);
+            self.gone.push(key);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::describe::Describer;
 use crate::sim_node::{RoleId, SimEnv, SimNode};
 use crate::{Guest, Journal, Network, Plan};
 use farmem_control::api::{ApiError, Call, ErrorCode, Request, Response};
+use farmem_control::keys::{Ring, Shown};
 use farmem_control::{Config, Control, Out, Record};
 use farmem_host::{Config as HostConfig, Done, Host, Want};
 use farmem_machine::{Duration, Event, Instant, Machine as _, Port, Rng};
@@ -52,6 +53,8 @@ pub struct Layout {
     pub retries_max: u32,
     /// For how long a host may use what it caches without being heard of.
     pub lease: Duration,
+    /// For how long a host, and a domain without users, stay without being heard of; `None`: for good.
+    pub host_lease: Option<Duration>,
     /// Time between two listings of the directory.
     pub epoch: Duration,
     /// Hosts number their queue pairs themselves, all of them from 2 on, as RoCE cards do (PROTOCOL 14.1).
@@ -76,6 +79,7 @@ impl Layout {
             timeout: Duration::from_millis(1),
             retries_max: 7,
             lease,
+            host_lease: None,
             epoch,
             cards: false,
         }
@@ -109,6 +113,8 @@ pub struct World<H: Guest = Host> {
     /// Where each node's memory begins.
     bases: BTreeMap<u16, u64>,
     next_ticket: u64,
+    /// The keys that all who ask were told: they trust each other.
+    ring: Ring,
     asked: BTreeMap<u64, Asked>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     done: VecDeque<(u16, Done)>,
@@ -193,6 +199,7 @@ impl<H: Guest> World<H> {
             make,
             bases: BTreeMap::new(),
             next_ticket: 0,
+            ring: Ring::default(),
             asked: BTreeMap::new(),
             replies: BTreeMap::new(),
             done: VecDeque::new(),
@@ -288,7 +295,9 @@ impl<H: Guest> World<H> {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
         }
-        let ask = farmem_control::Submitted { ticket, request };
+        let shown = Shown { keys: self.ring.show(&request), operator: false };
+        self.ring.using(&request);
+        let ask = farmem_control::Submitted { ticket, request, shown };
         self.control_event(Event::Local(ask));
         ticket
     }

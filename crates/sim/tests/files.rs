@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn stage(&mut self) -> FileStage {
-        let objects = self.call(ListObjects { domain: None }).objects;
+        let objects = self.call(ListObjects { domain: Some(self.domain) }).objects;
         let [row] = &objects[..] else { panic!("one object: {objects:?}") };
         row.file.as_ref().expect("it is by file").stage
     }

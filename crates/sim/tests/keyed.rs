@@ -90,8 +90,9 @@ impl Bench {
         let domain = world.call(host, CreateDomain { name: "index".into() }).expect("it answers").domain;
         assert_eq!(domain, DOMAIN);
         world.call(host, OpenSession { host: HOST, domain }).expect("the switch answers");
-        let mut vma =
-            |size| world.call(host, Allocate { domain, size, node: Some(1) }).expect("there is room");
+        let mut vma = |size| {
+            world.call(host, Allocate { domain, size, node: Some(1), durable: false }).expect("there is room")
+        };
         let (of_tree, beside) = (vma(1 << 16), vma(4096));
         let nodes = tree(of_tree.base);
         let (root, nodes) = (nodes[0].0, nodes.into_iter().collect());

@@ -69,7 +69,7 @@ impl Bench {
         };
         let domain = bench.call(1, CreateDomain { name: "d".into() }).domain;
         let size = PAGES * PAGE;
-        let vma = bench.call(1, Allocate { domain, size, node: Some(1) });
+        let vma = bench.call(1, Allocate { domain, size, node: Some(1), durable: false });
         (bench.domain, bench.base) = (domain, vma.base);
         for host in 1..=HOSTS {
             bench.call(host, OpenSession { host, domain });

@@ -84,7 +84,7 @@ impl Bench {
             found: BTreeMap::new(),
         };
         let domain = bench.call(CreateDomain { name: "d".into() }).domain;
-        let vma = bench.call(Allocate { domain, size: PAGES * PAGE, node: Some(1) });
+        let vma = bench.call(Allocate { domain, size: PAGES * PAGE, node: Some(1), durable: false });
         (bench.domain, bench.base) = (domain, vma.base);
         bench.call(OpenSession { host: HOST, domain });
         bench

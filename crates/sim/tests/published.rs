@@ -86,7 +86,9 @@ impl Bench {
         let domain = world.call(host, CreateDomain { name: "index".into() }).expect("it answers").domain;
         assert_eq!(domain, DOMAIN);
         world.call(host, OpenSession { host: HOST, domain }).expect("the switch answers");
-        let vma = world.call(host, Allocate { domain, size: 1 << 16, node: Some(1) }).expect("there is room");
+        let vma = world
+            .call(host, Allocate { domain, size: 1 << 16, node: Some(1), durable: false })
+            .expect("there is room");
         let (program, nodes) = (Program::assemble(GET).expect("a program"), tree(vma.base));
         let mut bench = Self {
             world,

@@ -3,7 +3,7 @@
 use crate::args::{IndexDrop, IndexLoad, IndexServe};
 use crate::output::{self, Report};
 use crate::{End, Failure, progress};
-use farmem::Rack;
+use farmem::{ClientOptions, Rack};
 use farmem_orderedkv::load::{Column, Format, KeyType, Loaded, Source, Stage, load};
 use farmem_orderedkv::{Access, Dropped, Server, Store, StoreError};
 use farmem_workload::STOPPED;
@@ -52,7 +52,7 @@ pub(crate) fn serve(args: &IndexServe) -> Result<End, Failure> {
     let stop = server.stopper();
     ctrlc::set_handler(move || stop.stop())
         .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
-    let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
+    let mut client = Rack::open(&args.rack)?.client_with(&args.domain, ClientOptions::durable())?;
     let mut store =
         Store::create(&mut client, &args.store, args.keys, access(args.take_over)).map_err(failed)?;
     let first_tree = format!("{:#x}", store.first().tree().address().0);
@@ -90,7 +90,7 @@ pub(crate) fn drop_store(args: &IndexDrop) -> Result<End, Failure> {
             format!("store {:?} of domain {:?} would be freed with all its keys", args.store, args.domain);
         return Err(Failure::environment(message, "say so (--yes): nothing of it comes back"));
     }
-    let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
+    let mut client = Rack::open(&args.rack)?.client_with(&args.domain, ClientOptions::durable())?;
     let dropped = Store::drop_named(&mut client, &args.store, access(args.take_over)).map_err(failed)?;
     output::print(&dropped, args.json);
     Ok(End::Fine)
@@ -136,7 +136,7 @@ pub(crate) fn load_file(args: &IndexLoad) -> Result<End, Failure> {
     let ask = Arc::clone(&asked);
     ctrlc::set_handler(move || ask.store(true, Ordering::Relaxed))
         .map_err(|error| Failure::environment(format!("cannot catch Ctrl-C: {error}"), ""))?;
-    let mut client = Rack::open(&args.rack)?.client(&args.domain)?;
+    let mut client = Rack::open(&args.rack)?.client_with(&args.domain, ClientOptions::durable())?;
     let looking = progress::spinner("rows looked at");
     let writing = progress::bar("rows written", 0);
     let mut tell = |stage: Stage, done: u64, total: u64| match stage {

@@ -5,11 +5,12 @@
 
 use crate::frames::{Chance, Stranger, atomic, frame, message, reth};
 use crate::process::eventually;
-use crate::rack::{Description, HTTP_PORT, Up};
+use crate::rack::{Description, Up};
 use farmem::{Client, NodeId, Program, VirtAddr};
 use serde_json::{Value, json};
 use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
 
 /// Rounds of an honest program's work, each with [`DATAGRAMS`] hostile datagrams beside it: enough to fill no socket buffer.
 const ROUNDS: u64 = 300;
@@ -320,8 +321,8 @@ fn nonsense_over_http_harms_nobody() {
     let mut up = description.up();
     let mut honest = Honest::new(&description, 2);
     let mut chance = Chance(0xbad_c0de);
-    let connect = || TcpStream::connect((description.address(1), HTTP_PORT)).unwrap();
-    let silent: Vec<TcpStream> = (0..50)
+    let connect = || description.api();
+    let silent: Vec<UnixStream> = (0..50)
         .map(|n| {
             let mut stream = connect();
             stream.write_all(&b"POST /v1/allocate HTTP/1.1\r\nHost: x\r\n"[..n % 38]).unwrap();

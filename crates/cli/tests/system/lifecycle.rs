@@ -16,7 +16,9 @@ fn a_rack_from_start_to_end() {
         let mut up = description.up();
         let listening = up.listening().clone();
         assert_eq!(listening["transport"], transport);
-        assert_eq!(listening["api"], format!("http://{}:{HTTP_PORT}/v1", description.address(1)));
+        let socket = description.dir().path().join("state/api.sock");
+        let tls = format!("https://{}:{HTTP_PORT}/v1", description.address(1));
+        assert_eq!(listening["api"], json!([format!("unix:{}", socket.display()), tls]));
         assert_eq!(listening["token_file"], format!("{}/state/token", description.dir().path().display()));
         let roles = listening["roles"].as_array().unwrap();
         let places: Vec<_> = roles.iter().map(|r| (text(&r["role"]), text(&r["address"]))).collect();
@@ -54,7 +56,8 @@ fn people_get_a_table() {
         "is up, transport udp",
         "| role ",
         "| node node2 ",
-        &format!("http://{}", description.address(1)),
+        &format!("https://{}", description.address(1)),
+        "state/api.sock",
         "token  ",
     ] {
         assert!(table.contains(words), "{words:?} is not in {table}");
@@ -147,7 +150,7 @@ fn a_second_instance_is_refused() {
         let state = first.dir().path().join("state").display().to_string();
         let first_http = format!("{}:{HTTP_PORT}", first.address(1));
         for (own, shared, named) in [
-            ("http = \"OWN1:7471\"", format!("http = \"{first_http}\""), first_http.clone()),
+            ("listen = \"OWN1:7471\"", format!("listen = \"{first_http}\""), first_http.clone()),
             ("state = \"state\"", format!("state = \"{state}\""), format!("{state}/control.redb")),
             (
                 "address = \"OWN2\"",

@@ -9,6 +9,7 @@ mod cards;
 mod clients;
 mod demo;
 mod doctor;
+mod doors;
 mod fat_tree;
 mod faults;
 mod frames;
@@ -20,6 +21,7 @@ mod keyed;
 mod kv;
 mod large_pads;
 mod lifecycle;
+mod logging;
 mod migrate;
 #[allow(dead_code, reason = "other tests have threads in their namespaces")]
 #[path = "../../../io/tests/namespaces/mod.rs"]
@@ -36,8 +38,11 @@ mod run_edges;
 mod run_fit;
 mod run_forks;
 mod run_lease;
+mod run_nonsense;
 mod run_pins;
 mod run_shared;
 mod service;
 mod sim;
+mod soak;
 mod trace;
+mod wear;

@@ -4,8 +4,9 @@ use crate::namespaces::Namespaces;
 use crate::process::{Dir, Running, farmem, is_root, signal};
 use crate::rack::Description;
 use std::fs;
+use std::fs::DirBuilder;
 use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +22,7 @@ fn a_role_alone_serves_until_sigterm() {
         let len = manager.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..len]).trim().to_owned()
     };
-    let mut command = farmem(&["role", "control", "--rack", &description.file()]);
+    let mut command = farmem(&["role", "control", "--rack", &description.file(), "--log", "off"]);
     command.stdin(Stdio::null()).env("NOTIFY_SOCKET", &path);
     let mut control = Running::start(command);
     assert_eq!((control.line().as_str(), told().as_str()), ("ready\n", "READY=1"));
@@ -47,7 +48,7 @@ fn the_page_for_operators() {
             Some(("toml" | "ini", path)) => machines.write(path, &block.text),
             _ => panic!("a block of {:?}: no machine and no file", block.what),
         }
-        machines.copy_token();
+        machines.bring_join();
     }
     // The copy is whole, and the roles that the page has started serve.
     assert!(machines.path("one", "/srv/farmem/state.copy/token").is_file());
@@ -147,12 +148,13 @@ impl Machines {
     }
 
     /// As the page asks for it, once there is one.
-    fn copy_token(&self) {
-        let token = |machine| self.path(machine, "/srv/farmem/state/token");
-        if token("one").exists() && !token("two").exists() {
+    fn bring_join(&self) {
+        let printed = self.path("one", "/srv/farmem/join");
+        let join = |machine| self.path(machine, "/srv/farmem/state/join");
+        if printed.exists() && !join("two").exists() {
             for machine in ["two", "three"] {
-                fs::create_dir_all(token(machine).parent().unwrap()).unwrap();
-                fs::copy(token("one"), token(machine)).unwrap(); // with its mode
+                DirBuilder::new().mode(0o700).create(join(machine).parent().unwrap()).unwrap();
+                fs::copy(&printed, join(machine)).unwrap(); // with its mode
             }
         }
     }

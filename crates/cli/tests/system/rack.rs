@@ -4,7 +4,8 @@ use crate::process::{Dir, Ended, Running, eventually, farmem, runs, signal};
 use farmem::{Client, Rack};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, process};
@@ -98,7 +99,7 @@ impl Description {
         let [control, switch, host] = [1, 2, 100].map(|last| self.address(last));
         let mut text = format!(
             "name = \"{name}\"\ntransport = \"{transport}\"\n{more}\n\
-             [control]\naddress = \"{control}\"\nhttp = \"{control}:{HTTP_PORT}\"\nstate = \"state\"\n{lease}\n\
+             [control]\naddress = \"{control}\"\nlisten = \"{control}:{HTTP_PORT}\"\nstate = \"state\"\n{lease}\n\
              [switch]\naddress = \"{switch}\"\n\
              [hosts]\nfirst = \"{host}\"\ncount = {hosts}\n"
         );
@@ -156,10 +157,19 @@ impl Description {
         fs::read_to_string(self.dir.path().join("state/token")).expect("the rack has a token")
     }
 
+    pub(crate) fn operator(&self) -> String {
+        fs::read_to_string(self.dir.path().join("state/operator")).expect("the rack has an operator")
+    }
+
+    /// A connection to the API.
+    pub(crate) fn api(&self) -> UnixStream {
+        UnixStream::connect(self.dir.path().join("state/api.sock")).expect("the API listens")
+    }
+
     /// Sends bytes to the HTTP API and answers all that comes back. A connection that ends without an answer fails the test, with what the system
     /// says of it: a server that closes a connection and one that dies look different.
     pub(crate) fn http(&self, request: &[u8]) -> String {
-        let mut stream = TcpStream::connect((self.address(1), HTTP_PORT)).expect("the API listens");
+        let mut stream = self.api();
         // The server may refuse before it has read everything.
         let sent = stream.write_all(request);
         let mut answer = Vec::new();
@@ -168,9 +178,9 @@ impl Description {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// A request with the token; answers status and body.
+    /// A request with the operator's token; answers status and body.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let (token, len) = (self.token(), body.len());
+        let (token, len) = (self.operator(), body.len());
         let answer = self.http(
             format!(
                 "{method} {path} HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
@@ -190,7 +200,7 @@ impl Description {
     }
 }
 
-/// Where the HTTP API listens on the control plane's address.
+/// Where the API listens on the control plane's address, for TLS.
 pub(crate) const HTTP_PORT: u16 = 7471;
 
 /// A rack that runs. Ended by Ctrl-C in [`Up::stop`], or killed with the test.

@@ -6,9 +6,10 @@ use farmem::window::{
     Advice, Ahead, DpuStats, Foresight, Memory, Object, Objects, Place, Way, WindowOptions, WindowStats,
     with_objects, with_window,
 };
-use farmem::{Client, Error, Rack, Vma, serve};
+use farmem::{Client, Error, NodeId, Rack, Vma, serve};
 use farmem_io::OpenError;
 use std::ops::Range;
+use std::sync::Barrier;
 use std::thread;
 
 /// A DPU with a small cache: 16 entries of 64 KiB, of pages of 16 KiB.
@@ -82,6 +83,14 @@ pub(super) fn check(memory: &Memory<'_>, seed: u64) {
     }
 }
 
+/// Far memory has all words of an allocation that was written with three times their addresses.
+fn is_written(client: &mut Client, vma: &Vma) -> bool {
+    let mut far = vec![0; SIZE];
+    client.read(vma.base, &mut far).unwrap();
+    let mut words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).zip(0..);
+    words.all(|(word, at)| word == at * 3)
+}
+
 fn dpu(stats: &WindowStats) -> DpuStats {
     stats.dpu.expect("a DPU says what it did")
 }
@@ -102,10 +111,7 @@ fn what_is_written_by_way_of_a_dpu_is_in_far_memory() {
                 check(&memory, 3);
             });
             let Some(((), stats)) = ran else { return };
-            let mut far = vec![0; SIZE];
-            client.read(vma.base, &mut far).unwrap();
-            let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-            assert!(words.zip(0..).all(|(word, at)| word == at * 3), "{transport} {ahead:?}");
+            assert!(is_written(&mut client, &vma), "{transport} {ahead:?}");
             let dpu = dpu(&stats);
             assert_eq!(dpu.written, stats.bytes_written_back, "{stats:?}");
             assert_eq!(dpu.asked, stats.bytes_fetched, "{stats:?}");
@@ -125,13 +131,16 @@ fn programs_share_a_dpu() {
         let mut other = client(&rack, "other");
         let own = written(&mut other, 7);
         let ahead = Ahead::Group(4);
+        // What nobody has open any more is not cached: all are there before one reads.
+        let all_open = Barrier::new(3);
         let stats = thread::scope(|scope| {
             let reads = |domain: &'static str, vma: Vma, seed| {
-                let rack = &rack;
+                let (rack, all_open) = (&rack, &all_open);
                 move || {
                     let mut client = client(rack, domain);
                     run(&mut client, &vma, WindowOptions { ahead, ..reading() }, |memory| {
-                        check(&memory, seed)
+                        all_open.wait();
+                        check(&memory, seed);
                     })
                 }
             };
@@ -159,6 +168,42 @@ fn programs_share_a_dpu() {
         assert_eq!(dpu.asked, 3 * BYTES, "each read all of its own");
         assert!(dpu.on_demand + dpu.background < 3 * BYTES, "{dpu:?}");
         assert!(dpu.hits > 0, "{dpu:?}");
+    }
+}
+
+/// A window has an allocation at each of two memory nodes, by way of one DPU with three threads. It writes all of both, sixteen times what may be here, and reads it again; a client that goes straight
+/// reads the same. Then each is read alone, with the other open.
+#[test]
+fn two_memory_nodes_are_behind_one_dpu() {
+    for transport in BOTH {
+        let rack = rack(transport, &format!("{DPU}threads = 3\n"));
+        let mut client = client(&rack, "nodes");
+        let vmas = [1, 2].map(|node| client.allocate_on(BYTES, NodeId(node)).unwrap());
+        let objects = vmas.each_ref().map(Object::new);
+        let options = WindowOptions { ahead: Ahead::Group(4), ..options() };
+        let ran = with_objects(&mut client, &objects, options, |objects| {
+            for at in (0..SIZE).step_by(PAGE_LEN) {
+                (0..2).for_each(|object| objects.get(object).write(at, &words(at, 3)));
+            }
+            (0..2).for_each(|object| check(&objects.get(object), 3));
+        });
+        let stats = match ran {
+            Err(Error::Open(refused @ OpenError::NotPermitted { .. })) => {
+                return eprintln!("skipped: {refused}");
+            }
+            ran => ran.unwrap().1,
+        };
+        assert!(vmas.iter().all(|vma| is_written(&mut client, vma)), "{transport}");
+        let dpu = dpu(&stats);
+        assert_eq!((dpu.written, dpu.asked), (stats.bytes_written_back, stats.bytes_fetched), "{stats:?}");
+        assert!(!stats.dpu_fenced && dpu.written >= 2 * BYTES, "{stats:?}");
+        for alone in 0..2 {
+            let read = |objects: Objects<'_>| check(&objects.get(alone), 3);
+            let ((), stats) =
+                with_objects(&mut client, &objects, WindowOptions { read_only: true, ..options }, read)
+                    .unwrap();
+            assert_eq!((stats.bytes_fetched, stats.dpu_fenced), (BYTES, false), "{transport}: {stats:?}");
+        }
     }
 }
 
@@ -222,12 +267,70 @@ fn a_dpu_that_dies_or_hangs_loses_no_byte() {
         assert!(rack.is_gone("dpu"), "{signal} {transport}");
         rack.kill("dpu");
         rack.begin("dpu");
-        let mut far = vec![0; SIZE];
-        client.read(vma.base, &mut far).unwrap();
-        let words = far.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-        assert!(words.zip(0..).all(|(word, at)| word == at * 3), "{signal} {transport}");
+        assert!(is_written(&mut client, &vma), "{signal} {transport}");
         let ((), stats) = run(&mut client, &vma, reading(), |memory| check(&memory, 3)).unwrap();
         assert!(!stats.dpu_fenced, "{signal} {transport}");
+    }
+}
+
+/// The DPU's host of one domain is taken out of the rack while windows of two domains write by way of the DPU. The one's goes on straight to the memory nodes and ends well; the DPU lives on,
+/// and the other's ends by way of it. Before, the first one ended the process of both. As long as the first one is there the DPU opens its allocation for nobody else, as it does not hear of what is written straight (PROTOCOL 17.17).
+#[test]
+fn a_window_that_is_sent_away_goes_on_alone() {
+    for transport in BOTH {
+        let mut rack = rack(transport, DPU);
+        let mut stays = client(&rack, "stays");
+        let others = stays.allocate(BYTES).unwrap();
+        let write = |memory: &Memory<'_>, bytes: Range<usize>| {
+            bytes.step_by(PAGE_LEN).for_each(|at| memory.write(at, &words(at, 3)));
+        };
+        let fence = |life: (u16, u16)| {
+            let hosts = serve::overview(&rack.config).unwrap().hosts;
+            let dpu = hosts.iter().find(|row| row.acts_for.contains(&life)).expect("the DPU's host");
+            client(&rack, "sent-away").fence(dpu.host, dpu.generation).unwrap();
+        };
+        let ran = run(&mut stays, &others, options(), |memory| {
+            write(&memory, 0..SIZE / 2);
+            let mut sent_away = client(&rack, "sent-away");
+            let (vma, life) = (sent_away.allocate(BYTES).unwrap(), sent_away.life());
+            let ran = run(&mut sent_away, &vma, options(), |memory| {
+                write(&memory, 0..SIZE / 2);
+                fence(life);
+                write(&memory, SIZE / 2..SIZE);
+                check(&memory, 3);
+                let mut late = client(&rack, "sent-away");
+                with_window(&mut late, &vma, reading(), |_| ()).unwrap_err().to_string()
+            });
+            write(&memory, SIZE / 2..SIZE);
+            check(&memory, 3);
+            assert!(is_written(&mut sent_away, &vma), "{transport}");
+            ran
+        });
+        let Some((Some((refused, one)), other)) = ran else { return };
+        assert!(refused.contains("is open at this DPU"), "{transport}: {refused}");
+        assert!(one.dpu_fenced && !other.dpu_fenced, "{transport}: {one:?} {other:?}");
+        assert!(!rack.is_gone("dpu"), "{transport}");
+        assert!(is_written(&mut stays, &others), "{transport}");
+    }
+}
+
+/// A memory node starts again while a program has written pages that are to go there by way of the DPU. They are lost, and that is what the program is told. Before, it was told that far memory
+/// gives no answer.
+#[test]
+fn a_write_of_what_is_lost_is_told_as_lost() {
+    let mut rack = TestRack::start_with("shm", 1, DPU);
+    rack.begin("dpu");
+    let mut client = client(&rack, "lost");
+    let vma = client.allocate(BYTES).unwrap();
+    let ran = with_window(&mut client, &vma, options(), |memory| {
+        (0..8 * PAGE_LEN).step_by(PAGE_LEN).for_each(|at| memory.write(at, &words(at, 3)));
+        rack.kill("node1");
+        rack.begin("node1");
+    });
+    match ran {
+        Err(Error::Open(refused @ OpenError::NotPermitted { .. })) => eprintln!("skipped: {refused}"),
+        Err(Error::MemoryLost { base, .. }) => assert!(base.0 - vma.base.0 < 8 * PAGE_LEN as u64),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -352,10 +455,10 @@ fn a_rack_without_a_dpu_says_so() {
     let gone = with_window(&mut client, &vma, options(), |_| ()).unwrap_err().to_string();
     assert!(gone.contains("reach a DPU"), "{gone}");
     rack.begin("dpu");
-    assert!(
-        run(&mut client, &vma, reading(), |memory| memory.read(0, &mut [0]))
-            .is_none_or(|ran| !ran.1.dpu_fenced)
-    );
+    if let Some(((), stats)) = run(&mut client, &vma, reading(), |memory| memory.read(0, &mut [0])) {
+        assert!(!stats.dpu_fenced && dpu(&stats).reads > 0, "{stats:?}");
+        assert_eq!(dpu(&stats).asked, stats.bytes_fetched, "{stats:?}");
+    }
 }
 
 pub(super) fn rack_without_process() -> TestRack {

@@ -3,10 +3,10 @@
 use super::dpu::{DPU, DPU_PAGE, check, client, rack, rack_without_process, reading, run, written};
 use super::rig::TestRack;
 use farmem::window::{Ahead, WindowOptions, with_window};
-use farmem::{Client, Error, Rack};
-use farmem_io::dpu::{Listener, PairSize, Requests, Talk, make_pair};
-use farmem_io::{OpenError, WakeAt};
-use farmem_wire::soda::{Answer, Dest, Ended, Request};
+use farmem::{Client, Error, NodeId, Rack, serve};
+use farmem_io::dpu::{Listener, PairSize, ProcessEnd, Requests, Talk, make_pair};
+use farmem_io::{OpenError, OutsideWaker, WakeAt};
+use farmem_wire::soda::{Answer, Dest, Ended, Request, Span};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -20,11 +20,12 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-fn hello(rack: &TestRack, domain: u32, size: PairSize) -> String {
+fn hello(rack: &TestRack, client: &Client, domain: u32, size: PairSize) -> String {
+    let (host, generation) = client.life();
     let mark = rack.config.dpu.as_ref().unwrap().mark().unwrap();
     let size = serde_json::to_string(&size).unwrap();
-    let who =
-        format!(r#""version":"{}","rack":"{mark}","domain":{domain},"host":1,"generation":1"#, version());
+    let life = format!(r#""host":{host},"generation":{generation}"#);
+    let who = format!(r#""version":"{}","rack":"{mark}","domain":{domain},{life}"#, version());
     format!(r#"{{"hello":{{{who},"size":{size}}}}}"#)
 }
 
@@ -48,17 +49,24 @@ fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
 
 /// A process that has come in.
 fn guest(rack: &TestRack, client: &Client) -> Talk {
+    guest_with_rings(rack, client).0
+}
+
+/// A process that has come in, and its rings. It wakes nobody: the DPU looks by itself.
+fn guest_with_rings(rack: &TestRack, client: &Client) -> (Talk, ProcessEnd) {
     let talk = talk(rack);
     let file = make_pair(PAIR).unwrap();
-    let said = ask(&talk, &hello(rack, client.domain(), PAIR), Some(file.as_fd()));
+    let said = ask(&talk, &hello(rack, client, client.domain(), PAIR), Some(file.as_fd()));
     assert!(said.contains("welcome"), "{said}");
-    talk
+    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 2)) };
+    (talk, ProcessEnd::of(&file, PAIR, OutsideWaker::open(&nobody).unwrap()).unwrap())
 }
 
 /// A program reads all, by way of the DPU.
 fn is_served(client: &mut Client, vma: &farmem::Vma) -> bool {
     let ahead = WindowOptions { ahead: Ahead::Group(4), ..reading() };
-    run(client, vma, ahead, |memory| check(&memory, SEED)).is_none_or(|(_, stats)| !stats.dpu_fenced)
+    let ran = run(client, vma, ahead, |memory| check(&memory, SEED));
+    ran.is_none_or(|(_, stats)| !stats.dpu_fenced && stats.dpu.is_some_and(|dpu| dpu.reads > 0))
 }
 
 /// Two racks of one machine have their DPU at one path, as two do that have one name and say no `socket`. A window of one that came to the other's DPU would read the
@@ -91,9 +99,9 @@ fn what_a_hostile_process_says_is_refused() {
     let vma = written(&mut client, SEED);
     let (pair, null) = (make_pair(PAIR).unwrap(), File::open("/dev/null").unwrap());
     let (pipe, _other_end) = std::io::pipe().unwrap();
-    let right = hello(&rack, client.domain(), PAIR);
-    let smaller = hello(&rack, client.domain(), PairSize { registered: 0, ..PAIR });
-    let no_domain = hello(&rack, 4_000_000_000, PAIR);
+    let right = hello(&rack, &client, client.domain(), PAIR);
+    let smaller = hello(&rack, &client, client.domain(), PairSize { registered: 0, ..PAIR });
+    let no_domain = hello(&rack, &client, 4_000_000_000, PAIR);
     let old = right.replace(version(), "0.0.0");
     let foreign = right.replace(&rack.config.dpu.as_ref().unwrap().mark().unwrap(), &"0".repeat(32));
     let (long, none): (String, Option<BorrowedFd<'_>>) = ("x".repeat(1 << 16), None);
@@ -160,6 +168,97 @@ fn what_a_hostile_process_says_is_refused() {
     assert!(is_served(&mut client, &vma));
 }
 
+/// A process closes a region, and another may write the allocation; it opens and closes more regions than it may have at once. When nobody of a domain is at the DPU for a lease, its client of the
+/// domain leaves the rack, and comes again with the next process.
+#[test]
+fn what_nobody_uses_any_more_ends_by_itself() {
+    let rack = rack("udp", DPU);
+    let mut client = client(&rack, "served");
+    let vma = written(&mut client, SEED);
+    let [one, two] = [guest(&rack, &client), guest(&rack, &client)];
+    let open = |region: u32, write: bool| {
+        format!(r#"{{"open":{{"region":{region},"base":{},"write":{write}}}}}"#, vma.base.0)
+    };
+    let close = |region: u32| format!(r#"{{"close":{{"region":{region}}}}}"#);
+    assert!(ask(&one, &open(1, true), None).contains("done"));
+    assert!(ask(&two, &open(1, true), None).contains("is open at this DPU"));
+    assert!(ask(&two, &close(1), None).contains("not open"));
+    assert!(ask(&one, &close(1), None).contains("done"));
+    assert!(ask(&one, &close(1), None).contains("not open"));
+    assert!(ask(&two, &open(1, true), None).contains("done"));
+    assert!(ask(&two, &close(1), None).contains("done"));
+    for region in 0..1030 {
+        assert!(ask(&one, &open(region, false), None).contains("done"), "1,024 at once, and one is open");
+        assert!(ask(&one, &close(region), None).contains("done"));
+    }
+    assert!(ask(&two, &open(1, true), None).contains("done"), "nothing is left of them");
+    let hosts = || serve::overview(&rack.config).unwrap().hosts.len();
+    assert_eq!(hosts(), 2, "the program's client, and the DPU's");
+    drop((one, two));
+    let looks = (0..1000).take_while(|_| {
+        thread::sleep(std::time::Duration::from_millis(20));
+        hosts() > 1
+    });
+    assert!(looks.count() < 1000, "the DPU's client left the rack");
+    assert!(is_served(&mut client, &vma));
+}
+
+/// A process that writes an allocation is sent away, and told that nothing of it is under way. It is there still, and may write straight to the memory nodes, of which the DPU would not hear: no other process
+/// opens the allocation at this DPU before it has closed its socket. Before, others did at once (PROTOCOL 17.17).
+#[test]
+fn what_a_process_that_was_sent_away_has_open_is_kept_from_others() {
+    let rack = rack("udp", DPU);
+    let mut client = client(&rack, "served");
+    let vma = written(&mut client, SEED);
+    let (sent_away, mut rings) = guest_with_rings(&rack, &client);
+    let other = guest(&rack, &client);
+    let open = |write: bool| format!(r#"{{"open":{{"region":1,"base":{},"write":{write}}}}}"#, vma.base.0);
+    assert!(ask(&sent_away, &open(true), None).contains("done"));
+    assert!(rings.push(b"nonsense").unwrap());
+    rings.publish();
+    assert_eq!(hear(&sent_away), r#"{"farewell":{"settled":true}}"#);
+    assert!(sent_away.hear().unwrap().is_none(), "the DPU says nothing more");
+    for write in [true, false, true] {
+        let said = ask(&other, &open(write), None);
+        assert!(said.contains("conflict") && said.contains("writes it"), "{said}");
+    }
+    drop(sent_away);
+    let said = ask(&other, &open(true), None);
+    assert!(said.contains("done"), "{said}");
+}
+
+/// A process writes at a memory node that stands still, and the write fails. The DPU cannot close the region then, and says so however often it is asked; nobody else opens the allocation until
+/// the process goes. Before, the region was known as closed the second time (PROTOCOL 17.4).
+#[test]
+fn a_region_that_could_not_be_closed_is_open_still() {
+    let rack = rack("udp", DPU);
+    let mut client = client(&rack, "served");
+    let vma = client.allocate_on(1 << 16, NodeId(1)).unwrap();
+    let (one, mut rings) = guest_with_rings(&rack, &client);
+    let two = guest(&rack, &client);
+    let open = format!(r#"{{"open":{{"region":1,"base":{},"write":true}}}}"#, vma.base.0);
+    assert!(ask(&one, &open, None).contains("done"));
+    rack.send("node1", "STOP");
+    let mut record = Vec::new();
+    Request::Write { span: Span { region: 1, offset: 0, size: 4 }, data: b"late" }.emit(&mut record);
+    assert!(rings.push(&record).unwrap());
+    rings.publish();
+    let mut buf = vec![0; 1 << 12];
+    let len = loop {
+        match rings.pop(&mut buf).unwrap() {
+            Some(len) => break len,
+            None => thread::yield_now(),
+        }
+    };
+    rack.send("node1", "CONT");
+    assert_eq!(Answer::parse(&buf[..len]).unwrap().ended, Ended::Failed);
+    for _ in 0..2 {
+        let said = ask(&one, r#"{"close":{"region":1}}"#, None);
+        assert!(said.contains("unavailable") && said.contains("region 1 failed"), "{said}");
+    }
+    assert!(ask(&two, &open, None).contains("conflict"), "it is open still");
+}
+
 /// A process of a new domain comes while the control plane stands still, so the DPU's client cannot join: it is told that the DPU is there, and one of a domain that is
 /// served comes in meanwhile. When the control plane goes on, the first comes in too.
 #[test]
@@ -169,7 +268,7 @@ fn others_come_in_while_a_client_joins() {
     drop(guest(&rack, &served));
     rack.send("control", "STOP");
     let (first, file) = (talk(&rack), make_pair(PAIR).unwrap());
-    first.say(hello(&rack, other.domain(), PAIR).as_bytes(), Some(file.as_fd())).unwrap();
+    first.say(hello(&rack, &other, other.domain(), PAIR).as_bytes(), Some(file.as_fd())).unwrap();
     assert!(hear(&first).contains("soon"));
     let second = guest(&rack, &served);
     rack.send("control", "CONT");
@@ -196,6 +295,7 @@ fn others_are_answered_while_the_control_plane_is_asked() {
     assert!(!first.is_speaking(), "it waits");
     drop(guest(&rack, &client));
     hasty.say(open.as_bytes(), None).unwrap();
+    assert_eq!(hear(&hasty), r#"{"farewell":{"settled":true}}"#);
     assert!(hasty.hear().unwrap().is_none(), "it is sent away");
     let refused = hear(&first);
     assert!(refused.contains("unavailable") && refused.contains("control plane"), "{refused}");

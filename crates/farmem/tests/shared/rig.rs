@@ -69,7 +69,7 @@ impl TestRack {
         let net = nets.find_map(|net| Some(format!("127.{}.{net}", 128 + b % 64)).filter(is_free)).unwrap();
         let mut text = format!(
             "name = \"{name}\"\ntransport = \"{transport}\"\nwaiting = \"block\"\nplacement = \"free\"\n\
-             [control]\naddress = \"{net}.1\"\nhttp = \"{net}.1:7471\"\nstate = \"state\"\nlease_ms = 2000\n\
+             [control]\naddress = \"{net}.1\"\nstate = \"state\"\nlease_ms = 2000\n\
              [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n"
         );
         for node in 1..=nodes {

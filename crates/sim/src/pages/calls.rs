@@ -47,7 +47,8 @@ impl Rack {
         Some(match call {
             Call::Domain => CreateDomain { name: "d".into() }.into(),
             Call::Allocate => {
-                Allocate { domain: DOMAIN, size: PAGES * PAGE_LEN as u64, node: Some(1) }.into()
+                Allocate { domain: DOMAIN, size: PAGES * PAGE_LEN as u64, node: Some(1), durable: false }
+                    .into()
             }
             Call::Session(slot, _) => OpenSession { host: host_in(slot), domain: DOMAIN }.into(),
             Call::Renew(slot, ..) => {

@@ -49,6 +49,7 @@ impl World {
             flying_keys_max: FLYING_KEYS_MAX,
             recent_keys: NonZeroU32::new(1 << 14).expect("some"),
             keeps: self.shape.keeps,
+            secret: SECRET,
         };
         let guard = || {
             let mut guard = self.protocol.guard();

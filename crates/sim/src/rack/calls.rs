@@ -116,14 +116,14 @@ impl Rack {
             self.domains.push(created.domain);
         }
         if let Some(&domain) = self.domains.get(DOMAINS) {
-            let vma = self.call(Allocate { domain, size: PAGE, node: None })?;
+            let vma = self.call(Allocate { domain, size: PAGE, node: None, durable: false })?;
             self.rogue_vma = Some(vma.base);
         }
         for index in 0..DOMAINS {
             let domain = self.domains[index];
             for node in 1..=COUNTERS {
                 let size = u64::from(super::COUNTER_VMA_LEN);
-                let vma = self.call(Allocate { domain, size, node: Some(node) })?;
+                let vma = self.call(Allocate { domain, size, node: Some(node), durable: false })?;
                 self.counters.push(Counter::new(vma.base, vma.node));
             }
         }
@@ -243,7 +243,7 @@ impl Rack {
         let domain = self.domains[self.clients[index].domain];
         self.ask(
             index,
-            Allocate { domain, size, node: None },
+            Allocate { domain, size, node: None, durable: false },
             Call::Allocate { slot_len, losses: self.losses.values().sum() },
         );
     }

@@ -257,7 +257,8 @@ impl Rack {
                 t.returned && t.iterations == n && value(8) == Some(0)
             }
             (Ok(Answer::Traversed(t)), Found::Limit(at)) => !t.returned && t.cur_ptr == VirtAddr(at),
-            (Err(Failure::Refused { status, addr }), Found::Dangling) => {
+            // A domain that brings new programs too fast is told to come later, wherever the traversal was (PROTOCOL 7.49).
+            (Err(Failure::Refused { status, addr }), Found::Dangling) if status != Status::Busy => {
                 (status, addr) == (Status::NotMapped, VirtAddr(NOWHERE))
             }
             (Err(failure), _) => return self.may_fail(task, Path::Switch, None, failure),
@@ -287,6 +288,7 @@ impl Rack {
         };
         match (must, failure) {
             (Must::BeRefused(status), Failure::Refused { status: got, .. }) if got == status => Ok(()),
+            (Must::BeRefused(_), Failure::Refused { status: Status::Busy, .. }) => Ok(()),
             (
                 Must::BeGone { .. },
                 Failure::Refused { status: Status::NotMapped | Status::NoPermission, .. },

@@ -116,7 +116,8 @@ impl Directory {
             Some((region.base, u64::from(entry.take_false_invalidations())))
         });
         let counts: Vec<(u64, u64)> = counts.collect();
-        for order in splitting.epoch(counts) {
+        // A recording's addresses are one vma.
+        for order in splitting.epoch(counts, |_| true) {
             let done = match order {
                 Order::Split(region) => slots.split(wire(region)).is_ok(),
                 Order::Merge(region) => slots.merge(wire(region)).is_ok(),

@@ -125,7 +125,7 @@ impl Stage {
                 let node = if words.take_if("on") { Some(words.number()?) } else { None };
                 words.expect("as")?;
                 let name = words.word("a name for the address")?;
-                if let Some(vma) = self.call(host, Allocate { domain, size, node })? {
+                if let Some(vma) = self.call(host, Allocate { domain, size, node, durable: false })? {
                     self.names.insert(name.to_owned(), vma.base);
                     self.ids.insert(vma.base, vma.id);
                     let VmaInfo { base, size, node, .. } = vma;
@@ -159,7 +159,7 @@ impl Stage {
     /// A session, and a connection to each node.
     fn join(&mut self, host: u16, name: &str) -> Outcome {
         let created = self.call(host, CreateDomain { name: name.to_owned() })?;
-        let Some(DomainInfo { domain }) = created else { return Err(format!("no domain {name}")) };
+        let Some(DomainInfo { domain, .. }) = created else { return Err(format!("no domain {name}")) };
         self.domains.insert(name.to_owned(), domain);
         self.call(host, OpenSession { host, domain })?;
         let everybody = self.world()?.everybody();

@@ -7,6 +7,7 @@ use farmem_control::api::{
     ApiError, Connect, ConnectionInfo, Endpoint, HostJoined, IndexJoined, JoinHost, JoinNode, JoinSwitch,
     NodeInfo, NodeJoined, Request, Response, SessionInfo, SwitchJoined,
 };
+use farmem_control::keys::Secret;
 use farmem_control::{Config as ControlConfig, Control, Out, Submitted as ControlAsk};
 use farmem_host::{Config as HostConfig, Connection, HostRequest};
 use farmem_machine::{Event, Port, Rng};
@@ -48,9 +49,10 @@ impl<H: Guest> World<H> {
     }
 
     fn start_control(&mut self) {
-        let Layout { pmtu, timeout, retries_max, lease, epoch, .. } = self.layout;
+        let Layout { pmtu, timeout, retries_max, lease, host_lease, epoch, .. } = self.layout;
         let usual = ControlConfig::new(RoleId::Control.gid());
-        let config = ControlConfig { pmtu, timeout, retries_max, lease, epoch, ..usual };
+        let secret = Some(Secret::new(&[0x5e; 32]));
+        let config = ControlConfig { pmtu, timeout, retries_max, lease, host_lease, epoch, secret, ..usual };
         let rng = Rng::from_number(self.rng.next_u64());
         let role = Control::restore(config, rng, self.log.iter().cloned());
         self.control.start(role.expect("the log is the control plane's own"), []);
@@ -81,6 +83,9 @@ impl<H: Guest> World<H> {
                 Err(error) => format!("answer {ticket}: {:?}: {}", error.code, error.message),
             });
         }
+        if let (Some(asked), Ok(response)) = (&asked, &result) {
+            self.ring.learn(&asked.request, response);
+        }
         let Some(asked) = asked else {
             self.replies.insert(ticket, result);
             return;
@@ -102,18 +107,21 @@ impl<H: Guest> World<H> {
 
     pub(super) fn act_on(&mut self, asked: &Asked, response: &Response) {
         match (asked.by, response) {
-            (RoleId::Switch, Response::Joined(SwitchJoined { home, control })) => {
+            (RoleId::Switch, Response::Joined(SwitchJoined { home, control, .. })) => {
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
                 self.switch.start(role, [place(control)]);
             }
-            (RoleId::Index(n), Response::IndexJoined(IndexJoined { index, home, control })) => {
+            (RoleId::Index(n), Response::IndexJoined(IndexJoined { index, home, control, .. })) => {
                 assert_eq!(*index, n, "machines join in the order of their numbers, and keep them");
                 let role = Switch::new(home_of(home, control), self.layout.budgets);
                 if let Some(sim_node) = self.index.get_mut(&n) {
                     sim_node.start(role, [place(control)]);
                 }
             }
-            (RoleId::Node(n), Response::NodeJoined(NodeJoined { node, home, control, base, capacity })) => {
+            (
+                RoleId::Node(n),
+                Response::NodeJoined(NodeJoined { node, home, control, base, capacity, .. }),
+            ) => {
                 self.bases.insert(n, *base);
                 assert_eq!(*node, n, "machines join in the order of their numbers, and keep them");
                 let bytes = usize::try_from(*capacity).expect("a small rack");

@@ -32,7 +32,7 @@ fn a_rack_comes_up() {
 fn machines_come_back() {
     let mut world = up(Plan::STORM, 5);
     let created = world.call(RoleId::Host(1), CreateDomain { name: "d".into() }).unwrap();
-    let allocate = Allocate { domain: created.domain, size: 4096, node: None };
+    let allocate = Allocate { domain: created.domain, size: 4096, node: None, durable: false };
     let vma = world.call(RoleId::Host(1), allocate).unwrap();
     for who in world.everybody() {
         world.crash(who);

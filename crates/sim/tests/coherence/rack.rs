@@ -186,7 +186,7 @@ impl Rack {
     }
 
     pub(crate) fn allocate(&mut self, pages: u64, node: u16) -> VmaInfo {
-        self.call(Allocate { domain: 1, size: pages << 12, node: Some(node) }).unwrap()
+        self.call(Allocate { domain: 1, size: pages << 12, node: Some(node), durable: false }).unwrap()
     }
 
     pub(crate) fn map(&mut self, host: u16, vma: &VmaInfo) {

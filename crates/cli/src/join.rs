@@ -1,0 +1,11 @@
+//! `farmem join`: what another machine joins a rack with.
+
+use crate::args::Join;
+use crate::{End, Failure, output};
+use farmem::RackConfig;
+
+pub(crate) fn run(args: &Join) -> Result<End, Failure> {
+    let config = RackConfig::load(&args.rack)?;
+    output::write_out(&config.join()?.text(&config.name));
+    Ok(End::Fine)
+}

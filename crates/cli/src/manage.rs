@@ -1,0 +1,259 @@
+//! `farmem status`, `farmem free`, `farmem leave`: who has what in a running rack, and taking back what nobody uses.
+
+use crate::args::{Free, Leave, Status};
+use crate::output::{self, Report, count};
+use crate::{End, Failure};
+use farmem::RackConfig;
+use farmem::api::{DomainUse, HostUse, NodeInfo, RackUsage, VmaUse};
+use farmem::manage;
+use serde::Serialize;
+use std::io::{self, BufRead as _, IsTerminal as _};
+
+#[derive(Serialize)]
+struct Everything {
+    nodes: Vec<NodeInfo>,
+    #[serde(flatten)]
+    usage: RackUsage,
+}
+
+impl Report for Everything {
+    fn text(&self) -> String {
+        let Self { nodes, usage: RackUsage { hosts, domains, vmas, .. } } = self;
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                vec![format!("{} {}", node.node, node.name), count(node.capacity), count(node.allocated)]
+            })
+            .collect();
+        let hosts: Vec<_> = hosts.iter().map(host_row).collect();
+        let domain_rows: Vec<_> = domains.iter().map(domain_row).collect();
+        let name = |domain: u32| {
+            let found = domains.iter().find(|row| row.domain == domain);
+            found.map_or_else(|| domain.to_string(), |row| row.name.clone())
+        };
+        let vma_row = |vma: &VmaUse| {
+            let to: Vec<String> = vma.granted_to.iter().map(|&to| name(to)).collect();
+            let stays = if vma.durable { "durable" } else { "" };
+            let base = format!("{:#x}", vma.base);
+            vec![vma.id.to_string(), base, count(vma.size), name(vma.domain), stays.into(), to.join(" ")]
+        };
+        let vma_rows: Vec<_> = vmas.iter().map(vma_row).collect();
+        output::table(&["node", "bytes", "allocated"], &nodes)
+            + &output::table(
+                &["host", "generation", "caches", "lease left", "domains", "connections", "objects open"],
+                &hosts,
+            )
+            + &output::table(
+                &[
+                    "domain",
+                    "hosts",
+                    "processes",
+                    "allocations",
+                    "bytes",
+                    "durable bytes",
+                    "objects",
+                    "goes in",
+                ],
+                &domain_rows,
+            )
+            + &output::table(
+                &["allocation", "first byte", "bytes", "domain", "stays", "granted to"],
+                &vma_rows,
+            )
+    }
+}
+
+fn host_row(host: &HostUse) -> Vec<String> {
+    vec![
+        format!("{} {}", host.host, host.name),
+        host.generation.to_string(),
+        if host.caches { "yes".into() } else { String::new() },
+        seconds(host.lease_left_ms),
+        host.domains.len().to_string(),
+        host.connections.to_string(),
+        host.objects.to_string(),
+    ]
+}
+
+fn domain_row(row: &DomainUse) -> Vec<String> {
+    let goes = if row.hosts.is_empty() && row.bytes == row.durable_bytes && row.durable_bytes > 0 {
+        String::from("stays")
+    } else {
+        seconds(row.idle_left_ms)
+    };
+    vec![
+        format!("{} {}", row.domain, row.name),
+        row.hosts.len().to_string(),
+        row.processes.to_string(),
+        row.vmas.to_string(),
+        count(row.bytes),
+        count(row.durable_bytes),
+        row.objects.to_string(),
+        goes,
+    ]
+}
+
+fn seconds(millis: Option<u64>) -> String {
+    millis.map_or_else(String::new, |millis| format!("{} s", millis.div_ceil(1000)))
+}
+
+pub(crate) fn status(args: &Status) -> Result<End, Failure> {
+    let config = RackConfig::load(&args.rack)?;
+    let nodes = farmem::serve::overview(&config)?.nodes;
+    output::print(&Everything { nodes, usage: manage::usage(&config)? }, args.json);
+    Ok(End::Fine)
+}
+
+/// What was freed, and what was not.
+#[derive(Serialize)]
+struct Freed {
+    domain: String,
+    allocations: u64,
+    bytes: u64,
+    objects: Vec<String>,
+    /// Its processes, whose memory goes with them.
+    processes: u64,
+}
+
+impl Report for Freed {
+    fn text(&self) -> String {
+        let Self { domain, allocations, bytes, objects, processes } = self;
+        let mut text = format!("domain {domain}: {allocations} allocations of {} bytes freed", count(*bytes));
+        text += &format!(", {} objects without a name now\n", objects.len());
+        if *processes > 0 {
+            text += &format!("{processes} processes have their memory until they end\n");
+        }
+        text
+    }
+}
+
+pub(crate) fn free(args: &Free) -> Result<End, Failure> {
+    let config = RackConfig::load(&args.rack)?;
+    let usage = manage::usage(&config)?;
+    let number = args.domain.parse::<u32>().ok();
+    let named = usage.domains.iter().find(|row| row.name == args.domain);
+    let domain = named.or_else(|| usage.domains.iter().find(|row| Some(row.domain) == number));
+    let domain = domain.ok_or_else(|| unknown("domain", &args.domain))?;
+    let wanted = |vma: &&VmaUse| {
+        vma.domain == domain.domain && args.allocation.is_none_or(|allocation| allocation == vma.id)
+    };
+    let vmas: Vec<&VmaUse> = usage.vmas.iter().filter(wanted).collect();
+    if let (Some(allocation), true) = (args.allocation, vmas.is_empty()) {
+        let message = format!("domain {} has no allocation {allocation}", domain.name);
+        return Err(Failure::environment(message, "`farmem status` lists those that can be freed so"));
+    }
+    let readers = vmas.iter().filter(|vma| !vma.granted_to.is_empty()).count();
+    let in_use = match (domain.hosts.len(), readers) {
+        (0, 0) => None,
+        (0, readers) => Some(format!("{readers} of its allocations are granted to other domains")),
+        (hosts, _) => Some(format!("{hosts} hosts use it")),
+    };
+    refuse_in_use("domain", &domain.name, in_use, args.force)?;
+    let bytes = vmas.iter().map(|vma| vma.size).sum();
+    let with_objects = args.allocation.is_none() && domain.objects > 0;
+    let objects =
+        if with_objects { format!(" and the names of {} objects", domain.objects) } else { String::new() };
+    let lost = format!(
+        "domain {}: {} allocations of {} bytes{objects} would be lost",
+        domain.name,
+        vmas.len(),
+        count(bytes)
+    );
+    confirm(&lost, args.yes)?;
+    for &vma in &vmas {
+        manage::free(&config, vma)?;
+    }
+    let objects = if with_objects { manage::unlink_objects(&config, domain.domain)? } else { Vec::new() };
+    let freed = Freed {
+        domain: domain.name.clone(),
+        allocations: vmas.len() as u64,
+        bytes,
+        objects,
+        processes: domain.processes,
+    };
+    output::print(&freed, args.json);
+    Ok(End::Fine)
+}
+
+/// Who was taken out.
+#[derive(Serialize)]
+struct Left {
+    host: u16,
+    name: String,
+    generation: u16,
+    domains: u64,
+    connections: u64,
+}
+
+impl Report for Left {
+    fn text(&self) -> String {
+        let Self { host, name, generation, domains, connections } = self;
+        format!(
+            "host {host} ({name}, generation {generation}) is out of the rack, with sessions in {domains} domains and {connections} connections\n"
+        )
+    }
+}
+
+pub(crate) fn leave(args: &Leave) -> Result<End, Failure> {
+    let config = RackConfig::load(&args.rack)?;
+    let usage = manage::usage(&config)?;
+    let number = args.host.parse::<u16>().ok();
+    let named = usage.hosts.iter().find(|row| row.name == args.host);
+    let host = named.or_else(|| usage.hosts.iter().find(|row| Some(row.host) == number));
+    let host = host.ok_or_else(|| unknown("host", &args.host))?;
+    let uses = host.domains.len() as u64;
+    let in_use = (uses > 0 || host.connections > 0).then(|| {
+        let left = host.lease_left_ms.map_or_else(String::new, |left| {
+            format!("; it is taken out by itself in {} s unless it is heard of", left.div_ceil(1000))
+        });
+        format!("it has sessions in {uses} domains and {} connections{left}", host.connections)
+    });
+    refuse_in_use("host", &host.name, in_use, args.force)?;
+    let loses = if host.caches { ", and pages that it has not written back" } else { "" };
+    let lost = format!(
+        "host {} ({}): sessions in {uses} domains, {} connections, {} open objects{loses} would be lost",
+        host.host, host.name, host.connections, host.objects
+    );
+    confirm(&lost, args.yes)?;
+    manage::take_out(&config, host.host, host.generation)?;
+    let left = Left {
+        host: host.host,
+        name: host.name.clone(),
+        generation: host.generation,
+        domains: uses,
+        connections: host.connections,
+    };
+    output::print(&left, args.json);
+    Ok(End::Fine)
+}
+
+fn unknown(what: &str, named: &str) -> Failure {
+    Failure::environment(format!("there is no {what} {named:?}"), "`farmem status` lists those there are")
+}
+
+fn refuse_in_use(what: &str, name: &str, why: Option<String>, force: bool) -> Result<(), Failure> {
+    match why.filter(|_| !force) {
+        None => Ok(()),
+        Some(why) => {
+            let remedy = "end its programs first; `--force` takes it from them, and they fail";
+            Err(Failure::environment(format!("{what} {name} is in use: {why}"), remedy))
+        }
+    }
+}
+
+/// Says what would be lost, and asks whether that is meant.
+fn confirm(lost: &str, yes: bool) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Failure::environment(lost, "nothing was done: say `--yes` if that is meant"));
+    }
+    output::note(&format!("{lost}; go on? [y/N]"));
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::environment("nothing was done", ""))
+}

@@ -1,0 +1,203 @@
+//! The doors of the API from outside: a join file, a thief on the port, HTTP in clear, and users that are strangers to each other.
+
+use crate::process::{Running, eventually, farmem, run, run_command, signal};
+use crate::rack::{Description, HTTP_PORT};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+
+/// A description of the same rack as a machine has it that comes by a join file; and that file, of which nobody else can read anything.
+fn elsewhere(description: &Description, join: &str) -> (String, String) {
+    let path = description.dir().file("join", join);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let text = description.text().replace("state = \"state\"", "state = \"elsewhere\"\njoin = \"join\"");
+    (description.dir().file("elsewhere.toml", &text), path)
+}
+
+fn finding(file: &str, name: &str) -> Option<Value> {
+    let report = run(&["doctor", "--json", "--rack", file]).json();
+    report["findings"].as_array().unwrap().iter().find(|finding| finding["name"] == name).cloned()
+}
+
+/// With what `farmem join` prints a machine comes in over TLS. Once the control plane is down and a thief has its port, the machine says so, and the
+/// thief is told nothing; so it is with a join file of another rack. A file that others can read, or that was damaged, is named before anybody is asked.
+#[test]
+fn a_machine_joins_by_its_file() {
+    let description = Description::new("join", "udp");
+    run(&["join", "--rack", &description.file()]).refuses(&["state/token", "farmem up"]);
+    let up = description.up();
+    let printed = run(&["join", "--rack", &description.file()]);
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
+    let token = description.token();
+    assert!(printed.stdout.contains(&token) && printed.stdout.contains("BEGIN CERTIFICATE"));
+    let (file, join) = elsewhere(&description, &printed.stdout);
+    assert_eq!(run(&["demo", "--limit", "50", "--rack", &file, "--json"]).json()["wrong_answers"], 0);
+    let api = finding(&file, "API of the control plane").unwrap();
+    let here = format!("https://{}:{HTTP_PORT}", description.address(1));
+    assert!(api["state"] == "ok" && api["detail"].as_str().unwrap().contains(&here), "{api}");
+
+    for (text, mode, why) in [
+        (printed.stdout.replace("MII", "MIJ"), 0o600, "which this machine joins the rack with"),
+        (printed.stdout.replace("sha256 = \"", "sha256 = \"0"), 0o600, "damaged on its way"),
+        (printed.stdout.replace(&format!(":{HTTP_PORT}"), ":7472"), 0o600, "rack.toml has listen"),
+        (printed.stdout.clone(), 0o644, "chmod 600"),
+        (String::new(), 0o600, "missing field"),
+    ] {
+        fs::write(&join, text).unwrap();
+        fs::set_permissions(&join, fs::Permissions::from_mode(mode)).unwrap();
+        run(&["demo", "--limit", "50", "--rack", &file]).refuses(&[why, "farmem join --rack"]);
+        let api = finding(&file, "API of the control plane").unwrap();
+        assert_eq!(api["state"], "missing", "{api}");
+        assert!(api["detail"].as_str().unwrap().contains(why), "{api}");
+    }
+    fs::remove_file(&join).unwrap();
+    run(&["demo", "--limit", "50", "--rack", &file]).refuses(&["/join", "farmem join --rack"]);
+    assert_eq!(up.stop().code, Some(0));
+
+    elsewhere(&description, &printed.stdout);
+    let thief = TcpListener::bind((description.address(1), HTTP_PORT)).unwrap();
+    let watching = std::thread::spawn(move || {
+        let (mut stream, _) = thief.accept().unwrap();
+        let mut heard = vec![0; 1 << 16];
+        let len = stream.read(&mut heard).unwrap();
+        heard.truncate(len);
+        drop(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"));
+        heard
+    });
+    run(&["demo", "--limit", "50", "--rack", &file]).refuses(&[
+        "is not this rack's control plane",
+        "not shown the token",
+        "see who has that port",
+    ]);
+    let heard = watching.join().unwrap();
+    assert!(
+        !heard.is_empty() && !heard.windows(8).any(|part| token.as_bytes().windows(8).any(|of| of == part))
+    );
+}
+
+/// HTTP in clear is served where somebody asks for it on loopback, and it is said at the start and by the doctor; on another address it is refused.
+#[test]
+fn the_api_in_clear_is_said() {
+    let description = Description::new("clear", "udp");
+    let plain = format!("http = \"{}:7480\"", description.address(1));
+    let text = description.text().replace("state = \"state\"", &format!("{plain}\nstate = \"state\""));
+    let file = description.dir().file("rack.toml", &text);
+    assert_eq!(finding(&description.dir().file("other.toml", &description.text()), "API in clear"), None);
+    let mut up = Running::start(farmem(&["up", &file, "--json"]));
+    let listening: Value = serde_json::from_str(&up.line()).unwrap();
+    let shown = format!("http://{}:7480/v1", description.address(1));
+    assert_eq!(listening["api"][2], shown.as_str());
+    let finding = finding(&file, "API in clear").expect("it is said");
+    assert!(
+        finding["state"] == "degraded" && finding["remedy"].as_str().unwrap().contains("take `http` out")
+    );
+    signal(up.pid(), "INT");
+    let ended = up.ended();
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stderr.contains("WARNING") && ended.stderr.contains("in clear"), "{}", ended.stderr);
+    let abroad = text.replace(&plain, "http = \"10.71.0.1:7480\"");
+    let file = description.dir().file("abroad.toml", &abroad);
+    run(&["up", &file]).refuses(&[
+        "http is \"10.71.0.1:7480\"",
+        "expected a loopback address",
+        "farmem join",
+    ]);
+}
+
+/// Two users with the rack's token and a key file each. What the first has made, its host and its domain, the second can neither use nor end; the
+/// operator can. A program of the first user opens its domain again by name.
+#[test]
+fn another_user_of_the_rack_is_a_stranger() {
+    let description = Description::new("strangers", "udp");
+    let up = description.up();
+    let mut client = description.client("mine");
+    let vma = client.allocate(4096).unwrap();
+    client.write(vma.base, b"secret").unwrap();
+    let mut second = description.client("mine");
+    let mut bytes = [0; 6];
+    second.read(vma.base, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"secret", "the same user's");
+
+    let overview = description.overview();
+    let host = overview["hosts"][0]["host"].as_u64().unwrap();
+    let (domain, id) = (overview["domains"][0][0].clone(), overview["vmas"][0]["id"].clone());
+    let requests = [
+        ("free", json!({"domain": domain, "base": vma.base.0, "id": id})),
+        ("grant", json!({"domain": domain, "base": vma.base.0, "len": 4096, "to": domain, "perm": "read"})),
+        ("leave", json!({"port": 0x10000 + host})),
+        ("leave", json!({"port": 0x1001})),
+        ("open_session", json!({"host": host, "domain": domain})),
+        ("connect", json!({"host": host, "node": 1, "domain": domain})),
+        ("migrate", json!({"base": vma.base.0, "len": 4096, "node": 2})),
+        ("join_node", json!({"name": "node1", "gid": description.address(99).to_string(), "capacity": 4096})),
+        ("join_switch", json!({"gid": description.address(99).to_string()})),
+        ("create_domain", json!({"name": "mine"})),
+        ("list_objects", json!({})),
+    ];
+    for (name, body) in &requests {
+        for keys in ["", "Farmem-Keys: 0123456789abcdef0123456789abcdef\r\n"] {
+            let (token, body) = (description.token(), body.to_string());
+            let head = format!("Host: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n{keys}");
+            let len = body.len();
+            let answer = description.http(
+                format!("POST /v1/{name} HTTP/1.1\r\n{head}Content-Length: {len}\r\n\r\n{body}").as_bytes(),
+            );
+            assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("not_owner"), "{name}: {answer}");
+        }
+    }
+    let token = description.token();
+    let bad = format!(
+        "POST /v1/overview HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\nFarmem-Keys: abc\r\n\r\n"
+    );
+    let answer = description.http(bad.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("text that is no key"), "{answer}");
+    second.read(vma.base, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"secret", "nothing has changed");
+
+    // A whole program of the other user: the demonstration has a domain of its own name, which the first user made.
+    let file = description.file();
+    let demo = |keys: &str| {
+        let mut demo = farmem(&["demo", "--limit", "50", "--rack", &file]);
+        demo.env("FARMEM_KEYS", description.dir().path().join(keys));
+        run_command(demo)
+    };
+    assert_eq!(demo("first.keys").code, Some(0));
+    assert_eq!(demo("first.keys").code, Some(0), "the same user again");
+    demo("second.keys").refuses(&["create_domain wants the key of domain", "key file"]);
+    for keys in ["state/keys", "first.keys"] {
+        let mode = fs::metadata(description.dir().path().join(keys)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{keys}");
+    }
+
+    let (status, _) = description.ask("POST", "/v1/free", &requests[0].1.to_string());
+    assert_eq!(status, 200, "the operator");
+    drop((client, second));
+    assert_eq!(up.stop().code, Some(0));
+}
+
+/// A role that is killed joins again with the key that it has kept, and one that has lost it is refused, told why, and let in with the operator's token.
+#[test]
+fn a_role_joins_again_with_its_key() {
+    let description = Description::new("rejoin", "udp");
+    let role = |args: &[&str]| {
+        let mut role = Running::start(farmem(&[&["role"], args, &["--rack", &description.file()]].concat()));
+        assert_eq!(role.line(), "ready\n", "{args:?}: {}", role.said());
+        role
+    };
+    let _control = role(&["control"]);
+    let _switch = role(&["switch"]);
+    let operator = description.dir().path().join("state/operator");
+    let token = fs::read_to_string(&operator).unwrap();
+    fs::remove_file(&operator).unwrap();
+    role(&["node", "--node", "node1"]).kill();
+    role(&["node", "--node", "node1"]).kill();
+    let keys = description.dir().path().join("state/keys");
+    fs::remove_file(&keys).unwrap();
+    run(&["role", "node", "--node", "node1", "--rack", &description.file()])
+        .refuses(&["join_node wants the key of node node1", "the file `operator`"]);
+    fs::write(&operator, token).unwrap();
+    role(&["node", "--node", "node1"]).kill();
+    eventually("the key is kept again", || keys.exists());
+}

@@ -1,0 +1,78 @@
+//! What a role writes of what happens to it (`--log`, FARMEM_LOG).
+
+use crate::process::{Running, farmem, signal};
+use crate::rack::{Description, text};
+use std::process::Stdio;
+
+fn role(description: &Description, role: &[&str], log: &[&str]) -> Running {
+    let file = description.file();
+    let mut args = vec!["role"];
+    args.extend_from_slice(role);
+    args.extend_from_slice(&["--rack", &file]);
+    args.extend_from_slice(log);
+    let mut command = farmem(&args);
+    command.stdin(Stdio::null()).env("FARMEM_LOG", "off");
+    let mut running = Running::start(command);
+    assert_eq!(running.line(), "ready\n");
+    running
+}
+
+fn ended(running: &mut Running) -> Vec<String> {
+    signal(running.pid(), "TERM");
+    let ended = running.ended();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ended.stderr.lines().map(str::to_owned).collect()
+}
+
+/// A control plane, a switch and a memory node are started; a host joins, is refused something, and leaves. Each of these is a line of the role that it
+/// happened to, with its level, in that order; a name with a line break in it makes no line of its own. A role whose level is `off` says nothing.
+#[test]
+fn a_role_says_who_joins_is_refused_and_leaves() {
+    let description = Description::new("logging", "udp").with_nodes(1);
+    let mut control = role(&description, &["control"], &["--log", "info"]);
+    let mut switch = role(&description, &["switch"], &["--log", "info"]);
+    let mut node = role(&description, &["node", "--node", "node1"], &[]);
+    let gid = description.address(200);
+    let join = format!(r#"{{"name":"client","gid":"{gid}"}}"#);
+    let (status, joined) = description.ask("POST", "/v1/join_host", &join);
+    assert_eq!((status, joined["host"].as_u64()), (200, Some(1)), "{joined}");
+    let (status, refused) = description.ask("POST", "/v1/leave", r#"{"port":77}"#);
+    assert_eq!((status, text(&refused["code"]).as_str()), (404, "not_found"));
+    let forged = format!(r#"{{"name":"a\nWARN b","gid":"{gid}"}}"#);
+    let (status, _) = description.ask("POST", "/v1/join_host", &forged);
+    assert_eq!(status, 400);
+    let (status, _) = description.ask("POST", "/v1/leave", &format!(r#"{{"port":{}}}"#, 0x1_0001));
+    assert_eq!(status, 200);
+
+    let lines = ended(&mut control);
+    let wanted = [
+        (" INFO ", "control plane: it serves"),
+        (" INFO ", "control plane: the switch joined at"),
+        (" INFO ", "control plane: memory node node1 joined as node 1"),
+        (" INFO ", "control plane: host client joined as host 1, generation 1"),
+        (" WARN ", "control plane: leave was refused (NotFound): nobody has port 77"),
+        (" WARN ", "control plane: join_host was refused (BadRequest)"),
+        (" INFO ", "control plane: port 65537 left"),
+    ];
+    let mut left = lines.iter();
+    for (level, text) in wanted {
+        let found = left.any(|line| line.contains(level) && line.contains(text));
+        assert!(found, "{level} {text}: {lines:#?}");
+    }
+    assert!(!lines.iter().any(|line| line.starts_with("WARN b")), "{lines:#?}");
+    let lines = ended(&mut switch);
+    assert!(lines[0].contains("the switch: it has joined, and serves"), "{lines:#?}");
+    assert!(lines.last().unwrap().contains("the switch: it ends"), "{lines:#?}");
+    assert_eq!(ended(&mut node), Vec::<String>::new(), "FARMEM_LOG says off");
+}
+
+/// A level that is none is refused with those that there are, by the option and by the variable.
+#[test]
+fn a_level_that_is_none_is_refused() {
+    let description = Description::new("logging-level", "udp");
+    let mut command = farmem(&["role", "control", "--rack", &description.file()]);
+    command.env("FARMEM_LOG", "loud");
+    crate::process::run_command(command).refuses(&["FARMEM_LOG", "loud", "info"]);
+    let said = crate::process::run(&["role", "control", "--rack", &description.file(), "--log", "loud"]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+}

@@ -1,0 +1,101 @@
+//! Who has what, and what goes by itself: `farmem status`, `farmem free`, `farmem leave`, and clients that die (PROTOCOL 8.60 to 8.63).
+
+use crate::process::{eventually, run};
+use crate::rack::Description;
+use farmem::{ClientOptions, Error, VirtAddr};
+use serde_json::{Value, json};
+
+/// A host that joins by hand and has a session and 64 KiB, and is not heard of again.
+fn stranger(description: &Description, name: &str) {
+    let ask = |request: &str, body: Value| {
+        let (status, answer) = description.ask("POST", &format!("/v1/{request}"), &body.to_string());
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let host = ask("join_host", json!({"name": name, "gid": description.address(200).to_string()}));
+    let domain = ask("create_domain", json!({"name": name}));
+    ask("open_session", json!({"host": host["host"], "domain": domain["domain"]}));
+    ask("allocate", json!({"domain": domain["domain"], "size": 65_536}));
+}
+
+fn names(rows: &Value) -> Vec<&str> {
+    rows.as_array().expect("rows").iter().map(|row| row["name"].as_str().expect("a name")).collect()
+}
+
+/// One program does nothing for many leases, its library says that it is there; hosts that nobody speaks for are taken out, one after the other, with their domains and
+/// their memory. The program's memory is as it was. When it ends, what it allocated to stay stays, and nothing else.
+#[test]
+fn who_is_not_heard_of_goes_and_who_waits_stays() {
+    let leases = "lease_ms = 200\nhost_lease_ms = 1000";
+    let description = Description::new("wear", "udp").with_lease(leases);
+    let (mut up, file) = (description.up(), description.file());
+    let status = || run(&["status", "--rack", &file, "--json"]).json();
+    let mut waiting = description.client("waiting");
+    let base = waiting.allocate(4096).unwrap().base;
+    waiting.write(base, b"still here").unwrap();
+    let mut other = description.rack().client_with("waiting", ClientOptions::durable()).unwrap();
+    let kept = other.allocate(4096).unwrap().base;
+    drop(other);
+    for round in 0..3 {
+        let name = format!("stranger-{round}");
+        stranger(&description, &name);
+        assert!(names(&status()["domains"]).contains(&&*name));
+        eventually("it goes with what it had", || names(&status()["domains"]) == ["waiting"]);
+    }
+    let mut bytes = [0; 10];
+    waiting.read(base, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"still here");
+    let seen = status();
+    let (host, domain) = (&seen["hosts"][0], &seen["domains"][0]);
+    assert!(host["host"].as_u64().unwrap() >= 64, "it does not cache: {host}");
+    assert!((1..=1125).contains(&host["lease_left_ms"].as_u64().unwrap()), "{host}");
+    assert_eq!((&domain["bytes"], &domain["durable_bytes"]), (&8192.into(), &4096.into()), "{domain}");
+    assert_eq!(domain["idle_left_ms"], Value::Null);
+    drop(waiting);
+    eventually("what does not stay goes", || status()["vmas"].as_array().unwrap().len() == 1);
+    let seen = status();
+    assert_eq!((&seen["vmas"][0]["base"], &seen["hosts"]), (&kept.0.into(), &json!([])));
+    let text = run(&["status", "--rack", &file]).stdout;
+    assert!(text.contains("waiting") && text.contains("durable") && text.contains("stays"), "{text}");
+    assert!(up.is_whole());
+    up.stop();
+}
+
+/// What is in use is refused by name; what is not asks first; what was taken from a program is an error to it and never other bytes.
+#[test]
+fn what_is_in_use_is_not_taken_without_force() {
+    let description = Description::new("wear-free", "udp");
+    let (up, file) = (description.up(), description.file());
+    let mut owner = description.rack().client_with("shop", ClientOptions::durable()).unwrap();
+    let mut vmas: Vec<VirtAddr> = Vec::new();
+    for _ in 0..3 {
+        vmas.push(owner.allocate(8192).unwrap().base);
+    }
+    let ids: Vec<u64> = {
+        let seen = run(&["status", "--rack", &file, "--json"]).json();
+        seen["vmas"].as_array().unwrap().iter().map(|vma| vma["id"].as_u64().unwrap()).collect()
+    };
+    let free = |more: &[&str]| run(&[&["free", "--rack", &file, "shop"], more].concat());
+    free(&["--yes"]).refuses(&["domain shop is in use: 1 hosts use it", "--force"]);
+    free(&["--force"]).refuses(&["3 allocations of 24 576 bytes would be lost", "nothing was done", "--yes"]);
+    free(&["--allocation", "99999", "--force", "--yes"]).refuses(&["no allocation 99999", "farmem status"]);
+    run(&["free", "--rack", &file, "nobody", "--yes"]).refuses(&["no domain \"nobody\""]);
+    let one = free(&["--allocation", &ids[0].to_string(), "--force", "--yes", "--json"]).json();
+    assert_eq!((&one["allocations"], &one["bytes"]), (&1.into(), &8192.into()));
+    let mut bytes = [7; 8];
+    let refused = owner.read(vmas[0], &mut bytes).expect_err("it is freed");
+    assert!(!matches!(refused, Error::Unreachable { .. }), "{refused}");
+    owner.read(vmas[1], &mut bytes).unwrap();
+    let leave = |more: &[&str]| run(&[&["leave", "--rack", &file], more].concat());
+    let (host, _) = owner.life();
+    let host = host.to_string();
+    leave(&[&host, "--yes"]).refuses(&["is in use: it has sessions in 1 domains"]);
+    leave(&["nobody", "--yes"]).refuses(&["no host \"nobody\""]);
+    assert_eq!(leave(&[&host, "--force", "--yes", "--json"]).json()["domains"], 1);
+    owner.read(vmas[1], &mut bytes).expect_err("its host is out of the rack");
+    let rest = free(&["--yes"]);
+    assert!(rest.code == Some(0) && rest.stdout.contains("2 allocations of 16 384 bytes freed"), "{rest:?}");
+    assert_eq!(run(&["status", "--rack", &file, "--json"]).json()["vmas"], json!([]));
+    drop(owner);
+    up.stop();
+}
