@@ -21,9 +21,10 @@ fn must(holds: bool, statement: &'static str) -> Verdict {
 }
 
 impl State {
-    /// Looks at every invariant.
+    /// Looks at every invariant: first at the numbers of nodes and switches, which the others make ports of.
     pub(crate) fn sound(&self) -> Result<(), LogError> {
         self.nodes_sound()
+            .and_then(|()| self.index_fault().map_or(Ok(()), Err))
             .and_then(|()| self.vmas_sound())
             .and_then(|()| self.pieces_fault().map_or(Ok(()), Err))
             .and_then(|()| self.lost_fault().map_or(Ok(()), Err))
@@ -31,7 +32,6 @@ impl State {
             .and_then(|()| self.names_sound())
             .and_then(|()| self.objects_fault().map_or(Ok(()), Err))
             .and_then(|()| self.files_fault().map_or(Ok(()), Err))
-            .and_then(|()| self.index_fault().map_or(Ok(()), Err))
             .map_err(LogError)?;
         self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(LogError)
     }
@@ -280,6 +280,8 @@ impl State {
             must(pairs.insert((row.host, row.domain)), "a host has one session in a domain")?;
         }
         for (key, row) in &self.connections {
+            // First: a number that no node has makes no port.
+            must(self.has_joined(row.host) && self.node_joined(row.node), "a connection's ends exist")?;
             let its = *key == row.key() && qpns.insert((Port::host(row.host), row.qpn));
             must(its, "each connection has its own queue pair at the host")?;
             let its = qpns.insert((Port::node(row.node), row.peer_qpn));
@@ -290,7 +292,6 @@ impl State {
                     "each connection has its own queue pairs at the switch",
                 )?;
             }
-            must(self.has_joined(row.host) && self.node_joined(row.node), "a connection's ends exist")?;
             must(self.domains.contains_key(&row.domain), "a connection's domain exists")?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Hostile frames and damaged logs: nothing makes the control plane panic, and nothing it does not believe changes it.
 
 use crate::rack::{Rack, grant, text};
-use farmem_control::api::{Allocate, Connect, JoinHost, OpenSession, PermName};
+use farmem_control::api::{Allocate, Connect, JoinHost, JoinIndex, OpenSession, PermName, Tier};
 use farmem_control::{Control, DropReason, Note, Record};
 use farmem_machine::{Event, Machine, Outbox, Port, Rng};
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn busy_rack(seed: u64) -> Rack {
     rack.call(grant(&vma, 1024, 2048, two, PermName::Read)).unwrap();
     rack.call(OpenSession { host: 1, domain: one }).unwrap();
     rack.call(Connect::new(1, 1, two)).unwrap();
-    rack.ask(Allocate { domain: two, size: 100, node: Some(2) });
+    rack.ask(Allocate { domain: two, size: 100, node: Some(2), durable: false });
     rack.ask(JoinHost::new("h2".into(), text(102)));
     rack
 }
@@ -118,19 +118,55 @@ proptest! {
     }
 }
 
+/// Each number of each line is replaced by those at the edges of its type and of what a port takes. As above: refused, or sound.
+#[test]
+fn each_number_of_a_log_may_be_wrong() {
+    const EDGES: [u64; 9] =
+        [0, 0x7ff, 0x800, 0xefff, 0xf000, 0xffff, 0xff_ffff, u32::MAX as u64, u64::MAX];
+    let mut rack = busy_rack(73);
+    let core =
+        JoinIndex { name: "core".into(), gid: text(30), tier: Tier::Core, below: vec!["n1".into()] };
+    rack.call(core).unwrap();
+    let rows: Vec<String> =
+        rack.control.compact().iter().map(|record| serde_json::to_string(record).unwrap()).collect();
+    let mut refused = 0;
+    for lines in [rows, rack.log.clone()] {
+        let sound: Vec<Record> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for (at, line) in lines.iter().enumerate() {
+            for place in numbers(line) {
+                for edge in EDGES {
+                    let mut records = sound.clone();
+                    let Ok(record) = serde_json::from_str(&replaced(line, place, edge)) else { continue };
+                    records[at] = record;
+                    let restored = Control::restore(rack.config.clone(), Rng::from_number(1), records);
+                    refused += usize::from(restored.is_err());
+                    if let Ok(mut control) = restored {
+                        control.handle(rack.now, Event::Wake, &mut Outbox::new());
+                        control.check();
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 100, "{refused} wrong numbers were seen");
+}
+
 /// The line with one of its numbers replaced.
 fn with_number(line: &str, place: prop::sample::Index, value: u64) -> String {
-    let digits: Vec<(usize, usize)> = {
-        let bytes = line.as_bytes();
-        let starts = (0..bytes.len())
-            .filter(|&i| bytes[i].is_ascii_digit() && (i == 0 || !bytes[i - 1].is_ascii_digit()));
-        starts
-            .map(|start| (start, start + bytes[start..].iter().take_while(|b| b.is_ascii_digit()).count()))
-            .collect()
-    };
-    if digits.is_empty() {
-        return line.into();
-    }
-    let (start, end) = digits[place.index(digits.len())];
+    let numbers = numbers(line);
+    if numbers.is_empty() { line.into() } else { replaced(line, numbers[place.index(numbers.len())], value) }
+}
+
+/// Where the numbers of a line begin and end.
+fn numbers(line: &str) -> Vec<(usize, usize)> {
+    let bytes = line.as_bytes();
+    let starts = (0..bytes.len())
+        .filter(|&i| bytes[i].is_ascii_digit() && (i == 0 || !bytes[i - 1].is_ascii_digit()));
+    starts
+        .map(|start| (start, start + bytes[start..].iter().take_while(|b| b.is_ascii_digit()).count()))
+        .collect()
+}
+
+fn replaced(line: &str, (start, end): (usize, usize), value: u64) -> String {
     format!("{}{value}{}", &line[..start], &line[end..])
 }
