@@ -6,11 +6,15 @@ use farmem_index::blink::{State, Tree};
 use farmem_wire::VirtAddr;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
-/// Choices of operations on one tree of which more are told of tree by tree.
+/// Runs of which it is told each time that so many more are done.
 const MANY: usize = 100;
 
-/// Explores each choice of operations on each tree; prints and answers how many states there were.
+/// Explores each choice of operations on each tree, on all CPUs; prints and answers how many states there were.
 pub(crate) fn explore(
     name: &str,
     trees: &[(Tree, World)],
@@ -18,17 +22,27 @@ pub(crate) fn explore(
     crashes: bool,
     interrupted_max: u32,
 ) -> usize {
-    let (mut states, mut transitions) = (0, 0);
-    for start in trees {
-        for ops in choices {
+    let runs: Vec<_> = trees.iter().flat_map(|start| choices.iter().map(move |ops| (start, ops))).collect();
+    let sums = Mutex::new((0, 0, 0));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((start, ops)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (seen, went) = run(start, ops, (crashes, false), interrupted_max);
-            (states, transitions) = (states + seen, transitions + went);
+            let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+            let (done, states, transitions) = *sums;
+            *sums = (done + 1, states + seen, transitions + went);
+            if sums.0 % MANY == 0 {
+                println!("{name}: {} of {} runs, {} states so far", sums.0, runs.len(), sums.1);
+            }
         }
-        if choices.len() > MANY {
-            println!("{name}: {states} states so far");
+    };
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get).min(runs.len());
+    thread::scope(|scope| {
+        for _ in 0..cpus {
+            scope.spawn(work);
         }
-    }
-    let runs = trees.len() * choices.len();
+    });
+    let (runs, states, transitions) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
         "{name}: {runs} runs, {states} states, {transitions} transitions, {interrupted_max} interruptions"
     );
