@@ -394,10 +394,9 @@ fn write_at(memory: &mut dyn FarMemory, pieces: &[Vma], at: u64, mut block: &[u8
     Ok(())
 }
 
-/// What suits walks along arrays: up to so many pages are fetched ahead.
-pub const AHEAD: Ahead = Ahead::Stream(64);
-/// By way of a DPU: whole pages of 64 KiB, and it prefetches.
-pub const AHEAD_BY_DPU: Ahead = Ahead::Group(16);
+/// Chunks of 64 KiB: what a DPU has as its pages. Straight from the memory nodes they are faster, too, than single pages of which a stream has more each
+/// time, although they are more bytes (`server` and `server.ahead` of `farmem bench soda`).
+pub const AHEAD: Ahead = Ahead::Group(16);
 
 /// Has `program` use the graph whose pieces [`place`] made, through a window with at most `local` bytes of it here.
 ///

@@ -315,10 +315,9 @@ fn in_window(
         Some(Dpu::Own) => Way::Own(DpuConfig::new(Caching::Adaptive)),
         Some(Dpu::Beside) => Way::Beside,
     };
-    let ahead = if far.dpu.is_some() { far::AHEAD_BY_DPU } else { far::AHEAD };
     let options = WindowOptions {
         place: Place::Anywhere,
-        ahead,
+        ahead: far::AHEAD,
         way,
         read_only: true,
         fixed: far.fixed.then(|| far.image.of_vertices()),

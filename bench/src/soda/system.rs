@@ -3,7 +3,6 @@
 //! Key type: [`System`]; [`System::options`] is the one place that makes a window of it.
 
 use farmem::window::{Ahead, Caching, DpuConfig, Foresight, Place, TableConfig, Way, WindowOptions};
-use farmem_graph::far::AHEAD;
 use std::num::NonZeroU32;
 
 /// One of the systems that are compared (SODA VI-A).
@@ -55,6 +54,8 @@ impl Pages {
 
 /// Bytes of a window's own page.
 const PAGE: u32 = 4096;
+/// What is read in order: single pages at first, and of a stream up to so many at once.
+const AHEAD: Ahead = Ahead::Stream(64);
 /// The part of a graph that is here (SODA V: a buffer for a third).
 const LOCAL: u64 = 3;
 /// The least that a window takes.

@@ -121,11 +121,9 @@ proptest! {
 /// Each number of each line is replaced by those at the edges of its type and of what a port takes. As above: refused, or sound.
 #[test]
 fn each_number_of_a_log_may_be_wrong() {
-    const EDGES: [u64; 9] =
-        [0, 0x7ff, 0x800, 0xefff, 0xf000, 0xffff, 0xff_ffff, u32::MAX as u64, u64::MAX];
+    const EDGES: [u64; 9] = [0, 0x7ff, 0x800, 0xefff, 0xf000, 0xffff, 0xff_ffff, u32::MAX as u64, u64::MAX];
     let mut rack = busy_rack(73);
-    let core =
-        JoinIndex { name: "core".into(), gid: text(30), tier: Tier::Core, below: vec!["n1".into()] };
+    let core = JoinIndex { name: "core".into(), gid: text(30), tier: Tier::Core, below: vec!["n1".into()] };
     rack.call(core).unwrap();
     let rows: Vec<String> =
         rack.control.compact().iter().map(|record| serde_json::to_string(record).unwrap()).collect();
@@ -160,8 +158,8 @@ fn with_number(line: &str, place: prop::sample::Index, value: u64) -> String {
 /// Where the numbers of a line begin and end.
 fn numbers(line: &str) -> Vec<(usize, usize)> {
     let bytes = line.as_bytes();
-    let starts = (0..bytes.len())
-        .filter(|&i| bytes[i].is_ascii_digit() && (i == 0 || !bytes[i - 1].is_ascii_digit()));
+    let starts =
+        (0..bytes.len()).filter(|&i| bytes[i].is_ascii_digit() && (i == 0 || !bytes[i - 1].is_ascii_digit()));
     starts
         .map(|start| (start, start + bytes[start..].iter().take_while(|b| b.is_ascii_digit()).count()))
         .collect()
