@@ -50,13 +50,14 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 1,024 peers, 65,536 outliers, [`WORKSPACES`] in bursts of [`BURST`].
+    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 8,192 peers (every node is told of every host, up to 4,096), 65,536
+    /// outliers, [`WORKSPACES`] in bursts of [`BURST`].
     fn default() -> Self {
         Self {
             ranges: 64,
             grants: 65_536,
             queue_pairs: 4_096,
-            peers: 1_024,
+            peers: 8_192,
             outliers: 65_536,
             workspaces: WORKSPACES,
             burst: BURST,

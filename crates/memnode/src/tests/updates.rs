@@ -133,6 +133,20 @@ fn full_tables_refuse() {
     }
 }
 
+/// A rack with as many hosts as a control plane takes (PROTOCOL 8.8): a node knows all of them, with the switch and the switches of the index, as it was told
+/// of each when it joined.
+#[test]
+fn as_many_hosts_as_a_rack_takes_are_peers() {
+    let mut bench = Bench::empty(Budget::default());
+    let hosts = (1..=4096).map(Port::host);
+    let ports: Vec<Port> = hosts.chain((0..0x800).map(Port::index)).chain([Port::SWITCH]).collect();
+    for some in ports.chunks(8) {
+        let updates: Vec<Update> = some.iter().map(|&port| peer(port, 3)).collect();
+        assert_eq!(bench.update(&updates), (Status::Ok, 0), "{some:?}");
+    }
+    assert!(ports.iter().all(|&port| bench.node.peers.get(port).is_some()));
+}
+
 /// A connection that could never be used, or would hide the node's own endpoint, is refused (PROTOCOL 7.7).
 #[test]
 fn a_connection_that_must_not_be_is_refused() {
