@@ -9,7 +9,7 @@ use crate::store::Store;
 use farmem_machine::{Instant, Port};
 use farmem_transport::{PeerChange, rc, ud};
 use farmem_wire::message::{Update, Updates};
-use farmem_wire::{Body, Domain, Header, Message, Qpn, Status};
+use farmem_wire::{Body, Domain, Header, HostId, Message, Qpn, Status};
 
 impl<S: Store, C: Compile> MemNode<S, C> {
     /// Applies a batch in its turn and answers it (PROTOCOL 7.5).
@@ -62,6 +62,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::PeerGone { port } => {
                 let port = Port(port);
                 self.peers.remove(port)?;
+                port.as_host().into_iter().for_each(|host| self.dedup.gone(HostId(host)));
                 out.local(Out::Peer(PeerChange { port, gid: None }));
             }
             Update::Protect { domain, base, len, perm, vma_log2 } => {

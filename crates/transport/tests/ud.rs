@@ -220,17 +220,38 @@ fn what_is_forgotten_is_not_executed() {
 }
 
 /// A host restarts and counts from the beginning. Its new requests are new; what its former life left in the network
-/// is dropped. Generations wrap. PROTOCOL 5.7.
+/// is dropped, however many lives it had in between without a write. PROTOCOL 5.7.
 #[test]
 fn a_restarted_host_starts_afresh() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
     let mut dedup = Dedup::new(4, 3);
-    dedup.remember(request(0xffff, 1000), 0, b"old");
-    assert_eq!(dedup.look(request(0, 1)), Seen::New);
-    dedup.remember(request(0, 1), 0, b"new");
-    assert_eq!(dedup.look(request(0, 1)), Seen::Answered(b"new"));
-    assert_eq!(dedup.look(request(0xffff, 1000)), Seen::Forgotten);
-    assert_eq!(dedup.look(request(0xffff, 1001)), Seen::Forgotten);
+    for (before, after) in [(1, 2), (1, 0x8001), (1, 0xffff)] {
+        dedup.remember(request(before, 1000), 0, b"old");
+        assert_eq!(dedup.look(request(after, 1)), Seen::New, "{before} {after}");
+        dedup.remember(request(after, 1), 0, b"new");
+        assert_eq!(dedup.look(request(after, 1)), Seen::Answered(b"new"));
+        assert_eq!(dedup.look(request(before, 1000)), Seen::Forgotten);
+        assert_eq!(dedup.look(request(before, 1001)), Seen::Forgotten);
+        dedup = Dedup::new(4, 3);
+    }
+}
+
+/// A host has left. What it wrote is not executed again, nothing is kept of its answers, and its next life is heard. PROTOCOL 5.7.
+#[test]
+fn the_answers_of_a_host_that_left_are_not_kept() {
+    let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
+    let mut dedup = Dedup::new(4, 3);
+    dedup.remember(request(1, 5), 40, b"five");
+    dedup.begin(request(1, 6), 9, 40);
+    dedup.gone(HostId(3));
+    dedup.gone(HostId(4));
+    dedup.finish(request(1, 6), 9, b"late");
+    assert_eq!([5, 6, 7].map(|counter| dedup.look(request(1, counter))), [Seen::Forgotten; 3]);
+    assert_eq!(dedup.begun_in(0, u64::MAX).count(), 0);
+    assert_eq!(dedup.forgotten().collect::<Vec<_>>(), [request(1, u32::MAX)]);
+    assert_eq!(dedup.look(request(2, 1)), Seen::New);
+    dedup.remember(request(2, 1), 0, b"new");
+    assert_eq!(dedup.look(request(2, 1)), Seen::Answered(b"new"));
 }
 
 /// Two hosts fit. A third takes the place of the one that wrote longest ago; the other is remembered as before.

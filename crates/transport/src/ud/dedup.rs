@@ -8,6 +8,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use farmem_wire::{HostId, RequestId};
 
 /// Remembers the answers of the last requests that wrote, per requesting host (PROTOCOL 5.5 to 5.8).
@@ -135,6 +136,14 @@ impl Dedup {
         }
     }
 
+    /// The host left: whatever it wrote may have been executed, and no answer goes to it any more. Its next life has another generation.
+    pub fn gone(&mut self, host: HostId) {
+        if let Some(row) = self.hosts.get_mut(&host) {
+            row.answers = VecDeque::new();
+            row.floor = Some(u32::MAX);
+        }
+    }
+
     /// Requests of which a visit may have begun at a place from `first` to `last`, with the hops of the last one, wherever that began: what came
     /// of it answers copies of all.
     pub fn begun_in(&self, first: u64, last: u64) -> impl Iterator<Item = (RequestId, u8)> + '_ {
@@ -250,12 +259,12 @@ enum Age {
     Later,
 }
 
-/// Generations are compared modulo 2^16: half of them are earlier, half later.
+/// Generations only grow: the control plane gives none behind the last one (PROTOCOL 8.8). So a host that did not write in many thousand lives is heard, too.
 fn age(current: u16, request: RequestId) -> Age {
-    match generation_of(request).wrapping_sub(current) {
-        0 => Age::Current(counter_of(request)),
-        1..=0x7fff => Age::Later,
-        _ => Age::Earlier,
+    match generation_of(request).cmp(&current) {
+        Ordering::Equal => Age::Current(counter_of(request)),
+        Ordering::Greater => Age::Later,
+        Ordering::Less => Age::Earlier,
     }
 }
 
