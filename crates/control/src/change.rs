@@ -415,6 +415,7 @@ impl State {
                 if let Some(row) = &mut self.switch {
                     row.joining = None;
                 }
+                self.switch_joined = true;
                 self.queues.entry(Role::Switch).and_modify(Queue::release);
             }
             What::JoinNode { node, .. } => {

@@ -334,7 +334,7 @@ impl Control {
         let state = &self.state;
         let short = u16::try_from(number).ok()?;
         match kind {
-            Kind::Switch => state.switch.as_ref().map(|_| 0),
+            Kind::Switch => (state.switch_joined || state.switch.is_some()).then_some(0),
             Kind::Node => state.nodes.get(&short).map(|row| row.since),
             Kind::Index => state.index.get(&short).map(|row| row.since),
             Kind::Host => state.hosts.get(&short).filter(|row| row.present).map(|row| row.since),

@@ -59,6 +59,8 @@ pub(crate) enum Line {
         epoch: u64,
         #[serde(default)]
         directory: bool,
+        #[serde(default)]
+        switch_joined: bool,
     },
     /// Event: a migration goes on with its next step.
     Advanced { change: u64 },

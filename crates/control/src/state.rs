@@ -27,6 +27,8 @@ pub(crate) struct State {
     /// The switch's directory was opened in this epoch.
     pub(crate) directory: bool,
     pub(crate) switch: Option<SwitchRow>,
+    /// A switch has joined: whoever joins as the switch from then on shows its key, also where one's join was taken back.
+    pub(crate) switch_joined: bool,
     pub(crate) nodes: BTreeMap<u16, NodeRow>,
     /// The switches of the index.
     pub(crate) index: BTreeMap<u16, IndexRow>,
@@ -127,17 +129,22 @@ impl State {
                 row.ok_or(LogError("a host is forgotten that was not fenced"))?.cache = Cache::Empty;
                 self.close_shared(*host);
             }
-            Line::Counters { next_change, switch_generation, epoch, directory } => {
+            Line::Counters { next_change, switch_generation, epoch, directory, switch_joined } => {
                 self.next_change = *next_change;
                 self.switch_generation = *switch_generation;
                 (self.epoch, self.directory) = (*epoch, *directory);
+                self.switch_joined = *switch_joined;
             }
             Line::Space { domain, space, processes } => {
                 self.spaces.insert(*domain, space.clone());
                 self.processes.extend(processes.iter().map(|&process| (process, *domain)));
             }
             Line::NextProcess(next) => self.next_process = *next,
-            Line::Switch(row) => self.switch = Some(row.clone()),
+            Line::Switch(row) => {
+                self.switch = Some(row.clone());
+                // Logs of earlier versions do not say it otherwise.
+                self.switch_joined |= row.joining.is_none();
+            }
             Line::Node { node, row } => {
                 self.nodes.insert(*node, row.clone());
             }
@@ -189,7 +196,8 @@ impl State {
         let (next_change, switch_generation) = (self.next_change, self.switch_generation);
         let (epoch, directory) = (self.epoch, self.directory);
         if (next_change, epoch) != (0, 0) {
-            lines.push(Line::Counters { next_change, switch_generation, epoch, directory });
+            let switch_joined = self.switch_joined;
+            lines.push(Line::Counters { next_change, switch_generation, epoch, directory, switch_joined });
         }
         lines.extend(self.domains.iter().map(|(&domain, name)| Line::Domain { domain, name: name.clone() }));
         let follows = self.domains.last_key_value().map_or(0, |(&last, _)| last.wrapping_add(1));

@@ -245,6 +245,25 @@ fn keys_outlive_a_restart() {
     assert!(!doors.is_refused(&join, every_key(&doors.owner)));
 }
 
+/// The switch starts again, and its join is taken back, because the control plane starts again as well. Nobody is the rack's switch then; and a stranger that asks to be it, through which
+/// every request would go, is refused all the same. The switch itself comes back.
+#[test]
+fn no_stranger_takes_the_place_of_a_switch_that_is_not_there() {
+    let mut doors = Doors::new();
+    for _ in 0..2 {
+        doors.rack.shown = Shown { keys: every_key(&doors.owner), operator: false };
+        doors.rack.ask(JoinSwitch { gid: text(2) });
+        doors.rack.restart();
+        doors.rack.settle();
+        assert!(!doors.rack.call(Overview {}).unwrap().switch, "its join was taken back");
+        doors.rack.check_log();
+        let join: Request = JoinSwitch { gid: text(3) }.into();
+        assert!(doors.is_refused(&join, every_key(&doors.stranger)));
+    }
+    ask(&mut doors.rack, &mut doors.owner, JoinSwitch { gid: text(2) }).unwrap();
+    assert!(doors.rack.call(Overview {}).unwrap().switch);
+}
+
 /// A host's request for a connection waits for its node, which joins again; so the request is begun anew. Meanwhile the host leaves, and a stranger's host gets its
 /// number. The connection is not made for that one, whose key was not shown.
 #[test]
