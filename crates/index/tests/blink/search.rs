@@ -31,7 +31,7 @@ pub(crate) fn explore(
             let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
             let (done, states, transitions) = *sums;
             *sums = (done + 1, states + seen, transitions + went);
-            if sums.0 % MANY == 0 {
+            if sums.0.is_multiple_of(MANY) {
                 println!("{name}: {} of {} runs, {} states so far", sums.0, runs.len(), sums.1);
             }
         }
