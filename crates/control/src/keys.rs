@@ -371,9 +371,13 @@ fn not_shown(request: &Request, whose: Whose<'_>) -> ApiError {
 }
 
 /// The keys that a caller was told, and for whom: the newest last.
+///
+/// Others' keys come by [`Ring::merge`]. They never take the place of one that this ring was told itself: who was told it may be using what it is of.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ring {
     entries: Vec<Entry>,
+    /// Those of them that answers told this ring.
+    own: BTreeSet<Id>,
     /// Domains that requests have named, the latest last.
     used: Vec<u32>,
 }
@@ -385,6 +389,12 @@ struct Entry {
     name: String,
     key: Key,
 }
+
+/// Which entry: its kind, number and key.
+type Id = (Kind, u32, u128);
+
+/// Most keys of one number or name that are shown: there are several where rings of several racks were put together.
+const ALIKE_SHOWN_MAX: usize = KEYS_SHOWN_MAX / 2;
 
 impl Ring {
     /// Takes the key of an answer, if it has one that is new; one that is told again is among the newest then, once the ring is half full. Answers whether
@@ -408,6 +418,7 @@ impl Ring {
         };
         let Some(key) = key else { return false };
         let entry = Entry { kind, number, name: String::from(name), key };
+        self.own.insert(entry.id());
         let (known, half) = (self.entries.iter().position(|old| *old == entry), self.entries.len() / 2);
         if let Some(at) = known.filter(|&at| at < half && half >= RING_MAX / 4) {
             // It is in use: others go before it.
@@ -421,29 +432,72 @@ impl Ring {
         if self.entries.contains(&entry) {
             return false;
         }
-        self.entries
-            .retain(|old| old.kind != entry.kind || (old.number != entry.number && old.name != entry.name));
-        if self.entries.len() >= RING_MAX {
-            self.entries.remove(0);
-        }
+        let Self { entries, own, .. } = self;
+        entries.retain(|old| {
+            let stays = old.kind != entry.kind || (old.number != entry.number && old.name != entry.name);
+            if !stays {
+                own.remove(&old.id());
+            }
+            stays
+        });
         self.entries.push(entry);
+        self.make_room();
         true
+    }
+
+    /// Has the oldest go that are too many: domains that others were told of, then domains. Of hosts, nodes and switches there are fewer numbers than places,
+    /// and each is in use until another one has its number.
+    fn make_room(&mut self) {
+        let Self { entries, own, .. } = self;
+        let mut over = entries.len().saturating_sub(RING_MAX);
+        for rank in 0..3 {
+            entries.retain(|entry| {
+                let is_domain = entry.kind == Kind::Domain;
+                let may_go = rank == 2 || is_domain && (rank == 1 || !own.contains(&entry.id()));
+                let goes = over > 0 && may_go;
+                if goes {
+                    over -= 1;
+                    own.remove(&entry.id());
+                }
+                !goes
+            });
+        }
+    }
+
+    /// It has no room for another key.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.entries.len() >= RING_MAX
+    }
+
+    /// Forgets the keys of domains that were here `before` and are not `there`, which are all that were there then: no number of a domain is used twice, so
+    /// they are good for nothing. Answers how many went.
+    pub fn forget_gone(&mut self, before: &Self, there: &BTreeSet<u32>) -> usize {
+        let count = self.entries.len();
+        let gone = before.entries.iter().filter(|of| of.kind == Kind::Domain && !there.contains(&of.number));
+        let gone: BTreeSet<Id> = gone.map(Entry::id).collect();
+        self.entries.retain(|entry| !gone.contains(&entry.id()));
+        self.own.retain(|id| !gone.contains(id));
+        count - self.entries.len()
     }
 
     /// The keys that a request wants, as far as they are here. Where the request does not say whose it is, the newest domains' are shown.
     #[must_use]
     pub fn show(&self, request: &Request) -> Vec<Key> {
         let mut keys = Vec::new();
+        // Those that this ring was told itself come first.
+        let alike = |is: &dyn Fn(&Entry) -> bool| {
+            let mut its: Vec<&Entry> = self.entries.iter().rev().filter(|entry| is(entry)).collect();
+            its.sort_by_key(|entry| !self.own.contains(&entry.id()));
+            its.into_iter().take(ALIKE_SHOWN_MAX).map(|entry| entry.key)
+        };
         for whose in wanted(request) {
-            let newest = self.entries.iter().rev();
             match whose {
                 Whose::Numbered(kind, number) => {
-                    let its = newest.filter(|entry| (entry.kind, entry.number) == (kind, number));
-                    keys.extend(its.map(|entry| entry.key));
+                    keys.extend(alike(&|entry| (entry.kind, entry.number) == (kind, number)));
                 }
                 Whose::Named(kind, name) => {
-                    let its = newest.filter(|entry| entry.kind == kind && entry.name == name);
-                    keys.extend(its.map(|entry| entry.key));
+                    keys.extend(alike(&|entry| entry.kind == kind && entry.name == name));
                 }
                 Whose::Process(_) | Whose::Object(_) | Whose::Address(_) => {
                     let is_used = |entry: &&Entry| self.used.contains(&entry.number);
@@ -458,15 +512,20 @@ impl Ring {
         keys
     }
 
-    /// Takes what another ring has, in its order: behind what this one alone has, and in the place of what has the same number or name here.
+    /// Takes what another ring has, in its order: behind what this one alone has, and in the place of what has the same number or name here. What this ring was
+    /// told itself stays beside it: the other may be of another rack, or have lost it.
     pub fn merge(&mut self, other: &Self) {
+        let ids: BTreeSet<Id> = other.entries.iter().map(Entry::id).collect();
         let numbers: BTreeSet<(Kind, u32)> = other.entries.iter().map(|of| (of.kind, of.number)).collect();
         let names: BTreeSet<(Kind, &str)> = other.entries.iter().map(|of| (of.kind, &*of.name)).collect();
-        self.entries.retain(|own| {
-            !numbers.contains(&(own.kind, own.number)) && !names.contains(&(own.kind, &*own.name))
+        let Self { entries, own, .. } = self;
+        entries.retain(|entry| {
+            let is_alike =
+                numbers.contains(&(entry.kind, entry.number)) || names.contains(&(entry.kind, &*entry.name));
+            !ids.contains(&entry.id()) && (own.contains(&entry.id()) || !is_alike)
         });
         self.entries.extend(other.entries.iter().cloned());
-        self.entries.drain(..self.entries.len().saturating_sub(RING_MAX));
+        self.make_room();
     }
 
     /// Remembers that this caller uses the domain that a request names: its key is shown first where a request does not say whose it is.
@@ -505,6 +564,10 @@ impl Ring {
 }
 
 impl Entry {
+    const fn id(&self) -> Id {
+        (self.kind, self.number, self.key.0)
+    }
+
     fn from_line(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let kind = words.next()?;

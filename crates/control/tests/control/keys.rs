@@ -310,3 +310,132 @@ fn a_key_in_use_does_not_go() {
     let mut small = Ring::from_text(&[line(1), line(2)].concat()).unwrap();
     assert!(!told(&mut small, 1), "a ring with room is not written anew");
 }
+
+fn domain_line(domain: usize) -> String {
+    format!("domain {domain} d{domain} {domain:032x}\n")
+}
+
+/// What a host is told that joins with this number and key.
+fn told_of_host(ring: &mut Ring, name: &str, host: u16, key: u32) {
+    let home = Endpoint { port: 1, gid: text(1), qpn: 2, qkey: 3 };
+    let (key, generation) = (Some(format!("{key:032x}").parse().unwrap()), 1);
+    let answer = HostJoined { host, generation, home, nodes: vec![], cards: vec![], key };
+    ring.learn(&JoinHost::new(name.into(), text(101)).into(), &answer.into());
+}
+
+/// A host runs for weeks, and its user's other programs make more domains meanwhile than a ring has keys. It says that it is there with its own key all the while,
+/// also when the file has that no more, and after a start it finds it there: no domain takes the place of a host.
+#[test]
+fn no_number_of_domains_takes_the_key_of_a_host_that_runs() {
+    let stay = Request::from(Stay { host: 64, generation: 1 });
+    let mut host = Ring::default();
+    told_of_host(&mut host, "h", 64, 7);
+    let full: String = (1..=RING_MAX).map(domain_line).collect();
+    host.merge(&Ring::from_text(&full).unwrap());
+    assert_eq!(host.show(&stay).len(), 1, "its file has it no more");
+
+    let mut file = Ring::from_text(&host.to_text()).unwrap();
+    let key = Some(format!("{:032x}", RING_MAX + 1).parse().unwrap());
+    let domain = u32::try_from(RING_MAX + 1).unwrap();
+    file.learn(&CreateDomain { name: "one-more".into() }.into(), &DomainInfo { domain, key }.into());
+    assert_eq!(file.show(&stay).len(), 1, "a domain went");
+    assert_eq!(file.show(&Allocate::new(domain, 1).into()).len(), 1);
+    assert_eq!(file.to_text().lines().count(), RING_MAX);
+}
+
+/// Two racks whose keys are in one file: a host of the one runs, and a program joins the other one and is told a key for the same number and name. The host goes
+/// on showing its own; so does a domain's user.
+#[test]
+fn a_key_of_another_rack_takes_nobody_s_place() {
+    let (mut here, mut there) = (Ring::default(), Ring::default());
+    for (ring, key) in [(&mut here, 7), (&mut there, 8)] {
+        told_of_host(ring, "h", 64, key);
+        let key = Some(format!("{:032x}", key + 10).parse().unwrap());
+        ring.learn(&CreateDomain { name: "d".into() }.into(), &DomainInfo { domain: 1, key }.into());
+    }
+    here.merge(&Ring::from_text(&there.to_text()).unwrap());
+    for (request, keys) in [
+        (Stay { host: 64, generation: 1 }.into(), [7, 8]),
+        (CreateDomain { name: "d".into() }.into(), [17, 18]),
+        (Request::from(Allocate::new(1, 1)), [17, 18]),
+    ] {
+        let shown: Vec<String> = here.show(&request).iter().map(ToString::to_string).collect();
+        assert_eq!(shown, keys.map(|key| format!("{key:032x}")), "{request:?}");
+    }
+    assert_eq!(here.show(&OpenSession { host: 64, domain: 1 }.into()).len(), 4);
+}
+
+/// A ring is full of domains that are gone, but for one with data that stay. When it is told which are there it forgets the others, and not what came to be since.
+#[test]
+fn the_keys_of_domains_that_are_gone_make_room() {
+    let text: String = (1..=RING_MAX).map(domain_line).collect();
+    let mut ring = Ring::from_text(&text).unwrap();
+    assert!(ring.is_full());
+    let before = ring.clone();
+    let key = Some(format!("{:032x}", 99_999).parse().unwrap());
+    ring.learn(&CreateDomain { name: "new".into() }.into(), &DomainInfo { domain: 99_999, key }.into());
+    assert_eq!(ring.forget_gone(&before, &BTreeSet::from([2, 70_000])), RING_MAX - 2);
+    let domains = [2, 3, 99_999].map(|domain| ring.show(&Allocate::new(domain, 1).into()).len());
+    assert_eq!((domains, ring.is_full()), ([1, 0, 1], false));
+}
+
+/// Each number of a key file is replaced by those at the edges of its type, and its lines are cut, doubled and swapped: it is refused with a line that it has, or is
+/// a ring that comes back from its text and shows no more keys than a request takes.
+#[test]
+fn each_number_of_a_key_file_may_be_wrong() {
+    let numbers =
+        ["", "-1", "0", "65535", "65536", "4294967295", "4294967296", "18446744073709551616", "0x1"];
+    let key = "0123456789abcdef0123456789abcdef";
+    let text = format!(
+        "switch 0 - {key}\nnode 1 n1 {key}\nindex 2047 core {key}\nhost 64 h {key}\ndomain 4294967295 d {key}\n"
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    let mut refused = 0;
+    let mut look = |text: &str| match Ring::from_text(text) {
+        Err(line) => {
+            assert!((1..=text.lines().count()).contains(&line), "{line} of {text:?}");
+            refused += 1;
+        }
+        Ok(ring) => {
+            assert_eq!(Ring::from_text(&ring.to_text()), Ok(ring.clone()));
+            let mut merged = ring.clone();
+            told_of_host(&mut merged, "h", 64, 7);
+            merged.merge(&ring);
+            for request in [
+                Request::from(OpenSession { host: 64, domain: u32::MAX }),
+                Stay { host: u16::MAX, generation: 1 }.into(),
+                join_host(1).into(),
+                ProcessExit { process: 1 }.into(),
+            ] {
+                assert!(ring.show(&request).len() <= 16 && merged.show(&request).len() <= 16);
+            }
+            let own = format!("{:032x}", 7).parse().unwrap();
+            assert!(merged.show(&Stay { host: 64, generation: 1 }.into()).contains(&own), "its own");
+        }
+    };
+    for (at, line) in lines.iter().enumerate() {
+        let words: Vec<&str> = line.split(' ').collect();
+        for place in [1, 3] {
+            for number in numbers {
+                let mut words = words.clone();
+                words[place] = number;
+                let mut lines = lines.clone();
+                let line = words.join(" ");
+                lines[at] = &line;
+                look(&lines.join("\n"));
+            }
+        }
+        for other in 0..lines.len() {
+            let mut swapped = lines.clone();
+            swapped.swap(at, other);
+            look(&swapped.join("\n"));
+            let mut doubled = lines.clone();
+            (0..20).for_each(|_| doubled.insert(at, lines[other]));
+            look(&doubled.join("\r\n"));
+        }
+    }
+    (0..=text.len()).for_each(|cut| look(&text[..cut]));
+    assert!(refused > 100, "{refused} damaged files were seen");
+    let more: String = (0..=RING_MAX).map(domain_line).collect();
+    assert_eq!(Ring::from_text(&more), Err(RING_MAX + 1));
+}
