@@ -26,27 +26,39 @@ impl Control {
         });
         let processes = self.state.processes.iter();
         RackUsage {
-            hosts: there.map(|(&host, row)| self.host_use(host, row)).collect(),
+            hosts: self.host_uses(there).into_values().collect(),
             domains: self.domain_uses(&of_objects).into_values().collect(),
             vmas: vmas.collect(),
             processes: processes.map(|(&process, &domain)| ProcessUse { process, domain }).collect(),
         }
     }
 
-    fn host_use(&self, host: u16, row: &HostRow) -> HostUse {
-        let sessions = self.state.sessions.values().filter(|session| session.host == host);
-        let connections = self.state.connections.range((host, 0)..=(host, u32::MAX));
-        let objects = self.state.objects.values().filter(|object| object.hosts.contains(&host));
-        HostUse {
-            host,
-            name: row.name.clone(),
-            generation: row.generation,
-            caches: row.cache != Cache::Empty,
-            lease_left_ms: self.presence.left(host, self.now).map(millis),
-            domains: sessions.map(|session| session.domain).collect(),
-            connections: connections.count() as u64,
-            objects: objects.count() as u64,
+    /// One pass over each table: whoever may ask at all may ask again and again, of a rack in which all are full.
+    fn host_uses<'a>(&self, there: impl Iterator<Item = (&'a u16, &'a HostRow)>) -> BTreeMap<u16, HostUse> {
+        let none = |(&host, row): (&u16, &HostRow)| {
+            let row = HostUse {
+                host,
+                name: row.name.clone(),
+                generation: row.generation,
+                caches: row.cache != Cache::Empty,
+                lease_left_ms: self.presence.left(host, self.now).map(millis),
+                domains: Vec::new(),
+                connections: 0,
+                objects: 0,
+            };
+            (host, row)
+        };
+        let mut uses: BTreeMap<u16, HostUse> = there.map(none).collect();
+        for session in self.state.sessions.values() {
+            uses.entry(session.host).and_modify(|row| row.domains.push(session.domain));
         }
+        for connection in self.state.connections.values() {
+            uses.entry(connection.host).and_modify(|row| row.connections += 1);
+        }
+        for host in self.state.objects.values().flat_map(|object| &object.hosts) {
+            uses.entry(*host).and_modify(|row| row.objects += 1);
+        }
+        uses
     }
 
     fn domain_uses(&self, of_objects: &BTreeSet<u64>) -> BTreeMap<u32, DomainUse> {
