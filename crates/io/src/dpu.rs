@@ -21,5 +21,5 @@ pub mod zone;
 
 pub use pair::{Answers, Broken, PairSize, ProcessEnd, Requests, make_pair};
 pub use registered::Registered;
-pub use submission::{SubmissionSender, Submissions, make_submissions};
+pub use submission::{SubmissionSender, Submissions, Submitted, make_submissions};
 pub use talk::{Bell, Listener, MESSAGE_MAX, Other, Talk, ready};

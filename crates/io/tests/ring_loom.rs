@@ -106,7 +106,7 @@ fn records_of_many_arrive_whole() {
         let mut look = |end: &mut many::Consumer| {
             let Some(record) = end.next(&ring, 8).unwrap() else { return false };
             let mut bytes = vec![0; record.len];
-            many::copy(&ring, record, &mut bytes);
+            many::copy(&ring, record, 0, &mut bytes);
             end.release(&ring);
             assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn record: {bytes:?}");
             assert_eq!(bytes.len(), if bytes[0] == 9 { 8 } else { 5 });

@@ -93,6 +93,24 @@ pub struct Submissions {
     consumer: Consumer,
 }
 
+/// A record that the DPU has taken, where it lies in the ring: until [`Submissions::release`] its bytes may be copied to where they are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Submitted(many::Record);
+
+impl Submitted {
+    /// Its bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// It has none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+}
+
 impl Submissions {
     /// The DPU's end of memory that a process handed over.
     ///
@@ -109,10 +127,25 @@ impl Submissions {
     /// # Errors
     /// [`Broken`] when the process wrote nonsense, or a record longer than `buf`.
     pub fn pop(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let ring = ring(&self.memory);
-        let Some(record) = self.consumer.next(ring, buf.len())? else { return Ok(None) };
-        many::copy(ring, record, &mut buf[..record.len]);
-        Ok(Some(record.len))
+        let Some(record) = self.next(buf.len())? else { return Ok(None) };
+        self.copy(record, 0, &mut buf[..record.len()]);
+        Ok(Some(record.len()))
+    }
+
+    /// Takes the next record, of at most so many bytes, and copies nothing of it.
+    ///
+    /// # Errors
+    /// As [`Submissions::pop`].
+    pub fn next(&mut self, most: usize) -> Result<Option<Submitted>, Broken> {
+        Ok(self.consumer.next(ring(&self.memory), most)?.map(Submitted))
+    }
+
+    /// Copies bytes of a record that was not released, from `from` on. The process may write there meanwhile, so each is copied before it is looked at, and looked at once (PROTOCOL 18.6).
+    ///
+    /// # Panics
+    /// When the record has no such bytes.
+    pub fn copy(&self, record: Submitted, from: usize, into: &mut [u8]) {
+        many::copy(ring(&self.memory), record.0, from, into);
     }
 
     /// Gives the room of what was read back to the process.

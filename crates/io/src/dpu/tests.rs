@@ -252,6 +252,32 @@ fn requests_of_many_threads_go_through() {
     assert!(!end.may_sleep(), "something was asked");
 }
 
+/// The bytes of a record are copied from any of them on to wherever they are wanted, also where the ring ends in the middle of it.
+#[test]
+fn any_part_of_a_record_is_copied() {
+    const LEN: usize = 203;
+    let file = make_submissions(1 << 12).unwrap();
+    let sender = SubmissionSender::of(&file, 1 << 12, nobody()).unwrap();
+    let mut end = Submissions::of(&copy(&file), 1 << 12).unwrap();
+    // A record has 27 words, and the ring 512.
+    for round in 0..40 {
+        let bytes: Vec<u8> = (0..203).map(|at| at ^ round).collect();
+        assert!(sender.push(&bytes).unwrap());
+        assert_eq!(end.next(LEN - 1), Err(Broken), "it is longer");
+        let record = end.next(LEN).unwrap().unwrap();
+        assert_eq!((record.len(), record.is_empty()), (LEN, false));
+        for from in 0..=LEN {
+            for to in [from, LEN.min(from + 3), LEN.min(from + 9), LEN] {
+                let mut into = vec![0xee; to - from];
+                end.copy(record, from, &mut into);
+                assert!(into == bytes[from..to], "round {round}: {from}..{to}");
+            }
+        }
+        assert_eq!(end.next(LEN), Ok(None));
+        end.release();
+    }
+}
+
 /// A thread is in the middle of its record: what others wrote before it is read, and what they wrote behind it waits until it is whole. Nothing is read twice from a ring that was read to
 /// its end and not released, and nothing that was there before is taken for a record of the next round.
 #[test]

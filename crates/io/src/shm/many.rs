@@ -118,8 +118,16 @@ impl Consumer {
     }
 }
 
-/// Copies the first bytes of a record. The producers may write anything there meanwhile: who looks at them must have copied them.
-pub(crate) fn copy(ring: &[AtomicU64], record: Record, into: &mut [u8]) {
-    assert!(into.len() <= record.len, "bytes of the record");
-    load_at(data(ring), record.at, into);
+/// Copies bytes of a record, from `from` on. The producers may write anything there meanwhile: who looks at them must have copied them.
+pub(crate) fn copy(ring: &[AtomicU64], record: Record, from: usize, into: &mut [u8]) {
+    assert!(from.checked_add(into.len()).is_some_and(|end| end <= record.len), "bytes of the record");
+    let (data, at) = (data(ring), record.at.wrapping_add((from / WORD) as u64));
+    let within = from % WORD;
+    if within == 0 {
+        return load_at(data, at, into);
+    }
+    let (first, rest) = into.split_at_mut(into.len().min(WORD - within));
+    let word = data[place(at, data)].load(Ordering::Relaxed).to_le_bytes();
+    first.copy_from_slice(&word[within..within + first.len()]);
+    load_at(data, at.wrapping_add(1), rest);
 }

@@ -14,6 +14,7 @@
 //! What it does not do: cache, order requests (a read that must see a write is sent when that has ended), or hold more than one DPU.
 
 use super::threads::{AT_LEN, HEAD_LEN, head_of};
+pub use super::words::Carried;
 use super::words::{Ask, Said, VERSION, answer, ask};
 use farmem_client::own::wrong_answer;
 use farmem_client::{Client, Error, Vma};
@@ -211,14 +212,14 @@ impl MemoryApi {
         Some(ApiThread { api: self, number, free: (0..SLOTS).rev().collect(), record: Vec::new() })
     }
 
-    /// Requests that the DPU answered, and how often it copied their bytes.
+    /// What the DPU did for the requests of all threads so far.
     ///
     /// # Errors
     /// [`Error::System`] when the DPU does not answer.
-    pub fn copies(&self) -> Result<(u64, u64), Error> {
-        match ask(&lock(&self.talk), &Ask::Copies {}, None)? {
-            Said::Copies { requests, copies } => Ok((requests, copies)),
-            _ => Err(wrong_answer("copies")),
+    pub fn carried(&self) -> Result<Carried, Error> {
+        match ask(&lock(&self.talk), &Ask::Carried {}, None)? {
+            Said::Carried(carried) => Ok(carried),
+            _ => Err(wrong_answer("carried")),
         }
     }
 

@@ -65,6 +65,8 @@ struct Asked {
     /// The bytes of a write; of a read a buffer, or none yet.
     buf: Vec<u8>,
     error: Option<Error>,
+    /// Times that its bytes were put into a slot.
+    put: u64,
 }
 
 /// What a verb of the client is for.
@@ -83,9 +85,16 @@ pub(crate) struct AskEnded {
     pub(crate) result: Result<(), Failed>,
     buf: Vec<u8>,
     source: Source,
+    /// Times that its bytes were put into a slot.
+    put: u64,
 }
 
 impl AskEnded {
+    /// Copies of its bytes from one buffer of the DPU to another: into a slot or static memory from which a read is answered, or in which a write is to be seen.
+    pub(crate) fn copies(&self) -> u64 {
+        self.put + u64::from(!matches!(self.source, Source::Buffer))
+    }
+
     /// It failed, and not because far memory said so.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.result, Err(Failed { cause: Cause::Failed, .. }))
@@ -312,7 +321,7 @@ impl<'a> Carrier<'a> {
         let ticket = self.number << TICKET_BITS | self.next;
         let addr = self.memory.addr(page, at.start).unwrap_or(VirtAddr::NULL);
         let len = at.len();
-        self.asked.insert(ticket, Asked { addr, offset: at.start, len, buf, error: None });
+        self.asked.insert(ticket, Asked { addr, offset: at.start, len, buf, error: None, put: 0 });
         (ticket, u32::try_from(len).expect("a part of a page"))
     }
 
@@ -490,8 +499,9 @@ impl<'a> Carrier<'a> {
                 self.ask_ended(ticket, Source::Fixed { page: bytes, at }, Ok(()));
             }
             Action::Put { ticket, slot, within } => {
-                let asked = &self.asked[&ticket];
+                let asked = self.asked.get_mut(&ticket).expect("the request is under way");
                 self.memory.put(slot, within as usize * self.memory.page_len + asked.offset, &asked.buf);
+                asked.put += 1;
                 let now = self.memory.now();
                 self.memory.decisions().stored(now, ticket, &mut self.actions);
             }
@@ -557,9 +567,9 @@ impl<'a> Carrier<'a> {
     }
 
     fn ask_ended(&mut self, ticket: u64, source: Source, ended: Result<(), Cause>) {
-        let Asked { buf, error, .. } = self.asked.remove(&ticket).expect("a request ends once");
+        let Asked { buf, error, put, .. } = self.asked.remove(&ticket).expect("a request ends once");
         let result = ended.map_err(|cause| Failed { cause, error });
-        self.ended.push_back(AskEnded { ticket, result, buf, source });
+        self.ended.push_back(AskEnded { ticket, result, buf, source, put });
     }
 }
 

@@ -6,6 +6,7 @@ use super::mail::Reply;
 use super::serve::Ground;
 use super::slow::Slow;
 use super::visitor::{RegionAt, Visitor};
+use super::words::Carried;
 use farmem_client::api::{ApiError, ErrorCode, Overview};
 use farmem_client::own::api_client;
 use farmem_client::serve::pin_to_cpu;
@@ -35,8 +36,8 @@ pub(super) enum Order {
     Register { asker: Asker, rkey: u32, memory: Registered, done: Reply },
     /// Its threads have a ring; says whether it is read.
     Threads { asker: Asker, submissions: Box<Submissions>, done: Reply },
-    /// How many requests of its threads were answered, with how many copies.
-    Copies { asker: Asker, done: Reply },
+    /// What was done for requests of its threads.
+    Carried { asker: Asker, done: Reply },
     /// Pages of an object are to be in static memory; says whether they will be.
     Fix { asker: Asker, object: u32, pages: Range<u64>, done: Reply },
     /// It is gone: nothing is asked any more, and the door is told when nothing of it is under way.
@@ -250,8 +251,10 @@ impl Serving<'_> {
                     let known = self.visitor(asker);
                     done.say(known.is_some_and(|visitor| visitor.hear_threads(*submissions)));
                 }
-                Ok(Order::Copies { asker, done }) => {
-                    done.say_copies(self.visitor(asker).map_or((0, 0), |visitor| visitor.copies()));
+                Ok(Order::Carried { asker, done }) => {
+                    done.say_carried(
+                        self.visitor(asker).map_or(Carried::NOTHING, |visitor| visitor.carried()),
+                    );
                 }
                 Ok(Order::Fix { asker, object, pages, done }) => {
                     done.say(self.carrier.fix(asker, object, pages));

@@ -1,7 +1,7 @@
 //! What other threads tell the door of a DPU: it waits for none of them, and answers a process when it has heard.
 
 use super::clerk::Open;
-use super::words::Said;
+use super::words::{Carried, Said};
 use farmem_client::api::VmaInfo;
 use farmem_io::dpu::Bell;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub(super) enum Came {
     Found { open: Open, found: Result<VmaInfo, Said> },
     /// By the thread of the domain: it is done, or cannot be.
     Done(bool),
-    /// By the same: requests of the process's threads, and copies.
-    Copies((u64, u64)),
+    /// By the same: what was done for requests of the process's threads.
+    Carried(Carried),
 }
 
 /// Where the door is told things.
@@ -58,7 +58,7 @@ impl Reply {
         self.mail.say(self.question, Came::Done(is_done));
     }
 
-    pub(super) fn say_copies(self, copied: (u64, u64)) {
-        self.mail.say(self.question, Came::Copies(copied));
+    pub(super) fn say_carried(self, carried: Carried) {
+        self.mail.say(self.question, Came::Carried(carried));
     }
 }

@@ -1,6 +1,7 @@
 //! One process at a DPU, without threads: what it may ask for, and what a hostile one gets.
 
 mod closing;
+mod copies;
 
 use super::carrier::{Carrier, Extent, Memory};
 use super::complete::Stage;
@@ -8,6 +9,7 @@ use super::intra::Intra;
 use super::mail::{Came, Mail, Question};
 use super::threads::head_of;
 use super::visitor::{RegionAt, Terms, Visitor};
+use super::words::Carried;
 use farmem_client::{Client, Rack};
 use farmem_dpu::{Asker, Caching, Config, Evidence, TableConfig};
 use farmem_io::dpu::{
@@ -514,8 +516,8 @@ fn threads_get_answers_where_they_kept_room() {
             let failed = Head::Failed { id: id(n), why: Ended::Refused };
             assert_eq!(head(bench, usize::from(n) * 1024), Some(failed), "request {n}");
         }
-        // One copy of the bytes of each, also of the write that was refused by who decides on regions.
-        assert_eq!(bench.visitor.copies(), (9, 4));
+        // The bytes of each are moved once, also of the write that was refused by who decides on regions.
+        assert_eq!(bench.visitor.carried(), Carried { requests: 9, moves: 4, copies: 0 });
         assert!(bench.visitor.is_idle() && !bench.gone.load(Ordering::Acquire));
     });
 }
@@ -570,7 +572,7 @@ fn a_full_ring_of_threads_takes_more_later() {
             bench.serve(carrier);
         }
         assert!(sent > 30);
-        assert_eq!(bench.visitor.copies(), (sent.into(), sent.into()));
+        assert_eq!(bench.visitor.carried(), Carried { requests: sent.into(), moves: sent.into(), copies: 0 });
         for n in 0..sent {
             let head = head_of(bench.process.word(usize::from(n) * 8)).unwrap().unwrap();
             assert_eq!(head, Head::Written { id: pd3::Id::new(n), size: 512 });

@@ -3,9 +3,10 @@
 //! Key type: [`Threads`], a part of a process's visitor. The process's end is [`super::api`].
 
 use super::visitor::RegionAt;
+use super::words::Carried;
 use farmem_dpu::PageId;
-use farmem_io::dpu::{Answers, Submissions};
-use farmem_wire::pd3::{Head, Id, Place, Request};
+use farmem_io::dpu::{Answers, Broken, Submissions, Submitted};
+use farmem_wire::pd3::{Front, Head, Id, Place, Request};
 use farmem_wire::soda::Ended;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,6 +15,8 @@ use std::ops::Range;
 pub(super) const AT_LEN: usize = 8;
 /// Bytes of an answer in front of its data: six and a mark.
 pub(super) const HEAD_LEN: usize = 8;
+/// Bytes of a record that are looked at: what a write writes is behind them.
+const FRONT_LEN: usize = AT_LEN + Request::LEN;
 /// The mark that an answer is there.
 const THERE: u8 = 1;
 
@@ -39,14 +42,12 @@ pub(super) struct Threads {
     pub(super) submissions: Submissions,
     /// What is under way, by the carrier's tickets.
     pub(super) pending: BTreeMap<u64, Asked>,
-    /// Requests that were answered.
-    pub(super) answered: u64,
-    /// Copies of bytes of requests and answers.
-    pub(super) copies: u64,
+    /// What was done for them.
+    pub(super) carried: Carried,
 }
 
 /// What a record asks of the carrier.
-pub(super) enum Wanted<'a> {
+pub(super) enum Wanted {
     Read {
         page: PageId,
         bytes: Range<usize>,
@@ -56,7 +57,6 @@ pub(super) enum Wanted<'a> {
     Write {
         page: PageId,
         offset: usize,
-        data: &'a [u8],
         asked: Asked,
     },
     /// It was refused, and that was answered.
@@ -69,7 +69,18 @@ pub(super) struct Nonsense;
 
 impl Threads {
     pub(super) const fn new(submissions: Submissions) -> Self {
-        Self { submissions, pending: BTreeMap::new(), answered: 0, copies: 0 }
+        Self { submissions, pending: BTreeMap::new(), carried: Carried::NOTHING }
+    }
+
+    /// The next record, of at most so many bytes. It stays where it is: what is to be written goes from there straight to where it is sent from ([`Threads::bring`]).
+    pub(super) fn next(&mut self, most: usize) -> Result<Option<Submitted>, Broken> {
+        self.submissions.next(most)
+    }
+
+    /// Brings what a record writes to where it is sent from: the only time that its bytes are moved before they are frames (PD3 6.1, where the DMA engine does that).
+    pub(super) fn bring(&mut self, record: Submitted, into: &mut [u8]) {
+        self.carried.moves += 1;
+        self.submissions.copy(record, FRONT_LEN, into);
     }
 
     /// Something is under way of this region.
@@ -78,23 +89,29 @@ impl Threads {
     }
 
     /// What a record asks for. What cannot be done is answered at once.
-    pub(super) fn take<'a>(
+    pub(super) fn take(
         &mut self,
-        record: &'a [u8],
+        record: Submitted,
         regions: &BTreeMap<u16, RegionAt>,
         page_len: u64,
         answers: &Answers,
-    ) -> Result<Wanted<'a>, Nonsense> {
-        let (at, request) = record.split_first_chunk::<AT_LEN>().ok_or(Nonsense)?;
+    ) -> Result<Wanted, Nonsense> {
+        let mut front = [0; FRONT_LEN];
+        let front = &mut front[..record.len().min(FRONT_LEN)];
+        self.submissions.copy(record, 0, front);
+        let (at, front) = front.split_first_chunk::<AT_LEN>().ok_or(Nonsense)?;
         let at = u64::from_be_bytes(*at);
-        let Ok((request, [])) = Request::take(request) else { return Err(Nonsense) };
-        let (id, place, data) = match request {
-            Request::Read { id, place } => (id, Some(place), None),
-            Request::Write { id, place, data } => (id, Some(place), Some(data)),
-            Request::Prefetch { id, .. } => (id, None, None),
+        let front = Front::parse(front).map_err(|_| Nonsense)?;
+        if AT_LEN + front.request_len() != record.len() {
+            return Err(Nonsense);
+        }
+        let (id, place, write) = match front {
+            Front::Read { id, place } => (id, Some(place), false),
+            Front::Write { id, place } => (id, Some(place), true),
+            Front::Prefetch { id, .. } => (id, None, false),
         };
-        let answer = match (place, data) {
-            (Some(place), None) => HEAD_LEN + place.size as usize,
+        let answer = match place {
+            Some(place) if !write => HEAD_LEN + place.size as usize,
             _ => HEAD_LEN,
         };
         if !answers.has_place(at, answer) {
@@ -105,20 +122,22 @@ impl Threads {
             return Ok(Wanted::Nothing);
         };
         let offset = usize::try_from(u64::from(place.offset) % page_len).expect("in a page");
-        let asked = Asked { at, id, region: place.region, size: place.size, write: data.is_some() };
-        Ok(match data {
-            None => Wanted::Read { page, bytes: offset..offset + place.size as usize, granted, asked },
-            Some(data) => Wanted::Write { page, offset, data, asked },
+        let asked = Asked { at, id, region: place.region, size: place.size, write };
+        Ok(if write {
+            Wanted::Write { page, offset, asked }
+        } else {
+            Wanted::Read { page, bytes: offset..offset + place.size as usize, granted, asked }
         })
     }
 
-    /// Answers a request; `data` is what a read brought.
-    pub(super) fn answer(&mut self, answers: &Answers, asked: Asked, how: Ended, data: &[u8]) {
+    /// Answers a request; `data` is what a read brought, and goes from there straight to where its thread wants it. The DPU has copied its bytes so often beside.
+    pub(super) fn answer(&mut self, answers: &Answers, asked: Asked, how: Ended, data: &[u8], copies: u64) {
         let Asked { at, id, size, write, .. } = asked;
+        self.carried.copies += copies;
         let head = match (how, write) {
             (Ended::Done, true) => Head::Written { id, size },
             (Ended::Done, false) => {
-                self.copies += 1;
+                self.carried.moves += 1;
                 let put = answers.put(at + HEAD_LEN as u64, data);
                 debug_assert!(put, "its place was looked at when it came");
                 Head::Read { id, size }
@@ -129,7 +148,7 @@ impl Threads {
     }
 
     fn say(&mut self, answers: &Answers, at: u64, head: Head) {
-        self.answered += 1;
+        self.carried.requests += 1;
         let [a, b, c, d, e, f] = head.emit();
         let there = answers.put_last(at, u64::from_le_bytes([a, b, c, d, e, f, THERE, 0]));
         debug_assert!(there, "its place was looked at when it came");

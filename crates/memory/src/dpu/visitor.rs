@@ -6,6 +6,7 @@ use super::complete::{Job, Place, Stage, lock};
 use super::intra::Intra;
 use super::mail::Reply;
 use super::threads::{Threads, Wanted};
+use super::words::Carried;
 use farmem_dpu::{Asker, PageId};
 use farmem_io::dpu::{Answers, Registered, Requests, Submissions};
 use farmem_machine::{Duration, Instant};
@@ -134,9 +135,9 @@ impl Visitor {
         may
     }
 
-    /// Requests of its threads that were answered, and copies of their bytes.
-    pub(super) fn copies(&self) -> (u64, u64) {
-        self.threads.as_ref().map_or((0, 0), |threads| (threads.answered, threads.copies))
+    /// What was done for requests of its threads.
+    pub(super) fn carried(&self) -> Carried {
+        self.threads.as_ref().map_or(Carried::NOTHING, |threads| threads.carried)
     }
 
     /// It closes a region: nothing more is taken that is asked of it, and `done` is said when nothing of it is under way; of one with a write that may be carried out
@@ -234,32 +235,30 @@ impl Visitor {
         let page_len = carrier.memory().page_len() as u64;
         let mut taken = 0;
         while taken < batch && self.has_room() && threads.pending.len() < OUTSTANDING_MAX {
-            let popped = threads.submissions.pop(&mut self.buf);
-            let Ok(Some(len)) = popped else {
-                if popped.is_err() {
+            let next = threads.next(self.buf.len());
+            let Ok(Some(record)) = next else {
+                if next.is_err() {
                     self.send_away();
                 }
                 break;
             };
             taken += 1;
-            let (ticket, asked) =
-                match threads.take(&self.buf[..len], &self.regions, page_len, &lock(&self.answering).answers)
-                {
-                    Err(_) => {
-                        self.send_away();
-                        break;
-                    }
-                    Ok(Wanted::Nothing) => continue,
-                    Ok(Wanted::Read { page, bytes, granted, asked }) => {
-                        (carrier.read(self.asker, page, bytes, granted, Vec::new()), asked)
-                    }
-                    Ok(Wanted::Write { page, offset, data, asked }) => {
-                        let mut buf = carrier.client.buffer(0);
-                        buf.extend_from_slice(data);
-                        threads.copies += 1;
-                        (carrier.write(self.asker, page, offset, buf), asked)
-                    }
-                };
+            let wanted = threads.take(record, &self.regions, page_len, &lock(&self.answering).answers);
+            let (ticket, asked) = match wanted {
+                Err(_) => {
+                    self.send_away();
+                    break;
+                }
+                Ok(Wanted::Nothing) => continue,
+                Ok(Wanted::Read { page, bytes, granted, asked }) => {
+                    (carrier.read(self.asker, page, bytes, granted, Vec::new()), asked)
+                }
+                Ok(Wanted::Write { page, offset, asked }) => {
+                    let mut buf = carrier.client.buffer(asked.size as usize);
+                    threads.bring(record, &mut buf);
+                    (carrier.write(self.asker, page, offset, buf), asked)
+                }
+            };
             self.bytes += asked.size as usize;
             threads.pending.insert(ticket, asked);
         }
@@ -391,19 +390,19 @@ impl Visitor {
             && let Some(asked) = threads.pending.remove(&ended.ticket)
         {
             self.bytes -= asked.size as usize;
-            let how = how_ended(&ended);
+            let (how, copies) = (how_ended(&ended), ended.copies());
             if asked.is_write() && how == Ended::Failed {
                 self.unsure.insert(asked.region);
             }
             let mut is_said = false;
             carrier.finish(ended, None, |data| {
                 if how == Ended::Done {
-                    threads.answer(&lock(&self.answering).answers, asked, how, data);
+                    threads.answer(&lock(&self.answering).answers, asked, how, data, copies);
                     is_said = true;
                 }
             });
             if !is_said {
-                threads.answer(&lock(&self.answering).answers, asked, how, &[]);
+                threads.answer(&lock(&self.answering).answers, asked, how, &[], copies);
             }
             return;
         }

@@ -77,8 +77,27 @@ pub(crate) enum Ask {
     },
     /// What the DPU did so far, for all its processes.
     Stats {},
-    /// How often the DPU copied bytes of requests of this process's threads.
-    Copies {},
+    /// What the DPU did for requests of this process's threads.
+    Carried {},
+}
+
+/// What a DPU did for requests of the memory API (PD3 6.1).
+///
+/// PD3's hardware moves the bytes of a request once between the host's memory and the DPU's (by DMA) and once between that and the wire (by RDMA); here the DPU's CPU does the first, and its link
+/// the second. Whatever else moves them is a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Carried {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Times that the DPU moved bytes of one between the memory that it shares with the program, and where they are sent from or received.
+    pub moves: u64,
+    /// Times that it copied bytes of one from there to another place of its own: only where what it keeps of far memory has them, too.
+    pub copies: u64,
+}
+
+impl Carried {
+    pub(super) const NOTHING: Self = Self { requests: 0, moves: 0, copies: 0 };
 }
 
 /// What is prefetched of a region: hints of a program, as by `madvise`.
@@ -146,13 +165,8 @@ pub(crate) enum Said {
     Done {},
     /// What was done.
     Stats(StatsSaid),
-    /// Requests of the process's threads, and copies of their bytes by the DPU.
-    Copies {
-        /// Requests that were answered.
-        requests: u64,
-        /// Copies.
-        copies: u64,
-    },
+    /// What was done for requests of the process's threads.
+    Carried(Carried),
     /// Not done.
     Refused(ApiError),
 }

@@ -54,9 +54,9 @@ impl Door {
             Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
             Ask::Policy { region, policy, part } => self.advise(number, region, policy, part),
             Ask::Threads { bytes } => self.hear_threads(number, bytes, None),
-            Ask::Copies {} => {
+            Ask::Carried {} => {
                 let asker = Asker(number);
-                self.have_done(number, busy(), |done| Order::Copies { asker, done })
+                self.have_done(number, busy(), |done| Order::Carried { asker, done })
             }
             Ask::Stats {} => Ok(Some(Said::Stats(self.ground.memory.stats().into()))),
         }
@@ -99,7 +99,7 @@ impl Door {
                     Ok(Some(Said::Done {}))
                 }
                 Came::Done(false) => Err(asked.refused),
-                Came::Copies((requests, copies)) => Ok(Some(Said::Copies { requests, copies })),
+                Came::Carried(carried) => Ok(Some(Said::Carried(carried))),
                 Came::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
             };
             if let Some(said) = answered.unwrap_or_else(Some) {
