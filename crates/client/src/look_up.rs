@@ -7,6 +7,7 @@
 
 use crate::client::{Client, Completed};
 use crate::{Error, Op};
+use std::ops::Range;
 
 /// What a traversal found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +44,12 @@ pub trait LookUp {
     /// The traversal that looks up several keys of one place, as many as [`LookUp::together`] says at most; `scratch` is any buffer.
     fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
         self.op(keys.next()?, scratch)
+    }
+
+    /// The version and the value of a key's record where they lie in the buffer of what came, for who has no need of a copy; the key was number `at` of those that were looked up together. `None` where
+    /// the record did not come along in one piece, or is none: [`LookUp::looked_up`] says which.
+    fn in_place(&self, _at: usize, _key: &[u8], _completed: &Completed) -> Option<(u64, Range<usize>)> {
+        None
     }
 
     /// What came of a key, which was number `at` of those that were looked up together, from 0; appends its value to `into`.

@@ -358,6 +358,7 @@ fn a_map_program<V: HostView>(seed: u64, view: V, operations: u64) -> ((u64, u64
     }
     driver.settle().unwrap();
     driver.prefetcher().check();
+    assert_eq!(driver.copied(), 0, "values go from where they came in straight into the zone");
     let account = *driver.prefetcher().account();
     ((account.used, account.missed()), program.reads)
 }
@@ -406,6 +407,22 @@ fn a_flat_map_is_a_map() {
         assert_eq!(map.get(&mut client, key, &mut into).unwrap(), Some(*version));
         assert_eq!(into, *value);
     }
+    // Read through, each record is there once, and at most a window from its home.
+    let (mut read, mut first) = (BTreeMap::new(), 0);
+    while let Some(op) = map.slots_op(first, 100, Vec::new()) {
+        let ticket = client.submit(op).unwrap();
+        let slots = client.wait(ticket).unwrap().buf;
+        for (at, key, found) in map.records(&slots) {
+            let distance = (first + at as u64).checked_sub(map.home_slot(&key));
+            assert!(
+                distance.is_some_and(|distance| distance < farmem::flat_map::WINDOW as u64),
+                "{distance:?}"
+            );
+            assert_eq!(read.insert(key, (found.version, found.value.to_vec())), None);
+        }
+        first += (slots.len() / map.slot_len()) as u64;
+    }
+    assert_eq!((first, read), (map.slots(), truth.clone()));
     let full = (0..100_000_u64)
         .find_map(|key| map.insert(&mut client, &(1 << 32 | key).to_le_bytes(), 9_999, &[1; 100]).err());
     assert!(full.is_some_and(|error| error.to_string().contains("is full")));

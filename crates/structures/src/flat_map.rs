@@ -24,6 +24,7 @@ use farmem_client::{Answer, Client, Completed, Error, FarMemory, LookUp, LookedU
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher as _;
+use std::ops::Range;
 use std::sync::Arc;
 use together::Together;
 
@@ -276,13 +277,59 @@ impl FlatMap {
     /// The record of a key in what its READ brought.
     #[must_use]
     pub fn found<'s>(&self, key: &Key, slots: &'s [u8]) -> Option<Found<'s>> {
-        let each = slots.chunks_exact(self.slot_len).take(WINDOW);
-        let its = each.filter_map(|slot| match record(slot) {
-            Some((version, of)) if of == *key => Some((version, slot)),
+        self.latest(key, slots).map(|(version, value)| Found { version, value: &slots[value] })
+    }
+
+    /// The version of a key's record in what its READ brought, and where its value is.
+    fn latest(&self, key: &Key, slots: &[u8]) -> Option<(u64, Range<usize>)> {
+        let each = slots.chunks_exact(self.slot_len).take(WINDOW).enumerate();
+        let its = each.filter_map(|(at, slot)| match record(slot) {
+            Some((version, of)) if of == *key => Some((version, at * self.slot_len + HEAD)),
             _ => None,
         });
         let latest = its.max_by_key(|(version, _)| *version);
-        latest.map(|(version, slot)| Found { version, value: &slot[HEAD..HEAD + self.value_len] })
+        latest.map(|(version, value)| (version, value..value + self.value_len))
+    }
+
+    /// Slots in which records may lie, numbered from 0 over all memory nodes: for who reads all of a map, or remembers where a record lies.
+    #[must_use]
+    pub const fn slots(&self) -> u64 {
+        self.shards.len() as u64 * self.shard_slots()
+    }
+
+    /// Bytes of a slot.
+    #[must_use]
+    pub const fn slot_len(&self) -> usize {
+        self.slot_len
+    }
+
+    /// The slot from which on the record of a key lies.
+    #[must_use]
+    pub fn home_slot(&self, key: &Key) -> u64 {
+        let (shard, home) = self.home(key);
+        shard as u64 * self.shard_slots() + home as u64
+    }
+
+    /// The READ that brings so many slots into `buf`; fewer where the memory node of the first one has no more. `None` when there is no such slot.
+    #[must_use]
+    pub fn slots_op(&self, first: u64, count: usize, mut buf: Vec<u8>) -> Option<Op> {
+        let shard = usize::try_from(first / self.shard_slots()).ok().filter(|&at| at < self.shards.len())?;
+        let slot = usize::try_from(first % self.shard_slots()).ok()?;
+        let count = count.min(self.homes + REACH - slot);
+        buf.resize(count * self.slot_len, 0);
+        Some(Op::Read { addr: self.addr(shard, slot), buf })
+    }
+
+    /// The records in what such a READ brought: which slot of it each is in, its key, and itself. One that is written to another slot meanwhile may be in both, or in none.
+    pub fn records<'s>(&self, slots: &'s [u8]) -> impl Iterator<Item = (usize, Key, Found<'s>)> {
+        slots.chunks_exact(self.slot_len).enumerate().filter_map(|(at, slot)| {
+            let (version, key) = record(slot)?;
+            Some((at, key, Found { version, value: &slot[HEAD..HEAD + self.value_len] }))
+        })
+    }
+
+    const fn shard_slots(&self) -> u64 {
+        (self.homes + REACH) as u64
     }
 
     /// Bytes of far memory that it takes.
@@ -353,21 +400,32 @@ impl LookUp for FlatMap {
         self.together.op(self, keys.filter_map(|key| key.try_into().ok()), scratch)
     }
 
-    fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
-        let Ok(key) = key.try_into() else { return LookedUp::Absent };
-        let found = match &completed.result {
+    fn in_place(&self, at: usize, key: &[u8], completed: &Completed) -> Option<(u64, Range<usize>)> {
+        let key = key.try_into().ok()?;
+        match &completed.result {
             Ok(Answer::Traversed(end)) if end.returned => {
                 self.together.found(at, &completed.buf, self.value_len)
             }
-            Ok(Answer::Done { .. }) => {
-                self.found(key, &completed.buf).map(|found| (found.version, found.value))
-            }
-            Ok(_) | Err(_) => return LookedUp::Elsewhere,
+            Ok(Answer::Done { .. }) => self.latest(key, &completed.buf),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+        let has_come = match &completed.result {
+            Ok(Answer::Traversed(end)) => end.returned,
+            Ok(Answer::Done { .. }) => true,
+            Err(_) => false,
         };
-        let Some((version, value)) = found else { return LookedUp::Absent };
-        into.extend_from_slice(&version.to_le_bytes());
-        into.extend_from_slice(value);
-        LookedUp::Value
+        match self.in_place(at, key, completed) {
+            Some((version, value)) => {
+                into.extend_from_slice(&version.to_le_bytes());
+                into.extend_from_slice(&completed.buf[value]);
+                LookedUp::Value
+            }
+            None if has_come || key.len() != size_of::<Key>() => LookedUp::Absent,
+            None => LookedUp::Elsewhere,
+        }
     }
 
     fn end(&mut self, _: &mut Client) -> Result<(), Error> {

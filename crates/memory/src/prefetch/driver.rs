@@ -13,12 +13,16 @@ use farmem_dpu::accesses::Keys;
 use farmem_dpu::changes::Change;
 use farmem_dpu::prefetcher::{Action, Config, Fetched, Prefetcher};
 use farmem_dpu::view::HostView;
+use farmem_machine::Duration;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
 pub const MESSAGES_HELD_MAX: u64 = 256;
+
+/// The longest sleep between two looks at what the program said.
+const REST: Duration = Duration::from_millis(1);
 
 /// Lists of keys that are kept to be filled again.
 const SPARE_MAX: usize = 64;
@@ -38,9 +42,11 @@ struct Message {
 struct Brought {
     /// What came of each key.
     each: Vec<Fetched>,
-    /// Where its value is among `values`, with the version in front.
-    spans: Vec<Range<usize>>,
+    /// Where its value is: in the buffer of the operation of this number, or among `values`.
+    spans: Vec<(Option<usize>, Range<usize>)>,
     values: Vec<u8>,
+    /// Items whose value was copied there.
+    copied: u64,
     actions: Vec<Action>,
 }
 
@@ -65,6 +71,8 @@ pub struct Driver<V, L, Z> {
     places: Vec<(usize, usize)>,
     spare: Vec<Vec<usize>>,
     unheard: u64,
+    /// Its client can wait for what comes.
+    sleeps: bool,
 }
 
 impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
@@ -78,6 +86,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         look_up: L,
         zone: Z,
     ) -> Self {
+        // Within one process nothing arrives by itself.
+        let sleeps = client.wakers().is_ok();
         Self {
             prefetcher: Prefetcher::new(Config { secret: watch.secret(), ..config }, view, through),
             watch,
@@ -94,6 +104,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             places: Vec::new(),
             spare: Vec::new(),
             unheard: 0,
+            sleeps,
         }
     }
 
@@ -120,7 +131,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(worked)
     }
 
-    /// Turns until nothing is left to do but what the program does. While nothing comes it leaves the CPU to others.
+    /// Turns until nothing is left to do but what the program does. While nothing comes it sleeps, or, in the process of its rack, leaves the CPU to others.
     ///
     /// # Errors
     /// As [`Driver::turn`].
@@ -132,7 +143,11 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             if self.messages.is_empty() {
                 return Ok(());
             }
-            std::thread::yield_now();
+            if self.sleeps {
+                self.client.rest(REST)?;
+            } else {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -153,6 +168,12 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     #[must_use]
     pub const fn seen(&self) -> TapStats {
         self.watch.stats()
+    }
+
+    /// Items whose value it copied between the buffer in which it came and the zone: those that came in several pieces.
+    #[must_use]
+    pub const fn copied(&self) -> u64 {
+        self.brought.copied
     }
 
     /// What the program said and there was no room for.
@@ -257,19 +278,14 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         self.hear();
         let mut brought = std::mem::take(&mut self.brought);
         brought.take(&message, &self.look_up, is_good);
-        for (mut ats, completed) in message.ended {
-            self.client.recycle(completed.buf);
-            if self.spare.len() < SPARE_MAX {
-                ats.clear();
-                self.spare.push(ats);
-            }
-        }
-        let Brought { each, spans, values, actions } = &mut brought;
+        let Brought { each, spans, values, actions, .. } = &mut brought;
         self.prefetcher.fetched(op, each, actions);
         for action in actions.drain(..) {
             if let Action::Place { at, item, stamp, .. } = action {
                 let at = at as usize;
-                let value = &values[spans[at].clone()];
+                let (of, span) = &spans[at];
+                let bytes = of.map_or(&*values, |of| &message.ended[of].1.buf);
+                let value = &bytes[span.clone()];
                 let placing = Placing { item, key: message.keys.get(at), stamp, value };
                 let prefetcher = &mut self.prefetcher;
                 if !self.zone.put(&placing, &mut |item, used| prefetcher.cleaned(item, used)) {
@@ -279,6 +295,13 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
         self.zone.publish();
         self.brought = brought;
+        for (mut ats, completed) in message.ended {
+            self.client.recycle(completed.buf);
+            if self.spare.len() < SPARE_MAX {
+                ats.clear();
+                self.spare.push(ats);
+            }
+        }
         Ok(())
     }
 }
@@ -286,27 +309,34 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
 impl Brought {
     /// What came of each key of a message whose operations have all ended. Of one that no operation looked up no record can be there, or it could not be asked for.
     fn take(&mut self, message: &Message, look_up: &impl LookUp, is_good: bool) {
-        let Self { each, spans, values, .. } = self;
+        let Self { each, spans, values, copied, .. } = self;
         each.clear();
         each.extend(message.keys.iter().map(|key| match look_up.place(key) {
             None => Fetched::Absent,
             Some(_) => Fetched::Failed,
         }));
         spans.clear();
-        spans.resize(message.keys.len(), 0..0);
+        spans.resize(message.keys.len(), (None, 0..0));
         values.clear();
-        let looked_up = message.ended.iter().flat_map(|(ats, completed)| {
-            ats.iter().enumerate().map(move |(number, at)| (number, *at, completed))
+        let looked_up = message.ended.iter().enumerate().flat_map(|(of, (ats, completed))| {
+            ats.iter().enumerate().map(move |(number, at)| (of, number, *at, completed))
         });
-        for (number, at, completed) in looked_up.filter(|_| is_good) {
+        for (of, number, at, completed) in looked_up.filter(|_| is_good) {
+            let key = message.keys.get(at);
+            if let Some((version, value)) = look_up.in_place(number, key, completed) {
+                spans[at] = (Some(of), value);
+                each[at] = Fetched::Item { version: Change(version) };
+                continue;
+            }
             let from = values.len();
-            each[at] = match look_up.looked_up(number, message.keys.get(at), completed, values) {
+            each[at] = match look_up.looked_up(number, key, completed, values) {
                 LookedUp::Absent if completed.result.is_ok() => Fetched::Absent,
                 LookedUp::Absent | LookedUp::Elsewhere => Fetched::Failed,
                 LookedUp::Value => match Change::of(&values[from..]) {
                     None => Fetched::Failed,
                     Some((version, item)) => {
-                        spans[at] = values.len() - item.len()..values.len();
+                        spans[at] = (None, values.len() - item.len()..values.len());
+                        *copied += 1;
                         Fetched::Item { version }
                     }
                 },

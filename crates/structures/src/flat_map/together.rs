@@ -10,15 +10,16 @@ use farmem_client::{FarMemory, Op};
 use farmem_traversal::{Program, SCRATCH_LEN_MAX, WINDOW_LEN_MAX};
 use farmem_wire::VirtAddr;
 use std::fmt::Write as _;
+use std::ops::Range;
 
-/// Keys of one traversal, at most: as many as a prefetcher's message has.
-const KEYS_MAX: usize = 32;
-/// Keys of a short pad, for messages of a few.
-const KEYS_FEW: usize = 8;
+/// Keys of one traversal, at most.
+const KEYS_MAX: usize = 64;
+/// Keys of shorter pads: for messages of a few, and for a prefetcher's usual ones.
+const KEYS_FEWER: [usize; 2] = [8, 32];
 /// Bytes of the pad before its entries.
 const PAD_HEAD: usize = 8;
 
-/// The programs for a map's slots: one with a short pad, one with a long one. None where no datagram of the rack carries them.
+/// The programs for a map's slots, with pads of several lengths. None where no datagram of the rack carries them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Together {
     programs: Vec<(usize, Program)>,
@@ -32,8 +33,10 @@ impl Together {
         let windows = (WINDOW * slot_len).div_ceil(WINDOW_LEN_MAX);
         let room = memory.scratch_len_max().min(SCRATCH_LEN_MAX);
         let most = (room.saturating_sub(PAD_HEAD) / entry_len).min(KEYS_MAX);
-        let mut programs: Vec<(usize, Program)> = [KEYS_FEW.min(most), most]
+        let mut programs: Vec<(usize, Program)> = KEYS_FEWER
             .into_iter()
+            .chain([KEYS_MAX])
+            .map(|keys| keys.min(most))
             .filter(|keys| *keys > 1)
             .map(|keys| (keys, assembled(slot_len, value_len, PAD_HEAD + keys * entry_len)))
             .filter(|(_, program)| program.encoded().len() <= room)
@@ -75,11 +78,11 @@ impl Together {
         Some(Op::Traverse { program: program.clone(), cur_ptr: first?, scratch: pad, limit })
     }
 
-    /// The record of the key that came as number `at`: its version and its value.
-    pub(super) fn found<'p>(&self, at: usize, pad: &'p [u8], value_len: usize) -> Option<(u64, &'p [u8])> {
-        let entry = pad.get(PAD_HEAD + at * self.entry_len..)?.get(..8 + value_len)?;
-        let (version, value) = entry.split_first_chunk()?;
-        let version = u64::from_le_bytes(*version);
+    /// The record of the key that came as number `at`: its version, and where its value is.
+    pub(super) fn found(&self, at: usize, pad: &[u8], value_len: usize) -> Option<(u64, Range<usize>)> {
+        let value = PAD_HEAD + at * self.entry_len + size_of::<u64>();
+        let value = value..value + value_len;
+        let version = u64::from_le_bytes(*pad.get(..value.end)?.get(value.start - 8..)?.first_chunk()?);
         (version != 0).then_some((version, value))
     }
 }
@@ -126,7 +129,7 @@ mod tests {
         for value_len in 1..=super::super::VALUE_LEN_MAX {
             let slot_len = (HEAD + value_len).next_power_of_two().max(super::super::SLOT_LEN_MIN);
             let entry_len = 8 + value_len.next_multiple_of(8);
-            let program = assembled(slot_len, value_len, PAD_HEAD + KEYS_FEW * entry_len);
+            let program = assembled(slot_len, value_len, PAD_HEAD + KEYS_FEWER[0] * entry_len);
             assert!(program.encoded().len() < 1024, "{value_len}: {} bytes", program.encoded().len());
         }
     }
