@@ -1,7 +1,11 @@
 //! Figures for people, as SVG without fonts of their own: what the plots of all benchmarks share.
+//!
+//! Key calls: [`in_file`], and the two forms that most figures have: [`lines`] over something that is varied, and [`bars`] in groups.
 
+use crate::to_f64;
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::io;
 use std::path::Path;
@@ -31,4 +35,82 @@ pub(crate) fn in_file(
 pub(crate) fn colour(n: usize) -> RGBColor {
     const COLOURS: [RGBColor; 6] = [BLUE, RED, GREEN, MAGENTA, BLACK, RGBColor(200, 120, 0)];
     COLOURS[n % COLOURS.len()]
+}
+
+/// What stands at a figure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Labels<'a> {
+    pub(crate) caption: &'a str,
+    /// What is varied.
+    pub(crate) across: &'a str,
+    /// What is told of it, with its unit.
+    pub(crate) up: &'a str,
+}
+
+/// Figures by what is varied: one of each line.
+pub(crate) type Points<const LINES: usize> = BTreeMap<u64, [Option<f64>; LINES]>;
+
+/// Lines over what is varied, from 0 on.
+pub(crate) fn lines<const LINES: usize>(
+    area: &Area<'_>,
+    labels: Labels<'_>,
+    names: [&str; LINES],
+    points: &Points<LINES>,
+) -> Drawn {
+    let xs = || points.keys().map(|x| to_f64(*x));
+    let (first, last) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));
+    let most = points.values().flatten().flatten().fold(0.0_f64, |most, y| most.max(*y));
+    let around = ((last - first) / 20.0).max(0.5);
+    let mut chart = ChartBuilder::on(area)
+        .caption(labels.caption, FONT)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(80)
+        .build_cartesian_2d(first - around..last + around, 0.0..most * 1.1)?;
+    chart.configure_mesh().x_desc(labels.across).y_desc(labels.up).draw()?;
+    for (n, name) in names.into_iter().enumerate() {
+        let line: Vec<(f64, f64)> =
+            points.iter().filter_map(|(x, each)| Some((to_f64(*x), each[n]?))).collect();
+        if line.is_empty() {
+            continue;
+        }
+        chart.draw_series(line.iter().map(|at| Circle::new(*at, 3, colour(n).filled())))?;
+        chart
+            .draw_series(LineSeries::new(line, &colour(n)))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour(n)));
+    }
+    chart.configure_series_labels().border_style(BLACK).position(SeriesLabelPosition::MiddleRight).draw()?;
+    Ok(())
+}
+
+/// Groups of bars, each with its name in it, on a scale of powers of ten.
+pub(crate) fn bars(
+    area: &Area<'_>,
+    caption: &str,
+    up: &str,
+    groups: &BTreeMap<&str, Vec<(&str, f64)>>,
+) -> Drawn {
+    let values = || groups.values().flatten().map(|(_, value)| *value);
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    let all: Vec<(&str, &str, f64)> = groups
+        .iter()
+        .flat_map(|(group, of)| of.iter().map(|(name, value)| (*group, *name, *value)))
+        .collect();
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, FONT)
+        .margin(12)
+        .x_label_area_size(20)
+        .y_label_area_size(80)
+        .build_cartesian_2d(0..all.len(), (low / 2.0..high * 2.0).log_scale())?;
+    chart.configure_mesh().disable_x_mesh().disable_x_axis().y_desc(up).draw()?;
+    let turned = ("sans-serif", 11).into_font().transform(FontTransform::Rotate270).color(&BLACK);
+    let numbers: BTreeMap<&str, usize> = groups.keys().enumerate().map(|(n, group)| (*group, n)).collect();
+    for (at, (group, name, value)) in all.into_iter().enumerate() {
+        let colour = colour(numbers[group]).mix(0.5).filled();
+        chart.draw_series([Rectangle::new([(at, low / 2.0), (at + 1, value)], colour)])?;
+        let text = if group.is_empty() { name.to_owned() } else { format!("{group} {name}") };
+        chart.draw_series([Text::new(text, (at, low / 1.8), turned.clone())])?;
+    }
+    Ok(())
 }

@@ -1,17 +1,25 @@
 //! `farmem bench pd3`: what preventive prefetching is made of, each part beside its baselines (PD3 5 to 8).
 //!
 //! `pd3.hostview.*` is the ladder of the paper's figure 4, beside the rate at which a core reads lines of a store of the same size: `hostview`. `pd3.zone.*` is the loading
-//! zone, beside rings whose consumers share a head (figure 8): `zone`. `pd3.transfer.*` is how requests of many threads come to the DPU: `transfer`. `pd3.e2e.*` are whole
-//! applications, and `pd3.path.*` what the DPU does for them: `e2e`.
+//! zone, beside rings whose consumers share a head (figure 8): `zone`. `pd3.transfer.*` is how requests of many threads come to the DPU, `transfer`, and what that does for them, `far`.
+//! `pd3.shortest.*` is the way of a key, direct and by the host: `shortest`. `pd3.e2e.*` are whole applications, and `pd3.path.*` what the DPU does for them: `e2e`.
 
 mod e2e;
+mod far;
 mod hostview;
+mod plots;
 mod rings;
+mod shortest;
 mod transfer;
 mod zone;
 
 use crate::pulse::Racks;
 use crate::{Outcome, Plan, Progress, Sheet};
+use farmem::Error;
+use std::path::Path;
+
+/// The domain of all that is measured.
+const DOMAIN: &str = "pd3";
 
 /// Keys of the host view, unless the caller says otherwise: the paper's.
 pub const KEYS: usize = 100_000_000;
@@ -20,13 +28,14 @@ const KEYS_QUICK: usize = 1_000_000;
 /// Fewest keys that are measured.
 pub const KEYS_MIN: usize = 1_000;
 
-/// Measures what `plan` says, and tells it as it comes. `keys` are those of the host view.
+/// Measures what `plan` says, and tells it as it comes. `keys` are those of the host view. Draws the paper's figures into `plots`, if that is given.
 ///
 /// # Errors
-/// What keeps racks from starting, or far memory from answering.
+/// What keeps racks from starting, or far memory from answering; [`Error::System`] when a figure cannot be written.
 pub fn run<R: Racks>(
     plan: &Plan,
     keys: Option<usize>,
+    plots: Option<&Path>,
     racks: &mut R,
     mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Outcome, R::Failure> {
@@ -39,8 +48,27 @@ pub fn run<R: Racks>(
     }
     zone::measure(plan, &mut sheet);
     transfer::measure(plan, &mut sheet);
+    far::measure(plan, racks, &mut sheet)?;
+    shortest::measure(plan, racks, &mut sheet)?;
     e2e::measure(plan, racks, &mut sheet)?;
+    if let Some(directory) = plots {
+        sheet.begins("plots");
+        let what = || format!("the figures in {}", directory.display());
+        plots::draw(directory, sheet.rows()).map_err(|source| Error::System { what: what(), source })?;
+    }
     Ok(sheet.end())
+}
+
+/// The rows of a run of everything, in their order.
+#[cfg(test)]
+fn ids() -> Vec<String> {
+    let of_parts = hostview::IDS
+        .into_iter()
+        .chain(zone::IDS)
+        .chain(transfer::IDS_OF_ROWS)
+        .chain(far::IDS)
+        .chain(shortest::IDS);
+    of_parts.map(str::to_owned).chain(e2e::ids()).collect()
 }
 
 #[cfg(test)]
@@ -50,9 +78,13 @@ mod tests {
     use crate::pulse::NodeKind;
     use farmem::{Error, LinkProfile, Rack, RackConfig};
     use std::net::UdpSocket;
+    use std::sync::atomic::{AtomicU8, Ordering};
 
     /// Racks of threads of this process, over rings.
     struct Threads;
+
+    /// How many there were.
+    static RACKS: AtomicU8 = AtomicU8::new(0);
 
     struct Running {
         rack: Rack,
@@ -70,19 +102,22 @@ mod tests {
         type Rack = Running;
         type Failure = Error;
 
-        fn start_with(&mut self, _: u8, _: NodeKind, memory: u64, _: &str) -> Result<Running, Error> {
+        fn start_with(&mut self, _: u8, _: NodeKind, memory: u64, more: &str) -> Result<Running, Error> {
             let directory = tempfile::tempdir().unwrap();
             let file = directory.path().join("rack.toml");
             let [_, _, b, c] = std::process::id().to_be_bytes();
             let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), farmem::UDP_PORT)).is_ok();
-            let mut nets = (1..=u8::MAX).map(|net| format!("127.{}.{}", 64 + b % 64, c ^ net));
+            // Tests run side by side: each rack begins to look for a free network at another one.
+            let number = RACKS.fetch_add(1, Ordering::Relaxed);
+            let nets = (1..=u8::MAX).map(|net| c ^ net.wrapping_add(number.wrapping_mul(16)));
+            let mut nets = nets.map(|net| format!("127.{}.{net}", 64 + b % 64));
             let net = nets.find(is_free).unwrap();
-            let name = format!("pd3-{}", std::process::id());
+            let name = format!("pd3-{}-{number}", std::process::id());
             let text = format!(
                 "name = \"{name}\"\ntransport = \"shm\"\nwaiting = \"block\"\nplacement = \"free\"\n\
                  [control]\naddress = \"{net}.1\"\nstate = \"state\"\n\
                  [switch]\naddress = \"{net}.2\"\n[hosts]\nfirst = \"{net}.200\"\ncount = 20\n\
-                 [[node]]\nname = \"node1\"\naddress = \"{net}.11\"\nmemory = \"{memory} B\"\n"
+                 [[node]]\nname = \"node1\"\naddress = \"{net}.11\"\nmemory = \"{memory} B\"\n{more}"
             );
             std::fs::write(&file, text).unwrap();
             let config = RackConfig::load(&file)?;
@@ -109,23 +144,33 @@ mod tests {
         }
     }
 
-    /// Every row is there with a figure, in a short run on a few keys, and no answer was wrong.
+    /// Every row is there with a figure, in a short run on a few keys, no answer was wrong, and the DPU copied no byte of the requests that went by way of it (PROTOCOL 18.28).
     #[test]
     fn every_row_is_there() {
         let plan = Plan { quick: true, ..Plan::default() };
-        let outcome = run(&plan, Some(20_000), &mut Threads, |_| {}).unwrap();
+        let plots = tempfile::tempdir().unwrap();
+        let outcome = run(&plan, Some(20_000), Some(plots.path()), &mut Threads, |_| {}).unwrap();
         assert_eq!(outcome.wrong, 0);
-        let ids: Vec<&str> = outcome.rows.iter().map(|row| &*row.id).collect();
-        let of_applications = e2e::ids();
-        let expected = hostview::IDS
-            .into_iter()
-            .chain(zone::IDS)
-            .chain(transfer::IDS_OF_ROWS)
-            .chain(of_applications.iter().map(String::as_str))
-            .collect::<Vec<_>>();
-        assert_eq!(ids, expected);
+        let found: Vec<&str> = outcome.rows.iter().map(|row| &*row.id).collect();
+        assert_eq!(found, ids());
         for row in &outcome.rows {
             assert!(row.value.is_some_and(f64::is_finite), "{row:?}");
         }
+        let copies = outcome.rows.iter().find(|row| row.id == "pd3.transfer.copies").unwrap();
+        assert!(copies.value == Some(0.0) && copies.n > 1_000, "{copies:?}");
+        // All figures but 20, which has no rows, and those of 1 to 9 that are no pictures of machines.
+        let drawn = std::fs::read_dir(plots.path()).unwrap().count();
+        assert_eq!(drawn, 3 + 14);
+    }
+
+    /// Leap reads a sequence ahead, a window of eight pages at each miss from a few on; of what is asked for by chance it reads nothing ahead (PD3 8.1).
+    #[test]
+    fn leap_reads_sequences_ahead() {
+        let rack = Threads.start_with(1, NodeKind::Offload, 32 << 20, "").unwrap();
+        let [(in_turn, ahead), (by_chance, ahead_by_chance)] =
+            e2e::by_leap(rack.as_ref().config().unwrap().clone()).unwrap();
+        assert!(in_turn < 400 / 6 && ahead > 300, "{in_turn} missed, {ahead} read ahead");
+        assert_eq!(ahead_by_chance, 0);
+        assert!((300..=400).contains(&by_chance), "{by_chance}");
     }
 }

@@ -1,9 +1,7 @@
 //! The paper's figures 5 to 10 of this machine's rows: the index beside the path that it takes the place of, over what is varied (Fat-B+Tree V).
 
-use crate::drawing::{Area, Drawn, FONT, colour, in_file};
-use crate::{Row, to_f64};
-use plotters::prelude::*;
-use std::collections::BTreeMap;
+use crate::Row;
+use crate::drawing::{Area, Drawn, Labels, Points, in_file, lines};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -115,11 +113,9 @@ pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
     Ok(())
 }
 
-/// With the index, and the baseline.
-type Points = BTreeMap<u64, [Option<f64>; 2]>;
-
 impl Figure {
-    fn points(&self, rows: &[Row]) -> Points {
+    /// With the index, and the baseline.
+    fn points(&self, rows: &[Row]) -> Points<2> {
         let point = |row: &Row| {
             let varied = row.id.strip_prefix(self.rows)?.strip_suffix(self.told)?.strip_suffix('.')?;
             let both = [row.value, row.baseline];
@@ -128,39 +124,17 @@ impl Figure {
         rows.iter().filter_map(point).collect()
     }
 
-    fn draw(&self, area: &Area<'_>, points: &Points) -> Drawn {
-        let xs = || points.keys().map(|x| to_f64(*x));
-        let (first, last) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));
-        let most = points.values().flatten().flatten().fold(0.0_f64, |most, y| most.max(*y));
-        let around = ((last - first) / 20.0).max(0.5);
-        let mut chart = ChartBuilder::on(area)
-            .caption(self.caption, FONT)
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(80)
-            .build_cartesian_2d(first - around..last + around, 0.0..most * 1.1)?;
-        chart.configure_mesh().x_desc(self.varied).y_desc(format!("{} ({})", self.told, self.unit)).draw()?;
-        for (n, name) in ["with the index", "without"].into_iter().enumerate() {
-            let line: Vec<(f64, f64)> =
-                points.iter().filter_map(|(x, both)| Some((to_f64(*x), both[n]?))).collect();
-            chart.draw_series(line.iter().map(|at| Circle::new(*at, 3, colour(n).filled())))?;
-            chart
-                .draw_series(LineSeries::new(line, &colour(n)))?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour(n)));
-        }
-        chart
-            .configure_series_labels()
-            .border_style(BLACK)
-            .position(SeriesLabelPosition::MiddleRight)
-            .draw()?;
-        Ok(())
+    fn draw(&self, area: &Area<'_>, points: &Points<2>) -> Drawn {
+        let up = format!("{} ({})", self.told, self.unit);
+        let labels = Labels { caption: self.caption, across: self.varied, up: &up };
+        lines(area, labels, ["with the index", "without"], points)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     /// Each figure is of its own rows, in the order of what is varied; what has no rows has no file.
     #[test]

@@ -13,7 +13,7 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// Starts control plane, switch and memory nodes, each when the one before serves.
+    /// Starts control plane, switch and memory nodes, and the DPU of a rack that has one, each when the one before serves.
     pub(crate) fn start(config: &RackConfig) -> Result<Self, Error> {
         let mut roles = Self { stop: Stop::new(), threads: Vec::new(), config: config.clone() };
         // Nothing that is measured waits for the control plane: it leaves the CPU to those that may spin.
@@ -22,6 +22,9 @@ impl Roles {
         roles.begin(config, |config, serving| serve::switch(config, serving))?;
         for node in 0..config.nodes.len() {
             roles.begin(config, move |config, serving| serve::node(config, &config.nodes[node], serving))?;
+        }
+        if config.dpu.is_some() {
+            roles.begin(config, |config, serving| farmem::dpu::serve(config, serving))?;
         }
         Ok(roles)
     }

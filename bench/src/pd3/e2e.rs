@@ -1,8 +1,8 @@
 //! `pd3.e2e.*` and `pd3.path.*`: applications with a hundredth of their items here, whose clients' requests a DPU sees before they are carried out (PD3 8.2 and 8.3).
 //!
-//! Two applications, with requests of PROTOCOL 19.14: the hash map (keys and values of eight bytes) and the page server (4 KiB). Each answers the same requests in five ways: all items
-//! local; with READs one by one; with the READs of a piece of requests together; with those of several pieces under way; and with what the DPU put into the loading zone. The
-//! application's thread has a CPU of its own; DPU, switch and memory nodes share the other.
+//! Two applications, with requests of PROTOCOL 19.14: the hash map (keys and values of eight bytes) and the page server (4 KiB). Each answers the same requests in seven ways: all items
+//! local; with READs one by one; the same with an LRU in the place of sets, and the index of all records here beside it; the same with Leap's prefetching; with the READs of a piece of requests
+//! together; with those of several pieces under way; and with what the DPU put into the loading zone. The application's thread has a CPU of its own; DPU, switch and memory nodes share the other.
 //!
 //! On so few CPUs the other one is full before the application's is. So the DPU's requests come at a pace: the fastest of a ladder at which at most [`MISSED_MAX`] of the
 //! look-ups find nothing. `.throughput` is that pace; `.host_cpu` is what a request costs the application's thread at it, beside all items local at the same pace.
@@ -15,29 +15,28 @@ mod requests;
 mod sizes;
 mod stages;
 mod store;
+mod ways;
 
-use crate::cpu::on_its_own;
+use super::DOMAIN;
 use crate::pulse::{NodeKind, Racks};
-use crate::rates::cpu_time;
 use crate::samples::median;
 use crate::{Plan, Row, Samples, Sheet, to_f64};
 use farmem::prefetch::tap::tap;
 use farmem::prefetch::{
     Beside, Change, Config, Driver, FLOORS, HostKeys, KeySecret, KeysConfig, SharedZone, Taker, ZoneSize,
 };
-use farmem::{Client, Error, Rack, RackConfig, Ticket};
+use farmem::{Client, Error, Rack, RackConfig};
 use farmem_io::affinity::allowed_cpus;
 use farmem_io::pin_to_cpu;
 use here::Here;
 use program::{Parts, Program};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::yield_now;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::Far;
 pub(super) use store::Kind;
 
-const DOMAIN: &str = "pd3";
 const SECRET: KeySecret = KeySecret([0x5044_3303, 4791]);
 /// Pieces between the arrival of a piece and its turn: the queue in which requests wait.
 const LEAD: usize = 16;
@@ -77,10 +76,12 @@ pub(super) fn ids() -> Vec<String> {
     let mut ids = Vec::new();
     for kind in Kind::ALL {
         let path = format!("pd3.path.{}", kind.name());
-        ids.extend([format!("{path}.ns_per_key"), format!("{path}.wall")]);
+        ids.extend(["ns_per_key", "wall", "copies"].map(|row| format!("{path}.{row}")));
         for draw in Draw::ALL {
             let id = format!("pd3.e2e.{}.{}", kind.name(), draw.name());
+            ids.extend(WAYS.iter().map(|way| format!("{id}.{way}")));
             ids.extend(ROWS.iter().map(|row| format!("{id}.{row}")));
+            ids.extend(WAYS.iter().flat_map(|way| ["p50", "p99"].map(|row| format!("{id}.{way}.{row}"))));
         }
         if kind == Kind::Hash {
             ids.extend(stages::ids());
@@ -90,22 +91,12 @@ pub(super) fn ids() -> Vec<String> {
     ids
 }
 
+/// The ways without a DPU.
+pub(super) const WAYS: [&str; 6] = ["local", "sync", "lru", "leap", "batched", "async"];
+
 #[cfg(test)]
-const ROWS: [&str; 13] = [
-    "local",
-    "sync",
-    "batched",
-    "async",
-    "throughput",
-    "without",
-    "over_sync",
-    "over_batched",
-    "host_cpu",
-    "p50",
-    "p99",
-    "missed",
-    "wasted",
-];
+const ROWS: [&str; 9] =
+    ["throughput", "without", "over_sync", "over_batched", "host_cpu", "p50", "p99", "missed", "wasted"];
 
 /// How large it is.
 #[derive(Clone, Copy, Debug)]
@@ -169,16 +160,30 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
         let size = Size::of(kind, plan.quick);
         let rack = racks.start(1, NodeKind::Offload, kind.memory(size.items))?;
         let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
+        let (say, said) = channel();
+        let cpus = cpus.clone();
         // Clients bind the thread that opens them to a CPU.
-        let (rows, wrong) = on_its_own(|| Bench::new(config, size, cpus.clone())?.rows(plan))?;
-        sheet.add(rows);
+        let wrong = std::thread::scope(|threads| {
+            let bench = threads.spawn(move || Bench::new(config, size, cpus, say)?.measure(plan));
+            // Until the bench has ended, and with it the last sender.
+            for told in said {
+                match told {
+                    Told::Begins(what) => sheet.begins(&what),
+                    Told::Rows(rows) => sheet.add(rows),
+                }
+            }
+            bench.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
         sheet.add_wrong(wrong);
     }
     Ok(())
 }
 
-/// READs of a piece that are under way, with their keys.
-type Reads<'p> = Vec<(Ticket, &'p [u8])>;
+/// What a bench says while it runs.
+enum Told {
+    Begins(String),
+    Rows(Vec<Row>),
+}
 
 /// What all threads know.
 struct Ground {
@@ -192,6 +197,7 @@ struct Bench {
     ground: Ground,
     client: Client,
     wrong: u64,
+    say: Sender<Told>,
 }
 
 /// What a way of answering took.
@@ -261,69 +267,89 @@ impl Ground {
 }
 
 impl Bench {
-    fn new(config: RackConfig, size: Size, cpus: Vec<usize>) -> Result<Self, Error> {
+    fn new(config: RackConfig, size: Size, cpus: Vec<usize>, say: Sender<Told>) -> Result<Self, Error> {
         let mut client = Rack::running(config.clone()).client(DOMAIN)?;
         let far = Far::load(&mut client, size.kind, size.items)?;
-        Ok(Self { ground: Ground { config, size, far, cpus }, client, wrong: 0 })
+        Ok(Self { ground: Ground { config, size, far, cpus }, client, wrong: 0, say })
     }
 
-    fn rows(mut self, plan: &Plan) -> Result<(Vec<Row>, u64), Error> {
+    /// Says what is measured now.
+    fn begins(&self, what: &str) {
+        // Whoever listened has panicked, and the bench ends with it.
+        let _gone = self.say.send(Told::Begins(format!("{}: {what}", self.ground.size.kind.name())));
+    }
+
+    fn found(&self, rows: Vec<Row>) {
+        let _gone = self.say.send(Told::Rows(rows));
+    }
+
+    /// Measures what is wanted; how many answers were wrong.
+    fn measure(mut self, plan: &Plan) -> Result<u64, Error> {
         let kind = self.ground.size.kind.name();
-        let mut rows = Vec::new();
-        let (own, wall) = self.path()?;
+        self.begins("the path of a key");
+        let stages::Path { own, wall, copies, .. } = self.path()?;
         let n = self.ground.size.requests();
-        let why = "CPU time of the DPU's thread";
-        rows.push(Row {
-            why: Some(why.into()),
-            ..Row::figure(format!("pd3.path.{kind}.ns_per_key"), "ns", own, n).beside(Some(170.0))
-        });
-        let why = "with the memory node's part, on the same CPU";
-        rows.push(Row {
-            why: Some(why.into()),
-            ..Row::figure(format!("pd3.path.{kind}.wall"), "ns", wall, n)
-        });
+        let row = |id: &str, unit, value, why: &str| {
+            let row = Row::figure(format!("pd3.path.{kind}.{id}"), unit, value, n);
+            Row { why: Some(why.into()), ..row }
+        };
+        self.found(vec![
+            row("ns_per_key", "ns", own, "CPU time of the DPU's thread").beside(Some(170.0)),
+            row("wall", "ns", wall, "with the memory node's part, on the same CPU"),
+            row("copies", "copies", copies, "of an item, between the buffer in which it came and the zone"),
+        ]);
         self.ground.to_own_cpu();
         for draw in Draw::ALL {
             let id = format!("pd3.e2e.{kind}.{}", draw.name());
             if plan.wants(&format!("{id}.")) {
-                rows.extend(self.compare(&id, draw, wall, if plan.quick { 1 } else { 3 })?);
+                self.begins(draw.name());
+                let rows = self.compare(&id, draw, wall, if plan.quick { 1 } else { 3 })?;
+                self.found(rows);
             }
         }
         if kind == Kind::Hash.name() {
             if stages::are_wanted(plan) {
-                rows.extend(stages::measure(&mut self)?);
+                self.begins("stages");
+                let rows = stages::measure(&mut self)?;
+                self.found(rows);
             }
             self.ground.to_own_cpu();
-            if sizes::are_wanted(plan) {
-                rows.extend(sizes::measure(&mut self, plan, wall)?);
-            }
+            sizes::measure(&mut self, plan, wall)?;
         }
-        Ok((rows, self.wrong))
+        Ok(self.wrong)
     }
 
     /// What the DPU's path takes for each key, without an application: CPU time of its thread, and time that passes, in nanoseconds.
-    fn path(&mut self) -> Result<(f64, f64), Error> {
+    fn path(&mut self) -> Result<stages::Path, Error> {
         self.ground.to_other_cpu();
         let (driver, parts) = self.ground.driver()?;
         let mut taker = Taker::new(&parts.reader, &parts.beside);
         let take = |key: &[u8], into: &mut Vec<u8>| taker.take(key, into).is_some();
         let path = stages::path(&self.ground.size, driver, (&parts.tap, &parts.beside), take)?;
         self.wrong += path.wrong;
-        Ok((path.own, path.wall))
+        Ok(path)
     }
 
     /// All ways on the same requests, in rounds.
     fn compare(&mut self, id: &str, draw: Draw, path: f64, rounds: u64) -> Result<Vec<Row>, Error> {
         let requests: Vec<Vec<u8>> =
             (0..=rounds).map(|round| self.ground.size.draw(draw, 100 + round)).collect();
-        let mut all = Here::all(self.ground.size.kind, self.ground.size.items);
-        let mut caches = [(); 3].map(|()| Here::some(self.ground.size.kind, self.ground.size.here));
-        let mut taken: [Vec<Taken>; 5] = Default::default();
+        let Size { kind, items, here, .. } = self.ground.size;
+        let mut all = Here::all(kind, items);
+        let mut caches = [(); 4].map(|()| Here::some(kind, here));
+        // A hundredth, as the others have with the zone.
+        let hundredth = usize::try_from(items / 100).expect("few");
+        let mut latest = Here::latest(hundredth);
+        let index = self.ground.far.index(&mut self.client)?;
+        let mut taken: [Vec<Taken>; WAYS.len()] = Default::default();
+        let mut read_ahead = 0;
         for (round, requests) in requests.iter().enumerate() {
-            let [sync, batched, pipelined] = &mut caches;
+            let [sync, leap, batched, pipelined] = &mut caches;
             let ways = [
                 self.local(&mut all, requests, None),
-                self.sync(sync, requests)?,
+                self.sync(sync, None, requests)?,
+                self.sync(&mut latest, Some(&index), requests)?,
+                self.leap(leap, requests, &mut read_ahead)?,
                 self.read_together(batched, requests, 1)?,
                 self.read_together(pipelined, requests, DEPTH)?,
             ];
@@ -331,155 +357,70 @@ impl Bench {
                 taken.iter_mut().zip(ways).for_each(|(taken, way)| taken.push(way));
             }
         }
-        let Ahead { pace, taken: ahead, without, wasted } = self.ahead(path, &requests)?;
+        let ahead = self.ahead(path, &requests)?;
         let at_pace: Vec<Taken> =
-            requests[1..].iter().map(|requests| self.local(&mut all, requests, Some(pace))).collect();
-        let middle = |taken: &[Taken], what: fn(&Taken) -> f64| {
-            median(&mut taken.iter().map(what).collect::<Vec<_>>())
-        };
+            requests[1..].iter().map(|requests| self.local(&mut all, requests, Some(ahead.pace))).collect();
         let n = self.ground.size.requests() * rounds;
-        let rate = |row: &str, of: &[Taken], beside: Option<f64>| {
-            let value = middle(of, Taken::rate);
-            let row = Row::figure(format!("{id}.{row}"), "1/s", value, n).beside(beside);
-            row.with_cpu(Some(middle(of, Taken::cpu_ns)))
-        };
-        let [local, sync, batched, pipelined, _] = &taken;
-        let local_rate = Some(middle(local, Taken::rate));
-        let nanos = to_f64(u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX))
-            / to_f64(self.ground.size.piece as u64);
+        let missed = |way: usize| taken[way].iter().map(|taken| taken.missed).sum::<u64>();
+        let mut rows = rows_of_ways(id, &taken, n);
+        rows[2].why = Some(format!(
+            "{} look-ups found nothing among {hundredth} items; the index has {} bytes beside",
+            missed(2),
+            index.bytes()
+        ));
+        rows[3].why =
+            Some(format!("{} look-ups found nothing; {read_ahead} places were read ahead in all", missed(3)));
+        rows.extend(self.rows_of_dpu(id, &taken, &ahead, &at_pace));
+        for (way, of) in WAYS.iter().zip(&taken) {
+            rows.extend(times(&format!("{id}.{way}"), of, &taken[1], n));
+        }
+        Ok(rows)
+    }
+
+    /// The rows of what a DPU sees ahead, beside the ways without one, and beside all items local at its pace.
+    fn rows_of_dpu(
+        &self,
+        id: &str,
+        [local, sync, _, _, batched, _]: &[Vec<Taken>; WAYS.len()],
+        Ahead { pace, taken, without, wasted }: &Ahead,
+        at_pace: &[Taken],
+    ) -> Vec<Row> {
+        let size = &self.ground.size;
+        let n = size.requests() * taken.len() as u64;
+        let nanos = to_f64(u64::try_from(pace.as_nanos()).unwrap_or(u64::MAX)) / to_f64(size.piece as u64);
         let here = format!(
             "{} items here, a zone of {} items and {} bytes, of {} items; a request each {nanos:.0} ns, {} wait",
-            self.ground.size.here,
-            self.ground.size.zone.items,
-            self.ground.size.zone.data,
-            self.ground.size.items,
-            LEAD * self.ground.size.piece
+            size.here,
+            size.zone.items,
+            size.zone.data,
+            size.items,
+            LEAD * size.piece
         );
-        let missed: u64 = ahead.iter().map(|taken| taken.missed).sum();
-        let each = |taken: &[Taken]| {
-            let mut all = Samples::new();
-            taken.iter().for_each(|taken| all.add(&taken.each));
-            all
+        let missed: u64 = taken.iter().map(|taken| taken.missed).sum();
+        let cpu = middle(taken, Taken::cpu_ns);
+        let beside = |row: &str, of: &[Taken], beside: &[Taken]| {
+            rate(&format!("{id}.{row}"), of, n).beside(Some(middle(beside, Taken::rate)))
         };
-        let (each_ahead, each_sync) = (each(&ahead), each(sync));
-        let times = |row: &str, quantile| {
-            let why = "of a piece's requests, divided by their number; beside READs one by one".to_owned();
-            let value = each_ahead.quantile(quantile);
-            let row =
-                Row::figure(format!("{id}.{row}"), "ns", value, n).beside(Some(each_sync.quantile(quantile)));
-            Row { why: Some(why), ..row }
-        };
-        let throughput = rate("throughput", &ahead, local_rate);
-        let cpu = middle(&ahead, Taken::cpu_ns);
-        Ok(vec![
-            rate("local", local, None),
-            rate("sync", sync, local_rate),
-            rate("batched", batched, local_rate),
-            rate("async", pipelined, local_rate),
-            Row { why: Some(here), ..throughput },
-            rate("without", &[without], local_rate),
-            rate("over_sync", &ahead, Some(middle(sync, Taken::rate))),
-            rate("over_batched", &ahead, Some(middle(batched, Taken::rate))),
+        let [p50, p99] = times(id, taken, sync, n);
+        vec![
+            Row { why: Some(here), ..beside("throughput", taken, local) },
+            beside("without", std::slice::from_ref(without), local),
+            beside("over_sync", taken, sync),
+            beside("over_batched", taken, batched),
             Row::figure(format!("{id}.host_cpu"), "ns", cpu, n)
                 .with_cpu(Some(cpu))
-                .beside(Some(middle(&at_pace, Taken::cpu_ns))),
-            times("p50", 0.5),
-            times("p99", 0.99),
+                .beside(Some(middle(at_pace, Taken::cpu_ns))),
+            p50,
+            p99,
             Row::figure(format!("{id}.missed"), "requests", to_f64(missed), n),
-            Row::figure(format!("{id}.wasted"), "items", to_f64(wasted), n),
-        ])
-    }
-
-    /// All items are local.
-    fn local(&mut self, here: &mut Here, requests: &[u8], pace: Option<Duration>) -> Taken {
-        let mut answer = Vec::new();
-        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
-        let mut wrong = 0;
-        let taken = paced(kind, requests.chunks(piece), pace, |piece| {
-            for key in kind.keys_in(piece) {
-                let found = here.get(kind.item(key), &mut answer);
-                wrong += u64::from(!found || !kind.is_right(key, &answer));
-            }
-            Ok::<u64, Error>(0)
-        });
-        self.wrong += wrong;
-        taken.unwrap_or_else(|_| unreachable!("nothing here fails"))
-    }
-
-    /// READs one by one.
-    fn sync(&mut self, here: &mut Here, requests: &[u8]) -> Result<Taken, Error> {
-        let mut answer = Vec::new();
-        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
-        let (far, client, mut wrong) = (&self.ground.far, &mut self.client, 0);
-        let taken = paced(kind, requests.chunks(piece), None, |piece| {
-            let mut missed = 0;
-            for key in kind.keys_in(piece) {
-                if !here.get(kind.item(key), &mut answer) {
-                    missed += 1;
-                    far.get(client, key, &mut answer)?;
-                    let _evicted = here.put(kind.item(key), &answer);
-                }
-                wrong += u64::from(!kind.is_right(key, &answer));
-            }
-            Ok(missed)
-        });
-        self.wrong += wrong;
-        taken
-    }
-
-    /// The READs of `depth` pieces are under way together.
-    fn read_together(&mut self, here: &mut Here, requests: &[u8], depth: usize) -> Result<Taken, Error> {
-        let mut answer = Vec::new();
-        let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
-        let (far, client, mut wrong) = (&self.ground.far, &mut self.client, 0);
-        let mut under_way: VecDeque<Reads<'_>> = VecDeque::new();
-        let mut finish = |client: &mut Client, here: &mut Here, reads: Reads<'_>| {
-            for (ticket, key) in reads {
-                let completed = client.wait(ticket)?;
-                far.answer(key, &completed, &mut answer)?;
-                client.recycle(completed.buf);
-                wrong += u64::from(!kind.is_right(key, &answer));
-                let _evicted = here.put(kind.item(key), &answer);
-            }
-            Ok::<(), Error>(())
-        };
-        let (begin, cpu, mut missed) = (Instant::now(), cpu_time(), 0);
-        for piece in requests.chunks(piece) {
-            let mut reads = Vec::new();
-            let mut local = Vec::new();
-            for key in kind.keys_in(piece) {
-                if here.get(kind.item(key), &mut local) {
-                    continue;
-                }
-                let buf = client.buffer(0);
-                reads.push((client.submit(far.read_op(key, buf))?, key));
-            }
-            missed += reads.len() as u64;
-            under_way.push_back(reads);
-            if under_way.len() >= depth
-                && let Some(oldest) = under_way.pop_front()
-            {
-                finish(client, here, oldest)?;
-            }
-        }
-        for oldest in under_way {
-            finish(client, here, oldest)?;
-        }
-        let taken = Taken {
-            wall: begin.elapsed(),
-            cpu: cpu_time() - cpu,
-            missed,
-            requests: self.ground.size.requests(),
-            each: Samples::new(),
-        };
-        self.wrong += wrong;
-        Ok(taken)
+            Row::figure(format!("{id}.wasted"), "items", to_f64(*wasted), n),
+        ]
     }
 
     /// With a DPU.
     fn ahead(&mut self, path: f64, requests: &[Vec<u8>]) -> Result<Ahead, Error> {
         let stop = AtomicBool::new(false);
-        let (give, take) = std::sync::mpsc::channel();
+        let (give, take) = channel();
         let ground = &self.ground;
         let (outcome, wrong, wasted) = std::thread::scope(|threads| {
             let stop = &stop;
@@ -548,32 +489,53 @@ impl Ground {
     }
 }
 
-/// Pieces one after the other, or each at its time; `carry_out` says how many look-ups found nothing. CPU time is that of the pieces.
-fn paced<'p, E>(
-    kind: Kind,
-    pieces: impl Iterator<Item = &'p [u8]>,
-    pace: Option<Duration>,
-    mut carry_out: impl FnMut(&'p [u8]) -> Result<u64, E>,
-) -> Result<Taken, E> {
-    let (begin, mut cpu) = (Instant::now(), Duration::ZERO);
-    let (mut missed, mut requests, mut each) = (0, 0, Samples::new());
-    for (at, piece) in (0_u64..).zip(pieces) {
-        if let Some(pace) = pace {
-            wait_until(begin + pace.mul_f64(to_f64(at)));
-        }
-        let (from, its_begin) = (cpu_time(), Instant::now());
-        missed += carry_out(piece)?;
-        let count = kind.keys_in(piece).count();
-        each.record(its_begin.elapsed() / u32::try_from(count).unwrap_or(u32::MAX).max(1));
-        cpu += cpu_time() - from;
-        requests += count as u64;
-    }
-    Ok(Taken { wall: begin.elapsed(), cpu, missed, requests, each })
+/// The middle of some rounds.
+fn middle(taken: &[Taken], what: fn(&Taken) -> f64) -> f64 {
+    median(&mut taken.iter().map(what).collect::<Vec<_>>())
 }
 
-/// Waits with the CPU kept busy, as a thread that polls its network does.
-fn wait_until(at: Instant) {
-    while Instant::now() < at {
-        std::hint::spin_loop();
+/// The row of a rate, with what a request costs the application's thread.
+fn rate(id: &str, of: &[Taken], n: u64) -> Row {
+    Row::figure(id, "1/s", middle(of, Taken::rate), n).with_cpu(Some(middle(of, Taken::cpu_ns)))
+}
+
+/// The rows of rates without a DPU, beside all items local.
+fn rows_of_ways(id: &str, taken: &[Vec<Taken>; WAYS.len()], n: u64) -> Vec<Row> {
+    let local = middle(&taken[0], Taken::rate);
+    let row = |(at, (way, of)): (usize, (&&str, &Vec<Taken>))| {
+        rate(&format!("{id}.{way}"), of, n).beside((at > 0).then_some(local))
+    };
+    WAYS.iter().zip(taken).enumerate().map(row).collect()
+}
+
+/// What requests took in some rounds.
+fn each(taken: &[Taken]) -> Samples {
+    let mut all = Samples::new();
+    taken.iter().for_each(|taken| all.add(&taken.each));
+    all
+}
+
+/// The rows of what a request takes, beside other ones.
+fn times(id: &str, of: &[Taken], beside: &[Taken], n: u64) -> [Row; 2] {
+    let (of, beside) = (each(of), each(beside));
+    [("p50", 0.5), ("p99", 0.99)].map(|(row, quantile)| {
+        let why = "of a piece's requests, divided by their number; beside READs one by one".to_owned();
+        let row = Row::figure(format!("{id}.{row}"), "ns", of.quantile(quantile), n);
+        Row { why: Some(why), ..row.beside(Some(beside.quantile(quantile))) }
+    })
+}
+
+/// Look-ups that found nothing, and places that were read ahead, of 400 pages that are asked for in turn and by chance with Leap's prefetching.
+#[cfg(test)]
+pub(super) fn by_leap(config: RackConfig) -> Result<[(u64, u64); 2], Error> {
+    let size = Size { items: 1000, here: 100, pieces: 50, ..Size::of(Kind::Pages, true) };
+    let (say, _nobody) = channel();
+    let mut bench = Bench::new(config, size, Vec::new(), say)?;
+    let mut all = [(0, 0); 2];
+    for (counts, requests) in all.iter_mut().zip([size.ask(300..700), size.draw(Draw::Uniform, 1)]) {
+        let mut here = Here::some(Kind::Pages, size.here);
+        counts.0 = bench.leap(&mut here, &requests, &mut counts.1)?.missed;
     }
+    assert_eq!(bench.wrong, 0);
+    Ok(all)
 }

@@ -22,7 +22,9 @@ pub(super) fn draw(directory: &Path, lines: &[Line], rows: &[Row]) -> io::Result
     for (name, unit) in [("latency", "ns"), ("throughput", "1/s")] {
         let systems = of_systems(rows, name);
         if !systems.is_empty() {
-            in_file(&format!("pulse-{name}.svg"), &mut |area| bars(area, &systems, name, unit))?;
+            // Figure 7: a group of bars for each application.
+            let caption = format!("{name} ({unit}), by application, memory nodes and system");
+            in_file(&format!("pulse-{name}.svg"), &mut |area| drawing::bars(area, &caption, unit, &systems))?;
         }
     }
     Ok(())
@@ -101,29 +103,4 @@ fn of_systems<'r>(rows: &'r [Row], what: &str) -> BTreeMap<&'r str, Vec<(&'r str
         }
     }
     groups
-}
-
-/// Figure 7: a group of bars for each application, on a scale of powers of ten.
-fn bars(area: &Area<'_>, groups: &BTreeMap<&str, Vec<(&str, f64)>>, what: &str, unit: &str) -> Drawn {
-    let values = || groups.values().flatten().map(|(_, value)| *value);
-    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
-    let all: Vec<(&str, &str, f64)> = groups
-        .iter()
-        .flat_map(|(group, of)| of.iter().map(|(system, value)| (*group, *system, *value)))
-        .collect();
-    let mut chart = ChartBuilder::on(area)
-        .caption(format!("{what} ({unit}), by application, memory nodes and system"), FONT)
-        .margin(12)
-        .x_label_area_size(20)
-        .y_label_area_size(80)
-        .build_cartesian_2d(0..all.len(), (low / 2.0..high * 2.0).log_scale())?;
-    chart.configure_mesh().disable_x_mesh().disable_x_axis().y_desc(unit).draw()?;
-    let turned = ("sans-serif", 11).into_font().transform(FontTransform::Rotate270).color(&BLACK);
-    let numbers: BTreeMap<&str, usize> = groups.keys().enumerate().map(|(n, group)| (*group, n)).collect();
-    for (at, (group, system, value)) in all.into_iter().enumerate() {
-        let colour = colour(numbers[group]).mix(0.5).filled();
-        chart.draw_series([Rectangle::new([(at, low / 2.0), (at + 1, value)], colour)])?;
-        chart.draw_series([Text::new(format!("{group} {system}"), (at, low / 1.8), turned.clone())])?;
-    }
-    Ok(())
 }

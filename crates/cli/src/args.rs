@@ -308,6 +308,9 @@ pub(crate) struct BenchPd3 {
     /// Keys in the host view; 100,000,000 unless `--quick` is given. All sets together need 64 bytes for each.
     #[arg(long, value_name = "N")]
     pub(crate) keys: Option<usize>,
+    /// Draw the paper's figures into this directory, as SVG.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plots: Option<PathBuf>,
 }
 
 /// `farmem bench run`, and what it shares with others

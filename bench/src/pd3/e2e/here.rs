@@ -1,8 +1,10 @@
 //! Items that an application has here: all of them, or a few, of which others take the place.
 //!
-//! Key type: [`Here`]. A few lie in sets of four; one that is found moves a place to the front of its set, and a new one takes the last place.
+//! Key type: [`Here`]. A few lie in sets of four; one that is found moves a place to the front of its set, and a new one takes the last place. Or the one that was used longest ago makes room.
 
 use super::store::Kind;
+use lru::LruCache;
+use std::num::NonZero;
 
 /// Items of a set: of the hash map, a line.
 const WAYS: usize = 4;
@@ -20,6 +22,8 @@ pub(super) enum Here {
     Records { sets: Vec<[[u64; 2]; WAYS]> },
     /// Some pages: which, and in which frames.
     Frames { sets: Vec<[(u64, usize); WAYS]>, bytes: Vec<u8> },
+    /// The items that were used last.
+    Latest { items: LruCache<u64, Vec<u8>> },
 }
 
 /// Where a number begins in a table of so many places.
@@ -73,12 +77,18 @@ impl Here {
         }
     }
 
+    /// None of at most so many items, of which the one that was used longest ago makes room.
+    pub(super) fn latest(items: usize) -> Self {
+        Self::Latest { items: LruCache::new(NonZero::new(items).unwrap_or(NonZero::<usize>::MIN)) }
+    }
+
     /// Whether an item is here.
     pub(super) fn has(&self, item: u64) -> bool {
         match self {
             Self::Map { .. } | Self::Pages { .. } => true,
             Self::Records { sets } => sets[place(item, sets.len())].iter().any(|[of, _]| *of == item),
             Self::Frames { sets, .. } => sets[place(item, sets.len())].iter().any(|(of, _)| *of == item),
+            Self::Latest { items } => items.contains(&item),
         }
     }
 
@@ -115,6 +125,10 @@ impl Here {
                 copied(&bytes[at..at + len], answer);
                 set.swap(way, way.saturating_sub(1));
             }
+            Self::Latest { items } => {
+                let Some(value) = items.get(&item) else { return false };
+                copied(value, answer);
+            }
         }
         true
     }
@@ -137,6 +151,14 @@ impl Here {
                 let last = &mut sets[at][WAYS - 1];
                 bytes[last.1 * len..][..len].copy_from_slice(value);
                 std::mem::replace(&mut last.0, item)
+            }
+            Self::Latest { items } => {
+                let is_full = items.len() == items.cap().get();
+                let oldest = if is_full { items.pop_lru() } else { None };
+                let (evicted, mut room) = oldest.unwrap_or((NONE, Vec::new()));
+                copied(value, &mut room);
+                items.put(item, room);
+                evicted
             }
         };
         (evicted != NONE && evicted != item).then_some(evicted)
@@ -171,6 +193,27 @@ mod tests {
             let here = (0..100).filter(|&item| some.get(item, &mut answer)).count();
             assert_eq!(here + evicted.len(), 100);
             assert!(here <= 8);
+        }
+    }
+
+    /// Where the latest items stay, the one that was used longest ago goes, whichever was put last.
+    #[test]
+    fn the_item_used_longest_ago_makes_room() {
+        let mut answer = Vec::new();
+        for kind in Kind::ALL {
+            let mut here = Here::latest(3);
+            let mut value = vec![0; kind.value_len()];
+            let mut put = |here: &mut Here, item| {
+                Kind::fill(item, &mut value);
+                here.put(item, &value)
+            };
+            assert_eq!([1, 2, 3].map(|item| put(&mut here, item)), [None; 3]);
+            assert!(here.get(1, &mut answer) && kind.is_right(&kind.key(1), &answer));
+            assert_eq!(put(&mut here, 4), Some(2));
+            assert!(here.has(3), "a look is no use of it");
+            assert_eq!(put(&mut here, 5), Some(3));
+            assert!(!here.get(2, &mut answer) && here.get(5, &mut answer));
+            assert!(kind.is_right(&kind.key(5), &answer));
         }
     }
 }

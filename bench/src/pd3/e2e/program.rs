@@ -2,7 +2,8 @@
 
 use super::here::Here;
 use super::store::{Far, KEY, Kind};
-use super::{LEAD, Taken, wait_until};
+use super::ways::wait_until;
+use super::{LEAD, Taken};
 use crate::rates::cpu_time;
 use crate::{Samples, to_f64};
 use farmem::prefetch::tap::{Tap, TapConnection};

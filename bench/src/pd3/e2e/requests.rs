@@ -56,17 +56,21 @@ impl Size {
     pub(super) fn draw(&self, draw: Draw, seed: u64) -> Vec<u8> {
         let mut rng = Rng::from_number(seed);
         let mut zipfian = (draw == Draw::Zipf).then(|| Zipfian::new(self.items));
+        self.ask((0..self.requests()).map(|_| match &mut zipfian {
+            Some(zipfian) => ycsb::hash(zipfian.next(&mut rng)) % self.items,
+            None => rng.next_u64() % self.items,
+        }))
+    }
+
+    /// The bytes of requests for these items.
+    pub(super) fn ask(&self, items: impl Iterator<Item = u64>) -> Vec<u8> {
         let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
         let (before, behind) = match self.kind {
             Kind::Hash | Kind::Pages => (&header[..], &[][..]),
             Kind::Kv => GET,
         };
         let mut bytes = Vec::with_capacity(self.piece * self.pieces * self.kind.request_len());
-        for _ in 0..self.requests() {
-            let item = match &mut zipfian {
-                Some(zipfian) => ycsb::hash(zipfian.next(&mut rng)) % self.items,
-                None => rng.next_u64() % self.items,
-            };
+        for item in items {
             bytes.extend_from_slice(before);
             bytes.extend_from_slice(&self.kind.key(item));
             bytes.extend_from_slice(behind);

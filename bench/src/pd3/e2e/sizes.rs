@@ -1,9 +1,9 @@
 //! `pd3.misses.P`, `pd3.local.P` and `pd3.zone.size.N`: how the hash map fares with P percent of its items here and READs one by one (PD3, figure 2), with a DPU and P percent here
-//! (figures 21 and 22), and with a DPU and loading zones of several sizes (figures 23 and 24).
+//! (figures 21 and 22), and with a DPU and loading zones of several sizes (figures 23 and 24): requests a second at the fastest pace at which nearly all was there, and what one takes then.
 
 use super::here::Here;
 use super::store::Kind;
-use super::{Ahead, Bench, Draw, LEAD, Size, Taken};
+use super::{Ahead, Bench, Draw, LEAD, Size, Taken, rate, times};
 use crate::samples::median;
 use crate::{Plan, Row, to_f64};
 use farmem::Error;
@@ -20,9 +20,13 @@ const PART: usize = 8;
 /// The rows.
 #[cfg(test)]
 pub(super) fn ids() -> Vec<String> {
+    let below = |id: &str, rows: &[&str]| rows.iter().map(|row| format!("{id}{row}")).collect::<Vec<_>>();
     let misses = HERE.iter().map(|percent| format!("pd3.misses.{percent}"));
-    let locals = LOCAL.iter().map(|percent| format!("pd3.local.{percent}"));
-    misses.chain(locals).chain(ZONES.iter().map(|items| format!("pd3.zone.size.{items}"))).collect()
+    let locals =
+        LOCAL.iter().flat_map(|percent| below(&format!("pd3.local.{percent}"), &["", ".p50", ".p99"]));
+    let of_zone = ["", ".throughput", ".p50", ".p99"];
+    let zones = ZONES.iter().flat_map(|items| below(&format!("pd3.zone.size.{items}"), &of_zone));
+    misses.chain(locals).chain(zones).collect()
 }
 
 /// Whether any of them is wanted.
@@ -31,21 +35,19 @@ pub(super) fn are_wanted(plan: &Plan) -> bool {
 }
 
 /// Measures those that are wanted, after all else of this bench; `path` is what a key takes on its way.
-pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<Vec<Row>, Error> {
-    let mut rows = Vec::new();
+pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<(), Error> {
     if plan.wants("pd3.misses.") {
-        rows.extend(misses(bench)?);
+        bench.begins("misses");
+        let rows = misses(bench)?;
+        bench.found(rows);
     }
     if plan.wants("pd3.local.") {
-        rows.extend(locals(bench, path)?);
+        locals(bench, path)?;
     }
     if plan.wants("pd3.zone.size.") {
-        for items in ZONES {
-            bench.ground.size.zone.items = items;
-            rows.push(zone(bench, path, items)?);
-        }
+        zones(bench, path)?;
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Requests a second with all items here.
@@ -55,27 +57,28 @@ fn all_local(bench: &mut Bench, requests: &[u8]) -> f64 {
     median(&mut rates)
 }
 
-fn locals(bench: &mut Bench, path: f64) -> Result<Vec<Row>, Error> {
+fn locals(bench: &mut Bench, path: f64) -> Result<(), Error> {
     let before = bench.ground.size;
     let requests: Vec<Vec<u8>> = (0..3).map(|seed| before.draw(Draw::Uniform, 400 + seed)).collect();
     let local = all_local(bench, &requests[0]);
-    let mut rows = Vec::new();
+    let by_reads = by_reads(bench, &requests[0])?;
     for percent in LOCAL {
+        bench.begins(&format!("{percent} % here"));
         let here = usize::try_from(before.items).expect("they fit memory") * percent / 100;
         bench.ground.size = Size { here, filled: true, ..before };
         let Ahead { taken, wasted, .. } = bench.ahead(path, &requests)?;
-        let middle = |what: fn(&Taken) -> f64| median(&mut taken.iter().map(what).collect::<Vec<_>>());
         let missed: u64 = taken.iter().map(|taken| taken.missed).sum();
         let all: u64 = taken.iter().map(|taken| taken.requests).sum();
         let why = format!(
             "{here} items here; {missed} look-ups found nothing, {wasted} items were fetched for nothing"
         );
-        let row = Row::figure(format!("pd3.local.{percent}"), "1/s", middle(Taken::rate), all);
-        let row = row.with_cpu(Some(middle(Taken::cpu_ns))).beside(Some(local));
-        rows.push(Row { why: Some(why), ..row });
+        let id = format!("pd3.local.{percent}");
+        let mut rows = vec![Row { why: Some(why), ..rate(&id, &taken, all).beside(Some(local)) }];
+        rows.extend(times(&id, &taken, std::slice::from_ref(&by_reads), all));
+        bench.found(rows);
     }
     bench.ground.size = before;
-    Ok(rows)
+    Ok(())
 }
 
 fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
@@ -92,7 +95,7 @@ fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
             Kind::fill(item, &mut value);
             let _evicted = here.put(item, &value);
         }
-        let taken = bench.sync(&mut here, requests)?;
+        let taken = bench.sync(&mut here, None, requests)?;
         let share = 100.0 * to_f64(taken.missed) / to_f64(taken.requests);
         let why = format!("{share:.0} % of the look-ups found nothing here");
         let row = Row::figure(format!("pd3.misses.{percent}"), "1/s", taken.rate(), taken.requests);
@@ -101,14 +104,35 @@ fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-fn zone(bench: &mut Bench, path: f64, items: usize) -> Result<Row, Error> {
-    let requests: Vec<Vec<u8>> =
-        (0..2).map(|seed| bench.ground.size.draw(Draw::Uniform, 300 + seed)).collect();
-    let Ahead { taken, wasted, .. } = bench.ahead(path, &requests)?;
-    let sum = |what: fn(&Taken) -> u64| taken.iter().map(what).sum::<u64>();
-    let (missed, all) = (sum(|taken| taken.missed), sum(|taken| taken.requests));
-    let waiting = LEAD * bench.ground.size.piece;
-    let why = format!("{waiting} requests wait; {wasted} items were fetched for nothing in all");
-    let share = 100.0 * to_f64(missed) / to_f64(all);
-    Ok(Row { why: Some(why), ..Row::figure(format!("pd3.zone.size.{items}"), "% missed", share, all) })
+/// READs one by one with a hundredth here.
+fn by_reads(bench: &mut Bench, requests: &[u8]) -> Result<Taken, Error> {
+    let mut here = Here::some(Kind::Hash, bench.ground.size.here);
+    let part = requests.len() / PART / bench.ground.size.piece_len() * bench.ground.size.piece_len();
+    bench.sync(&mut here, None, &requests[..part])
+}
+
+fn zones(bench: &mut Bench, path: f64) -> Result<(), Error> {
+    let before = bench.ground.size;
+    let requests: Vec<Vec<u8>> = (0..2).map(|seed| before.draw(Draw::Uniform, 300 + seed)).collect();
+    let local = all_local(bench, &requests[0]);
+    let by_reads = by_reads(bench, &requests[0])?;
+    for items in ZONES {
+        bench.begins(&format!("a zone of {items} items"));
+        bench.ground.size.zone.items = items;
+        let Ahead { taken, wasted, .. } = bench.ahead(path, &requests)?;
+        let sum = |what: fn(&Taken) -> u64| taken.iter().map(what).sum::<u64>();
+        let (missed, all) = (sum(|taken| taken.missed), sum(|taken| taken.requests));
+        let waiting = LEAD * before.piece;
+        let why = format!("{waiting} requests wait; {wasted} items were fetched for nothing in all");
+        let share = 100.0 * to_f64(missed) / to_f64(all);
+        let id = format!("pd3.zone.size.{items}");
+        let mut rows = vec![
+            Row { why: Some(why), ..Row::figure(&*id, "% missed", share, all) },
+            rate(&format!("{id}.throughput"), &taken, all).beside(Some(local)),
+        ];
+        rows.extend(times(&id, &taken, std::slice::from_ref(&by_reads), all));
+        bench.found(rows);
+    }
+    bench.ground.size = before;
+    Ok(())
 }

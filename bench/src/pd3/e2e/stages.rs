@@ -1,7 +1,8 @@
 //! `pd3.stages.*`: what each optimisation takes off a key's path through the DPU, one after the other (PD3, figure 19). And the path itself, which `pd3.path.*` are of.
 
+use super::super::DOMAIN;
 use super::store::{Far, Kind};
-use super::{Bench, DOMAIN, Draw, LEAD, SECRET, Size};
+use super::{Bench, Draw, LEAD, SECRET, Size};
 use crate::rates::cpu_time;
 use crate::{Row, to_f64};
 use farmem::prefetch::tap::{Tap, tap};
@@ -14,12 +15,16 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 /// The stages, each with all before it.
-const STAGES: [(&str, &str); 5] = [
+const STAGES: [(&str, &str); 6] = [
     ("alone", "a message and a READ for each key, a zone behind a lock, a plain set of keys"),
     ("batched", "messages of 32 keys, a READ for each"),
     ("program", "one traversal for a message: a verified program finds the records at the memory node"),
     ("zone", "the loading zone without a lock"),
     ("view", "the host view that is asked for many keys at once"),
+    (
+        "long",
+        "messages of 64 keys: half as many frames, and a memory node that overlaps half as many traversals",
+    ),
 ];
 
 /// The rows.
@@ -38,6 +43,8 @@ pub(super) fn are_wanted(plan: &crate::Plan) -> bool {
 pub(super) struct Path {
     pub(super) own: f64,
     pub(super) wall: f64,
+    /// Times that the bytes of an item were copied between where they came in and the zone.
+    pub(super) copies: f64,
     pub(super) wrong: u64,
 }
 
@@ -69,7 +76,8 @@ pub(super) fn path<V: HostView, L: LookUp, Z: Zone>(
     }
     let used = driver.prefetcher().account().used.max(1);
     let each = |time: Duration| time.as_secs_f64() * 1e9 / to_f64(used);
-    Ok(Path { own: each(own), wall: each(wall), wrong })
+    let copies = to_f64(driver.copied()) / to_f64(used);
+    Ok(Path { own: each(own), wall: each(wall), copies, wrong })
 }
 
 /// A structure of which each key is looked up by a READ of its own.
@@ -132,22 +140,26 @@ fn stage<V: HostView, L: LookUp>(
 
 /// Measures them.
 pub(super) fn measure(bench: &mut Bench) -> Result<Vec<Row>, Error> {
-    let (one, many) = (NonZeroU32::MIN, Config::DEFAULT.batch_keys_max);
     let keys_max = 2 * bench.ground.size.here + bench.ground.size.zone.items;
+    let (one, many) = (NonZeroU32::MIN, Config::DEFAULT.batch_keys_max);
+    let more = many.saturating_add(many.get());
+    let fast = || HostKeys::new(KeysConfig::new(keys_max));
     let (plain, far) = (|| KeySet::new(keys_max), || bench.ground.far.clone());
     let paths = [
         stage(bench, (one, false), plain(), ByReads(far()))?,
         stage(bench, (many, false), plain(), ByReads(far()))?,
         stage(bench, (many, false), plain(), far())?,
         stage(bench, (many, true), plain(), far())?,
-        stage(bench, (many, true), HostKeys::new(KeysConfig::new(keys_max))?, far())?,
+        stage(bench, (many, true), fast()?, far())?,
+        stage(bench, (more, true), fast()?, far())?,
     ];
     debug_assert_eq!(bench.ground.size.kind, Kind::Hash);
     let n = bench.ground.size.requests();
     bench.wrong += paths.iter().map(|path| path.wrong).sum::<u64>();
     let row = |(name, what): (&str, &str), path: &Path| {
         let row = Row::figure(format!("pd3.stages.{name}"), "ns", path.own, n).with_cpu(Some(path.own));
-        Row { why: Some(what.to_owned()), ..row.beside(Some(paths[0].own)) }
+        let why = format!("{what}; {:.0} ns pass, with the memory node's part on the same CPU", path.wall);
+        Row { why: Some(why), ..row.beside(Some(paths[0].own)) }
     };
     Ok(STAGES.into_iter().zip(&paths).map(|(stage, path)| row(stage, path)).collect())
 }

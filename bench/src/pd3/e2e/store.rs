@@ -1,6 +1,8 @@
 //! The two applications' items: their keys and values, and where they lie in far memory.
 
 use farmem::{Client, Completed, Error, FlatMap, LookUp, LookedUp, Op, PageStore, flat_map, pages};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Bytes of a key.
 pub(super) const KEY: usize = 8;
@@ -86,6 +88,28 @@ impl Kind {
     }
 }
 
+/// Where each item lies: what an LRU whose index is here has beside its items.
+#[derive(Clone, Debug)]
+pub(super) enum Index {
+    /// The slot of each.
+    Slots(Vec<u32>),
+    /// A page is where its number says.
+    Places,
+}
+
+impl Index {
+    /// Its bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        match self {
+            Self::Slots(slots) => size_of::<u32>() * slots.len(),
+            Self::Places => 0,
+        }
+    }
+}
+
+/// Slots that are read at once where all are.
+const SLOTS_READ: usize = 8192;
+
 /// All items, in far memory.
 #[derive(Clone, Debug)]
 pub(super) enum Far {
@@ -138,6 +162,80 @@ impl Far {
         Ok(())
     }
 
+    /// The place that an item is at, for who looks at distances between places: the slot of the hash map from which on it lies, or the page.
+    pub(super) fn place_of(&self, key: &[u8]) -> u64 {
+        match self {
+            Self::Map(map) => map.home_slot(key.try_into().expect("a key's length")),
+            Self::Pages(_) => Kind::Pages.item(key),
+        }
+    }
+
+    /// The READ that brings what is at a place; `None` when there is no such place.
+    pub(super) fn place_op(&self, place: u64, buf: Vec<u8>) -> Option<Op> {
+        match self {
+            Self::Map(map) => map.slots_op(place, 1, buf),
+            Self::Pages(store) => store.read_op(place, buf),
+        }
+    }
+
+    /// Shows `each` the items that such a READ brought.
+    pub(super) fn items_of(&self, place: u64, bytes: &[u8], mut each: impl FnMut(u64, &[u8])) {
+        match self {
+            Self::Map(map) => {
+                map.records(bytes).for_each(|(_, key, found)| each(Kind::Hash.item(&key), found.value));
+            }
+            Self::Pages(_) => {
+                let mut page = Vec::with_capacity(pages::PAGE);
+                pages::content(bytes, &mut page);
+                each(place, &page);
+            }
+        }
+    }
+
+    /// Reads where all items lie.
+    pub(super) fn index(&self, client: &mut Client) -> Result<Index, Error> {
+        let Self::Map(map) = self else { return Ok(Index::Places) };
+        let mut slots = BTreeMap::new();
+        let (mut first, mut buf) = (0, Vec::new());
+        while let Some(op) = map.slots_op(first, SLOTS_READ, buf) {
+            let ticket = client.submit(op)?;
+            let completed = client.wait(ticket)?;
+            completed.result?;
+            for (at, key, _) in map.records(&completed.buf) {
+                slots.insert(Kind::Hash.item(&key), first + at as u64);
+            }
+            let slot_len = map.slot_len() as u64;
+            first += completed.buf.len() as u64 / slot_len;
+            buf = completed.buf;
+        }
+        // Items are numbered from 0 on, and all are there.
+        let slots = slots.into_values().map(|slot| u32::try_from(slot).expect("fewer than 2^32 slots"));
+        Ok(Index::Slots(slots.collect()))
+    }
+
+    /// Reads an item of which the index says where it lies, and waits for it.
+    pub(super) fn get_at(
+        &self,
+        index: &Index,
+        client: &mut Client,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let (Self::Map(map), Index::Slots(slots)) = (self, index) else {
+            return self.get(client, key, into);
+        };
+        let item = usize::try_from(Kind::Hash.item(key)).expect("an item");
+        let buf = client.buffer(0);
+        let op = map.slots_op(slots[item].into(), 1, buf).expect("a slot of the map");
+        let ticket = client.submit(op)?;
+        let completed = client.wait(ticket)?;
+        completed.result?;
+        into.clear();
+        map.records(&completed.buf).for_each(|(_, _, found)| into.extend_from_slice(found.value));
+        client.recycle(completed.buf);
+        Ok(())
+    }
+
     /// Reads an item, and waits for it.
     pub(super) fn get(&self, client: &mut Client, key: &[u8], into: &mut Vec<u8>) -> Result<(), Error> {
         let buf = client.buffer(0);
@@ -182,6 +280,13 @@ impl LookUp for Far {
         match self {
             Self::Map(map) => map.op_for(keys, scratch),
             Self::Pages(store) => store.op_for(keys, scratch),
+        }
+    }
+
+    fn in_place(&self, at: usize, key: &[u8], completed: &Completed) -> Option<(u64, Range<usize>)> {
+        match self {
+            Self::Map(map) => map.in_place(at, key, completed),
+            Self::Pages(store) => store.in_place(at, key, completed),
         }
     }
 

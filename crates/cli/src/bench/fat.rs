@@ -8,7 +8,7 @@ use farmem_bench::fat::run as measure;
 
 pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
     let BenchDrawn { rows, links, plots } = args;
-    look_at_plots(args)?;
+    look_at_plots(plots.as_deref())?;
     let plan = rows.plan();
     let screen = Screen::begin("fat", rows.json, links.link);
     let outcome =

@@ -7,10 +7,11 @@ use crate::supervisor::Supervisor;
 use crate::{End, Failure};
 use farmem::{LinkProfile, Placement, Rack, Transport, Waiting};
 use farmem_bench::pulse::{NodeKind, Racks, run as measure};
+use std::path::Path;
 
 pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
     let plan = args.rows.plan();
-    look_at_plots(args)?;
+    look_at_plots(args.plots.as_deref())?;
     let screen = Screen::begin("pulse", args.rows.json, args.links.link);
     let outcome = measure(&plan, args.plots.as_deref(), &mut OwnRacks::over_udp(args.links.link), |told| {
         screen.hear(told)
@@ -19,8 +20,8 @@ pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
 }
 
 /// Figures are drawn behind all measurements: that they can be is looked at first.
-pub(super) fn look_at_plots(args: &BenchDrawn) -> Result<(), Failure> {
-    let Some(directory) = &args.plots else { return Ok(()) };
+pub(super) fn look_at_plots(plots: Option<&Path>) -> Result<(), Failure> {
+    let Some(directory) = plots else { return Ok(()) };
     let drawable = std::fs::create_dir_all(directory).and_then(|()| tempfile::tempfile_in(directory));
     drawable.map(drop).map_err(|error| {
         let what = format!("cannot draw into {}: {error}", directory.display());

@@ -1,0 +1,314 @@
+//! `pd3.shortest.*`: a key that the DPU knows is fetched by the DPU itself (DPU, memory node, DPU, host), beside the way by the host: the DPU tells the host the key, and the host asks for it
+//! through the DPU (DPU, host, DPU, memory node, DPU, host; PD3 6.2).
+//!
+//! Both ways send the same READs of the hash map's slots from the same client of the DPU's thread, and end in the same loading zone, from which the host's thread takes the item. Rings are those
+//! of the memory API. The host's thread has a CPU of its own; the DPU's shares the other with the switch and the memory node.
+
+use super::DOMAIN;
+use crate::pulse::{NodeKind, Racks};
+use crate::{Plan, Row, Samples, Sheet, rate_row, to_f64};
+use farmem::prefetch::{Change, Placing, SharedZone, Zone, ZoneReader, ZoneSize};
+use farmem::{Client, Error, FlatMap, Rack, RackConfig, Ticket};
+use farmem_io::affinity::allowed_cpus;
+use farmem_io::dpu::zone::Finding;
+use farmem_io::dpu::{SubmissionSender, Submissions, make_submissions};
+use farmem_io::{OpenError, OutsideWaker, WakeAt, pin_to_cpu};
+use farmem_wire::pd3::{Id, Request};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+
+/// Keys that are fetched for a latency, one after the other, and for a rate.
+const ALONE: u64 = 4_000;
+const MANY: u64 = 40_000;
+/// Keys under way when a rate is measured.
+const DEPTH: u64 = 128;
+/// Items of the map.
+const ITEMS: u64 = 100_000;
+/// Bytes of the rings between the host and the DPU.
+const RING: usize = 1 << 16;
+/// Rounds of both ways in turn.
+const ROUNDS: u64 = 5;
+
+const ZONE: ZoneSize = ZoneSize { items: 4096, data: 4096 };
+const LATENCY: &str = "pd3.shortest.latency";
+const RATE: &str = "pd3.shortest.rate";
+
+/// The rows.
+#[cfg(test)]
+pub(super) const IDS: [&str; 2] = [LATENCY, RATE];
+
+/// The way of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Direct,
+    ByHost,
+}
+
+fn key(n: u64) -> [u8; 8] {
+    // They are read in no order.
+    (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % ITEMS).to_le_bytes()
+}
+
+fn value(key: [u8; 8]) -> [u8; 8] {
+    (u64::from_le_bytes(key) ^ 0x5044_3303).to_le_bytes()
+}
+
+/// A ring from one thread to the other; whoever reads it looks all the time.
+fn ring() -> Result<(SubmissionSender, Submissions), OpenError> {
+    let file = make_submissions(RING)?;
+    let nobody = OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 3)) })?;
+    Ok((SubmissionSender::of(&file, RING, nobody)?, Submissions::of(&file, RING)?))
+}
+
+/// Both ends are this program's.
+const WHOLE: &str = "both ends are this program's";
+
+fn told(sender: &SubmissionSender, n: u64) {
+    let id = Id::new(u16::try_from(n % u64::from(farmem_wire::pd3::IDS)).expect("14 bits"));
+    let (key, mut record) = (key(n), Vec::with_capacity(16));
+    Request::Prefetch { id, key: &key }.emit(&mut record);
+    while !sender.push(&record).expect(WHOLE) {
+        yield_now();
+    }
+}
+
+/// The keys that have come; room is given back when there is no more.
+fn heard(ring: &mut Submissions, mut each: impl FnMut([u8; 8])) {
+    let mut buf = [0; 32];
+    while let Some(len) = ring.pop(&mut buf).expect(WHOLE) {
+        match Request::take(&buf[..len]) {
+            Ok((Request::Prefetch { key, .. }, [])) => each(key.try_into().expect("a key's length")),
+            other => unreachable!("{WHOLE}: {other:?}"),
+        }
+    }
+    ring.release();
+}
+
+/// What both threads see.
+struct Shared {
+    /// Keys that the host has taken.
+    taken: AtomicU64,
+    /// The DPU's thread has ended, or the host's.
+    over: AtomicBool,
+    /// When the DPU knew the latest key, in nanoseconds since `begin`.
+    known: AtomicU64,
+    begin: Instant,
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Says when a thread has ended, however it did.
+struct Over<'s>(&'s Shared);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Release);
+    }
+}
+
+/// The DPU's thread: a client, and the zone.
+struct Dpu<'m> {
+    client: Client,
+    map: &'m FlatMap,
+    zone: SharedZone,
+    under_way: BTreeMap<Ticket, [u8; 8]>,
+    items: u64,
+}
+
+impl Dpu<'_> {
+    fn fetch(&mut self, key: [u8; 8]) -> Result<(), Error> {
+        let buf = self.client.buffer(0);
+        let ticket = self.client.submit(self.map.read_op(&key, buf))?;
+        self.under_way.insert(ticket, key);
+        Ok(())
+    }
+
+    /// Puts what has come into the zone; false when nothing has.
+    fn place(&mut self) -> Result<bool, Error> {
+        let mut came = false;
+        while let Some(completed) = self.client.poll()? {
+            let Some(key) = self.under_way.remove(&completed.ticket) else { continue };
+            completed.result?;
+            let found = self.map.found(&key, &completed.buf);
+            let value = found.map_or(&[][..], |found| found.value);
+            self.items += 1;
+            let placing = Placing { item: self.items, key: &key, stamp: Change(1), value };
+            while !self.zone.put(&placing, &mut |_, _| {}) {
+                self.zone.clean(&mut |_, _| {});
+            }
+            self.client.recycle(completed.buf);
+            came = true;
+        }
+        if came {
+            self.zone.publish();
+        }
+        Ok(came)
+    }
+
+    /// Fetches so many keys, `depth` at a time, by one way.
+    fn serve(
+        &mut self,
+        way: Way,
+        (to_host, from_host): (&SubmissionSender, &mut Submissions),
+        shared: &Shared,
+        (count, depth): (u64, u64),
+    ) -> Result<(), Error> {
+        let mut next = 0;
+        while !shared.over.load(Ordering::Acquire) && shared.taken.load(Ordering::Acquire) < count {
+            let room = (shared.taken.load(Ordering::Acquire) + depth).min(count);
+            let mut worked = next < room;
+            while next < room {
+                shared.known.store(shared.now(), Ordering::Release);
+                match way {
+                    Way::Direct => self.fetch(key(next))?,
+                    Way::ByHost => told(to_host, next),
+                }
+                next += 1;
+            }
+            let mut asked = Vec::new();
+            heard(from_host, |key| asked.push(key));
+            worked |= !asked.is_empty();
+            for key in asked {
+                self.fetch(key)?;
+            }
+            if !(self.place()? || worked) {
+                yield_now();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The host's thread: passes on what it is told, and takes each key's item in turn; how many were wrong.
+fn host(
+    reader: &ZoneReader,
+    (to_dpu, from_dpu): (&SubmissionSender, &mut Submissions),
+    shared: &Shared,
+    count: u64,
+    times: &mut Samples,
+) -> u64 {
+    let (mut reader, mut into, mut wrong, mut passed) = (reader.for_thread(Finding::Index), Vec::new(), 0, 0);
+    for n in 0..count {
+        let wanted = key(n);
+        while reader.check_and_return(&wanted, |_| true, &mut into).is_none() {
+            heard(from_dpu, |_| {
+                told(to_dpu, passed);
+                passed += 1;
+            });
+            if shared.over.load(Ordering::Acquire) {
+                return wrong + count - n;
+            }
+            std::hint::spin_loop();
+        }
+        times.record(Duration::from_nanos(shared.now().saturating_sub(shared.known.load(Ordering::Acquire))));
+        wrong += u64::from(into != value(wanted));
+        shared.taken.store(n + 1, Ordering::Release);
+    }
+    wrong
+}
+
+/// The racks and the map.
+struct Bench {
+    config: RackConfig,
+    map: FlatMap,
+    cpus: Vec<usize>,
+    wrong: u64,
+}
+
+impl Bench {
+    /// So many keys by one way, `depth` at a time: what each took, and keys a second.
+    fn round(&mut self, way: Way, (count, depth): (u64, u64), times: &mut Samples) -> Result<f64, Error> {
+        let (to_host, mut from_dpu) = ring()?;
+        let (to_dpu, mut from_host) = ring()?;
+        let (zone, reader) = SharedZone::make(ZONE)?;
+        let shared = Shared {
+            taken: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            known: AtomicU64::new(0),
+            begin: Instant::now(),
+        };
+        let (config, map, cpus) = (&self.config, &self.map, &self.cpus);
+        let shared = &shared;
+        let (wrong, seconds) = std::thread::scope(|threads| {
+            let dpu = threads.spawn(move || {
+                let _over = Over(shared);
+                let client = Rack::running(config.clone()).client(DOMAIN)?;
+                if let [first, ..] = cpus[..] {
+                    let _stays_where_it_is = pin_to_cpu(first);
+                }
+                let mut dpu = Dpu { client, map, zone, under_way: BTreeMap::new(), items: 0 };
+                let began = Instant::now();
+                dpu.serve(way, (&to_host, &mut from_host), shared, (count, depth))?;
+                Ok::<_, Error>(began.elapsed().as_secs_f64())
+            });
+            if let [_, .., last] = cpus[..] {
+                let _stays_where_it_is = pin_to_cpu(last);
+            }
+            let wrong = {
+                // A host that panics leaves no DPU waiting for it.
+                let _over = Over(shared);
+                host(&reader, (&to_dpu, &mut from_dpu), shared, count, times)
+            };
+            let seconds = dpu.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok::<_, Error>((wrong, seconds))
+        })?;
+        self.wrong += wrong;
+        Ok(to_f64(count) / seconds)
+    }
+
+    fn rows(&mut self, quick: bool) -> Result<Vec<Row>, Error> {
+        let (rounds, part) = if quick { (1, 20) } else { (ROUNDS, 1) };
+        let mut times = [Samples::new(), Samples::new()];
+        let mut rates = [Vec::new(), Vec::new()];
+        for round in 0..=rounds {
+            for (at, way) in [Way::Direct, Way::ByHost].into_iter().enumerate() {
+                let mut alone = Samples::new();
+                self.round(way, (ALONE / part, 1), &mut alone)?;
+                let rate = self.round(way, (MANY / part, DEPTH), &mut Samples::new())?;
+                if round > 0 {
+                    times[at].add(&alone);
+                    rates[at].push(rate);
+                }
+            }
+        }
+        let [direct, by_host] = &times;
+        let why = "from when the DPU knows a key until the host has its item; beside the way by the host";
+        let latency = Row { why: Some(why.into()), ..direct.row(LATENCY, Some(by_host)) };
+        let [mut direct, mut by_host] = rates;
+        let why = format!("{DEPTH} keys under way; beside the way by the host");
+        let rate = Row { why: Some(why), ..rate_row(RATE, &mut direct, &mut by_host, rounds) };
+        Ok(vec![latency, rate])
+    }
+}
+
+/// Measures what `plan` wants.
+pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
+    if !plan.wants("pd3.shortest.") {
+        return Ok(());
+    }
+    sheet.begins("the shortest way of a key");
+    let rack = racks.start(1, NodeKind::Offload, 64 << 20)?;
+    let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
+    let quick = plan.quick;
+    // Clients bind the thread that opens them to a CPU.
+    let (rows, wrong) = crate::cpu::on_its_own(|| {
+        let mut client = Rack::running(config.clone()).client(DOMAIN)?;
+        let map = FlatMap::create(&mut client, ITEMS, 8, [0x5044, 0x3304])?;
+        let values: Vec<[u8; 8]> = (0..ITEMS).map(|n| value(n.to_le_bytes())).collect();
+        map.load(&mut client, 1, (0..ITEMS).zip(&values).map(|(n, value)| (n.to_le_bytes(), &value[..])))?;
+        let cpus = allowed_cpus().unwrap_or_default();
+        let mut bench = Bench { config, map, cpus, wrong: 0 };
+        let rows = bench.rows(quick)?;
+        Ok::<_, Error>((rows, bench.wrong))
+    })?;
+    sheet.add(rows);
+    sheet.add_wrong(wrong);
+    Ok(())
+}
