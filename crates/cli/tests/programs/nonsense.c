@@ -4,6 +4,7 @@
 //   nonsense number        calls whose numbers wrap around
 //   nonsense greet         greetings of lengths and places that cannot be
 //   nonsense seal          seals its memory file, so that the pager can take no page from it
+//   nonsense wait          takes the flag of its userfaultfd away by which the pager's reads do not wait
 //
 // What it does to itself is its own affair. The pager must go on: who started it looks whether others are still served.
 #define _GNU_SOURCE
@@ -31,6 +32,7 @@ static char invitation[512];
 static uint64_t token[2];
 static char *base;
 static uint64_t numbers[MAILBOXES];
+static int served_by;
 
 static void die(const char *what) {
     perror(what);
@@ -103,6 +105,7 @@ static int attach(void) {
                                      .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP};
     if (ioctl(uffd, UFFDIO_REGISTER, &served) < 0)
         die("UFFDIO_REGISTER");
+    served_by = uffd;
     int64_t status = greet(to, (uint64_t)base, PAGES * PAGE, 0, uffd, file);
     if (status != 0) {
         fprintf(stderr, "the pager answers %ld\n", (long)status);
@@ -217,6 +220,19 @@ static void sealed(void) {
     _exit(0);
 }
 
+static void waiting(void) {
+    attach();
+    // The first time there is nothing to read; later there may be.
+    for (int n = 0; n < 100; n++) {
+        if (fcntl(served_by, F_SETFL, 0) < 0)
+            die("F_SETFL");
+        call(0, 1, PAGE, 3, 0, 0, NULL);
+    }
+    if (fcntl(served_by, F_SETFL, 0) < 0)
+        die("F_SETFL");
+    _exit(0);
+}
+
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
     if (!strcmp(what, "calls"))
@@ -227,5 +243,7 @@ int main(int count, char **arguments) {
         greetings();
     else if (!strcmp(what, "seal"))
         sealed();
+    else if (!strcmp(what, "wait"))
+        waiting();
     return 9;
 }

@@ -3,6 +3,7 @@
 
 use crate::process::{Dir, Ended, run_command};
 use crate::run::{MIB, far, may_run, program, stats};
+use std::process::{Command, Stdio};
 
 /// Runs a case, and behind it, with the same pager, a program that sorts more than there is local memory.
 fn nonsense(case: &str) -> Option<Ended> {
@@ -12,7 +13,11 @@ fn nonsense(case: &str) -> Option<Ended> {
     let dir = Dir::new(&format!("run-nonsense-{}", case.replace(' ', "-")));
     let binary = program(&dir, "nonsense", &[]);
     let script = format!("{binary} {case}; echo $?; seq 40000 | sort -n -r -S 4M | tail -n 1");
-    let ended = run_command(far(MIB, &["sh", "-c", &script]));
+    let run = far(MIB, &["sh", "-c", &script]);
+    // A pager that waits for its program would be waited for here.
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "120"]).arg(run.get_program()).args(run.get_args()).stdin(Stdio::null());
+    let ended = run_command(command);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(!ended.stderr.contains("panicked"), "{ended:?}");
     assert!(ended.stdout.ends_with("\n1\n"), "the sort has its memory: {ended:?}");
@@ -50,4 +55,11 @@ fn who_seals_its_memory_is_ended() {
     let Some(ended) = nonsense("seal") else { return };
     assert!(ended.stdout.starts_with("137\n"), "killed: {ended:?}");
     assert!(ended.stderr.contains("has spoilt the file of its far memory"), "{ended:?}");
+}
+
+/// A program takes the flag away by which its pager does not wait in a read of the userfaultfd that both have, again and again. Others are served while and after.
+#[test]
+fn who_has_its_pager_wait_is_not_waited_for() {
+    let Some(ended) = nonsense("wait") else { return };
+    assert!(ended.stdout.starts_with("0\n"), "{ended:?}");
 }

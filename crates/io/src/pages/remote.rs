@@ -28,10 +28,15 @@ use call::{
 use farmem_preload_abi::message::parse;
 use farmem_preload_abi::userfaultfd::{Mapping, Stopped, Userfaultfd};
 use farmem_wire::message::{Access, PAGE_LEN};
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_get_seals, fcntl_setfl, fstat, ftruncate};
-use rustix::io::Errno;
+use rustix::fs::{
+    FallocateFlags, OFlags, fallocate, fcntl_get_seals, fcntl_getfl, fcntl_setfl, fstat, ftruncate,
+};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
+use std::fs;
+use std::io::IoSliceMut;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why nothing can be done to a process's memory.
@@ -65,10 +70,37 @@ pub fn buffer() -> Buffer {
     Box::new([[0; parse::LEN]; BATCH])
 }
 
+/// In the place of a position in a file (`preadv2`).
+const AS_A_STREAM: u64 = u64::MAX;
+
+/// Reads the messages that are there, and does not wait, whatever flags the description has. [`Errno::AGAIN`] when none is there; [`Errno::OPNOTSUPP`]
+/// where the system only goes by the flags (before Linux 6.10).
+fn read_at_once(uffd: &Userfaultfd, buffer: &mut Buffer) -> Result<usize, Errno> {
+    let mut parts = [IoSliceMut::new(buffer.as_flattened_mut())];
+    let read = || preadv2(uffd, &mut parts, AS_A_STREAM, ReadWriteFlags::NOWAIT);
+    let bytes = retry_on_intr(read)?;
+    assert!(bytes.is_multiple_of(parse::LEN), "the kernel hands over whole messages");
+    Ok(bytes / parse::LEN)
+}
+
+/// What the system calls a userfaultfd. No file has such a name: theirs begin with a slash.
+const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
+/// Where it says so, of this process's descriptors.
+const DESCRIPTORS: &str = "/proc/self/fd";
+
+/// Whether a descriptor is a userfaultfd's, as the system names it, which asks no file system. Where that cannot be seen it is taken for one.
+fn is_userfaultfd(fd: &OwnedFd) -> bool {
+    let of = Path::new(DESCRIPTORS).join(fd.as_raw_fd().to_string());
+    match fs::read_link(of) {
+        Ok(name) => name == Path::new(USERFAULTFD),
+        Err(_) => !Path::new(DESCRIPTORS).exists(),
+    }
+}
+
 impl Remote {
     /// What came with a greeting. An empty file gets the length that was said: the process's own limit of file sizes may forbid it that. `None`
     /// when the file is no memory file (another one may have a file system behind it that never answers), has another length, or not whole pages, or more than is
-    /// ever reserved.
+    /// ever reserved; and when the other descriptor is no userfaultfd's, for the same reason.
     pub(super) fn new(uffd: OwnedFd, file: OwnedFd, hello: &call::Hello) -> Option<Self> {
         let len = usize::try_from(hello.len).ok()?;
         let base = usize::try_from(hello.base).ok()?;
@@ -85,6 +117,9 @@ impl Remote {
             return None;
         }
         base.checked_add(len)?;
+        if !is_userfaultfd(&uffd) {
+            return None;
+        }
         fcntl_setfl(&uffd, OFlags::NONBLOCK).ok()?;
         let reach = if hello.full { Reach::Full } else { Reach::UserMode };
         let pages = hello.len / PAGE_LEN as u64;
@@ -132,7 +167,7 @@ impl Remote {
         mut each: impl FnMut(u64, Fault),
         mut elsewhere: impl FnMut(Fault),
     ) -> Result<bool, Lost> {
-        let count = match self.uffd.read(&mut buffer[..]) {
+        let count = match self.messages(buffer) {
             Ok(count) => count,
             Err(Errno::AGAIN) => 0,
             Err(_) => return Err(Lost::Gone),
@@ -146,6 +181,32 @@ impl Remote {
             }
         }
         Ok(count == BATCH)
+    }
+
+    /// Reads what was reported, and never waits: who waited here would serve no other process.
+    fn messages(&self, buffer: &mut Buffer) -> Result<usize, Errno> {
+        match read_at_once(&self.uffd, buffer) {
+            Err(Errno::AGAIN) => {
+                self.keep_from_waiting()?;
+                Err(Errno::AGAIN)
+            }
+            // The system goes by the flag alone. One that a program takes away from here to the read has the pager wait (docs/security.md).
+            Err(Errno::OPNOTSUPP) => {
+                self.keep_from_waiting()?;
+                self.uffd.read(&mut buffer[..])
+            }
+            read => read,
+        }
+    }
+
+    /// The program has the same description, so it can take the flag away: then it seems to have something to say all the time.
+    fn keep_from_waiting(&self) -> Result<(), Errno> {
+        let flags = fcntl_getfl(&self.uffd)?;
+        if flags.contains(OFlags::NONBLOCK) {
+            Ok(())
+        } else {
+            fcntl_setfl(&self.uffd, flags | OFlags::NONBLOCK)
+        }
     }
 
     /// Puts pages in place that are not there, and wakes who waits for them.
@@ -207,7 +268,7 @@ impl Remote {
         let mut done = 0;
         while done < into.len() {
             let place = page * PAGE_LEN as u64 + done as u64;
-            let count = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
+            let count = retry_on_intr(|| rustix::io::pread(&self.file, &mut into[done..], place));
             match count {
                 Ok(count) if count > 0 => done += count,
                 // The program has cut its own file, or it never was a memfd.
@@ -224,7 +285,7 @@ impl Remote {
     #[must_use]
     pub fn keep(&self, page: u64, bytes: &[u8]) -> bool {
         let place = page * PAGE_LEN as u64;
-        rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, place)) == Ok(bytes.len())
+        retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, place)) == Ok(bytes.len())
     }
 
     /// Gives pages' memory back to the system; threads that touch them wait again. Where the system refuses, the file [is none any
@@ -232,8 +293,7 @@ impl Remote {
     pub fn discard(&self, pages: Range<u64>) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, len) = (pages.start * PAGE_LEN as u64, (pages.end - pages.start) * PAGE_LEN as u64);
-        rustix::io::retry_on_intr(|| fallocate(&self.file, mode, start, len))
-            .unwrap_or_else(|_| self.spoil());
+        retry_on_intr(|| fallocate(&self.file, mode, start, len)).unwrap_or_else(|_| self.spoil());
     }
 
     /// Who waits for one of the pages tries again.

@@ -1,15 +1,15 @@
 //! The acceptor and the guard, as far as they go without a program. With one: the system tests of `farmem run`.
 
 use super::call::{HELLO_WORDS, Hello, WELCOME_WORDS, device_request};
-use super::{Acceptor, Guard, Remote, Watch};
+use super::{Acceptor, Guard, Remote, Watch, buffer};
 use crate::Clock;
-use crate::pages::SharedMapping;
+use crate::pages::{Reach, SharedMapping};
 use farmem_host::agent::Pages as _;
 use farmem_machine::Duration as Span;
-use farmem_preload_abi::userfaultfd::device;
+use farmem_preload_abi::userfaultfd::{Features, Userfaultfd, device};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
-use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_get_seals, fcntl_getfl, fcntl_setfl, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketAddrUnix,
     SocketFlags, SocketType, connect, recvmsg, send, shutdown, socket_with,
@@ -17,7 +17,8 @@ use rustix::net::{
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::mpsc;
 use std::time::Duration;
 
 fn visitor(acceptor: &Acceptor) -> OwnedFd {
@@ -35,13 +36,57 @@ fn a_file_that_is_no_memory_file_is_no_greeting() {
     let memory = memfd_create("far", MemfdFlags::CLOEXEC).unwrap();
     let test = std::env::current_exe().unwrap();
     let plain: OwnedFd = tempfile::tempfile_in(test.parent().unwrap()).unwrap().into();
-    let is_let_in =
-        |file: OwnedFd| Remote::new(File::open("/dev/null").unwrap().into(), file, &hello).is_some();
+    let Some(served) = userfaultfd("a_file_that_is_no_memory_file_is_no_greeting") else { return };
+    let is_let_in = |file: OwnedFd| Remote::new(served.try_clone().unwrap(), file, &hello).is_some();
     assert!(is_let_in(memory));
     if fcntl_get_seals(&plain).is_ok() {
         return eprintln!("skipped: what is built here lies in memory, so there is no other file");
     }
     assert!(!is_let_in(plain));
+}
+
+/// A userfaultfd of this process, as a program that comes in has one; `None`, and said so, where it may have none.
+fn userfaultfd(test: &str) -> Option<OwnedFd> {
+    match Userfaultfd::open(Reach::UserMode, Features::WINDOW) {
+        Ok(served) => Some(served.as_fd().try_clone_to_owned().unwrap()),
+        Err(error) => {
+            eprintln!("skipped: {test}: {error}");
+            None
+        }
+    }
+}
+
+/// A greeting comes with something else in place of a userfaultfd: a pipe, a device, a counter. The pager would wait in a read of it: it is not let in.
+#[test]
+fn what_is_no_userfaultfd_is_no_greeting() {
+    let Some(served) = userfaultfd("what_is_no_userfaultfd_is_no_greeting") else { return };
+    let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
+    let is_let_in = |served: OwnedFd| {
+        Remote::new(served, memfd_create("far", MemfdFlags::CLOEXEC).unwrap(), &hello).is_some()
+    };
+    assert!(is_let_in(served));
+    assert!(!is_let_in(File::open("/dev/null").unwrap().into()));
+    assert!(!is_let_in(rustix::pipe::pipe().unwrap().0));
+    assert!(!is_let_in(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap()));
+}
+
+/// A program takes the flag away by which reads of its userfaultfd do not wait; it shares that with its pager. The pager's read does not wait all the same, and the flag is back.
+#[test]
+fn a_pager_waits_in_no_read() {
+    let Some(served) = userfaultfd("a_pager_waits_in_no_read") else { return };
+    let hello = Hello { token: 1, base: 1 << 30, len: 1 << 20, snapshot: 0, full: true };
+    let file = memfd_create("far", MemfdFlags::CLOEXEC).unwrap();
+    let remote = Remote::new(served.try_clone().unwrap(), file, &hello).unwrap();
+    fcntl_setfl(&served, OFlags::empty()).unwrap();
+    let (ends, ended) = mpsc::channel();
+    // Not joined: without the mend it waits for ever.
+    std::thread::spawn(move || {
+        let full = remote.faults(&mut buffer(), |_, _| unreachable!(), |_| unreachable!());
+        ends.send(full).unwrap();
+    });
+    let full = ended.recv_timeout(Duration::from_secs(60)).expect("the read does not wait");
+    assert_eq!(full, Ok(false), "nothing is reported");
+    assert!(fcntl_getfl(&served).unwrap().contains(OFlags::NONBLOCK));
 }
 
 /// One that was invited asks for the device on and on, and another one comes behind it. Each look answers the first once, and lets the second in its turn; before, the first look
