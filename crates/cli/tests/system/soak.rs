@@ -1,23 +1,60 @@
 //! Mixed work on one rack, round after round, a role killed in each: nothing of it stays, and no byte is wrong without a word (issue 16, *wear*).
 //!
-//! The gate plays two rounds. `scripts/soak` plays as many as fit the minutes that it is given, and writes what it counted.
+//! After each round all that was used is to be gone: hosts, domains, processes, memory, children of commands, sockets; and no process of the rack may have grown. The gate
+//! plays two rounds. `scripts/soak` plays as many as fit the minutes that it is given, tells how it goes, and writes what it counted.
 
 use crate::faults::died_and_serves;
-use crate::process::{Dir, Running, eventually, farmem, run, run_command};
+use crate::process::{Dir, Ended, Running, eventually, farmem, processes_with, run_command};
 use crate::rack::{Description, Up};
-use crate::run::may_run;
+use crate::run::{PYTHON, may_run};
 use farmem::{Client, ClientOptions, Error, NodeId, PAGE_LEN, Rng, VirtAddr};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, fs};
+use std::{env, fs, process};
 
 /// Bytes of each block that a client keeps across the death of a role.
 const BLOCK: usize = 16 * PAGE_LEN;
-/// How much larger a role may be after the last round than after the second.
+/// Rounds after which a process has what it needs, and is to grow no more.
+const WARM: u64 = 2;
+/// How much larger a process may be than it was when it was warm.
 const GROWTH_MAX: u64 = 32 << 20;
+/// How many descriptors and threads more it may have: a connection of the API that was just closed, a compiler that has just begun.
+const MORE_MAX: u64 = 2;
+/// Bytes that the control plane's state may have: its log is kept short, and a user's keys have a bound.
+const STATE_MAX: u64 = 16 << 20;
+/// For so many rounds the same two roles take turns at dying, so that the others live long enough for what they do not give back to show.
+const BLOCK_ROUNDS: u64 = 24;
+/// Bytes of the named memory that two programs share.
+const SHARED: usize = 64 << 10;
+
+/// It makes named memory, and looks at what another program has changed there.
+const WRITER: &str = "\
+import sys
+from multiprocessing import resource_tracker, shared_memory
+resource_tracker.register = resource_tracker.unregister = lambda *_: None
+memory = shared_memory.SharedMemory(sys.argv[1], create=True, size=65536)
+memory.buf[:] = bytes(at * 7 % 251 for at in range(65536))
+print('made', flush=True)
+sys.stdin.readline()
+print(memory.buf[0], memory.buf[65535])
+memory.close()
+memory.unlink()
+";
+/// It reads all of that memory, and changes its first byte and its last.
+const READER: &str = "\
+import sys
+from multiprocessing import resource_tracker, shared_memory
+resource_tracker.register = resource_tracker.unregister = lambda *_: None
+memory = shared_memory.SharedMemory(sys.argv[1])
+print(sum(memory.buf[:65536]))
+memory.buf[0] = 200
+memory.buf[65535] = 201
+memory.close()
+";
 
 /// What is counted.
 #[derive(Default)]
@@ -29,6 +66,33 @@ impl Counts {
     }
 }
 
+/// What a process has.
+#[derive(Clone, Copy)]
+struct Size {
+    resident: u64,
+    descriptors: u64,
+    threads: u64,
+}
+
+impl Size {
+    fn of(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let field = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel says it");
+            line.trim().trim_end_matches(" kB").parse().expect("a number")
+        };
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("it is ours").count() as u64;
+        Self { resident: field("VmRSS:") << 10, descriptors, threads: field("Threads:") }
+    }
+}
+
+/// A process that is watched: for how many rounds, what it had when it was warm, and what it has.
+struct Watched {
+    rounds: u64,
+    warm: Size,
+    now: Size,
+}
+
 /// A rack and what is done on it.
 struct Soak<'a> {
     description: &'a Description,
@@ -38,16 +102,33 @@ struct Soak<'a> {
     runs: bool,
     rng: Rng,
     counts: Counts,
+    watched: BTreeMap<(String, u32), Watched>,
+    /// The longest that each role was watched, in rounds.
+    longest: BTreeMap<String, u64>,
 }
 
 impl Soak<'_> {
     fn round(&mut self, round: u64) {
         self.applications();
         self.programs();
+        self.programs_that_share(round);
         self.a_server_that_is_killed();
         self.a_host_that_is_never_heard_of_again(round);
         self.a_role_that_dies(round);
+        self.nothing_is_left();
+        self.nobody_has_grown();
         self.counts.count("rounds");
+    }
+
+    /// A command whose sockets and files lie in this test's own directory.
+    fn farmem(&self, words: &[&str]) -> Command {
+        let mut command = farmem(words);
+        command.env("TMPDIR", self.dir.path());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Ended {
+        run_command(self.farmem(words))
     }
 
     /// Traversals, scans of an index, windows of a series, a graph: each holds its answers against its own.
@@ -55,7 +136,7 @@ impl Soak<'_> {
         let graph = self.dir.path().join("soak.fmg").display().to_string();
         if !fs::exists(&graph).unwrap() {
             let words = ["graph", "generate", "kronecker", &graph, "--scale", "9", "--symmetrize"];
-            assert_eq!(run(&words).code, Some(0));
+            assert_eq!(self.run(&words).code, Some(0));
         }
         for words in [
             &["webservice", "--records", "95", "--operations", "100", "--workload", "A"][..],
@@ -64,7 +145,7 @@ impl Soak<'_> {
             &["orderedkv", "--records", "300", "--operations", "100"],
             &["graph", "bfs", &graph, "--check"],
         ] {
-            let report = run(&[words, &["--json", "--rack", &self.file]].concat()).json();
+            let report = self.run(&[words, &["--json", "--rack", &self.file]].concat()).json();
             assert_eq!(report["wrong_answers"], 0, "{report}");
             self.counts.count("applications");
         }
@@ -81,7 +162,7 @@ impl Soak<'_> {
         sorted.sort_unstable();
         for share in [&[][..], &["--share", "soak"]] {
             let words = [&["run", "--rack", &self.file, "--local", "1MiB"], share, &["--", "sort", &text]];
-            let mut command = farmem(&words.concat());
+            let mut command = self.farmem(&words.concat());
             command.env("LC_ALL", "C");
             let ended = run_command(command);
             assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -93,11 +174,35 @@ impl Soak<'_> {
         }
     }
 
+    /// Two programs on two hosts have the same named memory: each finds what the other one has written.
+    fn programs_that_share(&mut self, round: u64) {
+        if !self.runs {
+            return;
+        }
+        let name = format!("soak-{round}");
+        let share = |script: &str| {
+            let words =
+                ["run", "--rack", &self.file, "--local", "2MiB", "--share", "soak", "--", PYTHON, "-c"];
+            let mut command = self.farmem(&[&words[..], &[script, &name]].concat());
+            command.stdin(Stdio::piped());
+            command
+        };
+        let mut writer = Running::start(share(WRITER));
+        assert_eq!(writer.line(), "made\n", "{:?}", writer.said());
+        let read = run_command(share(READER));
+        let sum: usize = (0..SHARED).map(|at| at * 7 % 251).sum();
+        assert_eq!((read.code, read.stdout.trim()), (Some(0), &*sum.to_string()), "{read:?}");
+        writer.say("");
+        let ended = writer.ended();
+        assert_eq!((ended.code, ended.stdout.trim()), (Some(0), "200 201"), "{ended:?}");
+        self.counts.count("programs that share");
+    }
+
     /// A server of Redis's protocol that keeps nothing on the disk: what it had in far memory goes with it.
     fn a_server_that_is_killed(&mut self) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let words = ["kv", "--rack", &self.file, "--port", &port.to_string(), "--local", "67108864"];
-        let mut server = Running::start(farmem(&words));
+        let mut server = Running::start(self.farmem(&words));
         let mut stream = None;
         eventually("the server listens", || {
             stream = TcpStream::connect(("127.0.0.1", port)).ok();
@@ -143,10 +248,10 @@ impl Soak<'_> {
         let blocks: Vec<(VirtAddr, Vec<u8>)> =
             [1, 2, 1].map(|node| write_block(&mut client, node, &mut self.rng)).into();
         let moving = format!("{:#x}", blocks[2].0.0);
-        let moved = run(&["migrate", "--rack", &self.file, "--base", &moving, "--node", "2", "--json"]);
+        let moved = self.run(&["migrate", "--rack", &self.file, "--base", &moving, "--node", "2", "--json"]);
         assert_eq!(moved.json()["bytes"], BLOCK as u64);
         self.counts.count("migrations");
-        let role = ["switch", "node node1", "control", "node node2"][usize::try_from(round % 4).unwrap()];
+        let role = victim(round);
         died_and_serves(&mut self.up, role);
         self.counts.count("roles killed");
         let at = [Some("node node1"), Some("node node2"), Some("node node2")];
@@ -157,7 +262,10 @@ impl Soak<'_> {
                 result = client.read(*base, &mut read); // its connection went with the node, and this is another
             }
             match result {
-                Ok(()) => assert!(read == *bytes, "round {round}: wrong bytes without a word at {base:?}"),
+                Ok(()) => {
+                    assert!(read == *bytes, "round {round}: wrong bytes without a word at {base:?}");
+                    assert!(node != Some(role), "round {round}: {role} had it, and died");
+                }
                 Err(Error::MemoryLost { .. }) if node == Some(role) => self.counts.count("losses said"),
                 Err(error) => panic!("round {round}, {role} died: {error}"),
             }
@@ -173,7 +281,7 @@ impl Soak<'_> {
         usage
     }
 
-    /// Nothing is left of anything: hosts, domains, processes, memory.
+    /// Nothing is left of anything: hosts, domains, processes, memory; commands and what they started; sockets; and the state is not longer than it may be.
     fn nothing_is_left(&mut self) {
         eventually("everything went with its user", || {
             let usage = self.usage();
@@ -183,33 +291,80 @@ impl Soak<'_> {
         let allocated = |node: &Value| node["allocated"] == 0;
         assert!(overview["nodes"].as_array().unwrap().iter().all(allocated), "{overview}");
         assert!(self.up.is_whole());
+        let mut known: Vec<u32> = self.up.roles().into_iter().map(|(_, pid)| pid).collect();
+        known.push(self.up.supervisor().pid());
+        eventually("no process of a command is left", || {
+            processes_with(&self.file).iter().all(|pid| known.contains(pid))
+        });
+        let sockets = || self.dir.names().into_iter().filter(|name| name.starts_with("farmem-run-"));
+        eventually("no socket of a run is left", || sockets().next().is_none());
+        let state = fs::read_dir(self.description.dir().path().join("state")).expect("it is ours").flatten();
+        let bytes: u64 = state.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum();
+        assert!(bytes <= STATE_MAX, "the control plane's state has {bytes} bytes");
     }
 
-    /// Resident bytes and open descriptors of each role that is still the same process.
-    fn sizes(&self) -> BTreeMap<(String, u32), (u64, u64)> {
-        let size = |pid: u32| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-            let resident =
-                status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
-            let kib: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
-            (kib << 10, fs::read_dir(format!("/proc/{pid}/fd")).expect("it is ours").count() as u64)
-        };
-        self.up.roles().into_iter().map(|(role, pid)| ((role, pid), size(pid))).collect()
-    }
-
-    fn has_not_grown(&self, before: &BTreeMap<(String, u32), (u64, u64)>) {
-        for (role, (resident, descriptors)) in self.sizes() {
-            let Some(&(resident_before, descriptors_before)) = before.get(&role) else { continue };
-            assert!(
-                resident <= resident_before + GROWTH_MAX,
-                "{role:?}: {resident_before} to {resident} bytes"
-            );
-            // A connection of the API that was just closed may be one more.
-            assert!(
-                descriptors <= descriptors_before + 2,
-                "{role:?}: {descriptors_before} to {descriptors} descriptors"
-            );
+    /// Each process of the rack, and this one, which has its clients: what it has now, beside what it had when it was warm.
+    fn nobody_has_grown(&mut self) {
+        let mut all = self.up.roles();
+        all.push(("supervisor".into(), self.up.supervisor().pid()));
+        all.push(("clients".into(), process::id()));
+        self.watched.retain(|process, _| all.contains(process));
+        for (role, pid) in all {
+            let now = Size::of(pid);
+            let watched =
+                self.watched.entry((role.clone(), pid)).or_insert(Watched { rounds: 0, warm: now, now });
+            watched.rounds += 1;
+            watched.now = now;
+            if watched.rounds <= WARM {
+                watched.warm = now;
+                continue;
+            }
+            let Watched { warm, rounds, .. } = *watched;
+            let rows = [
+                ("bytes", warm.resident, now.resident, GROWTH_MAX),
+                ("descriptors", warm.descriptors, now.descriptors, MORE_MAX),
+                ("threads", warm.threads, now.threads, MORE_MAX),
+            ];
+            for (what, before, after, most) in rows {
+                assert!(
+                    after <= before + most,
+                    "{role} ({pid}) has grown from {before} to {after} {what} in {rounds} rounds"
+                );
+            }
+            let longest = self.longest.entry(role).or_default();
+            *longest = rounds.max(*longest);
         }
+    }
+
+    /// What was counted, as an object.
+    fn report(&self, ended: bool) -> Value {
+        let size = |((role, _), watched): (&(String, u32), &Watched)| {
+            let Watched { rounds, warm, now } = watched;
+            let row = json!({
+                "rounds": rounds,
+                "resident_bytes": [warm.resident, now.resident],
+                "descriptors": [warm.descriptors, now.descriptors],
+                "threads": [warm.threads, now.threads],
+            });
+            (role.clone(), row)
+        };
+        let processes: serde_json::Map<String, Value> = self.watched.iter().map(size).collect();
+        let mut report = json!(self.counts.0);
+        report["ended"] = ended.into();
+        report["processes"] = processes.into();
+        report["longest_watched_rounds"] = json!(self.longest);
+        report
+    }
+}
+
+/// Who dies in a round: each of the four first, then two of them in turn for many rounds, and then the other two.
+fn victim(round: u64) -> &'static str {
+    const FIRST: [&str; 4] = ["switch", "node node1", "control", "node node2"];
+    const TURNS: [[&str; 2]; 2] = [["node node1", "node node2"], ["switch", "control"]];
+    let at = |number: u64, count: u64| usize::try_from(number % count).expect("a small number");
+    match round.checked_sub(4) {
+        None => FIRST[at(round, 4)],
+        Some(later) => TURNS[at(later / BLOCK_ROUNDS, 2)][at(later, 2)],
     }
 }
 
@@ -220,52 +375,57 @@ fn write_block(client: &mut Client, node: u16, rng: &mut Rng) -> (VirtAddr, Vec<
     (base, bytes)
 }
 
-/// Rounds of mixed work, as long as `goes_on` says so; answers what was counted.
-fn soak(test: &str, mut goes_on: impl FnMut(u64, &Counts) -> bool) -> Value {
-    let leases = "lease_ms = 500\nhost_lease_ms = 2000";
+/// Rounds of mixed work, as long as `goes_on` says so with what was counted so far; answers all that was.
+fn soak(test: &str, leases: &'static str, mut goes_on: impl FnMut(u64, &Value) -> bool) -> Value {
     let description = Description::new(test, "udp").with_lease(leases);
     let (up, file) = (description.up(), description.file());
     let (dir, rng) = (Dir::new(test), Rng::from_number(16));
     let (runs, counts) = (may_run(test), Counts::default());
-    let mut soak = Soak { description: &description, up, dir, file, runs, rng, counts };
-    let mut before = BTreeMap::new();
+    let (watched, longest) = (BTreeMap::new(), BTreeMap::new());
+    let mut soak = Soak { description: &description, up, dir, file, runs, rng, counts, watched, longest };
     let mut round = 0;
-    while goes_on(round, &soak.counts) {
+    while goes_on(round, &soak.report(false)) {
         soak.round(round);
         round += 1;
-        if round == 2 {
-            before = soak.sizes();
-        }
     }
-    soak.nothing_is_left();
-    soak.has_not_grown(&before);
-    let Soak { up, counts, .. } = soak;
-    let ended = up.stop();
+    let report = soak.report(true);
+    let ended = soak.up.stop();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    json!(counts.0)
+    report
 }
 
 /// Two rounds: runs, sharing, traversals, an index, a graph, a server that is killed, a host that is gone, a migration; the switch dies in one, a node in the other.
 #[test]
 fn mixed_work_leaves_nothing() {
-    let counts = soak("soak", |round, _| round < 2);
-    assert_eq!(
-        (&counts["rounds"], &counts["roles killed"], &counts["losses said"]),
-        (&2.into(), &2.into(), &1.into())
-    );
+    let report = soak("soak", "lease_ms = 500\nhost_lease_ms = 2000", |round, _| round < 2);
+    let counted = ["rounds", "roles killed", "losses said"].map(|what| &report[what]);
+    assert_eq!(counted, [&json!(2), &json!(2), &json!(1)], "{report}");
 }
 
-/// As many rounds as fit the minutes of FARMEM_SOAK_MINUTES; what was counted goes into the file of FARMEM_SOAK_REPORT.
+/// As many rounds as fit the minutes of FARMEM_SOAK_MINUTES. How it goes is told before each round, and is in the file of FARMEM_SOAK_REPORT from then on. Leases are longer than in
+/// the gate: what is tried is wear, also on a machine that is busy for seconds.
 #[test]
 #[ignore = "it takes as long as it is told; run by scripts/soak"]
 fn mixed_work_for_as_long_as_one_likes() {
     let minutes: u64 = env::var("FARMEM_SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let (begun, length) = (Instant::now(), Duration::from_secs(60 * minutes));
-    let counts = soak("soak-long", |round, counts| {
-        eprintln!("soak: {} s, round {round}, {:?}", begun.elapsed().as_secs(), counts.0);
+    let file = env::var_os("FARMEM_SOAK_REPORT");
+    let write = |report: &Value| {
+        if let Some(file) = &file {
+            fs::write(file, format!("{report}\n")).expect("the report's file can be written");
+        }
+    };
+    let report = soak("soak-long", "lease_ms = 5000\nhost_lease_ms = 10000", |round, report| {
+        eprintln!("soak: {} of {} s, round {round}: {report}", begun.elapsed().as_secs(), length.as_secs());
+        write(report);
         begun.elapsed() < length
     });
-    if let Some(report) = env::var_os("FARMEM_SOAK_REPORT") {
-        fs::write(report, format!("{counts}\n")).expect("the report's file can be written");
+    write(&report);
+    eprintln!("soak: {} rounds in {} s: {report}", report["rounds"], begun.elapsed().as_secs());
+    // Each role but those that died in turn to the end lived long enough for what it did not give back to show.
+    let rounds = report["rounds"].as_u64().unwrap_or_default();
+    for role in ["switch", "control", "node node1", "node node2"] {
+        let watched = report["longest_watched_rounds"][role].as_u64().unwrap_or_default();
+        assert!(rounds < 4 + 2 * BLOCK_ROUNDS || watched >= BLOCK_ROUNDS, "{role}: {watched} rounds");
     }
 }
