@@ -23,7 +23,7 @@ pub(crate) fn explore(
     interrupted_max: u32,
 ) -> usize {
     let runs: Vec<_> = trees.iter().flat_map(|start| choices.iter().map(move |ops| (start, ops))).collect();
-    let sums = Mutex::new((0, 0, 0));
+    let sums = Mutex::new((0_usize, 0, 0));
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some((start, ops)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
