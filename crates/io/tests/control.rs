@@ -253,7 +253,7 @@ fn a_log_that_grows_stays_a_small_file() {
         Control::restore(Config::new(gid), Rng::from_number(1), records).unwrap().with_log(Box::new(store));
     let mut out = Outbox::new();
     let mut sizes = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..12 {
         for _ in 0..COMPACT_LINES_MIN / 2 {
             let join = JoinHost::new("h".into(), "127.71.210.201".into());
             for request in [join.into(), Leave::new(0x1_0001).into()] {
@@ -269,7 +269,9 @@ fn a_log_that_grows_stays_a_small_file() {
     assert!(store.lines() <= COMPACT_LINES_MIN, "{} lines", store.lines());
     let again = Control::restore(Config::new(gid), Rng::from_number(2), records).unwrap();
     assert_eq!(again.compact(), rows);
-    assert!(sizes[3] <= sizes[1], "the file grows: {sizes:?}");
+    // The store takes room in large steps, and gives it back later: which size a round finds is chance, how large it becomes is not.
+    let (first, later) = sizes.split_at(6);
+    assert!(later.iter().max() <= first.iter().max(), "the file grows: {sizes:?}");
 }
 
 /// How often a switch noted that it took a part of an image, that it did not, and that one stands.
