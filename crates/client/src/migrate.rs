@@ -38,7 +38,7 @@ pub fn migrate(
     for (base, size) in plan(&located, base, len)? {
         let from = owner(&located, base);
         if from != node {
-            api.call(Migrate { domain: None, base, len: size, node: node.0 })?;
+            api.call(Migrate { domain: Some(located.vma.domain), base, len: size, node: node.0 })?;
         }
         told(Moved { base, size, from, to: node });
     }

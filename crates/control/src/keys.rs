@@ -6,7 +6,7 @@
 
 mod ring;
 
-pub use ring::{RING_MAX, Ring};
+pub use ring::{OWNERS_MAX, RING_MAX, Ring};
 
 use crate::api::{
     AcceptLost, ActFor, Allocate, ApiError, Brk, Connect, CreateDomain, Disconnect, DropObject, ErrorCode,

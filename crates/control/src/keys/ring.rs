@@ -2,13 +2,15 @@
 
 use super::{KEYS_SHOWN_MAX, KINDS, Key, Kind, Whose, wanted};
 use crate::api::{Request, Response};
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Most keys in a [`Ring`].
 pub const RING_MAX: usize = 8192;
+/// Most processes, and most objects, whose domain a [`Ring`] remembers; those of the lowest numbers go, which came first.
+pub const OWNERS_MAX: usize = 8192;
 
 /// The keys that a caller was told, and for whom: the newest last.
 ///
@@ -20,6 +22,10 @@ pub struct Ring {
     own: BTreeSet<Id>,
     /// Domains that requests have named, the latest last.
     used: Vec<u32>,
+    /// The domain of each process that an answer told of.
+    processes: BTreeMap<u32, u32>,
+    /// The domain of each object that an answer told of.
+    objects: BTreeMap<u64, u32>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,8 +44,9 @@ const ALIKE_SHOWN_MAX: usize = KEYS_SHOWN_MAX / 2;
 
 impl Ring {
     /// Takes the key of an answer, if it has one that is new; one that is told again is among the newest then, once the ring is half full. Answers whether
-    /// the ring has changed.
+    /// the ring has changed. It also remembers which domain a process or an object is of; that is not in its text.
     pub fn learn(&mut self, request: &Request, answer: &Response) -> bool {
+        self.learn_owners(request, answer);
         let (kind, number, name, key) = match (request, answer) {
             (Request::JoinSwitch(_), Response::Joined(told)) => (Kind::Switch, 0, "-", told.key),
             (Request::JoinNode(call), Response::NodeJoined(told)) => {
@@ -66,6 +73,30 @@ impl Ring {
             return true;
         }
         self.put(entry)
+    }
+
+    fn learn_owners(&mut self, request: &Request, answer: &Response) {
+        match (request, answer) {
+            (Request::ProcessStart(call), Response::Process(told)) => {
+                self.processes.insert(told.process, call.domain);
+            }
+            (Request::OpenObject(call), Response::Object(told)) => {
+                self.objects.insert(told.object, call.domain);
+            }
+            (Request::ShowObject(call), Response::ObjectShown(told)) => {
+                self.objects.insert(told.object, call.domain);
+            }
+            (Request::ListObjects(_), Response::ObjectsListed(told)) => {
+                self.objects.extend(told.objects.iter().map(|listed| (listed.object, listed.domain)));
+            }
+            _ => {}
+        }
+        while self.processes.len() > OWNERS_MAX {
+            self.processes.pop_first();
+        }
+        while self.objects.len() > OWNERS_MAX {
+            self.objects.pop_first();
+        }
     }
 
     fn put(&mut self, entry: Entry) -> bool {
@@ -132,7 +163,7 @@ impl Ring {
             its.into_iter().take(ALIKE_SHOWN_MAX).map(|entry| entry.key)
         };
         for whose in wanted(request) {
-            match whose {
+            match self.known_owner(whose).unwrap_or(whose) {
                 Whose::Numbered(kind, number) => {
                     keys.extend(alike(&|entry| (entry.kind, entry.number) == (kind, number)));
                 }
@@ -150,6 +181,16 @@ impl Ring {
         }
         keys.truncate(KEYS_SHOWN_MAX);
         keys
+    }
+
+    /// The domain that a process or an object is of, as far as an answer told.
+    fn known_owner<'a>(&self, whose: Whose<'a>) -> Option<Whose<'a>> {
+        let domain = match whose {
+            Whose::Process(process) => self.processes.get(&process),
+            Whose::Object(object) => self.objects.get(&object),
+            _ => None,
+        };
+        domain.map(|&domain| Whose::Numbered(Kind::Domain, domain))
     }
 
     /// Takes what another ring has, in its order: behind what this one alone has, and in the place of what has the same number or name here. What this ring was

@@ -3,7 +3,7 @@
 use crate::rack::{Rack, config, grant, text};
 use farmem_control::Config;
 use farmem_control::api::*;
-use farmem_control::keys::{Key, RING_MAX, Ring, Secret, Shown};
+use farmem_control::keys::{KEYS_SHOWN_MAX, Key, RING_MAX, Ring, Secret, Shown};
 use farmem_machine::Port;
 use std::collections::BTreeSet;
 
