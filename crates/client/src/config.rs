@@ -148,6 +148,8 @@ pub struct ControlConfig {
     /// How long a host, and a domain that none uses, may go on without being heard of before what it has is taken back, in whole milliseconds; at
     /// least a lease.
     pub host_lease: Duration,
+    /// Bytes that one domain may have allocated; none: what the nodes have.
+    pub domain_memory: Option<u64>,
     /// Time between two rounds of bounded splitting (MIND 5), in whole milliseconds.
     pub epoch: Duration,
 }
@@ -259,6 +261,12 @@ impl RackConfig {
             identity: page.identity(&raw.control)?,
             lease,
             host_lease: page.host_lease(raw.control.host_lease_ms.as_ref(), lease)?,
+            domain_memory: raw
+                .control
+                .domain_memory
+                .as_ref()
+                .map(|raw| page.bytes("domain_memory", raw))
+                .transpose()?,
             epoch: page.time(
                 "epoch_ms",
                 raw.control.epoch_ms.as_ref(),

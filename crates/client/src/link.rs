@@ -12,6 +12,10 @@ use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Once;
 
+/// This build of farmem: its version, and a mark of the sources of all parts that say something to each other over a rack. Parts of different builds do not
+/// go together in one rack.
+pub(crate) const BUILD: &str = env!("FARMEM_BUILD");
+
 /// Something to do with whatever link the rack uses.
 pub trait WithLink {
     /// What comes of it.
@@ -91,7 +95,7 @@ fn pin_to_first_cpu() -> io::Result<()> {
 /// [`Error::Api`] when the token cannot be read, [`Error::Join`] with what is wrong with a join file.
 pub fn api_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let (door, token) = config.api_door()?;
-    Ok(ApiClient::new(door, &token).with_keys(&config.key_file()))
+    Ok(ApiClient::new(door, &token).with_keys(&config.key_file()).of_build(BUILD))
 }
 
 /// The same for who runs the rack: with the operator's token where this machine has it, in the file `operator` of the state directory. Roles join so, and
@@ -103,7 +107,7 @@ pub fn operator_client(config: &RackConfig) -> Result<ApiClient, Error> {
     let (door, token) = config.api_door()?;
     let operator = std::fs::read_to_string(config.operator_file()).unwrap_or_default();
     let token = if operator.trim().is_empty() { token.as_str() } else { operator.trim() };
-    Ok(ApiClient::new(door, token).with_keys(&config.key_file()))
+    Ok(ApiClient::new(door, token).with_keys(&config.key_file()).of_build(BUILD))
 }
 
 /// Joins with the name and address of a host that may have been there before. One that is another user's is taken, as an address is that another process has.

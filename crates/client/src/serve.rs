@@ -6,14 +6,14 @@
 use crate::Error;
 use crate::client::gid;
 use crate::config::{Execution, IndexConfig, NodeConfig, Prefetch, RackConfig, Transport};
-use crate::link::{WithLink, api_client, operator_client, place, with_link};
+use crate::link::{BUILD, WithLink, api_client, operator_client, place, with_link};
 use crate::rack::{home_of, node_settings};
 use farmem_control::api::{
     Endpoint, IndexJoined, JoinIndex, JoinNode, JoinSwitch, ListObjects, NodeJoined, ObjectListed, Overview,
     RackOverview, SwitchJoined,
 };
 use farmem_control::keys::Secret;
-use farmem_control::{Config as ControlSettings, Control, Note as ControlNote};
+use farmem_control::{Bounds, Config as ControlSettings, Control, Note as ControlNote};
 use farmem_io::events::{self, Level, Told};
 use farmem_io::{
     ApiServer, ApiTokens, Calibrated, Clock, Compiler, ControlStore, Driver, Link, MappedStore, NodeFiles,
@@ -90,7 +90,17 @@ pub fn control<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> R
             let usual = ControlSettings::new(farmem_io::gid_of(config.control.address));
             let (lease, epoch) = (config.control.lease, config.control.epoch);
             let host_lease = Some(config.control.host_lease);
-            let settings = ControlSettings { pmtu: config.pmtu, lease, host_lease, epoch, secret, ..usual };
+            let domain_memory_max = config.control.domain_memory.unwrap_or(u64::MAX);
+            let settings = ControlSettings {
+                pmtu: config.pmtu,
+                lease,
+                host_lease,
+                epoch,
+                secret,
+                build: Some(BUILD.into()),
+                bounds: Bounds { domain_memory_max, ..Bounds::default() },
+                ..usual
+            };
             let role = Control::restore(settings, Rng::from_seed(seed), records).map_err(|e| Error::Config {
                 file: state.clone(),
                 message: format!("{e}; the log is damaged: restore the directory from a copy, without its file `secret` (all keys are told anew then), or remove it to begin anew"),

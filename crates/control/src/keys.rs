@@ -127,6 +127,8 @@ pub struct Shown {
     pub keys: Vec<Key>,
     /// The operator's token, who may do all.
     pub operator: bool,
+    /// Which build of farmem asks, if it says so (PROTOCOL 8.71).
+    pub build: Option<String>,
 }
 
 /// What has keys.

@@ -15,6 +15,7 @@ extern crate std;
 mod acts;
 mod allocate;
 pub mod api;
+mod builds;
 mod cards;
 mod change;
 mod claims;
@@ -51,6 +52,7 @@ mod usage;
 
 pub use acts::ACTS_MAX;
 pub use allocate::{PAGE, VA_END};
+pub use builds::{BUILD_LEN_MAX, is_build};
 pub use change::MISSED_MAX;
 pub use coherence::{RECOVERS, RESETS_MAX};
 pub use fabric::{BELOW_MAX, INDEX_MAX};
@@ -63,6 +65,7 @@ pub use soft::{COUNTS_ANEW_MAX, DAMAGED_MAX, SOFT_BURST, SOFT_PACE, SOFT_WINDOW}
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use api::{ApiError, ErrorCode, Request, Response};
 use claims::Need;
@@ -118,6 +121,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// What the keys of hosts, nodes, switches and domains are made of. None: whoever asks may do all, as in a rack inside one process.
     pub secret: Option<Secret>,
+    /// Which build of farmem this is; none: it does not say (PROTOCOL 8.71).
+    pub build: Option<String>,
 }
 
 impl Config {
@@ -135,6 +140,7 @@ impl Config {
             epoch: splitting::EPOCH,
             bounds: Bounds::default(),
             secret: None,
+            build: None,
         }
     }
 }
@@ -146,6 +152,8 @@ pub struct Bounds {
     pub nodes_max: u16,
     pub hosts_max: u16,
     pub domains_max: usize,
+    /// Bytes of allocations that one domain may have (PROTOCOL 8.72).
+    pub domain_memory_max: u64,
     pub vmas_max: usize,
     /// Parts of vmas that were moved.
     pub pieces_max: usize,
@@ -192,6 +200,7 @@ impl Default for Bounds {
             nodes_max: NODES_MAX,
             hosts_max: HOSTS_MAX,
             domains_max: DOMAINS_MAX,
+            domain_memory_max: u64::MAX,
             vmas_max: VMAS_MAX,
             pieces_max: PIECES_MAX,
             grants_max: GRANTS_MAX,
@@ -362,7 +371,7 @@ impl Control {
                 control.state.sound().map_err(|error| RestoreError { line, what: error.0 })?;
                 rows = false;
             }
-            if !rows && !event && !matches!(record, Line::Domain { .. } | Line::Object { .. }) {
+            if !rows && !event && !record.is_both() {
                 return Err(RestoreError { line, what: "a row behind an event" });
             }
             control
@@ -450,15 +459,7 @@ impl Control {
                     self.on_target(role, |control| control.soft_wait(pending.ask.ticket, want, out));
                 }
                 Ok(Decision::Look { node, file }) => self.look_wait(pending.ask.ticket, node, file),
-                Ok(Decision::Begin(what)) => {
-                    let change = self.state.next_change;
-                    let ticket = pending.ask.ticket;
-                    self.asked.insert(change, pending);
-                    if self.keep(Line::Began { change, what }, out).is_err() {
-                        self.asked.remove(&change);
-                        reply(ticket, Err(self.stall_error("nothing was changed")), out);
-                    }
-                }
+                Ok(Decision::Begin(what)) => self.begin_asked(pending, what, out),
                 Err(error) => reply(pending.ask.ticket, Err(error), out),
             }
         }

@@ -7,7 +7,7 @@ use crate::errors::{bound, error, not_found};
 use crate::record::{LoggedUpdate, Remap, Role, Span, VmaRow, What};
 use crate::requests::{Decided, Decision};
 use crate::state::{Effect, State};
-use crate::syscalls::{Allocator, Call, Edit, Plan, Prot, Space};
+use crate::syscalls::{Allocator, Call, Edit, Errno, Plan, Prot, Space};
 use crate::tables::{Step, protect, step};
 use crate::updates::Reach;
 use alloc::format;
@@ -27,6 +27,9 @@ impl Control {
             Some(_) => Space::begin(0, &self.ground()),
             None => Space::begin(heap, &self.ground()),
         };
+        if plan.more() > self.room_of(domain) {
+            return Err(self.over_its_limit(domain, plan.more()));
+        }
         if plan.answer.is_err() {
             let message = format!("no memory node has {heap} bytes for a heap in one piece");
             return Err(error(ErrorCode::OutOfMemory, message, "start with less heap, or add a memory node"));
@@ -45,7 +48,10 @@ impl Control {
     pub(crate) fn memory_call(&self, process: u32, call: &Call) -> Decided<Mmap> {
         let domain = self.domain_of(process)?;
         let Some(space) = self.state.spaces.get(&domain) else { unreachable!("a process has its space") };
-        let plan = space.call(call, &self.ground());
+        let mut plan = space.call(call, &self.ground());
+        if plan.more() > self.room_of(domain) {
+            plan = Plan::nothing(Err(Errno::NoMemory));
+        }
         let new = plan.edits.iter().filter(|edit| matches!(edit, Edit::Reserve { .. })).count();
         let most = self.config.bounds.vmas_max;
         if new > 0 && self.state.vmas.len() + new > most {

@@ -43,6 +43,8 @@ pub(crate) enum Line {
     File { object: u64, row: FileRow },
     /// Event: a node said what came of a load or a save.
     FileEnded { object: u64, task: u64, end: FileEnd },
+    /// Row and event: which build the member at a port said to be when it joined last; none: it did not say.
+    Build { port: u32, build: Option<String> },
     /// Event: a change begins; its updates join the queues.
     Began { change: u64, what: What },
     /// Event: a role answered the batch at the head of its queue.
@@ -99,6 +101,11 @@ pub(crate) enum Line {
 }
 
 impl Line {
+    /// True for a row that is written as things happen, too.
+    pub(crate) const fn is_both(&self) -> bool {
+        matches!(self, Self::Domain { .. } | Self::Object { .. } | Self::Build { .. })
+    }
+
     /// True for what happened, as against a row that says how things are.
     pub(crate) const fn is_event(&self) -> bool {
         matches!(

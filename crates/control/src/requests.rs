@@ -1,6 +1,5 @@
 //! What a request means: an answer at once, or a change to begin (PROTOCOL 8.10 to 8.14).
 
-use crate::Control;
 use crate::allocate::{VA_END, vma_size};
 use crate::api::{
     self, Allocate, ApiError, Connect, CreateDomain, Disconnect, DomainInfo, ErrorCode, Free, Grant, Mmap,
@@ -14,6 +13,7 @@ use crate::record::{ConnectionRow, Key, Line, Role, SessionRow, Span, ThroughRow
 use crate::soft::Want;
 use crate::syscalls::Call;
 use crate::updates::Reach;
+use crate::{Actions, Control, Pending, builds, reply};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -110,6 +110,21 @@ impl Control {
             Request::SoftClear(call) => any(call, self.soft_clear(call)),
             Request::Usage(call) => any(call, Ok(Decision::Reply(self.usage()))),
             Request::Overview(call) => any(call, Ok(Decision::Reply(self.overview()))),
+        }
+    }
+
+    /// Begins the change that a request asks for; its answer comes with the end of that.
+    pub(crate) fn begin_asked(&mut self, pending: Pending, what: What, out: &mut Actions) {
+        let change = self.state.next_change;
+        let (ticket, build, port) =
+            (pending.ask.ticket, pending.ask.shown.build.clone(), builds::joining(&what));
+        self.asked.insert(change, pending);
+        if self.keep(Line::Began { change, what }, out).is_err() {
+            self.asked.remove(&change);
+            return reply(ticket, Err(self.stall_error("nothing was changed")), out);
+        }
+        if let Some(port) = port {
+            self.joined_as(port, build, out);
         }
     }
 
@@ -253,6 +268,7 @@ impl Control {
             nodes.iter().find_map(|&node| Some((self.state.place(node, size)?, size, node)))
         });
         match placed {
+            Some((_, size, _)) if self.room_of(domain) < size => Err(self.over_its_limit(domain, size)),
             Some((base, size, node)) => {
                 let (object, file) = (None, None);
                 Ok(Decision::Begin(What::Allocate { base, size, node, domain, durable, object, file }))

@@ -55,6 +55,8 @@ pub(crate) struct State {
     pub(crate) objects: BTreeMap<u64, ObjectRow>,
     /// Those by file, by number.
     pub(crate) files: BTreeMap<u64, FileRow>,
+    /// The build that each member said to be when it joined last, also of members that have left.
+    pub(crate) builds: BTreeMap<Port, String>,
     pub(crate) queues: BTreeMap<Role, Queue>,
     /// By number, in the order they began.
     pub(crate) changes: BTreeMap<u64, Change>,
@@ -110,6 +112,12 @@ impl State {
                 self.files.insert(*object, row.clone());
             }
             Line::FileEnded { object, task, end } => self.file_ended(*object, *task, *end)?,
+            Line::Build { port, build: Some(build) } => {
+                self.builds.insert(Port(*port), build.clone());
+            }
+            Line::Build { port, build: None } => {
+                self.builds.remove(&Port(*port));
+            }
             Line::Began { change, what } => self.begin(*change, what, effects)?,
             Line::Answered { role, seq, refusal } => self.answered(*role, *seq, *refusal, effects)?,
             Line::Silent { role } => self.silent(*role, effects)?,
@@ -226,6 +234,9 @@ impl State {
         lines.extend(self.files.iter().map(|(&object, row)| Line::File { object, row: row.clone() }));
         lines.extend(self.sessions.values().cloned().map(Line::Session));
         lines.extend(self.connections.values().cloned().map(Line::Connection));
+        lines.extend(
+            self.builds.iter().map(|(port, build)| Line::Build { port: port.0, build: Some(build.clone()) }),
+        );
         lines.extend(self.queues.iter().map(|(&role, queue)| Line::Queue { role, queue: queue.clone() }));
         lines.extend(self.changes.iter().map(|(&change, row)| Line::InFlight { change, row: row.clone() }));
         lines.into_iter().map(Record).collect()

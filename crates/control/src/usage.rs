@@ -1,9 +1,11 @@
 //! Who has what: hosts, domains and allocations, with the time that is left to each (PROTOCOL 8.63).
 
 use crate::Control;
-use crate::api::{DomainUse, HostUse, ProcessUse, RackUsage, VmaUse};
+use crate::api::{ApiError, DomainUse, ErrorCode, HostUse, ProcessUse, RackUsage, VmaUse};
+use crate::errors::error;
 use crate::record::{Cache, HostRow};
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use farmem_machine::Duration;
@@ -30,7 +32,28 @@ impl Control {
             domains: self.domain_uses(&of_objects).into_values().collect(),
             vmas: vmas.collect(),
             processes: processes.map(|(&process, &domain)| ProcessUse { process, domain }).collect(),
+            builds: self.builds(),
         }
+    }
+
+    /// Bytes that a domain may still allocate (PROTOCOL 8.72).
+    pub(crate) fn room_of(&self, domain: u32) -> u64 {
+        let most = self.config.bounds.domain_memory_max;
+        if most == u64::MAX {
+            return most;
+        }
+        let its = self.state.vmas.values().filter(|vma| vma.domain == domain);
+        most.saturating_sub(its.map(|vma| vma.size).sum())
+    }
+
+    /// What is said to who asks for more than that.
+    pub(crate) fn over_its_limit(&self, domain: u32, more: u64) -> ApiError {
+        let (most, room) = (self.config.bounds.domain_memory_max, self.room_of(domain));
+        let message = format!(
+            "domain {domain} may have {most} bytes of far memory on this rack, of which {room} are left: {more} more are asked for"
+        );
+        let remedy = "free what it does not use any more; who runs the rack sets the limit (`domain_memory` in rack.toml)";
+        error(ErrorCode::OutOfMemory, message, remedy)
     }
 
     /// One pass over each table: whoever may ask at all may ask again and again, of a rack in which all are full.

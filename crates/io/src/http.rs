@@ -34,6 +34,9 @@ const SOFT_BODY_MAX: usize = 12 << 20;
 /// The header field with the keys of what a request is about, as hexadecimal digits with commas between (PROTOCOL 8.67).
 const KEYS_FIELD: &str = "farmem-keys";
 
+/// The header field with the build of farmem that asks (PROTOCOL 8.71).
+const BUILD_FIELD: &str = "farmem-build";
+
 /// Largest head of a request, in bytes. It is looked at when more is read, so somewhat longer ones may pass.
 const HEAD_MAX: usize = 16 << 10;
 

@@ -295,7 +295,7 @@ impl<H: Guest> World<H> {
             self.answer(ticket, Err(unreachable_control()));
             return ticket;
         }
-        let shown = Shown { keys: self.ring.show(&request), operator: false };
+        let shown = Shown { keys: self.ring.show(&request), ..Shown::default() };
         self.ring.using(&request);
         let ask = farmem_control::Submitted { ticket, request, shown };
         self.control_event(Event::Local(ask));

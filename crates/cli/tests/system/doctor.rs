@@ -1,5 +1,6 @@
 //! `farmem doctor`: every finding says how it stands; what does not stand well says what to do.
 
+use crate::faults::died_and_serves;
 use crate::process::run;
 use crate::rack::{Description, text};
 use serde_json::Value;
@@ -189,6 +190,42 @@ fn a_rack_is_tried() {
     assert_eq!(up.stop().code, Some(0));
     let (state, detail, _) = of(&look(&file), "API of the control plane");
     assert!(state == "degraded" && detail.contains("no control plane answers"), "{state}: {detail}");
+}
+
+/// A host joins that is of another build: `farmem doctor --rack` says who, and of which; members of this one are well, also where the control plane was started again
+/// meanwhile. A name that no build has is refused (PROTOCOL 8.71).
+#[test]
+fn members_of_another_build_are_named() {
+    let rack = Description::new("doctor-builds", "udp");
+    let (mut up, file) = (rack.up(), rack.file());
+    let builds = || -> (String, String, String) {
+        let report = run(&["doctor", "--json", "--rack", &file]).json();
+        let found = report["findings"].as_array().expect("a list");
+        let found = found.iter().find(|f| f["name"] == "builds of the rack").expect("it is looked at");
+        (text(&found["state"]), text(&found["detail"]), text(&found["remedy"]))
+    };
+    let own = builds();
+    assert!(own.0 == "ok" && own.1.contains(": 4 members"), "{own:?}");
+    died_and_serves(&mut up, "control");
+    assert_eq!(builds(), own, "it is in the log");
+    let body = format!(r#"{{"name": "old", "gid": "{}", "caches": false}}"#, rack.address(200));
+    let request = |build: &str| {
+        format!(
+            "POST /v1/join_host HTTP/1.1\r\nHost: rack\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+             Farmem-Build: {build}\r\nContent-Length: {}\r\n\r\n{body}",
+            rack.operator(),
+            body.len()
+        )
+    };
+    let answer = rack.http(request("of yesterday").as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("Farmem-Build"), "{answer}");
+    let answer = rack.http(request("0.0.9+old").as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (state, detail, remedy) = builds();
+    assert_eq!(state, "missing", "{detail}");
+    assert!(detail.contains("of other builds are 0.0.9+old: host old"), "{detail}");
+    assert!(remedy.contains("one build of farmem on all machines"), "{remedy}");
+    assert_eq!(up.stop().code, Some(0));
 }
 
 /// A link whose MTU is smaller than the rack's packets: which one, by how much, and what to write.

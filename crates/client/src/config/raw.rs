@@ -42,6 +42,7 @@ pub(super) struct RawControl {
     pub(super) key: Option<Spanned<PathBuf>>,
     pub(super) lease_ms: Option<Spanned<u64>>,
     pub(super) host_lease_ms: Option<Spanned<u64>>,
+    pub(super) domain_memory: Option<Spanned<Value>>,
     pub(super) epoch_ms: Option<Spanned<u64>>,
 }
 

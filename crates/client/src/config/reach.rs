@@ -5,9 +5,10 @@
 
 use super::roles::is_of_this_machine;
 use super::{NodeConfig, RackConfig, Transport};
+use crate::link::BUILD;
 use crate::own::api_client;
 use crate::{Error, Rack};
-use farmem_control::api::{ErrorCode, NodeInfo, Overview, RackOverview};
+use farmem_control::api::{ErrorCode, NodeInfo, Overview, RackOverview, RackUsage, Usage};
 use farmem_io::ApiCallError;
 use farmem_io::doctor::{Finding, Support, available_memory, is_refused, path_mtu};
 use farmem_wire::message::PAGE_LEN;
@@ -81,6 +82,8 @@ impl RackConfig {
         });
         findings.push(self.examine_api(&overview, foreign));
         let Ok(overview) = overview else { return findings };
+        let usage = api_client(self).and_then(|mut api| Ok(api.call(Usage {})?));
+        findings.push(examine_builds(usage, &overview));
         findings.extend(self.nodes.iter().map(|node| examine_size(node, &overview)));
         let nodes = overview.nodes.iter().filter(|node| node.card == 0);
         findings.extend(self.try_nodes(nodes));
@@ -109,7 +112,7 @@ impl RackConfig {
             Err(error) if foreign => (
                 Support::Missing,
                 error.to_string(),
-                format!("run one build of farmem everywhere; this one is {}", env!("CARGO_PKG_VERSION")),
+                format!("run one build of farmem everywhere; this one is {BUILD}"),
             ),
             Err(error @ (Error::Join { .. } | Error::Untrusted { .. })) => {
                 (Support::Missing, error.to_string(), error.remedy())
@@ -203,6 +206,42 @@ fn trial_domain() -> String {
     let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let known = |letter: &char| letter.is_ascii_alphanumeric() || "._-".contains(*letter);
     format!("farmem-doctor-{}", machine.chars().filter(known).take(MACHINE_MAX).collect::<String>())
+}
+
+/// Whether all members of the rack are of this build.
+fn examine_builds(usage: Result<RackUsage, Error>, overview: &RackOverview) -> Finding {
+    let name = "builds of the rack".to_owned();
+    let builds = match usage {
+        Ok(usage) => usage.builds,
+        Err(error) => {
+            let (state, remedy) = (Support::Missing, error.remedy());
+            return Finding { name, state, detail: error.to_string(), remedy };
+        }
+    };
+    // The control plane and the switch are in none of these lists.
+    let roles = 1 + usize::from(overview.switch);
+    let all = roles + overview.nodes.len() + overview.index.len() + overview.hosts.len();
+    let said: usize = builds.iter().map(|build| build.members.len()).sum();
+    let silent = match all.saturating_sub(said) {
+        0 => String::new(),
+        silent => format!("; {silent} members did not say theirs, as cards do not"),
+    };
+    let others: Vec<String> = builds
+        .iter()
+        .filter(|its| its.build != BUILD)
+        .map(|its| format!("{}: {}", its.build, its.members.join(", ")))
+        .collect();
+    if others.is_empty() {
+        let detail = format!("{BUILD}, as this command's: {said} members{silent}");
+        return Finding { name, state: Support::Ok, detail, remedy: String::new() };
+    }
+    Finding {
+        name,
+        state: Support::Missing,
+        detail: format!("this command is {BUILD}; of other builds are {}{silent}", others.join("; ")),
+        remedy: "run one build of farmem on all machines, since parts of different builds do not go together: stop those that are named, and start them from the build of the rest"
+            .into(),
+    }
 }
 
 /// Whether a node gives what the description says.

@@ -15,6 +15,18 @@ pub struct RackUsage {
     pub vmas: Vec<VmaUse>,
     /// Processes.
     pub processes: Vec<ProcessUse>,
+    /// The builds of farmem that members are, as they said when they joined (PROTOCOL 8.71).
+    #[serde(default)]
+    pub builds: Vec<BuildUse>,
+}
+
+/// A build, and who is of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BuildUse {
+    /// The build.
+    pub build: String,
+    /// The members that are of it, by kind and name.
+    pub members: Vec<String>,
 }
 
 /// What a host has.

@@ -61,7 +61,17 @@ impl Plan {
         }
     }
 
-    const fn nothing(answer: Result<u64, Errno>) -> Self {
+    /// Bytes of vmas that it makes.
+    pub(crate) fn more(&self) -> u64 {
+        let made = |edit: &Edit| match edit {
+            Edit::Reserve { size, .. } => *size,
+            _ => 0,
+        };
+        self.edits.iter().map(made).sum()
+    }
+
+    /// One that changes nothing.
+    pub(crate) const fn nothing(answer: Result<u64, Errno>) -> Self {
         Self { edits: Vec::new(), answer }
     }
 }

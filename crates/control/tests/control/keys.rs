@@ -29,7 +29,7 @@ where
     C::Answer: Clone,
 {
     let request: Request = call.clone().into();
-    rack.shown = Shown { keys: ring.show(&request), operator: false };
+    rack.shown = Shown { keys: ring.show(&request), ..Shown::default() };
     let answer = rack.call(call)?;
     ring.learn(&request, &answer.clone().into());
     ring.using(&request);
@@ -138,7 +138,7 @@ impl Doors {
 
     /// With these keys the request is refused for want of one.
     fn is_refused(&mut self, request: &Request, keys: Vec<Key>) -> bool {
-        self.answer(request, Shown { keys, operator: false })
+        self.answer(request, Shown { keys, ..Shown::default() })
     }
 
     fn answer(&mut self, request: &Request, shown: Shown) -> bool {
@@ -172,7 +172,7 @@ fn a_stranger_is_refused_each_request() {
         let is_all = matches!(request, Request::ListObjects(ListObjects { domain: None }));
         assert_eq!(doors.is_refused(request, both), is_all, "{request:?} to its owner");
         let mut doors = Doors::new();
-        let operator = Shown { keys: Vec::new(), operator: true };
+        let operator = Shown { operator: true, ..Shown::default() };
         assert!(!doors.answer(request, operator), "{request:?} to the operator");
     }
 }
@@ -251,7 +251,7 @@ fn keys_outlive_a_restart() {
 fn no_stranger_takes_the_place_of_a_switch_that_is_not_there() {
     let mut doors = Doors::new();
     for _ in 0..2 {
-        doors.rack.shown = Shown { keys: every_key(&doors.owner), operator: false };
+        doors.rack.shown = Shown { keys: every_key(&doors.owner), ..Shown::default() };
         doors.rack.ask(JoinSwitch { gid: text(2) });
         doors.rack.restart();
         doors.rack.settle();
@@ -270,13 +270,13 @@ fn no_stranger_takes_the_place_of_a_switch_that_is_not_there() {
 fn a_request_begun_anew_shows_its_key_again() {
     let mut doors = Doors::new();
     let connect: Request = Connect::new(1, 1, doors.domain).into();
-    doors.rack.shown = Shown { keys: every_key(&doors.owner), operator: false };
+    doors.rack.shown = Shown { keys: every_key(&doors.owner), ..Shown::default() };
     let ticket = doors.rack.ask(connect);
     doors.rack.ask(join_node(1));
     let leave = doors.rack.ask(Leave::new(Port::host(1).0));
     doors.rack.ask(join_node(1));
     doors.rack.wait(leave).unwrap();
-    doors.rack.shown = Shown { keys: every_key(&doors.stranger), operator: false };
+    doors.rack.shown = Shown { keys: every_key(&doors.stranger), ..Shown::default() };
     doors.rack.ask(JoinHost::new("other".into(), text(150)));
     let answer = doors.rack.wait(ticket);
     doors.rack.settle();
@@ -438,4 +438,68 @@ fn each_number_of_a_key_file_may_be_wrong() {
     assert!(refused > 100, "{refused} damaged files were seen");
     let more: String = (0..=RING_MAX).map(domain_line).collect();
     assert_eq!(Ring::from_text(&more), Err(RING_MAX + 1));
+}
+
+/// Members say which build they are when they join, and one joins again as another. `usage` says who is of which, also after a restart from the log, and not
+/// of those that have left (PROTOCOL 8.71).
+#[test]
+fn builds_are_told_apart() {
+    let mut rack = Rack::with(81, Config { build: Some("1.0+a".into()), ..config() });
+    let join = |rack: &mut Rack, call: Request, build: Option<&str>| {
+        rack.shown = Shown { build: build.map(Into::into), ..Shown::default() };
+        let ticket = rack.ask(call);
+        rack.wait(ticket).unwrap();
+        rack.settle();
+    };
+    join(&mut rack, JoinSwitch { gid: text(2) }.into(), Some("1.0+a"));
+    join(&mut rack, join_node(1).into(), Some("1.0+b"));
+    join(&mut rack, join_node(2).into(), None);
+    join(&mut rack, edge("edge1", 31).into(), Some("1.0+b"));
+    join(&mut rack, join_host(1).into(), Some("1.0+b"));
+    join(&mut rack, join_host(2).into(), Some("no build"));
+    let builds = |rack: &mut Rack| -> Vec<(String, Vec<String>)> {
+        let told = rack.call(Usage {}).unwrap().builds;
+        told.into_iter().map(|its| (its.build, its.members)).collect()
+    };
+    let expect = |a: &[&str], b: &[&str]| -> Vec<(String, Vec<String>)> {
+        let row = |build: &str, members: &[&str]| {
+            (build.to_owned(), members.iter().map(|&who| who.to_owned()).collect())
+        };
+        [row("1.0+a", a), row("1.0+b", b)].into()
+    };
+    let first = expect(&["control plane", "switch"], &["memory node n1", "index switch edge1", "host h1"]);
+    assert_eq!(builds(&mut rack), first);
+    rack.check_log();
+    rack.restart();
+    assert_eq!(builds(&mut rack), first);
+    join(&mut rack, join_node(1).into(), Some("1.0+a"));
+    join(&mut rack, Leave::new(Port::host(1).0).into(), None);
+    let then = expect(&["control plane", "switch", "memory node n1"], &["index switch edge1"]);
+    assert_eq!(builds(&mut rack), then);
+    rack.check_log();
+}
+
+/// A program uses twice as many domains as a request shows keys, in turn, and asks for what it has in each by a process's or an object's number, which do not say of
+/// whose domain they are. None of it is refused: the ring knows whose they are by the answers that told of them, and shows that key alone.
+#[test]
+fn more_domains_than_keys_are_used_in_turn() {
+    let mut doors = Doors::new();
+    let mut own = Vec::new();
+    for number in 0..2 * KEYS_SHOWN_MAX {
+        let (rack, ring) = (&mut doors.rack, &mut doors.owner);
+        let domain = ask(rack, ring, CreateDomain { name: format!("d{number}") }).unwrap().domain;
+        let process = ask(rack, ring, ProcessStart { domain, heap: 0 }).unwrap().process;
+        let open = OpenObject { create: true, ..OpenObject::new(1, domain, format!("object{number}")) };
+        let object = ask(rack, ring, open).unwrap().object;
+        own.push((process, object));
+    }
+    for &(process, object) in &own {
+        for request in [Brk { process, addr: 0 }.into(), HoldObject::new(1, object).into()] {
+            let keys = doors.owner.show(&request);
+            assert!(!doors.is_refused(&request, keys), "{request:?}");
+        }
+        let keys = doors.owner.show(&ProcessExit { process }.into());
+        assert_eq!(keys.len(), 1, "nobody is shown the keys of what is not asked about");
+        ask(&mut doors.rack, &mut doors.owner, ProcessExit { process }).unwrap();
+    }
 }

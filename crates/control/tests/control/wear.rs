@@ -54,6 +54,41 @@ fn a_thousand_runs_leave_no_domain() {
     rack.check_log();
 }
 
+/// A domain may have half a MiB. It is refused more, whatever it asks by: an allocation, a heap, `mmap`, which says ENOMEM, or the length of an object, and is told why; what it
+/// gives back it may have again. Another domain has as much, beside it (PROTOCOL 8.72).
+#[test]
+fn a_domain_has_no_more_than_its_limit() {
+    let limit = MIB / 2;
+    let mut rack = bounded(705, Bounds { domain_memory_max: limit, ..Bounds::default() });
+    let (host, _) = rack.join_host(1);
+    let (greedy, other) = (rack.domain("greedy"), rack.domain("other"));
+    rack.call(OpenSession { host, domain: greedy }).unwrap();
+    let first = rack.call(durable(greedy, limit / 2)).unwrap();
+    let process = rack.call(ProcessStart { domain: greedy, heap: 0 }).unwrap().process;
+    let map = |len| Mmap { process, addr: 0, len, prot: 3, flags: 0x22 };
+    assert!(rack.call(map(limit / 4)).unwrap().value > 0);
+    let open = OpenObject { create: true, ..OpenObject::new(host, greedy, "object".into()) };
+    let object = rack.call(open).unwrap().object;
+    for (refused, what) in [
+        (rack.call(durable(greedy, limit / 2)).map(drop), "an allocation"),
+        (rack.call(ResizeObject { host, object, length: limit / 2 }).map(drop), "an object"),
+    ] {
+        let error = refused.expect_err(what);
+        assert_eq!(error.code, ErrorCode::OutOfMemory, "{what}: {}", error.message);
+        for word in [&format!("{limit} bytes"), &format!("{} are left", limit / 4)] {
+            assert!(error.message.contains(word), "{word} in {}", error.message);
+        }
+        assert!(error.remedy.contains("`domain_memory`"), "{}", error.remedy);
+    }
+    assert_eq!(rack.call(map(limit / 2)).unwrap().value, -12, "ENOMEM");
+    rack.call(Free { domain: greedy, base: first.base, id: first.id }).unwrap();
+    rack.call(ResizeObject { host, object, length: limit / 2 }).unwrap();
+    let heap = rack.call(ProcessStart { domain: other, heap: limit + PAGE });
+    assert_eq!(heap.expect_err("a heap").code, ErrorCode::OutOfMemory);
+    rack.call(durable(other, limit / 2)).unwrap();
+    rack.check_log();
+}
+
 /// As long as a host has a session or a connection in it, or as it has something that stays, a domain stays, however long that takes; then it goes, as soon as that does.
 #[test]
 fn a_domain_goes_with_its_last_user_and_not_before() {

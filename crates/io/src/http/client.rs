@@ -3,7 +3,7 @@
 use super::key_file::KeyFile;
 use super::tls::{self, CaCert};
 use super::unix::UnixConnector;
-use super::{IDLE_MAX, KEYS_FIELD};
+use super::{BUILD_FIELD, IDLE_MAX, KEYS_FIELD};
 use farmem_control::api::{ApiError, Call, Request, Response};
 use serde_json::Value;
 use std::fmt;
@@ -53,6 +53,7 @@ pub struct ApiClient {
     url: String,
     token: String,
     keys: Option<Arc<KeyFile>>,
+    build: Option<&'static str>,
 }
 
 /// Why there is no good answer.
@@ -108,11 +109,18 @@ impl ApiClient {
         self
     }
 
+    /// One that says which build of farmem asks.
+    #[must_use]
+    pub const fn of_build(mut self, build: &'static str) -> Self {
+        self.build = Some(build);
+        self
+    }
+
     /// One that gives an answer up after `most`, and asks over a new connection then: for what must not wait behind one that broke.
     #[must_use]
     pub fn impatient(self, most: Duration) -> Self {
-        let keys = self.keys;
-        Self { keys, ..Self::within(self.door, &self.token, most) }
+        let (keys, build) = (self.keys, self.build);
+        Self { keys, build, ..Self::within(self.door, &self.token, most) }
     }
 
     fn within(door: ApiDoor, token: &str, most: Duration) -> Self {
@@ -139,7 +147,7 @@ impl ApiClient {
             }
             ApiDoor::Plain(address) => (config.build().into(), format!("http://{address}")),
         };
-        Self { agent, door, url, token: token.into(), keys: None }
+        Self { agent, door, url, token: token.into(), keys: None, build: None }
     }
 
     /// Asks, and waits for the answer.
@@ -159,6 +167,9 @@ impl ApiClient {
             }
         };
         let mut post = self.agent.post(&url).header("Authorization", format!("Bearer {}", self.token));
+        if let Some(build) = self.build {
+            post = post.header(BUILD_FIELD, build);
+        }
         let keyed = |why: String| ApiCallError::Keys { why };
         if let Some(keys) = &self.keys {
             let shown = keys.show(&request).map_err(keyed)?;

@@ -4,7 +4,7 @@ use super::conn_table::ConnGuard;
 use super::connections::{self, Limits, body_of, has_body};
 use super::stream::Listener;
 use super::tls::Identity;
-use super::{BODY_MAX, KEYS_FIELD, SOFT_BODY_MAX, refusal, status_of};
+use super::{BODY_MAX, BUILD_FIELD, KEYS_FIELD, SOFT_BODY_MAX, refusal, status_of};
 use crate::{OpenError, Waker};
 use axum::body::Body;
 use axum::extract::State;
@@ -15,6 +15,7 @@ use axum::{Extension, Router};
 use ctutils::CtEq as _;
 use farmem_control::api::{ApiError, ErrorCode, Request, Response};
 use farmem_control::keys::{KEYS_SHOWN_MAX, Shown};
+use farmem_control::{BUILD_LEN_MAX, is_build};
 use serde_json::{Map, Value};
 use std::fmt;
 use std::io;
@@ -308,7 +309,7 @@ fn authorise(tokens: &ApiTokens, headers: &HeaderMap) -> Result<bool, ApiError> 
     Err(refusal(ErrorCode::Unauthorized, "the rack's token is missing or wrong", remedy))
 }
 
-/// The keys in a request's head.
+/// What is shown in a request's head.
 fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
     let mut keys = Vec::new();
     for field in headers.get_all(KEYS_FIELD) {
@@ -320,7 +321,20 @@ fn keys_of(headers: &HeaderMap, operator: bool) -> Result<Shown, ApiError> {
             keys.push(key.parse().map_err(|_| no_keys("text that is no key"))?);
         }
     }
-    Ok(Shown { keys, operator })
+    Ok(Shown { keys, operator, build: build_of(headers)? })
+}
+
+/// The build that asks, as the head says.
+fn build_of(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(field) = headers.get(BUILD_FIELD) else { return Ok(None) };
+    match field.to_str().ok().filter(|text| is_build(text)) {
+        Some(build) => Ok(Some(build.into())),
+        None => {
+            let remedy =
+                format!("leave it out, or send at most {BUILD_LEN_MAX} letters, digits or any of \".+_-\"");
+            Err(refusal(ErrorCode::BadRequest, "the header \"Farmem-Build\" is no build's name", remedy))
+        }
+    }
 }
 
 /// What is wrong is not repeated: it may be a key with a slip in it.

@@ -180,7 +180,7 @@ fn answers() -> Vec<Response> {
         VMA.into(),
         LocatedVma { vma: VMA, moved: Vec::new(), lost: Vec::new() }.into(),
         overview.into(),
-        RackUsage { hosts: vec![], domains: vec![], vmas: vec![], processes: vec![] }.into(),
+        RackUsage { hosts: vec![], domains: vec![], vmas: vec![], processes: vec![], builds: vec![] }.into(),
         ProcessInfo { process: 0, heap: 0 }.into(),
         Returned { value: 0 }.into(),
         LeaseInfo { lease_ms: 0, flush: 0 }.into(),
@@ -295,6 +295,7 @@ fn each_answer_has_the_fields_of_its_row() {
         ("(directory)".to_owned(), keys(&DirectoryInfo::default())),
         ("(file)".to_owned(), keys(&file())),
         ("(host use)".to_owned(), keys(&host_use())),
+        ("(build use)".to_owned(), keys(&BuildUse { build: String::new(), members: Vec::new() })),
         ("(domain use)".to_owned(), keys(&domain_use())),
         ("(vma use)".to_owned(), keys(&vma_use())),
     ];

@@ -1,0 +1,50 @@
+//! Makes the mark of this build (`BUILD` in `src/link.rs`): the version, and a hash of the sources of the parts that a rack's processes are made of. This crate
+//! depends on all of them, so it is built anew whenever one changes.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// The parts, as folders beside this crate's.
+const PARTS: [&str; 9] =
+    ["machine", "wire", "transport", "traversal", "switch", "memnode", "host", "control", "io"];
+
+fn main() {
+    let own = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where this is"));
+    let mut files = Vec::new();
+    for part in PARTS.iter().map(|part| own.join("..").join(part)).chain([own.clone()]) {
+        let sources = part.join("src");
+        println!("cargo::rerun-if-changed={}", sources.display());
+        gather(&sources, &mut files);
+    }
+    // The order is that of the names below the crates' folder, the same on each machine.
+    files.sort();
+    let hash = files.iter().fold(BASIS, |hash, file| {
+        let name = file.strip_prefix(&own).unwrap_or(file);
+        let bytes = fs::read(file).unwrap_or_else(|why| panic!("{}: {why}", file.display()));
+        mix(mix(hash, name.to_string_lossy().as_bytes()), &bytes)
+    });
+    let version = env::var("CARGO_PKG_VERSION").expect("cargo says the version");
+    println!("cargo::rustc-env=FARMEM_BUILD={version}+{hash:016x}");
+}
+
+/// The Rust files of a folder and of those in it, but for tests.
+fn gather(folder: &Path, into: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
+        if path.is_dir() && !is_test {
+            gather(&path, into);
+        } else if !is_test && path.extension().is_some_and(|kind| kind == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// FNV-1a, with the length behind: it has to tell builds apart, and nobody wants two to look alike.
+fn mix(hash: u64, bytes: &[u8]) -> u64 {
+    let length = (bytes.len() as u64).to_le_bytes();
+    bytes.iter().chain(&length).fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
