@@ -16,17 +16,16 @@ use crate::dispatch::{Site, Tally};
 use crate::link::number_of_domain;
 use crate::named::Opened;
 use crate::path::{Asker, Path};
-use crate::rack::{SILENCE_MAX, retries_in};
 use crate::renewals::Renewal;
 use crate::slots::{self, Meta, Slots};
+use attach::ConnParams;
 use farmem_control::api::{
     Allocate, ApiError, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview,
     Request, Response,
 };
 use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
 use farmem_io::LinkProfile;
-use farmem_machine::{Duration, Port};
-use farmem_transport::rc;
+use farmem_machine::Port;
 use farmem_traversal::Program;
 use farmem_wire::{Domain, Gid, NodeId, VirtAddr};
 use std::collections::VecDeque;
@@ -84,29 +83,6 @@ pub struct Vma {
     pub node: NodeId,
 }
 
-/// Times and bounds of a client's connections.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnParams {
-    pub(crate) timeout: Duration,
-    pub(crate) retries_max: u32,
-    pub(crate) window_psns: u32,
-    pub(crate) depth: u32,
-    pub(crate) queue_max: usize,
-}
-
-impl Default for ConnParams {
-    fn default() -> Self {
-        let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
-        Self {
-            timeout,
-            retries_max: retries_in(SILENCE_MAX, timeout),
-            window_psns: 128,
-            depth: rc::RESPONDER_DEPTH,
-            queue_max: 4096,
-        }
-    }
-}
-
 /// A program's access to far memory, in one protection domain.
 ///
 /// Every operation has two forms: one that waits (`read`, `write`, ...), and [`Client::submit`] with [`Client::poll`] for
@@ -138,6 +114,10 @@ pub struct Client {
     dpu: Option<DpuSection>,
     /// Says that its host is there; none where the rack ends with this process.
     renewal: Option<Renewal>,
+    /// The rack does not have its host any more.
+    taken_out: bool,
+    /// Where the switch of its session is.
+    switch: String,
     /// What it allocates stays when its domain has no user.
     durable: bool,
 }
@@ -185,6 +165,8 @@ impl Client {
             tally: Tally::default(),
             dpu: None,
             renewal: None,
+            taken_out: false,
+            switch: String::new(),
             durable: false,
         };
         client.open_session()?;
@@ -329,7 +311,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::TooLong`] for more than one message carries; [`Error::System`] when the link failed; [`Error::Refused`] when this client joined again, as it does when
-    /// it has no request ids left, and something that it had open had been opened by others or freed. What the rack says comes with the end.
+    /// it has no request ids left, and something that it had open had been opened by others or freed; [`Error::TakenOut`] once the rack is known not to have this
+    /// client's host any more. What the rack says comes with the end.
     pub fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let meta = Meta::of(&op);
         if meta.len > MESSAGE_MAX as u64 {
@@ -337,6 +320,9 @@ impl Client {
                 len: usize::try_from(meta.len).unwrap_or(usize::MAX),
                 max: MESSAGE_MAX,
             });
+        }
+        if self.is_taken_out() {
+            return Err(self.taken_out_error());
         }
         if attach::takes_id(&op) && self.path.ids_left() <= attach::IDS_RESERVE && !self.joining {
             self.join_again()?;

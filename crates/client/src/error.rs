@@ -168,6 +168,16 @@ pub enum Error {
         /// The role that was asked.
         what: String,
     },
+    /// The rack does not have this client's host any more: every operation fails so from now on.
+    #[error(
+        "host {host} of this client, in generation {generation}, was taken out of the rack: it was not heard of for the length of its lease, as when its process or machine stood still, or somebody took it out"
+    )]
+    TakenOut {
+        /// The host's number.
+        host: u16,
+        /// The generation that this client was.
+        generation: u16,
+    },
     /// The connection broke while the operation was under way.
     #[error("the connection broke; this operation may or may not have been carried out")]
     Interrupted,
@@ -329,9 +339,16 @@ impl Error {
                 "see with `farmem doctor --rack rack.toml` whether that role runs; then whether a firewall keeps UDP port 4791 from it, and whether `pmtu` in rack.toml fits the MTU of every link on the way"
                     .into()
             }
+            Self::TakenOut { .. } => "make another client of the rack, and begin anew what was under way: what this one had allocated in a domain without other users is free, unless it was allocated durably; \
+                 `host_lease_ms` in rack.toml says how long a host may stand still"
+                .into(),
             Self::Interrupted => "read back before doing it again, if doing it twice does harm".into(),
             Self::Traversal { reason, .. } if reason.is_of_size() => {
                 "run it at the host (`Policy::Auto` does), or give the rack a larger `pmtu` in rack.toml"
+                    .into()
+            }
+            Self::Traversal { reason: TraversalStop::OutOfBounds, .. } => {
+                "a program loads its whole window, also what it would not read: allocate each node, the last one too, with as many bytes as the window has (`farmem compile --explain`)"
                     .into()
             }
             Self::Traversal { .. } => "check the structure's pointers and the program's window".into(),

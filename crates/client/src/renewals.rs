@@ -6,11 +6,12 @@
 use crate::Error;
 use crate::config::RackConfig;
 use crate::link::api_client;
-use farmem_control::api::{ErrorCode, Stay};
+use farmem_control::api::{ErrorCode, Overview, Stay};
 use farmem_io::ApiCallError;
 use std::collections::BTreeMap;
 use std::process;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,16 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A host of this process, which is said to be there until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Renewal(u64);
+pub(crate) struct Renewal {
+    number: u64,
+    gone: Gone,
+}
+
+/// The generation of a host that the rack has taken out; [`NOT_GONE`] as long as it has not.
+type Gone = Arc<AtomicU32>;
+
+/// More than any generation.
+const NOT_GONE: u32 = u32::MAX;
 
 /// The hosts of this process.
 #[derive(Debug)]
@@ -42,6 +52,7 @@ struct Row {
     host: u16,
     generation: u16,
     due: Instant,
+    gone: Gone,
 }
 
 static HOSTS: Mutex<Hosts> = Mutex::new(Hosts { rows: BTreeMap::new(), next: 0, served_by: None });
@@ -61,16 +72,18 @@ impl Renewal {
         let number = hosts.next;
         hosts.next += 1;
         let due = Instant::now() + period(config.control.host_lease.as_nanos() / 1_000_000);
-        hosts.rows.insert(number, Row { config: Box::new(config.clone()), host, generation, due });
+        let gone = Gone::new(NOT_GONE.into());
+        let row = Row { config: Box::new(config.clone()), host, generation, due, gone: Gone::clone(&gone) };
+        hosts.rows.insert(number, row);
         if hosts.served_by.is_some() {
             CHANGED.notify_all();
-            return Ok(Self(number));
+            return Ok(Self { number, gone });
         }
         let started = thread::Builder::new().name("farmem-stays".into()).spawn(renew_all);
         match started {
             Ok(_detached) => {
                 hosts.served_by = Some(process::id());
-                Ok(Self(number))
+                Ok(Self { number, gone })
             }
             Err(source) => {
                 hosts.rows.remove(&number);
@@ -81,10 +94,15 @@ impl Renewal {
 
     /// The host joined again.
     pub(crate) fn joined_again(&self, generation: u16) {
-        if let Some(row) = locked().rows.get_mut(&self.0) {
+        if let Some(row) = locked().rows.get_mut(&self.number) {
             row.joined(generation, Instant::now());
             CHANGED.notify_all();
         }
+    }
+
+    /// Whether the rack has said that it does not have this generation of the host any more.
+    pub(crate) fn is_gone(&self, generation: u16) -> bool {
+        self.gone.load(Ordering::Relaxed) == u32::from(generation)
     }
 }
 
@@ -96,20 +114,23 @@ impl Row {
     }
 
     /// What came of a request for this generation: the time until the next one, or that the rack has no such life of the host. The row stays then:
-    /// the host may be about to join again, and what it asked for may have been answered before.
+    /// the host may be about to join again, and what it asked for may have been answered before. Its client finds out by its next operation.
     fn answered(&mut self, generation: u16, after: Option<Duration>, now: Instant) {
         self.due = now
             + match after {
                 Some(after) => after,
                 None if self.generation != generation => AGAIN,
-                None => NEVER,
+                None => {
+                    self.gone.store(generation.into(), Ordering::Relaxed);
+                    NEVER
+                }
             };
     }
 }
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        locked().rows.remove(&self.0);
+        locked().rows.remove(&self.number);
         CHANGED.notify_all();
     }
 }
@@ -154,15 +175,23 @@ fn renew_all() {
 /// hosts that do nothing hold none of them.
 fn ask(config: &RackConfig, call: Stay) -> Option<Duration> {
     let Ok(api) = api_client(config) else { return Some(AGAIN) };
-    match api.impatient(ANSWER_TIME_MAX).call(call) {
+    let mut api = api.impatient(ANSWER_TIME_MAX);
+    let (host, generation) = (call.host, call.generation);
+    match api.call(call) {
         // Without a length hosts of this rack stay for good.
         Ok(lease) => (lease.lease_ms > 0).then(|| period(lease.lease_ms).max(Duration::from_millis(1))),
-        // It was taken out of the rack, or joins again just now: its client finds out by its next operation.
+        // It was taken out of the rack, or joins again just now.
         Err(ApiCallError::Refused(error))
             if matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) =>
         {
             None
         }
+        // Another user's host has the number by now, or this user's key of it is lost.
+        Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotOwner => match api.call(Overview {})
+        {
+            Ok(seen) if !seen.hosts.iter().any(|at| (at.host, at.generation) == (host, generation)) => None,
+            _ => Some(AGAIN),
+        },
         Err(_) => Some(AGAIN),
     }
 }
@@ -195,16 +224,25 @@ mod tests {
     fn a_refusal_of_the_earlier_life_ends_no_later_one() {
         let now = Instant::now();
         let config = RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap();
-        let row = || Row { config: Box::new(config.clone()), host: 3, generation: 1, due: now };
+        let row = || Row {
+            config: Box::new(config.clone()),
+            host: 3,
+            generation: 1,
+            due: now,
+            gone: Gone::new(NOT_GONE.into()),
+        };
         let mut refused_first = row();
         refused_first.answered(1, None, now);
         assert!(refused_first.due > now + NEVER / 2, "nobody asks for a life that is over");
+        let gone = |row: &Row| row.gone.load(Ordering::Relaxed);
+        assert_eq!(gone(&refused_first), 1, "its client is told");
         refused_first.joined(2, now);
         assert_eq!((refused_first.generation, refused_first.due), (2, now));
         let mut joined_first = row();
         joined_first.joined(2, now);
         joined_first.answered(1, None, now);
         assert_eq!((joined_first.generation, joined_first.due), (2, now + AGAIN));
+        assert_eq!(gone(&joined_first), NOT_GONE, "nothing is wrong with the life that it has");
         joined_first.answered(2, Some(AGAIN * 15), now);
         assert_eq!(joined_first.due, now + AGAIN * 15);
     }

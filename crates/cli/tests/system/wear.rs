@@ -1,9 +1,11 @@
 //! Who has what, and what goes by itself: `farmem status`, `farmem free`, `farmem leave`, and clients that die (PROTOCOL 8.60 to 8.63).
 
-use crate::process::{eventually, run};
+use crate::process::{Running, eventually, farmem, run, signal};
 use crate::rack::Description;
+use crate::run::may_run;
 use farmem::{ClientOptions, Error, VirtAddr};
 use serde_json::{Value, json};
+use std::process::Stdio;
 
 /// A host that joins by hand and has a session and 64 KiB, and is not heard of again.
 fn stranger(description: &Description, name: &str) {
@@ -97,5 +99,39 @@ fn what_is_in_use_is_not_taken_without_force() {
     assert!(rest.code == Some(0) && rest.stdout.contains("2 allocations of 16 384 bytes freed"), "{rest:?}");
     assert_eq!(run(&["status", "--rack", &file, "--json"]).json()["vmas"], json!([]));
     drop(owner);
+    up.stop();
+}
+
+/// The pager of a run stands still for longer than its host's lease, as a machine that is suspended does, and the rack takes the host out with what it had. When it goes on,
+/// the program gets a SIGBUS at what was far, and the command says what happened and how long a host may stand still: it does not wait, and nothing else is read there.
+#[test]
+fn who_stood_still_for_too_long_is_told() {
+    if !may_run("wear-still") {
+        return;
+    }
+    let description =
+        Description::new("wear-still", "udp").with_lease("lease_ms = 500\nhost_lease_ms = 3000");
+    let (up, file) = (description.up(), description.file());
+    let script = "import sys\ndata = bytearray(8 << 20)\nfor at in range(0, len(data), 4096): data[at] = 1\n\
+                  print('made', flush=True)\nsys.stdin.readline()\nprint(sum(data[::4096]))";
+    let mut command =
+        farmem(&["run", "--rack", &file, "--local", "1MiB", "--", "/usr/bin/python3", "-c", script]);
+    command.stdin(Stdio::piped());
+    let mut program = Running::start(command);
+    let said = program.line();
+    assert!(said == "made\n", "{said:?}: {:?}", program.ended());
+    signal(program.pid(), "STOP");
+    let status = || run(&["status", "--rack", &file, "--json"]).json();
+    eventually("what it had is taken back", || {
+        let seen = status();
+        seen["hosts"] == json!([]) && seen["vmas"] == json!([])
+    });
+    signal(program.pid(), "CONT");
+    program.say("");
+    let ended = program.ended();
+    assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{ended:?}");
+    for word in ["taken out of the rack", "host_lease_ms"] {
+        assert!(ended.stderr.contains(word), "{word} in {ended:?}");
+    }
     up.stop();
 }

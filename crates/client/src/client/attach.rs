@@ -1,16 +1,16 @@
 //! How a client comes to its sessions and connections, and how it comes to new ones: a connection that broke, request ids that run out.
 
-use super::{Client, ConnParams, gid, wrong_answer};
+use super::{Client, gid, wrong_answer};
 use crate::Error;
 use crate::named::lost_open;
-use crate::rack::endpoint;
+use crate::rack::{SILENCE_MAX, endpoint, retries_in};
 use crate::renewals::Renewal;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
     NodeInfo, OpenSession, Overview,
 };
 use farmem_host::{Connection, HostRequest, Located, Op, Piece, Reply, Want, Wish};
-use farmem_machine::Port;
+use farmem_machine::{Duration, Port};
 use farmem_transport::{rc, ud};
 use farmem_wire::{NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 
@@ -20,6 +20,29 @@ pub(super) const IDS_RESERVE: u32 = 1 << 24;
 /// True for what goes through the switch, under an id of its own.
 pub(super) const fn takes_id(op: &Op) -> bool {
     matches!(op, Op::RegionRead { .. } | Op::RegionWrite { .. } | Op::Traverse { .. })
+}
+
+/// Times and bounds of a client's connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnParams {
+    pub(super) timeout: Duration,
+    pub(super) retries_max: u32,
+    pub(super) window_psns: u32,
+    pub(super) depth: u32,
+    pub(super) queue_max: usize,
+}
+
+impl Default for ConnParams {
+    fn default() -> Self {
+        let timeout = Duration::from_millis(67); // 4.096 us * 2^14, the usual local ACK timeout
+        Self {
+            timeout,
+            retries_max: retries_in(SILENCE_MAX, timeout),
+            window_psns: 128,
+            depth: rc::RESPONDER_DEPTH,
+            queue_max: 4096,
+        }
+    }
 }
 
 impl Client {
@@ -39,6 +62,7 @@ impl Client {
         let switch = self.path.call(request)?.switch;
         let port = Port(switch.port);
         self.path.set_peer(port, gid(&switch.gid)?)?;
+        self.switch = switch.gid;
         let endpoint = ud::Endpoint { qpn: Qpn::new(switch.qpn), qkey: Qkey(switch.qkey) };
         self.path.submit(HostRequest::Session { domain: self.domain, switch: ud::Peer { port, endpoint } })
     }
@@ -64,9 +88,10 @@ impl Client {
         let hosts = self.path.call(Overview {})?.hosts;
         // Another host may have the number by now.
         let own = hosts.into_iter().find(|host| (host.host, host.generation) == (self.host, self.generation));
-        let own = own.ok_or_else(|| Error::Unreachable {
-            what: "the switch: this client has left the rack meanwhile".into(),
-        })?;
+        let Some(own) = own else {
+            self.taken_out = true;
+            return Err(self.taken_out_error());
+        };
         let request = JoinHost::new(own.name, own.gid);
         let HostJoined { host, generation, home, nodes, cards, .. } = self.path.call(request)?;
         if host != self.host {
@@ -114,7 +139,12 @@ impl Client {
         let reply = match want.wish {
             Wish::Connect { node, .. } => match self.connection(node.0) {
                 Ok(connection) => return self.path.submit(HostRequest::Connect(connection)),
-                Err(error) => refused(&error),
+                Err(error) => {
+                    if matches!(error.code(), Some(ErrorCode::NotFound | ErrorCode::NotOwner)) {
+                        self.look_whether_taken_out();
+                    }
+                    refused(&error)
+                }
             },
             Wish::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
                 Ok(found) => Reply::Located(located(found)),

@@ -4,7 +4,7 @@ use super::Client;
 use super::attach::located;
 use crate::slots::{Meta, Touch};
 use crate::{Error, TraversalStop};
-use farmem_control::api::{Locate, NodeInfo};
+use farmem_control::api::{Locate, NodeInfo, Overview};
 use farmem_host::Failure;
 use farmem_transport::rc;
 use farmem_wire::{Status, UDP_PORT, VirtAddr};
@@ -12,6 +12,37 @@ use farmem_wire::{Status, UDP_PORT, VirtAddr};
 impl Client {
     /// Turns the role's short failure into one that says what was wrong.
     pub(super) fn explain(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
+        let error = self.explain_failure(failure, meta, buf_len);
+        // To a host that was taken out nobody answers, and it has no connection any more.
+        let may_be =
+            matches!(error, Error::Unreachable { .. } | Error::Interrupted | Error::NotMapped { .. });
+        // Where hosts are renewed by a thread, that has asked in the time that it took to fail; this one does not wait for a control plane that may be out of reach, too.
+        if may_be && !self.joining && self.renewal.is_none() {
+            self.look_whether_taken_out();
+        }
+        if may_be && self.is_taken_out() { self.taken_out_error() } else { error }
+    }
+
+    /// Whether this client is known to be none of the rack's hosts.
+    pub(super) fn is_taken_out(&self) -> bool {
+        self.taken_out || self.renewal.as_ref().is_some_and(|renewal| renewal.is_gone(self.generation))
+    }
+
+    pub(super) const fn taken_out_error(&self) -> Error {
+        Error::TakenOut { host: self.host, generation: self.generation }
+    }
+
+    /// Asks the control plane whether it has this host in this generation, once something failed as it does where not.
+    pub(super) fn look_whether_taken_out(&mut self) {
+        let own = (self.host, self.generation);
+        if !self.taken_out
+            && let Ok(seen) = self.path.call(Overview {})
+        {
+            self.taken_out = !seen.hosts.iter().any(|at| (at.host, at.generation) == own);
+        }
+    }
+
+    fn explain_failure(&mut self, failure: Failure, meta: Meta, buf_len: usize) -> Error {
         let Meta { addr, len, touch, .. } = meta;
         match failure {
             Failure::NotConnected { addr } => Error::NotMapped { addr },

@@ -62,6 +62,32 @@ fn a_client_that_runs_out_of_ids_joins_again() {
     assert_eq!(generation(&mut client), 8);
 }
 
+/// A client's process stood still, and the rack takes its host out. Its next operation says so, whichever it is, and so does each later one: it neither waits for an answer
+/// that never comes, nor does anything as somebody else. A client that is made then works.
+#[test]
+fn a_client_that_was_taken_out_is_told() {
+    let (world, mut client) = client_with_ids(1000);
+    let base = client.allocate(4096).unwrap().base;
+    client.write(base, b"before").unwrap();
+    world.borrow_mut().call(Leave::new(Port::host(1).0)).unwrap();
+    let mut bytes = [0; 6];
+    for _ in 0..2 {
+        for error in [
+            client.read(base, &mut bytes).unwrap_err(),
+            client.write(base, b"behind").unwrap_err(),
+            client.region_read(base, &mut bytes).unwrap_err(),
+            client.fetch_add(base, 1).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::TakenOut { host: 1, generation: 1 }), "{error}");
+            assert!(error.remedy().contains("host_lease_ms"), "{}", error.remedy());
+        }
+    }
+    assert_eq!(bytes, [0; 6]);
+    let mut next = embedded_client_of(&world, "domain", ClientOptions::default(), |usual| usual).unwrap();
+    next.read(base, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"before");
+}
+
 /// A host that was told to leave behind the client's back cannot join again as itself; that is said, not a new host made.
 #[test]
 fn a_client_that_left_does_not_join_again() {
@@ -71,7 +97,7 @@ fn a_client_that_left_does_not_join_again() {
     client.region_read(base, &mut word).unwrap();
     client.region_read(base, &mut word).unwrap();
     world.borrow_mut().call(Leave::new(Port::host(1).0)).unwrap();
-    assert!(matches!(client.region_read(base, &mut word), Err(Error::Unreachable { .. })));
+    assert!(matches!(client.region_read(base, &mut word), Err(Error::TakenOut { .. })));
 }
 
 /// Memory is allocated at a node that the client cannot connect to, since its host was taken out of the rack meanwhile: the allocation is given back, and who asks is told.
@@ -117,6 +143,22 @@ fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
         let error = allocations.free(domain, base, ask).expect_err("nothing is there");
         assert_eq!(error.code(), Some(ErrorCode::NotFound));
     }
+}
+
+/// A traversal comes to a node of 8 bytes at the end of an allocation, and its window has 64. It ends there, and who asked is told to allocate the whole window: a program reads
+/// 8 bytes of it, and would be told to look for a wrong pointer otherwise.
+#[test]
+fn a_window_behind_the_last_allocation_is_explained() {
+    let (_world, mut client) = client_with_ids(1000);
+    let program =
+        Program::assemble(".window 64\n.scratch 8\n ld8 r2, window[0]\n st8 scratch[0], r2\n ret").unwrap();
+    let last = client.allocate(4096).unwrap().base.checked_add(4096 - 8).unwrap();
+    let error = client.traverse(&program, last, vec![0; 8], 9).unwrap_err();
+    assert!(
+        matches!(error, Error::Traversal { addr, reason: TraversalStop::OutOfBounds } if addr == last),
+        "{error}"
+    );
+    assert!(error.remedy().contains("with as many bytes as the window has"), "{}", error.remedy());
 }
 
 /// A program that stores, as a task's: it runs at the memory nodes, and is refused where the policy has it run here. Nothing is stored then.
