@@ -12,6 +12,7 @@ mod doctor;
 mod doors;
 mod fat_tree;
 mod faults;
+mod firewall;
 mod frames;
 mod graph;
 mod hostile;

@@ -49,7 +49,7 @@ impl Client {
             Failure::Unreachable { addr } => Error::Unreachable { what: self.owner_of(addr) },
             Failure::Lost { addr, len } => Error::MemoryLost { base: addr, len },
             Failure::NoSession => {
-                Error::Unreachable { what: "the switch: this client has no session".into() }
+                Error::Unreachable { what: format!("{}: this client has no session", self.switch_at()) }
             }
             Failure::OutOfBounds { .. } => Error::OutOfBounds { addr, len },
             Failure::Misaligned { addr } => Error::Misaligned { addr },
@@ -65,7 +65,7 @@ impl Client {
             // The next operation finds the client joined again.
             Failure::IdsUsedUp => Error::Interrupted,
             Failure::NoAnswer => {
-                Error::Unreachable { what: format!("the switch, or {}", self.owner_of(addr)) }
+                Error::Unreachable { what: format!("{}, or from {}", self.switch_at(), self.owner_of(addr)) }
             }
             Failure::Stalled { addr } => Error::Traversal { addr, reason: TraversalStop::Stalled },
             Failure::Refused { status: Status::Lost, addr } => self.memory_lost(addr, len),
@@ -98,6 +98,14 @@ impl Client {
             }
             rc::Failure::Flushed => Error::Interrupted,
         }
+    }
+
+    /// The switch, and where it is asked.
+    fn switch_at(&self) -> String {
+        if self.switch.is_empty() {
+            return "the switch".into();
+        }
+        format!("the switch at {}, UDP port {UDP_PORT}", self.switch)
     }
 
     /// The memory node that has an address, as far as this client was told, and where it is asked.

@@ -1,0 +1,137 @@
+//! What keeps a rack's packets from getting through, and what is said of it: a firewall on UDP port 4791, and a `pmtu` above the MTU of a link. Each rack has a network of
+//! its own, in which its roles run and its clients.
+
+use crate::namespaces::Namespaces;
+use crate::process::{Ended, Running, is_root, run_command, signal};
+use crate::rack::{Description, text};
+use serde_json::Value;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+/// Where Debian has it, which is in no ordinary user's PATH.
+const NFT: &str = "/usr/sbin/nft";
+
+/// A network with a rack in it.
+struct Walled {
+    namespaces: Namespaces,
+    description: Description,
+    up: Option<Running>,
+}
+
+impl Walled {
+    /// `None`, and said so, where there is no nft or no network namespace.
+    fn new(test: &'static str, more: &'static str) -> Option<Self> {
+        if !is_root() || Command::new(NFT).arg("--version").output().is_err() {
+            // Past the test harness, which keeps what a passing test prints to itself.
+            writeln!(std::io::stderr(), "skipped: {test}: only root may, with {NFT} (scripts/setup)")
+                .expect("standard error is open");
+            return None;
+        }
+        let namespaces = Namespaces::new(test, &["wall"])?;
+        namespaces.ip("wall", "link set lo up");
+        let description = Description::new(test, "udp").with(more);
+        let mut walled = Self { namespaces, description, up: None };
+        let mut up = Running::start(walled.farmem(&["up", &walled.description.file(), "--json"]));
+        assert!(!up.line().is_empty(), "the rack did not come up: {:?}", up.ended());
+        walled.up = Some(up);
+        Some(walled)
+    }
+
+    /// A command in the rack's network.
+    fn inside(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespaces.full("wall")]).args(words).stdin(Stdio::null());
+        command
+    }
+
+    fn farmem(&self, words: &[&str]) -> Command {
+        self.inside(&[&[env!("CARGO_BIN_EXE_farmem")], words].concat())
+    }
+
+    /// A firewall does this with what clients send to UDP port 4791 of an address.
+    fn wall(&self, to: &str, verdict: &str) {
+        let first = self.description.address(100);
+        let rules = format!(
+            "table inet wall {{ chain in {{ type filter hook input priority 0; \
+             ip saddr {first}-{} ip daddr {to} udp dport 4791 {verdict}; }}; }}",
+            self.description.address(120)
+        );
+        let ended = run_command(self.inside(&[NFT, &rules]));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+
+    fn findings(&self) -> Vec<Value> {
+        let words = ["doctor", "--json", "--rack", &self.description.file()];
+        run_command(self.farmem(&words)).json()["findings"].as_array().expect("a list").clone()
+    }
+
+    /// A program that reads, writes and traverses.
+    fn program(&self) -> Ended {
+        let file = self.description.file();
+        let words = ["webservice", "--records", "95", "--operations", "100", "--json", "--rack", &file];
+        run_command(self.farmem(&words))
+    }
+
+    fn stop(mut self) {
+        let mut up = self.up.take().expect("it runs");
+        signal(up.pid(), "INT");
+        assert_eq!(up.ended().code, Some(0));
+    }
+}
+
+/// A finding's state, and what it says and advises together.
+fn of(findings: &[Value], name: &str) -> (String, String) {
+    let found: Vec<_> = findings.iter().filter(|f| f["name"] == name).collect();
+    assert_eq!(found.len(), 1, "{name} in {findings:?}");
+    (text(&found[0]["state"]), format!("{} {}", text(&found[0]["detail"]), text(&found[0]["remedy"])))
+}
+
+/// A firewall drops, or rejects, what clients send to a memory node. `farmem doctor --rack` and a program name the node, its address and the port, and say what to look
+/// for: the firewall among it. The other node is well.
+#[test]
+fn a_firewall_before_a_node_is_told() {
+    for verdict in ["drop", "reject"] {
+        let Some(walled) = Walled::new("wall-node", "") else { return };
+        assert_eq!(walled.program().code, Some(0));
+        let address = walled.description.address(11).to_string();
+        walled.wall(&address, verdict);
+        let findings = walled.findings();
+        let (state, says) = of(&findings, "bytes of node1");
+        assert_eq!(state, "missing", "{says}");
+        for word in ["memory node node1", &*address, "UDP port 4791", "firewall"] {
+            assert!(says.contains(word), "{word} in {says}");
+        }
+        assert_eq!(of(&findings, "bytes of node2").0, "ok");
+        walled.program().refuses(&["memory node node1", &address, "UDP port 4791", "firewall"]);
+        walled.stop();
+    }
+}
+
+/// The same before the switch: traversals go by it.
+#[test]
+fn a_firewall_before_the_switch_is_told() {
+    let Some(walled) = Walled::new("wall-switch", "") else { return };
+    let address = walled.description.address(2).to_string();
+    walled.wall(&address, "drop");
+    walled.program().refuses(&["the switch at", &address, "UDP port 4791", "firewall"]);
+    walled.stop();
+}
+
+/// The MTU of the link falls below the rack's packets while it runs. `farmem doctor --rack` says of each role which address that is, and by how much; a program's READs, which
+/// fit, go on, and what does not fit names the node, its address, the port and `pmtu`.
+#[test]
+fn a_link_that_is_too_narrow_is_told() {
+    let Some(walled) = Walled::new("wall-mtu", "pmtu = 4096") else { return };
+    assert_eq!(walled.program().code, Some(0));
+    walled.namespaces.ip("wall", "link set lo mtu 1500");
+    let findings = walled.findings();
+    for (role, last) in [("switch", 2), ("memory node node1", 11), ("memory node node2", 12)] {
+        let (state, says) = of(&findings, &format!("MTU to {role}"));
+        assert_eq!(state, "missing", "{says}");
+        for word in [&*walled.description.address(last).to_string(), "1500", "`pmtu = 1024` in rack.toml"] {
+            assert!(says.contains(word), "{word} in {says}");
+        }
+    }
+    walled.program().refuses(&["UDP port 4791", "127.", "`pmtu` in rack.toml"]);
+    walled.stop();
+}
