@@ -267,6 +267,11 @@ impl User {
         keys.into_iter().find(|key| !self.may_use(key, wants)).map(Denied::Key)
     }
 
+    /// True when it may read every key, whatever its name.
+    pub(crate) fn reads_all_keys(&self) -> bool {
+        self.may_all || self.keys.iter().any(|pattern| pattern.reads && pattern.text == b"*")
+    }
+
     /// A key that is neither read nor written, as of `WATCH`, must be among the user's all the same.
     fn may_use(&self, key: &[u8], (reads, writes): (bool, bool)) -> bool {
         let matches = |wants: fn(&Pattern) -> bool| {

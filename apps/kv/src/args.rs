@@ -52,6 +52,9 @@ pub struct Args {
     /// Whether clients over TLS must have a certificate.
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = AuthClients::Yes)]
     pub tls_auth_clients: AuthClients,
+    /// Let a client go that has not ended its TLS handshake in so many seconds; 0 for never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "tls_port")]
+    pub tls_handshake_timeout: u32,
     /// The running rack whose memory has what does not fit here; without it, one in this process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
@@ -68,6 +71,9 @@ pub struct Args {
     /// counted.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = farmem_workload::bytes)]
     pub local: u64,
+    /// Read each far value when its command is carried out, and not those of all clients together before: to see what that is worth.
+    #[arg(long)]
+    pub no_read_ahead: bool,
     /// Bytes of all data, here and far; 0 for as much as there is room.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = farmem_workload::bytes)]
     pub maxmemory: u64,
@@ -198,6 +204,8 @@ impl Args {
             acl_file: self.aclfile.clone(),
             save: numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect(),
             timeout: 0,
+            read_ahead: !self.no_read_ahead,
+            tls_handshake: u64::from(self.tls_handshake_timeout),
         })
     }
 

@@ -14,6 +14,7 @@ mod numbers;
 mod server;
 mod sets;
 mod slowlog;
+mod sort;
 mod sorted;
 mod sorted_ranges;
 mod strings;
@@ -200,6 +201,8 @@ pub(crate) fn run(
         }
         let bytes = args.iter().map(|arg| arg.len() + 4).sum();
         context.world.durable.reserve(bytes).map_err(Failure::said)?;
+        // The append log has copies until the end of the turn.
+        context.store.give_way(if context.world.durable.has_log() { 3 * bytes } else { bytes });
         if command.has(table::GROWS) {
             may_grow(context)?;
         }

@@ -1,14 +1,13 @@
 //! One connection: its bytes, requests and replies.
 
-use crate::command::{Args, Context, carry_out, want};
-use crate::memcached;
+mod carry;
+
+pub(crate) use carry::{Reading, carry_out_of};
+
 use crate::session::Session;
 use crate::store::Store;
 use crate::stream::Stream;
-use crate::waiting;
 use crate::world::World;
-use farmem_resp::{Limits, Parsed, Requests, Writer};
-use smallvec::SmallVec;
 use std::io::{self, ErrorKind};
 use std::time::Instant;
 
@@ -40,13 +39,6 @@ impl Speaks {
     }
 }
 
-/// Where reading requests stands.
-#[derive(Debug)]
-pub(crate) enum Reading {
-    Redis(Requests),
-    Memcached(memcached::Reader),
-}
-
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -57,6 +49,8 @@ pub(crate) struct Connection {
     input: Vec<u8>,
     /// Bytes that the request at its begin has at least.
     least: usize,
+    /// It may have a whole request: it was not looked at since it came, or what it asks for had to wait. Half a request alone is no reason to come back.
+    unread: bool,
     /// Bytes of both buffers, as they count among those of all.
     pub(crate) counted: usize,
     out: Vec<u8>,
@@ -67,6 +61,10 @@ pub(crate) struct Connection {
     /// Since when much waits for the client.
     waits_since: Option<Instant>,
     pub(crate) last_heard: Instant,
+    /// When it came.
+    since: Instant,
+    /// When it was held up for wrong passwords long enough.
+    held_until: Option<Instant>,
     /// The system has said that the client closed its side: behind what is there to read is the end.
     pub(crate) closing: bool,
     /// That end was read.
@@ -90,22 +88,21 @@ pub(crate) enum Goes {
 
 impl Connection {
     pub(crate) fn new(stream: Stream, speaks: Speaks, session: Session, now: Instant) -> Self {
-        let reading = match speaks {
-            Speaks::Redis => Reading::Redis(Requests::new()),
-            Speaks::Memcached => Reading::Memcached(memcached::Reader::default()),
-        };
         Self {
             stream,
             session,
-            reading,
+            reading: Reading::new(speaks),
             input: Vec::new(),
             least: 0,
+            unread: false,
             counted: 0,
             out: Vec::new(),
             sent: 0,
             readable: true,
             waits_since: None,
             last_heard: now,
+            since: now,
+            held_until: None,
             closing: false,
             at_end: false,
             wrote: false,
@@ -115,14 +112,14 @@ impl Connection {
 
     /// The bytes of its buffers count among those of all, as they are now.
     pub(crate) fn count(&mut self, world: &mut World) {
-        let bytes = self.input.capacity() + self.out.capacity() + self.queued() + self.stream.bytes();
+        let bytes = self.input.capacity() + self.out.capacity() + self.beside() + self.stream.bytes();
         world.buffers = world.buffers - self.counted + bytes;
         self.counted = bytes;
     }
 
-    /// Bytes of the transaction that it puts together, or of the request that waits.
-    fn queued(&self) -> usize {
-        self.session.queue.as_ref().map_or(0, |queue| queue.bytes) + self.session.waiting_bytes.unwrap_or(0)
+    /// Bytes of what is kept beside its buffers: by the session, and of where the words of a request are.
+    fn beside(&self) -> usize {
+        self.session.bytes() + self.reading.bytes()
     }
 
     /// Whether there may be more to read behind what was read.
@@ -133,6 +130,26 @@ impl Connection {
     /// True while it waits for a key.
     const fn waits(&self) -> bool {
         self.session.waiting_bytes.is_some()
+    }
+
+    /// True while nothing of it is carried out: it waits for a key, or has tried too many passwords.
+    const fn stands(&self) -> bool {
+        self.waits() || self.session.is_held()
+    }
+
+    /// Goes on with what a client has sent that was held up for wrong passwords, when it was held long enough; whether it does.
+    pub(crate) fn release(&mut self, now: Instant) -> bool {
+        let Some(hold) = self.session.hold else { return false };
+        if *self.held_until.get_or_insert(now + hold) > now {
+            return false;
+        }
+        (self.session.hold, self.held_until) = (None, None);
+        true
+    }
+
+    /// True of a client that has not ended its TLS handshake in so many seconds; 0 is for ever.
+    pub(crate) fn shakes_too_long(&self, now: Instant, seconds: u64) -> bool {
+        seconds > 0 && self.stream.is_handshaking() && now.duration_since(self.since).as_secs() >= seconds
     }
 
     /// It waits no more: this is what it gets.
@@ -158,16 +175,18 @@ impl Connection {
         if world.kill.contains(&self.session.id) && !self.ends {
             return Goes::Away;
         }
-        // While it waits for a key nothing is read; but one that has gone waits no more.
-        if self.waits() && self.closing {
-            return Goes::Away;
-        }
         for _ in 0..CHUNKS_A_TURN {
-            if self.ends || self.waits() || self.waiting() > out_pause(world) {
+            // While it waits for a key nothing is read; but one that has gone waits no more, and gets what it was to get before.
+            if self.waits() && self.closing {
+                world.waiting.forget(self.session.id);
+                self.session.waiting_bytes = None;
+                self.ends = true;
+            }
+            if self.ends || self.stands() || self.waiting() > out_pause(world) {
                 return Goes::On;
             }
-            // What was left when the client did not read.
-            if !self.input.is_empty() && !self.carry_out_input(store, world) {
+            // What was left when the client did not read. What comes behind it is not read before it is done with.
+            if self.unread && (!self.carry_out_input(store, world) || self.ends || self.stands()) {
                 continue;
             }
             if !self.readable || self.at_end {
@@ -189,7 +208,7 @@ impl Connection {
         if self.at_end {
             return if self.waiting() == 0 { Goes::Away } else { Goes::On };
         }
-        if self.readable && !self.ends && !self.waits() { Goes::Again } else { Goes::On }
+        if self.readable && !self.ends && !self.stands() { Goes::Again } else { Goes::On }
     }
 
     /// True when there may be bytes of its client, and room for them.
@@ -197,7 +216,7 @@ impl Connection {
         self.readable
             && !self.at_end
             && !self.ends
-            && !self.waits()
+            && !self.stands()
             && self.input.is_empty()
             && self.waiting() == 0
     }
@@ -221,6 +240,7 @@ impl Connection {
                     self.last_heard = now;
                     self.readable = self.has_more(read == len);
                     self.input.extend_from_slice(&chunk[..read]);
+                    self.unread = true;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 // There is more, in another turn.
@@ -239,7 +259,7 @@ impl Connection {
         chunk: &mut [u8],
         now: Instant,
     ) {
-        let is_paused = self.ends || self.waits() || self.waiting() > out_pause(world);
+        let is_paused = self.ends || self.stands() || self.waiting() > out_pause(world);
         if is_paused || !self.session.authenticated || self.session.queues() || self.input.len() > chunk.len()
         {
             return;
@@ -249,29 +269,19 @@ impl Connection {
             if let Ok(len @ 1..) = self.stream.read(chunk) {
                 self.last_heard = now;
                 self.readable = self.has_more(len == chunk.len());
-                self.keep(world, &chunk[..len]);
+                self.keep(store, world, &chunk[..len]);
+                self.unread = true;
             }
         }
         // Those of whose replies more wait than may are carried out in a later turn.
         let most = store.wanted_bytes() + out_pause(world) - self.waiting();
-        if matches!(self.reading, Reading::Memcached(_)) {
-            memcached::want_all(store, &self.input, world.settings.word_len_max, most);
-            return;
-        }
-        let (mut requests, mut at) = (Requests::new(), 0);
-        while let Parsed::Whole { len } = requests.parse(&self.input[at..], &limits(world, true)) {
-            let words: SmallVec<[&[u8]; 8]> = requests.words(&self.input[at..]).collect();
-            at += len;
-            if !words.is_empty() && !want(store, self.session.db, &words) || store.wanted_bytes() > most {
-                return;
-            }
-        }
+        self.reading.want_all(&self.input, (self.session.db, most), store, world);
     }
 
     /// Carries out what is in the input; true when that is all that can be done with it.
     fn carry_out_input(&mut self, store: &mut Store, world: &mut World) -> bool {
         let input = std::mem::take(&mut self.input);
-        let done = self.carry_out_of(store, world, &input);
+        let done = self.carry_out_bytes(store, world, &input);
         self.input = input;
         let all = self.waiting() <= out_pause(world);
         self.input.drain(..done);
@@ -287,54 +297,52 @@ impl Connection {
     /// New bytes: carried out where they are when nothing came before them.
     fn take(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) {
         if self.input.is_empty() {
-            let done = self.carry_out_of(store, world, bytes);
-            self.keep(world, &bytes[done..]);
+            let done = self.carry_out_bytes(store, world, bytes);
+            self.keep(store, world, &bytes[done..]);
         } else {
-            self.keep(world, bytes);
+            self.keep(store, world, bytes);
             self.carry_out_input(store, world);
         }
     }
 
-    fn keep(&mut self, world: &mut World, bytes: &[u8]) {
+    fn keep(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) {
         if bytes.is_empty() || self.ends {
             return;
         }
         let (len, capacity) = (self.input.len() + bytes.len(), self.input.capacity());
         let (others, most) = (world.buffers - self.counted, world.settings.buffers_max);
-        let beside = others + self.out.capacity() + self.queued();
+        let beside = others + self.out.capacity() + self.beside();
         let has_room = |to: usize| beside + to <= most;
-        if len > capacity && len > INPUT_MIN && !has_room(len) {
+        if len > INPUT_MIN && !has_room(len.max(capacity)) {
             world.stats.cut_off += 1;
             self.refuse("ERR this server has no room for more of this request: all connections' buffers are full; send it again, or start the server with a larger --local");
             return;
         }
         if len > capacity {
             // To the double, but not far beyond what the request needs, nor beyond what all may have.
-            let to = len.max(self.least.max(len + len / 4).min(2 * capacity));
-            self.input.reserve_exact(if has_room(to) { to } else { len } - self.input.len());
+            // What is reserved and not filled would be taken for memory that is used; so it is little beside the limit.
+            let step = CHUNK.max(most / 32);
+            let to = len.max(self.least.max(len + len / 4).min(2 * capacity).min(len + step));
+            let to = if has_room(to) { to } else { len };
+            // Until it is copied it is here twice.
+            store.give_way(to);
+            self.input.reserve_exact(to - self.input.len());
         }
         self.input.extend_from_slice(bytes);
     }
 
     /// The connection ends with this reply.
     fn refuse(&mut self, text: &str) {
-        match &self.reading {
-            Reading::Redis(_) => Writer::new(&mut self.out, self.session.protocol).error(text),
-            Reading::Memcached(_) => memcached::refuse_text(text, &mut self.out),
-        }
+        self.reading.refuse(text, self.session.protocol, &mut self.out);
         self.ends = true;
     }
 
     /// Carries out the requests that bytes begin with; how many bytes they have.
-    fn carry_out_of(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) -> usize {
+    fn carry_out_bytes(&mut self, store: &mut Store, world: &mut World, bytes: &[u8]) -> usize {
         let Self { session, reading, out, sent, wrote, .. } = self;
-        let (data, replies) = ((store, world), (out, *sent));
-        let carried = match reading {
-            Reading::Redis(requests) => carry_out_all(session, requests, data, bytes, replies, wrote),
-            Reading::Memcached(reader) => carry_out_memcached(session, reader, data, bytes, replies, wrote),
-        };
+        let carried = carry_out_of(session, reading, (store, world), bytes, (out, *sent), wrote);
         self.ends |= carried.ends;
-        self.least = carried.least;
+        (self.least, self.unread) = (carried.least, carried.paused);
         carried.len
     }
 
@@ -359,8 +367,8 @@ impl Connection {
                     // Few replies wait, and it has asked for more.
                     if self.waiting() <= pause
                         && !self.ends
-                        && !self.waits()
-                        && (self.readable || !self.input.is_empty())
+                        && !self.stands()
+                        && (self.readable || self.unread)
                     {
                         return Goes::Again;
                     }
@@ -381,7 +389,7 @@ impl Connection {
             return if waits { Goes::On } else { Goes::Away };
         }
         // It may have been paused.
-        if self.input.is_empty() || self.waits() { Goes::On } else { Goes::Again }
+        if self.unread && !self.stands() { Goes::Again } else { Goes::On }
     }
 
     /// A client that has said nothing for a while needs no empty buffers.
@@ -409,7 +417,7 @@ impl Connection {
     /// Nothing of this turn's replies is sent: what they acknowledge is not on the disk. The connection ends, and nothing more of what it has sent is carried out.
     pub(crate) fn fail(&mut self) {
         self.out.truncate(self.sent);
-        self.input = Vec::new();
+        (self.input, self.unread) = (Vec::new(), false);
         self.session.ends = true;
         self.ends = true;
     }
@@ -424,108 +432,6 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// What was done with the bytes of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Carried {
-    /// Bytes that are done with.
-    pub(crate) len: usize,
-    /// Requests among them.
-    pub(crate) requests: usize,
-    /// Nothing is read any more.
-    pub(crate) ends: bool,
-    /// Bytes that the request behind them has at least; 0 when that is not known.
-    pub(crate) least: usize,
-}
-
-/// Carries out the requests that bytes begin with, while the replies that wait are not too many; of those in `out` so many bytes are sent.
-pub(crate) fn carry_out_all(
-    session: &mut Session,
-    requests: &mut Requests,
-    (store, world): (&mut Store, &mut World),
-    bytes: &[u8],
-    (out, sent): (&mut Vec<u8>, usize),
-    wrote: &mut bool,
-) -> Carried {
-    let mut carried = Carried { len: 0, requests: 0, ends: false, least: 0 };
-    loop {
-        let limits = limits(world, session.authenticated);
-        match requests.parse(&bytes[carried.len..], &limits) {
-            Parsed::More { least } => return Carried { least, ..carried },
-            Parsed::Broken(fault) => {
-                Writer::new(out, session.protocol).error(&format!("ERR Protocol error: {fault}"));
-                return Carried { len: bytes.len(), ends: true, ..carried };
-            }
-            Parsed::Whole { len } => {
-                if !requests.is_empty() {
-                    let words: SmallVec<[&[u8]; 8]> = requests.words(&bytes[carried.len..]).collect();
-                    request(session, store, world, &words, out, wrote);
-                    carried.requests += 1;
-                }
-                carried.len += len;
-                if session.ends {
-                    return Carried { len: bytes.len(), ends: true, ..carried };
-                }
-                if out.len() - sent > out_pause(world) || session.waiting_bytes.is_some() {
-                    return carried;
-                }
-            }
-        }
-    }
-}
-
-/// The same, of memcached's protocol.
-pub(crate) fn carry_out_memcached(
-    session: &mut Session,
-    reader: &mut memcached::Reader,
-    (store, world): (&mut Store, &mut World),
-    bytes: &[u8],
-    (out, sent): (&mut Vec<u8>, usize),
-    wrote: &mut bool,
-) -> Carried {
-    let mut carried = Carried { len: 0, requests: 0, ends: false, least: 0 };
-    loop {
-        let all = world.settings.word_len_max;
-        let value_len_max =
-            if session.authenticated { all } else { Limits::REDIS.unauthenticated().word_len_max };
-        match reader.next(&bytes[carried.len..], value_len_max) {
-            memcached::Next::More { least } => return Carried { least, ..carried },
-            memcached::Next::Passed { len } => carried.len += len,
-            memcached::Next::Broken(text) => {
-                memcached::refuse_text(text, out);
-                return Carried { len: bytes.len(), ends: true, ..carried };
-            }
-            memcached::Next::Binary { operation, opaque } => {
-                memcached::refuse_binary(operation, opaque, out);
-                return Carried { len: bytes.len(), ends: true, ..carried };
-            }
-            memcached::Next::Whole { line, block, len } => {
-                let before = store.dirty;
-                let mut context = Context { store, session, world, instead: None };
-                memcached::carry_out(&mut context, line, block, out);
-                settle(store, world, before, wrote);
-                carried.requests += 1;
-                carried.len += len;
-                if session.ends {
-                    return Carried { len: bytes.len(), ends: true, ..carried };
-                }
-                if out.len() - sent > out_pause(world) {
-                    return carried;
-                }
-            }
-        }
-    }
-}
-
-/// What a request may have.
-fn limits(world: &World, authenticated: bool) -> Limits {
-    let all = Limits {
-        word_len_max: world.settings.word_len_max,
-        request_len_max: world.settings.request_len_max,
-        ..Limits::REDIS
-    };
-    if authenticated { all } else { all.unauthenticated() }
 }
 
 /// Bytes of an empty buffer that a connection keeps.
@@ -543,35 +449,4 @@ pub(crate) fn out_pause(world: &World) -> usize {
 pub(crate) fn reply_room(world: &World) -> usize {
     let left = world.settings.buffers_max.saturating_sub(world.buffers).max(OUT_PAUSE_MIN);
     world.settings.reply_len_max().min(left)
-}
-
-/// Carries out one request of a client.
-fn request(
-    session: &mut Session,
-    store: &mut Store,
-    world: &mut World,
-    args: Args<'_>,
-    out: &mut Vec<u8>,
-    wrote: &mut bool,
-) {
-    let before = store.dirty;
-    let protocol = session.protocol;
-    let len_max = out.len() + reply_room(world);
-    let mut context = Context { store, session, world, instead: None };
-    carry_out(&mut context, args, &mut Writer::bounded(out, protocol, len_max));
-    if let Some(wait) = session.waits.take() {
-        world.waiting.add(store, session, args, wait);
-        world.follow_changes(store);
-    }
-    settle(store, world, before, wrote);
-}
-
-/// What a request has changed is a frame of the log, and those who watch are told.
-fn settle(store: &mut Store, world: &mut World, before: u64, wrote: &mut bool) {
-    if store.dirty != before {
-        *wrote = true;
-        world.durable.end_frame(store.now());
-        world.tell_watchers(store);
-        waiting::serve(store, world);
-    }
 }

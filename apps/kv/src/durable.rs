@@ -44,6 +44,8 @@ impl Sync {
 
 /// Bytes that are reserved at once.
 const RESERVE: u64 = 4 << 20;
+/// Bytes of an empty buffer that are kept for the next turn.
+const KEPT: usize = 256 << 10;
 /// How often the log is put on the disk with [`Sync::EverySecond`].
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -168,6 +170,11 @@ impl Durable {
         self.log.is_some()
     }
 
+    /// Bytes of what is appended in this turn, and of the buffers for it.
+    pub(crate) const fn buffered(&self) -> usize {
+        self.frames.capacity() + self.entries.capacity()
+    }
+
     pub(crate) fn log_len(&self) -> u64 {
         self.log.as_ref().map_or(0, |log| log.len)
     }
@@ -261,6 +268,7 @@ impl Durable {
         if !self.entries.is_empty() {
             frame::emit(&mut self.frames, now, &self.entries);
             self.entries.clear();
+            self.entries.shrink_to(KEPT);
         }
     }
 
@@ -287,7 +295,7 @@ impl Durable {
         });
         let len = self.frames.len() as u64;
         self.frames.clear();
-        self.frames.shrink_to(1 << 20);
+        self.frames.shrink_to(KEPT);
         if let Err(error) = &written {
             self.failed = Some(error.to_string());
             log.broken.store(true, Ordering::Release);

@@ -2,15 +2,13 @@
 //!
 //! Key type: [`Offline`]. It is for tests that try what a connection may send: commands, their store and their far memory are the server's own.
 
-use crate::connection::{carry_out_all, carry_out_memcached};
+use crate::connection::{Reading, Speaks, carry_out_of};
 use crate::durable::Durable;
-use crate::memcached::Reader;
 use crate::session::Session;
 use crate::store::{Far, Store};
 use crate::world::World;
 use crate::{Args, KvError};
 use farmem::Rack;
-use farmem_resp::Requests;
 
 /// Milliseconds since 1970 at which commands are carried out.
 const NOW: i64 = 1_800_000_000_000;
@@ -72,24 +70,11 @@ impl Offline {
     /// # Panics
     /// When `piece` is 0.
     pub fn talk(&mut self, bytes: &[u8], piece: usize) -> Result<Told, KvError> {
-        let mut requests = Requests::new();
-        self.converse(bytes, piece, |session, data, input, replies, wrote| {
-            carry_out_all(session, &mut requests, data, input, (replies, 0), wrote)
-        })
+        self.converse(bytes, piece, Speaks::Redis)
     }
 
-    fn converse(
-        &mut self,
-        bytes: &[u8],
-        piece: usize,
-        mut carry_out: impl FnMut(
-            &mut Session,
-            (&mut Store, &mut World),
-            &[u8],
-            &mut Vec<u8>,
-            &mut bool,
-        ) -> crate::connection::Carried,
-    ) -> Result<Told, KvError> {
+    fn converse(&mut self, bytes: &[u8], piece: usize, speaks: Speaks) -> Result<Told, KvError> {
+        let mut reading = Reading::new(speaks);
         let mut world = World::new(self.args.settings()?, Durable::none());
         self.store.memory.data_max = usize::try_from(self.args.maxmemory).unwrap_or(usize::MAX);
         self.store.memory.policy = self.args.policy();
@@ -103,7 +88,9 @@ impl Offline {
             input.extend_from_slice(piece);
             while !told.ends {
                 let (mut wrote, data) = (false, (&mut self.store, &mut world));
-                let carried = carry_out(&mut session, data, &input, &mut replies, &mut wrote);
+                let replies_and_sent = (&mut replies, 0);
+                let carried =
+                    carry_out_of(&mut session, &mut reading, data, &input, replies_and_sent, &mut wrote);
                 input.drain(..carried.len);
                 told.requests += carried.requests;
                 told.ends = carried.ends;
@@ -128,10 +115,7 @@ impl Offline {
     /// # Panics
     /// When `piece` is 0.
     pub fn talk_memcached(&mut self, bytes: &[u8], piece: usize) -> Result<Told, KvError> {
-        let mut reader = Reader::default();
-        self.converse(bytes, piece, |session, data, input, replies, wrote| {
-            carry_out_memcached(session, &mut reader, data, input, (replies, 0), wrote)
-        })
+        self.converse(bytes, piece, Speaks::Memcached)
     }
 
     /// What the server holds now.

@@ -22,7 +22,7 @@ pub(crate) fn go_on(store: &mut Store, durable: &mut Durable, wait: bool) -> Opt
     }
     if store.picture().is_none() {
         let why =
-            "a key could not be read from far memory, or all keys of a database were dropped".to_owned();
+            "a key could not be read from far memory, all keys of a database were dropped, or more was changed at once than there is room for".to_owned();
         durable.give_up_saving(why.clone(), store.now());
         return Some(Err(io::Error::other(why)));
     }

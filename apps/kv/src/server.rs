@@ -139,6 +139,7 @@ impl Server {
             clock: Clock::new(store.now()),
             measured,
             measured_at: 0,
+            settled_at: 0,
         };
         turns.measure(store, world);
         let mut events = Events::with_capacity(EVENTS);
@@ -178,6 +179,11 @@ fn shut_down(store: &mut Store, world: &mut World) -> Result<(), KvError> {
     Ok(())
 }
 
+/// Bytes of local memory that are known of.
+fn accounted(store: &Store, world: &World) -> usize {
+    store.here_bytes() + world.buffers + world.durable.buffered()
+}
+
 struct Turns {
     poll: Poll,
     doors: Vec<Door>,
@@ -193,8 +199,9 @@ struct Turns {
     clock: Clock,
     /// Resident memory says what this process takes: the memory nodes are others.
     measured: bool,
-    /// Bytes that were accounted for when it was measured last.
+    /// Bytes that were accounted for when it was measured last, and when the limit was looked at.
     measured_at: usize,
+    settled_at: usize,
 }
 
 impl Turns {
@@ -215,6 +222,7 @@ impl Turns {
             other => other?,
         }
         let now = Instant::now();
+        world.turns += 1;
         store.set_now(self.clock.now());
         for event in events.iter() {
             self.note(event, world);
@@ -230,7 +238,7 @@ impl Turns {
         if self.crew.helps(ready.len()) {
             self.read_by_all(&ready, store, world, now);
         }
-        if store.has_far() {
+        if store.has_far() && world.settings.read_ahead {
             self.read_ahead(&ready, store, world, now);
         }
         for &number in &ready {
@@ -248,13 +256,7 @@ impl Turns {
             self.send(number, world, now, &mut again, store);
         }
         self.bound_buffers(store, world);
-        let grows = self.measured
-            && store.here_bytes() + world.buffers > self.measured_at + store.memory.local / GROWTH_SHARE;
-        if grows {
-            self.measure(store, world);
-        }
-        store.memory.overhead = world.other + world.buffers;
-        store.settle();
+        self.settle(store, world);
         again.sort_unstable();
         again.dedup();
         self.ready = again;
@@ -368,6 +370,10 @@ impl Turns {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let goes = connection.serve(store, world, &mut self.chunk, now);
         connection.count(world);
+        // Many clients in one turn may bring, and be sent, more than is left free.
+        if accounted(store, world) > self.settled_at + store.memory.local / GROWTH_SHARE {
+            self.settle(store, world);
+        }
         match goes {
             Goes::On => {}
             Goes::Again => again.push(number),
@@ -525,9 +531,20 @@ impl Turns {
         chores::begin_saves(store, world);
     }
 
+    /// Keeps what is here within the limit.
+    fn settle(&mut self, store: &mut Store, world: &mut World) {
+        let grown = accounted(store, world) > self.measured_at + store.memory.local / GROWTH_SHARE;
+        if self.measured && grown {
+            self.measure(store, world);
+        }
+        store.memory.overhead = world.other + world.buffers + world.durable.buffered();
+        store.settle();
+        self.settled_at = accounted(store, world);
+    }
+
     /// What this process takes, and what of it nothing accounts for.
     fn measure(&mut self, store: &Store, world: &mut World) {
-        let accounted = store.here_bytes() + world.buffers;
+        let accounted = accounted(store, world);
         // The memory of memory nodes in this process cannot be told from its own: what is counted stands for it.
         world.resident =
             if self.measured { resident::bytes().unwrap_or(0) } else { PROCESS_BYTES + accounted };
@@ -538,6 +555,7 @@ impl Turns {
     fn drop_those_who_must_go(&mut self, store: &mut Store, world: &mut World, now: Instant) {
         let timeout = world.settings.timeout;
         let kill = std::mem::take(&mut world.kill);
+        let handshake = world.settings.tls_handshake;
         let silent = |connection: &Connection| {
             timeout > 0
                 && connection.session.waiting_bytes.is_none()
@@ -546,7 +564,15 @@ impl Turns {
         let mut gone = Vec::new();
         for (number, connection) in self.connections.iter_mut() {
             connection.rest(now);
+            if connection.release(now) {
+                self.ready.push(number);
+            }
             connection.count(world);
+            if connection.shakes_too_long(now, handshake) {
+                world.stats.late_handshakes += 1;
+                gone.push(number);
+                continue;
+            }
             let cut_off = connection.reads_too_little(world, now);
             world.stats.cut_off += u64::from(cut_off);
             if cut_off || kill.contains(&connection.session.id) || silent(connection) {

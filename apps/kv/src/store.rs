@@ -42,6 +42,8 @@ use slab::Slab;
 
 /// Spaces of keys, which `SELECT` names.
 pub(crate) const SPACES: usize = 16;
+/// Keys whose names are here at once when all of them go.
+const CLEARED_TOGETHER: usize = 4096;
 /// Bytes of a key at most.
 pub(crate) const KEY_LEN_MAX: usize = u16::MAX as usize;
 
@@ -228,18 +230,20 @@ impl Store {
         self.find(db, key).map(|(_, entry)| kind_of(&entry).for_redis())
     }
 
-    /// The string of a key.
-    pub(crate) fn string(&mut self, db: u8, key: &[u8]) -> Result<Option<&[u8]>, Failure> {
-        let Some((name, entry)) = self.find(db, key) else {
+    /// The entry of a key whose value is a string; it counts as found, or as missed.
+    fn find_string(&mut self, db: u8, key: &[u8]) -> Result<Option<(Name, Entry)>, Failure> {
+        let Some(found) = self.find(db, key) else {
             self.stats.misses += 1;
             return Ok(None);
         };
         self.stats.hits += 1;
-        let kind = kind_of(&entry);
-        if !kind.is_string() {
-            return Err(Failure::WrongType);
-        }
-        item::without_head(kind, self.bytes_of(db, key, name, entry)?).map(Some)
+        if kind_of(&found.1).is_string() { Ok(Some(found)) } else { Err(Failure::WrongType) }
+    }
+
+    /// The string of a key.
+    pub(crate) fn string(&mut self, db: u8, key: &[u8]) -> Result<Option<&[u8]>, Failure> {
+        let Some((name, entry)) = self.find_string(db, key)? else { return Ok(None) };
+        item::without_head(kind_of(&entry), self.bytes_of(db, key, name, entry)?).map(Some)
     }
 
     /// When a key ends: `None` without such a key, `Some(None)` when it does not end.
@@ -440,11 +444,16 @@ impl Store {
     pub(crate) fn clear(&mut self, db: u8) {
         // All keys at once would be in memory for it.
         self.drop_picture();
-        let names: Vec<Name> = self.space(db).index.from(0).map(Entry::name).collect();
-        for name in names {
-            self.before_change(db, name, None);
-            self.take_out(db, name);
-            self.touch(db, name);
+        let mut cursor = 0;
+        loop {
+            let some = self.space(db).index.from(cursor).take(CLEARED_TOGETHER).map(Entry::name);
+            let names: Vec<Name> = some.collect();
+            let Some(last) = names.last() else { break };
+            cursor = last.hash;
+            for name in names {
+                self.take_out(db, name);
+                self.touch(db, name);
+            }
         }
         self.dirty += 1;
     }

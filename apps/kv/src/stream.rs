@@ -11,7 +11,7 @@ use std::sync::Arc;
 const OUT_MAX: usize = 64 << 10;
 /// Bytes that a TLS connection takes beside its replies: its keys, a record that is read and one that is written.
 const TLS_BYTES: usize = 40 << 10;
-/// How often the socket is read for one read of a TLS connection: a client may send records without an end that have no bytes.
+/// How often the socket is read for one read of a TLS connection, so that one client does not hold the others up. More than 32 records without bytes, one behind the other, rustls refuses by itself.
 const ROUNDS: usize = 16;
 
 /// A socket, with TLS or without.
@@ -36,6 +36,11 @@ impl Stream {
     /// Bytes that it takes beside the socket.
     pub(crate) const fn bytes(&self) -> usize {
         if self.tls.is_some() { TLS_BYTES } else { 0 }
+    }
+
+    /// True while nobody knows who the client is, nor what it wants.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
     /// True when a short read does not say that there is no more.

@@ -19,6 +19,10 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
     /// Clients that were cut off because they did not read.
     pub(crate) cut_off: u64,
+    /// Wrong passwords.
+    pub(crate) wrong_passwords: u64,
+    /// Clients that were let go because they did not end their TLS handshake.
+    pub(crate) late_handshakes: u64,
 }
 
 /// A client, as `CLIENT LIST` shows it.
@@ -66,6 +70,8 @@ pub(crate) struct World {
     pub(crate) io_threads: usize,
     pub(crate) io_reads: u64,
     pub(crate) io_writes: u64,
+    /// Times that the server has looked what there is to do.
+    pub(crate) turns: u64,
     /// Bytes of buffers of connections.
     pub(crate) buffers: usize,
     /// Resident bytes of this process, as measured last, without the memory of memory nodes in it.
@@ -98,6 +104,7 @@ impl World {
             io_threads: 1,
             io_reads: 0,
             io_writes: 0,
+            turns: 0,
             buffers: 0,
             resident: 0,
             other: 0,
@@ -141,8 +148,7 @@ impl World {
     }
 
     pub(crate) fn watch(&mut self, store: &mut Store, session: &mut Session, db: u8, name: Name) {
-        if !session.watches.contains(&(db, name)) {
-            session.watches.push((db, name));
+        if session.watches.insert((db, name)) {
             self.watchers.entry((db, name)).or_default().push(session.id);
         }
         store.set_watching(true);

@@ -196,6 +196,12 @@ impl Requests {
         self.words.iter().map(move |place| &from[place.from..place.to])
     }
 
+    /// Bytes of memory that it takes: where words are, and the words of a line.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.words.capacity() * size_of::<Place>() + self.line.capacity()
+    }
+
     /// The request under way is not read on.
     pub fn forget(&mut self) {
         // What one long request took is not kept for good.

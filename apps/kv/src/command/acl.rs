@@ -178,7 +178,9 @@ pub(super) fn shown_name(name: &str, request: Args<'_>) -> String {
     const WITH_SUBCOMMANDS: &[&str] = &["acl", "client", "command", "config", "object", "slowlog"];
     match request.get(1) {
         Some(sub) if WITH_SUBCOMMANDS.contains(&name) => {
-            format!("{name}|{}", String::from_utf8_lossy(sub).to_ascii_lowercase())
+            // It is noted, and may be as long as a value.
+            let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]).to_ascii_lowercase();
+            format!("{name}|{sub}")
         }
         _ => name.to_owned(),
     }

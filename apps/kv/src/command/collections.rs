@@ -1,11 +1,23 @@
 //! What hashes, sets and sorted sets have in common: a scan of elements, elements by chance.
 
 use super::keys::{cursor, scan_options, scanned};
-use super::{Args, Done, glob};
+use super::{Args, Context, Done, glob};
 use crate::failure::Failure;
 use farmem::Rng;
 use farmem_resp::Writer;
 use std::collections::BTreeSet;
+
+/// Refuses a result of so many bytes that is put together of several collections: it is here as a whole, beside them.
+pub(super) fn check_result(context: &Context<'_>, bytes: usize) -> Done {
+    const SHARE: usize = 4;
+    let most = context.store.memory.local / SHARE;
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Failure::said(format!(
+        "OOM the result would take more than {most} bytes of local memory, a {SHARE}th of --local; ask for fewer keys at once, or start with a larger --local"
+    )))
+}
 
 /// `HSCAN`, `SSCAN`, `ZSCAN`: the cursor is how many elements are left to be told, from the last to the first. One that is removed lets the last take its place, which is in front of the
 /// cursor only when it was told already or is yet to come there; so no element that stays is left out.

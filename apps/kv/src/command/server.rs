@@ -46,10 +46,7 @@ pub(super) fn quit(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>)
 pub(super) fn reset(context: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Done {
     context.session.queue = None;
     context.world.unwatch(context.store, context.session);
-    let (id, address, patience) =
-        (context.session.id, context.session.address.clone(), context.session.patience);
-    *context.session = Session::new(id, address, context.world.acl.default_user());
-    context.session.patience = patience;
+    context.session.reset(context.world.acl.default_user());
     out.simple("RESET");
     Ok(())
 }
@@ -71,6 +68,8 @@ pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8])
     }
     let name = String::from_utf8_lossy(&user[..user.len().min(128)]).into_owned();
     super::acl::note(context, "auth", "AUTH".to_owned(), name);
+    context.session.fail_to_log_in();
+    context.world.stats.wrong_passwords += 1;
     Err(Failure::text("WRONGPASS invalid username-password pair or user is disabled."))
 }
 
@@ -148,7 +147,13 @@ pub(super) fn hello(context: &mut Context<'_>, args: Args<'_>, out: &mut Writer<
 /// The version of Redis whose commands and texts these are: clients choose by it what they send.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
+/// Bytes of a client's name at most: it stands in lists and logs.
+const NAME_LEN_MAX: usize = 512;
+
 fn client_name(arg: &[u8]) -> Result<String, Failure> {
+    if arg.len() > NAME_LEN_MAX {
+        return Err(Failure::text("ERR Client names have at most 512 bytes."));
+    }
     if !arg.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         return Err(Failure::text("ERR Client names cannot contain spaces, newlines or special characters."));
     }
@@ -322,7 +327,8 @@ pub(crate) fn keys_of<'a>(request: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
     };
     let step = usize::from(step.unsigned_abs()).max(1);
     let keys = (first..=last).step_by(step).filter_map(|at| request.get(at).copied());
-    Some(keys.chain(counted_keys(request)).collect())
+    let stored = is(request[0], "SORT").then(|| super::sort::stores_in(request)).flatten();
+    Some(keys.chain(counted_keys(request)).chain(stored).collect())
 }
 
 /// The keys whose number stands in front of them.

@@ -1,6 +1,6 @@
 //! Sets.
 
-use super::collections::{random_indexes, scan_of};
+use super::collections::{check_result, random_indexes, scan_of};
 use super::{Args, Context, Done, count, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Text, Value};
@@ -163,12 +163,22 @@ enum Operation {
 
 fn combined(context: &mut Context<'_>, keys: Args<'_>, operation: Operation) -> Result<Set, Failure> {
     // Each key's kind counts, also where the result is known already.
-    let mut result: Option<Set> = None;
+    let (mut result, mut bytes): (Option<Set>, usize) = (None, 0);
     for key in keys {
         let next = read(context, key)?;
         match (&mut result, operation) {
-            (None, _) => result = Some(next.cloned().unwrap_or_default()),
-            (Some(result), Operation::Union) => result.extend(next.into_iter().flatten().cloned()),
+            (None, _) => {
+                bytes = next.map_or(0, |set| set.iter().map(|member| member.len() + ELEMENT).sum());
+                result = Some(next.cloned().unwrap_or_default());
+            }
+            (Some(result), Operation::Union) => {
+                for member in next.into_iter().flatten() {
+                    if result.insert(member.clone()) {
+                        bytes += member.len() + ELEMENT;
+                    }
+                }
+                check_result(context, bytes)?;
+            }
             (Some(result), Operation::Intersection) => {
                 result.retain(|member| next.is_some_and(|set| set.contains(member)))
             }

@@ -1,6 +1,6 @@
 //! Sorted sets: members and their scores.
 
-use super::collections::{random_indexes, scan_of};
+use super::collections::{check_result, random_indexes, scan_of};
 use super::{Args, Context, Done, count, float, integer, is};
 use crate::failure::Failure;
 use crate::store::{ELEMENT, Kind, Ranked, Value};
@@ -374,6 +374,7 @@ fn combined(
         let Some(sum) = result.take() else {
             let mut first = Ranked::default();
             next.iter().for_each(|(score, member)| first.put(weighted(score), member));
+            check_result(context, bytes_of(&first))?;
             result = Some(first);
             continue;
         };
@@ -388,6 +389,7 @@ fn combined(
         if operation == Operation::Union {
             let new = next.iter().filter(|(_, member)| sum.score(member).is_none());
             new.for_each(|(score, member)| joined.put(weighted(score), member));
+            check_result(context, bytes_of(&joined))?;
         }
         result = Some(joined);
     }
@@ -418,12 +420,16 @@ fn store(
     put(context, args[1], result)
 }
 
+/// Bytes that a sorted set takes here, nearly.
+fn bytes_of(sorted: &Ranked) -> usize {
+    sorted.iter().map(|(_, member)| 2 * (member.len() + 16) + ELEMENT).sum()
+}
+
 /// Puts a sorted set in the place of whatever the key had; an empty one is no key.
 pub(super) fn put(context: &mut Context<'_>, key: &[u8], sorted: Ranked) -> Done {
     let db = context.db();
     if sorted.len() > 0 {
-        let bytes = sorted.iter().map(|(_, member)| 2 * (member.len() + 16) + ELEMENT).sum();
-        context.store.check_makes(key, bytes)?;
+        context.store.check_makes(key, bytes_of(&sorted))?;
     }
     context.store.remove(db, key);
     if sorted.len() > 0 {

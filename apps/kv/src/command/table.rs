@@ -1,7 +1,7 @@
 //! The table of commands.
 
 use super::{
-    Args, Context, Done, blocking, hashes, keys, lcs, lists, numbers, server, sets, slowlog, sorted,
+    Args, Context, Done, blocking, hashes, keys, lcs, lists, numbers, server, sets, slowlog, sort, sorted,
     sorted_ranges, strings, transactions,
 };
 use farmem_resp::Writer;
@@ -130,6 +130,8 @@ pub(crate) const TABLE: &[Command] = &[
     row("move", 3, WRITES | FAST, (1, 1, 1), keys::move_to),
     row("swapdb", 3, WRITES | FAST, (0, 0, 0), keys::swapdb),
     row("object", -2, READS, (2, 2, 1), keys::object),
+    row("sort", -2, WRITES | GROWS, (1, 1, 1), sort::sort),
+    row("sort_ro", -2, READS, (1, 1, 1), sort::sort_ro),
     row("hset", -4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hset),
     row("hmset", -4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hmset),
     row("hsetnx", 4, WRITES | GROWS | FAST, (1, 1, 1), hashes::hsetnx),

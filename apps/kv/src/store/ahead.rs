@@ -7,7 +7,7 @@ use super::place::{At, Place, Spot};
 use super::{CHUNK, Store};
 
 /// Values that are read at once at most.
-pub(super) const AHEAD_MAX: usize = 256;
+const AHEAD_MAX: usize = 256;
 /// The part of local memory that they take at most, and a chunk at least.
 const SHARE: usize = 64;
 
@@ -39,10 +39,7 @@ impl Store {
 
     /// Notes that the value of a key will be asked for; false when no more are read at once.
     pub(crate) fn want(&mut self, db: u8, key: &[u8]) -> bool {
-        if let Some(spot) = self.spot_of(db, key) {
-            self.want_spot(spot);
-        }
-        self.wanted.spots.len() < AHEAD_MAX && self.wanted.bytes < (self.memory.local / SHARE).max(CHUNK)
+        self.spot_of(db, key).is_none_or(|spot| self.want_spot(spot))
     }
 
     /// Bytes of what was noted.
@@ -50,11 +47,13 @@ impl Store {
         self.wanted.bytes
     }
 
-    pub(super) fn want_spot(&mut self, spot: Spot) {
+    /// Notes a record that will be asked for; false when no more are read at once.
+    pub(super) fn want_spot(&mut self, spot: Spot) -> bool {
         if self.log.would_wait(spot) {
             self.wanted.spots.push(spot);
             self.wanted.bytes += spot.len;
         }
+        self.wanted.spots.len() < AHEAD_MAX && self.wanted.bytes < (self.memory.local / SHARE).max(CHUNK)
     }
 
     /// Reads all that was noted.

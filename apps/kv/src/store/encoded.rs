@@ -135,6 +135,8 @@ impl Store {
                 value_in(self.log.here(spot).expect("the cache is here"), key)
             }
             At::Live(number) => {
+                // The value, its copy in a reply, and the pieces that are read together.
+                self.give_way(2 * self.live_len(number) + super::log::PIECES_TOGETHER * CHUNK);
                 let mut bytes = std::mem::take(&mut self.scratch);
                 bytes.clear();
                 let read = self.encode_live(number, &mut bytes);

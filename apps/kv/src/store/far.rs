@@ -1,7 +1,7 @@
 //! Far memory in chunks: what the log keeps there.
 
 use super::place::CHUNK;
-use farmem::{Client, Error, Op, VirtAddr};
+use farmem::{Client, Completed, Error, Op, Ticket, VirtAddr};
 use std::collections::BTreeMap;
 
 /// Chunks of one allocation.
@@ -12,6 +12,9 @@ const RESERVE: usize = 2;
 const KEPT_MAX: usize = 16 << 10;
 /// Allocations that are tried for a chunk when nodes do not answer.
 const TRIES: usize = 3;
+
+/// A READ that is under way, or why it is not.
+pub(crate) type Reading = Result<Ticket, Error>;
 
 /// A rack's memory, as one client has it.
 #[derive(Debug)]
@@ -24,9 +27,13 @@ pub(crate) struct Far {
     chunk: Vec<u8>,
     /// Chunks in use of each allocation.
     slabs: BTreeMap<u64, usize>,
+    /// READs that have ended and that nobody has asked for yet.
+    landed: Vec<Completed>,
     /// READs so far.
     pub(crate) reads: u64,
-    /// Times that READs were waited for: those that were under way together count once.
+    /// READs that were not here yet when they were asked for.
+    pub(crate) waited: u64,
+    /// Times that READs went out: those that were under way together count once.
     pub(crate) rounds: u64,
     /// WRITEs so far.
     pub(crate) writes: u64,
@@ -42,7 +49,9 @@ impl Far {
             uses_reserve: false,
             chunk: Vec::new(),
             slabs: BTreeMap::new(),
+            landed: Vec::new(),
             reads: 0,
+            waited: 0,
             rounds: 0,
             writes: 0,
             bytes: 0,
@@ -138,22 +147,49 @@ impl Far {
 
     /// Reads several ranges, all under way at once; what came of each, in turn.
     pub(crate) fn read_all(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Result<Vec<u8>, Error>> {
-        let submitted: Vec<_> = ranges
-            .iter()
-            .map(|&(addr, len)| {
-                let buf = self.client.buffer(len);
-                self.client.submit(Op::Read { addr, buf })
-            })
-            .collect();
-        self.rounds += u64::from(!ranges.is_empty());
-        let ended = submitted.into_iter().map(|ticket| {
-            let done = self.client.wait(ticket?)?;
-            done.result?;
-            self.reads += 1;
-            self.bytes += done.buf.len() as u64;
-            Ok(done.buf)
+        self.begin(ranges).into_iter().map(|reading| self.end(reading)).collect()
+    }
+
+    /// Begins to read several ranges; [`Far::end`] has what comes of each.
+    pub(crate) fn begin(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Reading> {
+        let begun = ranges.iter().map(|&(addr, len)| {
+            let buf = self.client.buffer(len);
+            self.client.submit(Op::Read { addr, buf })
         });
-        ended.collect()
+        let begun: Vec<Reading> = begun.collect();
+        self.reads += begun.iter().filter(|reading| reading.is_ok()).count() as u64;
+        self.rounds += u64::from(!ranges.is_empty());
+        // They leave now, and not when they are waited for.
+        self.take_in();
+        begun
+    }
+
+    /// What came of a READ; waits for it when it is not here yet.
+    pub(crate) fn end(&mut self, reading: Reading) -> Result<Vec<u8>, Error> {
+        let ticket = reading?;
+        let here = |far: &Self| far.landed.iter().position(|done| done.ticket == ticket);
+        let at = here(self).or_else(|| {
+            self.take_in();
+            here(self)
+        });
+        let done = match at {
+            Some(at) => self.landed.swap_remove(at),
+            None => {
+                self.waited += 1;
+                self.client.wait(ticket)?
+            }
+        };
+        done.result?;
+        self.bytes += done.buf.len() as u64;
+        Ok(done.buf)
+    }
+
+    /// Takes in what has come, and sends what is to be sent.
+    fn take_in(&mut self) {
+        // A link that failed is told to whoever waits for a READ.
+        while let Ok(Some(done)) = self.client.poll() {
+            self.landed.push(done);
+        }
     }
 
     /// A buffer that [`Far::read`] gave out is used again.

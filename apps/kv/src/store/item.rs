@@ -105,15 +105,7 @@ impl Store {
     /// [`Failure::WrongType`] of a collection, and what far memory says.
     pub(crate) fn item(&mut self, db: u8, key: &[u8], touches: bool) -> Result<Option<Item<'_>>, Failure> {
         let used = self.space(db).index.get(self.name(key)).map(super::Entry::used);
-        let Some((name, entry)) = self.find(db, key) else {
-            self.stats.misses += 1;
-            return Ok(None);
-        };
-        self.stats.hits += 1;
-        let kind = kind_of(&entry);
-        if !kind.is_string() {
-            return Err(Failure::WrongType);
-        }
+        let Some((name, entry)) = self.find_string(db, key)? else { return Ok(None) };
         let fetched = entry.has(Flag::FETCHED);
         let idle = super::clock(self.now).saturating_sub(used.unwrap_or(0));
         if let Some(entry) = self.space_mut(db).index.get_mut(name) {
@@ -125,7 +117,7 @@ impl Store {
         }
         let end = self.space(db).ends.get(&name).copied();
         let bytes = self.bytes_of(db, key, name, entry)?;
-        let (head, data) = if kind == Kind::Item {
+        let (head, data) = if kind_of(&entry) == Kind::Item {
             Head::parse(bytes).ok_or(Failure::text(
                 "FARMEMORY what is there is no item: far memory was changed by others",
             ))?

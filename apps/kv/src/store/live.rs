@@ -85,6 +85,14 @@ impl Store {
         self.release_clean(live.clean);
     }
 
+    /// Bytes of a value that is in use or in pieces, as the log would have them, nearly.
+    pub(super) fn live_len(&self, number: usize) -> usize {
+        match &self.live[number].what {
+            What::Collection(_) => self.live[number].bytes,
+            What::Pieces(_, len) => *len,
+        }
+    }
+
     /// True of a long value of which a piece is in a lost chunk.
     pub(super) fn is_lost(&self, number: usize, lost: &BTreeSet<usize>) -> bool {
         match &self.live[number].what {
@@ -240,6 +248,10 @@ impl Store {
             return Ok(number);
         }
         let kind = kind_of(&entry);
+        if let At::Live(number) = place.at() {
+            // Its bytes, and what is made of them.
+            self.give_way(BROUGHT_TIMES * self.live_len(number));
+        }
         let (bytes, most) = (self.bytes_of(db, key, name, entry)?, BRING_SHARE);
         let (len, value) = (bytes.len(), Value::decode(kind, bytes));
         let value = value.ok_or(Failure::text(
@@ -253,7 +265,15 @@ impl Store {
                 live.bytes
             )));
         }
-        // Reading may have put a copy into the cache.
+        // Many may be asked for in one turn: others go before this one is here.
+        let live_max = self.live_max();
+        if self.live_bytes + live.bytes > live_max {
+            let shrunk = self.shrink_live(live_max.saturating_sub(live.bytes));
+            if self.live_bytes + live.bytes > self.left() {
+                shrunk?;
+            }
+        }
+        // Reading may have put a copy into the cache, and what went may have moved it.
         let now = self.space(db).index.get(name).expect("it was found a moment ago").place;
         live.clean = match Place(now).at() {
             At::Log(_) => Some(Place(now)),
@@ -297,6 +317,7 @@ impl Store {
             Some(place) => place,
             None => {
                 let (key, mut bytes) = (live.key.clone(), Vec::new());
+                self.give_way(self.live_len(number));
                 self.encode_live(number, &mut bytes)?;
                 let kind = Kind::of(self.space(db).index.get(name).expect("it is in use").kind());
                 // Also when local memory is full: that is what frees some.
@@ -321,5 +342,7 @@ impl Store {
 
 /// Bytes of a collection's key and its head, which are not looked at before it grows.
 const BRING_SLACK: usize = super::KEY_LEN_MAX + 1024;
+/// As many bytes are here at most for each of a collection that is made of its bytes.
+const BROUGHT_TIMES: usize = 4;
 /// A collection takes at most this part of local memory.
 const BRING_SHARE: usize = 4;

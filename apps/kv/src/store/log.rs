@@ -4,10 +4,10 @@
 //! Chunks are here, oldest first in a queue, or far. When there is no room for another one here, the oldest goes to far memory by one WRITE; its
 //! records stay where they are in the log, so nothing else changes.
 //!
-//! *Read ahead* ([`Log::fetch_ahead`]): far records whose commands are known are read together, before the first of them is carried out. A far record does not change while its
-//! chunk is there, so what was read ahead is what a READ would give; it goes with its chunk, and at the end of the turn.
+//! *Read ahead* ([`Log::fetch_ahead`]): far records whose commands are known are read together, before the first of them is carried out. READs are under way while commands are carried out, and each is
+//! waited for by the command that asks for it. A far record does not change while its chunk is there, so what was read ahead is what a READ would give; it goes with its chunk, and at the end of the turn.
 
-use super::far::Far;
+use super::far::{Far, Reading};
 use super::place::{CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use farmem::{Error, VirtAddr};
 use memmap2::MmapMut;
@@ -63,8 +63,8 @@ pub(crate) struct Log {
     here_max: usize,
     /// Bytes of rooms that are wanted.
     live: usize,
-    /// Far records that were read before they are asked for, or why they were not.
-    ahead: BTreeMap<Spot, Result<Vec<u8>, Error>>,
+    /// Far records that are read before they are asked for.
+    ahead: BTreeMap<Spot, Reading>,
     pub(crate) counts: AheadCounts,
 }
 
@@ -177,8 +177,7 @@ impl Log {
 
     /// Appends the bytes of pieces, in turn. Those that are far are read some at a time.
     pub(crate) fn read_pieces(&mut self, numbers: &[usize], into: &mut Vec<u8>) -> Result<(), Error> {
-        const TOGETHER: usize = 8;
-        for some in numbers.chunks(TOGETHER) {
+        for some in numbers.chunks(PIECES_TOGETHER) {
             let far = some.iter().filter_map(|&number| match self.chunks[number].bytes {
                 Bytes::Far(at) => Some((at, self.chunks[number].used)),
                 Bytes::Here(_) => None,
@@ -231,9 +230,9 @@ impl Log {
 
     /// A far record: read ahead, or by one READ now.
     pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
-        if let Some(read) = self.ahead.remove(&spot) {
+        if let Some(reading) = self.ahead.remove(&spot) {
             self.counts.used += 1;
-            return read;
+            return self.far.end(reading);
         }
         self.counts.late += 1;
         let Bytes::Far(at) = self.chunks[spot.chunk].bytes else { unreachable!("it was looked for here") };
@@ -245,7 +244,7 @@ impl Log {
         matches!(self.chunks[spot.chunk].bytes, Bytes::Far(_)) && !self.ahead.contains_key(&spot)
     }
 
-    /// Reads far records that will be asked for, all under way at once.
+    /// Begins to read far records that will be asked for.
     pub(crate) fn fetch_ahead(&mut self, spots: &[Spot]) {
         let range = |spot: &Spot| match self.chunks[spot.chunk].bytes {
             Bytes::Far(at) => (VirtAddr(at.0 + spot.offset as u64), spot.len),
@@ -253,17 +252,22 @@ impl Log {
         };
         let ranges: Vec<_> = spots.iter().map(range).collect();
         self.counts.wanted += spots.len() as u64;
-        let read = self.far.read_all(&ranges);
-        self.ahead.extend(spots.iter().copied().zip(read));
+        let begun = self.far.begin(&ranges);
+        self.ahead.extend(spots.iter().copied().zip(begun));
     }
 
     /// What was read ahead and not asked for goes.
     pub(crate) fn drop_ahead(&mut self) {
-        while let Some((_, read)) = self.ahead.pop_first() {
-            self.counts.wasted += 1;
-            if let Ok(buf) = read {
-                self.far.recycle(buf);
-            }
+        while let Some((_, reading)) = self.ahead.pop_first() {
+            self.waste(reading);
+        }
+    }
+
+    /// Nobody asks for what was read ahead.
+    fn waste(&mut self, reading: Reading) {
+        self.counts.wasted += 1;
+        if let Ok(buf) = self.far.end(reading) {
+            self.far.recycle(buf);
         }
     }
 
@@ -392,10 +396,11 @@ impl Log {
         let chunk = self.chunks.remove(number);
         match chunk.bytes {
             Bytes::Far(at) => {
-                // Its number may be another chunk's soon.
-                let before = self.ahead.len();
-                self.ahead.retain(|spot, _| spot.chunk != number);
-                self.counts.wasted += (before - self.ahead.len()) as u64;
+                // Its number, and its place, may be another chunk's soon.
+                let of_it = |spot: &Spot, _: &mut Reading| spot.chunk == number;
+                let gone: Vec<Reading> =
+                    self.ahead.extract_if(.., of_it).map(|(_, reading)| reading).collect();
+                gone.into_iter().for_each(|reading| self.waste(reading));
                 self.far.give_back(at);
             }
             here @ Bytes::Here(_) => {
@@ -449,6 +454,8 @@ impl Log {
 
 /// Chunks that are here at least: a tail, one that goes, two of the cache.
 pub(crate) const HERE_MIN: usize = 4;
+/// Pieces of a long value that are read together.
+pub(super) const PIECES_TOGETHER: usize = 8;
 /// Chunks of memory that are kept for the next ones.
 const SPARE_MAX: usize = 4;
 /// Bytes in front of a cached record.

@@ -1,7 +1,7 @@
 //! What the store may have: local memory, which is a hard limit, and all data, which Redis calls `maxmemory`.
 
 use super::index::{Entry, Name};
-use super::log::HERE_MIN;
+use super::log::{Full, HERE_MIN};
 use super::{CHUNK, Store};
 use crate::failure::Failure;
 
@@ -79,6 +79,7 @@ impl Store {
             + self.log.here_bytes()
             + self.scratch.capacity()
             + self.joined.capacity()
+            + self.picture_bytes()
     }
 
     /// Bytes of all data: `used_memory`.
@@ -88,20 +89,15 @@ impl Store {
 
     /// Keeps what is here within the limit; to be called between commands. What cannot be moved away closes the store for new data, and only that.
     pub(crate) fn settle(&mut self) {
-        // What grows within a turn, and what is read ahead in one, is not here yet.
-        let fixed = self.memory.overhead + self.index_bytes() + self.memory.local / RESERVE_SHARE;
-        let left = self.memory.local.saturating_sub(fixed);
-        let live_max = left * LIVE_SHARES / SHARES;
+        let left = self.left();
+        let live_max = self.live_max();
         let mut is_full = left < (HERE_MIN + 1) * CHUNK;
         if self.live_bytes > live_max {
             is_full |= self.shrink_live(live_max - live_max / 8).is_err() || self.live_bytes > left;
         }
         let chunks = left.saturating_sub(self.live_bytes + self.scratch.capacity()) / CHUNK;
         if chunks != self.log.here_max() {
-            while self.log.here_len().1 * 2 > chunks.max(HERE_MIN) {
-                self.shrink_cache();
-            }
-            is_full |= self.log.set_here_max(chunks).is_err();
+            is_full |= self.bound_here(chunks).is_err();
         }
         if self.scratch.capacity() > left / 16 {
             self.scratch = Vec::new();
@@ -109,6 +105,37 @@ impl Store {
         self.memory.is_full = is_full;
         // A chunk that cannot be compacted is told of by `tidy`.
         let _told_of_there = self.compact_some(0);
+    }
+
+    /// What is left of local memory for collections in use and the log. What grows within a turn, and what is read ahead in one, is not here yet.
+    pub(super) fn left(&self) -> usize {
+        let fixed = self.memory.overhead + self.index_bytes() + self.memory.local / RESERVE_SHARE;
+        self.memory.local.saturating_sub(fixed)
+    }
+
+    /// Bytes that collections in use may take.
+    pub(super) fn live_max(&self) -> usize {
+        self.left() * LIVE_SHARES / SHARES
+    }
+
+    fn bound_here(&mut self, chunks: usize) -> Result<(), Full> {
+        while self.log.here_len().1 * 2 > chunks.max(HERE_MIN) {
+            self.shrink_cache();
+        }
+        self.log.set_here_max(chunks)
+    }
+
+    /// Makes room for bytes that are here within one command, as those of a long value: chunks go to far memory before they are here, and not behind the turn. At its end there is as much
+    /// room as before.
+    pub(crate) fn give_way(&mut self, bytes: usize) {
+        if bytes < self.memory.local / RESERVE_SHARE {
+            return;
+        }
+        let chunks = self.left().saturating_sub(self.live_bytes + bytes) / CHUNK;
+        if chunks < self.log.here_max() {
+            // A chunk that cannot go stays, and is told of at the end of the turn.
+            let _told_of_there = self.bound_here(chunks);
+        }
     }
 
     /// Refuses what needs room in local memory when there is none.

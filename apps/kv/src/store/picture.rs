@@ -56,7 +56,17 @@ fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)
 }
 
+/// The part of local memory that keys may take which were taken because they change, before they are in the snapshot's file: within one turn more is not written.
+const HERE_SHARE: usize = 8;
+/// The same where that is little.
+const HERE_LEAST: usize = 1 << 20;
+
 impl Store {
+    /// Bytes of keys that were taken and not fetched yet.
+    pub(super) fn picture_bytes(&self) -> usize {
+        self.picture.as_ref().map_or(0, |picture| picture.out.capacity())
+    }
+
     /// A picture of this moment begins.
     ///
     /// # Panics
@@ -131,8 +141,10 @@ impl Store {
             Some(key) => self.take(db, name, key),
             None => self.key_of(db, name).and_then(|key| self.take(db, name, &key)),
         };
-        // A snapshot that cannot have a key is none; the change goes on.
-        if taken.is_err() {
+        // A snapshot that cannot have a key is none, nor one that would be here as a whole; the change goes on.
+        let len = self.picture.as_ref().map_or(0, |picture| picture.out.len());
+        self.give_way(len);
+        if taken.is_err() || len > HERE_LEAST.max(self.memory.local / HERE_SHARE) {
             self.drop_picture();
         }
     }

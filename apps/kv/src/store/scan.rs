@@ -1,10 +1,12 @@
 //! Keys by their order in the index: `SCAN`, `KEYS`, `RANDOMKEY`, and the key of an entry.
 
-use super::ahead::AHEAD_MAX;
 use super::index::{Entry, Flag, Name};
 use super::place::{At, HEADER_LEN, Header, Place};
 use super::{Kind, Store, kind_of};
 use crate::failure::Failure;
+
+/// The part of local memory that keys of one scan take at most, nearly.
+const KEYS_SHARE: usize = 16;
 
 impl Store {
     /// The key that an entry is of: a record has it.
@@ -30,7 +32,7 @@ impl Store {
         }
     }
 
-    /// Keys from a cursor on, `count` at least while there are, and the next cursor: 0 at the end. Those of one hash come together.
+    /// Keys from a cursor on, `count` at least while there are and they have few bytes together, and the next cursor: 0 at the end. Those of one hash come together.
     pub(crate) fn scan(
         &mut self,
         db: u8,
@@ -48,14 +50,15 @@ impl Store {
             }
             found.push(*entry);
         }
-        let mut keys = Vec::new();
+        let (mut keys, mut bytes, mut wanted) = (Vec::new(), 0, 0);
         for (number, entry) in found.iter().enumerate() {
-            if number.is_multiple_of(AHEAD_MAX) {
-                for entry in found.iter().skip(number).take(AHEAD_MAX) {
-                    if let At::Log(spot) = Place(entry.place).at() {
-                        self.want_spot(spot);
-                    }
-                }
+            if number == wanted {
+                let more = found[number..].iter().take_while(|entry| match Place(entry.place).at() {
+                    At::Log(spot) => self.want_spot(spot),
+                    At::Cache(_) | At::Live(_) => true,
+                });
+                // The one that was the last to be noted is wanted too.
+                wanted = (number + more.count() + 1).min(found.len());
                 self.fetch_wanted();
             }
             let ended = entry.has(Flag::EXPIRES)
@@ -63,9 +66,19 @@ impl Store {
             if !ended && kind.is_none_or(|kind| kind == kind_of(entry).for_redis()) {
                 // One that cannot be read hides no other.
                 match self.key_of(db, entry.name()) {
-                    Ok(key) => keys.push(key),
+                    Ok(key) => {
+                        bytes += key.len();
+                        keys.push(key);
+                    }
                     Err(_) => self.stats.unreadable += 1,
                 }
+            }
+            let behind = found.get(number + 1).map(|entry| entry.name().hash);
+            if bytes > self.memory.local / KEYS_SHARE
+                && let Some(hash) = behind.filter(|&hash| hash != entry.name().hash)
+            {
+                next = hash;
+                break;
             }
         }
         self.forget_ahead();

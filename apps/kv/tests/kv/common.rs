@@ -212,6 +212,8 @@ impl RedisServer {
     pub(crate) fn start() -> Option<Self> {
         let port = free_port();
         let child = Command::new("redis-server")
+            // Texts are sorted by their bytes.
+            .env("LC_ALL", "C")
             .args([
                 "--port",
                 &port.to_string(),

@@ -103,23 +103,49 @@ fn what_was_read_ahead_is_accounted_for() {
     service.end();
 }
 
-/// Those that several connections ask for while the server does something else are read together too.
+/// Those that several connections ask for while the server does something else are read together too; without reading ahead each is waited for, with the same replies.
 #[test]
 fn values_of_several_connections_come_together() {
+    const CLIENTS: usize = 40;
     let service = filled();
     let mut beside = service.client();
-    let mut clients: Vec<Client> = (0..40).map(|_| service.client()).collect();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| service.client()).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.says("PING"), Reply::Simple("PONG".into())));
-    let before = counts(&mut beside);
-    beside.send(&[b"DEBUG", b"SLEEP", b"1"]);
-    std::thread::sleep(Duration::from_millis(300));
-    clients.iter_mut().enumerate().for_each(|(number, client)| client.send(&[b"GET", &key(number)]));
-    assert_eq!(beside.reply(), Some(Reply::ok()));
-    for (number, client) in clients.iter_mut().enumerate() {
-        assert_eq!(client.reply(), Some(Reply::Bulk(value(number))));
+    for (number, (ahead, most)) in [("yes", 4), ("no", CLIENTS), ("yes", 4)].into_iter().enumerate() {
+        assert_eq!(beside.says(&format!("CONFIG SET read-ahead {ahead}")), Reply::ok());
+        let before = counts(&mut beside);
+        beside.send(&[b"DEBUG", b"SLEEP", b"1"]);
+        std::thread::sleep(Duration::from_millis(300));
+        let keys = CLIENTS * number..;
+        clients.iter_mut().zip(keys.clone()).for_each(|(client, at)| client.send(&[b"GET", &key(at)]));
+        assert_eq!(beside.reply(), Some(Reply::ok()));
+        for (client, at) in clients.iter_mut().zip(keys) {
+            assert_eq!(client.reply(), Some(Reply::Bulk(value(at))));
+        }
+        let after = counts(&mut beside);
+        assert_eq!(after.0 - before.0, CLIENTS);
+        let rounds = after.1 - before.1;
+        assert!(rounds <= most && (ahead == "yes" || rounds == CLIENTS), "{ahead}: {after:?} {before:?}");
     }
-    let after = counts(&mut beside);
-    assert_eq!(after.0 - before.0, 40);
-    assert!(after.1 - before.1 <= 4, "{after:?} {before:?}");
+    assert!(beside.says("CONFIG SET read-ahead x").text().contains("'yes' or 'no'"));
+    service.end();
+}
+
+/// A client that waits for a key, and has sent much behind it: nothing of that is carried out before it has what it waits for, also where far values make the server read what clients send ahead.
+#[test]
+fn what_follows_a_command_that_waits_waits_too() {
+    const PINGS: usize = 40_000;
+    let service = filled();
+    let (mut client, mut beside) = (service.client(), service.client());
+    assert_eq!(client.says("PING"), Reply::Simple("PONG".into()));
+    // While the server stands still, more comes than it reads at once.
+    beside.send(&[b"DEBUG", b"SLEEP", b"0.5"]);
+    std::thread::sleep(Duration::from_millis(200));
+    let bytes = [request(&[b"BLPOP", b"nothing", b"0"]), b"PING\r\n".repeat(PINGS)].concat();
+    client.stream.write_all(&bytes).unwrap();
+    assert_eq!(beside.reply(), Some(Reply::ok()));
+    assert_eq!(beside.says("RPUSH nothing now"), Reply::Integer(1));
+    assert_eq!(client.reply(), Some(Reply::Array(vec![Reply::bulk("nothing"), Reply::bulk("now")])));
+    (0..PINGS).for_each(|_| assert_eq!(client.reply(), Some(Reply::Simple("PONG".into()))));
     service.end();
 }

@@ -236,3 +236,184 @@ fn what_is_kept_for_clients_has_a_bound() {
     assert!(info(&mut beside, "clients", "clients_cut_off") > 0);
     service.end();
 }
+
+/// What is noted of clients has a bound too: names, keys that they watch, what they were refused.
+#[test]
+fn what_is_noted_of_clients_has_a_bound() {
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
+    let (mut client, mut beside) = (service.client(), service.client());
+    let long = vec![b'n'; 1 << 20];
+    assert!(client.asks(&[b"CLIENT", b"SETNAME", &long]).text().contains("at most 512 bytes"));
+    assert!(client.asks(&[b"HELLO", b"3", b"SETNAME", &long]).text().contains("at most 512 bytes"));
+    assert_eq!(client.asks(&[b"CLIENT", b"SETNAME", &long[..512]]), Reply::ok());
+
+    assert_eq!(beside.says("ACL SETUSER few on nopass ~* +ping"), Reply::ok());
+    assert_eq!(client.says("AUTH few any"), Reply::ok());
+    assert!(client.asks(&[b"CONFIG", &long]).text().len() < 300);
+    let noted = format!("{:?}", beside.says("ACL LOG"));
+    assert!(noted.len() < 20_000, "{} bytes", noted.len());
+
+    let mut watches = service.client();
+    let mut watched = 0;
+    loop {
+        let keys: Vec<String> = (0..20_000).map(|number| (watched + number).to_string()).collect();
+        let words: Vec<&[u8]> =
+            std::iter::once(&b"WATCH"[..]).chain(keys.iter().map(String::as_bytes)).collect();
+        watches.send(&words);
+        if watches.reply().is_none() {
+            break;
+        }
+        watched += keys.len();
+        assert!(watched < 1_000_000, "there is no end of it");
+        let bytes = info(&mut beside, "clients", "buffer_bytes");
+        // With the last of them it may be gone already.
+        assert!(
+            bytes <= 17 << 20 && (watched > 100_000 || bytes >= 100 * watched),
+            "{watched} keys: {bytes}"
+        );
+    }
+    assert!(watched >= 100_000, "{watched}");
+    assert_eq!(info(&mut beside, "clients", "clients_cut_off"), 1);
+    assert_eq!(beside.says("SET 1 1"), Reply::ok());
+    service.end();
+}
+
+/// A request of very many short words: where they are counts as well, which is more than what they are.
+#[test]
+fn many_short_words_count() {
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB"]);
+    let mut beside = service.client();
+    let mut client = service.client();
+    client.stream.write_all(b"*2000000\r\n$4\r\nMGET\r\n").unwrap();
+    client.stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    let some = b"$1\r\nk\r\n".repeat(1_000);
+    let mut most = 0;
+    for number in 0..1_000 {
+        // One that is refused has no reader.
+        if client.stream.write_all(&some).is_err() {
+            break;
+        }
+        if number % 50 == 49 {
+            most = most.max(info(&mut beside, "clients", "buffer_bytes"));
+        }
+    }
+    // What is kept of words doubles.
+    assert!(most > 4 << 20 && most <= 24 << 20, "{most}");
+    assert!(client.reply().unwrap().text().contains("no room for more of this request"));
+    assert_eq!(beside.says("SET k 1"), Reply::ok());
+    service.end();
+}
+
+/// A server with 16 MiB of local memory, and a client of it.
+fn narrow() -> (Service, Client) {
+    let service = Service::start(&["--far", "512MiB", "--local", "16MiB"]);
+    let client = service.client();
+    (service, client)
+}
+
+/// Asks all of it in one piece, and behind it how much local memory is used: before the server has another turn.
+fn used_behind(client: &mut Client, requests: &[Vec<u8>]) -> (Vec<Reply>, usize) {
+    let bytes = [requests.concat(), request(&[b"INFO", b"memory"])].concat();
+    client.stream.write_all(&bytes).unwrap();
+    let replies = requests.iter().map(|_| client.reply().unwrap()).collect();
+    let info = client.reply().unwrap().text();
+    let used = info.lines().find_map(|line| line.strip_prefix("local_used:")).unwrap();
+    (replies, used.trim().parse().unwrap())
+}
+
+/// Collections that are together many times as large as local memory are asked for in one turn, by many commands and by one: those that were here go before others come, and a result that is put together of them has
+/// a bound.
+#[test]
+fn collections_do_not_all_come_at_once() {
+    const LIMIT: usize = (16 << 20) * 102 / 100;
+    let (service, mut client) = narrow();
+    for number in 0..40 {
+        for part in 0..7_u32 {
+            let members: Vec<Vec<u8>> = (0..5_u32)
+                .map(|member| {
+                    [&(number * 100 + part * 5 + member).to_le_bytes()[..], &[b'm'; 90_000]].concat()
+                })
+                .collect();
+            let key = format!("set:{number}");
+            let words: Vec<&[u8]> =
+                [&b"SADD"[..], key.as_bytes()].into_iter().chain(members.iter().map(Vec::as_slice)).collect();
+            assert_eq!(client.asks(&words), Reply::Integer(5));
+        }
+    }
+    let cards: Vec<Vec<u8>> =
+        (0..40).map(|number| request(&[b"SCARD", format!("set:{number}").as_bytes()])).collect();
+    let (replies, used) = used_behind(&mut client, &cards);
+    assert!(replies.iter().all(|reply| *reply == Reply::Integer(35)), "{replies:?}");
+    assert!(used <= LIMIT, "{used}");
+    let keys: Vec<String> = (0..40).map(|number| format!("set:{number}")).collect();
+    for words in [&["SUNION"][..], &["SUNIONSTORE", "all"], &["ZUNION", "40"], &["ZUNIONSTORE", "all", "40"]]
+    {
+        let words: Vec<&[u8]> =
+            words.iter().map(|word| word.as_bytes()).chain(keys.iter().map(String::as_bytes)).collect();
+        let (replies, used) = used_behind(&mut client, &[request(&words)]);
+        assert!(replies[0].text().starts_with("OOM the result would take"), "{:?}", replies[0]);
+        assert!(used <= LIMIT, "{used}");
+    }
+    assert_eq!(client.says("EXISTS all"), Reply::Integer(0));
+    assert_eq!(client.says("SINTERCARD 2 set:0 set:1"), Reply::Integer(0));
+    service.end();
+}
+
+/// Keys as long as may be: a scan tells as many as there is room for, whatever it was asked for, and all of them once in the end.
+#[test]
+fn long_keys_are_scanned_in_parts() {
+    let (service, mut client) = narrow();
+    let key = |number: u32| [&number.to_le_bytes()[..], &[b'k'; 60_000]].concat();
+    (0..500).for_each(|number| assert_eq!(client.asks(&[b"SET", &key(number), b"v"]), Reply::ok()));
+    let (mut cursor, mut found) = ("0".to_owned(), Vec::new());
+    loop {
+        let Reply::Array(said) = client.says(&format!("SCAN {cursor} COUNT 10000")) else {
+            panic!("an array")
+        };
+        let [next, Reply::Array(some)] = &said[..] else { panic!("a cursor and keys") };
+        assert!(some.len() < 100, "{}", some.len());
+        found.extend(some.iter().map(|key| match key {
+            Reply::Bulk(key) => u32::from_le_bytes(*key.first_chunk().unwrap()),
+            other => panic!("{other:?}"),
+        }));
+        cursor = next.text();
+        if cursor == "0" {
+            break;
+        }
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..500).collect::<Vec<_>>());
+    assert!(client.says("KEYS *").text().starts_with("ERR there are too many such keys"));
+    service.end();
+}
+
+/// While a snapshot is under way, one command deletes keys whose values are together many times as large as local memory: they are not all brought here for the snapshot, which is given up and
+/// made anew; the keys go.
+#[test]
+fn a_snapshot_does_not_bring_everything_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let service = Service::start(&["--far", "256MiB", "--local", "16MiB", "--dir", path, "--save", ""]);
+    let mut client = service.client();
+    let names: Vec<String> = (0..800).map(|number| format!("key:{number}")).collect();
+    for name in &names {
+        assert_eq!(client.asks(&[b"SET", name.as_bytes(), &[b'v'; 100_000]]), Reply::ok());
+    }
+    let some: Vec<&[u8]> =
+        std::iter::once(&b"DEL"[..]).chain(names[..700].iter().map(String::as_bytes)).collect();
+    let (replies, used) = used_behind(&mut client, &[request(&[b"BGSAVE"]), request(&some)]);
+    assert_eq!(replies[1], Reply::Integer(700), "{:?}", replies[0]);
+    assert!(used <= (16 << 20) * 102 / 100, "{used}");
+    let status = |client: &mut Client| client.says("INFO persistence").text();
+    let gave_up = (0..400).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        status(&mut client).contains("rdb_last_bgsave_status:err")
+    });
+    assert!(gave_up);
+    assert_eq!(client.says("SAVE"), Reply::ok());
+    assert_eq!(client.says("DBSIZE"), Reply::Integer(100));
+    service.end();
+    let service = Service::start(&["--far", "256MiB", "--local", "16MiB", "--dir", path, "--save", ""]);
+    assert_eq!(service.client().says("DBSIZE"), Reply::Integer(100));
+    service.end();
+}

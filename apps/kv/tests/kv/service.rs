@@ -141,11 +141,17 @@ fn a_client_that_never_reads_is_cut_off() {
     service.end();
 }
 
-/// Clients that send all they have to say and close their side, while several threads read: what came before the end is carried out, whole, also where its replies come in parts.
+/// Clients that send all they have to say and close their side, with one thread and while several read: what came before the end is carried out, whole, also where its replies come in parts.
 #[test]
 fn what_came_before_a_half_close_is_carried_out() {
+    for threads in ["1", "2"] {
+        half_closes(threads);
+    }
+}
+
+fn half_closes(threads: &str) {
     const REQUESTS: usize = 20;
-    let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--io-threads", "2"]);
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--io-threads", threads]);
     let mut beside = service.client();
     let value = vec![b'v'; 100_000];
     assert_eq!(beside.asks(&[b"SET", b"k", &value]), Reply::ok());
@@ -164,7 +170,123 @@ fn what_came_before_a_half_close_is_carried_out() {
         assert_eq!(replies.count(), REQUESTS);
     }
     let info = beside.says("INFO stats").text();
-    assert!(!info.contains("io_threaded_reads_processed:0\r"), "{info}");
+    assert_eq!(info.contains("io_threaded_reads_processed:0\r"), threads == "1", "{info}");
+
+    // As `printf ... | nc -N`: the end comes with the last request, or in the middle of one, alone or among others; what waits for a key waits no more.
+    for (sent, said) in [
+        ("PING\r\n".repeat(10_000), "+PONG\r\n".repeat(10_000)),
+        ("SET a 1\r\nINCR a\r\nGET a\r\n".to_owned(), "+OK\r\n:2\r\n$1\r\n2\r\n".to_owned()),
+        ("PING\r\n*2\r\n$4\r\nECHO\r\n$2\r\nh".to_owned(), "+PONG\r\n".to_owned()),
+        ("PING\r\nPIN".to_owned(), "+PONG\r\n".to_owned()),
+        ("PING\r\nBLPOP nothing 0\r\n".to_owned(), "+PONG\r\n".to_owned()),
+        (
+            "MULTI\r\nPING\r\nEXEC\r\nQUIT\r\nPING\r\n".to_owned(),
+            "+OK\r\n+QUEUED\r\n*1\r\n+PONG\r\n+OK\r\n".to_owned(),
+        ),
+    ] {
+        assert!(says(&service, sent.as_bytes()) == said, "{}", &sent[..sent.len().min(60)]);
+        // All of them at once.
+        beside.send(&[b"DEBUG", b"SLEEP", b"0.1"]);
+        let mut many: Vec<TcpStream> =
+            (0..10).map(|_| TcpStream::connect(service.address).unwrap()).collect();
+        for stream in &mut many {
+            stream.write_all(sent.as_bytes()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        assert_eq!(beside.reply(), Some(Reply::ok()));
+        for stream in &mut many {
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let mut all = String::new();
+            stream.read_to_string(&mut all).unwrap();
+            assert_eq!(
+                all.len(),
+                said.len(),
+                "{}: {}",
+                &sent[..sent.len().min(60)],
+                &all[..all.len().min(60)]
+            );
+        }
+    }
+    service.end();
+}
+
+/// Clients that have sent half a request, and one that reads none of the replies it was sent: the server waits for them, and does not look again and again what they have.
+#[test]
+fn half_a_request_costs_nothing() {
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--memcached-port", "0"]);
+    let mut beside = service.client();
+    assert_eq!(beside.asks(&[b"SET", b"k", &vec![b'v'; 200_000]]), Reply::ok());
+    let begins: [(bool, Vec<u8>); 4] = [
+        (false, b"*2\r\n$3\r\nGET\r\n$1\r\n".to_vec()),
+        (false, b"PING\r\nPIN".to_vec()),
+        (false, [&request(&[b"GET", b"k"]).repeat(100)[..], b"GET "].concat()),
+        (true, b"set k 0 0 10\r\nab".to_vec()),
+    ];
+    let held: Vec<TcpStream> = begins
+        .iter()
+        .map(|(is_memcached, bytes)| {
+            let address = if *is_memcached { service.memcached.unwrap() } else { service.address };
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(bytes).unwrap();
+            stream
+        })
+        .collect();
+    let cycles = |client: &mut crate::common::Client| {
+        let info = client.says("INFO stats").text();
+        let line = info.lines().find_map(|line| line.strip_prefix("eventloop_cycles:")).unwrap();
+        line.trim().parse::<usize>().unwrap()
+    };
+    // All of them were looked at.
+    beside.says("DEBUG SLEEP 0.2");
+    let least = (0..5)
+        .map(|_| {
+            let before = cycles(&mut beside);
+            std::thread::sleep(Duration::from_millis(200));
+            cycles(&mut beside) - before
+        })
+        .min()
+        .unwrap();
+    // Its clock ticks ten times a second.
+    assert!(least < 50, "it looked {least} times what there is to do, and there was nothing");
+    drop(held);
+    service.end();
+}
+
+/// Who guesses a password is held up after a few, for longer and longer, and only that connection; it gets all of its replies.
+#[test]
+fn guesses_of_a_password_are_held_up() {
+    let service = Service::start(&[
+        "--far",
+        "64MiB",
+        "--local",
+        "64MiB",
+        "--requirepass",
+        "right",
+        "--memcached-port",
+        "0",
+    ]);
+    let mut guesses = service.client();
+    let mut all: Vec<u8> =
+        (0..8).flat_map(|number| request(&[b"AUTH", format!("wrong{number}").as_bytes()])).collect();
+    all.extend(request(&[b"RESET"]));
+    all.extend(request(&[b"AUTH", b"right"]));
+    all.extend(request(&[b"GET", b"a"]));
+    guesses.stream.write_all(&all).unwrap();
+    (0..7).for_each(|_| assert!(guesses.reply().unwrap().text().starts_with("WRONGPASS")));
+    // From the fourth on each holds it up, the seventh for two seconds: others are served before its eighth.
+    let mut beside = service.client();
+    assert_eq!(beside.says("AUTH right"), Reply::ok());
+    let denied = |client: &mut crate::common::Client| {
+        let info = client.says("INFO stats").text();
+        let line = info.lines().find_map(|line| line.strip_prefix("acl_access_denied_auth:")).unwrap();
+        line.trim().parse::<usize>().unwrap()
+    };
+    assert_eq!(denied(&mut beside), 7);
+    assert!(guesses.reply().unwrap().text().starts_with("WRONGPASS"));
+    assert_eq!(guesses.reply(), Some(Reply::Simple("RESET".into())));
+    assert_eq!(guesses.reply(), Some(Reply::ok()));
+    assert_eq!(guesses.reply(), Some(Reply::Null));
+    assert_eq!(denied(&mut beside), 8);
     service.end();
 }
 

@@ -1,10 +1,11 @@
 //! TLS: redis-cli and redis-py over it, who is let in, and bytes that are none.
 
-use crate::common::Service;
+use crate::common::{Reply, Service};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An authority, a server and a client with certificates of it, and one of nobody, made by openssl; `None`, and a line that says so, where that is absent.
@@ -159,6 +160,112 @@ fn silent_connections_over_tls_push_nobody_out() {
     assert_eq!(counts(&mut beside, "clients", "clients_cut_off"), 0);
     assert_eq!(client.says("EXEC").text(), "Array([Simple(\"OK\")])");
     drop(silent);
+    service.end();
+}
+
+/// A connection over TLS that does not end its handshake is let go after so many seconds, however it fills them; one that has ended it, and those without TLS, stay silent as long as they like.
+#[test]
+fn a_handshake_has_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = certificates(dir.path()) else { return };
+    let service = serve(dir.path(), "64MiB", &["--tls-auth-clients", "no", "--tls-handshake-timeout", "3"]);
+    let mut plain = service.client();
+    let mut done = client(dir.path(), &service);
+    let mut silent = TcpStream::connect(service.tls.unwrap()).unwrap();
+    let mut slow = TcpStream::connect(service.tls.unwrap()).unwrap();
+    // The head of a record of 4 KiB.
+    slow.write_all(&[22, 3, 1, 16, 0]).unwrap();
+    let late = (0..600).any(|_| {
+        // A byte now and then is no handshake.
+        let _it_may_be_gone = slow.write(&[0]);
+        std::thread::sleep(Duration::from_millis(50));
+        plain.says("INFO stats").text().contains("tls_handshakes_late:2\r")
+    });
+    assert!(late);
+    for stream in [&mut silent, &mut slow] {
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // What it sent and nobody has read makes it a reset.
+        let _reset = stream.read_to_end(&mut Vec::new());
+    }
+    done.write_all(b"PING\r\n").unwrap();
+    let mut said = [0; 7];
+    done.read_exact(&mut said).unwrap();
+    assert_eq!(said, *b"+PONG\r\n");
+    let settings = plain.says("CONFIG GET tls-handshake-timeout");
+    assert_eq!(settings, Reply::Array(vec![Reply::bulk("tls-handshake-timeout"), Reply::bulk("3")]));
+    service.end();
+}
+
+/// A client over TLS whose handshake is done.
+fn client(dir: &Path, service: &Service) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    use rustls::pki_types::pem::PemObject as _;
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(rustls::pki_types::CertificateDer::from_pem_file(dir.join("ca.crt")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.enable_secret_extraction = true;
+    let stream = TcpStream::connect(service.tls.unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut tls = rustls::StreamOwned::new(connection, stream);
+    tls.write_all(b"PING\r\n").unwrap();
+    let mut said = [0; 7];
+    tls.read_exact(&mut said).unwrap();
+    tls
+}
+
+/// Records without bytes, one behind the other: each is right, and none asks for anything. Others are served meanwhile, and a client that sends nothing else is let go.
+#[test]
+fn records_without_bytes_have_an_end() {
+    use rustls::crypto::cipher::{OutboundChunks, OutboundPlainMessage};
+    const MOST: usize = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = certificates(dir.path()) else { return };
+    let service = serve(dir.path(), "64MiB", &["--tls-auth-clients", "no"]);
+    let mut beside = service.client();
+    let (connection, mut socket) = client(dir.path(), &service).into_parts();
+    let Some(rustls::SupportedCipherSuite::Tls13(suite)) = connection.negotiated_cipher_suite() else {
+        panic!("it speaks TLS 1.3")
+    };
+    let (mut number, secrets) = connection.dangerous_extract_secrets().unwrap().tx;
+    let (rustls::ConnectionTrafficSecrets::Aes128Gcm { key, iv }
+    | rustls::ConnectionTrafficSecrets::Aes256Gcm { key, iv }
+    | rustls::ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv }) = secrets
+    else {
+        panic!("a cipher of TLS 1.3")
+    };
+    let mut encrypter = suite.aead_alg.encrypter(key, iv);
+    let mut record = |bytes: &[u8]| {
+        let message = OutboundPlainMessage {
+            typ: rustls::ContentType::ApplicationData,
+            version: rustls::ProtocolVersion::TLSv1_2,
+            payload: OutboundChunks::Single(bytes),
+        };
+        let record = encrypter.encrypt(message, number).unwrap().encode();
+        number += 1;
+        record
+    };
+    // Some, and a request behind them: that is a client's right. The reply is a record: 17 bytes more than it has, behind a head of 5.
+    for _ in 0..2 {
+        let some: Vec<u8> = (0..30).flat_map(|_| record(b"")).collect();
+        socket.write_all(&some).unwrap();
+        socket.write_all(&record(b"PING\r\n")).unwrap();
+        socket.read_exact(&mut [0; 5 + 7 + 17]).unwrap();
+    }
+    let mut sent = 0;
+    while sent < MOST {
+        let empty: Vec<u8> = (0..1_000).flat_map(|_| record(b"")).collect();
+        if socket.write_all(&empty).is_err() {
+            break;
+        }
+        sent += empty.len();
+        assert_eq!(beside.says("PING").text(), "PONG");
+    }
+    assert!(sent < MOST, "{sent} bytes of records that say nothing were read");
+    assert_eq!(beside.says("CLIENT LIST").text().lines().count(), 1, "it is gone");
     service.end();
 }
 

@@ -2,7 +2,9 @@
 
 use crate::process::{Dir, Running, eventually, farmem, signal};
 use crate::rack::Description;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
 /// Bytes of local memory that the server is given.
@@ -48,6 +50,74 @@ fn a_restart_takes_the_far_memory_of_the_one_before() {
     up.stop();
 }
 
+/// What the process had resident at most, and has of its own now; bytes.
+fn resident(pid: u32) -> [usize; 2] {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    ["VmHWM:", "RssAnon:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+    })
+}
+
+/// The server's limit is for all that it has resident, at every moment: index, tail, read cache, collections in use, what clients send and are sent, the append log. It takes several times as many
+/// bytes, as strings and as hashes; the most that it ever had is at most 2 % over its limit, and what it says of itself is what the system says.
+#[test]
+fn resident_memory_stays_within_the_limit() {
+    const KEYS: usize = 150_000;
+    const MOST: usize = LOCAL + LOCAL / 50;
+    let description = Description::new("kv-resident", "udp").with_nodes(16);
+    let mut up = description.up();
+    let (file, dir) = (description.file(), Dir::new("kv-resident-data"));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (port_text, local) = (port.to_string(), LOCAL.to_string());
+    let path = dir.path().to_str().unwrap();
+    let words = ["kv", "--rack", &file, "--port", &port_text, "--local", &local];
+    let more = ["--dir", path, "--appendonly", "--appendfsync", "no"];
+    let mut server = Running::start(farmem(&[&words[..], &more].concat()));
+    let connect = || TcpStream::connect(("127.0.0.1", port)).map(|stream| Client(BufReader::new(stream)));
+    let mut client = None;
+    eventually("the server listens", || {
+        client = connect().ok();
+        client.is_some()
+    });
+    let mut client = client.unwrap();
+    let pid = server.pid();
+    let mut peaks = Vec::new();
+    let mut ends = |phase: &str, client: &mut Client| {
+        let [most, own] = resident(pid);
+        let info = client.info("memory");
+        let used = info["local_used"];
+        peaks
+            .push(format!("{phase}: {:.4} of the limit, says {used}, has {own}", most as f64 / LOCAL as f64));
+        eprintln!("{}", peaks.last().unwrap());
+        assert!(most <= MOST, "{most} bytes were resident, {LOCAL} may be: {peaks:#?}");
+        assert!(used <= MOST, "{used}: {peaks:#?}");
+        assert_eq!(info["local_full"], 0, "{peaks:#?}");
+    };
+
+    let value = "v".repeat(1_000);
+    client.pipelined(KEYS, "+OK", |number| vec!["SET".into(), format!("key:{number}"), value.clone()]);
+    assert!(client.info("memory")["far_used"] > LOCAL, "most of it is far");
+    ends("strings", &mut client);
+
+    client.pipelined(20_000, "$1000", |number| vec!["GET".into(), format!("key:{}", number * 7919 % KEYS)]);
+    // READs are under way while commands are carried out: few are waited for.
+    let far = client.info("farmem");
+    assert!(far["far_waited"] < far["far_reads"] / 2 && far["ahead_used"] > 10_000, "{far:?}");
+    ends("far strings", &mut client);
+
+    client.pipelined(5_000, ":10", |number| {
+        let fields = (0..10).flat_map(|field| [format!("field:{field}"), "f".repeat(50)]);
+        [String::from("HSET"), format!("hash:{number}")].into_iter().chain(fields).collect()
+    });
+    ends("hashes", &mut client);
+
+    signal(server.pid(), "TERM");
+    assert_eq!(server.ended().code, Some(0));
+    assert!(up.is_whole());
+    up.stop();
+}
+
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -61,5 +131,38 @@ impl Client {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// Sends many requests, some ahead of their replies; each reply begins with `expected`.
+    fn pipelined(&mut self, count: usize, expected: &str, request: impl Fn(usize) -> Vec<String>) {
+        const TOGETHER: usize = 50;
+        for first in (0..count).step_by(TOGETHER) {
+            let some = first..(first + TOGETHER).min(count);
+            for number in some.clone() {
+                self.sends(&request(number).iter().map(String::as_str).collect::<Vec<_>>());
+            }
+            for _ in some {
+                let line = self.line();
+                assert!(line.starts_with(expected), "{line}");
+                if let Some(len) = line.strip_prefix('$') {
+                    self.rest(len.parse().unwrap());
+                }
+            }
+        }
+    }
+
+    fn rest(&mut self, len: usize) {
+        self.0.read_exact(&mut vec![0; len + 2]).unwrap();
+    }
+
+    /// The numbers of a section of `INFO`.
+    fn info(&mut self, section: &str) -> BTreeMap<String, usize> {
+        self.sends(&["INFO", section]);
+        let len: usize = self.line()[1..].parse().unwrap();
+        let mut text = vec![0; len + 2];
+        self.0.read_exact(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let pairs = text.lines().filter_map(|line| line.split_once(':'));
+        pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
     }
 }

@@ -33,6 +33,10 @@ pub(crate) struct Settings {
     pub(crate) save: Vec<(u64, u64)>,
     /// Seconds after which a silent client is let go; 0 for never (`timeout`).
     pub(crate) timeout: u64,
+    /// Far values that clients have asked for are read together, before the first of their commands is carried out.
+    pub(crate) read_ahead: bool,
+    /// Seconds that a TLS handshake may take; 0 for ever (`tls-handshake-timeout`).
+    pub(crate) tls_handshake: u64,
 }
 
 impl Settings {
@@ -56,11 +60,13 @@ const NAMES: &[&str] = &[
     "maxmemory-policy",
     "maxmemory-samples",
     "proto-max-bulk-len",
+    "read-ahead",
     "requirepass",
     "save",
     "slowlog-log-slower-than",
     "slowlog-max-len",
     "timeout",
+    "tls-handshake-timeout",
 ];
 
 fn value_of(context: &Context<'_>, name: &str) -> String {
@@ -84,6 +90,7 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
         "maxmemory-policy" => memory.policy.name().into(),
         "maxmemory-samples" => memory.samples.to_string(),
         "proto-max-bulk-len" => settings.word_len_max.to_string(),
+        "read-ahead" => if settings.read_ahead { "yes" } else { "no" }.into(),
         // A password itself is known to nobody.
         "requirepass" => if context.world.acl.default_user().is_open() { "" } else { "(set)" }.into(),
         "save" => settings
@@ -97,6 +104,7 @@ fn value_of(context: &Context<'_>, name: &str) -> String {
         }
         "slowlog-max-len" => context.world.slow.most.to_string(),
         "timeout" => settings.timeout.to_string(),
+        "tls-handshake-timeout" => settings.tls_handshake.to_string(),
         _ => unreachable!("the names are listed"),
     }
 }
@@ -194,12 +202,20 @@ fn set(context: &mut Context<'_>, name: &[u8], value: &[u8]) -> Done {
             context.world.settings.word_len_max = len;
         }
         "maxclients" => context.world.settings.clients_max = number()?.max(1),
+        "read-ahead" => {
+            context.world.settings.read_ahead = match text.as_str() {
+                "yes" => true,
+                "no" => false,
+                _ => return Err(wrong("argument must be 'yes' or 'no'")),
+            };
+        }
         "slowlog-log-slower-than" => {
             let micros = integer(value).map_err(|_| wrong("argument couldn't be parsed into an integer"))?;
             context.world.slow.from = u64::try_from(micros).ok().map(std::time::Duration::from_micros);
         }
         "slowlog-max-len" => context.world.slow.most = number()?.min(crate::command::SlowLog::MOST),
         "timeout" => context.world.settings.timeout = number()? as u64,
+        "tls-handshake-timeout" => context.world.settings.tls_handshake = number()? as u64,
         "requirepass" => {
             context.world.acl.set_password(Some(text.as_str()).filter(|text| !text.is_empty()));
         }

@@ -95,6 +95,9 @@ fn stats(context: &Context<'_>, text: &mut String) {
     line(text, "rejected_connections", counts.refused);
     line(text, "total_commands_processed", counts.commands);
     line(text, "total_error_replies", counts.errors);
+    line(text, "acl_access_denied_auth", counts.wrong_passwords);
+    line(text, "tls_handshakes_late", counts.late_handshakes);
+    line(text, "eventloop_cycles", context.world.turns);
     line(text, "keyspace_hits", stats.hits);
     line(text, "keyspace_misses", stats.misses);
     line(text, "expired_keys", stats.expired);
@@ -115,6 +118,7 @@ fn far(context: &Context<'_>, text: &mut String) {
     line(text, "ahead_used", ahead.used);
     line(text, "ahead_wasted", ahead.wasted);
     line(text, "ahead_late", ahead.late);
+    line(text, "far_waited", far.waited);
     line(text, "values_fetched", stats.fetched);
     line(text, "read_cache_hits", stats.cache_hits);
     line(text, "chunks_compacted", stats.compacted);

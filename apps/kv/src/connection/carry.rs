@@ -1,0 +1,223 @@
+//! What a connection's bytes ask for, carried out: one loop for both protocols.
+//!
+//! Key call: [`carry_out_of`]. It needs no socket: tests and fuzzers hand it bytes ([`crate::Offline`]).
+
+use super::{Speaks, out_pause, reply_room};
+use crate::command::{Args, Context, carry_out, want};
+use crate::memcached;
+use crate::session::Session;
+use crate::store::Store;
+use crate::waiting;
+use crate::world::World;
+use farmem_resp::{Limits, Parsed, Protocol, Requests, Writer};
+use smallvec::SmallVec;
+
+/// Where reading requests stands.
+#[derive(Debug)]
+pub(crate) enum Reading {
+    Redis(Requests),
+    Memcached(memcached::Reader),
+}
+
+impl Reading {
+    /// Nothing read.
+    pub(crate) fn new(speaks: Speaks) -> Self {
+        match speaks {
+            Speaks::Redis => Self::Redis(Requests::new()),
+            Speaks::Memcached => Self::Memcached(memcached::Reader::default()),
+        }
+    }
+
+    /// Bytes that it takes beside those that were read. A request of many short words takes more for where they are than for the words.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            // Twice: the words of one that is carried out are looked up by a list of their own.
+            Self::Redis(requests) => 2 * requests.bytes(),
+            Self::Memcached(_) => 0,
+        }
+    }
+
+    /// Appends the reply by which a connection ends.
+    pub(super) fn refuse(&self, text: &str, protocol: Protocol, out: &mut Vec<u8>) {
+        match self {
+            Self::Redis(_) => Writer::new(out, protocol).error(text),
+            Self::Memcached(_) => memcached::refuse_text(text, out),
+        }
+    }
+
+    /// Notes the values that requests at the begin of `input` ask for, until `most` bytes of them are wanted; nothing is carried out.
+    pub(super) fn want_all(&self, input: &[u8], (db, most): (u8, usize), store: &mut Store, world: &World) {
+        if matches!(self, Self::Memcached(_)) {
+            return memcached::want_all(store, input, world.settings.word_len_max, most);
+        }
+        let (mut requests, mut at) = (Requests::new(), 0);
+        while let Parsed::Whole { len } = requests.parse(&input[at..], &limits(world, true)) {
+            let words: SmallVec<[&[u8]; 8]> = requests.words(&input[at..]).collect();
+            at += len;
+            if !words.is_empty() && !want(store, db, &words) || store.wanted_bytes() > most {
+                return;
+            }
+        }
+    }
+}
+
+/// What was done with the bytes of a connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Carried {
+    /// Bytes that are done with.
+    pub(crate) len: usize,
+    /// Requests among them.
+    pub(crate) requests: usize,
+    /// Nothing is read any more.
+    pub(crate) ends: bool,
+    /// Bytes that the request behind them has at least; 0 when that is not known.
+    pub(crate) least: usize,
+    /// It stopped before all was looked at: too many replies wait, or the client does.
+    pub(crate) paused: bool,
+}
+
+/// What the bytes begin with.
+enum Step {
+    /// Nothing whole yet.
+    More { least: usize },
+    /// So many bytes are done with, and were a request or none.
+    Done { len: usize, is_request: bool },
+    /// No request: why was said.
+    Broken,
+}
+
+/// Carries out the requests that bytes begin with, while the replies that wait are not too many; of those in `out` so many bytes are sent.
+pub(crate) fn carry_out_of(
+    session: &mut Session,
+    reading: &mut Reading,
+    (store, world): (&mut Store, &mut World),
+    bytes: &[u8],
+    (out, sent): (&mut Vec<u8>, usize),
+    wrote: &mut bool,
+) -> Carried {
+    let mut carried = Carried::default();
+    loop {
+        let rest = &bytes[carried.len..];
+        let step = match reading {
+            Reading::Redis(requests) => next(session, requests, (store, world), rest, out, wrote),
+            Reading::Memcached(reader) => {
+                next_of_memcached(session, reader, (store, world), rest, out, wrote)
+            }
+        };
+        match step {
+            Step::More { least } => return Carried { least, ..carried },
+            Step::Broken => return Carried { len: bytes.len(), ends: true, ..carried },
+            Step::Done { len, is_request } => {
+                carried.len += len;
+                carried.requests += usize::from(is_request);
+            }
+        }
+        if session.ends {
+            return Carried { len: bytes.len(), ends: true, ..carried };
+        }
+        if out.len() - sent > out_pause(world) || session.waiting_bytes.is_some() || session.is_held() {
+            // It may be long until the next one: where the words of this one were is not kept.
+            if let Reading::Redis(requests) = reading {
+                requests.forget();
+            }
+            return Carried { paused: carried.len < bytes.len(), ..carried };
+        }
+    }
+}
+
+fn next(
+    session: &mut Session,
+    requests: &mut Requests,
+    (store, world): (&mut Store, &mut World),
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+    wrote: &mut bool,
+) -> Step {
+    match requests.parse(bytes, &limits(world, session.authenticated)) {
+        Parsed::More { least } => Step::More { least },
+        Parsed::Broken(fault) => {
+            Writer::new(out, session.protocol).error(&format!("ERR Protocol error: {fault}"));
+            Step::Broken
+        }
+        Parsed::Whole { len } => {
+            let is_request = !requests.is_empty();
+            if is_request {
+                let words: SmallVec<[&[u8]; 8]> = requests.words(bytes).collect();
+                request(session, (store, world), &words, out, wrote);
+            }
+            Step::Done { len, is_request }
+        }
+    }
+}
+
+fn next_of_memcached(
+    session: &mut Session,
+    reader: &mut memcached::Reader,
+    (store, world): (&mut Store, &mut World),
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+    wrote: &mut bool,
+) -> Step {
+    let all = world.settings.word_len_max;
+    let value_len_max =
+        if session.authenticated { all } else { Limits::REDIS.unauthenticated().word_len_max };
+    match reader.next(bytes, value_len_max) {
+        memcached::Next::More { least } => Step::More { least },
+        memcached::Next::Passed { len } => Step::Done { len, is_request: false },
+        memcached::Next::Broken(text) => {
+            memcached::refuse_text(text, out);
+            Step::Broken
+        }
+        memcached::Next::Binary { operation, opaque } => {
+            memcached::refuse_binary(operation, opaque, out);
+            Step::Broken
+        }
+        memcached::Next::Whole { line, block, len } => {
+            let before = store.dirty;
+            let mut context = Context { store, session, world, instead: None };
+            memcached::carry_out(&mut context, line, block, out);
+            settle(store, world, before, wrote);
+            Step::Done { len, is_request: true }
+        }
+    }
+}
+
+/// What a request may have.
+fn limits(world: &World, authenticated: bool) -> Limits {
+    let all = Limits {
+        word_len_max: world.settings.word_len_max,
+        request_len_max: world.settings.request_len_max,
+        ..Limits::REDIS
+    };
+    if authenticated { all } else { all.unauthenticated() }
+}
+
+/// Carries out one request of a client.
+fn request(
+    session: &mut Session,
+    (store, world): (&mut Store, &mut World),
+    args: Args<'_>,
+    out: &mut Vec<u8>,
+    wrote: &mut bool,
+) {
+    let before = store.dirty;
+    let protocol = session.protocol;
+    let len_max = out.len() + reply_room(world);
+    let mut context = Context { store, session, world, instead: None };
+    carry_out(&mut context, args, &mut Writer::bounded(out, protocol, len_max));
+    if let Some(wait) = session.waits.take() {
+        world.waiting.add(store, session, args, wait);
+        world.follow_changes(store);
+    }
+    settle(store, world, before, wrote);
+}
+
+/// What a request has changed is a frame of the log, and those who watch are told.
+fn settle(store: &mut Store, world: &mut World, before: u64, wrote: &mut bool) {
+    if store.dirty != before {
+        *wrote = true;
+        world.durable.end_frame(store.now());
+        world.tell_watchers(store);
+        waiting::serve(store, world);
+    }
+}
