@@ -271,6 +271,43 @@ fn rows_come_one_by_one() {
     assert_eq!(ended.code, None, "it had not come to its end: {ended:?}");
 }
 
+/// The key-value server beside redis-server and memcached: every reply is checked while it is measured, with all data here and with most of it far, which the far READs of each row say. Where one of the others
+/// is absent, its first row says so.
+#[test]
+fn kv_compares_servers() {
+    let report = run(&["bench", "kv", "--quick", "--json"]).json();
+    let found = ids(&report, "kv");
+    let rows = report["rows"].as_array().expect("a list");
+    let why = |id: &str| {
+        let row = rows.iter().find(|row| row["id"] == id).unwrap_or_else(|| panic!("{id}: {found:?}"));
+        (row["value"].as_f64(), row["why"].as_str().unwrap_or_default().to_owned())
+    };
+    for (name, kinds) in [("kv", &["get", "set", "mset"][..]), ("kv.memcached", &["get", "set"])] {
+        for place in ["local", "far"] {
+            let (first, said) = why(&format!("{name}.get.p1.{place}"));
+            if first.is_none() {
+                eprintln!("skipped: {said}");
+                continue;
+            }
+            for (kind, ahead) in kinds.iter().flat_map(|kind| [(kind, 1), (kind, 16)]) {
+                let (value, said) = why(&format!("{name}.{kind}.p{ahead}.{place}"));
+                assert!(value > Some(0.0) && said.contains("% of the data"), "{said}");
+                // What is set needs no value of before.
+                let reads = !said.contains(" 0.00 far READs an operation");
+                assert!(
+                    *kind != "get" || reads == (place == "far"),
+                    "{name}.{kind}.p{ahead}.{place}: {said}"
+                );
+            }
+        }
+    }
+    assert!(why("kv.ahead.get.p16").0 > Some(0.0));
+    let (value, said) = why("kv.connections");
+    assert!(value == Some(10_000.0) || said.contains("ulimit") || value.is_none(), "{value:?}: {said}");
+    let only = run(&["bench", "kv", "--quick", "--json", "--only", "kv.set.p16.far"]).json();
+    assert!(ids(&only, "kv").iter().all(|id| id == "kv.set.p16.far"), "nothing else was asked for");
+}
+
 /// Coherence, quickly: each kind of row is there, measured or with what it lacks here, and every kind is in the documentation.
 #[test]
 fn mind_measures_all_of_its_parts() {
