@@ -195,7 +195,7 @@ const BROKEN: &[(usize, &str, &[&str])] = &[
         r#"adress = "127.71.0.1""#,
         &[
             "unknown field `adress`",
-            "expected one of `address`, `listen`, `http`, `state`, `join`, `ca`, `certificate`, `key`, `lease_ms`, `host_lease_ms`, `epoch_ms`",
+            "expected one of `address`, `listen`, `http`, `state`, `join`, `ca`, `certificate`, `key`, `lease_ms`, `host_lease_ms`, `domain_memory`, `epoch_ms`",
         ],
     ),
     (10, r#"http = "127.0.0.1""#, &["\"127.0.0.1\"", "expected an address and a port"]),

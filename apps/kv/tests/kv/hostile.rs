@@ -299,7 +299,9 @@ fn many_short_words_count() {
     }
     // What is kept of words doubles.
     assert!(most > 4 << 20 && most <= 24 << 20, "{most}");
-    assert!(client.reply().unwrap().text().contains("no room for more of this request"));
+    // Who still sends when the server closes may get a reset in the place of the reply.
+    let reply = client.reply();
+    assert!(reply.is_none_or(|reply| reply.text().contains("no room for more of this request")));
     assert_eq!(beside.says("SET k 1"), Reply::ok());
     service.end();
 }
