@@ -229,13 +229,17 @@ const EPOCHS_MS: RangeInclusive<u64> = 1..=60_000;
 const SLOTS: RangeInclusive<u64> = 1..=16_777_216;
 
 impl RackConfig {
-    /// Reads and checks a file.
+    /// Reads and checks a file. What it names is found from another working directory as well, where the process may be by then: a host asks its control plane
+    /// as long as it is there (PROTOCOL 8.61).
     ///
     /// # Errors
     /// [`Error::Config`] with the line and what was expected, or with why the file cannot be read.
     pub fn load(file: &Path) -> Result<Self, Error> {
         let unreadable = |e| Error::Config { file: file.to_owned(), message: format!("cannot be read: {e}") };
-        Self::parse(&std::fs::read_to_string(file).map_err(unreadable)?, file)
+        let text = std::fs::read_to_string(file).map_err(unreadable)?;
+        let there = std::path::absolute(file).map_err(unreadable)?;
+        let rack = Self::parse_beside(&text, file, folder(&there))?;
+        Ok(Self { file: there, ..rack })
     }
 
     /// Checks a text as if it had been read from `file`.
@@ -243,7 +247,12 @@ impl RackConfig {
     /// # Errors
     /// [`Error::Config`] with the line and what was expected.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Error> {
-        let page = Page { text, file };
+        Self::parse_beside(text, file, folder(file))
+    }
+
+    /// Paths count from `beside`.
+    fn parse_beside(text: &str, file: &Path, beside: &Path) -> Result<Self, Error> {
+        let page = Page { text, file, beside };
         let raw: RawRack = toml::from_str(text)
             .map_err(|e| page.fault(&e.span().unwrap_or_default(), e.message().to_owned()))?;
         page.check_name("the rack", &raw.name)?;
@@ -365,6 +374,13 @@ impl RackConfig {
 struct Page<'a> {
     text: &'a str,
     file: &'a Path,
+    /// The directory that paths count from.
+    beside: &'a Path,
+}
+
+/// The directory that a file is in.
+fn folder(file: &Path) -> &Path {
+    file.parent().unwrap_or_else(|| Path::new("."))
 }
 
 impl Page<'_> {
@@ -423,7 +439,7 @@ impl Page<'_> {
         if raw.as_ref().as_os_str().is_empty() {
             return Err(self.fault(&raw.span(), format!("{key} is empty: expected a directory")));
         }
-        Ok(self.file.parent().unwrap_or_else(|| Path::new(".")).join(raw.as_ref()))
+        Ok(self.beside.join(raw.as_ref()))
     }
 
     /// A number of milliseconds, if there is one.

@@ -1,7 +1,7 @@
 //! Says for all clients of this process that their hosts are there (PROTOCOL 8.61), on one thread of its own, which ends with the last of them.
 //!
 //! Key type: [`Renewal`], one client's; it ends when that is dropped. A client may compute for hours between two operations, so its own thread cannot
-//! do it. A quarter of a host's lease goes by between two requests; one that fails is made again after [`AGAIN`].
+//! do it. A quarter of a host's lease goes by between two requests, as long as the control plane says that it is; one that fails is made again after [`AGAIN`].
 
 use crate::Error;
 use crate::config::RackConfig;
@@ -21,7 +21,7 @@ const OFTEN: u32 = 4;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Time after which a host is renewed that the rack does not know in this life, unless it joins again before: it is not.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Longest wait for an answer: other racks' hosts wait meanwhile.
+/// Longest wait for an answer: other racks' hosts wait meanwhile, and for one such answer of each rack at most.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A host of this process, which is said to be there until this is dropped.
@@ -69,12 +69,8 @@ impl Renewal {
             hosts.rows.clear(); // those of the process that this one was forked from
             hosts.served_by = None;
         }
-        let number = hosts.next;
-        hosts.next += 1;
-        let due = Instant::now() + period(config.control.host_lease.as_nanos() / 1_000_000);
         let gone = Gone::new(NOT_GONE.into());
-        let row = Row { config: Box::new(config.clone()), host, generation, due, gone: Gone::clone(&gone) };
-        hosts.rows.insert(number, row);
+        let number = hosts.begin(config, (host, generation), Gone::clone(&gone), Instant::now());
         if hosts.served_by.is_some() {
             CHANGED.notify_all();
             return Ok(Self { number, gone });
@@ -106,6 +102,59 @@ impl Renewal {
     }
 }
 
+/// What came of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    /// The host is there; so long until the next one.
+    Stays(Duration),
+    /// It is there, and hosts of this rack stay for good.
+    Always,
+    /// The rack has no such life of the host.
+    Never,
+    /// This one failed.
+    Failed,
+    /// Nobody answered, whoever asks.
+    Unanswered,
+}
+
+impl Hosts {
+    /// A host's row, and its number. It is due at once: how long the lease is only the answer says, and this machine's rack.toml may be out of date.
+    fn begin(
+        &mut self,
+        config: &RackConfig,
+        (host, generation): (u16, u16),
+        gone: Gone,
+        due: Instant,
+    ) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.rows.insert(number, Row { config: Box::new(config.clone()), host, generation, due, gone });
+        number
+    }
+
+    /// The row that is to be renewed next.
+    fn next(&self) -> Option<(u64, Instant)> {
+        self.rows.iter().min_by_key(|(_, row)| row.due).map(|(&number, row)| (number, row.due))
+    }
+
+    /// What came of a request for a row, in a generation of its host.
+    fn answered(&mut self, number: u64, generation: u16, asked: Asked, now: Instant) {
+        let Some(row) = self.rows.get_mut(&number) else { return };
+        row.answered(generation, asked, now);
+        if asked != Asked::Unanswered {
+            return;
+        }
+        // The others of this rack would wait in vain as well, one after the other, and hosts of other racks behind them.
+        let control = row.config.control.clone();
+        let of_rack = |row: &&mut Row| {
+            (row.config.control.address, &row.config.control.state) == (control.address, &control.state)
+        };
+        for row in self.rows.values_mut().filter(of_rack) {
+            row.due = row.due.max(now + AGAIN);
+        }
+    }
+}
+
 impl Row {
     /// Its host joined again: that life is renewed from now on.
     fn joined(&mut self, generation: u16, now: Instant) {
@@ -113,17 +162,18 @@ impl Row {
         self.due = now;
     }
 
-    /// What came of a request for this generation: the time until the next one, or that the rack has no such life of the host. The row stays then:
-    /// the host may be about to join again, and what it asked for may have been answered before. Its client finds out by its next operation.
-    fn answered(&mut self, generation: u16, after: Option<Duration>, now: Instant) {
+    /// What came of a request for this generation. Of a life that the rack has not the row stays: the host may be about to join again, and what it asked for
+    /// may have been answered before. Its client finds out by its next operation.
+    fn answered(&mut self, generation: u16, asked: Asked, now: Instant) {
         self.due = now
-            + match after {
-                Some(after) => after,
-                None if self.generation != generation => AGAIN,
-                None => {
+            + match asked {
+                Asked::Stays(after) => after,
+                Asked::Always if self.generation == generation => NEVER,
+                Asked::Never if self.generation == generation => {
                     self.gone.store(generation.into(), Ordering::Relaxed);
                     NEVER
                 }
+                Asked::Always | Asked::Never | Asked::Failed | Asked::Unanswered => AGAIN,
             };
     }
 }
@@ -148,8 +198,7 @@ fn period(lease_ms: u64) -> Duration {
 fn renew_all() {
     let mut hosts = locked();
     loop {
-        let next = hosts.rows.iter().min_by_key(|(_, row)| row.due).map(|(&number, row)| (number, row.due));
-        let Some((number, due)) = next else {
+        let Some((number, due)) = hosts.next() else {
             hosts.served_by = None;
             return;
         };
@@ -163,36 +212,37 @@ fn renew_all() {
         let config = row.config.clone();
         let call = Stay { host: row.host, generation: row.generation };
         drop(hosts);
-        let after = ask(&config, call.clone());
+        let asked = ask(&config, call.clone());
         hosts = locked();
-        if let Some(row) = hosts.rows.get_mut(&number) {
-            row.answered(call.generation, after, Instant::now());
-        }
+        hosts.answered(number, call.generation, asked, Instant::now());
     }
 }
 
-/// Says that one host is there; answers when to say it again, if it is. Over a connection of its own each time: the control plane has only so many, and
-/// hosts that do nothing hold none of them.
-fn ask(config: &RackConfig, call: Stay) -> Option<Duration> {
-    let Ok(api) = api_client(config) else { return Some(AGAIN) };
+/// Says that one host is there. Over a connection of its own each time: the control plane has only so many, and hosts that do nothing hold none of them.
+fn ask(config: &RackConfig, call: Stay) -> Asked {
+    let Ok(api) = api_client(config) else { return Asked::Failed };
     let mut api = api.impatient(ANSWER_TIME_MAX);
     let (host, generation) = (call.host, call.generation);
     match api.call(call) {
         // Without a length hosts of this rack stay for good.
-        Ok(lease) => (lease.lease_ms > 0).then(|| period(lease.lease_ms).max(Duration::from_millis(1))),
+        Ok(lease) if lease.lease_ms == 0 => Asked::Always,
+        Ok(lease) => Asked::Stays(period(lease.lease_ms).max(Duration::from_millis(1))),
         // It was taken out of the rack, or joins again just now.
         Err(ApiCallError::Refused(error))
             if matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) =>
         {
-            None
+            Asked::Never
         }
         // Another user's host has the number by now, or this user's key of it is lost.
         Err(ApiCallError::Refused(error)) if error.code == ErrorCode::NotOwner => match api.call(Overview {})
         {
-            Ok(seen) if !seen.hosts.iter().any(|at| (at.host, at.generation) == (host, generation)) => None,
-            _ => Some(AGAIN),
+            Ok(seen) if !seen.hosts.iter().any(|at| (at.host, at.generation) == (host, generation)) => {
+                Asked::Never
+            }
+            _ => Asked::Failed,
         },
-        Err(_) => Some(AGAIN),
+        Err(ApiCallError::Unreachable { .. } | ApiCallError::Untrusted { .. }) => Asked::Unanswered,
+        Err(_) => Asked::Failed,
     }
 }
 
@@ -218,32 +268,89 @@ mod tests {
         count = 3
     "#;
 
+    fn row(config: &RackConfig, due: Instant) -> Row {
+        Row {
+            config: Box::new(config.clone()),
+            host: 3,
+            generation: 1,
+            due,
+            gone: Gone::new(NOT_GONE.into()),
+        }
+    }
+
     /// A request for the earlier life crosses the join of the next one: it is refused, and that answer comes before the client has read the answer to its join.
     /// The next life is renewed all the same, and at once. So is one whose join was read before the refusal.
     #[test]
     fn a_refusal_of_the_earlier_life_ends_no_later_one() {
         let now = Instant::now();
         let config = RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap();
-        let row = || Row {
-            config: Box::new(config.clone()),
-            host: 3,
-            generation: 1,
-            due: now,
-            gone: Gone::new(NOT_GONE.into()),
-        };
-        let mut refused_first = row();
-        refused_first.answered(1, None, now);
+        let mut refused_first = row(&config, now);
+        refused_first.answered(1, Asked::Never, now);
         assert!(refused_first.due > now + NEVER / 2, "nobody asks for a life that is over");
         let gone = |row: &Row| row.gone.load(Ordering::Relaxed);
         assert_eq!(gone(&refused_first), 1, "its client is told");
         refused_first.joined(2, now);
         assert_eq!((refused_first.generation, refused_first.due), (2, now));
-        let mut joined_first = row();
+        let mut joined_first = row(&config, now);
         joined_first.joined(2, now);
-        joined_first.answered(1, None, now);
+        joined_first.answered(1, Asked::Never, now);
         assert_eq!((joined_first.generation, joined_first.due), (2, now + AGAIN));
         assert_eq!(gone(&joined_first), NOT_GONE, "nothing is wrong with the life that it has");
-        joined_first.answered(2, Some(AGAIN * 15), now);
+        joined_first.answered(2, Asked::Stays(AGAIN * 15), now);
         assert_eq!(joined_first.due, now + AGAIN * 15);
+    }
+
+    /// Who stays for good is asked for no more, and is not told that it was taken out.
+    #[test]
+    fn who_stays_for_good_is_not_gone() {
+        let now = Instant::now();
+        let mut stays = row(&RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap(), now);
+        stays.answered(1, Asked::Always, now);
+        assert!(stays.due > now + NEVER / 2);
+        assert_eq!(stays.gone.load(Ordering::Relaxed), NOT_GONE);
+    }
+
+    /// This machine's rack.toml says that hosts stay for a day; the control plane has another one, by which they stay for a minute. The first request says so.
+    #[test]
+    fn how_long_a_lease_is_the_control_plane_says() {
+        let now = Instant::now();
+        let day = RACK.replace("state =", "host_lease_ms = 86400000\n        state =");
+        let config = RackConfig::parse(&day, "rack.toml".as_ref()).unwrap();
+        let mut hosts = Hosts { rows: BTreeMap::new(), next: 0, served_by: None };
+        let number = hosts.begin(&config, (3, 1), Gone::new(NOT_GONE.into()), now);
+        assert_eq!(hosts.next(), Some((number, now)));
+        hosts.answered(number, 1, Asked::Stays(period(60_000)), now);
+        assert_eq!(hosts.next(), Some((number, now + Duration::from_secs(15))));
+    }
+
+    /// A process has a hundred hosts in a rack whose control plane answers nobody, and one host in another rack. That one is renewed in time: it waits for one answer that does not
+    /// come, not for a hundred.
+    #[test]
+    fn a_rack_that_does_not_answer_keeps_no_other_rack_s_host_from_its_renewal() {
+        let begun = Instant::now();
+        let silent = RackConfig::parse(RACK, "rack.toml".as_ref()).unwrap();
+        let well = RackConfig::parse(RACK, "other/rack.toml".as_ref()).unwrap();
+        let due = begun + period(60_000);
+        let mut hosts = Hosts { rows: BTreeMap::new(), next: 0, served_by: None };
+        hosts.rows.extend((0..100).map(|number| (number, row(&silent, begun))));
+        hosts.rows.insert(100, row(&well, due));
+        let mut now = begun;
+        loop {
+            let (number, at) = hosts.next().unwrap();
+            now = now.max(at);
+            if number == 100 {
+                break;
+            }
+            now += ANSWER_TIME_MAX;
+            hosts.answered(number, 1, Asked::Unanswered, now);
+        }
+        assert!(now <= due + ANSWER_TIME_MAX, "{:?} late", now - due);
+        // The silent one answers again: all of its hosts are renewed at once.
+        hosts.answered(100, 1, Asked::Stays(period(60_000)), now);
+        for _ in 0..100 {
+            let (number, at) = hosts.next().unwrap();
+            assert!(number < 100 && at <= now + AGAIN);
+            hosts.answered(number, 1, Asked::Stays(period(60_000)), now.max(at));
+        }
     }
 }

@@ -338,6 +338,162 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(binary.contains("cannot be read") && binary.contains("UTF-8"), "{binary}");
 }
 
+/// A program loads `rack.toml` by a name that counts from where it stands, and goes elsewhere: what it asks the control plane by is found from there too.
+#[test]
+fn a_program_may_go_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = RIGHT
+        .replace("memory = 8192", "memory = 8192\nfiles = \"files\"")
+        .replace("[hosts]", "[dpu]\nsocket = \"socket\"\n[hosts]");
+    std::fs::write(folder.path().join("rack.toml"), text).unwrap();
+    let here = std::env::current_dir().unwrap();
+    let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+    let relative = up.join(folder.path().strip_prefix("/").unwrap()).join("rack.toml");
+    assert!(relative.is_relative());
+    let rack = RackConfig::load(&relative).unwrap();
+    let files = rack.nodes[1].files.clone().unwrap();
+    let socket = rack.dpu.clone().unwrap().socket;
+    for path in [rack.api_socket(), rack.token_file(), rack.operator_file(), files, socket, rack.file] {
+        assert!(path.is_absolute(), "{}", path.display());
+    }
+}
+
+/// The numbers of a text: where the runs of digits begin and end.
+fn numbers(text: &str) -> Vec<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let is_first = |at: &usize| bytes[*at].is_ascii_digit() && (*at == 0 || !bytes[at - 1].is_ascii_digit());
+    let starts = (0..bytes.len()).filter(is_first);
+    let len = |start: usize| bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    starts.map(|start| (start, start + len(start))).collect()
+}
+
+/// Numbers at the edges of types and of what a rack takes, and what is none.
+const EDGES: [&str; 22] = [
+    "",
+    "-1",
+    "0",
+    "1",
+    "2",
+    "62",
+    "63",
+    "64",
+    "99",
+    "100",
+    "4095",
+    "4096",
+    "4097",
+    "65535",
+    "65536",
+    "600001",
+    "86400001",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "18446744073709551615",
+    "1e999",
+];
+
+/// Each number of a description is replaced by those at the edges: it is named with its line, or makes a rack that is within its bounds.
+#[test]
+fn each_number_of_a_description_may_be_wrong() {
+    let full = RIGHT
+        .replace("cpu = 0\n", "cpu = 0\npmtu = 1024\nlink = \"rate=10Gbit/s,delay=5us,burst=64KiB\"\n")
+        .replace("state = ", "lease_ms = 10000\nhost_lease_ms = 60000\nepoch_ms = 100\nlisten = \"127.0.0.1:7472\"\nstate = ")
+        .replace("[[node]]\nname = \"node1\"", "slots = 30000\n\n[[node]]\nname = \"node1\"")
+        .replace(
+            "[hosts]",
+            "[dpu]\ncache = 1073741824\nstatic = \"64 MiB\"\npage = 65536\nentry = 1048576\nbatch = 64\nthreads = 2\n\
+             link = \"rate=10Gbit/s\"\ncpu = 1\nslowdown = 2.5\n\n[hosts]",
+        );
+    let right = parse(&full).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(right.dpu.as_ref().map(|dpu| dpu.threads), Some(2));
+    let mut wrong = 0;
+    for (start, end) in numbers(&full) {
+        for edge in EDGES {
+            let text = format!("{}{edge}{}", &full[..start], &full[end..]);
+            let rack = match parse(&text) {
+                Ok(rack) => rack,
+                Err(error) => {
+                    let said = error.to_string();
+                    let line =
+                        said.strip_prefix(&format!("{FILE}: line ")).and_then(|said| said.split(':').next());
+                    let line: usize =
+                        line.and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+                    assert!((1..=text.lines().count()).contains(&line), "{said}");
+                    wrong += 1;
+                    continue;
+                }
+            };
+            let ms = |span: Duration| span.as_nanos() / 1_000_000;
+            assert!((100..=600_000).contains(&ms(rack.control.lease)));
+            assert!((ms(rack.control.lease)..=86_400_000).contains(&ms(rack.control.host_lease)));
+            assert!((1..=4096).contains(&rack.hosts.len()));
+            assert!(rack.nodes.iter().all(|node| node.memory > 0 && node.memory % 4096 == 0));
+            assert!((1..=1 << 24).contains(&rack.switch.slots));
+            let dpu = rack.dpu.as_ref().expect("it has one");
+            assert!(dpu.page > 0 && dpu.entry % u64::from(dpu.page) == 0 && dpu.cache >= dpu.entry);
+            assert!(!format!("{rack:?} {dpu}").is_empty());
+        }
+    }
+    assert!(wrong > 300, "{wrong} wrong numbers were named");
+}
+
+/// A join file that was damaged on its way: each number replaced, each line left out, doubled or cut. It is named with what is wrong, or says what the right one says
+/// of the authority; what is no token is not sent.
+#[test]
+fn each_number_of_a_join_file_may_be_wrong() {
+    use farmem::config::Join;
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    std::fs::DirBuilder::new().mode(0o700).create(&state).unwrap();
+    let write = |path: &Path, text: &str| {
+        use std::io::Write as _;
+        let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+        file.unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    write(&state.join("token"), &"0123456789abcdef".repeat(2));
+    let with_state = RIGHT.replace("rack-state", state.to_str().unwrap());
+    let rack = parse(&with_state.replace("state =", "listen = \"127.0.0.1:7472\"\nstate =")).unwrap();
+    let right = rack.join().unwrap();
+    let (text, file) = (right.text("rack-1"), folder.path().join("join"));
+    let mut wrong = 0;
+    let mut read = |text: &str| {
+        write(&file, text);
+        match Join::read(&file) {
+            Ok(join) => {
+                assert_eq!((&join.sha256, join.ca.trim()), (&right.sha256, right.ca.trim()));
+                assert!(join.address.port() > 0 && join.token.bytes().all(|byte| byte.is_ascii_graphic()));
+            }
+            Err(Error::Join { file: named, why }) => {
+                assert!(named == file && !why.is_empty());
+                wrong += 1;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    };
+    read(&text);
+    for (start, end) in numbers(&text) {
+        for edge in EDGES {
+            read(&format!("{}{edge}{}", &text[..start], &text[end..]));
+        }
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    for at in 0..lines.len() {
+        let mut fewer = lines.clone();
+        fewer.remove(at);
+        read(&fewer.join("\n"));
+        let mut doubled = lines.clone();
+        doubled.insert(at, lines[at]);
+        read(&doubled.join("\n"));
+        read(&lines[..at].join("\n"));
+    }
+    for token in ["", " ", "a b", "a\\nb", "a\\u0000b", "ä"] {
+        read(&text.replace(&right.token, token));
+    }
+    assert!(wrong > 100, "{wrong} damaged files were named");
+}
+
 /// Cut anywhere, or with any byte replaced, a description is a rack or a complaint, never a panic.
 #[test]
 fn no_text_panics() {

@@ -99,6 +99,15 @@ impl Join {
             .map_err(|e| fault(e.to_string()))?;
         let join: Self = toml::from_str(&text).map_err(|e| fault(e.message().to_owned()))?;
         join.ca().map_err(fault)?;
+        if join.token.is_empty() || !join.token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(fault("its `token` is none: expected letters and digits".into()));
+        }
+        if join.address.port() == 0 || join.address.ip().is_unspecified() {
+            return Err(fault(format!(
+                "its `address` is {}: expected where the control plane is",
+                join.address
+            )));
+        }
         Ok(join)
     }
 
@@ -143,7 +152,7 @@ impl RackConfig {
     }
 
     /// Where this user's processes keep the keys that they were told: the file that `FARMEM_KEYS` names, or `keys` in the state directory, when that
-    /// is this user's, or one of this rack's name in the user's own directory for state.
+    /// is this user's, or one of this rack's name and address in the user's own directory for state: numbers of one rack are another's too.
     pub(crate) fn key_file(&self) -> PathBuf {
         let named =
             |variable: &str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -153,7 +162,10 @@ impl RackConfig {
         let state = &self.control.state;
         let home = || named("HOME").map(|home| home.join(".local/state"));
         match named("XDG_STATE_HOME").or_else(home) {
-            Some(own) if !is_own(state) => own.join("farmem").join(format!("{}.keys", self.name)),
+            Some(own) if !is_own(state) => {
+                let address = self.control.address.to_string().replace(':', "-");
+                own.join("farmem").join(format!("{}-{address}.keys", self.name))
+            }
             _ => state.join(KEYS_FILE),
         }
     }

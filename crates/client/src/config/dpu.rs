@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use toml::{Spanned, Value};
 
 /// What a DPU's cache table is used for.
@@ -193,10 +193,9 @@ impl Page<'_> {
             let message = format!("slowdown is {slowdown}: expected 1.0 to {SLOWDOWN_MAX}");
             return Err(self.fault(&at(&raw.slowdown), message));
         }
-        let beside = |path: &PathBuf| self.file.parent().unwrap_or_else(|| Path::new(".")).join(path);
         let usual = || PathBuf::from(format!("/dev/shm/dpu-farmem-{rack}/socket"));
         Ok(DpuSection {
-            socket: raw.socket.as_ref().map_or_else(usual, |raw| beside(raw.as_ref())),
+            socket: raw.socket.as_ref().map_or_else(usual, |raw| self.beside.join(raw.as_ref())),
             cache,
             fixed,
             page: page_len,

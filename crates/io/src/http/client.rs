@@ -4,7 +4,7 @@ use super::key_file::KeyFile;
 use super::tls::{self, CaCert};
 use super::unix::UnixConnector;
 use super::{BUILD_FIELD, IDLE_MAX, KEYS_FIELD};
-use farmem_control::api::{ApiError, Call, Request, Response};
+use farmem_control::api::{ApiError, Call, Overview, Request, Response};
 use serde_json::Value;
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,6 +16,8 @@ use ureq::unversioned::resolver::DefaultResolver;
 
 /// Longest wait for an answer. A request may wait for table updates that are retransmitted for some seconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// Longest answer, in bytes: twice what `usage` says of a rack in which all tables are full.
+const ANSWER_LEN_MAX: u64 = 64 << 20;
 
 /// Where a control plane is asked, and how it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -156,7 +158,23 @@ impl ApiClient {
     /// [`ApiCallError`].
     pub fn call<C: Call>(&mut self, call: C) -> Result<C::Answer, ApiCallError> {
         let request = call.into();
-        let (name, body) = (request.name(), fields(&request));
+        let response = self.ask(&request)?;
+        if let Some(keys) = &self.keys {
+            let there = || match self.ask(&Overview {}.into()) {
+                Ok(Response::Overview(seen)) => {
+                    Some(seen.domains.iter().map(|(domain, _)| *domain).collect())
+                }
+                _ => None,
+            };
+            keys.learn(&request, &response, there).map_err(|why| ApiCallError::Keys { why })?;
+        }
+        C::Answer::try_from(response)
+            .map_err(|_| self.foreign(format!("its answer is not one to {}", request.name())))
+    }
+
+    /// One request and its answer.
+    fn ask(&self, request: &Request) -> Result<Response, ApiCallError> {
+        let (name, body) = (request.name(), fields(request));
         let url = format!("{}/v1/{name}", self.url);
         let unreachable = |e: ureq::Error| {
             let (url, why) = (self.door.to_string(), e.to_string());
@@ -170,9 +188,8 @@ impl ApiClient {
         if let Some(build) = self.build {
             post = post.header(BUILD_FIELD, build);
         }
-        let keyed = |why: String| ApiCallError::Keys { why };
         if let Some(keys) = &self.keys {
-            let shown = keys.show(&request).map_err(keyed)?;
+            let shown = keys.show(request).map_err(|why| ApiCallError::Keys { why })?;
             if !shown.is_empty() {
                 let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
                 post = post.header(KEYS_FIELD, shown.join(","));
@@ -180,17 +197,17 @@ impl ApiClient {
         }
         let mut answer = post.send_json(&body).map_err(unreachable)?;
         let good = answer.status().is_success();
-        let text = answer.body_mut().read_to_string().map_err(unreachable)?;
-        let foreign = |why: String| ApiCallError::Foreign { url: self.door.to_string(), why };
-        let unread = |e: serde_json::Error| foreign(e.to_string());
-        if !good {
-            return Err(ApiCallError::Refused(serde_json::from_str(&text).map_err(unread)?));
+        let text = answer.body_mut().with_config().limit(ANSWER_LEN_MAX).read_to_string();
+        let text = text.map_err(unreachable)?;
+        let unread = |e: serde_json::Error| self.foreign(e.to_string());
+        if good {
+            return serde_json::from_str(&text).map_err(unread);
         }
-        let response: Response = serde_json::from_str(&text).map_err(unread)?;
-        if let Some(keys) = &self.keys {
-            keys.learn(&request, &response).map_err(keyed)?;
-        }
-        C::Answer::try_from(response).map_err(|_| foreign(format!("its answer is not one to {name}")))
+        Err(ApiCallError::Refused(serde_json::from_str(&text).map_err(unread)?))
+    }
+
+    fn foreign(&self, why: String) -> ApiCallError {
+        ApiCallError::Foreign { url: self.door.to_string(), why }
     }
 }
 

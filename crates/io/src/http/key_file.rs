@@ -5,7 +5,8 @@
 
 use crate::private::{private_file, read_private};
 use farmem_control::api::{Request, Response};
-use farmem_control::keys::{Key, Ring};
+use farmem_control::keys::{Key, RING_MAX, Ring};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -27,6 +28,8 @@ struct Known {
     ring: Ring,
     /// What the file was when it was read: device's number of it, length, time of its last change.
     version: Option<(u64, u64, i64, i64)>,
+    /// Nearly all domains of which there are keys here were there when that was asked last.
+    crowded: bool,
 }
 
 impl KeyFile {
@@ -46,41 +49,62 @@ impl KeyFile {
     /// The keys to show with a request. What was read before serves on, whatever is wrong with the file now: a host that runs needs no other.
     ///
     /// # Errors
-    /// What is wrong with the file, when no key for the request is known.
+    /// What is wrong with the file, when no key for the request is known; also with where its answer's key is to be kept, before a host joins that nobody
+    /// would have the key of.
     pub(super) fn show(&self, request: &Request) -> Result<Vec<Key>, String> {
         let mut known = self.known();
-        let read = self.read(&mut known);
+        let read = self.read(&mut known, None);
         known.ring.using(request);
         let keys = known.ring.show(request);
         if keys.is_empty() {
             read?;
+            if is_told_a_key(request) {
+                self.open_lock()?;
+            }
         }
         Ok(keys)
     }
 
-    /// Keeps the key that an answer tells.
+    /// Keeps the key that an answer tells. Where there is no room, the keys of domains go that are not `there` any more, so that none goes whose domain has data
+    /// that stay.
     ///
     /// # Errors
     /// What is wrong with the file: this process has the key all the same.
-    pub(super) fn learn(&self, request: &Request, answer: &Response) -> Result<(), String> {
-        if !self.known().ring.learn(request, answer) {
-            return Ok(());
-        }
+    pub(super) fn learn(
+        &self,
+        request: &Request,
+        answer: &Response,
+        there: impl FnOnce() -> Option<BTreeSet<u32>>,
+    ) -> Result<(), String> {
+        let full = {
+            let mut known = self.known();
+            if !known.ring.learn(request, answer) {
+                return Ok(());
+            }
+            (known.ring.is_full() && !known.crowded).then(|| known.ring.clone())
+        };
+        // It takes as long as an answer does, and nobody waits for it: no lock is held.
+        let gone = full.and_then(|before| Some((before, there()?)));
         let shown = self.file.display();
-        let above = folder(&self.file);
-        fs::create_dir_all(above).map_err(|e| format!("cannot make {}: {e}", above.display()))?;
-        let lock = private_file(&beside(&self.file, "lock")).map_err(|e| e.to_string())?;
+        let lock = self.open_lock()?;
         // Another process may hold it for long: the other threads of this one show their keys meanwhile.
         lock.lock().map_err(|e| format!("cannot lock {shown}: {e}"))?;
         let text = {
             let mut known = self.known();
             known.version = None;
-            self.read(&mut known)?;
+            self.read(&mut known, gone.as_ref())?;
             // It is the newest, also of those that the file has for the same.
             known.ring.learn(request, answer);
             known.ring.to_text()
         };
         self.replace(&text).map_err(|why| format!("cannot write {shown}: {why}"))
+    }
+
+    /// What processes lock that write the file, in the directory where it is or will be.
+    fn open_lock(&self) -> Result<File, String> {
+        let above = folder(&self.file);
+        fs::create_dir_all(above).map_err(|e| format!("cannot make {}: {e}", above.display()))?;
+        private_file(&beside(&self.file, "lock")).map_err(|e| e.to_string())
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -103,7 +127,8 @@ impl KeyFile {
         moved.map_err(|e| e.to_string())
     }
 
-    fn read(&self, known: &mut Known) -> Result<(), String> {
+    /// Takes what the file has, if it has changed: but for domains that are gone, which make room first.
+    fn read(&self, known: &mut Known, gone: Option<&(Ring, BTreeSet<u32>)>) -> Result<(), String> {
         let shown = self.file.display();
         let version = match fs::metadata(&self.file) {
             Ok(about) => Some((about.ino(), about.len(), about.mtime(), about.mtime_nsec())),
@@ -119,13 +144,29 @@ impl KeyFile {
             .take(FILE_MAX)
             .read_to_string(&mut text)
             .map_err(|e| format!("cannot read {shown}: {e}"))?;
-        let read = Ring::from_text(&text).map_err(|line| {
+        let mut read = Ring::from_text(&text).map_err(|line| {
             format!("line {line} of {shown} is no key: restore it from a copy, or remove it, and what its keys are of is the operator's alone")
         })?;
+        if let Some((before, there)) = gone {
+            known.crowded = read.forget_gone(before, there) < RING_MAX / 8;
+            known.ring.forget_gone(before, there);
+        }
         known.ring.merge(&read);
         known.version = version;
         Ok(())
     }
+}
+
+/// Whether the answer to a request tells a key.
+const fn is_told_a_key(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::JoinSwitch(_)
+            | Request::JoinNode(_)
+            | Request::JoinIndex(_)
+            | Request::JoinHost(_)
+            | Request::CreateDomain(_)
+    )
 }
 
 /// The directory that a file is in.
@@ -167,7 +208,7 @@ mod tests {
             for (process, number) in processes.iter().zip(1..) {
                 scope.spawn(move || {
                     let (request, answer) = told(&format!("d{number}"), number);
-                    process.learn(&request, &answer).unwrap();
+                    process.learn(&request, &answer, || None).unwrap();
                 });
             }
         });
@@ -187,7 +228,7 @@ mod tests {
         let file = folder.path().join("keys");
         let keys = KeyFile { file: file.clone(), known: Mutex::default() };
         let (request, answer) = told("d", 7);
-        keys.learn(&request, &answer).unwrap();
+        keys.learn(&request, &answer, || None).unwrap();
         assert_eq!(shown(&keys, 7), [format!("{:032x}", 7)]);
         let (other, _) = told("other", 8);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
@@ -208,7 +249,7 @@ mod tests {
         std::thread::scope(|scope| {
             let learner = scope.spawn(|| {
                 let (request, answer) = told("d", 7);
-                keys.learn(&request, &answer)
+                keys.learn(&request, &answer, || None)
             });
             while shown(&keys, 7).is_empty() {
                 std::thread::yield_now();
@@ -218,6 +259,44 @@ mod tests {
             learner.join().unwrap().unwrap();
         });
         assert_eq!(shown(&KeyFile { file, known: Mutex::default() }, 7).len(), 1);
+    }
+
+    /// Keys can be kept nowhere: a host that is about to join is told so before it asks. One that had joined would be there without its key, and its name taken.
+    #[test]
+    fn who_cannot_keep_a_key_is_not_told_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        fs::create_dir(beside(&file, "lock")).unwrap();
+        let keys = KeyFile { file, known: Mutex::default() };
+        let (join, _) = told("d", 7);
+        assert!(keys.show(&join).unwrap_err().contains("keys.lock"));
+        assert_eq!(keys.show(&Allocate::new(7, 1).into()).unwrap(), []);
+    }
+
+    /// A user's programs made thousands of domains, which are gone, but for the first, which has data that stay. The next one asks which are there, once; the first one's
+    /// key is in the file still, and there is room again.
+    #[test]
+    fn the_key_of_what_stays_is_not_crowded_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let line = |domain: usize| format!("domain {domain} d{domain} {domain:032x}\n");
+        fs::write(&file, (1..=RING_MAX).map(line).collect::<String>()).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let keys = KeyFile { file: file.clone(), known: Mutex::default() };
+        let mut asked = 0;
+        for domain in 10_000..10_003 {
+            let (request, answer) = told(&format!("d{domain}"), domain);
+            keys.show(&request).unwrap();
+            keys.learn(&request, &answer, || {
+                asked += 1;
+                Some(BTreeSet::from([1, domain]))
+            })
+            .unwrap();
+        }
+        assert_eq!(asked, 1);
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert_eq!([1, 2, 10_002].map(|domain| shown(&keys, domain).len()), [1, 0, 1]);
     }
 
     /// A key file that others can read, and one that is none, is named, and nothing is written over it.
@@ -230,7 +309,8 @@ mod tests {
         let (request, answer) = told("d", 7);
         for (mode, why) in [(0o644, "chmod 600"), (0o600, "line 2 of ")] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            let errors = [open().show(&request).unwrap_err(), open().learn(&request, &answer).unwrap_err()];
+            let errors =
+                [open().show(&request).unwrap_err(), open().learn(&request, &answer, || None).unwrap_err()];
             assert!(errors.iter().all(|error| error.contains(why)), "{errors:?}");
         }
         assert!(fs::read_to_string(&file).unwrap().contains("nonsense"));

@@ -10,6 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
@@ -82,15 +83,25 @@ impl Authority {
     /// The authority that is kept in a state directory, or a new one, for this user alone.
     ///
     /// # Errors
-    /// [`OpenError`] when its files are others' to read, are damaged, or cannot be written.
+    /// [`OpenError`] when its files are others' to read, are damaged or not of one authority, or cannot be written.
     pub fn keep(state: &Path) -> Result<Self, OpenError> {
         let (file, key_file) = (state.join(CA_FILE), state.join(CA_KEY_FILE));
+        // The control plane and `farmem join` may come at once: one makes both files, the other one reads them.
+        let made_by_one = private_file(&key_file)?;
+        made_by_one.lock().map_err(OpenError::system(format!("lock {}", key_file.display())))?;
         let key_text = kept(&key_file, || KeyPair::generate().map(|key| key.serialize_pem()))?;
         let key =
             KeyPair::from_pem(&key_text).map_err(|why| foreign(&key_file, format!("holds no key: {why}")))?;
         let params = ca_params();
         let pem = kept(&file, || params.self_signed(&key).map(|cert| cert.pem()))?;
-        CaCert::from_pem(&pem).map_err(|why| foreign(&file, format!("holds {why}")))?;
+        let cert = CaCert::from_pem(&pem).map_err(|why| foreign(&file, format!("holds {why}")))?;
+        if !is_of_key(&cert, &key) {
+            let why = format!(
+                "is not the certificate of the key in {}: restore both from one copy, or remove both, and bring each machine what `farmem join` prints then",
+                key_file.display()
+            );
+            return Err(foreign(&file, why));
+        }
         Ok(Self { issuer: Issuer::new(params, key), pem })
     }
 
@@ -209,9 +220,18 @@ fn kept(file: &Path, make: impl FnOnce() -> Result<String, rcgen::Error>) -> Res
     (&opened).take(PEM_MAX).read_to_string(&mut text).map_err(cannot("read"))?;
     if text.trim().is_empty() {
         text = make().map_err(|why| unusable(&format!("make {}: {why}", file.display())))?;
-        opened.write_all(text.as_bytes()).map_err(cannot("write"))?;
+        // On disk before anybody is told of it: after a loss of power it is the same.
+        let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
+        let above = file.parent().unwrap_or(file);
+        written.and_then(|()| fs::File::open(above)?.sync_all()).map_err(cannot("write"))?;
     }
     Ok(text)
+}
+
+/// Whether it certifies this key.
+fn is_of_key(cert: &CaCert, key: &KeyPair) -> bool {
+    PrivateKeyDer::try_from(key.serialize_der())
+        .is_ok_and(|key| CertifiedKey::from_der(vec![cert.0.clone()], key, &provider()).is_ok())
 }
 
 fn read_pem(file: &Path) -> Result<String, OpenError> {

@@ -3,7 +3,9 @@
 //! A path in a socket's address has at most 107 bytes. A longer one is reached by way of its directory, which is opened first.
 
 use rustix::fs::{Mode, OFlags};
-use rustix::net::sockopt::socket_peercred;
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -28,9 +30,17 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     within_reach(path, |near| UnixListener::bind(near))
 }
 
-/// Connects to the server of whoever has the directory of `path`, or of root. Nothing is sent to another user's.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let stream = within_reach(path, |near| UnixStream::connect(near))?;
+/// Connects to the server of whoever has the directory of `path`, or of root. Nothing is sent to another user's. A server that takes no connections, because it
+/// stands still and as many wait as may, is waited for as long as this.
+fn connect(path: &Path, most: Option<Duration>) -> io::Result<UnixStream> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, most)?;
+    within_reach(path, |near| {
+        let address = SocketAddrUnix::new(near)?;
+        Ok(retry_on_intr(|| rustix::net::connect(&socket, &address))?)
+    })?;
+    let stream = UnixStream::from(socket);
     let owner = fs::metadata(path.parent().unwrap_or_else(|| Path::new(".")))?.uid();
     let server = socket_peercred(&stream)?.uid.as_raw();
     if server == owner || server == 0 {
@@ -65,7 +75,9 @@ impl Connector for UnixConnector {
     ) -> Result<Option<UnixTransport>, Error> {
         let buffers =
             LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size());
-        Ok(Some(UnixTransport { stream: connect(&self.0)?, buffers }))
+        let stream =
+            connect(&self.0, most(details.timeout)).map_err(|error| timed(error, details.timeout))?;
+        Ok(Some(UnixTransport { stream, buffers }))
     }
 }
 

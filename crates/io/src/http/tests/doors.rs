@@ -122,6 +122,72 @@ fn the_unix_socket_comes_and_goes_with_the_server() {
     }
 }
 
+/// A control plane that is stopped takes no connections, and so many clients wait that no more may. The next one gives up when its time is over, as it does behind TCP: one that
+/// waited on would keep the thread that renews the leases of other racks' hosts.
+#[test]
+fn nobody_waits_for_ever_before_a_unix_socket() {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("api.sock");
+    let address = SocketAddrUnix::new(&path).unwrap();
+    let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let stopped = socket(SocketFlags::CLOEXEC);
+    bind(&stopped, &address).unwrap();
+    listen(&stopped, 0).unwrap();
+    let waits = || {
+        let one = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        connect(&one, &address).ok().map(|()| one)
+    };
+    let waiting: Vec<_> = std::iter::from_fn(waits).collect();
+    assert!(!waiting.is_empty());
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut client = ApiClient::new(ApiDoor::Unix(path), TOKEN).impatient(Duration::from_millis(100));
+        say.send(client.call(Overview {}))
+    });
+    let called = said.recv_timeout(Duration::from_secs(30)).expect("it gives up");
+    assert!(matches!(called, Err(ApiCallError::Unreachable { .. })), "{called:?}");
+}
+
+/// A rack in which all tables are full is looked at: what it says of 65,536 domains and as many allocations is read to the end.
+#[test]
+fn a_full_rack_can_be_looked_at() {
+    use farmem_control::api::{DomainUse, RackUsage, Usage, VmaUse};
+    let rack = Rack::start(ApiLimits::default());
+    let domain = |domain: u32| DomainUse {
+        domain,
+        name: format!("{domain:064}"),
+        hosts: vec![],
+        idle_left_ms: Some(60_000),
+        processes: 0,
+        vmas: 1,
+        bytes: 4096,
+        durable_bytes: 4096,
+        objects: 0,
+        granted: 0,
+    };
+    let vma = |n: u32| VmaUse {
+        id: n.into(),
+        base: (1 << 40) + u64::from(n) * 4096,
+        size: 4096,
+        domain: n,
+        durable: true,
+        granted_to: vec![n, n],
+    };
+    let full = RackUsage {
+        hosts: vec![],
+        domains: (0..65_536).map(domain).collect(),
+        vmas: (0..65_536).map(vma).collect(),
+        processes: vec![],
+        builds: vec![],
+    };
+    let mut client = ApiClient::new(ApiDoor::Unix(rack.socket()), TOKEN);
+    let seen = answered(|| client.call(Usage {}), &rack.calls, Ok(full.clone().into())).unwrap();
+    assert_eq!(seen, full);
+}
+
 /// What somebody who took the port gets to see, until the client gives up: bytes of TCP, and what TLS made of them.
 struct Thief {
     address: SocketAddr,
@@ -263,6 +329,33 @@ fn the_authority_is_kept() {
     }
     assert_eq!(CaCert::from_pem(&first).unwrap().fingerprint().len(), 64);
     assert!(CaCert::from_pem("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").is_err());
+}
+
+/// What made the authority was cut off between its files, or one of them was restored from another copy: a certificate that is not of the key is named, since no machine would believe what
+/// it vouches for. Of two that make it at once one makes it.
+#[test]
+fn an_authority_is_of_one_piece() {
+    let (state, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in [&state, &other] {
+        Authority::keep(folder.path()).unwrap();
+    }
+    fs::copy(other.path().join("ca.key"), state.path().join("ca.key")).unwrap();
+    let error = Authority::keep(state.path()).unwrap_err().to_string();
+    assert!(error.contains("ca.pem") && error.contains("ca.key"), "{error}");
+    fs::write(state.path().join("ca.key"), "").unwrap();
+    let error = Authority::keep(state.path()).unwrap_err().to_string();
+    assert!(error.contains("ca.pem"), "{error}");
+
+    for _ in 0..20 {
+        let state = tempfile::tempdir().unwrap();
+        let pems: Vec<String> = std::thread::scope(|scope| {
+            let makers: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| Authority::keep(state.path()).unwrap().pem().to_owned()))
+                .collect();
+            makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+        });
+        assert!(pems.iter().all(|pem| *pem == pems[0]));
+    }
 }
 
 /// Handshakes that stand still after any number of bytes, more of them than the server takes at once: they are evicted, or cut off when their
