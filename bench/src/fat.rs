@@ -82,12 +82,15 @@ pub fn run<R: Racks>(
         sheet.add(baselines::counted(keys)?);
         let timed = ["fat.union.latency", "fat.union.in_flight32", "fat.union.sherman", "fat.union.netcache"];
         if timed.into_iter().any(|row| plan.wants(row)) {
-            e2e::over_nodes(plan, racks, keys, &mut sheet)?;
+            e2e::over_nodes(plan, racks, (keys, "fat.union"), true, &mut sheet)?;
         }
         let (keys, group) = (plan.many(), format!("fat.union.{}", plan.many()));
         if plan.wants(&format!("{group}.")) {
             sheet.begins(&format!("packets and round trips of {keys} keys"));
             sheet.add(union::measure(keys, &group)?);
+        }
+        if ["latency", "in_flight32"].iter().any(|row| plan.wants(&format!("{group}.{row}"))) {
+            e2e::over_nodes(plan, racks, (keys, &group), false, &mut sheet)?;
         }
     }
     if plan.wants("fat.drift.recovery") {

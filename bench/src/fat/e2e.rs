@@ -107,11 +107,13 @@ pub(super) fn measure<R: Racks>(
     Ok(())
 }
 
-/// `fat.union.latency`: the index beside traversals from the root, on a tree that is scattered over four memory nodes.
+/// Latency of the index beside traversals from the root, on a tree of so many keys that is scattered over four memory nodes; the ids begin with `group`. `caches`:
+/// then caches of as many bytes beside it.
 pub(super) fn over_nodes<R: Racks>(
     plan: &Plan,
     racks: &mut R,
-    keys: u64,
+    (keys, group): (u64, &str),
+    caches: bool,
     sheet: &mut Sheet<'_>,
 ) -> Result<(), R::Failure> {
     sheet.begins(&format!("a tree of {keys} keys on {} memory nodes", union::NODES));
@@ -125,10 +127,10 @@ pub(super) fn over_nodes<R: Racks>(
     let [index, root] = figures.as_slice() else { unreachable!("two paths were measured") };
     let n = index.latency.len();
     sheet.add([
-        index.latency.row("fat.union.latency", Some(&root.latency)),
-        rate_row("fat.union.in_flight32", &mut index.many.clone(), &mut root.many.clone(), n),
+        index.latency.row(&format!("{group}.latency"), Some(&root.latency)),
+        rate_row(&format!("{group}.in_flight32"), &mut index.many.clone(), &mut root.many.clone(), n),
     ]);
-    for changed in [0, 100] {
+    for changed in [0, 100].into_iter().filter(|_| caches) {
         sheet.begins("caches of as many bytes beside the index");
         sheet.add(baselines::measure(&mut bench.store, keys, changed, plan)?);
     }

@@ -462,7 +462,8 @@ fn each_number_of_a_join_file_may_be_wrong() {
         write(&file, text);
         match Join::read(&file) {
             Ok(join) => {
-                assert_eq!((&join.sha256, join.ca.trim()), (&right.sha256, right.ca.trim()));
+                // The fingerprint is that of the certificate in it: what stands around that may be damaged.
+                assert_eq!(join.sha256, right.sha256);
                 assert!(join.address.port() > 0 && join.token.bytes().all(|byte| byte.is_ascii_graphic()));
             }
             Err(Error::Join { file: named, why }) => {

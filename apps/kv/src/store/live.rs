@@ -194,7 +194,7 @@ impl Store {
         Ok(Some(result))
     }
 
-    /// Refuses a key that no collection of so many bytes can be made for now. A command that changes one key before another asks first, so that it does both or nothing.
+    /// Refuses a key when there is no room for a collection of so many bytes. A command that changes one key before another asks first, so that it does both or nothing.
     pub(crate) fn check_makes(&self, key: &[u8], bytes: usize) -> Result<(), Failure> {
         super::check_key(key)?;
         self.check_room()?;

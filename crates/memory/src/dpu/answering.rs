@@ -62,7 +62,7 @@ impl Answering {
         None
     }
 
-    /// Writes what its ring has room for now. A process that takes nothing for longer than `patience` is sent away: the buffers of its answers are others' too.
+    /// Writes as much as its ring has room for. A process that takes nothing for longer than `patience` is sent away: the buffers of its answers are others' too.
     pub(super) fn send_unsent(&mut self, now: Instant, patience: Duration) {
         while let Some(record) = self.unsent.front() {
             match self.answers.push(record) {
