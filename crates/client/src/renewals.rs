@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 const OFTEN: u32 = 4;
 /// Time after a request that failed until the next one.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Time after which a host is renewed that the rack does not know in this life, unless it joins again before: it is not.
+/// The wait of a host that needs no request: one that stays for good, or that the rack does not know in this life and that has not joined again.
+/// No process lasts longer.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Longest wait for an answer: other racks' hosts wait meanwhile, and for one such answer of each rack at most.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
