@@ -2,6 +2,7 @@
 //!
 //! Raw text becomes a checked [`RackConfig`] or an error with file, line and what was expected. Nothing else reads the file.
 
+mod addresses;
 mod doors;
 mod dpu;
 mod raw;
@@ -9,6 +10,7 @@ mod reach;
 mod roles;
 
 use crate::Error;
+use addresses::{Taken, is_of_one_machine};
 use bytesize::ByteSize;
 use farmem_control::api::Tier;
 use farmem_io::{LinkProfile, ProfileError};
@@ -16,7 +18,7 @@ use farmem_machine::Duration;
 use farmem_switch::directory::SLOTS_DEFAULT;
 use farmem_wire::Pmtu;
 use farmem_wire::message::PAGE_LEN;
-use raw::{RawHosts, RawIndex, RawRack};
+use raw::{RawIndex, RawRack};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -314,7 +316,7 @@ impl RackConfig {
         let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;
         let pmtu = match pmtu {
             Some(written) => page.pmtu(&written)?,
-            None if transport == Transport::Shm || taken.0.iter().chain(&hosts).all(IpAddr::is_loopback) => {
+            None if transport == Transport::Shm || taken.all().chain(&hosts).all(IpAddr::is_loopback) => {
                 Pmtu::B4096
             }
             None => Pmtu::B1024,
@@ -534,70 +536,5 @@ impl Page<'_> {
             let expected = "expected a multiple of 4096 bytes, at least 4096, such as \"256 MiB\"";
             self.fault(&raw.span(), format!("{of} = {}: {expected}", raw.as_ref()))
         })
-    }
-}
-
-/// The addresses given to roles so far: each has its own, all of one family, since they send to each other.
-#[derive(Default)]
-struct Taken(BTreeSet<IpAddr>);
-
-impl Taken {
-    fn take(&mut self, page: &Page<'_>, of: &str, raw: &Spanned<String>) -> Result<IpAddr, Error> {
-        let address = page.address(of, raw)?;
-        self.same_family(page, of, address, &raw.span())?;
-        if self.0.insert(address) {
-            return Ok(address);
-        }
-        let message = format!("{of} has the address {address}, which is taken: each role needs its own");
-        Err(page.fault(&raw.span(), message))
-    }
-
-    fn same_family(
-        &self,
-        page: &Page<'_>,
-        of: &str,
-        address: IpAddr,
-        at: &Range<usize>,
-    ) -> Result<(), Error> {
-        match self.0.first() {
-            Some(other) if other.is_ipv4() != address.is_ipv4() => {
-                let expected = "expected all addresses of a rack to be IPv4, or all IPv6";
-                Err(page.fault(at, format!("{of} has the address {address}, another {other}: {expected}")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The clients' addresses, none of which a role has.
-    fn hosts(&self, page: &Page<'_>, raw: &RawHosts) -> Result<Vec<IpAddr>, Error> {
-        let (first, count) = (page.address("the first client", &raw.first)?, *raw.count.as_ref());
-        self.same_family(page, "the first client", first, &raw.first.span())?;
-        if count == 0 || count > HOSTS_MAX {
-            return Err(page.fault(&raw.count.span(), format!("count is {count}: expected 1 to {HOSTS_MAX}")));
-        }
-        let hosts: Option<Vec<IpAddr>> = (0..count).map(|n| nth_after(first, n)).collect();
-        let hosts = hosts.filter(|all| all.iter().all(is_of_one_machine)).ok_or_else(|| {
-            let expected = "expected so many addresses of machines, one after the other";
-            page.fault(&raw.count.span(), format!("{count} clients' addresses from {first} on: {expected}"))
-        })?;
-        match hosts.iter().find(|host| self.0.contains(host)) {
-            None => Ok(hosts),
-            Some(role) => {
-                let message = format!("the clients' addresses include {role}: expected none that a role has");
-                Err(page.fault(&raw.first.span(), message))
-            }
-        }
-    }
-}
-
-fn is_of_one_machine(address: &IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    !address.is_unspecified() && !address.is_multicast() && !broadcast
-}
-
-fn nth_after(first: IpAddr, n: u32) -> Option<IpAddr> {
-    match first {
-        IpAddr::V4(a) => u32::from(a).checked_add(n).map(|bits| IpAddr::V4(bits.into())),
-        IpAddr::V6(a) => u128::from(a).checked_add(n.into()).map(|bits| IpAddr::V6(bits.into())),
     }
 }

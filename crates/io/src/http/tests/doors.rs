@@ -145,7 +145,7 @@ fn nobody_waits_for_ever_before_a_unix_socket() {
     let (say, said) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut client = ApiClient::new(ApiDoor::Unix(path), TOKEN).impatient(Duration::from_millis(100));
-        say.send(client.call(Overview {}))
+        drop(say.send(client.call(Overview {})));
     });
     let called = said.recv_timeout(Duration::from_secs(30)).expect("it gives up");
     assert!(matches!(called, Err(ApiCallError::Unreachable { .. })), "{called:?}");

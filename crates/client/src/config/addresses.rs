@@ -1,0 +1,79 @@
+//! Which addresses roles and clients have.
+
+use super::raw::RawHosts;
+use super::{HOSTS_MAX, Page};
+use crate::Error;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::ops::Range;
+use toml::Spanned;
+
+/// The addresses given to roles so far: each has its own, all of one family, since they send to each other.
+#[derive(Default)]
+pub(super) struct Taken(BTreeSet<IpAddr>);
+
+impl Taken {
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &IpAddr> {
+        self.0.iter()
+    }
+
+    pub(super) fn take(&mut self, page: &Page<'_>, of: &str, raw: &Spanned<String>) -> Result<IpAddr, Error> {
+        let address = page.address(of, raw)?;
+        self.same_family(page, of, address, &raw.span())?;
+        if self.0.insert(address) {
+            return Ok(address);
+        }
+        let message = format!("{of} has the address {address}, which is taken: each role needs its own");
+        Err(page.fault(&raw.span(), message))
+    }
+
+    fn same_family(
+        &self,
+        page: &Page<'_>,
+        of: &str,
+        address: IpAddr,
+        at: &Range<usize>,
+    ) -> Result<(), Error> {
+        match self.0.first() {
+            Some(other) if other.is_ipv4() != address.is_ipv4() => {
+                let expected = "expected all addresses of a rack to be IPv4, or all IPv6";
+                Err(page.fault(at, format!("{of} has the address {address}, another {other}: {expected}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The clients' addresses, none of which a role has.
+    pub(super) fn hosts(&self, page: &Page<'_>, raw: &RawHosts) -> Result<Vec<IpAddr>, Error> {
+        let (first, count) = (page.address("the first client", &raw.first)?, *raw.count.as_ref());
+        self.same_family(page, "the first client", first, &raw.first.span())?;
+        if count == 0 || count > HOSTS_MAX {
+            return Err(page.fault(&raw.count.span(), format!("count is {count}: expected 1 to {HOSTS_MAX}")));
+        }
+        let hosts: Option<Vec<IpAddr>> = (0..count).map(|n| nth_after(first, n)).collect();
+        let hosts = hosts.filter(|all| all.iter().all(is_of_one_machine)).ok_or_else(|| {
+            let expected = "expected so many addresses of machines, one after the other";
+            page.fault(&raw.count.span(), format!("{count} clients' addresses from {first} on: {expected}"))
+        })?;
+        match hosts.iter().find(|host| self.0.contains(host)) {
+            None => Ok(hosts),
+            Some(role) => {
+                let message = format!("the clients' addresses include {role}: expected none that a role has");
+                Err(page.fault(&raw.first.span(), message))
+            }
+        }
+    }
+}
+
+pub(super) fn is_of_one_machine(address: &IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !address.is_unspecified() && !address.is_multicast() && !broadcast
+}
+
+fn nth_after(first: IpAddr, n: u32) -> Option<IpAddr> {
+    match first {
+        IpAddr::V4(a) => u32::from(a).checked_add(n).map(|bits| IpAddr::V4(bits.into())),
+        IpAddr::V6(a) => u128::from(a).checked_add(n.into()).map(|bits| IpAddr::V6(bits.into())),
+    }
+}
