@@ -46,8 +46,8 @@ const DEPTH: usize = 8;
 const MISSED_MAX: u64 = 10;
 /// Part of the requests of a round that are answered without prefetching: they wait for far memory one by one.
 const WITHOUT_PART: usize = 8;
-/// Steps of the ladder of paces, from slow to fast, and how much shorter the time between two pieces is in each.
-const STEPS: u32 = 8;
+/// Steps of the ladder of paces at most, from slow to fast, and how much shorter the time between two pieces is in each: it ends where too many look-ups find nothing.
+const STEPS: u32 = 32;
 const STEP: f64 = 0.8;
 /// The first pace: so many times what the path takes for each key.
 const FIRST: f64 = 4.0;

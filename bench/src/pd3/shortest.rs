@@ -178,7 +178,13 @@ impl Dpu<'_> {
             for key in asked {
                 self.fetch(key)?;
             }
-            if !(self.place()? || worked) {
+            if self.place()? || worked {
+                continue;
+            }
+            // Only who waits for the other roles of this CPU lets them have it: to yield to nobody, again and again, counts against a thread when there is somebody.
+            if self.under_way.is_empty() {
+                std::hint::spin_loop();
+            } else {
                 yield_now();
             }
         }

@@ -1,6 +1,6 @@
 //! Items that an application has here: all of them, or a few, of which others take the place.
 //!
-//! Key type: [`Here`]. A few lie in sets of four; one that is found moves a place to the front of its set, and a new one takes the last place. Or the one that was used longest ago makes room.
+//! Key type: [`Here`]. A few lie in sets of four; one that is found moves a place to the front of its set, and a new one takes a free place, else the last one. Or the one that was used longest ago makes room.
 
 use super::store::Kind;
 use lru::LruCache;
@@ -144,13 +144,15 @@ impl Here {
             Self::Records { sets } => {
                 let at = place(item, sets.len());
                 let value = u64::from_le_bytes(value.try_into().expect("a value's length"));
-                std::mem::replace(&mut sets[at][WAYS - 1], [item, value])[0]
+                let way = sets[at].iter().position(|[of, _]| *of == NONE).unwrap_or(WAYS - 1);
+                std::mem::replace(&mut sets[at][way], [item, value])[0]
             }
             Self::Frames { sets, bytes } => {
                 let at = place(item, sets.len());
-                let last = &mut sets[at][WAYS - 1];
-                bytes[last.1 * len..][..len].copy_from_slice(value);
-                std::mem::replace(&mut last.0, item)
+                let way = sets[at].iter().position(|(of, _)| *of == NONE).unwrap_or(WAYS - 1);
+                let (of, frame) = &mut sets[at][way];
+                bytes[*frame * len..][..len].copy_from_slice(value);
+                std::mem::replace(of, item)
             }
             Self::Latest { items } => {
                 let is_full = items.len() == items.cap().get();
@@ -192,7 +194,24 @@ mod tests {
             }
             let here = (0..100).filter(|&item| some.get(item, &mut answer)).count();
             assert_eq!(here + evicted.len(), 100);
-            assert!(here <= 8);
+            assert_eq!(here, 8, "as many as there is room for");
+        }
+    }
+
+    /// Who fills it with a part of all items has nearly all of that part here, at once.
+    #[test]
+    fn a_part_of_the_items_is_here_when_it_was_put() {
+        for kind in [Kind::Hash, Kind::Pages] {
+            for part in [2, 4, 10, 100] {
+                let (items, mut value) = (20_000, vec![0; kind.value_len()]);
+                let mut some = Here::some(kind, items / part);
+                for item in (0..items).step_by(part) {
+                    Kind::fill(item as u64, &mut value);
+                    let _evicted = some.put(item as u64, &value);
+                }
+                let here = (0..items).filter(|&item| some.has(item as u64)).count();
+                assert!(here * 10 >= items / part * 7, "{here} of {} are here", items / part);
+            }
         }
     }
 
