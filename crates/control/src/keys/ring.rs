@@ -47,24 +47,7 @@ impl Ring {
     /// the ring has changed. It also remembers which domain a process or an object is of; that is not in its text.
     pub fn learn(&mut self, request: &Request, answer: &Response) -> bool {
         self.learn_owners(request, answer);
-        let (kind, number, name, key) = match (request, answer) {
-            (Request::JoinSwitch(_), Response::Joined(told)) => (Kind::Switch, 0, "-", told.key),
-            (Request::JoinNode(call), Response::NodeJoined(told)) => {
-                (Kind::Node, told.node.into(), call.name.as_str(), told.key)
-            }
-            (Request::JoinIndex(call), Response::IndexJoined(told)) => {
-                (Kind::Index, told.index.into(), call.name.as_str(), told.key)
-            }
-            (Request::JoinHost(call), Response::HostJoined(told)) => {
-                (Kind::Host, told.host.into(), call.name.as_str(), told.key)
-            }
-            (Request::CreateDomain(call), Response::Domain(told)) => {
-                (Kind::Domain, told.domain, call.name.as_str(), told.key)
-            }
-            _ => return false,
-        };
-        let Some(key) = key else { return false };
-        let entry = Entry { kind, number, name: String::from(name), key };
+        let Some(entry) = Entry::told(request, answer) else { return false };
         self.own.insert(entry.id());
         let (known, half) = (self.entries.iter().position(|old| *old == entry), self.entries.len() / 2);
         if let Some(at) = known.filter(|&at| at < half && half >= RING_MAX / 4) {
@@ -73,6 +56,14 @@ impl Ring {
             return true;
         }
         self.put(entry)
+    }
+
+    /// The same for a key that this ring may have already, beside others of its number or name that came by [`Ring::merge`]: it takes their place.
+    pub fn learn_newest(&mut self, request: &Request, answer: &Response) {
+        if let Some(entry) = Entry::told(request, answer) {
+            self.entries.retain(|old| *old != entry);
+        }
+        self.learn(request, answer);
     }
 
     fn learn_owners(&mut self, request: &Request, answer: &Response) {
@@ -247,6 +238,27 @@ impl Ring {
 impl Entry {
     const fn id(&self) -> Id {
         (self.kind, self.number, self.key.0)
+    }
+
+    /// What an answer tells a key of.
+    fn told(request: &Request, answer: &Response) -> Option<Self> {
+        let (kind, number, name, key) = match (request, answer) {
+            (Request::JoinSwitch(_), Response::Joined(told)) => (Kind::Switch, 0, "-", told.key),
+            (Request::JoinNode(call), Response::NodeJoined(told)) => {
+                (Kind::Node, told.node.into(), call.name.as_str(), told.key)
+            }
+            (Request::JoinIndex(call), Response::IndexJoined(told)) => {
+                (Kind::Index, told.index.into(), call.name.as_str(), told.key)
+            }
+            (Request::JoinHost(call), Response::HostJoined(told)) => {
+                (Kind::Host, told.host.into(), call.name.as_str(), told.key)
+            }
+            (Request::CreateDomain(call), Response::Domain(told)) => {
+                (Kind::Domain, told.domain, call.name.as_str(), told.key)
+            }
+            _ => return None,
+        };
+        Some(Self { kind, number, name: String::from(name), key: key? })
     }
 
     fn from_line(line: &str) -> Option<Self> {

@@ -94,7 +94,7 @@ impl KeyFile {
             known.version = None;
             self.read(&mut known, gone.as_ref())?;
             // It is the newest, also of those that the file has for the same.
-            known.ring.learn(request, answer);
+            known.ring.learn_newest(request, answer);
             known.ring.to_text()
         };
         self.replace(&text).map_err(|why| format!("cannot write {shown}: {why}"))
@@ -271,6 +271,26 @@ mod tests {
         let (join, _) = told("d", 7);
         assert!(keys.show(&join).unwrap_err().contains("keys.lock"));
         assert_eq!(keys.show(&Allocate::new(7, 1).into()).unwrap(), []);
+    }
+
+    /// Twenty programs come one after the other and make a domain of the same name, which is gone when the next one comes: each one, and the next who asks for it by its name, shows the
+    /// newest key first, and the file does not grow.
+    #[test]
+    fn the_newest_key_of_a_name_is_the_one_that_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys");
+        let process = || KeyFile { file: file.clone(), known: Mutex::default() };
+        for domain in 1..=20 {
+            let (request, answer) = told("d", domain);
+            let maker = process();
+            maker.show(&request).unwrap();
+            maker.learn(&request, &answer, || None).unwrap();
+            for other in [maker, process()] {
+                let keys = other.show(&request).unwrap();
+                assert_eq!(keys.first().map(ToString::to_string), Some(format!("{domain:032x}")));
+            }
+            assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 1);
+        }
     }
 
     /// A user's programs made thousands of domains, which are gone, but for the first, which has data that stay. The next one asks which are there, once; the first one's
