@@ -268,6 +268,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         KvError::Far(error) => error.into(),
         error => Failure::new(error.to_string(), ""),
     };
+    // What is freed is not kept: --local is for all that this process has resident.
+    let _other_allocators_are_left = farmem::allocator::give_back_large();
     let kv = Kv::start(args).map_err(failed)?;
     let (stop, address) = (kv.stopper(), kv.address());
     ctrlc::set_handler(move || stop.stop())

@@ -38,7 +38,7 @@ pub use error::{Error, TraversalStop};
 pub use far_memory::FarMemory;
 pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
-pub use farmem_io::{Clock, LinkProfile, ProfileError, doctor, raw};
+pub use farmem_io::{Clock, LinkProfile, ProfileError, allocator, doctor, raw};
 pub use farmem_machine::Rng;
 pub use farmem_transport::rc::Work as Verb;
 pub use farmem_traversal::Program;

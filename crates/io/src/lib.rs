@@ -9,6 +9,7 @@
 
 mod address;
 pub mod affinity;
+pub mod allocator;
 mod calibrate;
 mod clock;
 mod control_loop;
