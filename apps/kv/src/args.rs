@@ -10,6 +10,7 @@ use crate::{Kv, KvError, say};
 use farmem_workload::Failure;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// When the append log is on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -24,6 +25,7 @@ pub enum FsyncPolicy {
 
 /// What it can be told.
 #[derive(Clone, Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("ports_with_tls").args(["tls_port", "memcached_tls_port"]).multiple(true)))]
 pub struct Args {
     /// Listen at this address.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
@@ -34,6 +36,9 @@ pub struct Args {
     /// Listen at this port for memcached's clients too: its text and meta protocol, over the keys of database 0.
     #[arg(long, value_name = "PORT")]
     pub memcached_port: Option<u16>,
+    /// Listen at this port for memcached's clients over TLS too, with the same certificates.
+    #[arg(long, value_name = "PORT", requires_all = ["tls_cert_file", "tls_key_file"])]
+    pub memcached_tls_port: Option<u16>,
     /// Listen at this port for Redis clients over TLS too.
     #[arg(long, value_name = "PORT", requires_all = ["tls_cert_file", "tls_key_file"])]
     pub tls_port: Option<u16>,
@@ -41,19 +46,19 @@ pub struct Args {
     #[arg(long, requires = "tls_port", conflicts_with = "port")]
     pub tls_only: bool,
     /// This server's certificate, and those between it and its authority (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_port")]
+    #[arg(long, value_name = "FILE", requires = "ports_with_tls")]
     pub tls_cert_file: Option<PathBuf>,
     /// The key of that certificate (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_port")]
+    #[arg(long, value_name = "FILE", requires = "ports_with_tls")]
     pub tls_key_file: Option<PathBuf>,
     /// Certificates of the authority that clients' certificates must be of (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_port")]
+    #[arg(long, value_name = "FILE", requires = "ports_with_tls")]
     pub tls_ca_cert_file: Option<PathBuf>,
     /// Whether clients over TLS must have a certificate.
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = AuthClients::Yes)]
     pub tls_auth_clients: AuthClients,
     /// Let a client go that has not ended its TLS handshake in so many seconds; 0 for never.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "tls_port")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "ports_with_tls")]
     pub tls_handshake_timeout: u32,
     /// The running rack whose memory has what does not fit here; without it, one in this process.
     #[arg(long, value_name = "RACK.TOML")]
@@ -127,16 +132,17 @@ impl Args {
         if !self.tls_only {
             doors.push(at(self.port, Speaks::Redis, None));
         }
-        if let (Some(port), Some(certificates), Some(key)) =
-            (self.tls_port, &self.tls_cert_file, &self.tls_key_file)
-        {
-            let files = Files {
+        // The command line has both files where it has one of the ports.
+        if let (Some(certificates), Some(key)) = (&self.tls_cert_file, &self.tls_key_file) {
+            let config = tls::config(&Files {
                 certificates,
                 key,
                 authority: self.tls_ca_cert_file.as_ref(),
                 auth_clients: self.tls_auth_clients,
-            };
-            doors.push(at(port, Speaks::Redis, Some(tls::config(&files)?)));
+            })?;
+            let over_tls = |port, speaks| at(port, speaks, Some(Arc::clone(&config)));
+            doors.extend(self.tls_port.map(|port| over_tls(port, Speaks::Redis)));
+            doors.extend(self.memcached_tls_port.map(|port| over_tls(port, Speaks::Memcached)));
         }
         doors.extend(self.memcached_port.map(|port| at(port, Speaks::Memcached, None)));
         Ok(doors)

@@ -173,6 +173,14 @@ impl Kv {
         self.server.address_of(Speaks::Memcached, false)
     }
 
+    /// Where it listens for memcached's clients over TLS, if it does.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn memcached_tls_address(&self) -> io::Result<Option<std::net::SocketAddr>> {
+        self.server.address_of(Speaks::Memcached, true)
+    }
+
     /// Where it listens for clients over TLS, if it does.
     ///
     /// # Errors

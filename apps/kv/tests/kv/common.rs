@@ -22,6 +22,8 @@ pub(crate) struct Service {
     pub(crate) memcached: Option<SocketAddr>,
     /// Where clients over TLS come, if they may.
     pub(crate) tls: Option<SocketAddr>,
+    /// Where memcached's clients over TLS come, if they may.
+    pub(crate) memcached_tls: Option<SocketAddr>,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,13 +36,13 @@ impl Service {
         let (tell, told) = channel();
         let thread = std::thread::spawn(move || {
             let kv = Kv::start(&Line::parse_from(words).args).unwrap();
-            let addresses =
-                (kv.address().unwrap(), kv.memcached_address().unwrap(), kv.tls_address().unwrap());
+            let memcached = (kv.memcached_address().unwrap(), kv.memcached_tls_address().unwrap());
+            let addresses = (kv.address().unwrap(), memcached, kv.tls_address().unwrap());
             tell.send((addresses, kv.stopper())).unwrap();
             kv.serve().unwrap();
         });
-        let ((address, memcached, tls), stop) = told.recv().unwrap();
-        Self { address, memcached, tls, stop, thread: Some(thread) }
+        let ((address, (memcached, memcached_tls), tls), stop) = told.recv().unwrap();
+        Self { address, memcached, tls, memcached_tls, stop, thread: Some(thread) }
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -42,6 +42,8 @@ fn serve(dir: &Path, local: &str, more: &[&str]) -> Service {
         local,
         "--tls-port",
         "0",
+        "--memcached-tls-port",
+        "0",
         "--tls-cert-file",
         &certificate,
         "--tls-key-file",
@@ -131,6 +133,71 @@ fn redis_py_over_tls() {
     service.end();
 }
 
+/// A client of memcached over TLS, Python's own: with a certificate it is served, text and meta, values of all lengths and many requests at once; without one, or without TLS, it gets nothing.
+#[test]
+fn memcached_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = certificates(dir.path()) else { return };
+    if Command::new("python3").args(["-c", "import ssl"]).status().is_err() {
+        eprintln!("skipped: python3 absent");
+        return;
+    }
+    let service = serve(dir.path(), "64MiB", &[]);
+    let (port, redis) = (service.memcached_tls.unwrap().port(), service.tls.unwrap().port());
+    let script = format!(
+        r#"
+import socket, ssl
+def context(name, key):
+    new = ssl.create_default_context(cafile=name + '.crt')
+    if key: new.load_cert_chain(key + '.crt', key + '.key')
+    return new
+def connect(name, key, port={port}):
+    stream = socket.create_connection(('127.0.0.1', port), timeout=60)
+    return context(name, key).wrap_socket(stream, server_hostname='localhost')
+client = connect('ca', 'client')
+replies = client.makefile('rb')
+def asks(request, lines):
+    client.sendall(request)
+    return b''.join(replies.readline() for _ in range(lines))
+assert asks(b'set a 5 0 8\r\nover TLS\r\n', 1) == b'STORED\r\n'
+assert asks(b'get a\r\n', 3) == b'VALUE a 5 8\r\nover TLS\r\nEND\r\n'
+assert asks(b'mg a v f\r\n', 2) == b'VA 8 f5\r\nover TLS\r\n'
+for length in [1, 16383, 16384, 16385, 3000000]:
+    value = b'x' * length
+    assert asks(b'set long 0 0 %d\r\n%s\r\n' % (length, value), 1) == b'STORED\r\n'
+    assert asks(b'get long\r\n', 3) == b'VALUE long 0 %d\r\n%s\r\nEND\r\n' % (length, value)
+assert asks(b''.join(b'set key:%d 0 0 4\r\n%04d\r\n' % (n, n) for n in range(5000)), 5000) == b'STORED\r\n' * 5000
+for key in [None, 'stranger']:
+    try:
+        stranger = connect('ca', key)
+        stranger.sendall(b'get a\r\n')
+        said = stranger.recv(100)
+    except OSError:
+        said = b''
+    assert said == b'', said
+try:
+    connect('stranger', 'client')
+    raise SystemExit('a server of another authority is taken')
+except ssl.SSLCertVerificationError:
+    pass
+both = connect('ca', 'client', {redis})
+both.sendall(b'GET a\r\n')
+assert both.makefile('rb').readline() == b'$8\r\n'
+print('all as expected')
+"#
+    );
+    let said = Command::new("python3").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "all as expected\n", "{stderr}");
+    let mut plain = TcpStream::connect(service.memcached_tls.unwrap()).unwrap();
+    plain.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    plain.write_all(b"get a\r\nversion\r\n").unwrap();
+    let mut said = Vec::new();
+    let _reset = plain.read_to_end(&mut said);
+    assert!(!said.windows(4).any(|part| part == b"over" || part == b"1.6."), "{said:?}");
+    service.end();
+}
+
 /// Connections over TLS that say nothing, more than there is room for: those that are too many are refused, and clients that were there before are not cut off for them.
 #[test]
 fn silent_connections_over_tls_push_nobody_out() {
@@ -142,8 +209,9 @@ fn silent_connections_over_tls_push_nobody_out() {
     let kept = vec![b'q'; 256 << 10];
     assert_eq!(client.says("MULTI").text(), "OK");
     assert_eq!(client.asks(&[b"SET", b"kept", &kept]).text(), "QUEUED");
+    let ports = [service.tls.unwrap(), service.memcached_tls.unwrap()];
     let silent: Vec<TcpStream> =
-        (0..MANY).map(|_| TcpStream::connect(service.tls.unwrap()).unwrap()).collect();
+        (0..MANY).map(|number| TcpStream::connect(ports[number % 2]).unwrap()).collect();
     let mut beside = service.client();
     let counts = |beside: &mut crate::common::Client, section: &str, name: &str| {
         let info = beside.says(&format!("INFO {section}")).text();
@@ -172,7 +240,7 @@ fn a_handshake_has_an_end() {
     let mut plain = service.client();
     let mut done = client(dir.path(), &service);
     let mut silent = TcpStream::connect(service.tls.unwrap()).unwrap();
-    let mut slow = TcpStream::connect(service.tls.unwrap()).unwrap();
+    let mut slow = TcpStream::connect(service.memcached_tls.unwrap()).unwrap();
     // The head of a record of 4 KiB.
     slow.write_all(&[22, 3, 1, 16, 0]).unwrap();
     let late = (0..600).any(|_| {
