@@ -21,7 +21,7 @@ mod strings;
 mod table;
 mod transactions;
 
-pub(crate) use server::{Settings, glob, keys_of, log_in_as};
+pub(crate) use server::{Settings, glob, has_password, keys_of, log_in_as};
 pub(crate) use slowlog::SlowLog;
 pub(crate) use table::{Command, find, number_of, shown};
 

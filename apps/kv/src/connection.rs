@@ -63,8 +63,6 @@ pub(crate) struct Connection {
     pub(crate) last_heard: Instant,
     /// When it came.
     since: Instant,
-    /// When it was held up for wrong passwords long enough.
-    held_until: Option<Instant>,
     /// The system has said that the client closed its side: behind what is there to read is the end.
     pub(crate) closing: bool,
     /// That end was read.
@@ -102,7 +100,6 @@ impl Connection {
             waits_since: None,
             last_heard: now,
             since: now,
-            held_until: None,
             closing: false,
             at_end: false,
             wrote: false,
@@ -132,19 +129,18 @@ impl Connection {
         self.session.waiting_bytes.is_some()
     }
 
-    /// True while nothing of it is carried out: it waits for a key, or has tried too many passwords.
+    /// True while nothing of it is carried out: it waits for a key, or too many wrong passwords came from where it is.
     const fn stands(&self) -> bool {
         self.waits() || self.session.is_held()
     }
 
     /// Goes on with what a client has sent that was held up for wrong passwords, when it was held long enough; whether it does.
     pub(crate) fn release(&mut self, now: Instant) -> bool {
-        let Some(hold) = self.session.hold else { return false };
-        if *self.held_until.get_or_insert(now + hold) > now {
-            return false;
+        let is_over = self.session.held_until.is_some_and(|until| until <= now);
+        if is_over {
+            self.session.held_until = None;
         }
-        (self.session.hold, self.held_until) = (None, None);
-        true
+        is_over
     }
 
     /// True of a client that has not ended its TLS handshake in so many seconds; 0 is for ever.

@@ -15,6 +15,7 @@ mod command;
 mod connection;
 mod durable;
 mod failure;
+mod guesses;
 mod io_threads;
 mod memcached;
 mod offline;

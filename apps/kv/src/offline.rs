@@ -4,6 +4,7 @@
 
 use crate::connection::{Reading, Speaks, carry_out_of};
 use crate::durable::Durable;
+use crate::guesses::Origin;
 use crate::session::Session;
 use crate::store::{Far, Store};
 use crate::world::World;
@@ -79,7 +80,7 @@ impl Offline {
         self.store.memory.data_max = usize::try_from(self.args.maxmemory).unwrap_or(usize::MAX);
         self.store.memory.policy = self.args.policy();
         self.store.set_now(NOW);
-        let mut session = Session::new(1, "offline".into(), world.acl.default_user());
+        let mut session = Session::new(1, "offline".into(), Origin::Nobody, world.acl.default_user());
         // Nobody else makes the key that it would wait for.
         session.patience = crate::session::Patience::None;
         let (mut input, mut replies) = (Vec::new(), Vec::new());

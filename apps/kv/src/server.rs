@@ -331,7 +331,7 @@ impl Turns {
             },
         };
         self.next_id += 1;
-        let session = Session::new(self.next_id, peer.to_string(), world.acl.default_user());
+        let session = Session::new(self.next_id, peer.to_string(), peer.into(), world.acl.default_user());
         let user = session.user.clone();
         let shown = Shown {
             address: peer.to_string(),
@@ -561,6 +561,7 @@ impl Turns {
                 && connection.session.waiting_bytes.is_none()
                 && now.duration_since(connection.last_heard).as_secs() >= timeout
         };
+        world.guesses.forget(now);
         let mut gone = Vec::new();
         for (number, connection) in self.connections.iter_mut() {
             connection.rest(now);
@@ -575,7 +576,9 @@ impl Turns {
             }
             let cut_off = connection.reads_too_little(world, now);
             world.stats.cut_off += u64::from(cut_off);
-            if cut_off || kill.contains(&connection.session.id) || silent(connection) {
+            // A password that was put off is not looked at for nobody.
+            let left = connection.session.is_held() && connection.closing;
+            if cut_off || left || kill.contains(&connection.session.id) || silent(connection) {
                 gone.push(number);
             }
         }

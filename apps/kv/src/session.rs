@@ -2,12 +2,13 @@
 
 use crate::acl::User;
 use crate::failure::Failure;
+use crate::guesses::Origin;
 use crate::store::Name;
 use crate::waiting::Wait;
 use farmem_resp::Protocol;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 /// Requests of a transaction, and their bytes, at most.
 const QUEUED_MAX: usize = 100_000;
@@ -49,6 +50,8 @@ pub(crate) struct Session {
     pub(crate) users_version: u64,
     pub(crate) name: String,
     pub(crate) address: String,
+    /// Where it comes from, as far as wrong passwords count together.
+    pub(crate) origin: Origin,
     pub(crate) queue: Option<Queue>,
     pub(crate) watches: BTreeSet<(u8, Name)>,
     pub(crate) patience: Patience,
@@ -58,21 +61,13 @@ pub(crate) struct Session {
     pub(crate) waiting_bytes: Option<usize>,
     /// It has said `QUIT`, or was told to go.
     pub(crate) ends: bool,
-    /// Wrong passwords since the last right one.
-    failures: u32,
-    /// It has tried too many: for so long nothing more of it is carried out.
-    pub(crate) hold: Option<Duration>,
+    /// Too many wrong passwords came from where it is: until then nothing more of it is carried out.
+    pub(crate) held_until: Option<Instant>,
 }
-
-/// Wrong passwords of one connection that are answered without more ado.
-const FAILURES_FREE: u32 = 3;
-/// How long the next one holds it up; each one behind that twice as long, up to so many times.
-const HOLD: Duration = Duration::from_millis(250);
-const HOLD_DOUBLINGS_MAX: u32 = 4;
 
 impl Session {
     /// A client that has said nothing yet: it is this user, if that one needs no password.
-    pub(crate) fn new(id: u64, address: String, user: &Arc<User>) -> Self {
+    pub(crate) fn new(id: u64, address: String, origin: Origin, user: &Arc<User>) -> Self {
         Self {
             id,
             db: 0,
@@ -83,22 +78,22 @@ impl Session {
             users_version: 0,
             name: String::new(),
             address,
+            origin,
             queue: None,
             watches: BTreeSet::new(),
             patience: Patience::Waits,
             waits: None,
             waiting_bytes: None,
             ends: false,
-            failures: 0,
-            hold: None,
+            held_until: None,
         }
     }
 
-    /// It begins anew (`RESET`). How often it has tried passwords stays.
+    /// It begins anew (`RESET`), but for being held up.
     pub(crate) fn reset(&mut self, user: &Arc<User>) {
-        let (patience, failures, hold) = (self.patience, self.failures, self.hold);
+        let (patience, held_until) = (self.patience, self.held_until);
         let address = std::mem::take(&mut self.address);
-        *self = Self { patience, failures, hold, ..Self::new(self.id, address, user) };
+        *self = Self { patience, held_until, ..Self::new(self.id, address, self.origin, user) };
     }
 
     /// Bytes of the transaction that it puts together, of the request that waits, and of the keys that it watches, which others know too.
@@ -107,21 +102,14 @@ impl Session {
         queued + self.waiting_bytes.unwrap_or(0) + self.watches.len() * WATCH_BYTES
     }
 
-    /// It has given a wrong password. Each connection guesses slowly; how many connections there may be is `maxclients`.
-    pub(crate) fn fail_to_log_in(&mut self) {
-        self.failures = self.failures.saturating_add(1);
-        let doublings = self.failures.checked_sub(FAILURES_FREE + 1);
-        self.hold = doublings.map(|times| HOLD * (1 << times.min(HOLD_DOUBLINGS_MAX)));
-    }
-
     /// True while nothing of it is carried out because of wrong passwords.
     pub(crate) const fn is_held(&self) -> bool {
-        self.hold.is_some()
+        self.held_until.is_some()
     }
 
     /// The client as its waiting request knows it.
     pub(crate) fn stand_in(&self) -> Self {
-        let mut other = Self::new(self.id, self.address.clone(), &self.rights);
+        let mut other = Self::new(self.id, self.address.clone(), self.origin, &self.rights);
         (other.db, other.protocol, other.authenticated) = (self.db, self.protocol, self.authenticated);
         (other.user, other.users_version) = (self.user.clone(), self.users_version);
         other
@@ -130,7 +118,6 @@ impl Session {
     /// It has said that it is this user, with its password.
     pub(crate) fn become_user(&mut self, user: Arc<User>, version: u64) {
         self.authenticated = true;
-        (self.failures, self.hold) = (0, None);
         self.user.clone_from(&user.name);
         (self.rights, self.users_version) = (user, version);
     }
@@ -157,28 +144,5 @@ impl Session {
         }
         queue.requests.push(args.iter().map(|arg| arg.to_vec()).collect());
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Guesses of a password: three are free, the next ones hold the connection up for longer and longer, to a bound; the right one ends that, and `RESET` does not.
-    #[test]
-    fn wrong_passwords_hold_a_connection_up() {
-        let user = Arc::new(User::default_with(Some("right")));
-        let mut session = Session::new(1, "here".into(), &user);
-        let tries = |session: &mut Session| {
-            session.fail_to_log_in();
-            session.hold.map_or(0, |hold| hold.as_millis())
-        };
-        assert_eq!([(); 10].map(|()| tries(&mut session)), [0, 0, 0, 250, 500, 1000, 2000, 4000, 4000, 4000]);
-        session.reset(&user);
-        assert!(session.is_held());
-        assert_eq!(tries(&mut session), 4000);
-        session.become_user(user, 1);
-        assert!(!session.is_held());
-        assert_eq!(tries(&mut session), 0);
     }
 }

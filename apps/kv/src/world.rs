@@ -4,6 +4,7 @@ use crate::acl::Acl;
 use crate::command::{Settings, SlowLog};
 use crate::durable::Durable;
 use crate::failure::Failure;
+use crate::guesses::Guesses;
 use crate::session::Session;
 use crate::store::{Name, Store};
 use crate::waiting::Waiting;
@@ -21,6 +22,8 @@ pub(crate) struct Counts {
     pub(crate) cut_off: u64,
     /// Wrong passwords.
     pub(crate) wrong_passwords: u64,
+    /// Passwords that were not looked at before others of their address were a while ago.
+    pub(crate) held_passwords: u64,
     /// Clients that were let go because they did not end their TLS handshake.
     pub(crate) late_handshakes: u64,
 }
@@ -49,6 +52,8 @@ pub(crate) struct World {
     pub(crate) clients: BTreeMap<u64, Shown>,
     /// Clients that are to go.
     pub(crate) kill: BTreeSet<u64>,
+    /// Where wrong passwords came from.
+    pub(crate) guesses: Guesses,
     /// Clients that wait for a key.
     pub(crate) waiting: Waiting,
     watchers: BTreeMap<(u8, Name), Vec<u64>>,
@@ -89,6 +94,7 @@ impl World {
             stats: Counts::default(),
             clients: BTreeMap::new(),
             kill: BTreeSet::new(),
+            guesses: Guesses::default(),
             waiting: Waiting::default(),
             slow: SlowLog::default(),
             watchers: BTreeMap::new(),

@@ -59,6 +59,11 @@ pub(super) fn time(_: &mut Context<'_>, _: Args<'_>, out: &mut Writer<'_>) -> Do
     Ok(())
 }
 
+/// Whether a request has a password.
+pub(crate) fn has_password(args: Args<'_>) -> bool {
+    is(args[0], "AUTH") || (is(args[0], "HELLO") && args.iter().any(|arg| is(arg, "AUTH")))
+}
+
 /// A client says who it is.
 pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Done {
     if let Some(known) = context.world.acl.known(user, password) {
@@ -68,7 +73,7 @@ pub(crate) fn log_in_as(context: &mut Context<'_>, user: &[u8], password: &[u8])
     }
     let name = String::from_utf8_lossy(&user[..user.len().min(128)]).into_owned();
     super::acl::note(context, "auth", "AUTH".to_owned(), name);
-    context.session.fail_to_log_in();
+    context.session.held_until = context.world.guesses.failed(context.session.origin, crate::world::now());
     context.world.stats.wrong_passwords += 1;
     Err(Failure::text("WRONGPASS invalid username-password pair or user is disabled."))
 }

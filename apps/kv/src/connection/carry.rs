@@ -3,7 +3,7 @@
 //! Key call: [`carry_out_of`]. It needs no socket: tests and fuzzers hand it bytes ([`crate::Offline`]).
 
 use super::{Speaks, out_pause, reply_room};
-use crate::command::{Args, Context, carry_out, want};
+use crate::command::{Args, Context, carry_out, has_password, want};
 use crate::memcached;
 use crate::session::Session;
 use crate::store::Store;
@@ -82,6 +82,8 @@ enum Step {
     More { least: usize },
     /// So many bytes are done with, and were a request or none.
     Done { len: usize, is_request: bool },
+    /// A password whose time has not come: nothing is done with it.
+    Held,
     /// No request: why was said.
     Broken,
 }
@@ -106,6 +108,12 @@ pub(crate) fn carry_out_of(
         };
         match step {
             Step::More { least } => return Carried { least, ..carried },
+            Step::Held => {
+                if let Reading::Redis(requests) = reading {
+                    requests.forget();
+                }
+                return Carried { paused: true, ..carried };
+            }
             Step::Broken => return Carried { len: bytes.len(), ends: true, ..carried },
             Step::Done { len, is_request } => {
                 carried.len += len;
@@ -143,6 +151,9 @@ fn next(
             let is_request = !requests.is_empty();
             if is_request {
                 let words: SmallVec<[&[u8]; 8]> = requests.words(bytes).collect();
+                if is_held(session, world, || has_password(&words)) {
+                    return Step::Held;
+                }
                 request(session, (store, world), &words, out, wrote);
             }
             Step::Done { len, is_request }
@@ -173,6 +184,10 @@ fn next_of_memcached(
             Step::Broken
         }
         memcached::Next::Whole { line, block, len } => {
+            let is_authenticated = session.authenticated;
+            if is_held(session, world, || !is_authenticated && matches!(block, memcached::Block::Is(_))) {
+                return Step::Held;
+            }
             let before = store.dirty;
             let mut context = Context { store, session, world, instead: None };
             memcached::carry_out(&mut context, line, block, out);
@@ -180,6 +195,16 @@ fn next_of_memcached(
             Step::Done { len, is_request: true }
         }
     }
+}
+
+/// Whether a client has to wait with a request that may have a password: too many wrong ones came from its address a moment ago.
+fn is_held(session: &mut Session, world: &mut World, has_password: impl FnOnce() -> bool) -> bool {
+    if world.guesses.is_empty() || !has_password() {
+        return false;
+    }
+    session.held_until = world.guesses.closed_until(session.origin, crate::world::now());
+    world.stats.held_passwords += u64::from(session.held_until.is_some());
+    session.held_until.is_some()
 }
 
 /// What a request may have.

@@ -3,6 +3,7 @@
 use super::frame::{self, FRAME_HEAD, HEADER_LEN, MAGIC_LOG, MAGIC_SNAPSHOT, Next};
 use super::{log_name, number_of, snapshot_name};
 use crate::command::{Context, incoming, look_up};
+use crate::guesses::Origin;
 use crate::session::{Patience, Session};
 use crate::store::{Kind, Store, parse_picture};
 use crate::world::World;
@@ -187,7 +188,7 @@ fn replay(
         return Ok(());
     }
     let mut frames = Frames::open(path, MAGIC_LOG)?;
-    let mut session = Session::new(0, String::new(), world.acl.default_user());
+    let mut session = Session::new(0, String::new(), Origin::Nobody, world.acl.default_user());
     session.patience = Patience::None;
     let mut reply = Vec::new();
     let (mut unsettled, mut from) = (0, frames.at);

@@ -1,7 +1,7 @@
 //! The server over TCP: what it refuses, what it bounds, what transactions promise.
 
-use crate::common::{Reply, Service, request};
-use std::io::{Read as _, Write as _};
+use crate::common::{Client, Reply, Service, request};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
@@ -231,7 +231,7 @@ fn half_a_request_costs_nothing() {
             stream
         })
         .collect();
-    let cycles = |client: &mut crate::common::Client| {
+    let cycles = |client: &mut Client| {
         let info = client.says("INFO stats").text();
         let line = info.lines().find_map(|line| line.strip_prefix("eventloop_cycles:")).unwrap();
         line.trim().parse::<usize>().unwrap()
@@ -252,41 +252,79 @@ fn half_a_request_costs_nothing() {
     service.end();
 }
 
-/// Who guesses a password is held up after a few, for longer and longer, and only that connection; it gets all of its replies.
+/// A number of `INFO stats`.
+fn count(client: &mut Client, name: &str) -> usize {
+    let info = client.says("INFO stats").text();
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// So many passwords were looked at or put off, and not all of them looked at. Whoever says so is at another address: the password that it gives is looked at.
+fn are_put_off(service: &Service, passwords: usize) -> Client {
+    let mut beside = Client::connect_from([127, 0, 0, 2], service.address);
+    assert_eq!(beside.says("AUTH right"), Reply::ok());
+    // Each is looked at, or put off, as soon as it is there.
+    while count(&mut beside, "acl_access_denied_auth") + count(&mut beside, "acl_delayed_auth") < passwords {}
+    assert!(count(&mut beside, "acl_access_denied_auth") < passwords, "all of them were looked at");
+    beside
+}
+
+/// Guesses of a password, on one connection and on twenty new ones of the same address: while those before are held against the address none is looked at. A client at another address says who it is
+/// meanwhile and is served; and the right one of the address is let in when its time comes.
 #[test]
 fn guesses_of_a_password_are_held_up() {
-    let service = Service::start(&[
-        "--far",
-        "64MiB",
-        "--local",
-        "64MiB",
-        "--requirepass",
-        "right",
-        "--memcached-port",
-        "0",
-    ]);
+    const MORE: usize = 20;
+    let service = Service::start(&["--far", "64MiB", "--local", "64MiB", "--requirepass", "right"]);
     let mut guesses = service.client();
     let mut all: Vec<u8> =
         (0..8).flat_map(|number| request(&[b"AUTH", format!("wrong{number}").as_bytes()])).collect();
     all.extend(request(&[b"RESET"]));
-    all.extend(request(&[b"AUTH", b"right"]));
+    all.extend(request(&[b"HELLO", b"2", b"AUTH", b"default", b"right"]));
     all.extend(request(&[b"GET", b"a"]));
     guesses.stream.write_all(&all).unwrap();
+    // From the fourth on each closes the address, the seventh for two seconds.
     (0..7).for_each(|_| assert!(guesses.reply().unwrap().text().starts_with("WRONGPASS")));
-    // From the fourth on each holds it up, the seventh for two seconds: others are served before its eighth.
-    let mut beside = service.client();
-    assert_eq!(beside.says("AUTH right"), Reply::ok());
-    let denied = |client: &mut crate::common::Client| {
-        let info = client.says("INFO stats").text();
-        let line = info.lines().find_map(|line| line.strip_prefix("acl_access_denied_auth:")).unwrap();
-        line.trim().parse::<usize>().unwrap()
-    };
-    assert_eq!(denied(&mut beside), 7);
+    let mut many: Vec<_> = (0..MORE).map(|_| service.client()).collect();
+    many.iter_mut().for_each(|client| client.send(&[b"AUTH", b"wrong"]));
+    let mut beside = are_put_off(&service, 7 + MORE);
+    assert_eq!(beside.says("SET a b"), Reply::ok());
+    // What was put off of clients that have gone is not looked at later.
+    drop(many);
     assert!(guesses.reply().unwrap().text().starts_with("WRONGPASS"));
     assert_eq!(guesses.reply(), Some(Reply::Simple("RESET".into())));
-    assert_eq!(guesses.reply(), Some(Reply::ok()));
-    assert_eq!(guesses.reply(), Some(Reply::Null));
-    assert_eq!(denied(&mut beside), 8);
+    assert!(matches!(guesses.reply(), Some(Reply::Array(_))));
+    assert_eq!(guesses.reply(), Some(Reply::bulk("b")));
+    service.end();
+}
+
+/// The same at the port for memcached's clients: a new connection gains nothing, and a right password that was put off lets its client in in the end.
+#[test]
+fn guesses_by_way_of_memcached_count_too() {
+    const MORE: usize = 10;
+    let words = ["--far", "64MiB", "--local", "64MiB", "--requirepass", "right", "--memcached-port", "0"];
+    let service = Service::start(&words);
+    let connect = || TcpStream::connect(service.memcached.unwrap()).unwrap();
+    let log_in = |stream: &mut TcpStream, password: &str| {
+        let said = format!("set any 0 0 {}\r\ndefault {password}\r\n", password.len() + 8);
+        stream.write_all(said.as_bytes()).unwrap();
+    };
+    let reply = |stream: &TcpStream| {
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line
+    };
+    let mut guesses = connect();
+    for _ in 0..7 {
+        log_in(&mut guesses, "wrong");
+        assert_eq!(reply(&guesses), "CLIENT_ERROR authentication failure\r\n");
+    }
+    let mut many: Vec<_> = (0..MORE).map(|_| connect()).collect();
+    many.iter_mut().for_each(|stream| log_in(stream, "wrong"));
+    are_put_off(&service, 7 + MORE);
+    drop(many);
+    let mut right = connect();
+    log_in(&mut right, "right");
+    assert_eq!(reply(&right), "STORED\r\n");
     service.end();
 }
 

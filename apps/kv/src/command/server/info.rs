@@ -96,6 +96,7 @@ fn stats(context: &Context<'_>, text: &mut String) {
     line(text, "total_commands_processed", counts.commands);
     line(text, "total_error_replies", counts.errors);
     line(text, "acl_access_denied_auth", counts.wrong_passwords);
+    line(text, "acl_delayed_auth", counts.held_passwords);
     line(text, "tls_handshakes_late", counts.late_handshakes);
     line(text, "eventloop_cycles", context.world.turns);
     line(text, "keyspace_hits", stats.hits);
