@@ -4,10 +4,13 @@
 //! takes, and otherwise runs the same program here, over one-sided READs. Results are the same either way; [`Dispatched`] says
 //! where it ran, and what it took. Request ids, timers and sending again are the host role's.
 
+mod window;
+
 use crate::{Client, Error, FarMemory, Op, TraversalStop};
 use farmem_host::{Answer, Traversed};
-use farmem_traversal::{Accelerator, End, Eta, Program, State, run};
+use farmem_traversal::{Accelerator, Eta, Program, Step, WINDOW_LEN_MAX};
 use farmem_wire::VirtAddr;
+pub(crate) use window::Window;
 
 /// What executes traversals at the memory, as far as the verdict needs to know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +114,7 @@ impl Client {
     ///
     /// # Errors
     /// Either way: [`Error::Traversal`] with the pointer it stopped at, [`Error::ScratchLen`], or [`Error::Unreachable`]. At the
-    /// host, a window that leaves its allocation is [`TraversalStop::OutOfBounds`] as it is at a memory node.
+    /// host, a program that wants bytes of its window behind the end of the allocation is [`TraversalStop::OutOfBounds`] as it is at a memory node.
     pub fn dispatch(
         &mut self,
         program: &Program,
@@ -171,22 +174,26 @@ pub fn run_over_reads(
     if program.stores() {
         return Err(Error::Traversal { addr: start, reason: TraversalStop::StoresAtHost });
     }
-    let mut state = State { cur_ptr: start, scratch };
-    let mut requests = 0_u32;
-    let mut fetch = |addr, window: &mut [u8]| {
-        requests += 1; // one for each iteration, of which there are at most 2^32 - 1
-        memory.read(addr, window)
-    };
-    let outcome = run(program, &mut fetch, &mut state, limit);
-    let addr = state.cur_ptr;
-    let returned = match outcome.end {
-        End::Return => true,
-        End::IterationLimit => false,
-        End::Fault => return Err(Error::Traversal { addr, reason: TraversalStop::ProgramFault }),
-        End::Fetch(error) => return Err(stopped(error, addr)),
-    };
-    let end = Traversed { returned, cur_ptr: addr, iterations: outcome.iterations, requests };
-    Ok(Dispatched { site: Site::Host, end, scratch: state.scratch })
+    let (mut cur_ptr, mut scratch, mut buffer) = (start, scratch, [0; WINDOW_LEN_MAX]);
+    let (mut iterations, mut requests, mut returned) = (0, 0_u32, false);
+    while iterations < limit && !returned {
+        let mut window = Window::new(program);
+        let step = loop {
+            let bytes = &mut buffer[..window.len(cur_ptr, program)?];
+            let read = memory.read(cur_ptr, bytes);
+            requests = requests.saturating_add(1);
+            if let Some(step) = window.step(program, bytes, read, &mut cur_ptr, &mut scratch)? {
+                break step;
+            }
+        };
+        iterations += 1;
+        if step == Step::Fault {
+            return Err(Error::Traversal { addr: cur_ptr, reason: TraversalStop::ProgramFault });
+        }
+        returned = step == Step::Return;
+    }
+    let end = Traversed { returned, cur_ptr, iterations, requests };
+    Ok(Dispatched { site: Site::Host, end, scratch })
 }
 
 /// A READ's refusal in the words of a traversal.

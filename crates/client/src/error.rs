@@ -258,8 +258,8 @@ pub enum TraversalStop {
     /// The domain may not read there; not write, for a program that stores.
     #[error("no permission to read there, or to write for a program that stores")]
     NoPermission,
-    /// The load window leaves the allocation.
-    #[error("the load window leaves the allocation")]
+    /// The program read, searched or wrote bytes of its window that are behind the end of the allocation.
+    #[error("the program went on in its window where the allocation ends")]
     OutOfBounds,
     /// The program indexed outside its window or scratch pad.
     #[error("the program indexed outside its window or scratch pad")]
@@ -348,7 +348,7 @@ impl Error {
                     .into()
             }
             Self::Traversal { reason: TraversalStop::OutOfBounds, .. } => {
-                "a program loads its whole window, also what it would not read: allocate each node, the last one too, with as many bytes as the window has (`farmem compile --explain`)"
+                "allocate each node, the last one too, with all bytes that the program may read of it (`farmem compile --explain` says where), and look whether a length in the node is right"
                     .into()
             }
             Self::Traversal { .. } => "check the structure's pointers and the program's window".into(),

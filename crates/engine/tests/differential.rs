@@ -8,7 +8,7 @@ mod generator;
 
 use farmem_engine::{Compiled, Jit};
 use farmem_traversal::{
-    AluOp, Area, Cond, Insn, MemOperand, Operand, Program, Reg, SearchOp, Size, Step, UnaryOp, Width,
+    AluOp, Area, Behind, Cond, Insn, MemOperand, Operand, Program, Reg, SearchOp, Size, Step, UnaryOp, Width,
 };
 use farmem_wire::VirtAddr;
 use generator::{memory, program, storing_program};
@@ -39,6 +39,32 @@ fn agree_storing(compiled: &Compiled, window: &mut [u8], cur_ptr: &mut VirtAddr,
     assert_eq!((step, our_ptr), (expected, *cur_ptr), "{program}");
     assert_eq!((ours, our_window), (scratch.to_vec(), window.to_vec()), "{program}");
     step
+}
+
+/// Runs one iteration by the interpreter on the first `there` bytes of a window, and as machine code on whole windows that have these in front and, behind
+/// them, one thing or another: where the interpreter comes to an end of the iteration, the code comes to the same, whatever is behind, and leaves that as it
+/// was. Answers whether it did.
+fn agree_cut(compiled: &Compiled, window: &[u8], there: usize, start: u64, scratch: &[u8]) -> bool {
+    let program = compiled.program();
+    let (mut cut, mut cur_ptr, mut pad) = (window[..there].to_vec(), VirtAddr(start), scratch.to_vec());
+    let ended = program.step_storing_cut(&mut cut, &mut cur_ptr, &mut pad);
+    if let Err(Behind) = ended {
+        assert_eq!(cur_ptr, VirtAddr(start), "{program}");
+        assert!(there < window.len(), "a whole window ends by itself: {program}");
+        return false;
+    }
+    for poison in [None, Some(0), Some(0xff), Some(0x5a)] {
+        let mut whole = window.to_vec();
+        if let Some(poison) = poison {
+            whole[there..].fill(poison);
+        }
+        let behind = whole[there..].to_vec();
+        let (mut our_ptr, mut ours) = (VirtAddr(start), scratch.to_vec());
+        let step = compiled.step_storing(&mut whole, &mut our_ptr, &mut ours);
+        assert_eq!((Ok(step), our_ptr), (ended, cur_ptr), "{there} of {}: {program}", window.len());
+        assert_eq!((&ours, &whole[..there], &whole[there..]), (&pad, &cut[..], &behind[..]), "{program}");
+    }
+    true
 }
 
 /// Numbers where wrapping, signs, masks and lengths show.
@@ -255,6 +281,48 @@ fn an_access_that_is_never_inside() {
     }
 }
 
+/// PROTOCOL 10.23: a load, a store and a search at each place of a window, of which each number of bytes is there. Machine code on the whole window and the
+/// interpreter on what is there agree where the access is inside, and the interpreter ends there where one byte of it is not.
+#[test]
+fn windows_at_every_distance_from_the_end() {
+    let mut jit = Jit::new(1).unwrap();
+    let window: Vec<u8> = (100..140).collect();
+    let (mut inside, mut behind) = (0, 0);
+    let whole = MemOperand { area: Area::Scratch, index: None, offset: 0 };
+    for (size, bytes) in [(Size::B1, 1), (Size::B2, 2), (Size::B4, 4), (Size::B8, 8)] {
+        for first in 0..=40 - bytes {
+            let offset = i16::try_from(first).unwrap();
+            for index in [None, Some(Reg::R1)] {
+                let place = MemOperand {
+                    area: Area::Window,
+                    index,
+                    offset: if index.is_some() { 0 } else { offset },
+                };
+                let count = u8::try_from((40 - first) / bytes).unwrap().min(3);
+                let search =
+                    farmem_traversal::Search { op: SearchOp::Rank, size, offset, count, key: Reg::R1 };
+                let accesses = [
+                    (Insn::Load { size, dst: Reg::R4, from: place }, bytes),
+                    (Insn::Store { size, to: place, src: Operand::Imm(-2) }, bytes),
+                    (Insn::Search { dst: Reg::R4, search }, bytes * usize::from(count)),
+                ];
+                for (access, len) in accesses {
+                    let store = Insn::Store { size: Size::B8, to: whole, src: Operand::Reg(Reg::R4) };
+                    let insns = vec![access, store, Insn::Next { ptr: Reg::R4 }];
+                    let program = Program::storing_from_instructions(40, 8, insns).unwrap();
+                    let compiled = jit.compile(&program).unwrap();
+                    for there in 0..=40 {
+                        let ended = agree_cut(&compiled, &window, there, first as u64, &[0xee; 8]);
+                        assert_eq!(ended, first + len <= there, "{there} bytes are there: {program}");
+                        *(if ended { &mut inside } else { &mut behind }) += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(inside > 10_000 && behind > 10_000, "{inside} inside, {behind} behind");
+}
+
 /// The spill area is zero in each iteration, whatever the stack held (PROTOCOL 10.2).
 #[test]
 fn the_spill_area_starts_at_zero() {
@@ -332,6 +400,21 @@ proptest! {
             for window in &windows {
                 agree_storing(&compiled, &mut window.clone(), &mut cur_ptr, &mut scratch);
             }
+        }
+    }
+
+    /// Random programs, also those that store, on windows that are cut at every place.
+    #[test]
+    fn random_programs_on_windows_that_are_cut(
+        (program, window, scratch) in prop_oneof![program(), storing_program()].prop_flat_map(|program| {
+            let (window, scratch) = (memory(program.window_len()), memory(program.scratch_len()));
+            (Just(program), window, scratch)
+        }),
+        start in prop_oneof![any::<u64>(), 0..300_u64],
+    ) {
+        let compiled = compiled(&program);
+        for there in 0..=window.len() {
+            agree_cut(&compiled, &window, there, start, &scratch);
         }
     }
 }

@@ -160,6 +160,54 @@ fn a_full_pad_and_its_code_take_turns() {
     }
 }
 
+/// A node of 16 bytes stands at the end of an allocation, as near as every number of bytes, and its window has 256. Both ways read it, and both end at the byte
+/// behind it. Behind the allocation another one of the same client begins; the same where a grant ends within a page (PROTOCOL 10.23).
+#[test]
+fn windows_at_every_distance_from_the_end() {
+    let rack = Rack::embedded_with(1, 16 << 20).unwrap();
+    let mut client = rack.client("ends").unwrap();
+    let text =
+        ".window 256\n .scratch 16\n ld8 r2, scratch[0]\n ld1 r3, window[r2]\n st8 scratch[8], r3\n ret\n";
+    let program = Program::assemble(text).unwrap();
+    let first = client.allocate(4096).unwrap().base;
+    client.write(first, &[7; 4096]).unwrap();
+    let second = client.allocate(4096).unwrap().base;
+    client.write(second, &[9; 4096]).unwrap();
+    assert_eq!(second.0, first.0 + 4096, "side by side");
+    let mut owner = rack.client("granting").unwrap();
+    let part = owner.allocate(4096).unwrap().base;
+    owner.write(part, &[7; 4096]).unwrap();
+    owner.grant(part, 1000, "ends", api::PermName::Read).unwrap();
+    let mut read = |end: u64, there: u64, at: u64, policy: &Policy| {
+        let scratch = [at.to_le_bytes(), [0; 8]].concat();
+        let done = client.dispatch(&program, VirtAddr(end - there), scratch, LIMIT, policy);
+        done.map(|done| words(&done.scratch)[1]).map_err(|error| match error {
+            Error::Traversal { addr, reason } => {
+                assert_eq!(addr, VirtAddr(end - there));
+                reason
+            }
+            other => panic!("{other}"),
+        })
+    };
+    let near: Vec<u64> = vec![1, 2, 7, 8, 16, 63, 64, 65, 128, 250, 255];
+    for policy in [Policy::Offload, Policy::Host] {
+        let ends = if policy == Policy::Offload { (1..256).collect() } else { near.clone() };
+        for there in ends {
+            assert_eq!(read(second.0, there, there - 1, &policy), Ok(7), "{policy:?}, {there}");
+            assert_eq!(
+                read(second.0, there, there, &policy),
+                Err(TraversalStop::OutOfBounds),
+                "{policy:?}, {there}"
+            );
+        }
+        for there in [1, 16, 200] {
+            assert_eq!(read(part.0 + 1000, there, there - 1, &policy), Ok(7), "{policy:?}, {there}");
+            let behind = read(part.0 + 1000, there, there, &policy);
+            assert_eq!(behind, Err(TraversalStop::OutOfBounds), "{policy:?}, {there}");
+        }
+    }
+}
+
 /// Both ways stop at the same place for the same reason, and an iteration limit leaves a state that continues the traversal.
 #[test]
 fn both_ways_end_alike() {

@@ -256,6 +256,21 @@ impl Regions {
         self.page_states.check(Page::of(access.addr), Page::of(VirtAddr(end - 1)), access.perm)
     }
 
+    /// Of an access that was refused with `OutOfBounds`: how many of its bytes come before the end of its range, of its vma, and of the grants that
+    /// touch there, whatever they allow. At least one.
+    pub(crate) fn reach(&self, access: &Access) -> u32 {
+        let addr = access.addr.0;
+        let range = self.locate(access.addr).expect("its first byte is here");
+        let grants = self.grants.get(&access.domain).map_or(&[][..], Vec::as_slice);
+        let mut rest = grants[grants.partition_point(|g| g.end <= addr)..].iter();
+        let mut covered = rest.next().expect("its first byte is granted");
+        while let Some(next) = rest.next().filter(|next| covered.goes_on_in(next)) {
+            covered = next;
+        }
+        let end = covered.end.min(range.base + range.len);
+        u32::try_from(end - addr).unwrap_or(u32::MAX).min(access.len)
+    }
+
     /// The bytes around `addr` where `domain` may do this, as far as one range and one grant go; none when it may not at that one.
     pub(crate) fn span(&self, domain: Domain, addr: VirtAddr, perm: Perm) -> Span {
         let grants = self.grants.get(&domain).map_or(&[][..], Vec::as_slice);

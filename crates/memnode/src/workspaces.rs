@@ -15,7 +15,7 @@ use crate::store::Store;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farmem_transport::{Access, AccessError};
-use farmem_traversal::{End, Step, WINDOW_LEN_MAX};
+use farmem_traversal::{Behind, End, Step, WINDOW_LEN_MAX};
 use farmem_wire::message::{Kind, Traverse};
 use farmem_wire::{Header, Perm, VirtAddr};
 
@@ -79,6 +79,8 @@ pub(crate) struct Workspace<L> {
     /// Iterations it may still do in this visit.
     left: u32,
     window_len: u32,
+    /// Bytes that are there of the window that was fetched: all of them, unless what the domain may use ends in it (PROTOCOL 7.50).
+    there: u32,
     limit: u32,
     spans: SetId,
     /// The program stores.
@@ -101,6 +103,7 @@ impl<L: Logic> Workspace<L> {
             iterations: 0,
             left: 0,
             window_len: 0,
+            there: 0,
             limit: 0,
             spans: SetId::default(),
             stores: false,
@@ -130,6 +133,7 @@ impl<L: Logic> Workspace<L> {
         }
         self.left = request.limit.saturating_sub(request.iterations).min(ITERATIONS_PER_VISIT_MAX);
         self.window_len = u32::try_from(program.window_len()).expect("a window has at most 256 bytes");
+        self.there = self.window_len;
         self.stores = program.stores();
         self.header = *header;
         self.cur_ptr = request.cur_ptr;
@@ -188,6 +192,7 @@ impl<L: Logic> Workspace<L> {
     #[inline]
     fn enter(&mut self, regions: &Regions, spans: &mut Spans) -> Result<(), End<Stop>> {
         self.spans = spans.set(self.header.domain, self.perm());
+        self.there = self.window_len;
         if self.fetch(spans) { Ok(()) } else { self.locate(regions, spans) }
     }
 
@@ -204,7 +209,7 @@ impl<L: Logic> Workspace<L> {
     /// A word to the caches: the window that was fetched will be computed on soon.
     #[inline]
     fn ask<S: Store>(&self, store: &S) {
-        store.prefetch(self.offset, self.window_len);
+        store.prefetch(self.offset, self.there);
     }
 
     /// The slow way to a place: both tables are asked, and what they say of the bytes around is kept. Answers why there is no next hop.
@@ -214,53 +219,92 @@ impl<L: Logic> Workspace<L> {
             return Err(End::IterationLimit);
         }
         let (domain, addr, len) = (self.header.domain, self.cur_ptr, self.window_len);
-        match regions.check_access(&Access { domain, addr, len, perm: self.perm() }) {
+        let access = Access { domain, addr, len, perm: self.perm() };
+        match regions.check_access(&access) {
             Ok(()) => {
                 spans.learn(self.spans, addr, regions);
                 self.offset = regions.offset(addr, len as usize);
                 Ok(())
             }
+            Err(AccessError::OutOfBounds) => self.locate_cut(&access, regions),
             Err(AccessError::NotMapped) if !regions.is_local(addr) => Err(End::Fetch(Stop::Elsewhere)),
+            Err(refusal) => Err(End::Fetch(Stop::Refused(refusal))),
+        }
+    }
+
+    /// What the domain may use ends in the window: the bytes before that are the window of this hop, and what is behind is not looked at.
+    #[cold]
+    fn locate_cut(&mut self, access: &Access, regions: &Regions) -> Result<(), End<Stop>> {
+        let len = regions.reach(access);
+        match regions.check_access(&Access { len, ..*access }) {
+            Ok(()) => {
+                (self.there, self.offset) = (len, regions.offset(access.addr, len as usize));
+                Ok(())
+            }
             Err(refusal) => Err(End::Fetch(Stop::Refused(refusal))),
         }
     }
 
     /// The logic pipeline's half: the program runs.
     #[inline]
-    fn compute<S: Store>(&mut self, store: &mut S) -> Step {
+    fn compute<S: Store>(&mut self, store: &mut S) -> Result<Step, Behind> {
+        if self.there < self.window_len {
+            return self.compute_cut(store);
+        }
         let Known { logic, .. } = &*self.known;
         let scratch = self.scratch.as_mut_slice();
         let step = if self.stores {
-            compute_storing(logic, store, self.offset, self.window_len, &mut self.cur_ptr, scratch)
+            let step = |after: &mut [u8]| Ok(logic.step_storing(after, &mut self.cur_ptr, scratch));
+            store_what(store, self.offset, self.window_len, step)?
         } else {
             logic.step(store.window(self.offset, self.window_len), &mut self.cur_ptr, scratch)
         };
+        self.count();
+        Ok(step)
+    }
+
+    /// The same over a window that is cut, by the interpreter: there is one such place for each end of an allocation, and code that asked at each
+    /// access what is there would be slower everywhere else.
+    #[cold]
+    fn compute_cut<S: Store>(&mut self, store: &mut S) -> Result<Step, Behind> {
+        let len = core::mem::replace(&mut self.there, self.window_len);
+        let (program, scratch) = (&self.known.program, self.scratch.as_mut_slice());
+        let step = if self.stores {
+            let step = |after: &mut [u8]| program.step_storing_cut(after, &mut self.cur_ptr, scratch);
+            store_what(store, self.offset, len, step)
+        } else {
+            program.step_cut(store.window(self.offset, len), &mut self.cur_ptr, scratch)
+        };
+        self.count();
+        step
+    }
+
+    #[inline]
+    fn count(&mut self) {
         self.iterations = self.iterations.saturating_add(1);
         self.left -= 1;
-        step
     }
 }
 
 /// An iteration that may store: on a copy of the window, of which the store gets what was changed.
-fn compute_storing<L: Logic, S: Store>(
-    logic: &L,
+#[inline]
+fn store_what<S: Store>(
     store: &mut S,
     offset: u64,
     len: u32,
-    cur_ptr: &mut VirtAddr,
-    scratch: &mut [u8],
-) -> Step {
+    iteration: impl FnOnce(&mut [u8]) -> Result<Step, Behind>,
+) -> Result<Step, Behind> {
     let mut before = [0; WINDOW_LEN_MAX];
     let before = &mut before[..len as usize];
     before.copy_from_slice(store.window(offset, len));
     let mut after = [0; WINDOW_LEN_MAX];
     let after = &mut after[..len as usize];
     after.copy_from_slice(before);
-    let step = logic.step_storing(after, cur_ptr, scratch);
+    let step = iteration(after)?;
     if step != Step::Fault {
         write_back(store, offset, before, after);
     }
-    step
+    Ok(step)
 }
 
 /// STORE: what an iteration changed becomes part of the store, from the first byte to the last one in one write, so that a local reader
@@ -382,14 +426,15 @@ impl<L: Logic> Workspaces<L> {
                     iterations += 1;
                     let workspace = &mut self.all[number];
                     let step = workspace.compute(store);
-                    if step == Step::Next && workspace.fetch(&self.spans) {
+                    if step == Ok(Step::Next) && workspace.fetch(&self.spans) {
                         at += 1;
                         continue;
                     }
                     let next = match step {
-                        Step::Next => workspace.locate(regions, &mut self.spans),
-                        Step::Return => Err(End::Return),
-                        Step::Fault => Err(End::Fault),
+                        Ok(Step::Next) => workspace.locate(regions, &mut self.spans),
+                        Ok(Step::Return) => Err(End::Return),
+                        Ok(Step::Fault) => Err(End::Fault),
+                        Err(Behind) => Err(End::Fetch(Stop::Refused(AccessError::OutOfBounds))),
                     };
                     at += match next {
                         Ok(()) => 1,

@@ -382,7 +382,7 @@ impl Wanted {
             }
             Body::RegionRead { addr, len, .. } => Ok(Self { addr, len, perm: Perm::Read }),
             Body::RegionWrite { addr, len, .. } => Ok(Self { addr, len, perm: Perm::ReadWrite }),
-            // How much the program loads there only the node knows; it checks the whole window (PROTOCOL 6.7).
+            // How much the program loads there only the node knows; it checks the window (PROTOCOL 6.7).
             Body::Traverse(traverse) => {
                 let perm = if traverse.program.stores() { Perm::ReadWrite } else { Perm::Read };
                 Ok(Self { addr: traverse.cur_ptr, len: 1, perm })

@@ -32,6 +32,11 @@ pub enum Step {
     Fault,
 }
 
+/// A program touched bytes of its window that are not there (PROTOCOL 10.23). `cur_ptr` is as it was, the scratch pad as the instructions before
+/// left it. What the iteration stored to the window counts for nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Behind;
+
 /// Why [`run`] stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End<E> {
@@ -128,7 +133,7 @@ impl Program {
     /// When `window` or `scratch` does not have the program's lengths, or the program stores.
     pub fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
         assert!(!self.0.stores, "a program that stores needs a window of its own");
-        self.iterate(Window::Lent(window), cur_ptr, scratch)
+        self.iterate_whole(Window::Lent(window), cur_ptr, scratch)
     }
 
     /// As [`Self::step`], for a program that may store: `window` is a copy, and what the iteration leaves there is to be written back,
@@ -137,11 +142,76 @@ impl Program {
     /// # Panics
     /// When `window` or `scratch` does not have the program's lengths.
     pub fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
-        self.iterate(Window::Own(window), cur_ptr, scratch)
+        self.iterate_whole(Window::Own(window), cur_ptr, scratch)
+    }
+
+    /// As [`Self::step`], over a window of which only the beginning is there.
+    ///
+    /// # Errors
+    /// [`Behind`], at the first instruction that loads or searches a byte behind it.
+    ///
+    /// # Panics
+    /// When `window` is longer than the program's, or `scratch` does not have the program's length, or the program stores.
+    pub fn step_cut(
+        &self,
+        window: &[u8],
+        cur_ptr: &mut VirtAddr,
+        scratch: &mut [u8],
+    ) -> Result<Step, Behind> {
+        assert!(!self.0.stores, "a program that stores needs a window of its own");
+        self.iterate_cut(window, cur_ptr, scratch).1
+    }
+
+    /// As [`Self::step_storing`], over a window of which only the beginning is there: what is to be written back is no more than that.
+    ///
+    /// # Errors
+    /// [`Behind`], at the first instruction that loads, searches or stores to a byte behind it.
+    ///
+    /// # Panics
+    /// When `window` is longer than the program's, or `scratch` does not have the program's length.
+    pub fn step_storing_cut(
+        &self,
+        window: &mut [u8],
+        cur_ptr: &mut VirtAddr,
+        scratch: &mut [u8],
+    ) -> Result<Step, Behind> {
+        let (after, step) = self.iterate_cut(window, cur_ptr, scratch);
+        window.copy_from_slice(&after[..window.len()]);
+        step
+    }
+
+    /// The window gets zeros behind what is there: a processor that guesses that an access is before the end reads those
+    /// (docs/decisions/2026-11-25-guesses.md), and no program does.
+    fn iterate_cut(
+        &self,
+        there: &[u8],
+        cur_ptr: &mut VirtAddr,
+        scratch: &mut [u8],
+    ) -> ([u8; WINDOW_LEN_MAX], Result<Step, Behind>) {
+        let mut padded = [0; WINDOW_LEN_MAX];
+        let window = &mut padded[..self.0.window_len];
+        window[..there.len()].copy_from_slice(there);
+        let step = self.iterate::<true>(Window::Own(window), there.len(), cur_ptr, scratch);
+        (padded, step)
     }
 
     #[inline]
-    fn iterate(&self, window: Window<'_>, cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+    fn iterate_whole(&self, window: Window<'_>, cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step {
+        match self.iterate::<false>(window, self.0.window_len, cur_ptr, scratch) {
+            Ok(step) => step,
+            Err(Behind) => unreachable!("all of the window is there"),
+        }
+    }
+
+    /// When it is `CUT`, only `there` bytes of the window are there.
+    #[inline]
+    fn iterate<const CUT: bool>(
+        &self,
+        window: Window<'_>,
+        there: usize,
+        cur_ptr: &mut VirtAddr,
+        scratch: &mut [u8],
+    ) -> Result<Step, Behind> {
         assert_eq!(window.bytes().len(), self.0.window_len, "the window is the program's");
         assert_eq!(scratch.len(), self.0.scratch_len, "the scratch pad is the program's");
         let mut regs = [0; Reg::ALL.len()];
@@ -151,6 +221,9 @@ impl Program {
         loop {
             let insn = &self.0.insns[number];
             number += 1;
+            if CUT && areas.is_behind(insn, &regs, there) {
+                return Err(Behind);
+            }
             match *insn {
                 Insn::Alu { width, op, dst, src } => {
                     let (a, b) = (regs[dst as usize], value(&regs, src));
@@ -172,11 +245,11 @@ impl Program {
                 Insn::Imm64 { dst, imm } => regs[dst as usize] = imm,
                 Insn::Load { size, dst, from } => match areas.load(size, from, &regs) {
                     Some(loaded) => regs[dst as usize] = loaded,
-                    None => return Step::Fault,
+                    None => return Ok(Step::Fault),
                 },
                 Insn::Store { size, to, src } => {
                     if areas.store(size, to, &regs, value(&regs, src)).is_none() {
-                        return Step::Fault;
+                        return Ok(Step::Fault);
                     }
                 }
                 Insn::Search { dst, search } => {
@@ -198,9 +271,9 @@ impl Program {
                 }
                 Insn::Next { ptr } => {
                     *cur_ptr = VirtAddr(regs[ptr as usize]);
-                    return Step::Next;
+                    return Ok(Step::Next);
                 }
-                Insn::Return => return Step::Return,
+                Insn::Return => return Ok(Step::Return),
             }
         }
     }
@@ -304,6 +377,21 @@ struct Areas<'a> {
 }
 
 impl Areas<'_> {
+    /// Whether an instruction touches the window and leaves its first `there` bytes. What leaves the window itself is a fault, and not this.
+    fn is_behind(&self, insn: &Insn, regs: &Regs, there: usize) -> bool {
+        let len = self.window.bytes().len();
+        let end = match insn {
+            Insn::Search { search, .. } => {
+                usize::try_from(search.offset).ok().map(|start| start + search.len())
+            }
+            _ => insn
+                .access()
+                .filter(|(_, place)| place.area == Area::Window)
+                .and_then(|(size, place)| Some(start(place, regs, len, size)? + size.bytes())),
+        };
+        end.is_some_and(|end| end > there)
+    }
+
     /// `None` when an indexed access leaves its area; the verifier has proved the others inside.
     #[inline]
     fn load(&self, size: Size, from: MemOperand, regs: &Regs) -> Option<u64> {

@@ -23,7 +23,7 @@ mod verify;
 pub use asm::AssembleError;
 pub use cost::{Accelerator, Cost, Eta};
 pub use encode::{ENCODED_LEN_MAX, HEADER_LEN, SLOT_LEN, VERSION};
-pub use interpret::{End, Outcome, State, Step, WindowAccess, run, run_storing};
+pub use interpret::{Behind, End, Outcome, State, Step, WindowAccess, run, run_storing};
 pub use isa::{
     AluOp, Area, Cond, Insn, LINE_LEN, MemOperand, Operand, Reg, SCRATCH_LEN_MAX, SEARCH_COUNT_MAX,
     SLOTS_MAX, SPILL_LEN, Search, SearchOp, Size, UnaryOp, WINDOW_LEN_MAX, Width,

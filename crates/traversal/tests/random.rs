@@ -3,7 +3,7 @@
 mod generator;
 mod model;
 
-use farmem_traversal::{Program, Step};
+use farmem_traversal::{Behind, Program, Step};
 use farmem_wire::VirtAddr;
 use generator::{memory, program, storing_program};
 use model::{Ending, Model};
@@ -61,9 +61,45 @@ proptest! {
                 Ending::Next(next) => (Step::Next, VirtAddr(next)),
                 Ending::Return => (Step::Return, before),
                 Ending::Fault => (Step::Fault, before),
+                Ending::Behind => panic!("all of the window is there"),
             };
             prop_assert_eq!((step, cur_ptr), (expected, expected_ptr), "{}", program);
             prop_assert_eq!(&scratch, &expected_scratch, "{}", program);
+        }
+    }
+
+    /// PROTOCOL 10.23: of the window so many bytes are there, from none to all of them.
+    #[test]
+    fn a_window_that_is_cut_ends_where_the_document_says(
+        (program, window, scratch) in prop_oneof![program(), storing_program()].prop_flat_map(|program| {
+            let (window, scratch) = (memory(program.window_len()), memory(program.scratch_len()));
+            (Just(program), window, scratch)
+        }),
+        start in prop_oneof![any::<u64>(), 0..300_u64],
+    ) {
+        for there in 0..=window.len() {
+            let mut expected_scratch = scratch.clone();
+            let mut model = Model::new(program.encoded(), &window, &mut expected_scratch, start).cut(there);
+            let expected = match model.run() {
+                Ending::Next(next) => (Ok(Step::Next), VirtAddr(next)),
+                Ending::Return => (Ok(Step::Return), VirtAddr(start)),
+                Ending::Fault => (Ok(Step::Fault), VirtAddr(start)),
+                Ending::Behind => (Err(Behind), VirtAddr(start)),
+            };
+            let stored = model.window.clone();
+            prop_assert_eq!(&stored[there..], &window[there..], "nothing is stored behind");
+
+            let (mut cur_ptr, mut ours, mut cut) = (VirtAddr(start), scratch.clone(), window[..there].to_vec());
+            let step = program.step_storing_cut(&mut cut, &mut cur_ptr, &mut ours);
+            prop_assert_eq!((step, cur_ptr), expected, "{} of {}: {}", there, window.len(), program);
+            prop_assert_eq!(&cut, &stored[..there], "{}", program);
+            prop_assert_eq!(&ours, &expected_scratch, "{}", program);
+            if !program.stores() {
+                let (mut cur_ptr, mut ours) = (VirtAddr(start), scratch.clone());
+                let step = program.step_cut(&window[..there], &mut cur_ptr, &mut ours);
+                prop_assert_eq!((step, cur_ptr), expected, "{}", program);
+                prop_assert_eq!(&ours, &expected_scratch, "{}", program);
+            }
         }
     }
 

@@ -145,20 +145,23 @@ fn a_free_that_is_repeated_after_unavailable_spares_the_next_allocation() {
     }
 }
 
-/// A traversal comes to a node of 8 bytes at the end of an allocation, and its window has 64. It ends there, and who asked is told to allocate the whole window: a program reads
-/// 8 bytes of it, and would be told to look for a wrong pointer otherwise.
+/// A traversal comes to a node of 8 bytes at the end of an allocation, and its window has 64: it ends well. One that wants the next word of the node ends there, and
+/// who asked is told what to look for: a wrong pointer is not the only reason.
 #[test]
 fn a_window_behind_the_last_allocation_is_explained() {
     let (_world, mut client) = client_with_ids(1000);
-    let program =
-        Program::assemble(".window 64\n.scratch 8\n ld8 r2, window[0]\n st8 scratch[0], r2\n ret").unwrap();
+    let reading =
+        |at: u64| format!(".window 64\n.scratch 8\n ld8 r2, window[{at}]\n st8 scratch[0], r2\n ret");
+    let [first, second] = [0, 8].map(|at| Program::assemble(&reading(at)).unwrap());
     let last = client.allocate(4096).unwrap().base.checked_add(4096 - 8).unwrap();
-    let error = client.traverse(&program, last, vec![0; 8], 9).unwrap_err();
+    client.write(last, &[7; 8]).unwrap();
+    assert_eq!(client.traverse(&first, last, vec![0; 8], 9).unwrap().scratch, [7; 8]);
+    let error = client.traverse(&second, last, vec![0; 8], 9).unwrap_err();
     assert!(
         matches!(error, Error::Traversal { addr, reason: TraversalStop::OutOfBounds } if addr == last),
         "{error}"
     );
-    assert!(error.remedy().contains("with as many bytes as the window has"), "{}", error.remedy());
+    assert!(error.remedy().contains("all bytes that the program may read"), "{}", error.remedy());
 }
 
 /// A program that stores, as a task's: it runs at the memory nodes, and is refused where the policy has it run here. Nothing is stored then.

@@ -6,7 +6,7 @@
 
 use super::alone::alone;
 use super::{Concurrent, Next, OpQueue, Task, TaskStats};
-use crate::dispatch::{Policy, Site, stopped};
+use crate::dispatch::{Policy, Site, Window};
 use crate::slots::place;
 use crate::{Answer, Client, Completed, Error, Op, Program, Ticket, TraversalStop, Traversed, VirtAddr};
 use farmem_traversal::Step;
@@ -92,6 +92,9 @@ struct Walk {
     scratch: Vec<u8>,
     cur_ptr: VirtAddr,
     iterations: u32,
+    /// READs that it took at this host.
+    reads: u32,
+    window: Window,
     site: Site,
 }
 
@@ -321,7 +324,9 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
             return self.fly(client, Flight { ticket: Ticket::AT_ONCE, slot, number, walk: None }, op);
         };
         let site = self.policy.verdict(&program);
-        let mut walk = Walk { program, limit, scratch: Vec::new(), cur_ptr, iterations: 0, site };
+        let (scratch_here, window) = (Vec::new(), Window::new(&program));
+        let mut walk =
+            Walk { program, limit, scratch: scratch_here, cur_ptr, iterations: 0, reads: 0, window, site };
         if site == Site::MemoryNodes {
             let op = Op::Traverse { program: walk.program.clone(), cur_ptr, scratch, limit };
             return self.fly(client, Flight { ticket: Ticket::AT_ONCE, slot, number, walk: Some(walk) }, op);
@@ -374,13 +379,33 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         client: &mut impl Concurrent,
         slot: usize,
         number: usize,
-        walk: Walk,
+        mut walk: Walk,
     ) -> Result<(), Error> {
         if walk.iterations == walk.limit {
             self.walked(client, slot, number, walk, false);
             return Ok(());
         }
-        let buf = client.buffer(walk.program.window_len());
+        walk.window = Window::new(&walk.program);
+        self.read_window(client, slot, number, walk)
+    }
+
+    /// Reads the window, or as much of it as may be there.
+    fn read_window(
+        &mut self,
+        client: &mut impl Concurrent,
+        slot: usize,
+        number: usize,
+        mut walk: Walk,
+    ) -> Result<(), Error> {
+        let len = match walk.window.len(walk.cur_ptr, &walk.program) {
+            Ok(len) => len,
+            Err(error) => {
+                self.landed(slot, number, Err(error), walk.scratch, 0);
+                return Ok(());
+            }
+        };
+        walk.reads = walk.reads.saturating_add(1);
+        let buf = client.buffer(len);
         let op = Op::Read { addr: walk.cur_ptr, buf };
         self.fly(client, Flight { ticket: Ticket::AT_ONCE, slot, number, walk: Some(walk) }, op)
     }
@@ -445,13 +470,18 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         mut walk: Walk,
         completed: Completed,
     ) -> Result<(), Error> {
-        if let Err(error) = completed.result {
-            client.recycle(completed.buf);
-            self.landed(slot, number, Err(stopped(error, walk.cur_ptr)), walk.scratch, 0);
-            return Ok(());
-        }
-        let step = walk.program.step(&completed.buf, &mut walk.cur_ptr, &mut walk.scratch);
+        let Walk { program, window, cur_ptr, scratch, .. } = &mut walk;
+        let read = completed.result.map(drop);
+        let stepped = window.step(program, &completed.buf, read, cur_ptr, scratch);
         client.recycle(completed.buf);
+        let step = match stepped {
+            Ok(Some(step)) => step,
+            Ok(None) => return self.read_window(client, slot, number, walk),
+            Err(error) => {
+                self.landed(slot, number, Err(error), walk.scratch, 0);
+                return Ok(());
+            }
+        };
         walk.iterations += 1;
         match step {
             Step::Next => self.iterate(client, slot, number, walk),
@@ -476,8 +506,8 @@ impl<T: Task, D: FnMut(T, TaskStats)> Run<T, D> {
         walk: Walk,
         returned: bool,
     ) {
-        let Walk { cur_ptr, iterations, scratch, .. } = walk;
-        let end = Traversed { returned, cur_ptr, iterations, requests: iterations };
+        let Walk { cur_ptr, iterations, reads, scratch, .. } = walk;
+        let end = Traversed { returned, cur_ptr, iterations, requests: reads };
         client.count(Site::Host, &end);
         let requests = self.slots[slot].stats.traversal(Site::Host, &end);
         self.landed(slot, number, Ok(Answer::Traversed(end)), scratch, requests);

@@ -130,7 +130,8 @@ fn no_access_goes_from_one_vma_into_the_next() {
     assert_eq!(status(&mut bench, 1, region_read(0xff8, 16)), Status::OutOfBounds);
     assert_eq!(status(&mut bench, 2, region_read(0x1000, 16)), Status::Ok);
     let program =
-        Program::assemble(".window 16\nld8 r2, window[0]\njne r2, 0, on\nret\non:\nnext r2\n").unwrap();
+        Program::assemble("ld8 r2, window[0]\njne r2, 0, on\nld8 r3, window[8]\nret\non:\nnext r2\n")
+            .unwrap();
     // From a pointer inside, in the same turn: the span that was checked ends with the vma.
     bench.put(addr(0x100), &addr(0xff8).0.to_le_bytes());
     let request = farmem_wire::message::Traverse {

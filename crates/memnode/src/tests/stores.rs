@@ -101,6 +101,45 @@ fn storing_needs_leave_to_write() {
     assert_eq!((status, answer.iterations), (Status::Ok, 3));
 }
 
+/// A window goes over the end of what Alice may write. At every distance from it, the last byte that is there is stored to, and not one byte of an
+/// iteration that stores to the first one behind; what is behind stays in either case (PROTOCOL 7.50).
+#[test]
+fn stores_behind_the_end_are_refused() {
+    let text =
+        ".stores\n .window 64\n .scratch 8\n st1 window[0], 9\n ld8 r2, scratch[0]\n st1 window[r2], 7\n ret";
+    let program = Program::assemble(text).unwrap();
+    let mut bench = Bench::ready();
+    bench.update(&[Update::Protect {
+        domain: ALICE,
+        base: addr(0x1000),
+        len: 0x1000,
+        perm: Perm::None,
+        vma_log2: 64,
+    }]);
+    let mut counter = 0;
+    for there in 1..=64_u64 {
+        for (at, ends) in [(there - 1, Status::Ok), (there, Status::OutOfBounds), (63, Status::OutOfBounds)] {
+            if (at < there) != (ends == Status::Ok) {
+                continue; // the window is whole, or this is its last byte
+            }
+            counter += 1;
+            bench.put(addr(0xf00), &[0xaa; 0x200]);
+            let pad = at.to_le_bytes();
+            let asked = Traverse { cur_ptr: addr(0x1000 - there), ..request(&program, &pad) };
+            let expected = if at < 64 { ends } else { Status::ProgramFault };
+            let (status, answer) = ask(&mut bench, header(ALICE, counter), &asked);
+            assert_eq!((status, answer.iterations), (expected, 1), "{at} of {there}");
+            let mut bytes = vec![0xaa; 0x200];
+            if ends == Status::Ok {
+                let first = usize::try_from(0x100 - there).unwrap();
+                bytes[first] = 9;
+                bytes[first + usize::try_from(at).unwrap()] = 7;
+            }
+            assert_eq!(bench.bytes(addr(0xf00), 0x200), bytes, "{at} of {there}");
+        }
+    }
+}
+
 /// A traversal leaves for another node, comes back, and leaves again: two visits at this one. Copies of either get what came of the last one:
 /// the state goes to the switch again, and nothing is counted twice. When the traversal ends here, copies get the answer.
 #[test]

@@ -295,41 +295,96 @@ fn zeros_of_a_scratch_pad_are_not_sent() {
     }
 }
 
-/// The pointer is the domain's own and the window behind it is not, or the pointer itself is not: refused with the pointer, and
-/// not one byte of the window is looked at (PROTOCOL 7.25, 7.29).
+/// A node of 16 bytes, of which the second word leads on, and a window of 256: the length is the first word's.
+fn measuring() -> Program {
+    let text =
+        ".window 256\n .scratch 16\n ld8 r2, scratch[0]\n ld1 r3, window[r2]\n st8 scratch[8], r3\n ret";
+    Program::assemble(text).unwrap()
+}
+
+/// A window goes over the end of what its domain may use: of a grant, with another domain's bytes behind it; of a grant, with another vma of the same
+/// domain behind it; of the node's range. At every distance from the end, the program reads the last byte that is there, and ends with `OutOfBounds` and
+/// the pointer where it reads the first one that is not (PROTOCOL 7.50, 10.23). Nothing behind is seen: not the 0xff that is there, and no zeros.
 #[test]
-fn a_window_is_checked_as_a_whole() {
+fn a_window_ends_where_the_memory_ends() {
+    let program = measuring();
+    let mut bench = Bench::ready();
+    let base = addr(0x2000);
+    let vma = |domain, base| Update::Protect { domain, base, len: 0x1000, perm: Perm::Read, vma_log2: 12 };
+    bench.update(&[Update::Protect { domain: BOB, base, len: 0x2000, perm: Perm::None, vma_log2: 64 }]);
+    bench.update(&[vma(BOB, addr(0x2000)), vma(BOB, addr(0x3000))]);
+    bench.put(addr(0), &[0xff; 0x4000]);
+    bench.node.store.write(OFFSET + LEN, &[0xff; 0x100]);
+    let ends =
+        [(ALICE, 0x2000, "another domain's"), (BOB, 0x3000, "another vma"), (BOB, 0x4000, "the range's end")];
+    let mut counter = 0;
+    for (domain, end, behind) in ends {
+        bench.put(addr(end - 0x100), &[7; 0x100]);
+        for there in 1..=256_u64 {
+            let mut read = |at: u64| {
+                counter += 1;
+                let scratch = pad(at, 0);
+                let asked = Traverse { cur_ptr: addr(end - there), ..request(&program, &scratch) };
+                let (status, answer) = ask(&mut bench, header(domain, counter), &asked);
+                assert_eq!((answer.cur_ptr, answer.iterations), (addr(end - there), 1), "{behind}, {there}");
+                (status, Vec::from(answer.scratch))
+            };
+            assert_eq!(read(there - 1), (Status::Ok, pad(there - 1, 7)), "{behind}: {there} bytes are there");
+            if there < 256 {
+                for at in [there, 255] {
+                    assert_eq!(read(at), (Status::OutOfBounds, pad(at, 0)), "{behind}, {there}: byte {at}");
+                }
+            }
+            assert_eq!(read(256).0, Status::ProgramFault, "behind the window itself");
+        }
+        bench.put(addr(end - 0x100), &[0xff; 0x100]);
+    }
+}
+
+/// What is there of a window is loaded as any other access: with a pointer that is not the domain's, or bytes in front of the end that it may not use,
+/// the traversal ends before the iteration (PROTOCOL 7.25).
+#[test]
+fn what_is_there_of_a_window_is_checked() {
     let mut bench = Bench::ready();
     bench.put(addr(0), &[0xff; 0x4000]);
     let (program, scratch) = (find(), pad(u64::MAX, 0));
     let cases = [
-        (addr(0x1fe8), Status::Ok, "the last window of the grant: 24 bytes"),
-        (addr(0x1fe9), Status::OutOfBounds, "one byte over the grant"),
-        (addr(0x1fff), Status::OutOfBounds, "all but one byte over the grant"),
-        (addr(0x2000), Status::NotMapped, "another domain's"),
-        (addr(0x3ff0), Status::NotMapped, "of no domain"),
+        (addr(0x1fe8), Status::Ok, 1, "the last window of the grant: 24 bytes"),
+        (addr(0x1fe9), Status::OutOfBounds, 1, "one byte over the grant"),
+        (addr(0x1fff), Status::OutOfBounds, 1, "all but one byte over the grant"),
+        (addr(0x2000), Status::NotMapped, 0, "another domain's"),
+        (addr(0x3ff0), Status::NotMapped, 0, "of no domain"),
     ];
-    for (cur_ptr, status, why) in cases {
+    for (cur_ptr, status, iterations, why) in cases {
         let asked = Traverse { cur_ptr, ..request(&program, &scratch) };
         let (got, answer) = ask(&mut bench, header(ALICE, 1), &asked);
-        assert_eq!((got, answer.cur_ptr), (status, cur_ptr), "{why}");
+        assert_eq!((got, answer.cur_ptr, answer.iterations), (status, cur_ptr, iterations), "{why}");
         if status != Status::Ok {
-            assert_eq!((answer.iterations, answer.scratch), (0, &scratch[..]), "{why}");
+            assert_eq!(answer.scratch, &scratch[..], "{why}");
         }
     }
-    bench.update(&[Update::Protect {
-        domain: BOB,
-        base: addr(0x3000),
-        len: 0x1000,
-        perm: Perm::Read,
-        vma_log2: 64,
-    }]);
-    let at_the_end = Traverse { cur_ptr: addr(0x3fe9), ..request(&program, &scratch) };
-    assert_eq!(
-        ask(&mut bench, header(BOB, 2), &at_the_end).0,
-        Status::OutOfBounds,
-        "one byte over the range"
-    );
+    // The window goes over the end of the grant, and the page before the end is lost.
+    bench.update(&[Update::Lose { base: addr(0x1000), len: 0x1000 }]);
+    let asked = Traverse { cur_ptr: addr(0x1fe9), ..request(&program, &scratch) };
+    let (got, answer) = ask(&mut bench, header(ALICE, 2), &asked);
+    assert_eq!((got, answer.iterations), (Status::Lost, 0));
+}
+
+/// What is granted ends in the window, goes on, and ends there again: a traversal sees what is there by then.
+#[test]
+fn what_is_there_is_asked_for_each_hop() {
+    let mut bench = Bench::ready();
+    let program = measuring();
+    let scratch = pad(100, 0);
+    let grant = |perm| Update::Protect { domain: ALICE, base: addr(0x2000), len: 0x100, perm, vma_log2: 64 };
+    bench.put(addr(0x1f00), &[7; 0x200]);
+    let asked = Traverse { cur_ptr: addr(0x1fc0), ..request(&program, &scratch) };
+    let steps =
+        [(Perm::None, Status::OutOfBounds), (Perm::Read, Status::Ok), (Perm::None, Status::OutOfBounds)];
+    for (n, (perm, status)) in (1..).zip(steps) {
+        assert_eq!(bench.update(&[grant(perm)]), (Status::Ok, 0));
+        assert_eq!(ask(&mut bench, header(ALICE, n), &asked).0, status, "{perm:?}");
+    }
 }
 
 /// A list leads from Alice's memory into Bob's. The traversal stops at the border, with the pointer that leads over it.

@@ -8,6 +8,8 @@ pub(crate) enum Ending {
     Next(u64),
     Return,
     Fault,
+    /// It touched bytes of the window that are not there.
+    Behind,
 }
 
 /// One iteration of a program that was verified.
@@ -15,6 +17,8 @@ pub(crate) struct Model<'a> {
     encoded: &'a [u8],
     /// A copy.
     pub(crate) window: Vec<u8>,
+    /// Bytes of the window that are there.
+    there: usize,
     scratch: &'a mut [u8],
     spill: [u8; 128],
     regs: [u64; 11],
@@ -26,7 +30,13 @@ impl<'a> Model<'a> {
     pub(crate) fn new(encoded: &'a [u8], window: &'a [u8], scratch: &'a mut [u8], cur_ptr: u64) -> Self {
         let mut regs = [0; 11];
         regs[1] = cur_ptr;
-        Self { encoded, window: window.to_vec(), scratch, spill: [0; 128], regs, executed: 0 }
+        let there = window.len();
+        Self { encoded, window: window.to_vec(), there, scratch, spill: [0; 128], regs, executed: 0 }
+    }
+
+    /// The same when only so many bytes of the window are there.
+    pub(crate) fn cut(self, there: usize) -> Self {
+        Self { there, ..self }
     }
 
     pub(crate) fn run(&mut self) -> Ending {
@@ -50,6 +60,9 @@ impl<'a> Model<'a> {
                     let start = usize::try_from(offset).expect("verified");
                     let count = usize::try_from(imm).expect("verified");
                     let key = self.regs[src];
+                    if start + count * size > self.there {
+                        return Ending::Behind;
+                    }
                     let elements = (0..count).map(|n| {
                         let bytes = &self.window[start + n * size..][..size];
                         (0..size).map(|byte| u64::from(bytes[byte]) << (8 * byte)).sum::<u64>()
@@ -64,16 +77,24 @@ impl<'a> Model<'a> {
                 }
                 1 => {
                     let index = if opcode >= 0x80 { self.regs[src] } else { 0 };
+                    let there = self.there(opcode);
                     let (area, size) = self.area(opcode);
                     let Some(start) = inside(index, offset, size, area.len()) else { return Ending::Fault };
+                    if start + size > there {
+                        return Ending::Behind;
+                    }
                     self.regs[dst] =
                         area[start..start + size].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
                 }
                 2 | 3 => {
                     let index = if opcode >= 0x80 { self.regs[dst] } else { 0 };
                     let value = if opcode % 8 == 2 { imm } else { self.regs[src] };
+                    let there = self.there(opcode);
                     let (area, size) = self.area(opcode);
                     let Some(start) = inside(index, offset, size, area.len()) else { return Ending::Fault };
+                    if start + size > there {
+                        return Ending::Behind;
+                    }
                     for byte in 0..size {
                         area[start + byte] = u8::try_from(value >> (8 * byte) & 0xff).expect("masked");
                     }
@@ -94,6 +115,11 @@ impl<'a> Model<'a> {
                 }
             }
         }
+    }
+
+    /// Bytes that are there of the area that an access is in.
+    fn there(&self, opcode: u8) -> usize {
+        if opcode >> 5 & 3 == 0 { self.there } else { usize::MAX }
     }
 
     fn area(&mut self, opcode: u8) -> (&mut [u8], usize) {

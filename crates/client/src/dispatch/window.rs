@@ -1,0 +1,124 @@
+//! How a host reads the window of one iteration.
+//!
+//! Nearly always that is one READ. Where the allocation ends in the window, the program runs on what is there of it, as at a memory node (PROTOCOL 10.23).
+//! A host does not know what is there: it finds out with READs of other lengths, and only as far as the program wants to know. Allocations end with a page,
+//! so the first of them goes up to the end of the page, and that is the last one unless somebody granted a part of a page, or the program is wrong.
+
+use super::stopped;
+use crate::{Error, TraversalStop};
+use farmem_traversal::{Behind, Program, Step};
+use farmem_wire::VirtAddr;
+use farmem_wire::message::PAGE_LEN;
+
+/// What is known of the window at a pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    /// So many bytes are there, and the program wants more.
+    there: usize,
+    /// The least number of bytes that are not there; one more than the window has, before anything was refused.
+    refused: usize,
+}
+
+impl Window {
+    /// Before anything of it was read.
+    pub(crate) fn new(program: &Program) -> Self {
+        Self { there: 0, refused: program.window_len() + 1 }
+    }
+
+    /// How many bytes at `addr` are to be read now.
+    ///
+    /// # Errors
+    /// That the traversal is over: it is known to the byte what is there, and the program wants more.
+    pub(crate) fn len(self, addr: VirtAddr, program: &Program) -> Result<usize, Error> {
+        let Self { there, refused } = self;
+        if refused > program.window_len() {
+            return Ok(program.window_len());
+        }
+        if refused - there < 2 {
+            return Err(Error::Traversal { addr, reason: TraversalStop::OutOfBounds });
+        }
+        let page = PAGE_LEN as u64 - addr.0 % PAGE_LEN as u64;
+        let page = usize::try_from(page).expect("at most a page");
+        Ok(if there < page && page < refused { page } else { there.midpoint(refused) })
+    }
+
+    /// Runs the iteration on what was read. `None` when another READ is needed for it.
+    ///
+    /// # Errors
+    /// What the READ was refused for.
+    pub(crate) fn step(
+        &mut self,
+        program: &Program,
+        bytes: &[u8],
+        read: Result<(), Error>,
+        cur_ptr: &mut VirtAddr,
+        scratch: &mut [u8],
+    ) -> Result<Option<Step>, Error> {
+        match read {
+            Ok(()) if bytes.len() == program.window_len() => Ok(Some(program.step(bytes, cur_ptr, scratch))),
+            Ok(()) => {
+                let before = scratch.to_vec();
+                match program.step_cut(bytes, cur_ptr, scratch) {
+                    Ok(step) => return Ok(Some(step)),
+                    Err(Behind) => self.there = bytes.len(),
+                }
+                scratch.copy_from_slice(&before);
+                Ok(None)
+            }
+            Err(Error::OutOfBounds { .. }) => {
+                self.refused = bytes.len();
+                Ok(None)
+            }
+            Err(error) => Err(stopped(error, *cur_ptr)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program returns when all that it reads is in its first `want` bytes. READs say no when they go on behind the first `there`.
+    fn reads(at: u64, there: usize, want: usize) -> (Vec<usize>, Result<Step, Error>) {
+        let text =
+            format!(".window 256\n.scratch 1\n ld1 r2, window[{}]\n st1 scratch[0], r2\n ret", want - 1);
+        let program = Program::assemble(&text).unwrap();
+        let (mut cur_ptr, mut scratch) = (VirtAddr(at), [0xee]);
+        let (mut window, mut lens, memory) = (Window::new(&program), Vec::new(), [7; 256]);
+        let end = loop {
+            let len = match window.len(cur_ptr, &program) {
+                Ok(len) => len,
+                Err(error) => break Err(error),
+            };
+            lens.push(len);
+            let refused = Error::OutOfBounds { addr: cur_ptr, len: len as u64 };
+            let read = if len <= there { Ok(()) } else { Err(refused) };
+            match window.step(&program, &memory[..len], read, &mut cur_ptr, &mut scratch).unwrap() {
+                Some(step) => break Ok(step),
+                None => assert_eq!(scratch, [0xee], "as the iteration before left it"),
+            }
+        };
+        assert_eq!((cur_ptr.0, scratch[0] == 7), (at, end.is_ok()));
+        (lens, end)
+    }
+
+    /// One READ where the window is whole, two where it ends with its page; and wherever it ends, a program that wants no more than is there gets it, and
+    /// one that wants a byte more ends, after a few.
+    #[test]
+    fn what_is_there_is_found_to_the_byte() {
+        assert_eq!(reads(0x1000, 256, 256).0, [256]);
+        for there in 1..256 {
+            let at = 0x2000 - there as u64;
+            let (lens, end) = reads(at, there, there);
+            assert_eq!((lens, end.ok()), (vec![256, there], Some(Step::Return)));
+            for at in [at, 0x1000, 0x1ff0, 0x1fff] {
+                let (lens, end) = reads(at, there, there);
+                assert!(end.is_ok() && lens.len() <= 11, "{there} bytes at {at:#x}: {lens:?}");
+                let (lens, end) = reads(at, there, there + 1);
+                let stopped = Error::Traversal { addr: VirtAddr(at), reason: TraversalStop::OutOfBounds };
+                assert_eq!(end.unwrap_err().to_string(), stopped.to_string());
+                assert!(lens.len() <= 11, "{there} bytes at {at:#x}: {lens:?}");
+            }
+        }
+    }
+}
