@@ -1,5 +1,5 @@
-//! Checks what pages say about the code: links lead somewhere, functions that a page names are in the file that it links to, and a newcomer finds
-//! the lines that decide.
+//! Checks what pages say about the code: links lead somewhere, functions that a page names are in the file that it links to, each case of a table has
+//! the test that it names, and a newcomer finds the lines that decide.
 
 mod source;
 
@@ -26,13 +26,21 @@ struct Link {
 }
 
 impl Link {
-    /// The function that the link's text names, for a link to Rust source: `` [`Type::name`](file.rs) ``.
-    fn function(&self) -> Option<&str> {
-        let name = self.text.strip_prefix('`')?.strip_suffix('`')?;
-        let name = name.rsplit("::").next().unwrap_or(name);
-        let is_name = name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(is_of_a_word);
-        (self.path.ends_with(".rs") && is_name).then_some(name)
+    /// The functions that the link's text names, for a link to Rust source: `` [`Type::name`, `other`](file.rs) ``.
+    fn functions(&self) -> Vec<&str> {
+        if self.path.ends_with(".rs") { names(&self.text).collect() } else { Vec::new() }
     }
+}
+
+/// What stands between backquotes in a text.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// What of that has the form of a function's name, with or without its type's.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let last = quoted(text).map(|name| name.rsplit("::").next().unwrap_or(name));
+    last.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(is_of_a_word))
 }
 
 #[test]
@@ -65,16 +73,68 @@ fn every_function_that_a_page_names_is_there() {
     let mut seen = 0;
     for page in pages() {
         for link in links(&page.text()) {
-            let Some(name) = link.function() else { continue };
-            seen += 1;
             let file = target(&page.path, &link.path);
-            if !defines(&read(&file).unwrap_or_default(), name) {
-                wrong.push(format!("{} names the function {name}, which is not in {file}", page.path));
+            for name in link.functions() {
+                seen += 1;
+                if !defines(&read(&file).unwrap_or_default(), name) {
+                    wrong.push(format!("{} names the function {name}, which is not in {file}", page.path));
+                }
             }
         }
     }
-    assert!(seen > 30, "{PAGE} names functions");
+    assert!(seen > 200, "pages name functions: {seen}");
     assert_none(&wrong, "functions that are not where a page says");
+}
+
+/// A table whose last column is headed `test` has a test in each row, and each name there is that of a function, or of a file of testdata.
+#[test]
+fn every_test_that_a_table_names_is_there() {
+    let all: Vec<(String, String)> =
+        files().filter(|file| file.path.ends_with(".rs")).map(|file| (file.text(), file.path)).collect();
+    let is_defined = |name: &str| {
+        let head = format!("fn {name}");
+        let of_crates =
+            all.iter().filter(|(_, path)| ["crates/", "apps/"].iter().any(|at| path.starts_with(at)));
+        of_crates.filter(|(text, _)| text.contains(&head)).any(|(text, _)| defines(text, name))
+    };
+    let paths: Vec<String> = files().map(|file| file.path).collect();
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for page in pages() {
+        let text = page.text();
+        for row in columns(&text, "test") {
+            if quoted(row).next().is_none() && row != "the same two" {
+                wrong.push(format!("{} has a row without a test: {row:?}", page.path));
+            }
+            for name in names(row) {
+                seen += 1;
+                if !is_defined(name) {
+                    wrong.push(format!("{} names the test {name}, which is nowhere", page.path));
+                }
+            }
+            let files = quoted(row).filter(|name| name.contains('/') && !name.contains('*'));
+            for name in files {
+                if !paths.iter().any(|path| path.ends_with(&format!("/{name}"))) {
+                    wrong.push(format!("{} names the file {name}, which is nowhere", page.path));
+                }
+            }
+        }
+    }
+    assert!(seen > 25, "docs/run.md and docs/iterators.md have such tables: {seen}");
+    assert_none(&wrong, "tests that are not there");
+}
+
+/// Each row of docs/security.md has a test, or says that it is open, or that nothing is to hold it (`-`).
+#[test]
+fn every_attack_has_a_test_or_is_open() {
+    const SECURITY: &str = "docs/security.md";
+    let page = read(SECURITY).expect("the page is there");
+    let rows: Vec<&str> = columns(&page, "held by").collect();
+    let holds = |row: &&str| {
+        ["open", "-"].contains(row) || links(row).iter().any(|link| !link.functions().is_empty())
+    };
+    let wrong: Vec<String> = rows.iter().filter(|row| !holds(row)).map(|row| format!("{row:?}")).collect();
+    assert!(rows.len() > 60, "{SECURITY} has tables: {}", rows.len());
+    assert_none(&wrong, "rows that nothing holds");
 }
 
 /// README, section, file, function: each of the three questions is answered in three steps, and the line that the page quotes stands in that function.
@@ -93,7 +153,7 @@ fn a_newcomer_finds_the_lines_that_decide() {
     for row in &rows {
         let link =
             links(row[1]).into_iter().next().unwrap_or_else(|| panic!("a row links to a file: {row:?}"));
-        let name = link.function().unwrap_or_else(|| panic!("a row names a function: {row:?}"));
+        let [name] = link.functions()[..] else { panic!("a row names a function: {row:?}") };
         let file = target(PAGE, &link.path);
         let line = row[2].trim_matches('`');
         let text = read(&file).unwrap_or_default();
@@ -176,6 +236,14 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
 }
 
+/// The last cells of the rows of all tables whose last column has this head.
+fn columns<'a>(text: &'a str, head: &'a str) -> impl Iterator<Item = &'a str> {
+    let tables = text.split("\n\n").filter(|part| part.starts_with('|'));
+    let last = |line: &'a str| line.trim().trim_matches('|').rsplit(" | ").next().unwrap_or(line).trim();
+    let headed = tables.filter(move |table| table.lines().next().is_some_and(|line| last(line) == head));
+    headed.flat_map(move |table| table.lines().skip(2).map(last))
+}
+
 /// The source defines a function of this name.
 fn defines(source: &str, name: &str) -> bool {
     let code = code_only(source);
@@ -211,12 +279,22 @@ mod finds {
         };
         let found = links(page);
         assert_eq!(found, [link("a", "b.md", Some("c d")), link("`Type::name`", "../src/f.rs", None)]);
-        assert_eq!((found[0].function(), found[1].function()), (None, Some("name")));
+        assert_eq!((found[0].functions(), found[1].functions()), (vec![], vec!["name"]));
+        let several = links("[`one`, `A::two` and `Not`, `not so`](f.rs), [`three`](f.md)");
+        assert_eq!((several[0].functions(), several[1].functions()), (vec!["one", "two"], vec![]));
         assert_eq!(target("docs/page.md", "../src/f.rs"), "src/f.rs");
         assert_eq!(
             slug("A page fault of `farmem run`, step by step"),
             "a-page-fault-of-farmem-run-step-by-step"
         );
+    }
+
+    #[test]
+    fn cells_of_a_column() {
+        let page = "text\n\n| a | test |\n| --- | --- |\n| x | `one`, `a/b.c` |\n| y | - |\n\n| a | other |\n|---|---|\n| z | `two` |\n";
+        assert_eq!(columns(page, "test").collect::<Vec<_>>(), ["`one`, `a/b.c`", "-"]);
+        assert_eq!(names("`one`, `a/b.c`").collect::<Vec<_>>(), ["one"]);
+        assert_eq!(quoted("`one`, `a/b.c`").collect::<Vec<_>>(), ["one", "a/b.c"]);
     }
 
     #[test]

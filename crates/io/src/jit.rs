@@ -274,6 +274,27 @@ mod tests {
         step(&running);
     }
 
+    /// The thread that compiles goes behind all others on its CPU: the kernel has it so, and the thread that answers is as it was.
+    #[test]
+    fn who_compiles_has_the_cpu_last() {
+        let nice = |task: &std::path::Path| -> Option<(String, i32)> {
+            let stat = std::fs::read_to_string(task.join("stat")).ok()?;
+            let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+            Some((name.to_owned(), rest.split_whitespace().nth(16)?.parse().ok()?))
+        };
+        let own = nice("/proc/thread-self".as_ref()).expect("the kernel says it").1;
+        let mut compiler = Compiler::jit();
+        let running = compiler.compile(&program());
+        while !running.is_compiled() {
+            step(&running);
+        }
+        let tasks = std::fs::read_dir("/proc/self/task").expect("there is a /proc").flatten();
+        let compilers =
+            tasks.filter_map(|task| nice(&task.path())).filter(|(name, _)| name == "farmem-compile");
+        assert!(compilers.map(|(_, nice)| nice).any(|nice| nice == NICE), "one at least has compiled");
+        assert_eq!(nice("/proc/thread-self".as_ref()).expect("it still does").1, own);
+    }
+
     /// Many programs that run once each are never compiled: nothing of theirs reaches the compiler.
     #[test]
     fn what_runs_once_is_not_compiled() {

@@ -396,6 +396,40 @@ fn a_stranger_cannot_answer_for_a_node() {
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
 }
 
+/// The node's own answer, but for another queue pair than the one that asked: nothing is done with it, whether the host has that queue pair or not. The answer as it is ends
+/// the operation (PROTOCOL 4.1).
+#[test]
+fn an_answer_to_another_queue_pair_is_not_heard() {
+    let (mut bench, mut node) = Bench::connected();
+    let other = connection(ALICE, 2, 2);
+    bench.ask(HostRequest::Connect(other));
+    bench.submit(read(BASE_1, 8));
+    let [(port, request)] = <[_; 1]>::try_from(take(&mut bench.sent)).expect("one request");
+    let packet = Packet::parse(&request).unwrap();
+    node.responder.on_packet(Port::host(HOST.0), &packet, &mut node.memory, &mut node.out);
+    node.responder.flush(&mut node.out);
+    let mut answers = vec![];
+    node.out.drain(|action| {
+        if let Action::Send { frame, .. } = action {
+            answers.push(frame.to_vec());
+        }
+    });
+    let [answer] = &answers[..] else { panic!("one answer") };
+    let right = Packet::parse(answer).unwrap();
+    let to = |dest_qp: Qpn| {
+        let mut frame = vec![];
+        Packet { bth: Bth { dest_qp, ..right.bth }, ..right }.emit(&mut frame);
+        frame
+    };
+    bench.hear(port, &to(Qpn::new(0x7777)));
+    assert_eq!(bench.took_notes(), [Note::NotForUs]);
+    bench.hear(port, &to(other.rc.qpn));
+    assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Dropped(rc::DropReason::WrongPort))]);
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
+    bench.hear(port, &to(right.bth.dest_qp));
+    assert_eq!((bench.ended().result.is_ok(), bench.host.outstanding()), (true, 0));
+}
+
 /// Carries frames between the host and several nodes until none has any.
 pub(super) fn talk_to(bench: &mut Bench, nodes: &mut [Node]) {
     while !bench.sent.is_empty() {

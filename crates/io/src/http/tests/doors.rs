@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, ServerConnection};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,6 +92,76 @@ fn each_door_leads_to_the_control_plane() {
         let mut stranger = ApiClient::new(door, "a guess");
         assert!(matches!(stranger.call(Overview {}), Err(ApiCallError::Refused(_))));
         assert!(rack.calls.try_recv().is_err());
+    }
+}
+
+/// Somebody is on the way between a client and the control plane, and sees all bytes of connections that work: of the token, the requests, their answers
+/// and their heads there is nothing to read, in neither direction. In clear the same eyes see all of it.
+#[test]
+fn nothing_of_a_request_is_on_the_wire_in_clear() {
+    let rack = Rack::start(ApiLimits::default());
+    let seen = |door: &dyn Fn(SocketAddr) -> ApiDoor, server: SocketAddr, calls: &Receiver<ApiCall>| {
+        let way = OnTheWay::to(server);
+        let mut client = ApiClient::new(door(way.address), TOKEN);
+        for _ in 0..2 {
+            let asked = || client.call(Allocate { domain: 3, size: 4096, node: None, durable: false });
+            assert_eq!(answered(asked, calls, Ok(VMA.into())).unwrap(), VMA);
+        }
+        drop(client);
+        way.saw()
+    };
+    let answer = serde_json::to_string(&Response::from(VMA)).unwrap();
+    let readable = [TOKEN, "Bearer", "POST", "allocate", "4096", "HTTP/1.1", "application/json", &answer];
+    let has = |wire: &[u8], part: &str| wire.windows(part.len()).any(|window| window == part.as_bytes());
+    let wire = seen(&|at| ApiDoor::Tls(at, rack.ca()), rack.server.tls_address().unwrap(), &rack.calls);
+    assert!(wire.len() > 1000, "two requests and their answers: {} bytes", wire.len());
+    for part in readable {
+        assert!(!has(&wire, part), "{part} is on the wire");
+    }
+    let doors = ApiDoors { plain: Some(ANY_PORT), ..ApiDoors::default() };
+    let (server, calls) = ApiServer::start(doors, TOKEN, Waker::new(|| {})).unwrap();
+    let wire = seen(&ApiDoor::Plain, server.address(), &calls);
+    for part in readable {
+        assert!(has(&wire, part), "the test would have seen {part}: {}", String::from_utf8_lossy(&wire));
+    }
+}
+
+/// Carries one connection on, both ways, and keeps what it sees of it.
+struct OnTheWay {
+    address: SocketAddr,
+    thread: JoinHandle<Vec<u8>>,
+}
+
+impl OnTheWay {
+    fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind(ANY_PORT).unwrap();
+        let address = listener.local_addr().unwrap();
+        let thread = std::thread::spawn(move || {
+            let (client, _) = listener.accept().unwrap();
+            let server = TcpStream::connect(server).unwrap();
+            let carry = |mut from: TcpStream, mut to: TcpStream| {
+                let (mut seen, mut part) = (Vec::new(), [0; 4096]);
+                while let Ok(len @ 1..) = from.read(&mut part) {
+                    seen.extend_from_slice(&part[..len]);
+                    if to.write_all(&part[..len]).is_err() {
+                        break;
+                    }
+                }
+                drop(to.shutdown(Shutdown::Write));
+                seen
+            };
+            let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            let answers = std::thread::spawn(move || carry(back.0, back.1));
+            let mut seen = carry(client, server);
+            seen.extend(answers.join().unwrap());
+            seen
+        });
+        Self { address, thread }
+    }
+
+    /// All of it, once the client is gone.
+    fn saw(self) -> Vec<u8> {
+        self.thread.join().unwrap()
     }
 }
 
