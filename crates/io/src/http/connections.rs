@@ -16,6 +16,7 @@ use farmem_control::api::{ApiError, ErrorCode};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -32,8 +33,8 @@ pub struct Limits {
     pub body: Duration,
     /// Longest time in which a client takes in nothing of an answer. The system counts it, coarsely.
     pub answer: Duration,
-    /// Connections at once, at least 1. A further one evicts the oldest unauthenticated one (no whole request with the token has come over it); when
-    /// all are authenticated, it waits until one ends.
+    /// Connections at once, at least 1. A further one evicts the oldest unauthenticated one (no whole request with the token has come over it), or else the one
+    /// that has asked for nothing for longest; when all wait for answers, it waits until one has it.
     pub connections_max: usize,
     /// Unauthenticated connections at once from one address, or over the Unix socket, at least 1. A further one evicts the oldest of them.
     pub unauthenticated_per_source_max: usize,
@@ -53,6 +54,8 @@ impl Default for Limits {
     }
 }
 
+/// Longest time that an evicted connection takes to write out the last answer that it has.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
 /// Wait after the system gave no connection: it has no descriptors or memory left, and will not have at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Header fields of a request that the library takes.
@@ -108,6 +111,9 @@ async fn connection(mut incoming: Incoming, app: Router, eviction: Arc<Eviction>
         stream = back;
         let last_words = match ended {
             Ended::Evicted => return evict(&mut stream),
+            // A client that has asked meanwhile is told that this was not carried out. One that has not finds its connection closed before it asks again.
+            Ended::Closed { unread } if unread || stream.has_unread() => return evict(&mut stream),
+            Ended::Closed { .. } => return,
             // A request has arrived just when the time was over. The server answers it: closing the connection now would leave it without an answer.
             Ended::Idle if stream.has_unread() => continue,
             Ended::Done | Ended::Idle => None,
@@ -137,8 +143,10 @@ enum Ended {
     Idle,
     /// The bytes that came are no request. The server still owes the client this status and error.
     Refused(u16, ApiError),
-    /// The table evicted it.
+    /// The table evicted it before it had answered anything.
     Evicted,
+    /// The table evicted it between two requests, of which the second has perhaps come in part.
+    Closed { unread: bool },
 }
 
 /// Answers requests until the connection has no more of them.
@@ -154,9 +162,15 @@ async fn serve_requests(stream: Stream, app: Router, eviction: &Eviction, limits
         () = eviction.notified() => None,
         ended = &mut connection => Some(ended),
     };
+    if ended.is_none() && eviction.is_gentle() {
+        Pin::new(&mut connection).graceful_shutdown();
+        // A client that does not take its answer in has no more of it.
+        drop(timeout(LAST_ANSWER, &mut connection).await);
+    }
     let parts = connection.into_parts();
     let (stream, dropped) = parts.io.into_inner().into_parts();
     let ended = match (ended, dropped) {
+        (None, _) if eviction.is_gentle() => Ended::Closed { unread: !parts.read_buf.is_empty() },
         (None, _) => Ended::Evicted,
         (Some(_), Some(status)) => Ended::Refused(status, unreadable(status)),
         (Some(Ok(())), None) => Ended::Done,
@@ -175,7 +189,7 @@ async fn serve_requests(stream: Stream, app: Router, eviction: &Eviction, limits
 
 /// Tells the client why its connection ends, as far as that needs no waiting.
 fn evict(stream: &mut Stream) {
-    let message = "the server has no room for this connection: too many are open, and this one has sent no whole request with the token";
+    let message = "the server has no room for this connection: too many are open, and no whole request with the token was here on this one that is not answered";
     let remedy = "connect again, and send the request with the token at once";
     let error = refusal(ErrorCode::Unavailable, message, remedy);
     // The server has carried out no request of this connection, so the error is true of any request that the client has under way.

@@ -8,7 +8,7 @@ use super::{BODY_MAX, BUILD_FIELD, KEYS_FIELD, SOFT_BODY_MAX, refusal, status_of
 use crate::{OpenError, Waker};
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response as HttpResponse};
 use axum::routing::{any, get, post};
 use axum::{Extension, Router};
@@ -256,14 +256,18 @@ async fn named(
         Ok(body) => body,
         Err(error) => return answer(Err(error)),
     };
-    guard.mark_authenticated();
-    let Some(name) = uri.path().strip_prefix("/v1/").filter(|name| Request::NAMES.contains(name)) else {
-        return answer(Err(unknown(&method, &uri)));
+    guard.begin_request();
+    let name = uri.path().strip_prefix("/v1/").filter(|name| Request::NAMES.contains(name));
+    let result = match name.map(|name| parse(name, &body)) {
+        None => Err(unknown(&method, &uri)),
+        Some(Ok(request)) => ask(&shared, request, shown).await,
+        Some(Err(error)) => Err(error),
     };
-    match parse(name, &body) {
-        Ok(request) => answer(ask(&shared, request, shown).await),
-        Err(error) => answer(Err(error)),
+    let mut response = answer(result);
+    if guard.end_request() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    response
 }
 
 async fn ask(shared: &Shared, request: Request, shown: Shown) -> Result<Response, ApiError> {

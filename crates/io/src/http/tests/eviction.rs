@@ -3,7 +3,7 @@
 use super::{TOKEN, start_within};
 use crate::Waker;
 use crate::http::{ApiCall, ApiClient, Limits};
-use farmem_control::api::{DomainInfo, Leave, Response};
+use farmem_control::api::{DomainInfo, Leave, Request, Response};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
@@ -77,6 +77,68 @@ fn idle_connections_do_not_keep_clients_out() {
     assert_eq!(idle.filter(is_open).count(), stay);
     drop((client, old, server));
     assert_eq!(control.join().unwrap(), 3);
+}
+
+/// Clients with the token have all connections there may be, and keep them open: each has asked once, and half of them have sent half of a second request. A client
+/// that comes after them is answered all the same, and those that were evicted for it are the ones that had asked for nothing for longest. What they send
+/// afterwards was not carried out, and they are told so, or find their connection closed.
+#[test]
+fn clients_with_the_token_keep_nobody_out() {
+    let limits = patient();
+    let (server, calls) = start_within(limits, Waker::new(|| {}));
+    let control = answering(calls);
+    let ask = format!("GET /v1/overview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    let mut answer = [0; 512];
+    let mut idle: Vec<TcpStream> = Vec::new();
+    for n in 0..limits.connections_max {
+        let mut stream = connected(server.address(), &ask);
+        let len = stream.read(&mut answer).unwrap();
+        assert!(answer[..len].starts_with(b"HTTP/1.1 200"), "{n}");
+        if n % 2 == 0 {
+            stream.write_all(b"GET /v1/over").unwrap();
+        }
+        idle.push(stream);
+    }
+    let mut clients: Vec<ApiClient> =
+        (0..3).map(|_| ApiClient::new(server.address(), TOKEN).impatient(Duration::from_secs(20))).collect();
+    clients.iter_mut().for_each(|client| client.call(Leave::new(1)).expect("a client comes in"));
+    for (n, stream) in idle.drain(..3).enumerate() {
+        let told = heard(stream);
+        assert_eq!(told.is_empty(), n % 2 == 1, "{n}: {told:?}");
+        assert!(told.is_empty() || told.starts_with("HTTP/1.1 503 ") && told.contains("\"unavailable\""));
+    }
+    assert!(idle.iter().all(is_open));
+    drop((clients, idle, server));
+    assert_eq!(control.join().unwrap(), limits.connections_max + 3);
+}
+
+/// All connections there may be wait for answers, and have sent their next requests already. A client that comes is let in with the first answer that is given: that
+/// connection ends with it, though it has asked for more.
+#[test]
+fn busy_clients_make_room_one_by_one() {
+    let limits = Limits { connections_max: 4, ..patient() };
+    let (server, calls) = start_within(limits, Waker::new(|| {}));
+    let ask = format!("GET /v1/overview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    let busy: Vec<TcpStream> = (0..4).map(|_| connected(server.address(), &ask.repeat(9))).collect();
+    let mut under_way: Vec<ApiCall> = (0..4).map(|_| calls.recv().unwrap()).collect();
+    let leave = format!(
+        "POST /v1/leave HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 10\r\n\r\n{{\"port\":1}}"
+    );
+    let mut comes = connected(server.address(), &leave);
+    for answered in 0.. {
+        assert!(answered < 36, "all that the others ask is answered first");
+        // The server may not have seen the new connection yet when the first answers are given.
+        let call = under_way.pop().unwrap_or_else(|| calls.recv().unwrap());
+        let is_leave = matches!(call.request, Request::Leave(_));
+        call.answer(Ok(Response::Done {}));
+        if is_leave {
+            break;
+        }
+    }
+    let mut answer = [0; 512];
+    let len = comes.read(&mut answer).unwrap();
+    assert!(answer[..len].starts_with(b"HTTP/1.1 200"));
+    drop((busy, server));
 }
 
 /// A hundred clients with the token connect and ask while the server's thread stands still. They are more than one address may have unauthenticated
