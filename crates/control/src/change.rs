@@ -301,9 +301,14 @@ impl State {
         if entry.withdrawn {
             return;
         }
-        let id = entry.change.filter(|id| entry.undo.is_some() && self.changes.contains_key(id));
-        match id {
-            Some(id) => self.fail(id, Why::Refused { role, status }, effects),
+        let change =
+            entry.change.filter(|_| entry.undo.is_some()).and_then(|id| Some((id, self.changes.get(&id)?)));
+        match change {
+            // One node that takes no peer in keeps nobody out of the rack. Without the switch nobody is in it.
+            Some((_, change)) if change.what.is_membership() && role != Role::Switch => {
+                self.lose(role, effects)
+            }
+            Some((id, _)) => self.fail(id, Why::Refused { role, status }, effects),
             None => self.lose(role, effects),
         }
     }
@@ -393,7 +398,7 @@ impl State {
                     effects.push(Effect::Peer(PeerChange { port: Port::node(node), gid: None }));
                 }
             }
-            What::JoinIndex { index, .. } => self.end_index(index, effects),
+            What::JoinIndex { index, .. } => self.end_join_index(id, index, effects),
             What::JoinHost { host, .. } => {
                 self.hosts.entry(host).and_modify(|row| (row.present, row.joining) = (false, None));
                 effects.push(Effect::Peer(PeerChange { port: Port::host(host), gid: None }));

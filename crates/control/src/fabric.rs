@@ -144,9 +144,10 @@ impl State {
         self.index.keys().map(|&index| Role::Index(index))
     }
 
-    /// The switches of the index, for those who take traversals from them or send such there.
+    /// The switches of the index, for those who take traversals from them or send such there. One that is gone is not among them.
     pub(crate) fn index_peers(&self) -> impl Iterator<Item = Update> + '_ {
-        let joined = self.index.iter().filter(|(_, row)| row.joining.is_none());
+        let there = |index: u16| self.queues.contains_key(&Role::Index(index));
+        let joined = self.index.iter().filter(move |(index, row)| row.joining.is_none() && there(**index));
         joined.map(|(&index, row)| peer(Port::index(index), row.gid, row.home))
     }
 
@@ -192,6 +193,18 @@ impl State {
         }
         self.end_index(index, effects);
         Ok(())
+    }
+
+    /// The join of this change is taken back. A switch that was there before keeps its row, as a node does: it is told nothing until it joins once more.
+    pub(crate) fn end_join_index(&mut self, id: u64, index: u16, effects: &mut Vec<Effect>) {
+        match self.index.get_mut(&index) {
+            Some(row) if row.since != id => {
+                row.joining = None;
+                let role = Role::Index(index);
+                self.reset(role, Why::Joined { role }, |_| false, effects);
+            }
+            _ => self.end_index(index, effects),
+        }
     }
 
     /// A switch of the index is no more, or did not come to be.

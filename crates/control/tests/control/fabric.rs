@@ -1,7 +1,7 @@
 //! Switches of the index come and go (PROTOCOL 16.1 to 16.4). Look-ups by way of them are tried in `crates/sim`.
 
 use crate::rack::{Rack, text};
-use farmem_control::api::{ErrorCode, IndexJoined, JoinIndex, Leave, Response, Tier};
+use farmem_control::api::{ErrorCode, IndexInfo, IndexJoined, JoinIndex, Leave, Overview, Response, Tier};
 use farmem_machine::{Duration, Port};
 
 const MIB: u64 = 1 << 20;
@@ -74,6 +74,32 @@ fn an_index_switch_joins_again_behind_its_leave() {
     // A restart in the end knows the same.
     rack.restart();
     rack.settle();
+    check(&rack);
+}
+
+/// An index switch joins again, and the rack's switch has no room for it: the join is taken back. It is still a member, by its name and number, that answers nobody;
+/// what is below it is nobody else's, and when there is room it joins in its next life.
+#[test]
+fn an_index_switch_that_joins_again_in_vain_is_still_a_member() {
+    let mut rack = rack(604);
+    let peers = rack.tables(Port::SWITCH).peers.len();
+    let squeeze = |rack: &mut Rack, peers| rack.peers.get_mut(&Port::SWITCH).unwrap().budget.peers = peers;
+    let before = rack.call(Overview {}).unwrap().index;
+    squeeze(&mut rack, peers - 1);
+    assert_eq!(rack.refused(edge(1, 1)).code, ErrorCode::TableFull);
+    rack.peers.remove(&Port::index(1));
+    let seen = rack.call(Overview {}).unwrap().index;
+    let names = |infos: &[IndexInfo]| -> Vec<(u16, String, Vec<String>)> {
+        infos.iter().map(|info| (info.index, info.name.clone(), info.below.clone())).collect()
+    };
+    assert_eq!(names(&seen), names(&before));
+    assert_eq!(seen.iter().map(|info| info.answers).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(rack.refused(edge(3, 1)).code, ErrorCode::Conflict);
+    check(&rack);
+
+    squeeze(&mut rack, peers);
+    assert_eq!(rack.call(edge(1, 1)).unwrap().index, 1);
+    assert_eq!(rack.call(Overview {}).unwrap().index, before);
     check(&rack);
 }
 

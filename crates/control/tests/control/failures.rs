@@ -106,6 +106,40 @@ fn full_tables_refuse_members_sessions_and_connections() {
     tables_agree(&rack);
 }
 
+/// One of two nodes refuses to know a host that joins, and each other one: it is gone until it joins again, as who does not know what it must, and the hosts are in. A
+/// switch that joins again is not kept out either. What needs that node is refused; the other one has room.
+#[test]
+fn a_node_that_refuses_a_peer_keeps_nobody_out() {
+    for status in [Status::TableFull, Status::Malformed] {
+        let (mut rack, owner, _) = rack_of_one(46);
+        rack.join_node(2, MIB);
+        let refuse = |rack: &mut Rack| rack.peers.get_mut(&NODE).unwrap().refuse_next = Some(status);
+        refuse(&mut rack);
+        let (host, _) = rack.join_host(2);
+        for port in [Port::SWITCH, Port::node(2)] {
+            assert!(rack.tables(port).peers.contains_key(&Port::host(host).0), "{port:?}");
+        }
+        assert_eq!(
+            (rack.noted(Note::Refused(Role::Node(1), status)), rack.noted(Note::Gone(Role::Node(1)))),
+            (1, 1)
+        );
+        let on = |node| Allocate { domain: owner, size: 1, node: Some(node), durable: false };
+        assert_eq!(rack.refused(on(1)).code, ErrorCode::Unavailable);
+        rack.call(on(2)).unwrap();
+
+        rack.join_node(1, MIB);
+        assert!(rack.tables(NODE).peers.contains_key(&Port::host(host).0));
+        tables_agree(&rack);
+        refuse(&mut rack);
+        rack.join_switch().unwrap();
+        rack.join_host(3);
+        rack.call(on(2)).unwrap();
+        rack.join_node(1, MIB);
+        tables_agree(&rack);
+        rack.check_log();
+    }
+}
+
 /// A free can need more entries than it gives back. Refused by one, it is taken back at the other, content and all.
 #[test]
 fn a_refused_free_is_taken_back() {
