@@ -41,7 +41,7 @@ pub use node::{Budget, Config, MemNode};
 pub use note::{Counted, DropReason, Note, Stats};
 pub use pages::PARTIAL_MAX;
 pub use programs::{Compile, Interpreted, Logic, PROGRAMS_MAX};
-pub use requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, region_read_len_max};
+pub use requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, DEDUP_ROOM, region_read_len_max};
 pub use store::{Store, VecStore, WORD_LEN};
 pub use trial::Trial;
 pub use workspaces::{BURST, ITERATIONS_PER_TURN, ITERATIONS_PER_VISIT_MAX, WAITING_MAX, WORKSPACES};

@@ -8,7 +8,7 @@ use crate::pages::Pages;
 use crate::peers::Peers;
 use crate::programs::{Compile, Interpreted, Programs};
 use crate::regions::{Regions, View};
-use crate::requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX};
+use crate::requests::{DEDUP_DEPTH, DEDUP_HOSTS_MAX, DEDUP_ROOM};
 use crate::store::Store;
 use crate::workspaces::{BURST, WORKSPACES, Workspaces};
 use alloc::collections::BTreeMap;
@@ -117,7 +117,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             queue_pairs: BTreeMap::new(),
             peers: Peers::new(&config.home, config.budget.peers),
             inbox: ud::Inbox::default(),
-            dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH),
+            dedup: ud::Dedup::new(DEDUP_HOSTS_MAX, DEDUP_DEPTH, DEDUP_ROOM),
             programs: Programs::new(compile),
             workspaces: Workspaces::new(config.budget.workspaces, config.budget.burst),
             answers: Answers::default(),

@@ -24,6 +24,9 @@ pub const DEDUP_HOSTS_MAX: usize = 4096;
 /// Requests that write (region writes, and traversals of programs that store) remembered for each host. One that this many later ones
 /// have overtaken is dropped when it comes (again): its host gives it up rather than have it executed twice.
 pub const DEDUP_DEPTH: usize = 1024;
+/// Memory for those answers: 256 MiB, and 128 KiB for each host in any case, which is enough for 1024 answers to region writes, or to traversals with small
+/// scratch pads. A large pad in each makes 4 MiB a host.
+pub const DEDUP_ROOM: ud::Room = ud::Room { all: 256 << 20, share: 128 << 10 };
 
 /// The most bytes one region read may ask for: its answer fits one datagram of `pmtu` bytes.
 #[must_use]

@@ -5,7 +5,7 @@ mod inbox;
 mod requester;
 mod table;
 
-pub use dedup::{Dedup, Seen};
+pub use dedup::{Dedup, Room, Seen};
 pub use inbox::{Inbox, Turn};
 pub use requester::{Expired, Requester};
 

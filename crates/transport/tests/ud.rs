@@ -1,7 +1,7 @@
 //! Datagram requests: every rule of docs/protocol/05-datagram-requests.md.
 
 use farmem_machine::{Action, Duration, Halt, Instant, Outbox, Port, Rng};
-use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Seen, Turn, send};
+use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Room, Seen, Turn, send};
 use farmem_wire::message::Updates;
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
@@ -189,7 +189,7 @@ fn the_requester_equals_its_model() {
 /// request never seen is new, also one overtaken by its successors. PROTOCOL 5.5.
 #[test]
 fn a_repeated_write_gets_its_answer_again() {
-    let mut dedup = Dedup::new(4, 3);
+    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
     assert_eq!(dedup.look(id(5)), Seen::New);
     dedup.remember(id(5), 0, b"five");
     dedup.remember(id(7), 0, b"seven");
@@ -206,7 +206,7 @@ fn a_repeated_write_gets_its_answer_again() {
 /// holds for one that never came before, too: the server cannot tell. PROTOCOL 5.6.
 #[test]
 fn what_is_forgotten_is_not_executed() {
-    let mut dedup = Dedup::new(4, 3);
+    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
     for counter in [10, 20, 30, 40] {
         dedup.remember(id(counter), 0, b"a");
     }
@@ -224,7 +224,7 @@ fn what_is_forgotten_is_not_executed() {
 #[test]
 fn a_restarted_host_starts_afresh() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
-    let mut dedup = Dedup::new(4, 3);
+    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
     for (before, after) in [(1, 2), (1, 0x8001), (1, 0xffff)] {
         dedup.remember(request(before, 1000), 0, b"old");
         assert_eq!(dedup.look(request(after, 1)), Seen::New, "{before} {after}");
@@ -232,7 +232,7 @@ fn a_restarted_host_starts_afresh() {
         assert_eq!(dedup.look(request(after, 1)), Seen::Answered(b"new"));
         assert_eq!(dedup.look(request(before, 1000)), Seen::Forgotten);
         assert_eq!(dedup.look(request(before, 1001)), Seen::Forgotten);
-        dedup = Dedup::new(4, 3);
+        dedup = Dedup::new(4, 3, Room::UNBOUNDED);
     }
 }
 
@@ -240,7 +240,7 @@ fn a_restarted_host_starts_afresh() {
 #[test]
 fn the_answers_of_a_host_that_left_are_not_kept() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
-    let mut dedup = Dedup::new(4, 3);
+    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
     dedup.remember(request(1, 5), 40, b"five");
     dedup.begin(request(1, 6), 9, 40);
     dedup.gone(HostId(3));
@@ -254,12 +254,48 @@ fn the_answers_of_a_host_that_left_are_not_kept() {
     assert_eq!(dedup.look(request(2, 1)), Seen::Answered(b"new"));
 }
 
+/// Hosts that are there ask for long answers, to have the server keep them: it keeps what there is room for, and behind that the share of each, of the latest answers. What
+/// it gave up is not executed again. A host with short answers, which had them before, loses none of its own; one that leaves makes room. PROTOCOL 5.13.
+#[test]
+fn answers_take_no_more_than_their_room() {
+    const DEPTH: usize = 64;
+    let (long, room) = ([0x55; 4000], Room { all: 200_000, share: 20_000 });
+    let mut dedup = Dedup::new(64, DEPTH, room);
+    let request = |host, counter| RequestId::new(HostId(host), 1, counter);
+    let count = u32::try_from(DEPTH).unwrap();
+    (0..count).for_each(|n| dedup.remember(request(1, n), 0, &[7; 60]));
+    for host in 2..50 {
+        for n in 0..count {
+            dedup.remember(request(host, n), 0, &long);
+            assert_eq!(dedup.look(request(host, n)), Seen::Answered(&long), "the latest");
+        }
+        let kept = (0..count).filter(|&n| dedup.look(request(host, n)) == Seen::Answered(&long)).count();
+        let forgotten = (0..count).filter(|&n| dedup.look(request(host, n)) == Seen::Forgotten).count();
+        assert_eq!(kept + forgotten, DEPTH, "host {host}: none is new");
+        assert!(kept * long.len() >= room.share - long.len(), "host {host} has its share: {kept}");
+        assert!(dedup.taken() <= room.all + usize::from(host) * room.share, "{} bytes", dedup.taken());
+    }
+    assert!(dedup.taken() > room.all, "it was full");
+    assert!((0..count).all(|n| dedup.look(request(1, n)) == Seen::Answered(&[7; 60])));
+    // Answered from the last to the first: those before are given up, and finish for nobody.
+    (0..count).for_each(|n| dedup.begin(request(50, n), 0, 0));
+    (0..count).rev().for_each(|n| dedup.finish(request(50, n), 0, &long));
+    let kept = (0..count).filter(|&n| dedup.look(request(50, n)) == Seen::Answered(&long)).count();
+    assert_eq!(kept, room.share / long.len() + 1, "its share, and the one that went over it");
+
+    (2..50).for_each(|host| dedup.gone(HostId(host)));
+    (0..count).for_each(|n| dedup.remember(RequestId::new(HostId(2), 2, n), 0, &[1; 500]));
+    assert!((0..count).all(|n| dedup.look(RequestId::new(HostId(2), 2, n)) == Seen::Answered(&[1; 500])));
+    (1..64).for_each(|host| dedup.gone(HostId(host)));
+    assert_eq!(dedup.taken(), 0);
+}
+
 /// Two hosts fit. A third takes the place of the one that wrote longest ago; the other is remembered as before.
 /// PROTOCOL 5.8.
 #[test]
 fn the_host_silent_longest_is_forgotten() {
     let of = |host, counter| RequestId::new(HostId(host), 1, counter);
-    let mut dedup = Dedup::new(2, 3);
+    let mut dedup = Dedup::new(2, 3, Room::UNBOUNDED);
     dedup.remember(of(1, 1), 0, b"1");
     dedup.remember(of(2, 1), 0, b"2");
     dedup.remember(of(1, 2), 0, b"1");
@@ -273,7 +309,7 @@ fn the_host_silent_longest_is_forgotten() {
 /// each gets what came of the last visit, for that one proves that the others were answered. PROTOCOL 5.5, 7.36.
 #[test]
 fn visits_of_a_request_are_remembered_by_the_last() {
-    let mut dedup = Dedup::new(4, 3);
+    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
     dedup.begin(id(5), 9, 0);
     assert_eq!([9, 10].map(|hops| dedup.look_visit(id(5), hops)), [Seen::UnderWay; 2]);
     assert_eq!(dedup.look_visit(id(5), 8), Seen::New);
@@ -295,7 +331,7 @@ fn visits_of_a_request_are_remembered_by_the_last() {
 /// and one that ends when it is forgotten does no harm. PROTOCOL 5.6.
 #[test]
 fn a_visit_may_be_forgotten_while_it_is_under_way() {
-    let mut dedup = Dedup::new(4, 3);
+    let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
     for counter in [10, 20, 30, 40] {
         dedup.begin(id(counter), 9, 0);
     }
@@ -316,7 +352,7 @@ fn dedup_executes_nothing_twice() {
     let mut counts = [0; 3];
     for seed in 0..300 {
         let mut rng = Rng::from_number(seed);
-        let mut dedup = Dedup::new(3, DEPTH);
+        let mut dedup = Dedup::new(3, DEPTH, Room::UNBOUNDED);
         let mut model: BTreeMap<RequestId, Vec<u8>> = BTreeMap::new();
         for step in 0..400_u32 {
             let host = HostId(1 + u16::from(rng.chance(1, 2)));
@@ -410,7 +446,7 @@ fn a_refused_batch_is_answered_alike_again() {
 /// better stays. PROTOCOL 7.41.
 #[test]
 fn what_was_executed_elsewhere_is_learned() {
-    let (mut old, mut new) = (Dedup::new(4, 3), Dedup::new(4, 3));
+    let (mut old, mut new) = (Dedup::new(4, 3, Room::UNBOUNDED), Dedup::new(4, 3, Room::UNBOUNDED));
     for (counter, place) in [(10, 0x1000), (20, 0x1000), (30, 0x5000), (40, 0x1fff)] {
         old.remember(id(counter), place, b"old");
     }

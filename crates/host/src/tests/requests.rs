@@ -148,7 +148,7 @@ fn no_write_falls_further_behind_than_nodes_remember() {
         bench.request();
     }
     // A node's memory, as the transport keeps it.
-    let mut node = ud::Dedup::new(1, REGION_WRITES_MAX);
+    let mut node = ud::Dedup::new(1, REGION_WRITES_MAX, ud::Room::UNBOUNDED);
     for _ in 1..REGION_WRITES_MAX {
         bench.submit(region_write(BASE_1, b"next"));
         let request = bench.request();

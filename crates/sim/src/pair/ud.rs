@@ -5,7 +5,7 @@ use super::{requester_gid, responder_gid};
 use crate::campaign::{Outcome, Verdict};
 use crate::{Digest, Network, Plan};
 use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
-use farmem_transport::ud::{Dedup, Requester, Seen};
+use farmem_transport::ud::{Dedup, Requester, Room, Seen};
 use farmem_wire::{
     Body, Bth, Deth, Extension, Gid, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId,
     Status, VirtAddr,
@@ -115,7 +115,7 @@ impl World {
             now: Instant::ZERO,
             network: Network::new(plan, Rng::from_number(rng.next_u64())),
             clients: (0..CLIENTS).map(client).collect(),
-            dedup: Dedup::new(usize::from(CLIENTS), DEPTH),
+            dedup: Dedup::new(usize::from(CLIENTS), DEPTH, Room::UNBOUNDED),
             memory: vec![0; usize::from(CLIENTS) * SLOTS * SLOT_BYTES],
             executed: BTreeMap::new(),
             out: Outbox::new(),

@@ -16,9 +16,26 @@ use farmem_wire::{HostId, RequestId};
 pub struct Dedup {
     hosts_max: usize,
     depth: usize,
+    room: Room,
+    /// Bytes of memory that all answers take.
+    taken: usize,
     hosts: BTreeMap<HostId, Host>,
     /// Counts what was remembered: the clock that says which host was silent longest.
     remembered: u64,
+}
+
+/// How much memory answers may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Bytes that the answers of all hosts together take before those with the most of them have to forget some.
+    pub all: usize,
+    /// Bytes that the answers of each host may take in any case.
+    pub share: usize,
+}
+
+impl Room {
+    /// As many bytes as there are answers.
+    pub const UNBOUNDED: Self = Self { all: usize::MAX, share: usize::MAX };
 }
 
 /// What is remembered of one host's current generation.
@@ -30,6 +47,8 @@ struct Host {
     /// The highest counter whose answer was given up: whatever is not above it may have been executed.
     floor: Option<u32>,
     heard: u64,
+    /// Bytes of memory that its answers take.
+    taken: usize,
 }
 
 #[derive(Debug)]
@@ -60,14 +79,20 @@ pub enum Seen<'a> {
 
 impl Dedup {
     /// Remembers up to `depth` answers for each of up to `hosts_max` hosts; beyond that the host silent longest is
-    /// forgotten.
+    /// forgotten, and beyond `room` the earliest answers of the host that is just being answered.
     ///
     /// # Panics
-    /// When one of them is zero.
+    /// When one of the numbers is zero.
     #[must_use]
-    pub fn new(hosts_max: usize, depth: usize) -> Self {
+    pub fn new(hosts_max: usize, depth: usize, room: Room) -> Self {
         assert!(hosts_max > 0 && depth > 0, "room for one answer of one host at least");
-        Self { hosts_max, depth, hosts: BTreeMap::new(), remembered: 0 }
+        Self { hosts_max, depth, room, taken: 0, hosts: BTreeMap::new(), remembered: 0 }
+    }
+
+    /// Bytes of memory that all answers take.
+    #[must_use]
+    pub const fn taken(&self) -> usize {
+        self.taken
     }
 
     /// What is known of `request`, which visits a server once.
@@ -110,11 +135,13 @@ impl Dedup {
         let id = request.host();
         if !self.hosts.contains_key(&id) && self.hosts.len() == self.hosts_max {
             let silent = self.hosts.iter().min_by_key(|(_, host)| host.heard).map(|(&id, _)| id);
-            silent.and_then(|id| self.hosts.remove(&id));
+            let silent = silent.and_then(|id| self.hosts.remove(&id));
+            self.taken -= silent.map_or(0, |host| host.taken);
         }
         let generation = generation_of(request);
         let host = self.hosts.entry(id).or_insert_with(|| Host::new(generation));
         if host.generation != generation {
+            self.taken -= host.taken;
             *host = Host::new(generation);
         }
         host.heard = self.remembered;
@@ -130,9 +157,23 @@ impl Dedup {
         }
         let Ok(at) = host.find(counter_of(request)) else { return };
         let entry = &mut host.answers[at];
-        if entry.hops == hops && entry.under_way {
-            entry.under_way = false;
-            entry.bytes.extend_from_slice(answer);
+        if entry.hops != hops || !entry.under_way {
+            return;
+        }
+        entry.under_way = false;
+        let had = entry.bytes.capacity();
+        entry.bytes.extend_from_slice(answer);
+        let more = entry.bytes.capacity() - had;
+        host.taken += more;
+        self.taken += more;
+        // Whoever has more than its share makes room, and nobody else: what came of others' requests is kept.
+        for _ in 0..at {
+            if self.taken <= self.room.all || host.taken <= self.room.share {
+                return;
+            }
+            let freed = host.forget_lowest().map_or(0, |bytes| bytes.capacity());
+            host.taken -= freed;
+            self.taken -= freed;
         }
     }
 
@@ -141,7 +182,13 @@ impl Dedup {
         if let Some(row) = self.hosts.get_mut(&host) {
             row.answers = VecDeque::new();
             row.floor = Some(u32::MAX);
+            self.taken -= core::mem::take(&mut row.taken);
         }
+    }
+
+    /// The generations of the host's number begin anew, since none of its requests is in the network any more: nothing of it is known.
+    pub fn anew(&mut self, host: HostId) {
+        self.taken -= self.hosts.remove(&host).map_or(0, |row| row.taken);
     }
 
     /// Requests of which a visit may have begun at a place from `first` to `last`, with the hops of the last one, wherever that began: what came
@@ -191,6 +238,7 @@ impl Dedup {
                 Age::Earlier => {}
                 Age::Later => {
                     let floor = Some(counter_of(request));
+                    self.taken -= host.taken;
                     *host = Host { floor, heard: host.heard, ..Host::new(generation) };
                 }
                 Age::Current(counter) => host.floor = host.floor.max(Some(counter)),
@@ -217,7 +265,14 @@ impl Answer {
 
 impl Host {
     fn new(generation: u16) -> Self {
-        Self { generation, answers: VecDeque::new(), floor: None, heard: 0 }
+        Self { generation, answers: VecDeque::new(), floor: None, heard: 0, taken: 0 }
+    }
+
+    /// Gives up the answer with the lowest counter, if there is one. Answers its memory, which still counts.
+    fn forget_lowest(&mut self) -> Option<Vec<u8>> {
+        let lowest = self.answers.pop_front()?;
+        self.floor = self.floor.max(Some(lowest.counter));
+        Some(lowest.bytes)
     }
 
     fn find(&self, counter: u32) -> Result<usize, usize> {
@@ -240,10 +295,7 @@ impl Host {
                 self.floor = self.floor.max(Some(counter));
                 return;
             }
-            if let Some(lowest) = self.answers.pop_front() {
-                self.floor = self.floor.max(Some(lowest.counter));
-                bytes = lowest.bytes;
-            }
+            bytes = self.forget_lowest().unwrap_or(bytes);
         }
         bytes.clear();
         if let Err(at) = self.find(counter) {
