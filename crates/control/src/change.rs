@@ -20,8 +20,8 @@ use crate::updates::{Entry, Queue, Reach};
 use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_transport::PeerChange;
-use farmem_wire::Gid;
 use farmem_wire::message::Update;
+use farmem_wire::{Gid, HostId};
 
 /// Updates a silent role may miss; one more, and it must join again (PROTOCOL 8.22).
 pub const MISSED_MAX: u32 = 4096;
@@ -182,13 +182,17 @@ impl State {
         if self.hosts.get(host).is_some_and(|row| row.present) {
             self.forget(Port::host(*host), effects);
         }
-        let generation = self.hosts.get(host).map_or(0, |row| row.generation) + 1;
+        let last = self.hosts.get(host).map_or(0, |row| row.generation);
+        let generation = last.checked_add(1).unwrap_or(1);
+        if generation < last {
+            self.begin_anew(*host, effects);
+        }
         // What its earlier life cached may still be read until that life's lease has ended.
         let cache = match self.hosts.get(host).map(|row| row.cache) {
             Some(Cache::Live { .. }) => Cache::Orphaned,
             cache => cache.unwrap_or_default(),
         };
-        let given_up = self.hosts.get(host).map_or(0, |row| row.given_up);
+        let given_up = self.hosts.get(host).filter(|_| generation > last).map_or(0, |row| row.given_up);
         let row = HostRow {
             name: name.clone(),
             gid: *gid,
@@ -204,6 +208,15 @@ impl State {
         self.hosts.insert(*host, row);
         effects.push(Effect::Peer(PeerChange { port: Port::host(*host), gid: Some(Gid(*gid)) }));
         Ok(())
+    }
+
+    /// Nodes remember the last generation of each host, and drop what is of an earlier one. What they are told here no failure of the join takes back.
+    fn begin_anew(&mut self, host: u16, effects: &mut Vec<Effect>) {
+        let nodes: Vec<u16> = self.farmem_nodes().map(|(&node, _)| node).collect();
+        for node in nodes {
+            let told = LoggedUpdate(Update::Anew { host: HostId(host) });
+            self.enqueue(Role::Node(node), None, told, None, effects);
+        }
     }
 
     /// The incarnation that had this port is no more, whatever becomes of the next one's join. (Nodes are not told of nodes.)

@@ -5,7 +5,7 @@ use crate::allocate::{PAGE, VA_END};
 use crate::claims::claim;
 use crate::fabric::INDEX_MAX;
 use crate::grants;
-use crate::record::{HostRow, MigrationStep, Remap, Role, VmaRow, What};
+use crate::record::{Cache, HostRow, MigrationStep, Remap, Role, VmaRow, What};
 use crate::state::{LogError, State};
 use crate::syscalls::Edit;
 use alloc::collections::BTreeSet;
@@ -50,7 +50,9 @@ impl State {
                 let there =
                     |other: &u16| other != host && self.hosts.get(other).is_some_and(|row| row.present);
                 replaces.as_ref().is_none_or(there)
-                    && self.hosts.get(host).is_none_or(|row| row.generation < u16::MAX)
+                    && self.hosts.get(host).is_none_or(|row| {
+                        row.generation < u16::MAX || !row.present && row.cache == Cache::Empty
+                    })
             }
             What::JoinNode { node, again, .. } => *node < NODE_END && self.nodes.contains_key(node) == *again,
             What::LeaveNode { node, base, size_log2 } => {

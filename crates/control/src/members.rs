@@ -169,7 +169,8 @@ impl Control {
         numbers: &RangeInclusive<u16>,
     ) -> Result<(u16, Option<u16>), ApiError> {
         let named = || self.state.hosts.iter().filter(|(_, row)| row.name == name);
-        let fits = |&(host, row): &(&u16, &HostRow)| numbers.contains(host) && row.generation < u16::MAX;
+        let fits =
+            |&(host, row): &(&u16, &HostRow)| numbers.contains(host) && self.has_generations(*host, row);
         let there = named().find(|(_, row)| row.present);
         // What its earlier life cached may still be read (PROTOCOL 12.35): the number stays until that is over.
         if let Some((&host, row)) = there.filter(|(_, row)| row.cache != Cache::Empty) {
@@ -195,7 +196,7 @@ impl Control {
         let leaving = self.state.claims();
         let idle = |host: u16, row: &HostRow| {
             let settled = !leaving.contains(&Claim::Member(Port::host(host).0));
-            !row.present && row.generation < u16::MAX && settled
+            !row.present && self.has_generations(host, row) && settled
         };
         // Where something cached is still being taken back a new host would have to wait for it.
         let at_once = |host: u16| {
@@ -211,6 +212,13 @@ impl Control {
             let what = if *last == CACHING_HOSTS_MAX - 1 { "hosts that cache pages" } else { "hosts" };
             bound(what, last - first + 1)
         })
+    }
+
+    /// Whether the number has another generation: one after the last, or all of them anew when those are long over (PROTOCOL 8.8). What moves between nodes takes along
+    /// what they remember of hosts, so nothing moves then.
+    fn has_generations(&self, host: u16, row: &HostRow) -> bool {
+        let rested = || self.has_rested(host) && row.cache == Cache::Empty;
+        row.generation < u16::MAX || rested() && self.in_flight(|what| matches!(what, What::Migrate(_))) == 0
     }
 
     /// A number and a range for a new node (PROTOCOL 8.4).

@@ -8,7 +8,7 @@ use crate::claims::Claim;
 use crate::coherence::lease_end;
 use crate::errors::error;
 use crate::log::STALL_RETRY;
-use crate::record::What;
+use crate::record::{HostRow, What};
 use crate::requests::{Decided, Decision};
 use crate::state::State;
 use crate::{Actions, Control, Note};
@@ -21,11 +21,17 @@ use farmem_machine::{Duration, Instant, Port};
 /// When a timer goes off later than by one part in so many of a host's lease, the control plane itself stood still.
 const LATE: u64 = 8;
 
+/// For how long nobody has had a number whose generations are used up before they begin anew, and four leases at least: nothing that a host of it sent is under
+/// way any more, and no process believes to be one.
+const REST: Duration = Duration::from_secs(3600);
+
 /// When the leases of all hosts surely end. A restart need not know it.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     /// By host: its generation, and when that life's lease ends.
     ends: BTreeMap<u16, (u16, Instant)>,
+    /// Numbers whose generations are used up, and since when nobody has had them.
+    resting: BTreeMap<u16, Instant>,
     due: Option<Instant>,
     /// The hosts are those that this was counted of.
     counted: bool,
@@ -58,6 +64,13 @@ impl Control {
         Ok(Decision::Reply(LeaseInfo { lease_ms: lease.as_nanos() / 1_000_000, flush: 0 }))
     }
 
+    /// Whether nobody has had the number for long.
+    pub(crate) fn has_rested(&self, host: u16) -> bool {
+        let Some(lease) = self.config.host_lease else { return false };
+        let rest = REST.max(Duration::from_nanos(lease.as_nanos().saturating_mul(4)));
+        self.presence.resting.get(&host).is_some_and(|&since| self.now.since(since) >= rest)
+    }
+
     /// The host is in this generation.
     pub(crate) fn in_generation(&self, host: u16, generation: u16) -> Result<(), ApiError> {
         let has = self.state.hosts.get(&host).map_or(0, |row| row.generation);
@@ -82,7 +95,7 @@ impl Control {
         let late = Duration::from_nanos(lease.as_nanos() / LATE);
         let stood_still = self.presence.due.is_some_and(|due| self.now.since(due) > late);
         if !mem::replace(&mut self.presence.counted, true) {
-            self.presence.count(&self.state, self.now + lease_end(lease));
+            self.presence.count(&self.state, self.now, self.now + lease_end(lease));
         } else if self.presence.due.is_none_or(|due| due > self.now) {
             return;
         }
@@ -113,8 +126,13 @@ impl Control {
 }
 
 impl Presence {
-    /// Each host that is there has an end; a new life of one has an end of its own.
-    fn count(&mut self, state: &State, end: Instant) {
+    /// Each host that is there has an end; a new life of one has an end of its own. A number without further generations rests from when its last host has gone.
+    fn count(&mut self, state: &State, now: Instant, end: Instant) {
+        let rests = |row: &HostRow| !row.present && row.generation == u16::MAX;
+        self.resting.retain(|host, _| state.hosts.get(host).is_some_and(rests));
+        for (&host, _) in state.hosts.iter().filter(|(_, row)| rests(row)) {
+            self.resting.entry(host).or_insert(now);
+        }
         let is = |host: &u16, generation: u16| {
             state.hosts.get(host).is_some_and(|row| row.present && row.generation == generation)
         };

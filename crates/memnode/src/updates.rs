@@ -83,6 +83,12 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Update::QueuePairGone { qpn } => {
                 self.queue_pairs.remove(&qpn);
             }
+            Update::Anew { host } => {
+                if self.peers.host(host).is_some() {
+                    return Err(Status::Malformed);
+                }
+                self.dedup.anew(host);
+            }
             Update::AcceptLost { base, len } => self.accept_lost(base, len),
             Update::Lose { base, len } => self.lose(base, len),
             Update::Arrive { base, size_log2, offset, number, port, gid, qpn, qkey } => {

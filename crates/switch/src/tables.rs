@@ -115,6 +115,7 @@ impl Tables {
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } => {}
             Update::Drain { base, size_log2 } => self.translation.drain(base, size_log2)?,
             Update::AcceptLost { .. }
+            | Update::Anew { .. }
             | Update::Lose { .. }
             | Update::Arrive { .. }
             | Update::Leave { .. }

@@ -272,6 +272,9 @@ impl Model {
             Update::QueuePairGone { qpn } => {
                 self.pairs.remove(&qpn);
             }
+            Update::Anew { host } => {
+                assert!(!self.peers.contains_key(&Port::host(host.0)), "{host:?} is there")
+            }
             Update::AcceptLost { base, len } => self.lost.push((false, pages(base, len))),
             Update::Lose { base, len } => self.lost.push((true, pages(base, len))),
             // None is made here: nothing moves.

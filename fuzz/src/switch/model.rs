@@ -322,6 +322,7 @@ impl Model {
             }
             Update::Directory { .. } | Update::Live { .. } | Update::Fence { .. } | Update::Drain { .. } => {}
             Update::AcceptLost { .. }
+            | Update::Anew { .. }
             | Update::Lose { .. }
             | Update::Arrive { .. }
             | Update::Leave { .. }

@@ -2,7 +2,8 @@
 
 use crate::rack::{Rack, config, grant, text};
 use farmem_control::api::*;
-use farmem_machine::Port;
+use farmem_control::{Bounds, Config};
+use farmem_machine::{Duration, Port};
 
 const MIB: u64 = 1 << 20;
 
@@ -198,6 +199,48 @@ fn the_last_generation_is_the_last() {
     assert_eq!(next(&mut rack, "h2", "127.0.0.10"), (3, 1));
     let hosts = rack.call(Overview {}).unwrap().hosts;
     assert_eq!(hosts.iter().map(|host| host.host).collect::<Vec<_>>(), [2, 3]);
+}
+
+/// A client with the token joins again and again, until the generations of all numbers are used up (the rack has one). Nobody else gets in then, also for an hour after it has
+/// gone; and then its number is another host's, from the first generation on, of which nodes are told before they are told of the host. A restart of the control plane counts the hour anew.
+#[test]
+fn generations_begin_anew_after_a_rest() {
+    let bounds = Bounds { hosts_max: 1, ..Bounds::default() };
+    let host_lease = Some(Duration::from_secs(60));
+    let mut rack = Rack::with(65, Config { bounds, host_lease, ..config() });
+    let wear_out = |rack: &mut Rack, generations: core::ops::RangeInclusive<u16>| {
+        for generation in generations {
+            let ticket = rack.ask(join_host("thief", "127.0.0.9"));
+            let answer = rack.wait(ticket);
+            assert!(matches!(answer, Ok(Response::HostJoined(joined)) if joined.generation == generation));
+        }
+    };
+    wear_out(&mut rack, 1..=u16::MAX);
+    rack.join_switch().unwrap();
+    rack.join_node(1, MIB);
+    rack.call(Leave::new(Port::host(1).0)).unwrap();
+    let (hour, other) = (Duration::from_secs(3600), || join_host("other", "127.0.0.10"));
+    rack.pass(Duration::from_secs(3000));
+    assert_eq!(rack.refused(other()).code, ErrorCode::TableFull);
+    rack.restart();
+    rack.pass(Duration::from_secs(3000));
+    assert_eq!(rack.refused(other()).code, ErrorCode::TableFull);
+    rack.pass(Duration::from_secs(700));
+    let joined = match rack.call(other()) {
+        Ok(Response::HostJoined(joined)) => joined,
+        answer => panic!("{answer:?}"),
+    };
+    assert_eq!((joined.host, joined.generation), (1, 1));
+    let node = &rack.peers[&Port::node(1)];
+    assert_eq!(node.anew, [1]);
+    assert!(node.tables.peers.contains_key(&Port::host(1).0));
+    rack.check_log();
+    // In the midst of its generations it has no rest and needs none.
+    rack.call(Leave::new(Port::host(1).0)).unwrap();
+    wear_out(&mut rack, 2..=3);
+    assert_eq!(rack.peers[&Port::node(1)].anew, [1]);
+    rack.pass(hour);
+    rack.check_log();
 }
 
 /// Requests and answers read back from JSON as they were, and the bytes are these.

@@ -26,6 +26,30 @@ fn a_write_is_read_back() {
     assert_eq!(bench.bytes(addr(0x10), 10), b"far memory");
 }
 
+/// A host writes in the last generation of its number and leaves. A host of the first generation, which comes later, is not heard: what it writes may be of long ago. When
+/// the control plane has said that the number begins anew, it is, and what it writes is executed once (PROTOCOL 5.7). Of a host that is there that is refused.
+#[test]
+fn a_number_that_begins_anew_is_heard() {
+    let mut bench = Bench::ready();
+    let port = Port::host(HOST.0);
+    let of = |generation| Header { request: RequestId::new(HOST, generation, 1), ..header(ALICE, 1) };
+    assert_eq!(bench.ask(of(u16::MAX), write(0x10, b"last")).header.status, Status::Ok);
+    bench.update(&[Update::PeerGone { port: port.0 }]);
+    bench.update(&[peer(port, 3)]);
+    let first = datagram(&Message { header: of(1), body: write(0x10, b"anew") });
+    bench.hear(Port::SWITCH, &first);
+    assert_eq!((bench.sent.len(), bench.bytes(addr(0x10), 4)), (0, b"last".to_vec()));
+    assert!(bench.notes.contains(&Note::Dropped(DropReason::Forgotten)));
+
+    assert_eq!(bench.update(&[Update::Anew { host: HOST }]), (Status::Malformed, 0));
+    let again = [Update::PeerGone { port: port.0 }, Update::Anew { host: HOST }, peer(port, 3)];
+    assert_eq!(bench.update(&again), (Status::Ok, 0));
+    assert_eq!(bench.ask(of(1), write(0x10, b"anew")).header.status, Status::Ok);
+    bench.put(addr(0x10), b"then");
+    assert_eq!(bench.ask(of(1), write(0x10, b"anew")).header.status, Status::Ok, "the answer is sent again");
+    assert_eq!(bench.bytes(addr(0x10), 4), b"then");
+}
+
 /// Every bad request gets its own answer, and no byte moves (PROTOCOL 7.14, 7.19, 7.20).
 #[test]
 fn a_refusal_says_why() {

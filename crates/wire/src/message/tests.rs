@@ -29,7 +29,7 @@ fn emitted(message: &Message<'_>) -> Vec<u8> {
 }
 
 /// One update of each kind; the numbers are the tags.
-fn updates() -> [Update; 25] {
+fn updates() -> [Update; 26] {
     let (qpn, qkey, rkey, domain) = (Qpn::new(0x10), Qkey(0x1234), Rkey(0x5678), Domain(3));
     let (base, len) = (VirtAddr(0x1_0000), 0x1000);
     [
@@ -94,6 +94,7 @@ fn updates() -> [Update; 25] {
             root: base,
         }),
         Update::ConnectionGone { to_node: qpn },
+        Update::Anew { host: HostId(0x0102) },
     ]
 }
 
@@ -106,7 +107,7 @@ fn encoded(updates: &[Update]) -> Vec<u8> {
 /// Every form a message can have, each with a name.
 fn samples(bytes: &[u8]) -> Vec<(&'static str, Message<'_>)> {
     let (good, bad) = (REQUEST.answer(Status::Ok), REQUEST.answer(Status::TableFull));
-    let batch = Updates::request(7, 25, bytes).unwrap();
+    let batch = Updates::request(7, 26, bytes).unwrap();
     let of = |header, body| Message { header, body };
     vec![
         ("read request", of(REQUEST, Body::RegionRead { addr: ADDR, len: 512, data: &[] })),
@@ -279,8 +280,8 @@ fn a_body_that_contradicts_its_header_is_refused() {
     );
     let write = Message { header: REQUEST, body: Body::RegionWrite { addr: ADDR, len: 3, data: b"abc" } };
     assert_eq!(as_response(&write, Status::Ok), Err(WireError::Long { what: "message", most: 36, have: 39 }));
-    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 25, &bytes).unwrap()) };
-    let count = Err(WireError::Unknown { what: "update.count of a response", value: 25 });
+    let batch = Message { header: REQUEST, body: Body::Update(Updates::request(7, 26, &bytes).unwrap()) };
+    let count = Err(WireError::Unknown { what: "update.count of a response", value: 26 });
     assert_eq!(as_response(&batch, Status::Ok), count);
 
     let refused =
@@ -296,7 +297,7 @@ fn a_body_that_contradicts_its_header_is_refused() {
 #[test]
 fn each_update_has_its_tag_and_its_length() {
     let lengths =
-        [29, 5, 12, 10, 23, 17, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10, 17, 39, 5];
+        [29, 5, 12, 10, 23, 17, 5, 25, 17, 17, 27, 5, 9, 5, 3, 17, 54, 46, 18, 10, 10, 10, 17, 39, 5, 3];
     for ((tag, update), len) in (1..).zip(updates()).zip(lengths) {
         let bytes = encoded(&[update]);
         assert_eq!((bytes[0], bytes.len()), (tag, len), "{update:?}");
@@ -307,7 +308,7 @@ fn each_update_has_its_tag_and_its_length() {
             assert!(Updates::request(1, 1, &bytes[..have]).is_err(), "{update:?} of {have} bytes");
         }
     }
-    for tag in (26..=u8::MAX).chain([0]) {
+    for tag in (27..=u8::MAX).chain([0]) {
         let unknown = Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) });
         assert_eq!(Updates::request(1, 1, &[tag; 60]), unknown);
     }
@@ -465,6 +466,7 @@ fn update() -> impl Strategy<Value = Update> {
         ),
         qpn().prop_map(|qpn| Update::QueuePairGone { qpn }),
         qpn().prop_map(|to_node| Update::ConnectionGone { to_node }),
+        any::<u16>().prop_map(|host| Update::Anew { host: HostId(host) }),
         ([qpn(), qpn(), qpn(), qpn()], any::<(u16, u16, u32, u32, u64)>()).prop_map(
             |([to_node, to_host, host_qpn, node_qpn], (host, node, rkey, domain, root))| {
                 let (host, node, rkey, domain) = (HostId(host), NodeId(node), Rkey(rkey), Domain(domain));

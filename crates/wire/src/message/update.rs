@@ -228,6 +228,11 @@ pub enum Update {
         /// The queue pair of the switch that its host sends to.
         to_node: Qpn,
     },
+    /// Node: the generations of this number begin anew. All that there were are long over (PROTOCOL 8.8).
+    Anew {
+        /// The number. No host has it now.
+        host: HostId,
+    },
 }
 
 impl Update {
@@ -338,6 +343,7 @@ impl Update {
             }
             24 => Self::Connection(Relayed::read(r)?),
             25 => Self::ConnectionGone { to_node: qpn(r)? },
+            26 => Self::Anew { host: HostId(r.u16()?) },
             _ => return Err(WireError::Unknown { what: "update.tag", value: u64::from(tag) }),
         })
     }
@@ -459,6 +465,10 @@ impl Update {
             Self::ConnectionGone { to_node } => {
                 out.put_u8(25);
                 out.put_u32(to_node.get());
+            }
+            Self::Anew { host } => {
+                out.put_u8(26);
+                out.put_u16(host.0);
             }
         }
     }

@@ -317,6 +317,7 @@ fn numbers(update: Update) -> Vec<u128> {
             of.root.0.into(),
         ],
         Update::ConnectionGone { to_node } => vec![25, q(to_node)],
+        Update::Anew { host } => vec![26, host.0.into()],
     }
 }
 

@@ -86,6 +86,8 @@ pub(crate) struct RolePeer {
     pub(crate) batches: u64,
     /// Refuses the next update with this.
     pub(crate) refuse_next: Option<Status>,
+    /// The numbers of hosts whose generations began anew.
+    pub(crate) anew: Vec<u16>,
     inbox: Inbox,
     /// Which domains could use a block since it was last cleared.
     used: BTreeMap<u64, BTreeSet<u32>>,
@@ -128,6 +130,7 @@ impl RolePeer {
             applied: Vec::new(),
             batches: 0,
             refuse_next: None,
+            anew: Vec::new(),
             inbox: Inbox::default(),
             used: BTreeMap::new(),
             lost: BTreeSet::new(),
@@ -326,6 +329,10 @@ impl RolePeer {
             }
             Update::PeerGone { port } => {
                 t.peers.remove(&port);
+            }
+            Update::Anew { host } if node => {
+                assert!(!t.peers.contains_key(&Port::host(host.0).0), "{host:?} is there");
+                self.anew.push(host.0);
             }
             Update::Translate { base, size_log2, node: to } if !node => {
                 room(
