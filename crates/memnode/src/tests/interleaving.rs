@@ -72,7 +72,8 @@ fn what_is_there_of_a_window_is_asked_for_each_turn() {
     let grant =
         |len| Update::Protect { domain: ALICE, base: addr(0x2000), len, perm: Perm::Read, vma_log2: 64 };
     bench.update(&[grant(64)]);
-    let scratch = 200_u64.to_le_bytes();
+    // The last iteration is the first one of a turn.
+    let scratch = (ITERATIONS_PER_TURN as u64 + 1).to_le_bytes();
     let asked = Traverse { cur_ptr: addr(0x2000), limit: 1000, ..request(&program, &scratch) };
     let count = u32::try_from(WORKSPACES).unwrap() + 1;
     (0..count).for_each(|n| bench.bring(n, &asked));
