@@ -412,6 +412,12 @@ impl Model {
 
     /// Whether the domain may do this with every one of these bytes, all in one range: asked wherever a grant begins or ends.
     pub(super) fn may(&self, domain: Domain, addr: VirtAddr, len: u64, perm: Perm) -> bool {
+        self.is_granted(domain, addr, len, perm)
+            && (len == 0 || pages(addr, len).all(|page| !self.is_lost(page)))
+    }
+
+    /// Whether the bytes are here, in one range, and granted, lost or not.
+    pub(super) fn is_granted(&self, domain: Domain, addr: VirtAddr, len: u64, perm: Perm) -> bool {
         let addr = addr.0;
         let Some(end) = addr.checked_add(len) else { return false };
         let range = self.range_of(addr).filter(|r| end - r.base <= r.len);
@@ -419,7 +425,6 @@ impl Model {
         let mut seams =
             own().flat_map(|g| [g.base, g.end]).filter(|seam| (addr..end).contains(seam)).chain([addr]);
         range.is_some()
-            && (len == 0 || pages(VirtAddr(addr), len).all(|page| !self.is_lost(page)))
             && seams.all(|at| {
                 let last =
                     self.grants.iter().rev().find(|g| g.domain == domain && (g.base..g.end).contains(&at));

@@ -7,9 +7,9 @@ use crate::frames::{ReceivedFrame, each, sent};
 use farmem_machine::Port;
 use farmem_memnode::ITERATIONS_PER_VISIT_MAX;
 use farmem_transport::ud;
-use farmem_traversal::{End, Outcome, Program, State, run};
+use farmem_traversal::{Behind, Program, State, Step};
 use farmem_wire::message::Traverse;
-use farmem_wire::{Body, Header, Message, Perm, ProgramHash, Status, VirtAddr};
+use farmem_wire::{Body, Domain, Header, Message, Perm, ProgramHash, Status, VirtAddr};
 
 /// A traversal as it came.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Model {
         if program.scratch_len() < walk.scratch.len() {
             return false;
         }
-        let (Outcome { iterations, end }, reached) = self.walk_again(walk, program);
+        let (iterations, end, reached) = self.walk_again(walk, program);
         let iterations = walk.iterations.saturating_add(iterations);
         let there = Traverse {
             cur_ptr: reached.cur_ptr,
@@ -111,16 +111,17 @@ impl Model {
         };
         let in_place = Traverse { code: &[], ..state } == there;
         let right = match end {
-            End::Return => status == Status::Ok,
-            End::IterationLimit => status == Status::IterationLimit,
-            End::Fault => status == Status::ProgramFault,
-            End::Fetch(true) => {
+            Ended::Return => status == Status::Ok,
+            Ended::Limit => status == Status::IterationLimit,
+            Ended::Fault => status == Status::ProgramFault,
+            Ended::Behind => status == Status::OutOfBounds,
+            Ended::Refused => {
                 let window = pages(reached.cur_ptr, program.window_len() as u64);
-                matches!(status, Status::NotMapped | Status::NoPermission | Status::OutOfBounds)
+                matches!(status, Status::NotMapped | Status::NoPermission)
                     || status == Status::Lost && window.into_iter().any(|page| self.is_lost(page))
             }
-            End::Fetch(false) if walk.header.hops == 0 => status == Status::HopLimit,
-            End::Fetch(false) => {
+            Ended::Elsewhere if walk.header.hops == 0 => status == Status::HopLimit,
+            Ended::Elsewhere => {
                 let with_code = state.code.is_empty() || state.code == walk.code;
                 return went_on && in_place && with_code;
             }
@@ -128,22 +129,50 @@ impl Model {
         answered && right && in_place
     }
 
-    /// The walk on the model's bytes. A window that may not be loaded ends it; the answer is then whether its pointer is here.
-    fn walk_again(&self, walk: &Walk, program: &Program) -> (Outcome<bool>, State) {
+    /// The walk on the model's bytes: how many iterations it did, and why it ended.
+    fn walk_again(&self, walk: &Walk, program: &Program) -> (u32, Ended, State) {
         // Zeros at the end may be missing (PROTOCOL 7.24).
         let mut scratch = walk.scratch.clone();
         scratch.resize(program.scratch_len(), 0);
         let mut state = State { cur_ptr: walk.cur_ptr, scratch };
         let left = walk.limit.saturating_sub(walk.iterations).min(ITERATIONS_PER_VISIT_MAX);
-        let mut fetch = |addr: VirtAddr, window: &mut [u8]| {
-            let len = window.len() as u64;
-            if !self.may(walk.header.domain, addr, len, Perm::Read) {
-                return Err(self.is_local(addr));
+        for iterations in 0..left {
+            let addr = state.cur_ptr;
+            let there = self.there(walk.header.domain, addr, program.window_len() as u64);
+            if there == 0 && !self.is_local(addr) {
+                return (iterations, Ended::Elsewhere, state);
             }
-            window.copy_from_slice(self.slice(addr, len));
-            Ok(())
-        };
-        let outcome = run(program, &mut fetch, &mut state, left);
-        (outcome, state)
+            if there == 0 || pages(addr, there).any(|page| self.is_lost(page)) {
+                return (iterations, Ended::Refused, state);
+            }
+            let window = self.slice(addr, there);
+            let end = match program.step_cut(window, &mut state.cur_ptr, &mut state.scratch) {
+                Ok(Step::Next) => continue,
+                Ok(Step::Return) => Ended::Return,
+                Ok(Step::Fault) => Ended::Fault,
+                Err(Behind) => Ended::Behind,
+            };
+            return (iterations + 1, end, state);
+        }
+        (left, Ended::Limit, state)
     }
+
+    /// How many bytes of a window are there (PROTOCOL 7.50). All grants that there are allow it to be read.
+    fn there(&self, domain: Domain, addr: VirtAddr, len: u64) -> u64 {
+        let is_granted = |len: &u64| self.is_granted(domain, addr, *len, Perm::Read);
+        (1..=len).rev().find(is_granted).unwrap_or(0)
+    }
+}
+
+/// Why a walk ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ended {
+    Return,
+    Limit,
+    Fault,
+    /// The program went on in its window where its memory ends.
+    Behind,
+    /// The pointer is here, and may not be read.
+    Refused,
+    Elsewhere,
 }
