@@ -1,7 +1,8 @@
 //! Memory that moves between the nodes of a rack while programs use it, by verbs and by traversals.
 
-use farmem::{Answer, Error, NodeId, Op, Program, Rack, VirtAddr};
+use farmem::{Answer, Error, Landing, NodeId, Op, Program, Rack, Spot, VirtAddr};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 const PAGE: u64 = 4096;
 const ONE: NodeId = NodeId(1);
@@ -14,6 +15,17 @@ fn at(base: VirtAddr, offset: u64) -> VirtAddr {
     VirtAddr(base.0 + offset)
 }
 
+/// Takes bytes straight from packets.
+#[derive(Debug)]
+struct Array(Mutex<Vec<u8>>);
+
+impl Landing for Array {
+    fn put(&self, offset: u64, bytes: &[u8]) {
+        let at = usize::try_from(offset).unwrap();
+        self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
 /// Everything a program does finds its bytes wherever they are: reads and writes that cross from one node to another and back included.
 /// Whoever connected before the move is told by a refusal, and finds them.
 #[test]
@@ -24,26 +36,33 @@ fn bytes_are_found_where_they_moved() {
     let vma = client.allocate_on(16 * PAGE, ONE).unwrap();
     let bytes: Vec<u8> = (0..16 * PAGE).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
     client.write(vma.base, &bytes).unwrap();
-    for (from, pages, to) in
+    for (from, pages, to_node) in
         [(4, 4, TWO), (8, 1, NodeId(3)), (0, 16, TWO), (8, 1, ONE), (0, 16, NodeId(3)), (0, 16, ONE)]
     {
-        other.migrate(at(vma.base, from * PAGE), pages * PAGE, to).unwrap();
+        other.migrate(at(vma.base, from * PAGE), pages * PAGE, to_node).unwrap();
         let parts = client.locate(vma.base).unwrap();
         assert_eq!(parts.iter().map(|part| part.size).sum::<u64>(), 16 * PAGE);
         for part in parts
             .iter()
             .filter(|part| (from * PAGE..(from + pages) * PAGE).contains(&(part.base.0 - vma.base.0)))
         {
-            assert_eq!(part.node, to);
+            assert_eq!(part.node, to_node);
         }
         for user in [&mut client, &mut other] {
             let mut found = vec![0; bytes.len()];
             user.read(vma.base, &mut found).unwrap();
-            assert!(found == bytes, "after {from} {pages} {to:?}");
+            assert!(found == bytes, "after {from} {pages} {to_node:?}");
             let mut some = vec![0; 9000];
             user.read(at(vma.base, 3 * PAGE + 17), &mut some).unwrap();
             assert!(some == bytes[3 * 4096 + 17..][..9000]);
             user.write(at(vma.base, 3 * PAGE + 17), &some).unwrap();
+            // Also what goes from the packets of several nodes straight to where it belongs.
+            let array = Arc::new(Array(Mutex::new(vec![0; bytes.len()])));
+            let to = Spot::new(Arc::clone(&array) as Arc<dyn Landing>, bytes.len());
+            let ticket = user.submit(Op::ReadTo { addr: vma.base, to }).unwrap();
+            let ended = user.wait(ticket).unwrap();
+            assert!(ended.result.is_ok() && ended.buf.is_empty());
+            assert!(*array.0.lock().unwrap() == bytes, "after {from} {pages} {to_node:?}");
             user.region_read(at(vma.base, from * PAGE), &mut some[..100]).unwrap();
             assert!(some[..100] == bytes[usize::try_from(from * PAGE).unwrap()..][..100]);
         }

@@ -225,7 +225,9 @@ const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool 
         (rc::Failure::RemoteAccess, _) => true,
         // Whether its node lost it is asked.
         (_, failure) if is_gone(failure) => true,
-        (_, rc::Failure::RemoteOperational | rc::Failure::Flushed) => matches!(work, Work::Read { .. }),
+        (_, rc::Failure::RemoteOperational | rc::Failure::Flushed) => {
+            matches!(work, Work::Read { .. } | Work::ReadTo { .. })
+        }
         _ => false,
     }
 }

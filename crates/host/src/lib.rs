@@ -425,6 +425,7 @@ impl Host {
     fn submit(&mut self, now: Instant, ticket: u64, domain: Domain, op: Op, out: &mut Sink) {
         let work = match op {
             Op::Read { addr, buf } => rc::Work::Read { addr, buf },
+            Op::ReadTo { addr, to } => rc::Work::ReadTo { addr, to },
             Op::Write { addr, buf } => rc::Work::Write { addr, buf },
             Op::CompareSwap { addr, compare, swap } => rc::Work::CmpSwap { addr, compare, swap },
             Op::FetchAdd { addr, add } => rc::Work::FetchAdd { addr, add },

@@ -15,6 +15,13 @@ pub enum Op {
         /// Where the bytes go.
         buf: Vec<u8>,
     },
+    /// Reads as many bytes at `addr` as `to` has over the connection to its node, and puts them there as they come: there is no buffer.
+    ReadTo {
+        /// First byte.
+        addr: VirtAddr,
+        /// Where the bytes go.
+        to: rc::Spot,
+    },
     /// Writes `buf` at `addr` over the connection to its node.
     Write {
         /// First byte.

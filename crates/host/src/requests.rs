@@ -134,6 +134,7 @@ impl Requests {
                 Kind::Traverse(walk, None)
             }
             Op::Read { .. }
+            | Op::ReadTo { .. }
             | Op::Write { .. }
             | Op::CompareSwap { .. }
             | Op::FetchAdd { .. }

@@ -4,7 +4,7 @@ use crate::{Answer, Done, Failure, Out, Sink};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use farmem_transport::rc::Work;
+use farmem_transport::rc::{Spot, Work};
 use farmem_wire::VirtAddr;
 
 /// Bit of the names of segments. No ticket of a user has it: tickets are counted from below.
@@ -21,7 +21,10 @@ pub(crate) struct Segment {
 struct SplitOp {
     ticket: u64,
     write: bool,
+    /// Of a READ or WRITE with a buffer.
     buf: Vec<u8>,
+    /// Of a READ without.
+    to: Option<Spot>,
     left: usize,
     /// What went wrong, of what is first in it: with where that is.
     failure: Option<(u64, Failure)>,
@@ -46,9 +49,10 @@ impl SplitOps {
     /// # Panics
     /// When it is an atomic.
     pub(crate) fn split(&mut self, id: u64, work: Work, segments: &[Segment]) -> Vec<(u64, Work)> {
-        let (write, first, buf) = match work {
-            Work::Read { addr, buf } => (false, addr, buf),
-            Work::Write { addr, buf } => (true, addr, buf),
+        let (write, first, buf, to) = match work {
+            Work::Read { addr, buf } => (false, addr, buf, None),
+            Work::ReadTo { addr, to } => (false, addr, Vec::new(), Some(to)),
+            Work::Write { addr, buf } => (true, addr, buf, None),
             Work::KeyedRead { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => {
                 unreachable!("it has one place")
             }
@@ -57,7 +61,7 @@ impl SplitOps {
             Some((name, segment)) => (name, segment.skip),
             None => {
                 self.count += 1;
-                let op = SplitOp { ticket: id, write, buf, left: 1, failure: None };
+                let op = SplitOp { ticket: id, write, buf, to, left: 1, failure: None };
                 self.ops.insert(self.count, op);
                 (self.count, 0)
             }
@@ -70,10 +74,10 @@ impl SplitOps {
             let segment = Segment { skip: before + skip, len };
             self.segments.insert(id, (name, segment));
             let addr = VirtAddr(first.0 + skip);
-            let work = if write {
-                Work::Write { addr, buf: op.buf[span(segment)].to_vec() }
-            } else {
-                Work::Read { addr, buf: vec![0; span(segment).len()] }
+            let work = match &op.to {
+                Some(to) => Work::ReadTo { addr, to: to.part(segment.skip, span(segment).len()) },
+                None if write => Work::Write { addr, buf: op.buf[span(segment)].to_vec() },
+                None => Work::Read { addr, buf: vec![0; span(segment).len()] },
             };
             (id, work)
         });
@@ -85,7 +89,7 @@ impl SplitOps {
         let (name, segment) = self.segments.remove(&id).expect("a segment ends once");
         let op = self.ops.get_mut(&name).expect("an operation ends after its segments");
         match result {
-            Ok(_) if !op.write => op.buf[span(segment)].copy_from_slice(&buf),
+            Ok(_) if !op.write && op.to.is_none() => op.buf[span(segment)].copy_from_slice(&buf),
             Ok(_) => {}
             Err(failure) if op.failure.is_none_or(|(skip, _)| segment.skip < skip) => {
                 op.failure = Some((segment.skip, failure));

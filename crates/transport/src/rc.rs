@@ -1,10 +1,12 @@
 //! Reliable connections (docs/protocol/04-reliable-connections.md): one [`Requester`] or [`Responder`] is one half of a queue pair.
 
 mod job;
+mod landing;
 mod requester;
 mod responder;
 mod rnr;
 
+pub use landing::{Landing, Spot};
 pub use requester::Requester;
 pub use responder::Responder;
 
@@ -90,6 +92,13 @@ pub enum Work {
         /// Where the bytes go; its length is the read's.
         buf: Vec<u8>,
     },
+    /// Reads as many bytes at `addr` as `to` has, and puts them there as they come. At most 2^31 bytes.
+    ReadTo {
+        /// First byte.
+        addr: VirtAddr,
+        /// Where the bytes go.
+        to: Spot,
+    },
     /// Reads as many bytes as `buf` has of the node that a switch on the way finds for `key`: 1 byte to one path MTU (PROTOCOL 15.9).
     KeyedRead {
         /// The key.
@@ -128,6 +137,7 @@ impl Work {
     pub const fn addr(&self) -> VirtAddr {
         match self {
             Self::Read { addr, .. }
+            | Self::ReadTo { addr, .. }
             | Self::Write { addr, .. }
             | Self::CmpSwap { addr, .. }
             | Self::FetchAdd { addr, .. } => *addr,
@@ -142,6 +152,7 @@ impl Work {
             Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => {
                 buf.len() as u64
             }
+            Self::ReadTo { to, .. } => to.len() as u64,
             Self::CmpSwap { .. } | Self::FetchAdd { .. } => 8,
         }
     }
@@ -159,21 +170,21 @@ impl Work {
         self.is_atomic() && !self.addr().0.is_multiple_of(8)
     }
 
-    /// The buffer of a READ or WRITE; empty for atomics.
+    /// The buffer of a READ or WRITE; empty where there is none.
     #[must_use]
     pub fn buf(&self) -> &[u8] {
         match self {
             Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => buf,
-            Self::CmpSwap { .. } | Self::FetchAdd { .. } => &[],
+            Self::ReadTo { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => &[],
         }
     }
 
-    /// The buffer, back for reuse; an empty one for atomics.
+    /// The buffer, back for reuse; an empty one where there is none.
     #[must_use]
     pub fn into_buf(self) -> Vec<u8> {
         match self {
             Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => buf,
-            Self::CmpSwap { .. } | Self::FetchAdd { .. } => Vec::new(),
+            Self::ReadTo { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => Vec::new(),
         }
     }
 }

@@ -265,7 +265,7 @@ impl World {
         let (len, traversal) = match &op {
             Op::Read { buf, .. } | Op::Write { buf, .. } => (buf.len(), false),
             Op::RegionRead { buf, .. } | Op::RegionWrite { buf, .. } => (buf.len(), false),
-            Op::CompareSwap { .. } | Op::FetchAdd { .. } => (0, false),
+            Op::ReadTo { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => (0, false),
             Op::Through { work, .. } => (work.buf().len(), false),
             Op::Traverse { scratch, .. } => (scratch.len(), true),
         };

@@ -60,6 +60,10 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
         Op::Read { addr, mut buf } | Op::RegionRead { addr, mut buf } => {
             (memory.read(addr, &mut buf).map(|()| done), buf)
         }
+        Op::ReadTo { addr, to } => {
+            let mut buf = vec![0; to.len()];
+            (memory.read(addr, &mut buf).map(|()| to.put(0, &buf)).map(|()| done), Vec::new())
+        }
         Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => {
             (memory.write(addr, &buf).map(|()| done), buf)
         }

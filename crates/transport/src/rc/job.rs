@@ -25,7 +25,9 @@ impl Job {
     /// Gives `work` its PSNs; the caller has checked it with [`refusal`].
     pub(super) fn new(id: u64, work: Work, first: u64, config: &RequesterConfig) -> Self {
         let packets = match work {
-            Work::Read { .. } | Work::Write { .. } => config.pmtu.packets(len_of(&work)),
+            Work::Read { .. } | Work::ReadTo { .. } | Work::Write { .. } => {
+                config.pmtu.packets(len_of(&work))
+            }
             Work::KeyedRead { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => 1,
         };
         Self { id, work, first, packets }
@@ -58,13 +60,13 @@ impl Job {
 
     /// True for a READ, keyed or not.
     pub(super) const fn reads(&self) -> bool {
-        matches!(self.work, Work::Read { .. } | Work::KeyedRead { .. })
+        matches!(self.work, Work::Read { .. } | Work::ReadTo { .. } | Work::KeyedRead { .. })
     }
 
     /// The packet number after the last one that the request packet starting at `index` asks for or carries.
     pub(super) fn request_end(&self, index: u32, segment_packets: u32) -> u32 {
         match self.work {
-            Work::Read { .. } => {
+            Work::Read { .. } | Work::ReadTo { .. } => {
                 let segment_start = index - index % segment_packets;
                 segment_start.saturating_add(segment_packets).min(self.packets)
             }
@@ -82,13 +84,13 @@ impl Job {
     /// True when this WRITE or atomic would change bytes that the earlier request `read` reads (PROTOCOL 4.16).
     pub(super) fn must_follow(&self, read: &Self) -> bool {
         let theirs = match read.work {
-            Work::Read { addr, .. } => addr,
+            Work::Read { addr, .. } | Work::ReadTo { addr, .. } => addr,
             // It may read any address (PROTOCOL 15.9).
             Work::KeyedRead { .. } => return self.writes(),
             _ => return false,
         };
         let ours = match self.work {
-            Work::Read { .. } | Work::KeyedRead { .. } => return false,
+            Work::Read { .. } | Work::ReadTo { .. } | Work::KeyedRead { .. } => return false,
             Work::Write { addr, .. } | Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => addr,
         };
         // Neither leaves the address space ([`refusal`]), so that one starts inside the other when they overlap.
@@ -121,10 +123,10 @@ impl Job {
     fn headers(&self, index: u32, end: u32, config: &RequesterConfig) -> (Opcode, Extension) {
         let rkey = config.rkey;
         match &self.work {
-            Work::Read { addr, buf } => {
+            Work::Read { addr, .. } | Work::ReadTo { addr, .. } => {
                 let (from, _) = self.span(index, config);
                 let (last, last_len) = self.span(end - 1, config);
-                debug_assert!(last + last_len <= buf.len());
+                debug_assert!(last + last_len <= len_of(&self.work) as usize);
                 let dma_len = byte_count(last + last_len - from);
                 (Opcode::ReadRequest, Extension::Reth(Reth { va: at(*addr, from), rkey, dma_len }))
             }
@@ -171,6 +173,7 @@ pub(super) fn refusal(work: &Work, pmtu: Pmtu) -> Option<Failure> {
             return (!fits).then_some(Failure::InvalidRequest);
         }
         Work::Read { addr, buf } | Work::Write { addr, buf } => (*addr, buf.len() as u64),
+        Work::ReadTo { addr, to } => (*addr, to.len() as u64),
         Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => (*addr, u64::from(WORD_LEN)),
     };
     if len > u64::from(DMA_LEN_MAX) {
@@ -199,6 +202,7 @@ fn len_of(work: &Work) -> u32 {
         Work::Read { buf, .. } | Work::KeyedRead { buf, .. } | Work::Write { buf, .. } => {
             byte_count(buf.len())
         }
+        Work::ReadTo { to, .. } => byte_count(to.len()),
         Work::CmpSwap { .. } | Work::FetchAdd { .. } => WORD_LEN,
     }
 }

@@ -393,10 +393,12 @@ impl Requester {
         if !self.acknowledge(now, seq) {
             return self.implied_nak(out);
         }
-        if let Some(Job { work: Work::Read { buf, .. } | Work::KeyedRead { buf, .. }, .. }) =
-            self.jobs.front_mut()
-        {
-            buf[offset..offset + len].copy_from_slice(packet.payload);
+        match self.jobs.front_mut().map(|job| &mut job.work) {
+            Some(Work::Read { buf, .. } | Work::KeyedRead { buf, .. }) => {
+                buf[offset..offset + len].copy_from_slice(packet.payload);
+            }
+            Some(Work::ReadTo { to, .. }) => to.put(offset, packet.payload),
+            _ => {}
         }
         if seq + 1 == request_end {
             self.responded(now, request_end, 0);

@@ -3,6 +3,7 @@
 mod failures;
 mod hostile;
 mod keyed;
+mod landing;
 mod requester;
 mod responder;
 mod simulation;
