@@ -67,6 +67,15 @@ fn pages_are_put_into_the_file_and_become_visible_there() {
     }
     assert!(rustix::fs::ftruncate(&file, 0).is_err(), "it cannot be cut");
     assert!(window.is_placed(page(3), 4) && !window.is_placed(page(3), 5) && !window.is_placed(page(2), 1));
+    let some = vec![1; 40 * PAGE_LEN];
+    assert_eq!(rustix::io::pwrite(&file, &some, (20 * PAGE_LEN) as u64).unwrap(), some.len());
+    window.clear_placed(page(45), 1);
+    let is_placed = |(first, count)| window.is_placed(page(first), count);
+    assert_eq!(
+        [(20, 25), (20, 26), (46, 14), (45, 15), (46, 15)].map(is_placed),
+        [true, false, true, false, false]
+    );
+    window.clear_placed(page(20), 40);
     assert!(!window.has(page(3)), "it is not the window's yet");
     window.install_placed(page(3), 3, Access::Shared);
     window.clear_placed(page(3), 4);

@@ -6,6 +6,7 @@
 use super::window::Place;
 use crate::OpenError;
 use farmem_wire::VirtAddr;
+use farmem_wire::message::PAGE_LEN;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, SeekFrom, fallocate, fcntl_add_seals, fstat, ftruncate,
     memfd_create, seek,
@@ -100,8 +101,28 @@ impl Views {
 
     /// True when all of these bytes are in the file: none of them is a hole's.
     pub(super) fn has(&self, offset: usize, len: usize) -> bool {
+        // Where there is no hole the system looks for one up to the end of the file: as long as 8 us for 64 KiB in a file of 10 MB. It says of these pages alone what is in memory, and what is
+        // in memory is no hole.
+        if self.is_in_memory(offset, len) {
+            return true;
+        }
         let end = (offset + len) as u64;
         seek(&self.file, SeekFrom::Hole(offset as u64)).is_ok_and(|hole| hole >= end)
+    }
+
+    /// True when the file has all of these pages in memory; one that it has may be swapped out.
+    fn is_in_memory(&self, offset: usize, len: usize) -> bool {
+        const PAGES: usize = 16;
+        let bytes = PAGES * PAGE_LEN;
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.program.len), "inside the window");
+        (offset..offset + len).step_by(bytes).all(|at| {
+            let (mut pages, len) = ([0_u8; PAGES], bytes.min(offset + len - at));
+            // SAFETY: inside the view, by the assertion.
+            let start = unsafe { self.program.start.add(at) };
+            // SAFETY: pages of our own mapping, and a byte for each of them; nothing is touched. There is no safe call for it.
+            let said = unsafe { libc::mincore(start.as_ptr().cast(), len, pages.as_mut_ptr()) };
+            said == 0 && pages[..len.div_ceil(PAGE_LEN)].iter().all(|page| page & 1 == 1)
+        })
     }
 
     /// Takes the mapping of pages from the program; their frames stay.
