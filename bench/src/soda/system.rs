@@ -54,8 +54,8 @@ impl Pages {
 
 /// Bytes of a window's own page.
 const PAGE: u32 = 4096;
-/// What is read in order: single pages at first, and of a stream up to so many at once.
-const AHEAD: Ahead = Ahead::Stream(64);
+/// What is read in order: chunks at first, and of a stream up to four of them at once.
+const AHEAD: u64 = 64;
 /// The part of a graph that is here (SODA V: a buffer for a third).
 const LOCAL: u64 = 3;
 /// The least that a window takes.
@@ -162,9 +162,9 @@ impl System {
         });
         Some(WindowOptions {
             place: Place::Anywhere,
-            ahead: match self {
-                Self::ServerAhead | Self::ProcessAhead => AHEAD,
-                _ => Ahead::Group((page_len / PAGE).into()),
+            ahead: match (self, u64::from(page_len / PAGE)) {
+                (Self::ServerAhead | Self::ProcessAhead, pages) => Ahead::Groups { pages, most: AHEAD },
+                (_, pages) => Ahead::Group(pages),
             },
             // Nothing is written: no page is unmapped for a look at whether it is used, which would come out otherwise each time.
             inactive_eighths: 0,

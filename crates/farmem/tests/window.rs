@@ -129,6 +129,7 @@ fn an_allocation_four_times_the_limit_is_an_array() {
         (Ahead::None, 2),
         (Ahead::Group(8), 1),
         (Ahead::Stream(16), 1),
+        (Ahead::Groups { pages: 4, most: 16 }, 1),
         (Ahead::Group(1 << 40), 8),
     ];
     let ways = MODES.into_iter().flat_map(|faults| policies.map(|policy| (faults, policy)));

@@ -17,6 +17,13 @@ pub enum Ahead {
     Group(u64),
     /// Up to so many pages of a stream: each fault that goes on where the last fetch ended doubles the next one.
     Stream(u64),
+    /// The aligned group of so many pages, and up to so many pages of a stream of groups: what is asked for at once grows as a stream's, and is never less than a group.
+    Groups {
+        /// Pages of a group.
+        pages: u64,
+        /// Pages at most.
+        most: u64,
+    },
 }
 
 impl Ahead {
@@ -27,6 +34,10 @@ impl Ahead {
             Self::None => Box::new(Groups { pages: 1 }),
             Self::Group(pages) => Box::new(Groups { pages: pages.min(most) }),
             Self::Stream(pages) => Box::new(Streams::new(pages.min(most))),
+            Self::Groups { pages, most: wanted } => {
+                let pages = pages.clamp(1, most.max(1));
+                Box::new(GroupStreams { pages, streams: Streams::new(wanted.min(most) / pages) })
+            }
         }
     }
 }
@@ -228,6 +239,54 @@ impl Prefetch<Fault> for Streams {
     }
 }
 
+/// Streams of aligned groups of `pages` pages.
+#[derive(Clone, Debug)]
+struct GroupStreams {
+    pages: u64,
+    /// Of groups.
+    streams: Streams,
+}
+
+impl GroupStreams {
+    fn pages_of(&self, groups: &Range<u64>) -> Range<u64> {
+        groups.start.saturating_mul(self.pages)..groups.end.saturating_mul(self.pages)
+    }
+
+    /// The groups that are whole in a run; of one that is empty none, at the group of its page.
+    const fn groups_of(&self, run: &Range<u64>) -> Range<u64> {
+        let first = run.start / self.pages;
+        if run.start == run.end {
+            return first..first;
+        }
+        run.start.div_ceil(self.pages)..run.end / self.pages
+    }
+}
+
+impl Prefetch<Fault> for GroupStreams {
+    type Wanted = Range<u64>;
+
+    fn propose(&mut self, &Fault { page }: &Fault) -> Range<u64> {
+        let groups = self.streams.propose(&Fault { page: page / self.pages });
+        self.pages_of(&groups)
+    }
+
+    /// A group of which not all is here is where the stream goes on.
+    fn fetched(&mut self, pages: &Range<u64>, here: &Range<u64>) {
+        let (fetched, here) = (self.groups_of(pages), self.groups_of(here));
+        self.streams.fetched(&fetched, &here);
+    }
+
+    fn fetched_early(&mut self, pages: &Range<u64>) {
+        let groups = self.groups_of(pages);
+        self.streams.fetched_early(&groups);
+    }
+
+    fn behind(&self) -> Option<(Range<u64>, u64)> {
+        let (groups, through) = self.streams.behind()?;
+        Some((self.pages_of(&groups), through.saturating_mul(self.pages)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,6 +368,28 @@ mod tests {
         policy.fetched(&(49..50), &(30..50));
         assert_eq!(propose(&mut policy, 29), 26..30);
         assert_eq!(policy.behind(), Some((49..50, 21)));
+    }
+
+    /// A stream of groups begins with one and doubles, upwards and downwards, from whatever page of a group; what is asked for here and there is a group. One that was cut within a group goes on with that group.
+    #[test]
+    fn streams_of_groups_double_and_are_never_less_than_one() {
+        let ahead = Ahead::Groups { pages: 16, most: 64 };
+        let mut policy = ahead.policy(1 << 20);
+        let mut ask = |page| policy.propose(&Fault { page });
+        assert_eq!([3, 16, 48, 112].map(&mut ask), [0..16, 16..48, 48..112, 112..176]);
+        assert_eq!([1001, 991, 950].map(&mut ask), [992..1008, 960..992, 896..960]);
+        assert_eq!([1600, 1599, 1567].map(&mut ask), [1600..1616, 1568..1600, 1504..1568]);
+        let mut policy = ahead.policy(1 << 20);
+        assert_eq!(policy.propose(&Fault { page: 0 }), 0..16);
+        policy.fetched(&(0..8), &(0..8));
+        assert_eq!(policy.propose(&Fault { page: 8 }), 0..32, "the rest of the group, and the next one");
+        policy.fetched(&(8..32), &(0..32));
+        assert_eq!(policy.propose(&Fault { page: 32 }), 32..96);
+        policy.fetched(&(32..32), &(32..32));
+        assert_eq!(policy.propose(&Fault { page: 40 }), 32..96, "there was no room");
+        // No more than the cache takes at once, and at least a page.
+        assert_eq!(Ahead::Groups { pages: 16, most: 64 }.policy(8).propose(&Fault { page: 9 }), 8..16);
+        assert_eq!(Ahead::Groups { pages: 0, most: 0 }.policy(0).propose(&Fault { page: 9 }), 9..10);
     }
 
     /// What is not followed for longer than others are begun is forgotten.
