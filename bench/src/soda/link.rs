@@ -177,7 +177,7 @@ fn take(by: By, size: usize, process: &mut ProcessEnd, buf: &mut [u8]) {
     let len = loop {
         match process.pop(buf).expect("an end of our own") {
             Some(len) => break len,
-            None => process.wait(Span::from_millis(20)),
+            None => process.wait(1, Span::from_millis(20)),
         }
     };
     // Where the bytes are in memory behind the rings they are copied once more, to where they are used.

@@ -89,6 +89,38 @@ fn nobody_sleeps_through_a_record() {
     });
 }
 
+/// As [`nobody_sleeps_through_a_record`], of a receiver that wants both of two records before it is woken, or the one that is left: it does not sleep when they are there, and it is not woken for the first alone.
+#[test]
+fn nobody_sleeps_through_as_many_records_as_it_wants() {
+    explore(|| {
+        let ring = words(ring::HEADER_WORDS + 8);
+        let doorbell = words(doorbell::BELL_WORDS);
+        let (their_ring, their_bell) = (Arc::clone(&ring), Arc::clone(&doorbell));
+        let sender = thread::spawn(move || {
+            let mut end = ring::Producer::attach(&their_ring).unwrap();
+            [1, 2].map(|sent| {
+                assert!(end.push(&their_ring, &[7]).unwrap());
+                end.publish(&their_ring);
+                doorbell::must_wake_at(&their_bell, sent)
+            })
+        });
+        let mut end = ring::Consumer::attach(&ring).unwrap();
+        let mut taken = 0;
+        doorbell::fall_asleep_until(&doorbell, 2);
+        if end.has_more(&ring) {
+            doorbell::wake_up(&doorbell);
+            while end.pop(&ring, &mut [0; 8]).unwrap().is_some() {
+                taken += 1;
+            }
+            doorbell::fall_asleep_until(&doorbell, 2);
+        }
+        let sees_it = end.has_more(&ring);
+        let [first, second] = sender.join().unwrap();
+        assert!(taken == 2 || sees_it || second, "the receiver sleeps, and both records wait");
+        assert!(!first, "it wants two");
+    });
+}
+
 /// Two threads write, one of them twice, and the consumer looks meanwhile, at a ring that holds two of their three records: one that finds no room says so, none of the others is read before
 /// it is whole, is lost or comes twice, and those of one thread come in order.
 #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!   words 0..64     magic, version, words of each ring's data, bytes of registered memory
 //!   64..128         the DPU's doorbell: whether it sleeps; its beat, which it counts up as long as it serves
-//!   128..192        the process's doorbell
+//!   128..192        the process's doorbell, with how many answers it wants before it is woken
 //!   192..           the ring of requests, the ring of answers
 //!   at a page       registered memory
 //! ```
@@ -33,7 +33,7 @@ impl From<ring::Broken> for Broken {
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FarmPair");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const PAGE_WORDS: usize = 4096 / WORD;
 const DPU_BELL: usize = 64;
 const PROCESS_BELL: usize = DPU_BELL + BELL_WORDS;
@@ -128,6 +128,8 @@ pub struct ProcessEnd {
     layout: Layout,
     requests: Producer,
     answers: Consumer,
+    /// Answers that were read.
+    taken: u64,
     dpu: OutsideWaker,
 }
 
@@ -141,7 +143,7 @@ impl ProcessEnd {
         let words = memory.words();
         let requests = Producer::attach(&words[layout.requests.clone()]).map_err(broken)?;
         let answers = Consumer::attach(&words[layout.answers.clone()]).map_err(broken)?;
-        Ok(Self { memory, layout, requests, answers, dpu })
+        Ok(Self { memory, layout, requests, answers, taken: 0, dpu })
     }
 
     /// Writes a request; `false` when the ring has no room. The DPU sees it after [`ProcessEnd::publish`].
@@ -152,14 +154,15 @@ impl ProcessEnd {
         Ok(self.requests.push(&self.memory.words()[self.layout.requests.clone()], record)?)
     }
 
-    /// Lets the DPU see what was written, and wakes it if it sleeps.
-    pub fn publish(&mut self) {
+    /// Lets the DPU see what was written, and wakes it if it sleeps; true when it did.
+    pub fn publish(&mut self) -> bool {
         let words = self.memory.words();
-        if self.requests.publish(&words[self.layout.requests.clone()])
-            && doorbell::must_wake(&words[DPU_BELL..][..BELL_WORDS])
-        {
+        let wakes = self.requests.publish(&words[self.layout.requests.clone()])
+            && doorbell::must_wake(&words[DPU_BELL..][..BELL_WORDS]);
+        if wakes {
             self.dpu.wake();
         }
+        wakes
     }
 
     /// Copies the next answer to the front of `buf`, and says its length. `buf` is a whole number of words.
@@ -169,22 +172,31 @@ impl ProcessEnd {
     pub fn pop(&mut self, buf: &mut [u8]) -> Result<Option<usize>, Broken> {
         let ring = &self.memory.words()[self.layout.answers.clone()];
         let popped = self.answers.pop(ring, buf)?;
-        if popped.is_none() {
-            self.answers.release(ring);
+        match popped {
+            Some(_) => self.taken += 1,
+            None => self.answers.release(ring),
         }
         Ok(popped)
     }
 
-    /// Sleeps until the DPU publishes an answer, at most `most`; not when one is there.
-    pub fn wait(&self, most: Duration) {
+    /// Sleeps until the DPU has published so many answers, at most `most`; not when one is there. A process that waits for several asks to be woken once (PROTOCOL 17.6).
+    pub fn wait(&self, answers: u64, most: Duration) {
         let words = self.memory.words();
         let bell = &words[PROCESS_BELL..][..BELL_WORDS];
-        doorbell::fall_asleep(bell);
+        doorbell::fall_asleep_until(bell, self.taken.wrapping_add(answers));
         if !self.answers.has_more(&words[self.layout.answers.clone()]) {
             // A futex that cannot be waited on is looked at again at once.
             drop(futex::wait(&bell[SLEEPING], 1, most));
         }
         doorbell::wake_up(bell);
+    }
+
+    /// As [`ProcessEnd::wait`] begins: true when nothing is there to keep it from sleeping.
+    #[cfg(test)]
+    pub(super) fn falls_asleep(&self, answers: u64) -> bool {
+        let words = self.memory.words();
+        doorbell::fall_asleep_until(&words[PROCESS_BELL..][..BELL_WORDS], self.taken + answers);
+        !self.answers.has_more(&words[self.layout.answers.clone()])
     }
 
     /// How often the DPU has looked at its rings: it counts on as long as the DPU serves.
@@ -241,6 +253,8 @@ pub struct Answers {
     memory: Arc<Mapping>,
     layout: Layout,
     producer: Producer,
+    /// Answers that were written.
+    said: u64,
 }
 
 impl Requests {
@@ -253,7 +267,7 @@ impl Requests {
         let words = memory.words();
         let consumer = Consumer::attach(&words[layout.requests.clone()]).map_err(broken)?;
         let producer = Producer::attach(&words[layout.answers.clone()]).map_err(broken)?;
-        let answers = Answers { memory: Arc::clone(&memory), layout: layout.clone(), producer };
+        let answers = Answers { memory: Arc::clone(&memory), layout: layout.clone(), producer, said: 0 };
         Ok((Self { memory, layout, consumer }, answers))
     }
 
@@ -306,7 +320,9 @@ impl Answers {
     /// # Errors
     /// [`Broken`] when the process wrote nonsense.
     pub fn push(&mut self, record: &[u8]) -> Result<bool, Broken> {
-        Ok(self.producer.push(&self.memory.words()[self.layout.answers.clone()], record)?)
+        let has_room = self.producer.push(&self.memory.words()[self.layout.answers.clone()], record)?;
+        self.said += u64::from(has_room);
+        Ok(has_room)
     }
 
     /// Copies bytes to the process's registered memory; `false` when they would not lie in it, or `addr` is no multiple of 8. Up to the next multiple of 8 it
@@ -336,12 +352,25 @@ impl Answers {
         at.and_then(|at| registered.get(at)).map(|to| to.store(word, Ordering::Release)).is_some()
     }
 
-    /// Lets the process see what was written, and wakes it if it sleeps.
-    pub fn publish(&mut self) {
-        let words = self.memory.words();
-        let bell = &words[PROCESS_BELL..][..BELL_WORDS];
-        if self.producer.publish(&words[self.layout.answers.clone()]) && doorbell::must_wake(bell) {
+    /// Lets the process see what was written, and wakes it if it sleeps and wants no more answers before; true when it did.
+    pub fn publish(&mut self) -> bool {
+        let said = self.said;
+        self.producer.publish(&self.memory.words()[self.layout.answers.clone()])
+            && self.wake_if(|bell| doorbell::must_wake_at(bell, said))
+    }
+
+    /// As [`Answers::publish`], and wakes it however many answers it wants: the ring has no room for more.
+    pub fn publish_full(&mut self) -> bool {
+        self.producer.publish(&self.memory.words()[self.layout.answers.clone()]);
+        self.wake_if(doorbell::must_wake)
+    }
+
+    fn wake_if(&self, must_wake: impl FnOnce(&[AtomicU64]) -> bool) -> bool {
+        let bell = &self.memory.words()[PROCESS_BELL..][..BELL_WORDS];
+        let wakes = must_wake(bell);
+        if wakes {
             futex::wake(&bell[SLEEPING]);
         }
+        wakes
     }
 }

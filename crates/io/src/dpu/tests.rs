@@ -1,8 +1,8 @@
 //! Two ends of one memory, in one process: what arrives, and what a hostile end can do.
 
 use super::{
-    Broken, Listener, PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions, Talk,
-    make_pair, make_submissions,
+    Answers, Broken, Listener, PairSize, ProcessEnd, Registered, Requests, SubmissionSender, Submissions,
+    Talk, make_pair, make_submissions,
 };
 use crate::shm::RING_BYTES_MIN;
 use crate::{Link, OpenError, OutsideWaker, ShmConfig, ShmLink, UdpConfig, UdpLink, Wait, WakeAt};
@@ -56,7 +56,7 @@ fn requests_and_answers_go_through() {
     }
     assert!(answers.push(b"done").unwrap());
     answers.publish();
-    process.wait(Duration::from_secs(60));
+    process.wait(1, Duration::from_secs(60));
     assert_eq!(process.pop(&mut buf).unwrap(), Some(4));
     assert_eq!(process.pop(&mut buf).unwrap(), None);
     let mut bytes = [0; 16];
@@ -67,6 +67,39 @@ fn requests_and_answers_go_through() {
     let beat = process.beat();
     requests.beat();
     assert_eq!(process.beat(), beat + 1);
+}
+
+/// A process asks for four pages and rings the doorbell once for all of them, as the DPU sleeps: what it asks while that is awake rings none. It sleeps until all four are answered, and is woken once, by the last;
+/// what comes when it wants one more wakes it at once, and so does a ring that has no room for all it waits for (PROTOCOL 17.19).
+#[test]
+fn one_doorbell_there_and_one_back_for_all_that_is_asked_at_once() {
+    let file = make_pair(SIZE).unwrap();
+    let mut process = ProcessEnd::of(&file, SIZE, nobody()).unwrap();
+    let (mut requests, mut answers) = Requests::of(&copy(&file), SIZE).unwrap();
+    let mut buf = [0; 64];
+    let ask = |process: &mut ProcessEnd, count: u8| {
+        (0..count).for_each(|n| assert!(process.push(&[n; 20]).unwrap()));
+        u32::from(process.publish()) + u32::from(process.publish())
+    };
+    assert!(requests.may_sleep());
+    assert_eq!(ask(&mut process, 4), 1, "one doorbell for four requests");
+    assert_eq!(ask(&mut process, 4), 0, "it is awake");
+    assert_eq!(std::iter::from_fn(|| requests.pop(&mut buf).unwrap()).count(), 8);
+    let say = |answers: &mut Answers| {
+        assert!(answers.push(b"done").unwrap());
+        answers.publish()
+    };
+    assert!(process.falls_asleep(4));
+    assert_eq!([(); 4].map(|()| say(&mut answers)), [false, false, false, true], "the last one wakes it");
+    assert!(!process.falls_asleep(1), "they are there");
+    assert_eq!(std::iter::from_fn(|| process.pop(&mut buf).unwrap()).count(), 4);
+    assert!(process.falls_asleep(1));
+    assert_eq!([(); 2].map(|()| say(&mut answers)), [true, false]);
+    assert_eq!(std::iter::from_fn(|| process.pop(&mut buf).unwrap()).count(), 2);
+    assert!(process.falls_asleep(1 << 40));
+    while answers.push(b"more").unwrap() {}
+    assert!(!answers.publish(), "it wants more than the ring has room for");
+    assert!(answers.publish_full() && !answers.publish_full());
 }
 
 /// Memory that could be cut under the DPU, that is smaller than it says, or that is something else is not used; a ring full of nonsense is one that broke.

@@ -18,6 +18,8 @@ use super::atomic::{AtomicU64, Ordering, fence};
 pub(crate) const BELL_WORDS: usize = 64;
 /// The word a receiver sleeps on: 1 while it sleeps or is about to.
 pub(crate) const SLEEPING: usize = 16;
+/// Records that must have been sent since the ring was made before the receiver is to be woken, where it says so.
+const WANTED: usize = 17;
 /// Rings to this endpoint that were made so far.
 const ARRIVALS: usize = 32;
 /// How often something else than a frame was to end the receiver's wait.
@@ -27,6 +29,14 @@ const CALLS: usize = 48;
 pub(crate) fn fall_asleep(doorbell: &[AtomicU64]) {
     doorbell[SLEEPING].store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
+}
+
+/// As [`fall_asleep`], of a receiver that has nothing to do before so many records have been sent since the ring was made.
+pub(crate) fn fall_asleep_until(doorbell: &[AtomicU64], sent: u64) {
+    doorbell[WANTED].store(sent, Ordering::Relaxed);
+    // A sender that sees that it sleeps sees until when.
+    fence(Ordering::Release);
+    fall_asleep(doorbell);
 }
 
 /// The receiver: awake again, senders need not ring.
@@ -43,6 +53,16 @@ pub(crate) fn may_ring(doorbell: &[AtomicU64]) -> bool {
 pub(crate) fn must_wake(doorbell: &[AtomicU64]) -> bool {
     fence(Ordering::SeqCst);
     doorbell[SLEEPING].load(Ordering::Relaxed) == 1 && doorbell[SLEEPING].swap(0, Ordering::Relaxed) == 1
+}
+
+/// As [`must_wake`], by the only sender, which has sent so many records since the ring was made, to a receiver that says how many it wants.
+pub(crate) fn must_wake_at(doorbell: &[AtomicU64], sent: u64) -> bool {
+    fence(Ordering::SeqCst);
+    if doorbell[SLEEPING].load(Ordering::Relaxed) != 1 {
+        return false;
+    }
+    fence(Ordering::Acquire);
+    sent >= doorbell[WANTED].load(Ordering::Relaxed) && doorbell[SLEEPING].swap(0, Ordering::Relaxed) == 1
 }
 
 /// A sender made a ring to this endpoint.

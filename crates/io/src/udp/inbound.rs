@@ -9,8 +9,8 @@ use std::mem;
 use std::ptr;
 use std::slice::Chunks;
 
-/// Datagrams of one system call.
-const SLOTS: usize = 16;
+/// Datagrams of one system call: the bound of the receive queue that all connections of the link share. What has no slot waits in the socket.
+pub(super) const SLOTS: usize = 16;
 /// Calls in a row that found one datagram before only one is asked for: looking for a second costs a tenth of a microsecond.
 const SINGLES_BEFORE_ONE: u32 = 2;
 /// Of so many calls that could ask for one, one asks for all: a burst is noticed at the latest then.
@@ -114,6 +114,12 @@ impl Inbound {
             self.is_kept = self.receive(socket, flags)?.is_some();
         }
         Ok(())
+    }
+
+    /// The next [`Inbound::receive`] has what the last one brought.
+    #[cfg(test)]
+    pub(super) fn keep_again(&mut self) {
+        self.is_kept = true;
     }
 
     /// True when the next [`Inbound::receive`] has something without asking the system.

@@ -384,3 +384,49 @@ fn a_card_sends_from_any_port() {
     assert_eq!(drain(&mut b), [(PORT_A, frame(9, 64))]);
     assert_eq!(b.counters().foreign_port, 0);
 }
+
+/// Datagrams that one call of the system brings, and the frames in them by who sent them.
+fn take_once(link: &mut UdpLink) -> (usize, Vec<Port>) {
+    let Some(datagrams) = lock(&link.inbound).receive(&link.socket, libc::MSG_DONTWAIT).unwrap() else {
+        return (0, Vec::new());
+    };
+    // It is kept for the link, which sorts it.
+    lock(&link.inbound).keep_again();
+    let mut from = Vec::new();
+    link.take(libc::MSG_DONTWAIT, &mut |port, _| from.push(port)).unwrap();
+    (datagrams, from)
+}
+
+/// Three peers have a connection each to one link. What they send waits for the same slots: one call of the system takes of all three, in the order in which it came, and never more than there are slots. What each
+/// sends at once is one message: a batch of requests is one datagram, handed over by one call.
+#[test]
+fn all_connections_of_a_link_take_from_one_receive_queue() {
+    const REQUESTS: usize = 12;
+    let mut queue = open(gid(60, 1));
+    let mut peers: Vec<UdpLink> = (2..5).map(|n| open(gid(60, n))).collect();
+    for (n, peer) in (2..).zip(&mut peers) {
+        queue.set_peer(Port(n), Some(gid(60, u8::try_from(n).unwrap()))).unwrap();
+        peer.set_peer(PORT_A, Some(gid(60, 1))).unwrap();
+        (0..REQUESTS).for_each(|request| peer.send(PORT_A, &frame(u32::try_from(request).unwrap(), 28)));
+        peer.flush().unwrap();
+    }
+    let (datagrams, from) = take_once(&mut queue);
+    assert_eq!(datagrams, peers.len(), "a batch is one message");
+    let in_order: Vec<Port> = (2..5).flat_map(|n| [Port(n); REQUESTS]).collect();
+    assert_eq!(from, in_order, "one call took them all");
+    // One by one from each in turn, more than there are slots.
+    for turn in 0..inbound::SLOTS {
+        for peer in &mut peers {
+            peer.send(PORT_A, &frame(u32::try_from(turn).unwrap(), 28));
+            peer.flush().unwrap();
+        }
+    }
+    let mut taken = Vec::new();
+    while let (datagrams @ 1.., from) = take_once(&mut queue) {
+        assert!(datagrams <= inbound::SLOTS && datagrams == from.len(), "{datagrams}");
+        taken.extend(from);
+    }
+    let in_turn: Vec<Port> = (0..inbound::SLOTS).flat_map(|_| [Port(2), Port(3), Port(4)]).collect();
+    assert_eq!(taken, in_turn);
+    assert_eq!(queue.counters().lost(), 0);
+}

@@ -71,7 +71,7 @@ impl Answering {
                     (self.full_since, _) = (None, self.unsent.pop_front());
                 }
                 Ok(false) => {
-                    self.answers.publish();
+                    self.publish();
                     let since = *self.full_since.get_or_insert(now);
                     if now.since(since) > patience {
                         self.send_away();
@@ -82,6 +82,15 @@ impl Answering {
             }
         }
         self.full_since = None;
+    }
+
+    /// Lets the process see its answers. One whose ring is full is woken for what there is.
+    pub(super) fn publish(&mut self) {
+        if self.unsent.is_empty() {
+            self.answers.publish();
+        } else {
+            self.answers.publish_full();
+        }
     }
 
     fn send_away(&self) {

@@ -5,16 +5,19 @@
 //! When that one is gone, whoever asked is too, and the action has failed. The decisions are locked while they are asked for and never while bytes move.
 
 mod moving;
+mod request;
 
 pub(crate) use moving::Moving;
+pub(crate) use request::{AskEnded, Failed};
 
-use farmem_client::{Client, Completed, Error, Op, Ticket};
+use farmem_client::{Client, Completed, Error, Landing, Op, Spot, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
 use farmem_io::{Clock, Waker};
 use farmem_machine::{Instant, Rng};
 use farmem_paging::Cause;
 use farmem_wire::VirtAddr;
 use moving::Source;
+use request::{Asked, SlotAt};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -55,58 +58,13 @@ struct Inbox {
     waker: Option<Waker>,
 }
 
-/// A request that a carrier took.
-#[derive(Debug)]
-struct Asked {
-    addr: VirtAddr,
-    /// Where it begins in its page, and its bytes.
-    offset: usize,
-    len: usize,
-    /// The bytes of a write; of a read a buffer, or none yet.
-    buf: Vec<u8>,
-    error: Option<Error>,
-    /// Times that its bytes were put into a slot.
-    put: u64,
-}
-
 /// What a verb of the client is for.
 #[derive(Clone, Copy, Debug)]
 enum Transfer {
     Demand { ticket: u64 },
-    Load { slot: Slot, within: u32 },
+    Load,
     Fix { first: PageId },
     Write { ticket: u64 },
-}
-
-/// A request ended. [`Carrier::finish`] or [`Carrier::collect`] takes it.
-#[derive(Debug)]
-pub(crate) struct AskEnded {
-    pub(crate) ticket: u64,
-    pub(crate) result: Result<(), Failed>,
-    buf: Vec<u8>,
-    source: Source,
-    /// Times that its bytes were put into a slot.
-    put: u64,
-}
-
-impl AskEnded {
-    /// Copies of its bytes from one buffer of the DPU to another: into a slot or static memory from which a read is answered, or in which a write is to be seen.
-    pub(crate) fn copies(&self) -> u64 {
-        self.put + u64::from(!matches!(self.source, Source::Buffer))
-    }
-
-    /// It failed, and not because far memory said so.
-    pub(crate) fn has_failed(&self) -> bool {
-        matches!(self.result, Err(Failed { cause: Cause::Failed, .. }))
-    }
-}
-
-/// Why a request failed: for the protocol of rings, and for people.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    pub(crate) cause: Cause,
-    /// What the client said; `None` when it was not asked.
-    pub(crate) error: Option<Error>,
 }
 
 /// Tickets of a carrier have its number above so many bits.
@@ -292,7 +250,30 @@ impl<'a> Carrier<'a> {
         granted: bool,
         buf: Vec<u8>,
     ) -> u64 {
-        let (ticket, bytes) = self.take(page, &at, buf);
+        self.begin_read((asker, granted), page, &at, buf, None)
+    }
+
+    /// As [`Carrier::read`]: what far memory answers goes to `landing` from the very packets, from its first byte on. What is cached is answered as before.
+    pub(crate) fn read_to(
+        &mut self,
+        asker: Asker,
+        page: PageId,
+        at: Range<usize>,
+        granted: bool,
+        landing: Arc<dyn Landing>,
+    ) -> u64 {
+        self.begin_read((asker, granted), page, &at, Vec::new(), Some(landing))
+    }
+
+    fn begin_read(
+        &mut self,
+        (asker, granted): (Asker, bool),
+        page: PageId,
+        at: &Range<usize>,
+        buf: Vec<u8>,
+        landing: Option<Arc<dyn Landing>>,
+    ) -> u64 {
+        let (ticket, bytes) = self.take(page, at, buf, landing);
         let read = Read { ticket, asker, page, bytes, granted };
         self.memory.decisions().read(self.memory.clock.now(), read, &mut self.actions);
         self.carry_out();
@@ -302,7 +283,8 @@ impl<'a> Carrier<'a> {
     /// A process writes bytes of a page, from `offset` on.
     pub(crate) fn write(&mut self, asker: Asker, page: PageId, offset: usize, buf: Vec<u8>) -> u64 {
         let whole = buf.len() == self.memory.len_of(page);
-        let (ticket, bytes) = self.take(page, &(offset..offset + buf.len()), buf);
+        let (ticket, bytes) = self.take(page, &(offset..offset + buf.len()), buf, None);
+        self.asked.get_mut(&ticket).expect("it was put in").write = true;
         let write = Write { ticket, asker, page, bytes, whole };
         self.memory.decisions().write(write, &mut self.actions);
         self.carry_out();
@@ -316,12 +298,20 @@ impl<'a> Carrier<'a> {
         fixed
     }
 
-    fn take(&mut self, page: PageId, at: &Range<usize>, buf: Vec<u8>) -> (u64, u32) {
+    fn take(
+        &mut self,
+        page: PageId,
+        at: &Range<usize>,
+        buf: Vec<u8>,
+        landing: Option<Arc<dyn Landing>>,
+    ) -> (u64, u32) {
         self.next += 1;
         let ticket = self.number << TICKET_BITS | self.next;
         let addr = self.memory.addr(page, at.start).unwrap_or(VirtAddr::NULL);
         let len = at.len();
-        self.asked.insert(ticket, Asked { addr, offset: at.start, len, buf, error: None, put: 0 });
+        let (landed, write, error, put) = (false, false, None, 0);
+        let asked = Asked { addr, offset: at.start, len, buf, landing, landed, write, error, put };
+        self.asked.insert(ticket, asked);
         (ticket, u32::try_from(len).expect("a part of a page"))
     }
 
@@ -469,17 +459,30 @@ impl<'a> Carrier<'a> {
             Action::Read { op, ticket } => {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
                 let (addr, len, mut buf) = (asked.addr, asked.len, std::mem::take(&mut asked.buf));
-                if buf.is_empty() {
-                    buf = self.client.buffer(len);
-                }
-                self.verb(op, Op::Read { addr, buf }, Transfer::Demand { ticket });
+                let read = if let Some(landing) = &asked.landing {
+                    Op::ReadTo { addr, to: Spot::new(Arc::clone(landing), len) }
+                } else {
+                    if buf.is_empty() {
+                        buf = self.client.buffer(len);
+                    }
+                    Op::Read { addr, buf }
+                };
+                self.verb(op, read, Transfer::Demand { ticket });
             }
-            Action::Load { op, first, count, slot, within, .. } => match self.read_of(first, count) {
-                Some(read) => self.verb(op, read, Transfer::Load { slot, within }),
+            Action::Load { op, first, count, slot, within, .. } => match self.extent_of(first, count) {
+                Some((addr, len)) => {
+                    let at = within as usize * self.memory.page_len;
+                    let landing = SlotAt { memory: Arc::clone(&self.memory), slot, at };
+                    let to = Spot::new(Arc::new(landing), len);
+                    self.verb(op, Op::ReadTo { addr, to }, Transfer::Load);
+                }
                 None => self.abandon(action),
             },
-            Action::Fix { op, first, count, .. } => match self.read_of(first, count) {
-                Some(read) => self.verb(op, read, Transfer::Fix { first }),
+            Action::Fix { op, first, count, .. } => match self.extent_of(first, count) {
+                Some((addr, len)) => {
+                    let buf = self.client.buffer(len);
+                    self.verb(op, Op::Read { addr, buf }, Transfer::Fix { first });
+                }
                 None => self.abandon(action),
             },
             Action::Write { op, ticket } => {
@@ -510,11 +513,10 @@ impl<'a> Carrier<'a> {
     }
 
     /// `None` when the object is closed.
-    fn read_of(&mut self, first: PageId, count: u32) -> Option<Op> {
+    fn extent_of(&self, first: PageId, count: u32) -> Option<(VirtAddr, usize)> {
         let addr = self.memory.addr(first, 0)?;
         let pages = first.page..first.page + u64::from(count);
-        let len = pages.map(|page| self.memory.len_of(PageId { page, ..first })).sum();
-        Some(Op::Read { addr, buf: self.client.buffer(len) })
+        Some((addr, pages.map(|page| self.memory.len_of(PageId { page, ..first })).sum()))
     }
 
     fn verb(&mut self, op: u64, verb: Op, transfer: Transfer) {
@@ -535,14 +537,11 @@ impl<'a> Carrier<'a> {
         match transfer {
             Transfer::Demand { ticket } | Transfer::Write { ticket } => {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
+                asked.landed = asked.landing.is_some() && result.is_ok();
                 (asked.buf, asked.error) = (buf, result.err());
             }
-            Transfer::Load { slot, within } => {
-                if cause.is_ok() {
-                    self.memory.put(slot, within as usize * self.memory.page_len, &buf);
-                }
-                self.client.recycle(buf);
-            }
+            // Its bytes are in the slot.
+            Transfer::Load => {}
             Transfer::Fix { first } => {
                 if cause.is_ok() {
                     let pages = (first.page..).zip(buf.chunks(self.memory.page_len));
@@ -567,9 +566,14 @@ impl<'a> Carrier<'a> {
     }
 
     fn ask_ended(&mut self, ticket: u64, source: Source, ended: Result<(), Cause>) {
-        let Asked { buf, error, put, .. } = self.asked.remove(&ticket).expect("a request ends once");
+        let Asked { buf, error, put, landed, write, .. } =
+            self.asked.remove(&ticket).expect("a request ends once");
+        let source = match source {
+            Source::Buffer if landed && ended.is_ok() => Source::Landed,
+            source => source,
+        };
         let result = ended.map_err(|cause| Failed { cause, error });
-        self.ended.push_back(AskEnded { ticket, result, buf, source, put });
+        self.ended.push_back(AskEnded { ticket, result, buf, source, write, put });
     }
 }
 

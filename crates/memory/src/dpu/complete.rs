@@ -6,6 +6,7 @@
 use super::answering::Answering;
 use super::carrier::Moving;
 use super::slow::Slow;
+use farmem_client::Landing;
 use farmem_dpu::Asker;
 use farmem_io::dpu::Registered;
 use farmem_wire::soda::{Answer, Ended, Span};
@@ -28,11 +29,40 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Puts bytes there; false when there is no room for them.
-    pub(super) fn put(&self, answering: &Mutex<Answering>, bytes: &[u8]) -> bool {
+    /// Puts bytes there, from the `offset`-th on; false when there is no room for them.
+    pub(super) fn put(&self, offset: u64, answering: &Mutex<Answering>, bytes: &[u8]) -> bool {
+        let at = |addr: &u64| addr.checked_add(offset);
         match self {
-            Self::Shared(addr) => lock(answering).answers.put(*addr, bytes),
-            Self::Registered(memory, addr) => memory.put(*addr, bytes),
+            Self::Shared(addr) => at(addr).is_some_and(|addr| lock(answering).answers.put(addr, bytes)),
+            Self::Registered(memory, addr) => at(addr).is_some_and(|addr| memory.put(addr, bytes)),
+        }
+    }
+}
+
+/// A read whose bytes go to the process's memory from the very buffer that the link received them in: what SODA has of one buffer on the DPU for both (IV-B).
+#[derive(Debug)]
+pub(super) struct Landed {
+    place: Place,
+    answering: Arc<Mutex<Answering>>,
+    /// Some had no room.
+    is_refused: AtomicBool,
+}
+
+impl Landed {
+    pub(super) fn new(place: Place, answering: &Arc<Mutex<Answering>>) -> Arc<Self> {
+        Arc::new(Self { place, answering: Arc::clone(answering), is_refused: AtomicBool::new(false) })
+    }
+
+    /// All that came is there.
+    pub(super) fn is_put(&self) -> bool {
+        !self.is_refused.load(Ordering::Acquire)
+    }
+}
+
+impl Landing for Landed {
+    fn put(&self, offset: u64, bytes: &[u8]) {
+        if !self.place.put(offset, &self.answering, bytes) {
+            self.is_refused.store(true, Ordering::Release);
         }
     }
 }
@@ -151,12 +181,12 @@ fn run(
 ) {
     while let Ok(Job { asker, span, moving, place, answering }) = jobs.recv() {
         let mut is_put = false;
-        let buf = moving.finish(None, |bytes| is_put = place.put(&answering, bytes));
+        let buf = moving.finish(None, |bytes| is_put = place.put(0, &answering, bytes));
         slow.down();
         let ended = if is_put { Ended::Done } else { Ended::Refused };
         let mut line = lock(&answering);
         line.push(Answer { span, write: false, ended, data: &[] });
-        line.answers.publish();
+        line.publish();
         drop(line);
         if done.send(Completed { asker, bytes: span.size as usize, buf }).is_err() {
             return;

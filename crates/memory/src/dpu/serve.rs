@@ -490,7 +490,8 @@ impl Door {
     fn terms(&self) -> Terms {
         let blocking = self.ground.section.forward == DpuForward::Blocking;
         let patience = self.ground.section.lease;
-        Terms { blocking, intra: self.ground.intra.clone(), patience }
+        let staged = self.ground.section.threads > 1;
+        Terms { blocking, intra: self.ground.intra.clone(), staged, patience }
     }
 
     /// The thread of a guest's domain.

@@ -51,7 +51,7 @@ fn memory() -> Arc<Memory> {
     )
 }
 
-const USUAL: Terms = Terms { blocking: false, intra: None, patience: Duration::from_secs(10) };
+const USUAL: Terms = Terms { blocking: false, intra: None, staged: false, patience: Duration::from_secs(10) };
 
 fn bench(carrier: &mut Carrier<'_>) -> Bench {
     bench_of(carrier, Asker(7), SIZE)
@@ -257,6 +257,7 @@ fn pages_go_from_and_to_registered_memory() {
 fn requests_are_completed_by_other_threads() {
     with_bench(|bench, carrier| {
         bench.stage = Some(Stage::begin(2, 1, 1.0, || {}).unwrap());
+        bench.visitor.set_terms(Terms { staged: true, ..USUAL });
         let (memory, page) = (memory_file(16 * PAGE as usize), u64::from(PAGE));
         assert!(
             bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
@@ -289,8 +290,8 @@ fn requests_are_completed_by_other_threads() {
         assert!(carrier.memory().stats().hits > 0, "some were in the cache");
         let (to, came) = std::sync::mpsc::channel();
         let mail = Mail { to, bell: Arc::new(Bell::new().unwrap()) };
-        bench.send(&[read(1, 0, 2)]);
-        assert_eq!(bench.visitor.take_requests(carrier, 8), 1);
+        bench.send(&[read(1, 0, 2), read(2, page, 2)]);
+        assert_eq!(bench.visitor.take_requests(carrier, 8), 2);
         while bench.visitor.waits_for_carrier() {
             let completed = carrier.client.next_completed().unwrap();
             completed.into_iter().for_each(|completed| assert!(carrier.took(completed).is_none()));
@@ -302,7 +303,7 @@ fn requests_are_completed_by_other_threads() {
         assert!(came.try_recv().is_err() && !bench.visitor.is_idle() && bench.visitor.awaits_stage());
         bench.serve(carrier);
         assert!(matches!(came.try_recv().unwrap().1, Came::Done(true)));
-        assert_eq!(bench.answers().len(), 1);
+        assert_eq!(bench.answers().len(), 2);
     });
 }
 

@@ -34,6 +34,11 @@ impl Asked {
     pub(super) const fn is_write(&self) -> bool {
         self.write
     }
+
+    /// Where the data of its answer goes.
+    pub(super) const fn data_at(&self) -> u64 {
+        self.at + HEAD_LEN as u64
+    }
 }
 
 /// Requests of a process's threads.
@@ -130,15 +135,16 @@ impl Threads {
         })
     }
 
-    /// Answers a request; `data` is what a read brought, and goes from there straight to where its thread wants it. The DPU has copied its bytes so often beside.
+    /// Answers a request; `data` is what a read brought, and goes from there straight to where its thread wants it, unless it is there already. The DPU has copied its bytes so often beside.
     pub(super) fn answer(&mut self, answers: &Answers, asked: Asked, how: Ended, data: &[u8], copies: u64) {
+        let data_at = asked.data_at();
         let Asked { at, id, size, write, .. } = asked;
         self.carried.copies += copies;
         let head = match (how, write) {
             (Ended::Done, true) => Head::Written { id, size },
             (Ended::Done, false) => {
                 self.carried.moves += 1;
-                let put = answers.put(at + HEAD_LEN as u64, data);
+                let put = answers.put(data_at, data);
                 debug_assert!(put, "its place was looked at when it came");
                 Head::Read { id, size }
             }

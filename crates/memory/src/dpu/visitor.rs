@@ -2,7 +2,7 @@
 
 use super::answering::Answering;
 use super::carrier::{AskEnded, Carrier};
-use super::complete::{Job, Place, Stage, lock};
+use super::complete::{Job, Landed, Place, Stage, lock};
 use super::intra::Intra;
 use super::mail::Reply;
 use super::threads::{Threads, Wanted};
@@ -28,10 +28,14 @@ pub(super) struct Terms {
     pub(super) blocking: bool,
     /// The link to it, where that is not as it is.
     pub(super) intra: Option<Arc<Intra>>,
+    /// Other threads complete its requests, where many are under way.
+    pub(super) staged: bool,
     /// How long its ring of answers may be full: a process that takes no answer in that time is sent away.
     pub(super) patience: Duration,
 }
 
+/// Requests under way, a new one included, from which on other threads complete them: of fewer each would only be held up by the way there (SODA IV-B).
+pub(super) const MANY_MIN: usize = 2;
 /// Memory files that a process may register beside what it shares for its rings.
 pub(super) const REGISTERED_MAX: usize = 16;
 /// The key of the memory that it shares for its rings.
@@ -56,7 +60,7 @@ pub(super) struct Visitor {
     pub(super) regions: BTreeMap<u16, RegionAt>,
     registered: BTreeMap<u32, Arc<Registered>>,
     /// What it waits for, by the carrier's tickets.
-    pending: BTreeMap<u64, (Span, Option<Dest>)>,
+    pending: BTreeMap<u64, Pending>,
     /// Bytes of these.
     bytes: usize,
     /// Requests that another thread completes, and their bytes.
@@ -72,10 +76,24 @@ pub(super) struct Visitor {
     unsure: BTreeSet<u16>,
     /// What its threads ask for through a ring of theirs.
     threads: Option<Threads>,
+    /// What was done for requests of its ring.
+    carried: Carried,
     terms: Terms,
     /// It wrote nonsense, and is to be sent away.
     gone: Arc<AtomicBool>,
     buf: Vec<u8>,
+}
+
+/// A request of its ring that is under way.
+#[derive(Debug)]
+struct Pending {
+    span: Span,
+    /// Where a read's bytes go; `None` of a write.
+    dest: Option<Dest>,
+    /// They go there from the very packets.
+    lands: Option<Arc<Landed>>,
+    /// Times that its bytes were moved or copied when it was taken.
+    taken: Carried,
 }
 
 impl Visitor {
@@ -100,6 +118,7 @@ impl Visitor {
             closing: Vec::new(),
             unsure: BTreeSet::new(),
             threads: None,
+            carried: Carried::NOTHING,
             terms,
             gone,
             buf: vec![0; RECORD_MAX.next_multiple_of(8)],
@@ -135,9 +154,10 @@ impl Visitor {
         may
     }
 
-    /// What was done for requests of its threads.
+    /// What was done for its requests, those of its threads included.
     pub(super) fn carried(&self) -> Carried {
-        self.threads.as_ref().map_or(Carried::NOTHING, |threads| threads.carried)
+        let of_threads = self.threads.as_ref().map_or(Carried::NOTHING, |threads| threads.carried);
+        self.carried.and(of_threads)
     }
 
     /// It closes a region: nothing more is taken that is asked of it, and `done` is said when nothing of it is under way; of one with a write that may be carried out
@@ -154,7 +174,7 @@ impl Visitor {
         // Which regions others complete is not kept: that takes no time to speak of.
         let is_busy = |region: u16| {
             passed.0 > 0
-                || pending.values().any(|(span, _)| span.region == region)
+                || pending.values().any(|pending| pending.span.region == region)
                 || threads.as_ref().is_some_and(|threads| threads.is_busy(region))
         };
         closing
@@ -251,7 +271,8 @@ impl Visitor {
                 }
                 Ok(Wanted::Nothing) => continue,
                 Ok(Wanted::Read { page, bytes, granted, asked }) => {
-                    (carrier.read(self.asker, page, bytes, granted, Vec::new()), asked)
+                    let landing = Landed::new(Place::Shared(asked.data_at()), &self.answering);
+                    (carrier.read_to(self.asker, page, bytes, granted, landing), asked)
                 }
                 Ok(Wanted::Write { page, offset, asked }) => {
                     let mut buf = carrier.client.buffer(asked.size as usize);
@@ -336,6 +357,7 @@ impl Visitor {
         let Some(RegionAt { object, granted, .. }) = open else { return self.push(refused) };
         let page = PageId { object, page: span.offset / page_len };
         let offset = usize::try_from(span.offset % page_len).expect("in a page");
+        let (mut lands, mut taken) = (None, Carried::NOTHING);
         let (ticket, dest) = match request {
             // Its ring would never have room for the answer.
             Request::Read { dest: Dest::Send, .. }
@@ -345,11 +367,24 @@ impl Visitor {
             }
             Request::Read { dest, .. } => {
                 let at = offset..offset + span.size as usize;
-                (carrier.read(self.asker, page, at, granted, Vec::new()), Some(dest))
+                let place = match dest {
+                    Dest::Write { addr, rkey } if !self.is_staged() => self.place(rkey.0, addr),
+                    _ => None,
+                };
+                let ticket = if let Some(place) = place {
+                    let landed = Landed::new(place, &self.answering);
+                    lands = Some(Arc::clone(&landed));
+                    carrier.read_to(self.asker, page, at, granted, landed)
+                } else {
+                    carrier.read(self.asker, page, at, granted, Vec::new())
+                };
+                (ticket, Some(dest))
             }
             Request::Write { data, .. } => {
                 let mut buf = carrier.client.buffer(0);
                 buf.extend_from_slice(data);
+                // Out of the ring, and then to where it is sent from.
+                taken = Carried { moves: 1, copies: 1, ..taken };
                 (carrier.write(self.asker, page, offset, buf), None)
             }
             Request::WriteFrom { addr, rkey, .. } => {
@@ -359,11 +394,17 @@ impl Visitor {
                     carrier.client.recycle(buf);
                     return self.push(refused);
                 }
+                taken.moves = 1;
                 (carrier.write(self.asker, page, offset, buf), None)
             }
         };
         self.bytes += span.size as usize;
-        self.pending.insert(ticket, (span, dest));
+        self.pending.insert(ticket, Pending { span, dest, lands, taken });
+    }
+
+    /// Another thread completes what is taken now: many requests are under way.
+    fn is_staged(&self) -> bool {
+        self.terms.staged && self.under_way() + 1 >= MANY_MIN
     }
 
     /// Answers a request that ended.
@@ -406,9 +447,19 @@ impl Visitor {
             }
             return;
         }
-        let (span, dest) = self.pending.remove(&ended.ticket).expect("it waits for this");
+        let Pending { span, dest, lands, taken } =
+            self.pending.remove(&ended.ticket).expect("it waits for this");
+        let is_send = matches!(dest, Some(Dest::Send));
+        let done = Carried {
+            requests: 1,
+            moves: u64::from(dest.is_some() && ended.result.is_ok()),
+            // An answer with data is put together before it goes into the ring.
+            copies: ended.copies() + u64::from(is_send && ended.result.is_ok()),
+        };
+        self.carried = self.carried.and(taken).and(done);
         if let Some(stage) = stage
             && stage.takes(span.size)
+            && !ended.has_landed()
             && ended.result.is_ok()
             && let Some(Dest::Write { addr, rkey }) = dest
             && let Some(place) = self.place(rkey.0, addr)
@@ -432,12 +483,17 @@ impl Visitor {
             carrier.finish(ended, None, |_| {});
             return self.say(due, Answer { span, write, ended: how, data: &[] });
         }
+        let landed = lands.filter(|_| ended.has_landed());
         carrier.finish(ended, due, |bytes| {
+            if let Some(landed) = landed {
+                let ended = if landed.is_put() { how } else { Ended::Refused };
+                return self.say(due, Answer { span, write, ended, data: &[] });
+            }
             let place = match dest {
                 Some(Dest::Write { addr, rkey }) => self.place(rkey.0, addr),
                 _ => return self.say(due, Answer { span, write, ended: how, data: bytes }),
             };
-            let is_put = place.is_some_and(|place| place.put(&self.answering, bytes));
+            let is_put = place.is_some_and(|place| place.put(0, &self.answering, bytes));
             // What it registered has no such bytes.
             let ended = if is_put { how } else { Ended::Refused };
             self.say(due, Answer { span, write, ended, data: &[] });
@@ -467,7 +523,7 @@ impl Visitor {
 
     /// Lets the process see its answers.
     pub(super) fn publish(&self) {
-        lock(&self.answering).answers.publish();
+        lock(&self.answering).publish();
     }
 
     /// From here on the process wakes the DPU; false when there is something to do for it.

@@ -77,27 +77,37 @@ pub(crate) enum Ask {
     },
     /// What the DPU did so far, for all its processes.
     Stats {},
-    /// What the DPU did for requests of this process's threads.
+    /// What the DPU did for requests of this process.
     Carried {},
 }
 
-/// What a DPU did for requests of the memory API (PD3 6.1).
+/// What a DPU did for requests of a process: those of its windows (SODA IV-B), and those of the memory API (PD3 6.1).
 ///
-/// PD3's hardware moves the bytes of a request once between the host's memory and the DPU's (by DMA) and once between that and the wire (by RDMA); here the DPU's CPU does the first, and its link
-/// the second. Whatever else moves them is a copy.
+/// Hardware moves the bytes of a request once between the host's memory and the DPU's (by DMA) and once between that and the wire (by RDMA); here the DPU's CPU does the first, straight between the host's
+/// memory and the buffers that its link receives in or sends from, and the system the second. Whatever else moves them is a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carried {
     /// Requests that were answered.
     pub requests: u64,
-    /// Times that the DPU moved bytes of one between the memory that it shares with the program, and where they are sent from or received.
+    /// Times that the DPU moved bytes of one between the program's memory, or what both share, and where they are sent from or received.
     pub moves: u64,
-    /// Times that it copied bytes of one from there to another place of its own: only where what it keeps of far memory has them, too.
+    /// Times that it copied bytes of one to another place of its own: where what it keeps of far memory has them, too, where they go through a ring, or where another
+    /// thread completes the request.
     pub copies: u64,
 }
 
 impl Carried {
     pub(super) const NOTHING: Self = Self { requests: 0, moves: 0, copies: 0 };
+
+    /// Both together.
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            moves: self.moves + other.moves,
+            copies: self.copies + other.copies,
+        }
+    }
 }
 
 /// What is prefetched of a region: hints of a program, as by `madvise`.
@@ -165,7 +175,7 @@ pub(crate) enum Said {
     Done {},
     /// What was done.
     Stats(StatsSaid),
-    /// What was done for requests of the process's threads.
+    /// What was done for requests of the process.
     Carried(Carried),
     /// Not done.
     Refused(ApiError),

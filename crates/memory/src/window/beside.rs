@@ -470,6 +470,11 @@ impl<'a> Beside<'a> {
         self.end(number, completed.result.map(|_| ()), bytes);
     }
 
+    /// Answers of the DPU before which no request of the window ends: it is woken once for all of them. As long as parts wait for room there may be fewer.
+    fn wanted(&self) -> u64 {
+        if self.waiting.is_empty() { self.parts.least_left() as u64 } else { 1 }
+    }
+
     pub(super) fn poll(&mut self) -> Result<Option<Ended>, Error> {
         self.take_answers();
         if self.ended.is_empty()
@@ -497,7 +502,7 @@ impl<'a> Beside<'a> {
             }
             if self.direct.is_empty() {
                 if let Some(dpu) = &self.dpu {
-                    dpu.rings.wait(LOOK);
+                    dpu.rings.wait(self.wanted(), LOOK);
                 }
                 if !self.take_answers() {
                     self.look_after();

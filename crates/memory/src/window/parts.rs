@@ -115,6 +115,11 @@ impl Parts {
         (request, parts)
     }
 
+    /// Parts that the request has left which has the fewest.
+    pub(super) fn least_left(&self) -> usize {
+        self.requests.values().map(|request| request.left).min().unwrap_or(1)
+    }
+
     pub(super) const fn laid(&self) -> &Laid {
         &self.laid
     }

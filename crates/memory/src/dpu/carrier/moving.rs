@@ -10,8 +10,16 @@ use std::sync::{Arc, PoisonError};
 #[derive(Debug)]
 pub(super) enum Source {
     Buffer,
-    Slot { slot: Slot, at: Range<usize> },
-    Fixed { page: Arc<[u8]>, at: Range<usize> },
+    /// Where they go: nothing is left to move.
+    Landed,
+    Slot {
+        slot: Slot,
+        at: Range<usize>,
+    },
+    Fixed {
+        page: Arc<[u8]>,
+        at: Range<usize>,
+    },
 }
 
 /// The bytes, for any thread to move.
@@ -30,6 +38,7 @@ impl Moving {
         let Self { ticket, buf, source, memory } = self;
         match source {
             Source::Buffer => each(&buf),
+            Source::Landed => each(&[]),
             Source::Slot { slot, at } => {
                 let bytes = u32::try_from(at.len()).expect("a part of a page");
                 each(&memory.slot(slot).read().unwrap_or_else(PoisonError::into_inner)[at]);

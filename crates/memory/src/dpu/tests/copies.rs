@@ -1,9 +1,14 @@
-//! How often the DPU moves and copies bytes of requests of a program's threads (PROTOCOL 18.28).
+//! How often the DPU moves and copies bytes of requests: of a program's threads (PROTOCOL 18.28), and of a window (SODA IV-B).
 
-use super::{PAGE, place, record, with_threads};
+use super::super::complete::Stage;
+use super::super::visitor::Terms;
+use super::{Ended, PAGE, Registered, USUAL, memory_file, place, record, span, with_bench, with_threads};
 use crate::dpu::threads::head_of;
 use crate::dpu::words::Carried;
+use farmem_wire::Rkey;
 use farmem_wire::pd3::{Head, Id, Request};
+use farmem_wire::soda::{self, Dest};
+use std::os::unix::fs::FileExt as _;
 
 /// Threads read pages one after the other, and write them: each request's bytes are moved once. Those of reads that far memory answers and of writes to pages that nobody keeps are copied nowhere else;
 /// what comes out of the cache was copied into it, and what is written to a page in it is copied there, and each of that is counted.
@@ -47,5 +52,90 @@ fn bytes_are_copied_only_where_they_are_kept() {
         let written: u64 = (0..16).map(|page| ask(bench, carrier, true, page)).sum();
         assert!(written > 0, "so are those that were read last");
         assert!((0..16).map(|page| ask(bench, carrier, false, page)).sum::<u64>() > 0);
+    });
+}
+
+/// A window reads pages and writes them back. Each page's bytes are moved once: from the buffer that the link received them in to the window's file, or from there to where they are sent from. They are copied
+/// nowhere else in the DPU, but for those that were read ahead: these are in its cache, and nowhere else before (PROTOCOL 17.20).
+#[test]
+fn pages_of_a_window_are_moved_once_and_not_copied() {
+    with_bench(|bench, carrier| {
+        let (memory, page) = (memory_file(32 * PAGE as usize), u64::from(PAGE));
+        let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
+        assert!(bench.visitor.register(2, registered));
+        let mut carried = Carried::NOTHING;
+        let mut ask = |bench: &mut super::Bench, carrier: &mut super::Carrier<'_>, request| {
+            let hits = carrier.memory().stats().hits;
+            assert!(matches!(bench.ask(carrier, &[request])[..], [(.., Ended::Done, _)]), "{request:?}");
+            let now = bench.visitor.carried();
+            assert_eq!((now.requests, now.moves), (carried.requests + 1, carried.moves + 1));
+            let copied = now.copies - carried.copies;
+            carried = now;
+            (copied, carrier.memory().stats().hits - hits)
+        };
+        // What a domain was only granted is never cached: each page comes from far memory.
+        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
+        for at in 0..16 {
+            let dest = Dest::Write { addr: at * page, rkey: Rkey(2) };
+            let read = soda::Request::Read { span: span(2, at * page, PAGE), dest };
+            assert_eq!(ask(bench, carrier, read), (0, 0), "page {at}");
+        }
+        let mut bytes = vec![0; 16 * PAGE as usize];
+        memory.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes.chunks(PAGE as usize).zip(0..).all(|(page, at)| page.iter().all(|&byte| byte == at)));
+        for at in 0..16 {
+            let from =
+                soda::Request::WriteFrom { span: span(1, at * page, PAGE), addr: at * page, rkey: Rkey(2) };
+            assert_eq!(ask(bench, carrier, from), (0, 0), "page {at}");
+        }
+        // Behind the rings, where a window has no pages that a DPU may reach.
+        let behind = soda::Request::Read {
+            span: span(1, 3 * page, PAGE),
+            dest: Dest::Write { addr: 64, rkey: Rkey(1) },
+        };
+        assert_eq!(ask(bench, carrier, behind), (0, 0));
+        let mut behind = [0; PAGE as usize];
+        bench.process.take(64, &mut behind);
+        assert_eq!(behind, [3; PAGE as usize]);
+        bench.visitor.regions.get_mut(&2).unwrap().granted = true;
+        let mut all = 0;
+        for at in (0..16).cycle().take(48) {
+            let dest = Dest::Write { addr: (16 + at) * page, rkey: Rkey(2) };
+            let read = soda::Request::Read { span: span(2, at * page, PAGE), dest };
+            let (copied, hits) = ask(bench, carrier, read);
+            assert_eq!(copied, hits, "page {at}");
+            all += hits;
+        }
+        assert!(all > 0, "pages of a sequence are read ahead");
+        memory.read_exact_at(&mut bytes, 16 * page).unwrap();
+        assert!(bytes.chunks(PAGE as usize).zip(0..).all(|(page, at)| page.iter().all(|&byte| byte == at)));
+    });
+}
+
+/// A DPU has threads that complete requests. A read that comes alone is not passed on to them, which would only hold it up: its page lands where it goes. Of four that come at once those behind the first are passed
+/// on, by way of a buffer each.
+#[test]
+fn requests_are_passed_on_where_many_are_under_way() {
+    with_bench(|bench, carrier| {
+        bench.stage = Some(Stage::begin(2, 1, 1.0, || {}).unwrap());
+        bench.visitor.set_terms(Terms { staged: true, ..USUAL });
+        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
+        let (memory, page) = (memory_file(16 * PAGE as usize), u64::from(PAGE));
+        let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
+        assert!(bench.visitor.register(2, registered));
+        let read = |at: u64| soda::Request::Read {
+            span: span(2, at * page, PAGE),
+            dest: Dest::Write { addr: at * page, rkey: Rkey(2) },
+        };
+        let mut copies = 0;
+        for (asked, passed) in [(vec![read(0)], 0), ((1..5).map(read).collect(), 3), (vec![read(5)], 0)] {
+            assert_eq!(bench.ask(carrier, &asked).len(), asked.len());
+            let now = bench.visitor.carried();
+            assert_eq!(now.copies - copies, passed, "of {} at once", asked.len());
+            copies = now.copies;
+        }
+        let mut bytes = vec![0; 6 * PAGE as usize];
+        memory.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes.chunks(PAGE as usize).zip(0..).all(|(page, at)| page.iter().all(|&byte| byte == at)));
     });
 }
