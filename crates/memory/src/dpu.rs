@@ -11,6 +11,7 @@ mod complete;
 mod intra;
 mod lane;
 mod mail;
+pub(crate) mod pulse;
 mod region;
 mod serve;
 mod slow;

@@ -8,11 +8,12 @@
 //!      '------ places of answers <========'
 //! ```
 //!
-//! A DPU that dies or hangs is noticed after a lease: what was not answered ends with [`Error::Interrupted`], and nothing more is taken. A program that goes on with a client of its own
+//! A DPU that dies or hangs is noticed within a lease: what was not answered ends with [`Error::Interrupted`], and nothing more is taken. A program that goes on with a client of its own
 //! fences it before ([`MemoryApi::fence`]).
 //!
 //! What it does not do: cache, order requests (a read that must see a write is sent when that has ended), or hold more than one DPU.
 
+use super::pulse::Pulse;
 use super::threads::{AT_LEN, HEAD_LEN, head_of};
 pub use super::words::Carried;
 use super::words::{Ask, Said, VERSION, answer, ask};
@@ -20,7 +21,7 @@ use farmem_client::own::wrong_answer;
 use farmem_client::{Client, Error, Vma};
 use farmem_io::dpu::{PairSize, ProcessEnd, SubmissionSender, Talk, make_pair, make_submissions};
 use farmem_io::{Clock, OpenError, OutsideWaker};
-use farmem_machine::{Duration, Instant};
+use farmem_machine::Duration;
 use farmem_wire::VirtAddr;
 use farmem_wire::pd3::{Head, Id, Place, Request};
 use farmem_wire::soda::Ended;
@@ -83,10 +84,8 @@ pub struct MemoryApi {
     numbers: Mutex<Vec<u16>>,
     page_len: u64,
     life: (u16, u16),
-    lease: Duration,
     clock: Clock,
-    /// The DPU's beat when it was looked at last, and since when it has not changed.
-    beat: Mutex<(u64, Instant)>,
+    pulse: Mutex<Pulse>,
     is_dead: AtomicBool,
 }
 
@@ -135,7 +134,7 @@ impl MemoryApi {
         ask(&talk, &Ask::Threads { bytes: ring }, Some(submissions.as_fd()))?;
         let clock = Clock::start();
         Ok(Self {
-            beat: Mutex::new((rings.beat(), clock.now())),
+            pulse: Mutex::new(Pulse::new(Duration::from_millis(lease_ms), rings.beat(), clock.now())),
             rings,
             sender,
             talk: Mutex::new(talk),
@@ -143,7 +142,6 @@ impl MemoryApi {
             numbers: Mutex::new((0..threads).rev().collect()),
             page_len: page_len.into(),
             life: (host, generation),
-            lease: Duration::from_millis(lease_ms),
             clock,
             is_dead: AtomicBool::new(false),
         })
@@ -243,11 +241,8 @@ impl MemoryApi {
     /// Looks whether the DPU counts its beat.
     fn look(&self) -> Result<(), Error> {
         if self.is_served() {
-            let (now, beat) = (self.clock.now(), self.rings.beat());
-            let mut last = lock(&self.beat);
-            if last.0 != beat {
-                *last = (beat, now);
-            } else if now >= last.1 + self.lease || !lock(&self.talk).is_open() {
+            let is_over = lock(&self.pulse).is_over(self.rings.beat(), true, self.clock.now());
+            if is_over || !lock(&self.talk).is_open() {
                 self.is_dead.store(true, Ordering::Relaxed);
             }
         }

@@ -447,10 +447,7 @@ impl<'a> Beside<'a> {
                 None => self.fence("is gone"),
             };
         }
-        let (now, beat) = (self.clock.now(), dpu.rings.beat());
-        if beat != dpu.beat.0 || !is_asked {
-            dpu.beat = (beat, now);
-        } else if now.since(dpu.beat.1) >= dpu.lease {
+        if dpu.pulse.is_over(dpu.rings.beat(), is_asked, self.clock.now()) {
             self.fence("does not serve");
         }
     }

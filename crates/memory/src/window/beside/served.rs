@@ -2,6 +2,7 @@
 
 use super::super::buffer::Laid;
 use super::{PAGES, READING_MAX, Wishes, region_of};
+use crate::dpu::pulse::{Pulse, silence_max};
 use crate::dpu::words::{Ask, Foresight, Said, VERSION, answer, ask, hear};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::own::wrong_answer;
@@ -10,7 +11,7 @@ use farmem_dpu::Stats;
 use farmem_io::dpu::{Other, PairSize, ProcessEnd, Talk, make_pair};
 use farmem_io::pages::Window;
 use farmem_io::{Clock, OutsideWaker};
-use farmem_machine::{Duration, Instant};
+use farmem_machine::Duration;
 use farmem_wire::message::PAGE_LEN;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
@@ -27,11 +28,9 @@ pub(super) struct Dpu {
     pub(super) rings: ProcessEnd,
     pub(super) host: u16,
     pub(super) generation: u16,
-    pub(super) lease: Duration,
     /// The process, when the window's pages are registered there: it brings them to where they are used.
     pub(super) process: Option<Other>,
-    /// Its beat when it was looked at last, and since when it has not changed.
-    pub(super) beat: (u64, Instant),
+    pub(super) pulse: Pulse,
     /// Advice that was given, and that it has not answered yet.
     unanswered: usize,
     /// It said farewell; whether all is settled then.
@@ -139,7 +138,7 @@ impl Dpu {
         let file = make_pair(size).map_err(Error::from)?;
         let (version, rack) = (VERSION.into(), section.mark()?);
         let hello = Ask::Hello { version, rack, domain, host, generation, size };
-        talk.set_patience(section.lease).map_err(system)?;
+        talk.set_patience(silence_max(section.lease)).map_err(system)?;
         let mut said = match ask(&talk, &hello, Some(file.as_fd())) {
             Err(Error::System { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
                 return Err(NoDpu::Silent(talk.other().ok()));
@@ -169,9 +168,8 @@ impl Dpu {
             }
             begun => begun?,
         };
-        let beat = (rings.beat(), clock.now());
-        let lease = Duration::from_millis(lease_ms);
-        let dpu = Self { talk, rings, host, generation, lease, process, beat, unanswered: 0, farewell: None };
+        let pulse = Pulse::new(Duration::from_millis(lease_ms), rings.beat(), clock.now());
+        let dpu = Self { talk, rings, host, generation, process, pulse, unanswered: 0, farewell: None };
         Ok((dpu, page_len as usize))
     }
 }
@@ -180,7 +178,7 @@ impl Dpu {
 #[derive(Debug)]
 pub(super) enum NoDpu {
     Error(Error),
-    /// It listens, and said nothing for a lease; or it let this process in, and then said nothing. The process, where it can be ended.
+    /// It listens, and said nothing for seven eighths of a lease; or it let this process in, and then said nothing. The process, where it can be ended.
     Silent(Option<Other>),
 }
 
