@@ -108,6 +108,12 @@ impl TestRack {
         assert!(sent.unwrap().success(), "{signal} to {role}");
     }
 
+    /// The number of a role's process.
+    pub(crate) fn pid(&self, role: &str) -> u32 {
+        let (_, child) = self.roles.iter().find(|(name, _)| name == role).unwrap();
+        child.id()
+    }
+
     /// True when a role's process has ended.
     pub(crate) fn is_gone(&mut self, role: &str) -> bool {
         let (_, child) = self.roles.iter_mut().find(|(name, _)| name == role).unwrap();
