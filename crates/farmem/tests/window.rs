@@ -1,12 +1,14 @@
 //! Windows onto far memory, on a rack in one process: real page faults, real READs and WRITEs.
 
+use farmem::window::policy::{Prefetch, Seen};
 use farmem::window::{
-    self, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Memory, Place, TableConfig, Way, WindowOptions,
-    WindowStats,
+    self, Advice, Ahead, Caching, DpuConfig, DpuStats, FaultMode, Foresight, Memory, Object, Place,
+    PolicyMaker, TableConfig, Way, WindowOptions, WindowStats,
 };
 use farmem::{Client, Error, Rack, VirtAddr, Vma};
 use std::io::Write as _;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::thread;
 
@@ -103,7 +105,7 @@ fn far_bytes(client: &mut Client, vma: &Vma) -> Vec<u8> {
 }
 
 /// Random reads and writes of random lengths all over an allocation four times the limit, beside a plain array.
-fn churn(memory: Memory<'_>, plain: &mut [u8], seed: u64, range: std::ops::Range<usize>, steps: usize) {
+fn churn(memory: Memory<'_>, plain: &mut [u8], seed: u64, range: Range<usize>, steps: usize) {
     let mut chance = Chance(seed);
     for step in 0..steps {
         let at = range.start + chance.below(range.len());
@@ -375,6 +377,66 @@ fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
     assert_eq!((off.reads, off.on_demand), ((SIZE >> 16) as u64, SIZE as u64));
     assert_eq!(dynamic.on_demand + dynamic.background, SIZE as u64, "{dynamic:?}");
     assert!(dynamic.on_demand <= 6 << 16, "{dynamic:?}");
+}
+
+/// The entry of page 40, whatever is asked for.
+#[derive(Debug)]
+struct Known;
+
+impl Prefetch<Seen<'_>> for Known {
+    type Wanted = Range<u64>;
+
+    fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
+        assert_eq!((seen.page.object, seen.entry_pages), (0, 4));
+        40..41
+    }
+}
+
+/// A program has its own policy, which knows one page: the entry of that comes with the first page that is asked for, and nothing else. Where the program says that a part is used here and there
+/// nothing comes, and when it takes that back the entry does. Where nobody would ask the policy it is refused.
+#[test]
+fn a_program_has_its_own_policy() {
+    let (mut client, vma) = client();
+    let own = WindowOptions {
+        way: Way::Own(dpu(Caching::Dynamic)),
+        read_only: true,
+        policy: Some(PolicyMaker(|_| Box::new(Known))),
+        ..options()
+    };
+    let mut read = |options, pages: &[usize], advice: &[(Advice, usize)]| -> Option<DpuStats> {
+        let program = |objects: window::Objects<'_>| {
+            let touch = |page: usize| objects.get(0).read(page * (16 << 10), &mut [0; 8]);
+            pages.iter().copied().for_each(touch);
+            for &(advice, page) in advice {
+                objects.advise(0, 0..SIZE as u64, advice).unwrap();
+                touch(page);
+            }
+        };
+        match window::with_objects(&mut client, &[Object::new(&vma)], options, program) {
+            Err(Error::Open(refused @ farmem_io::OpenError::NotPermitted { .. })) => {
+                eprintln!("skipped: {refused}");
+                None
+            }
+            ran => ran.unwrap().1.dpu,
+        }
+    };
+    let Some(dpu) = read(own, &[0, 41, 43], &[]) else { return };
+    assert_eq!((dpu.reads, dpu.hits + dpu.late), (3, 2), "{dpu:?}");
+    assert_eq!((dpu.background, dpu.on_demand), (64 << 10, PAGE as u64), "{dpu:?}");
+    let usual = read(WindowOptions { policy: None, ..own }, &[0, 41], &[]).unwrap();
+    assert_eq!((usual.hits + usual.late, usual.background), (0, 0), "{usual:?}");
+    let advised = read(own, &[], &[(Advice::Random, 0)]).unwrap();
+    assert_eq!((advised.reads, advised.background), (1, 0), "{advised:?}");
+    let taken_back = read(own, &[], &[(Advice::Random, 0), (Advice::Normal, 20)]).unwrap();
+    assert_eq!((taken_back.reads, taken_back.background), (2, 64 << 10), "{taken_back:?}");
+    for wrong in [
+        WindowOptions { way: Way::Direct, ..own },
+        WindowOptions { way: Way::Beside, ..own },
+        WindowOptions { foresight: Foresight::Majority, ..own },
+    ] {
+        let error = window::with_window(&mut client, &vma, wrong, |_| ()).unwrap_err().to_string();
+        assert!(error.contains("prefetch policy"), "{error}");
+    }
 }
 
 /// A DPU that cannot be, and one beside hosts that write what it would keep.

@@ -40,8 +40,14 @@ pub use farmem_dpu::{Caching, Config as DpuConfig, Stats as DpuStats, TableConfi
 pub use farmem_io::pages::{FaultMode, Handler, HandlerCpu, Memory, Number, Numbers, Place};
 pub use farmem_paging::{Account, Advice, Ahead};
 pub use loss::AtLoss;
-pub use options::{CpuApart, Way, WindowOptions, WindowStats, frames_of};
+pub use options::{CpuApart, PolicyMaker, Way, WindowOptions, WindowStats, frames_of};
 pub(crate) use options::{check_dpu, memory_of_machine};
+
+/// What a program's own policy is made of ([`WindowOptions::policy`]), and those that there are, to be asked by it.
+pub mod policy {
+    pub use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, PageId, Policy, RECENT_LEN, Recent, Seen};
+    pub use farmem_paging::Prefetch;
+}
 
 #[cfg(test)]
 mod tests;
@@ -103,8 +109,8 @@ pub fn with_objects<R: Send>(
     let hints = Hints::default();
     let stop = Stop::new();
     let kept = client.take_ready();
-    let WindowOptions { fixed, foresight, .. } = options;
-    let wishes = Wishes { fixed, foresight };
+    let WindowOptions { fixed, foresight, policy, .. } = options;
+    let wishes = Wishes { fixed, foresight, policy };
     let opened = match options.way {
         Way::Own(config) => {
             Through::open(client, &laid, config, wishes).map(|through| Verbs::Through(Box::new(through)))

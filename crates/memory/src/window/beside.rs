@@ -6,6 +6,7 @@
 mod served;
 
 use super::buffer::Laid;
+use super::options::PolicyMaker;
 use super::parts::{Part, Parts};
 use super::verbs::Ended;
 use crate::dpu::Foresight;
@@ -41,6 +42,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) struct Wishes {
     pub(super) fixed: Option<(u64, u64)>,
     pub(super) foresight: Foresight,
+    /// Of a DPU in this process.
+    pub(super) policy: Option<PolicyMaker>,
 }
 
 /// The region of an object.

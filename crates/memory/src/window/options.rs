@@ -4,7 +4,7 @@ use super::buffer::{Laid, Object};
 use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
 use crate::dpu::Foresight;
 use farmem_client::{Error, MESSAGE_MAX};
-use farmem_dpu::{Config as DpuConfig, Stats as DpuStats};
+use farmem_dpu::{Config as DpuConfig, Policy, Stats as DpuStats};
 use farmem_io::OpenError;
 use farmem_io::pages::{Reach, WindowConfig};
 use farmem_machine::Duration;
@@ -42,6 +42,9 @@ pub struct WindowOptions {
     pub fixed: Option<(u64, u64)>,
     /// How the DPU prefetches.
     pub foresight: Foresight,
+    /// By way of a DPU in this process: the program's own policy in place of `foresight`, which is the usual one then. A DPU that is a process of its own has those of [`Foresight`], and no code
+    /// of a program's in it.
+    pub policy: Option<PolicyMaker>,
     /// The CPU time of the thread that serves is told apart ([`WindowStats::cpu`]): that takes eight more calls of the system for a fetch.
     pub told_apart: bool,
     /// What becomes of a thread that wants bytes which cannot be had.
@@ -63,6 +66,19 @@ pub enum Way {
     Beside,
 }
 
+/// Makes a policy for each object of a window, by its place among them: which pages the DPU prefetches when one is asked for (SODA III-A). It proposes pages of the object, of
+/// [`DpuConfig::page_len`] bytes; whole entries that have one of them come, as far as caching is on and traffic stays within its bound.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyMaker(pub fn(usize) -> Box<dyn Policy>);
+
+impl PartialEq for PolicyMaker {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl Eq for PolicyMaker {}
+
 impl WindowOptions {
     /// The usual window, with this much memory here.
     #[must_use]
@@ -79,6 +95,7 @@ impl WindowOptions {
             read_only: false,
             fixed: None,
             foresight: Foresight::default(),
+            policy: None,
             told_apart: false,
             at_loss: AtLoss::Signal,
             chunk: super::CHUNK_MIN,
@@ -161,6 +178,7 @@ pub(super) fn window_config(
         return Err(OpenError::Setting { setting: "window's place", value, remedy }.into());
     }
     check_fixed(laid, options)?;
+    check_policy(options)?;
     let config = WindowConfig {
         base: if objects.len() > 1 { VirtAddr(0) } else { alone.base },
         len: laid.len(),
@@ -204,6 +222,24 @@ fn check_fixed(laid: &Laid, options: &WindowOptions) -> Result<(), Error> {
     let value = format!("{len} bytes from {first} on");
     let remedy = format!("they lie in the {} bytes of a read-only window by way of a DPU", laid.len());
     Err(OpenError::Setting { setting: "static caching", value, remedy }.into())
+}
+
+/// # Errors
+/// [`Error::Open`] for a policy that nobody would ask.
+fn check_policy(options: &WindowOptions) -> Result<(), Error> {
+    if options.policy.is_none()
+        || (matches!(options.way, Way::Own(_)) && options.foresight == Foresight::default())
+    {
+        return Ok(());
+    }
+    let (value, remedy) = match options.way {
+        Way::Own(_) => (format!("the program's own beside {:?}", options.foresight), "leave one of them out"),
+        _ => (
+            format!("the program's own, {:?}", options.way),
+            "a DPU in this process has it; one that is a process of its own has those of `Foresight`",
+        ),
+    };
+    Err(OpenError::Setting { setting: "prefetch policy", value, remedy: remedy.into() }.into())
 }
 
 /// # Errors

@@ -2,12 +2,13 @@
 
 use super::beside::Wishes;
 use super::buffer::Laid;
+use super::options::PolicyMaker;
 use super::parts::Parts;
 use super::verbs::Ended;
 use crate::dpu::Foresight;
 use crate::dpu::carrier::{Carrier, Extent, Failed, Memory};
 use farmem_client::{Client, Completed, Error, Op};
-use farmem_dpu::{Asker, Config, PageId, Stats};
+use farmem_dpu::{Asker, Config, PageId, Policy, Stats};
 use farmem_io::OpenError;
 use farmem_machine::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,16 @@ pub(super) struct Through<'a> {
     ended: VecDeque<Ended>,
     /// Advice that the DPU did not take.
     refused: u64,
+    /// The program's own policy.
+    own: Option<PolicyMaker>,
+}
+
+/// The policy of an object, or of a part of it: the program's own where it has one and says nothing else.
+fn policy_of(own: Option<PolicyMaker>, said: Foresight, object: u32) -> Box<dyn Policy> {
+    match own {
+        Some(PolicyMaker(make)) if said == Foresight::default() => make(object as usize),
+        _ => said.policy(),
+    }
 }
 
 impl<'a> Through<'a> {
@@ -47,12 +58,14 @@ impl<'a> Through<'a> {
         for (number, object) in (0..).zip(laid.extents()) {
             let extent = Extent { base: object.base, bytes: object.bytes };
             let writer = (!object.read_only).then_some(WINDOW);
-            memory.open(number, extent, writer, wishes.foresight.policy());
+            let policy = policy_of(wishes.policy, wishes.foresight, number);
+            memory.open(number, extent, writer, policy);
         }
         let parts = Parts::new(laid.clone(), memory.page_len());
         let carrier = Carrier::new(client, memory, None);
+        let own = wishes.policy;
         let mut through =
-            Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new(), refused: 0 };
+            Self { carrier, parts, tickets: BTreeMap::new(), ended: VecDeque::new(), refused: 0, own };
         if let Some((first, len)) = wishes.fixed {
             through.fix(first, len, config)?;
         }
@@ -98,10 +111,11 @@ impl<'a> Through<'a> {
     }
 
     /// Says how a part of the window is prefetched, as its first byte and how many.
-    pub(super) fn advise(&mut self, part: (u64, u64), policy: Foresight) {
+    pub(super) fn advise(&mut self, part: (u64, u64), said: Foresight) {
         for (object, first, len) in self.parts.laid().of_objects(part) {
             let (memory, object) = (self.carrier.memory(), number_of(object));
-            self.refused += u64::from(!memory.advise(object, first..first + len, policy.policy()));
+            let policy = policy_of(self.own, said, object);
+            self.refused += u64::from(!memory.advise(object, first..first + len, policy));
         }
     }
 
