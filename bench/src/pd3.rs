@@ -139,6 +139,10 @@ mod tests {
             None
         }
 
+        fn begin_again(&mut self, _: &mut Running, name: &str) -> Result<(), Error> {
+            unreachable!("{name} is a thread and does not die")
+        }
+
         fn processes(&self, _: &Running) -> Vec<u32> {
             Vec::new()
         }

@@ -8,8 +8,11 @@ mod alone;
 mod far;
 mod files;
 mod link;
+mod paper;
+mod plots;
 mod processes;
 mod share;
+mod slice;
 mod subject;
 mod system;
 mod work;
@@ -28,6 +31,7 @@ use farmem::{Error, Rack};
 use farmem_graph::Values;
 use farmem_graph::generate::RATIOS;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use subject::{Subject, named};
 use system::{Pages, local};
@@ -72,12 +76,13 @@ fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(threads).build()
 }
 
-/// Measures what `plan` says, and tells it as it comes.
+/// Measures what `plan` says, and tells it as it comes. Draws the paper's figures into `plots`, if that is given.
 ///
 /// # Errors
 /// What keeps racks from starting, or far memory from answering. What this machine does not allow is a row that says so.
 pub fn run<R: Racks>(
     plan: &Plan,
+    plots: Option<&Path>,
     racks: &mut R,
     mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Outcome, R::Failure> {
@@ -102,7 +107,7 @@ pub fn run<R: Racks>(
             sheet.add([alone::disk_rate(&subject.path, sizes.rounds)]);
         }
         if !counted.is_empty() {
-            traffic(&subject, &counted, sizes.pages, &mut sheet)?;
+            traffic((&subject, ratio), &counted, sizes.pages, &mut sheet)?;
         }
         if !timed.is_empty() || !apart.is_empty() {
             let dpu = system::process(subject.image, sizes.pages, "");
@@ -118,10 +123,16 @@ pub fn run<R: Racks>(
     link::rows(plan, racks, &mut sheet)?;
     processes::rows(plan, &sizes, racks, &mut sheet)?;
     share::rows(plan, &sizes, racks, &mut sheet)?;
+    slice::rows(plan, &sizes, &mut sheet)?;
     if plan.wants("soda.evict.waited") {
         sheet.begins("pages that are written");
         let rack = racks.start(1, NodeKind::Offload, node_memory(sizes.written))?;
         evicted(rack.as_ref(), &sizes, &mut sheet)?;
+    }
+    if let Some(directory) = plots {
+        sheet.begins("plots");
+        let what = || format!("cannot draw into {}", directory.display());
+        plots::draw(directory, sheet.rows()).map_err(|source| Error::System { what: what(), source })?;
     }
     Ok(sheet.end())
 }
@@ -149,7 +160,7 @@ fn times(
     for &app in apps {
         let (work, right) = subject.work(app)?;
         let mut all = System::ALL.map(|system| {
-            let how = settings(rack, system);
+            let how = settings(rack, system).or_else(|| in_this_process(subject, sizes, system));
             Taken { system, times: Samples::new(), how, why: None }
         });
         for _ in 0..sizes.rounds {
@@ -243,6 +254,11 @@ fn settings(rack: &Rack, system: System) -> Option<String> {
     system.has_process().then(|| format!("DPU: {section}"))
 }
 
+/// What a DPU in this process is.
+fn in_this_process(subject: &Subject, sizes: &Sizes, system: System) -> Option<String> {
+    system::in_this_process(&system.options(subject.image, subject.vertices, sizes.pages)?)
+}
+
 /// The rows of `soda.host_cpu`: CPU time of the thread that serves the window, what moves data and what serves faults apart.
 fn host_cpu(
     (rack, placed): (&Rack, &mut Placed<'_>),
@@ -274,11 +290,11 @@ fn host_cpu(
         }
         for (system, samples) in &all {
             let id = format!("soda.host_cpu.{}.{}.{}", subject.name, app.name(), system.name());
-            let how = match system {
-                System::Server => None,
-                _ => settings(rack, *system)
-                    .or_else(|| Some("the DPU is in this process: its work is the host's here".into())),
+            let own = || {
+                let own = in_this_process(subject, sizes, *system)?;
+                Some(format!("the DPU is in this process: its work is the host's here; {own}"))
             };
+            let how = settings(rack, *system).or_else(own);
             let names = ["moving", "faults"];
             for ((name, samples), server) in names.iter().zip(samples).zip(&all[0].1) {
                 sheet.add([Row { why: how.clone(), ..samples.row(&format!("{id}.{name}"), Some(server)) }]);
@@ -288,8 +304,13 @@ fn host_cpu(
     Ok(())
 }
 
-/// The rows of `soda.traffic`: what moves, counted twice.
-fn traffic(subject: &Subject, apps: &[App], pages: Pages, sheet: &mut Sheet<'_>) -> Result<(), Error> {
+/// The rows of `soda.traffic`: what moves, counted twice, beside what the paper says of a graph with this ratio of edges to vertices.
+fn traffic(
+    (subject, ratio): (&Subject, u64),
+    apps: &[App],
+    pages: Pages,
+    sheet: &mut Sheet<'_>,
+) -> Result<(), Error> {
     let rack = Rack::embedded_with(1, node_memory(subject.image))?;
     let mut client = rack.client("soda")?;
     let mut placed = Placed::new(&mut client, subject)?;
@@ -312,22 +333,33 @@ fn traffic(subject: &Subject, apps: &[App], pages: Pages, sheet: &mut Sheet<'_>)
             let wrong = runs.iter().filter(|run| run.values != right).count() as u64;
             let [counts, again] = runs.each_ref().map(Run::counts);
             let differ = counts != again;
-            sheet.add_wrong(wrong + u64::from(differ && system.is_exact()));
+            let beyond = system == System::Adaptive && !(counts.is_within_cap() && again.is_within_cap());
+            sheet.add_wrong(wrong + u64::from(differ && system.is_exact()) + u64::from(beyond));
             server = server.or(Some(counts.bytes));
-            let why = differ.then(|| {
+            let differ = differ.then(|| {
                 let exact = if system.is_exact() { "WRONG: " } else { "by times that are measured: " };
                 format!("{exact}the other run had {} bytes, {} hits", again.bytes, again.hits)
             });
-            let figure = |what: &str, unit, value, beside: Option<u64>| Row {
-                why: why.clone(),
+            let beyond = beyond.then(|| format!("WRONG: more than 1.05 of {} asked for", counts.asked));
+            let known = [differ, beyond, system::in_this_process(&options)];
+            let why = |paper: Option<&str>| {
+                let paper = paper.map(|paper| format!("the paper's: {paper}"));
+                let all: Vec<String> = known.iter().flatten().cloned().chain(paper).collect();
+                (!all.is_empty()).then(|| all.join("; "))
+            };
+            let figure = |what: &str, unit, value, beside: Option<u64>, paper| Row {
+                why: why(paper),
                 ..Row::figure(format!("{id}.{what}"), unit, to_f64(value), runs.len() as u64)
                     .beside(beside.map(to_f64))
             };
-            sheet.add([figure("bytes", "bytes", counts.bytes, server)]);
+            let of_bytes = paper::bytes(ratio, app, system);
+            sheet.add([figure("bytes", "bytes", counts.bytes, server, of_bytes)]);
             if system != System::Server {
-                let Counts { bytes, background, reads, hits } = counts;
-                sheet.add([figure("hits", "reads", hits, Some(reads))]);
-                sheet.add([figure("background", "bytes", background, Some(bytes))]);
+                let Counts { bytes, background, reads, hits, .. } = counts;
+                let (of_hits, of_background) =
+                    (paper::hits(ratio, app, system), paper::background(ratio, system));
+                sheet.add([figure("hits", "reads", hits, Some(reads), of_hits)]);
+                sheet.add([figure("background", "bytes", background, Some(bytes), of_background)]);
             }
         }
     }

@@ -50,6 +50,12 @@ pub trait Racks {
     /// The process of a role, by its name; `None` when none runs.
     fn role(&self, rack: &Self::Rack, name: &str) -> Option<u32>;
 
+    /// Starts a role again that has died, and waits until it serves.
+    ///
+    /// # Errors
+    /// What keeps it from starting.
+    fn begin_again(&mut self, rack: &mut Self::Rack, name: &str) -> Result<(), Self::Failure>;
+
     /// The processes of its roles, whose CPU time counts with this one's.
     fn processes(&self, rack: &Self::Rack) -> Vec<u32>;
 }

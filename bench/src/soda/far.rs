@@ -23,6 +23,16 @@ pub struct Counts {
     pub reads: u64,
     /// Of those, what was in the DPU's cache, or in its static memory.
     pub hits: u64,
+    /// Bytes that the window asked for.
+    pub asked: u64,
+}
+
+impl Counts {
+    /// An adaptive DPU moves at most 1.05 of what it is asked for, at each moment (1,075 1,024ths, [`farmem::window::DpuConfig::traffic_cap`]).
+    #[must_use]
+    pub const fn is_within_cap(&self) -> bool {
+        self.bytes * 1024 <= self.asked * 1075
+    }
 }
 
 /// A run of an application in a window.
@@ -37,12 +47,16 @@ impl Run {
     pub(super) const fn counts(&self) -> Counts {
         let WindowStats { bytes_fetched, fetches, dpu, .. } = self.stats;
         match dpu {
-            None => Counts { bytes: bytes_fetched, background: 0, reads: fetches, hits: 0 },
+            None => {
+                let (bytes, asked) = (bytes_fetched, bytes_fetched);
+                Counts { bytes, background: 0, reads: fetches, hits: 0, asked }
+            }
             Some(dpu) => Counts {
                 bytes: dpu.on_demand + dpu.background,
                 background: dpu.background,
                 reads: dpu.reads,
                 hits: dpu.hits + dpu.fixed,
+                asked: bytes_fetched,
             },
         }
     }
@@ -98,8 +112,17 @@ impl<'c> Placed<'c> {
             let found = threads.install(|| work.run(&graph));
             (found, begin.elapsed())
         };
-        let ((found, time), stats) = with_graph(self.client, &self.pieces, &self.image, options, program)?;
+        let ((found, time), stats) = self.with(options, program)?;
         Ok(Run { values: found.map_err(named)?, time, stats })
+    }
+
+    /// Has `program` use the graph, through a window with these options.
+    pub(super) fn with<R: Send>(
+        &mut self,
+        options: WindowOptions,
+        program: impl FnOnce(Graph<Far<'_>>) -> R + Send,
+    ) -> Result<(R, WindowStats), Error> {
+        with_graph(self.client, &self.pieces, &self.image, options, program)
     }
 }
 

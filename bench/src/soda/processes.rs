@@ -16,11 +16,12 @@ const THREADS: usize = 4;
 const GRAPH: usize = 1;
 
 /// SODA's optimisations one by one, on its base (figure 11).
-const STEPS: [(&str, System, &str); 7] = [
+const STEPS: [(&str, System, &str); 8] = [
     ("base", System::Process, "caching = \"off\"\nbatch = 1\nforward = \"blocking\"\n"),
     ("aggregation", System::Process, "caching = \"off\"\nbatch = 64\nforward = \"blocking\"\n"),
     ("async", System::Process, "caching = \"off\"\nbatch = 1\nforward = \"async\"\n"),
     ("threads", System::Process, "caching = \"off\"\nbatch = 1\nforward = \"async\"\nthreads = 2\n"),
+    ("slow4", System::Process, "caching = \"off\"\nbatch = 1\nforward = \"blocking\"\nslowdown = 4.0\n"),
     ("static", System::ProcessStatic, "caching = \"off\"\nbatch = 1\nforward = \"blocking\"\n"),
     ("dynamic", System::ProcessAdaptive, "caching = \"dynamic\"\nbatch = 1\nforward = \"blocking\"\n"),
     ("all", System::ProcessAdaptive, "caching = \"adaptive\"\nbatch = 64\nforward = \"async\"\n"),

@@ -1,16 +1,20 @@
 //! The rows of `soda.share` and `soda.fail`: programs side by side on one DPU (SODA VI-B, figure 8), and what a program notices of a DPU's end.
 
-use super::far::{Placed, Run, node_memory};
-use super::subject::Subject;
+use super::far::{Placed, node_memory};
+use super::subject::{Subject, named};
 use super::system::{self, System};
-use super::work::App;
-use super::{Sizes, settings};
+use super::work::{App, Work};
+use super::{Sizes, one_thread, settings};
 use crate::pulse::Racks;
 use crate::{Plan, Row, Samples, Sheet, to_f64};
 use farmem::window::{Memory, WindowOptions, with_window};
 use farmem::{Error, PAGE_LEN, Rack};
 use farmem_graph::generate::RATIOS;
+use farmem_graph::{Far, Graph, Values};
 use rustix::process::{Pid, Signal, kill_process};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,14 +47,24 @@ pub(super) fn rows<R: Racks>(
             }
         }
     }
-    for signal in [Signal::KILL, Signal::STOP] {
-        let name = if signal == Signal::KILL { "kill" } else { "stop" };
+    for (name, signal) in [("kill", Signal::KILL), ("stop", Signal::STOP), ("restart", Signal::KILL)] {
         if plan.wants(&format!("soda.fail.fallback.{name}")) {
             sheet.begins(&format!("a DPU that ends by {name}"));
             let dpu = system::process(WRITTEN as u64, sizes.pages, "");
-            let rack = racks.start_over(farmem::LinkProfile::NONE, 1, node_memory(WRITTEN as u64), &dpu)?;
-            let process = racks.role(&rack, "dpu");
-            failed(rack.as_ref(), process, signal, name, sizes, sheet)?;
+            let mut rack =
+                racks.start_over(farmem::LinkProfile::NONE, 1, node_memory(WRITTEN as u64), &dpu)?;
+            let running = Rack::running(rack.as_ref().config().expect("a rack of processes").clone());
+            let (mut again, restarts) = (Ok(()), name == "restart");
+            let fail = || {
+                let pid = racks.role(&rack, "dpu").and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+                // One that has ended already has failed as well.
+                let _gone = kill_process(pid.expect("the rack has a DPU"), signal);
+                if restarts {
+                    again = racks.begin_again(&mut rack, "dpu");
+                }
+            };
+            failed(&running, name, fail, sizes, sheet)?;
+            again?;
         }
     }
     Ok(())
@@ -59,7 +73,10 @@ pub(super) fn rows<R: Racks>(
 /// What some programs that ran at once moved, and what the measured one took.
 #[derive(Clone, Copy)]
 struct Moved {
+    /// Bytes of far memory.
     bytes: u64,
+    /// Bytes that the programs asked for.
+    asked: u64,
     time: Duration,
     wrong: u64,
 }
@@ -74,16 +91,19 @@ fn shared(
     sheet: &mut Sheet<'_>,
 ) -> Result<(), Error> {
     let id = format!("soda.share.{programs}.{}", app.name());
+    // Local memory is looked through before any clock runs.
+    let works = std::iter::once(app).chain(BESIDE).take(programs).map(|app| subject.work(app));
+    let works = works.collect::<Result<Vec<_>, Error>>()?;
     let systems = [System::Server, System::ProcessStatic, System::ProcessAdaptive];
-    let mut all = systems.map(|system| (system, Samples::new(), Vec::new()));
+    let mut all = systems.map(|system| (system, Samples::new(), [Vec::new(), Vec::new()]));
     for _ in 0..sizes.rounds {
-        for (system, times, bytes) in &mut all {
+        for (system, times, [bytes, asked]) in &mut all {
             sheet.begins(&format!("{id} in {}", system.name()));
-            let apps: Vec<App> = std::iter::once(app).chain(BESIDE).take(programs).collect();
-            match side_by_side(rack, placed, subject, &apps, *system, sizes) {
+            match side_by_side(rack, placed, subject, &works, *system, sizes) {
                 Ok(moved) => {
                     times.record(moved.time);
                     bytes.push(to_f64(moved.bytes));
+                    asked.push(to_f64(moved.asked));
                     sheet.add_wrong(moved.wrong);
                 }
                 Err(Error::Open(refused)) => {
@@ -94,24 +114,24 @@ fn shared(
             }
         }
     }
-    let bytes = all.each_mut().map(|(_, _, bytes)| crate::samples::median(bytes));
-    for ((system, times, _), moved) in all.iter().zip(bytes) {
+    let bytes = all.each_mut().map(|(_, _, bytes)| bytes.each_mut().map(|of| crate::samples::median(of)));
+    for ((system, times, _), [moved, asked]) in all.iter().zip(bytes) {
         let (how, name) = (settings(rack, *system), system.name());
         let row = Row::figure(format!("{id}.{name}.bytes"), "bytes", moved, times.len());
         sheet.add([
-            Row { why: how.clone(), ..row.beside(Some(bytes[0])) },
+            Row { why: how.clone(), ..row.beside(Some(asked)) },
             Row { why: how, ..times.row(&format!("{id}.{name}.time"), Some(&all[0].1)) },
         ]);
     }
     Ok(())
 }
 
-/// One run of each, begun together; the first is the one whose time counts.
+/// One run of the first, begun when all windows are open; the others do their work again and again until it has ended. Its time is taken as that of a program alone is.
 fn side_by_side(
     rack: &Rack,
     placed: &mut Placed<'_>,
     subject: &Subject,
-    apps: &[App],
+    works: &[(Work, Values)],
     system: System,
     sizes: &Sizes,
 ) -> Result<Moved, Error> {
@@ -122,51 +142,113 @@ fn side_by_side(
     let (pieces, image) = placed.parts();
     // What one of them has the DPU keep in static memory is there for all.
     let of = |at: usize| if at > 0 && system == System::ProcessStatic { System::Process } else { system };
-    let run = |at: usize, app: App| -> Result<(Run, Duration, bool), Error> {
-        let (work, right) = subject.work(app)?;
+    let start = Start::new(works.len());
+    let run = |at: usize| -> Result<(Duration, u64, bool), Error> {
+        // One whose window cannot be opened keeps nobody waiting, and the first one ends for all however it ends.
+        let arrived = start.arriving(at == 0);
+        let (work, right) = &works[at];
+        let threads = one_thread().map_err(named)?;
         let mut client = Rack::running(config.clone()).client("soda")?;
-        let begin = Instant::now();
-        let run = Placed::of(&mut client, pieces.to_vec(), image.clone()).run(options(of(at)), &work)?;
-        let is_right = run.values == right;
-        Ok((run, begin.elapsed(), is_right))
+        let mut mine = Placed::of(&mut client, pieces.to_vec(), image.clone());
+        let program = |graph: Graph<Far<'_>>| {
+            arrived.wait();
+            let begin = Instant::now();
+            let mut found = threads.install(|| work.run(&graph));
+            let time = begin.elapsed();
+            let mut is_right = found.as_ref() == Ok(right);
+            if at == 0 {
+                start.has_ended.store(true, Ordering::Relaxed);
+            }
+            while !start.has_ended.load(Ordering::Relaxed) {
+                found = threads.install(|| work.run(&graph));
+                is_right &= found.as_ref() == Ok(right);
+            }
+            (time, is_right)
+        };
+        let ((time, is_right), stats) = mine.with(options(of(at)), program)?;
+        Ok((time, stats.bytes_fetched, is_right))
     };
     let all = thread::scope(|scope| {
-        let threads: Vec<_> =
-            apps.iter().enumerate().map(|(at, &app)| scope.spawn(move || run(at, app))).collect();
+        let run = &run;
+        let threads: Vec<_> = (0..works.len()).map(|at| scope.spawn(move || run(at))).collect();
         let ended = threads.into_iter().map(|thread| thread.join().expect("no program panics"));
         ended.collect::<Result<Vec<_>, Error>>()
     })?;
-    let asked = all.iter().map(|(run, ..)| run.stats.bytes_fetched).sum();
+    let asked = all.iter().map(|(_, bytes, _)| bytes).sum();
     let wrong = all.iter().filter(|(.., is_right)| !is_right).count() as u64;
     let after = placed.by_dpu(options(system))?;
     let bytes = before.zip(after).map_or(asked, |(before, after)| after - before);
-    Ok(Moved { bytes, time: all[0].1, wrong })
+    Ok(Moved { bytes, asked, time: all[0].0, wrong })
 }
 
-/// A program that writes while its DPU gets a signal: the longest that it stood still, and words that are not in far memory afterwards.
+/// Where programs wait for each other, and whether the one that is measured has ended.
+struct Start {
+    all: Barrier,
+    has_ended: AtomicBool,
+}
+
+/// One of those that are waited for.
+struct Arriving<'a> {
+    start: &'a Start,
+    is_here: AtomicBool,
+    is_first: bool,
+}
+
+impl Start {
+    fn new(programs: usize) -> Self {
+        Self { all: Barrier::new(programs), has_ended: AtomicBool::new(false) }
+    }
+
+    const fn arriving(&self, is_first: bool) -> Arriving<'_> {
+        Arriving { start: self, is_here: AtomicBool::new(false), is_first }
+    }
+}
+
+impl Arriving<'_> {
+    /// Until all are here.
+    fn wait(&self) {
+        if !self.is_here.swap(true, Ordering::Relaxed) {
+            self.start.all.wait();
+        }
+    }
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        if self.is_first {
+            self.start.has_ended.store(true, Ordering::Relaxed);
+        }
+        self.wait();
+    }
+}
+
+/// A program that writes while its DPU fails: the longest that it stood still, and words that are not in far memory afterwards. The DPU fails in the middle of the last round, so the half that it
+/// had acknowledged is never written again; a client that goes straight looks at it.
 fn failed(
     rack: &Rack,
-    process: Option<u32>,
-    signal: Signal,
     name: &str,
+    mut fail: impl FnMut(),
     sizes: &Sizes,
     sheet: &mut Sheet<'_>,
 ) -> Result<(), Error> {
     let id = format!("soda.fail.fallback.{name}");
-    let pid = process.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-    let pid = pid.expect("the rack has a DPU");
-    let section = rack.config().and_then(|config| config.dpu.clone()).expect("the rack has a DPU");
-    let mut client = rack.client("soda")?;
-    let vma = client.allocate(WRITTEN as u64)?;
+    let config = rack.config().expect("a rack of processes");
+    let section = config.dpu.as_ref().expect("the rack has a DPU");
+    let mut straight = rack.client("soda")?;
+    let vma = straight.allocate(WRITTEN as u64)?;
     let options = System::Process.options(WRITTEN as u64, (0, 1), sizes.pages).expect("a window");
     let options = WindowOptions { inactive_eighths: 1, read_only: false, ..options };
-    let program = |memory: Memory<'_>| {
+    let (half_written, at_half) = channel();
+    let program = move |memory: Memory<'_>| {
         let (mut longest, mut last) = (Duration::ZERO, Instant::now());
         for round in 1..=ROUNDS {
             for at in (0..WRITTEN).step_by(PAGE_LEN) {
-                if round == 2 && at == WRITTEN / 2 {
-                    // One that has ended already has failed as well.
-                    let _gone = kill_process(pid, signal);
+                if round == ROUNDS && at == WRITTEN / 2 {
+                    let (failed, when_failed) = channel();
+                    // Whoever lets it fail lives as long as this.
+                    let _told = half_written.send(failed);
+                    let _failed = when_failed.recv();
+                    last = Instant::now();
                 }
                 for word in (at..at + PAGE_LEN).step_by(8) {
                     memory.write(word, &(word as u64 * round).to_le_bytes());
@@ -177,10 +259,21 @@ fn failed(
         }
         longest
     };
-    match with_window(&mut client, &vma, options, program) {
+    let ran = thread::scope(|scope| {
+        let window = scope.spawn(|| {
+            let mut client = Rack::running(config.clone()).client("soda")?;
+            with_window(&mut client, &vma, options, program)
+        });
+        if let Ok(failed) = at_half.recv() {
+            fail();
+            let _told = failed.send(());
+        }
+        window.join().expect("no program panics")
+    });
+    match ran {
         Ok((longest, stats)) => {
             let mut far = vec![0; WRITTEN];
-            client.read(vma.base, &mut far)?;
+            straight.read(vma.base, &mut far)?;
             let words = far.chunks_exact(8).zip((0_u64..).step_by(8));
             let lost = words.filter(|(word, at)| **word != (at * ROUNDS).to_le_bytes()).count() as u64;
             sheet.add_wrong(lost + u64::from(!stats.dpu_fenced));
@@ -198,4 +291,4 @@ fn failed(
 }
 
 /// How often a program writes each word.
-const ROUNDS: u64 = 3;
+const ROUNDS: u64 = 2;

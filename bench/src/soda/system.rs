@@ -84,6 +84,26 @@ pub(super) fn process(len: u64, pages: Pages, more: &str) -> String {
     format!("[dpu]\npage = {page_len}\nentry = {entry}\ncache = {cache}\nstatic = {fixed}\n{more}")
 }
 
+/// The settings of a DPU that is in this process: no figure of it says anything without.
+pub(super) fn in_this_process(options: &WindowOptions) -> Option<String> {
+    let Way::Own(DpuConfig { page_len, table, caching, .. }) = options.way else { return None };
+    let entry = u64::from(page_len.get()) * u64::from(table.entry_pages);
+    let cache = entry * u64::from(table.slots.get());
+    let fixed = options.fixed.map_or(0, |(_, len)| len);
+    let caching = match caching {
+        Caching::Off => "off",
+        Caching::Dynamic => "dynamic",
+        Caching::Adaptive => "adaptive",
+    };
+    Some(format!(
+        "DPU in this process: caching {caching}, cache {} KiB in entries of {} KiB, static {} KiB, page {} KiB",
+        cache >> 10,
+        entry >> 10,
+        fixed >> 10,
+        page_len.get() >> 10
+    ))
+}
+
 impl System {
     /// All, in the order in which they take turns.
     pub const ALL: [Self; 13] = [

@@ -236,7 +236,7 @@ pub(crate) enum Bench {
     /// The in-network index of a B-link tree (Fat-B+Tree), beside READs and traversals from the root.
     Fat(BenchDrawn),
     /// Graphs in far memory by way of a DPU (SODA) and without, beside local memory, a disk and zram.
-    Soda(BenchLinked),
+    Soda(BenchDrawn),
     /// `farmem kv`, all data here and a twentieth of it here, beside redis-server.
     Kv(BenchRows),
     /// Parts of preventive prefetching (PD3): the host view and the loading zone, beside general-purpose sets and rings.
@@ -259,7 +259,7 @@ pub(crate) struct BenchNet {
     pub(crate) links: BenchLinks,
 }
 
-/// `farmem bench pulse` and `fat`
+/// `farmem bench pulse`, `fat` and `soda`
 #[derive(Debug, Args)]
 pub(crate) struct BenchDrawn {
     /// What is measured.
@@ -288,7 +288,7 @@ pub(crate) struct SodaAlone {
     pub(crate) sources: String,
 }
 
-/// `farmem bench mind` and `soda`
+/// `farmem bench mind`
 #[derive(Debug, Args)]
 pub(crate) struct BenchLinked {
     /// What is measured.

@@ -124,6 +124,26 @@ impl Supervisor {
         happened
     }
 
+    /// Starts a role again that was killed, and waits until it serves.
+    pub(crate) fn begin_again(&mut self, what: &str) -> Result<(), Failure> {
+        let deadline = Instant::now() + READY_TIME_MAX;
+        while Instant::now() < deadline {
+            for happened in self.tend() {
+                match happened {
+                    Happened::Serves { role } if self.processes[role].what() == what => return Ok(()),
+                    Happened::Died { role, death, again: None } => {
+                        let message = format!("{} ended: {death}", self.processes[role].what());
+                        return Err(Failure::environment(message, "the line above says why"));
+                    }
+                    Happened::Serves { .. } | Happened::Died { .. } => {}
+                }
+            }
+            sleep(LOOK_EVERY);
+        }
+        let message = format!("{what} did not come up again within {} s", READY_TIME_MAX.as_secs());
+        Err(Failure::environment(message, "is the machine overloaded? see `farmem doctor`"))
+    }
+
     /// Starts a role and waits until it serves. Nothing else counts than what it says itself: an API that answers may be another rack's, and a
     /// control plane that was started again lists roles which have not joined yet.
     fn begin(&mut self, role: &'static str, node: Option<&str>, further: &[String]) -> Result<(), Failure> {

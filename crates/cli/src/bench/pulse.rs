@@ -95,6 +95,10 @@ impl Racks for OwnRacks {
         rack.processes.processes().find(|(of, pid)| *of == name && *pid != 0).map(|(_, pid)| pid)
     }
 
+    fn begin_again(&mut self, rack: &mut OwnRack, name: &str) -> Result<(), Failure> {
+        rack.processes.begin_again(name)
+    }
+
     fn processes(&self, rack: &OwnRack) -> Vec<u32> {
         rack.processes.processes().map(|(_, pid)| pid).collect()
     }

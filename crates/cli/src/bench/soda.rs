@@ -1,16 +1,18 @@
 //! `farmem bench soda`: its racks are those of `farmem bench pulse`.
 
 use super::Screen;
-use super::pulse::OwnRacks;
-use crate::args::{BenchLinked, SodaAlone};
+use super::pulse::{OwnRacks, look_at_plots};
+use crate::args::{BenchDrawn, SodaAlone};
 use crate::{End, Failure};
 use farmem_bench::soda::run as measure;
 
-pub(crate) fn run(args: &BenchLinked) -> Result<End, Failure> {
-    let BenchLinked { rows, links } = args;
+pub(crate) fn run(args: &BenchDrawn) -> Result<End, Failure> {
+    let BenchDrawn { rows, links, plots } = args;
+    look_at_plots(plots.as_deref())?;
     let plan = rows.plan();
     let screen = Screen::begin("soda", rows.json, links.link);
-    let outcome = measure(&plan, &mut OwnRacks::over_udp(links.link), |told| screen.hear(told))?;
+    let outcome =
+        measure(&plan, plots.as_deref(), &mut OwnRacks::over_udp(links.link), |told| screen.hear(told))?;
     screen.end(&plan.only, outcome)
 }
 
