@@ -2,10 +2,13 @@
 
 use crate::process::{Running, eventually, farmem, run, run_command, signal};
 use crate::rack::{Description, HTTP_PORT};
+use crate::run::may_run;
+use farmem::{Rack, ShareOptions, SharedSpace};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 
 /// A description of the same rack as a machine has it that comes by a join file; and that file, of which nobody else can read anything.
@@ -75,6 +78,82 @@ fn a_machine_joins_by_its_file() {
     assert!(
         !heard.is_empty() && !heard.windows(8).any(|part| token.as_bytes().windows(8).any(|of| of == part))
     );
+}
+
+/// A rack whose operator has an authority of his own: three files in PEM, named under `[control]`. Another machine joins with what `farmem join` prints, which has that authority, and
+/// works over TLS; farmem makes none. A key that is not the certificate's is said with both files before anybody is served.
+#[test]
+fn the_operator_s_own_authority_serves() {
+    let description = Description::new("own-ca", "udp");
+    let dir = description.dir();
+    let authority = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name.push(rcgen::DnType::CommonName, "an operator");
+    let ca = params.self_signed(&authority).unwrap();
+    let issuer = rcgen::Issuer::new(params, authority);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new([description.address(1).to_string()]).unwrap();
+    let certificate = certificate.signed_by(&key, &issuer).unwrap();
+    dir.file("own-ca.pem", &ca.pem());
+    dir.file("own.pem", &certificate.pem());
+    let keep = |key: &rcgen::KeyPair| {
+        let path = dir.file("own.key", &key.serialize_pem());
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    let lines = "state = \"state\"\nca = \"own-ca.pem\"\ncertificate = \"own.pem\"\nkey = \"own.key\"";
+    let file = dir.file("rack.toml", &description.text().replace("state = \"state\"", lines));
+    keep(&rcgen::KeyPair::generate().unwrap());
+    run(&["up", &file]).refuses(&["own.pem", "own.key"]);
+    keep(&key);
+    let up = description.up();
+    let printed = run(&["join", "--rack", &file]);
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
+    assert!(printed.stdout.contains(ca.pem().trim()), "{}", printed.stdout);
+    assert!(!dir.path().join("state/ca.pem").exists(), "farmem's own");
+    let (file, _) = elsewhere(&description, &printed.stdout);
+    assert_eq!(run(&["demo", "--limit", "50", "--rack", &file, "--json"]).json()["wrong_answers"], 0);
+    let api = finding(&file, "API of the control plane").unwrap();
+    assert!(api["state"] == "ok" && api["detail"].as_str().unwrap().contains("https://"), "{api}");
+    assert_eq!(up.stop().code, Some(0));
+}
+
+/// Connections to the API's port for other machines: each by the port that it comes from.
+fn connected(description: &Description) -> Vec<String> {
+    const ESTABLISHED: &str = "01";
+    let [a, b, c, d] = description.address(1).octets();
+    let local = format!("{d:02X}{c:02X}{b:02X}{a:02X}:{HTTP_PORT:04X}");
+    let table = fs::read_to_string("/proc/net/tcp").expect("there is a /proc");
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|row| row.get(1) == Some(&local.as_str()) && row.get(3) == Some(&ESTABLISHED));
+    ours.map(|row| row[2].to_owned()).collect()
+}
+
+/// A host that shares memory from another machine does nothing but renew its lease, three times a lease. It does so over a connection each time, and holds none in between: the control plane has
+/// only so many of them.
+#[test]
+fn a_host_that_shares_and_idles_holds_no_connection() {
+    if !may_run("a host that shares and idles") {
+        return;
+    }
+    let description = Description::new("idles", "udp").with_lease("lease_ms = 3000");
+    let up = description.up();
+    let (file, _) = elsewhere(&description, &run(&["join", "--rack", &description.file()]).stdout);
+    let seen_by_hand = TcpStream::connect((description.address(1), HTTP_PORT)).unwrap();
+    eventually("a connection is seen", || connected(&description).len() == 1);
+    drop(seen_by_hand);
+    let rack = Rack::open(&file).unwrap();
+    let space = SharedSpace::join(&rack, "idles", ShareOptions::new(1 << 20)).unwrap();
+    let (mut ports, mut was_none) = (BTreeSet::new(), false);
+    eventually("renewals come by connections of their own, and there is none in between", || {
+        let now = connected(&description);
+        was_none |= now.is_empty() && ports.len() > 1;
+        ports.extend(now);
+        was_none && ports.len() > 3
+    });
+    assert_eq!(space.failure(), None);
+    drop(space);
+    assert_eq!(up.stop().code, Some(0));
 }
 
 /// HTTP in clear is served where somebody asks for it on loopback, and it is said at the start and by the doctor; on another address it is refused.

@@ -56,6 +56,8 @@ pub struct ApiClient {
     token: String,
     keys: Option<Arc<KeyFile>>,
     build: Option<&'static str>,
+    /// Longest wait for an answer.
+    most: Duration,
 }
 
 /// Why there is no good answer.
@@ -125,31 +127,19 @@ impl ApiClient {
         Self { keys, build, ..Self::within(self.door, &self.token, most) }
     }
 
+    /// Ends the connection that it has kept for its next question, which makes a new one: for who asks now and then, and is to hold none in between. The control plane
+    /// has only so many.
+    pub fn hang_up(&mut self) {
+        self.agent = agent(&self.door, self.most);
+    }
+
     fn within(door: ApiDoor, token: &str, most: Duration) -> Self {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .proxy(None) // a rack is reached directly; a proxy in the environment is for the world outside
-            .max_redirects(0)
-            .max_idle_age(IDLE_MAX)
-            .timeout_global(Some(most));
-        let (agent, url) = match &door {
-            ApiDoor::Unix(path) => {
-                let connector = UnixConnector(path.clone());
-                // The address is looked at by nobody.
-                let url = "http://127.0.0.1".into();
-                (ureq::Agent::with_parts(config.build(), connector, DefaultResolver::default()), url)
-            }
-            ApiDoor::Tls(address, ca) => {
-                let ca = Certificate::from_der(ca.der()).to_owned();
-                let tls = TlsConfig::builder()
-                    .provider(TlsProvider::Rustls)
-                    .root_certs(RootCerts::new_with_certs(&[ca]))
-                    .unversioned_rustls_crypto_provider(tls::provider());
-                (config.tls_config(tls.build()).build().into(), format!("https://{address}"))
-            }
-            ApiDoor::Plain(address) => (config.build().into(), format!("http://{address}")),
+        let url = match &door {
+            ApiDoor::Unix(_) => "http://127.0.0.1".into(), // the address is looked at by nobody
+            ApiDoor::Tls(address, _) => format!("https://{address}"),
+            ApiDoor::Plain(address) => format!("http://{address}"),
         };
-        Self { agent, door, url, token: token.into(), keys: None, build: None }
+        Self { agent: agent(&door, most), door, url, token: token.into(), keys: None, build: None, most }
     }
 
     /// Asks, and waits for the answer.
@@ -208,6 +198,31 @@ impl ApiClient {
 
     fn foreign(&self, why: String) -> ApiCallError {
         ApiCallError::Foreign { url: self.door.to_string(), why }
+    }
+}
+
+/// What has connections to a door, and waits for an answer no longer than this.
+fn agent(door: &ApiDoor, most: Duration) -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None) // a rack is reached directly; a proxy in the environment is for the world outside
+        .max_redirects(0)
+        .max_idle_age(IDLE_MAX)
+        .timeout_global(Some(most));
+    match door {
+        ApiDoor::Unix(path) => {
+            let connector = UnixConnector(path.clone());
+            ureq::Agent::with_parts(config.build(), connector, DefaultResolver::default())
+        }
+        ApiDoor::Tls(_, ca) => {
+            let ca = Certificate::from_der(ca.der()).to_owned();
+            let tls = TlsConfig::builder()
+                .provider(TlsProvider::Rustls)
+                .root_certs(RootCerts::new_with_certs(&[ca]))
+                .unversioned_rustls_crypto_provider(tls::provider());
+            config.tls_config(tls.build()).build().into()
+        }
+        ApiDoor::Plain(_) => config.build().into(),
     }
 }
 

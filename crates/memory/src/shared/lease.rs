@@ -5,7 +5,8 @@
 //! when neither this thread nor the pager runs.
 //!
 //! This thread does nothing but renewals: another thread requests the control plane for all else, over another connection. It waits for an answer no
-//! longer than three eighths of a lease: then there is time to ask once more, over a new connection.
+//! longer than three eighths of a lease: then there is time to ask once more, over a new connection. Between renewals it has none: the control plane takes only so many, and
+//! a host that does nothing is to hold none of them.
 
 use super::join::start;
 use super::pager::ControlNotice;
@@ -148,6 +149,7 @@ impl LeaseKeeper {
             why = match self.renew() {
                 Ok(true) => {
                     leased_last = self.clock.now();
+                    self.api.hang_up();
                     "this process did not run, so it asked for no other lease in time".clone_into(&mut why);
                     due = leased_last + self.pause();
                     continue;
