@@ -170,6 +170,7 @@ fn a_rack_is_tried() {
         "memory of node1",
         "bytes of node1",
         "bytes of node2",
+        "bytes by way of the switch",
         "MTU to switch",
     ] {
         assert_eq!(of(&all, name).0, "ok", "{name} in {all:?}");
@@ -179,6 +180,20 @@ fn a_rack_is_tried() {
         serde_json::json!([]),
         "what was allocated is free"
     );
+    // More memory than this machine has, and another amount than the node of the rack that runs was started with.
+    let other = rack.text().replacen("16 MiB", "100000 TiB", 1);
+    let all = look(&rack.dir().file("other.toml", &other));
+    let (state, detail, remedy) = of(&all, "memory for the nodes");
+    assert_eq!(state, "degraded", "{detail}");
+    assert!(
+        detail.contains("are to give 104857600016 MiB") && remedy.contains("less `memory` in rack.toml"),
+        "{detail}: {remedy}"
+    );
+    let (state, detail, remedy) = of(&all, "memory of node1");
+    assert_eq!(state, "degraded", "{detail}");
+    assert!(detail.contains("gives 16 MiB, and 104857600000 MiB in rack.toml"), "{detail}");
+    assert!(remedy.contains("started from another description"), "{remedy}");
+    assert_eq!(of(&all, "memory of node2").0, "ok");
     // The same rack by another token.
     let token = rack.dir().path().join("state/token");
     let right = fs::read_to_string(&token).expect("the token");
