@@ -49,16 +49,62 @@ fn the_page_for_operators() {
             _ => panic!("a block of {:?}: no machine and no file", block.what),
         }
         machines.bring_join();
+        machines.bring_operator(&block.text);
     }
-    // The copy is whole, and the roles that the page has started serve.
-    assert!(machines.path("one", "/srv/farmem/state.copy/token").is_file());
+    // The copy is whole and was gone back to, with another secret; and the roles that the page has started serve.
+    let kept = |file: &str| {
+        let [now, copy] =
+            ["state", "state.copy"].map(|at| machines.path("one", &format!("/srv/farmem/{at}/{file}")));
+        fs::read(now).unwrap() == fs::read(copy).unwrap()
+    };
+    assert_eq!(["token", "operator", "ca.key", "secret"].map(kept), [true, true, true, false]);
+    for machine in ["two", "three"] {
+        assert!(!machines.path(machine, "/srv/farmem/state/operator").exists(), "{machine}");
+    }
     for (machine, units) in [("one", 2), ("two", 1), ("three", 1)] {
         assert_eq!(machines.serving(machine), units, "{machine}");
     }
 }
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
-/// What systemd does of what the page asks of it: template units of `Type=notify` with `Restart=on-failure`, started, stopped, started again.
+/// Lines without which a role is not told to serve, or is given up, and the section that each stands in.
+const WANTED: [(&str, &str); 3] = [
+    ("[Unit]", "StartLimitIntervalSec=0"),
+    ("[Service]", "Type=notify"),
+    ("[Service]", "Restart=on-failure"),
+];
+
+/// The units of the page have what they are to have, and systemd has nothing to say against them, where there is one.
+#[test]
+fn the_units_are_as_systemd_wants_them() {
+    let units: Vec<Block> = blocks(include_str!("../../../../docs/operate.md"))
+        .into_iter()
+        .filter(|block| block.what.starts_with("ini "))
+        .collect();
+    assert_eq!(units.len(), 2);
+    let dir = Dir::new("units");
+    for unit in &units {
+        for (section, line) in WANTED {
+            let its = unit.text.split("\n\n").find(|part| part.starts_with(section)).expect("the section");
+            assert!(its.lines().any(|is| is == line), "{line} in {section} of {}", unit.what);
+        }
+        // An instance, with a command that is there.
+        let text = unit.text.replace("/usr/local/bin/farmem", env!("CARGO_BIN_EXE_farmem"));
+        let name = unit.what.rsplit('/').next().expect("a path").replace('@', "@one");
+        let file = dir.file(&name, &text);
+        let Ok(said) = Command::new("systemd-analyze").args(["verify", "--man=no", &file]).output() else {
+            writeln!(std::io::stderr(), "skipped: systemd-analyze verify: there is none").unwrap();
+            continue;
+        };
+        let said = [said.stdout, said.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let against: Vec<&str> = said.lines().filter(|line| line.contains(&name)).collect();
+        assert!(against.is_empty(), "{against:?}");
+    }
+}
+
+/// What systemd does of what the page asks of it: template units, started, stopped, started again, as far as they say so. One of `Type=notify` has started when it has said READY=1 at
+/// the socket of NOTIFY_SOCKET, any other one at once; with `Restart=on-failure` a failure is tried again, five times at most unless `StartLimitIntervalSec=0`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -eu
 verb=$1; shift
@@ -72,23 +118,46 @@ for unit; do
         [ "$(cat "$dir/status")" = 0 ] || { echo "$unit ended with $(cat "$dir/status")"; cat "$dir/log"; exit 1; } ;;
     esac
     case $verb in start | restart)
-        line=$(sed -n 's/^ExecStart=//p' "/srv/units/${unit%%@*}@.service" | sed "s/%i/${unit#*@}/g")
-        tries=0
+        file=/srv/units/${unit%%@*}@.service
+        line=$(sed -n 's/^ExecStart=//p' "$file" | sed "s/%i/${unit#*@}/g")
+        has() { grep -qx "$1" "$file"; }
+        tries=1 most=1
+        if has Restart=on-failure; then most=5; fi
+        if has Restart=on-failure && has StartLimitIntervalSec=0; then most=10; fi
         until
-            rm -f "$dir/status"; : > "$dir/out"
-            (set +e; setsid -w sh -c 'echo $$ > "$1/pid"; exec $2' unit "$dir" "$line" < /dev/null > "$dir/out" 2> "$dir/log"
+            rm -f "$dir/status" "$dir/notify" "$dir/told"
+            socket=
+            if has Type=notify; then
+                socket=$dir/notify
+                LISTEN
+                while [ ! -e "$socket" ]; do sleep 0.02; done
+            fi
+            (set +e; NOTIFY_SOCKET=$socket setsid -w sh -c 'echo $$ > "$1/pid"; exec $2' unit "$dir" "$line" < /dev/null > "$dir/out" 2> "$dir/log"
                 echo $? > "$dir/ended"; mv "$dir/ended" "$dir/status") > /dev/null 2>&1 &
             supervisor=$!
-            while ! grep -q ready "$dir/out" && kill -0 $supervisor 2>/dev/null; do sleep 0.05; done
-            grep -q ready "$dir/out"
+            if [ "$socket" ]; then
+                while [ ! -e "$dir/told" ] && kill -0 $supervisor 2>/dev/null; do sleep 0.05; done
+                [ -e "$dir/told" ] || kill $listener || :
+            fi
+            [ ! "$socket" ] || [ -e "$dir/told" ]
         do
+            [ $tries -lt $most ] || { echo "$unit is given up after $tries starts"; cat "$dir/log"; exit 1; }
             tries=$((tries + 1))
-            [ $tries -lt 10 ] || { cat "$dir/log"; exit 1; }
             sleep 1
         done ;;
     esac
 done
 "#;
+
+/// Whom a role tells that it serves: a socket, and a file beside it once READY=1 was said there.
+const LISTEN: &str = r#"python3 -c '
+import socket, sys
+manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+manager.bind(sys.argv[1])
+while b"READY=1" not in manager.recv(4096).split(b"\n"): pass
+open(sys.argv[2], "w").close()
+' "$socket" "$dir/told" > /dev/null 2>&1 &
+                listener=$!"#;
 
 /// Three machines on one Ethernet: each with a network, processes, a /srv and a /usr/local/bin of its own.
 struct Machines {
@@ -123,7 +192,7 @@ impl Machines {
                 fs::create_dir_all(path).unwrap();
             }
             symlink(env!("CARGO_BIN_EXE_farmem"), bin.join("farmem")).unwrap();
-            fs::write(bin.join("systemctl"), SYSTEMCTL).unwrap();
+            fs::write(bin.join("systemctl"), SYSTEMCTL.replace("LISTEN", LISTEN)).unwrap();
             fs::set_permissions(bin.join("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
             running.push(start(&namespaces.full(machine), &srv, &bin));
         }
@@ -155,6 +224,16 @@ impl Machines {
             for machine in ["two", "three"] {
                 DirBuilder::new().mode(0o700).create(join(machine).parent().unwrap()).unwrap();
                 fs::copy(&printed, join(machine)).unwrap(); // with its mode
+            }
+        }
+    }
+
+    /// As the page asks for it, once the copy is in the directory's place.
+    fn bring_operator(&self, commands: &str) {
+        if commands.contains("rm /srv/farmem/state/secret") {
+            let operator = |machine| self.path(machine, "/srv/farmem/state/operator");
+            for machine in ["two", "three"] {
+                fs::copy(operator("one"), operator(machine)).unwrap(); // with its mode
             }
         }
     }
