@@ -1,6 +1,8 @@
 //! The command line itself: help that names every flag, and the refusal of what it does not know.
 
-use crate::process::{farmem, is_root, run};
+use crate::process::{Dir, Running, farmem, is_root, run};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 /// (command, words its help must have)
 const COMMANDS: &[(&[&str], &[&str])] = &[
@@ -58,7 +60,7 @@ fn a_full_standard_output_is_said() {
         &["index", "plan", "--json"],
         &["sim", "rc", "--seeds", "1", "--operations", "1000", "--json"],
     ] {
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("there is one");
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("there is one");
         let ended = farmem(args).stdout(full).output().expect("it starts");
         let told = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(2), "{args:?}: {told}");
@@ -101,6 +103,64 @@ fn no_more_threads_is_said() {
         assert!(!told.contains("panicked"), "{args:?}: {told}");
     }
     assert!(limited(&["index", "plan"]).status.success(), "it needs none");
+}
+
+/// The same a few threads later: whichever is the one that the system does not start, the command ends, well or with that line; it neither panics nor waits.
+#[test]
+fn whichever_thread_does_not_start_is_said() {
+    if !is_root() {
+        return eprintln!("skipped: a limit of processes: only root may become the users that have it");
+    }
+    let dir = Dir::new("nproc");
+    let graph = dir.path().join("small.fmg").display().to_string();
+    assert_eq!(
+        run(&["graph", "generate", "kronecker", &graph, "--scale", "4", "--symmetrize"]).code,
+        Some(0)
+    );
+    for path in [dir.path(), graph.as_ref()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+    let cases: [&[&str]; 4] = [
+        &["demo", "--limit", "10"],
+        &["run", "--", "true"],
+        &["graph", "bfs", &graph],
+        &["webservice", "--records", "95", "--operations", "10"],
+    ];
+    let limits = 1..=8_usize;
+    // A user for each, since the system counts what a user has.
+    let limited = |number: usize, limit: usize, args: &[&str]| {
+        let mut command = std::process::Command::new("setpriv");
+        let (user, limit) = ((4750 + number).to_string(), format!("--nproc={limit}:{limit}"));
+        command.args(["--reuid", &user, "--clear-groups", "prlimit", &limit, env!("CARGO_BIN_EXE_farmem")]);
+        command.args(args).current_dir("/").stdin(std::process::Stdio::null());
+        Running::start(command)
+    };
+    if limited(0, 1, &["--version"]).ended().code != Some(0) {
+        return eprintln!("skipped: a limit of processes: another user may not run the command where it is");
+    }
+    let mut said = [0, 0];
+    for (number, args) in cases.iter().enumerate() {
+        let running: Vec<(usize, Running)> =
+            limits.clone().map(|limit| (limit, limited(100 * number + limit, limit, args))).collect();
+        for (limit, mut running) in running {
+            let ended = running.ended();
+            let why = format!("{args:?} with {limit} threads: {ended:?}");
+            assert!(!ended.stderr.contains("panicked"), "{why}");
+            match ended.code {
+                Some(0) => said[0] += 1,
+                Some(2) => {
+                    let is_told = ended.stderr.lines().any(|line| line.starts_with("farmem: "));
+                    assert!(is_told, "{why}");
+                    said[1] += 1;
+                }
+                _ => panic!("{why}"),
+            }
+        }
+    }
+    assert!(
+        said[0] > 0 && said[1] >= cases.len(),
+        "some have enough, and with one thread none has: {said:?}"
+    );
 }
 
 #[test]

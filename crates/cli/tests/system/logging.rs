@@ -1,7 +1,8 @@
 //! What a role writes of what happens to it (`--log`, FARMEM_LOG).
 
-use crate::process::{Running, farmem, signal};
+use crate::process::{Running, eventually, farmem, signal};
 use crate::rack::{Description, text};
+use serde_json::json;
 use std::process::Stdio;
 
 fn role(description: &Description, role: &[&str], log: &[&str]) -> Running {
@@ -64,6 +65,48 @@ fn a_role_says_who_joins_is_refused_and_leaves() {
     assert!(lines[0].contains("the switch: it has joined, and serves"), "{lines:#?}");
     assert!(lines.last().unwrap().contains("the switch: it ends"), "{lines:#?}");
     assert_eq!(ended(&mut node), Vec::<String>::new(), "FARMEM_LOG says off");
+}
+
+/// A host that is not heard of and the domain that it alone used are a line each when they go, at the level `info`: at `warn` there is none of them.
+#[test]
+fn lapses_are_said() {
+    let racks = ["info", "warn"].map(|level| {
+        let description = Description::new("lapses", "udp")
+            .with_nodes(1)
+            .with_lease("lease_ms = 500\nhost_lease_ms = 1000");
+        let control = role(&description, &["control"], &["--log", level]);
+        let switch = role(&description, &["switch"], &[]);
+        (description, control, switch)
+    });
+    for (description, ..) in &racks {
+        let ask = |name: &str, body: serde_json::Value| {
+            let (status, answer) = description.ask("POST", &format!("/v1/{name}"), &body.to_string());
+            assert_eq!(status, 200, "{answer}");
+            answer
+        };
+        let gid = description.address(200).to_string();
+        let host = ask("join_host", json!({"name": "silent", "gid": gid, "caches": false}));
+        let domain = ask("create_domain", json!({"name": "silent"}));
+        ask("open_session", json!({"host": host["host"], "domain": domain["domain"]}));
+    }
+    let [informed, warned] = racks.map(|(description, mut control, switch)| {
+        eventually("host and domain are gone", || {
+            let (_, usage) = description.ask("POST", "/v1/usage", "{}");
+            usage["hosts"] == json!([]) && usage["domains"] == json!([])
+        });
+        let lines = ended(&mut control);
+        drop(switch);
+        lines
+    });
+    let mut left = informed.iter();
+    for (begin, end) in [
+        ("control plane: host ", " was not heard of: it is taken out"),
+        ("control plane: domain ", "it is gone"),
+    ] {
+        let found = left.any(|line| line.contains(" INFO ") && line.contains(begin) && line.ends_with(end));
+        assert!(found, "{begin}..{end}: {informed:#?}");
+    }
+    assert!(!warned.iter().any(|line| line.contains("taken out") || line.contains("is gone")), "{warned:#?}");
 }
 
 /// A level that is none is refused with those that there are, by the option and by the variable.

@@ -2,7 +2,8 @@
 //! want more memory than there is. Each case is a row of the table in docs/run.md.
 
 use crate::process::{Dir, Ended, farmem, is_root, run_command};
-use crate::run::{MIB, assert_far, far, may_run, number, program, same, stats};
+use crate::rack::Description;
+use crate::run::{MIB, PYTHON, assert_far, far, may_run, number, program, same, stats};
 use std::process::Command;
 
 /// Runs one case of `tests/programs/addresses.c` alone and with far memory: it finds the same.
@@ -75,10 +76,34 @@ fn luajit_with_a_small_threshold() {
     assert!(number(&stats, "calls") < 20_000, "{stats}");
 }
 
-/// What is unmapped is unmapped to `mincore` as well.
+/// What is unmapped is unmapped to `mincore` as well; and it was far memory that was asked about.
 #[test]
 fn mincore_knows_what_is_mapped() {
-    addresses("resident");
+    let Some(stats) = addresses("resident") else { return };
+    assert!(number(&stats, "faults") > 0, "{stats}");
+    assert_eq!(number(&stats, "stayed_local"), 0, "{stats}");
+}
+
+/// The table of `--stats` has what stayed local and the largest resident set, as its JSON has them.
+#[test]
+fn what_stays_local_is_in_the_table() {
+    if !may_run("the table of statistics") {
+        return;
+    }
+    let dir = Dir::new("run-table");
+    let binary = program(&dir, "addresses", &[]);
+    let run = ["run", "--stats", "--local", "1MiB", "--far", "1GiB", "--", &binary, "hints"];
+    let ended = run_command(farmem(&run));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let row = |name: &str| -> u64 {
+        let mut lines = ended.stderr.lines().map(|line| line.trim_start_matches("| "));
+        let line = lines.find_map(|line| line.strip_prefix(name));
+        let digits =
+            line.unwrap_or_else(|| panic!("{name}: {}", ended.stderr)).chars().filter(char::is_ascii_digit);
+        digits.collect::<String>().parse().unwrap_or_else(|e| panic!("{name}: {e}: {}", ended.stderr))
+    };
+    assert!(row("stayed local, bytes mapped") >= 65 * MIB, "{}", ended.stderr);
+    assert!(row("largest resident set, bytes") >= MIB / 4, "{}", ended.stderr);
 }
 
 /// Memory is refused when it is asked for, and all that was given can be used: no SIGBUS comes of it later.
@@ -100,6 +125,44 @@ fn out_of_far_memory_is_said_when_memory_is_asked_for() {
         after it was given back: given\n";
     assert_eq!((ended.stdout.as_str(), ended.code), (expected, Some(0)), "{}", ended.stderr);
     assert_eq!(ended.stderr.matches("out of far memory").count(), 1, "{}", ended.stderr);
+}
+
+/// A program wants twice the memory of a rack that others use as well. It is refused more once the rack has said that it is full, or is ended for want of room with the reason; what it was
+/// given before is as it wrote it. Afterwards nothing is left of it there.
+#[test]
+fn a_rack_that_is_full_is_told_of() {
+    if !may_run("a full rack") {
+        return;
+    }
+    let rack = Description::new("run-full", "udp");
+    let (up, file) = (rack.up(), rack.file());
+    let text = "blocks = []\n\
+                def fill(block, n):\n\
+                \x20   for at in range(0, 1 << 20, 4096): block[at:at + 4] = (n << 8 | at >> 12).to_bytes(4, 'little')\n\
+                try:\n\
+                \x20   for n in range(64):\n\
+                \x20       block = bytearray(1 << 20)\n\
+                \x20       fill(block, n)\n\
+                \x20       blocks.append(block)\n\
+                except MemoryError: pass\n\
+                wrong = 0\n\
+                for n, block in enumerate(blocks):\n\
+                \x20   for at in range(0, 1 << 20, 4096):\n\
+                \x20       wrong += block[at:at + 4] != (n << 8 | at >> 12).to_bytes(4, 'little')\n\
+                print(wrong, len(blocks))\n";
+    let ended = run_command(farmem(&["run", "--rack", &file, "--local", "1MiB", "--", PYTHON, "-c", text]));
+    if ended.code == Some(0) {
+        let (wrong, blocks) = ended.stdout.trim().split_once(' ').expect("two numbers");
+        let blocks: u32 = blocks.parse().expect("a number");
+        assert!(wrong == "0" && (8..32).contains(&blocks), "{ended:?}");
+        assert!(ended.stderr.contains("out of far memory"), "{ended:?}");
+    } else {
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{ended:?}");
+        assert!(ended.stderr.contains("far memory is full"), "{ended:?}");
+    }
+    let overview = rack.overview();
+    assert_eq!(overview["vmas"], serde_json::json!([]), "{overview}");
+    assert_eq!(up.stop().code, Some(0));
 }
 
 /// What does not fit the addresses that are reserved stays local, and is said to: at once, and in the statistics.
