@@ -329,6 +329,33 @@ fn a_host_changes_its_kind_with_its_program() {
     life(&mut rack, false, (1, 3));
 }
 
+/// A host joins again and says nothing of caching, as a client by hand does: it keeps the number it has, of whichever kind, in the next generation, and also the one that it had
+/// when it left. What it cached is fenced as that of any host that joins again; its lease is its new life's.
+#[test]
+fn joining_again_without_a_word_of_caching_keeps_the_number() {
+    let mut rack = rack(795);
+    let join = |caches| JoinHost { caches, ..JoinHost::new("host".into(), text(101)) };
+    let life = |rack: &mut Rack, caches, expected| {
+        let HostJoined { host, generation, .. } = rack.call(join(caches)).unwrap();
+        assert_eq!((host, generation), expected, "{caches:?}");
+        assert_eq!(hosts(rack), [expected]);
+        rack.check_log();
+    };
+    life(&mut rack, Some(false), (64, 1));
+    life(&mut rack, None, (64, 2));
+    life(&mut rack, Some(true), (1, 1));
+    life(&mut rack, None, (1, 2));
+    rack.call(Leave::new(Port::host(1).0)).unwrap();
+    life(&mut rack, None, (1, 3));
+    rack.call(Renew { host: 1, generation: 3, flushed: 0, qkey: 0 }).unwrap();
+    life(&mut rack, None, (1, 4));
+    assert_eq!(rack.refused(stay(1, 3)).code, ErrorCode::Conflict);
+    rack.call(stay(1, 4)).unwrap();
+    rack.pass(LEASE_AND_MORE);
+    assert_eq!(hosts(&mut rack), []);
+    rack.check_log();
+}
+
 /// When leases end is in no log: after a restart, and when the control plane stood still, each host has the length of one to say that it is there.
 #[test]
 fn no_host_is_taken_out_for_a_control_plane_that_was_away() {
