@@ -59,7 +59,13 @@ fn op(input: &mut Input<'_>) -> Op {
         _ => usize::from(input.u8()),
     };
     match input.below(8) {
-        0..=1 => Op::Read { addr, buf: vec![0; len] },
+        0 => Op::Read { addr, buf: vec![0; len] },
+        1 => {
+            let apart = u64::from(input.u16());
+            let pieces = usize::from(input.below(5));
+            let addrs = (0..pieces as u64).map(|n| VirtAddr(addr.0.wrapping_add(n * apart))).collect();
+            Op::Gather { addrs, buf: vec![0; len * pieces] }
+        }
         2 => Op::Write { addr, buf: vec![len.to_le_bytes()[0]; len] },
         3 => Op::CompareSwap { addr: VirtAddr(addr.0 & !7), compare: 0, swap: input.u64() },
         4 => Op::FetchAdd { addr: VirtAddr(addr.0 & !u64::from(7 * input.below(2))), add: 1 },

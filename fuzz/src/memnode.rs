@@ -15,8 +15,8 @@ use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
 use farmem_wire::message::{Traverse, Update};
 use farmem_wire::{
-    Aeth, AtomicEth, Body, Bth, Domain, Extension, Gid, Header, HostId, Message, Nak, Opcode, Packet, Perm,
-    Pmtu, Psn, Qpn, RequestId, Reth, Rkey, Syndrome, VirtAddr,
+    Aeth, AtomicEth, Body, Bth, Domain, Extension, Gather, Gid, Header, HostId, Message, Nak, Opcode, Packet,
+    Perm, Pmtu, Psn, Qpn, RequestId, Reth, Rkey, Syndrome, VirtAddr,
 };
 use model::Model;
 use std::collections::VecDeque;
@@ -278,13 +278,22 @@ impl Bench {
         let (qpn, host, domain, rkey) = input.pick(&PAIRS);
         let skip = if input.one_in(8) { u32::from(input.u8()).wrapping_sub(0x80) } else { 0 };
         let psn = self.model.psns.get(&Qpn::new(qpn)).copied().unwrap_or_default().plus(skip);
-        let own = BASE + if domain == ALICE { 0 } else { 0x400 } + u64::from(input.u8()) * 4;
-        let va = if input.one_in(8) { addr(input) } else { VirtAddr(own) };
+        let va = near(domain, input);
         let rkey = if input.one_in(32) { Rkey(input.u32()) } else { rkey };
         let to = |opcode| Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(qpn), psn) };
         let reth = |dma_len| Extension::Reth(Reth { va, rkey, dma_len });
         let port = Port::host(host.0);
-        let frame = match input.below(8) {
+        let frame = match input.below(9) {
+            8 => {
+                // Of the pieces some are not this host's, and some requests make no sense.
+                let (each, skip) = (1 + u32::from(input.u16() % 300), u32::from(input.u8() % 8));
+                let others: Vec<VirtAddr> = (0..input.below(5)).map(|_| near(domain, input)).collect();
+                let pieces = u32::try_from(1 + others.len()).expect("few");
+                let mut payload = Vec::new();
+                Gather::emit(each, skip, &others, &mut payload);
+                let asked = (each * pieces).saturating_sub(skip + u32::from(input.u8() % 16));
+                packet(to(Opcode::GatherRequest), reth(asked), &payload)
+            }
             0 => packet(to(Opcode::ReadRequest), reth(u32::from(input.u16() % 700)), &[]),
             kind @ 1..=2 => {
                 let opcode = if kind == 1 { Opcode::FetchAdd } else { Opcode::CmpSwap };
@@ -318,6 +327,12 @@ impl Bench {
         }
         packet(first, reth, chunks[0])
     }
+}
+
+/// An address that the domain may use, mostly.
+fn near(domain: Domain, input: &mut Input<'_>) -> VirtAddr {
+    let own = BASE + if domain == ALICE { 0 } else { 0x400 } + u64::from(input.u8()) * 4;
+    if input.one_in(8) { addr(input) } else { VirtAddr(own) }
 }
 
 fn add(port: Port) -> Update {

@@ -29,11 +29,14 @@ impl Meta {
         let (addr, len, touch) = match op {
             Op::Read { addr, buf } | Op::RegionRead { addr, buf } => (*addr, buf.len(), Touch::Read),
             Op::ReadTo { addr, to } => (*addr, to.len(), Touch::Read),
+            Op::Gather { addrs, buf } => {
+                (addrs.first().copied().unwrap_or(VirtAddr(0)), buf.len(), Touch::Read)
+            }
             Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => (*addr, buf.len(), Touch::Write),
             Op::CompareSwap { addr, .. } | Op::FetchAdd { addr, .. } => (*addr, 8, Touch::Atomic),
             Op::Through { work, .. } => {
                 let touch = match work {
-                    Work::Read { .. } | Work::ReadTo { .. } => Touch::Read,
+                    Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. } => Touch::Read,
                     Work::KeyedRead { .. } => Touch::Keyed,
                     Work::Write { .. } => Touch::Write,
                     Work::CmpSwap { .. } | Work::FetchAdd { .. } => Touch::Atomic,

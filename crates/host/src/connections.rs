@@ -14,6 +14,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
 use farmem_transport::rc::{self, Requester, Work};
+use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::{Domain, NodeId, Packet, Qpn, VirtAddr};
 
 /// Connections of all domains. A rack has few nodes, so the owner of an address is found by a scan from the last hit.
@@ -162,6 +163,58 @@ impl Connections {
     /// An operation that its user asks for.
     pub(crate) fn post(&mut self, now: Instant, ticket: u64, domain: Domain, work: Work, out: &mut Sink) {
         self.dispatch(now, domain, QueuedOp { id: ticket, work, trail: Trail::default() }, From::User, out);
+    }
+
+    /// A gather READ: by one request where one node has all the pieces and nothing is in the way; else a READ for each (PROTOCOL 11.15).
+    pub(crate) fn gather(
+        &mut self,
+        now: Instant,
+        ticket: u64,
+        domain: Domain,
+        addrs: Vec<VirtAddr>,
+        buf: Vec<u8>,
+        out: &mut Sink,
+    ) {
+        let pieces = addrs.len();
+        let is_right =
+            (1..=PIECES_MAX).contains(&pieces) && !buf.is_empty() && buf.len().is_multiple_of(pieces);
+        let mut work = Work::Gather { addrs, buf };
+        if !is_right {
+            return self.end(ticket, Err(Failure::Connection(rc::Failure::InvalidRequest)), work, out);
+        }
+        let is_calm = |line: &Line| line.astray == 0 && line.queued.is_empty();
+        let may = self.routes.is_empty()
+            && self.unproven.is_empty()
+            && self.waiting.is_empty()
+            && self.lines.iter().all(is_calm);
+        if let Some(place) = self.home_of(domain, work.addr()).filter(|_| may)
+            && self.lines[place].may_gather(&work)
+            && let Some(requester) = &mut self.lines[place].requester
+        {
+            self.last = place;
+            match requester.post(ticket, work) {
+                Ok(()) => {
+                    requester.pump(now, out);
+                    return self.finish(now, place, out);
+                }
+                Err(refused) => work = refused,
+            }
+        }
+        for item in self.apart(QueuedOp { id: ticket, work, trail: Trail::default() }) {
+            self.dispatch(now, domain, item, From::User, out);
+        }
+    }
+
+    /// A READ for each piece of a gather READ; anything else as it is.
+    pub(crate) fn apart(&mut self, item: QueuedOp) -> Vec<QueuedOp> {
+        let QueuedOp { id, work, trail } = item;
+        match work {
+            Work::Gather { addrs, buf } => {
+                let pieces = self.split_ops.gather(id, &addrs, buf);
+                pieces.into_iter().map(|(id, work)| QueuedOp { id, work, trail }).collect()
+            }
+            work => vec![QueuedOp { id, work, trail }],
+        }
     }
 
     /// Sends an operation on its way to where its bytes are.

@@ -44,8 +44,10 @@ impl Connections {
                 Err(failure) if is_broken => {
                     let cause = *broke.get_or_insert(failure);
                     if goes_on(cause, failure, &work) {
-                        leads |= failure != rc::Failure::Flushed;
-                        again.push_back(QueuedOp { id, work, trail: trail.unwrap_or_default() });
+                        // Which piece of a gather READ was refused is not known: each is asked for by itself.
+                        leads |= failure != rc::Failure::Flushed && !matches!(work, Work::Gather { .. });
+                        let item = QueuedOp { id, work, trail: trail.unwrap_or_default() };
+                        again.extend(self.apart(item));
                     } else {
                         self.end(id, Err(Failure::Connection(failure)), work, out);
                     }
@@ -226,7 +228,7 @@ const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool 
         // Whether its node lost it is asked.
         (_, failure) if is_gone(failure) => true,
         (_, rc::Failure::RemoteOperational | rc::Failure::Flushed) => {
-            matches!(work, Work::Read { .. } | Work::ReadTo { .. })
+            matches!(work, Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. })
         }
         _ => false,
     }

@@ -105,6 +105,8 @@ pub struct Connection {
     pub base: VirtAddr,
     /// Bytes of the node's range.
     pub len: u64,
+    /// The node takes gather READs (PROTOCOL 4.30), as all but cards do.
+    pub gathers: bool,
     /// The queue pair. Values that [`rc::RequesterConfig`] rules out are the driver's broken invariant and panic.
     pub rc: rc::RequesterConfig,
 }
@@ -429,6 +431,9 @@ impl Host {
             Op::Write { addr, buf } => rc::Work::Write { addr, buf },
             Op::CompareSwap { addr, compare, swap } => rc::Work::CmpSwap { addr, compare, swap },
             Op::FetchAdd { addr, add } => rc::Work::FetchAdd { addr, add },
+            Op::Gather { addrs, buf } => {
+                return self.connections.gather(now, ticket, domain, addrs, buf, out);
+            }
             Op::Through { over, work } => {
                 return self.through.post(now, ticket, domain, over, work, out);
             }

@@ -21,6 +21,8 @@ pub(crate) struct Line {
     pub(crate) qpn: Option<Qpn>,
     /// None before the first connection, and after the host joined again.
     pub(crate) requester: Option<Requester>,
+    /// Its node takes gather READs.
+    pub(crate) gathers: bool,
     pub(crate) recovery: Recovery,
     /// So many of the requests under way, the oldest, were sent before it was heard that memory had moved: their bytes may be elsewhere.
     pub(crate) astray: usize,
@@ -63,9 +65,13 @@ pub(crate) struct QueuedOp {
 }
 
 /// True when the two have a byte in common.
-pub(crate) const fn overlap(one: &Work, other: &Work) -> bool {
-    let (first, second) = (one.addr().0, other.addr().0);
-    first.wrapping_sub(second) < other.span() || second.wrapping_sub(first) < one.span()
+pub(crate) fn overlap(one: &Work, other: &Work) -> bool {
+    one.places().any(|(first, len)| {
+        let meets = |(second, other_len): (VirtAddr, u64)| {
+            first.0.wrapping_sub(second.0) < other_len || second.0.wrapping_sub(first.0) < len
+        };
+        other.places().any(meets)
+    })
 }
 
 /// Where an operation comes from that is sent on its way.
@@ -107,6 +113,7 @@ impl Line {
             len: 0,
             qpn: None,
             requester: None,
+            gathers: false,
             recovery: Recovery::Idle,
             astray: 0,
             queued: VecDeque::new(),
@@ -119,6 +126,7 @@ impl Line {
             len: setup.len,
             qpn: Some(setup.rc.qpn),
             requester: Some(Requester::new(setup.rc)),
+            gathers: setup.gathers,
             ..Self::down(setup.domain, setup.node)
         }
     }
@@ -143,6 +151,16 @@ impl Line {
     pub(crate) fn gives_way_to(&self, new: &Self) -> bool {
         let shared = self.len > 0 && new.len > 0 && (self.holds(new.base) || new.holds(self.base));
         self.domain == new.domain && (self.node == new.node || shared)
+    }
+
+    /// True when a gather READ may go over it at once: its node has all the pieces, and nothing is before it.
+    pub(crate) fn may_gather(&self, work: &Work) -> bool {
+        let holds = |(addr, len): (VirtAddr, u64)| {
+            let skip = addr.0.wrapping_sub(self.base.0);
+            skip < self.len && len <= self.len - skip
+        };
+        let carries = |it: &Requester| !it.is_broken() && it.carries(work);
+        self.gathers && self.requester.as_ref().is_some_and(carries) && work.places().all(holds)
     }
 
     /// Takes the next request that has ended on it.

@@ -22,6 +22,14 @@ pub enum Op {
         /// Where the bytes go.
         to: rc::Spot,
     },
+    /// Reads pieces of one length, each at an address of its own, into `buf`, one behind the other: 1 to [`PIECES_MAX`](farmem_wire::gather::PIECES_MAX) of them, of a byte or more. What a
+    /// READ for each would bring, with fewer packets where they are at one node; they are read in no order that counts.
+    Gather {
+        /// Where they begin.
+        addrs: Vec<VirtAddr>,
+        /// Where the bytes go; its length is that of all pieces together.
+        buf: Vec<u8>,
+    },
     /// Writes `buf` at `addr` over the connection to its node.
     Write {
         /// First byte.

@@ -135,6 +135,7 @@ impl Requests {
             }
             Op::Read { .. }
             | Op::ReadTo { .. }
+            | Op::Gather { .. }
             | Op::Write { .. }
             | Op::CompareSwap { .. }
             | Op::FetchAdd { .. }

@@ -1,4 +1,4 @@
-//! READs and WRITEs that a host split into segments, one for each of several nodes (PROTOCOL 11.10).
+//! READs and WRITEs that a host split into segments, one for each of several nodes (PROTOCOL 11.10), and gather READs that went out as a READ for each piece (11.15).
 
 use crate::{Answer, Done, Failure, Out, Sink};
 use alloc::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl SplitOps {
             Work::Read { addr, buf } => (false, addr, buf, None),
             Work::ReadTo { addr, to } => (false, addr, Vec::new(), Some(to)),
             Work::Write { addr, buf } => (true, addr, buf, None),
-            Work::KeyedRead { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => {
+            Work::KeyedRead { .. } | Work::Gather { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => {
                 unreachable!("it has one place")
             }
         };
@@ -80,6 +80,22 @@ impl SplitOps {
                 None => Work::Read { addr, buf: vec![0; span(segment).len()] },
             };
             (id, work)
+        });
+        each.collect()
+    }
+
+    /// Makes a segment of each piece of a gather READ, which is none itself; answers the name of each and what it asks.
+    pub(crate) fn gather(&mut self, ticket: u64, addrs: &[VirtAddr], buf: Vec<u8>) -> Vec<(u64, Work)> {
+        let len = buf.len() / addrs.len();
+        self.count += 1;
+        let name = self.count;
+        self.ops
+            .insert(name, SplitOp { ticket, write: false, buf, to: None, left: addrs.len(), failure: None });
+        let each = (0..).zip(addrs).map(|(piece, &addr)| {
+            self.count += 1;
+            let id = SEGMENT | self.count;
+            self.segments.insert(id, (name, Segment { skip: piece * len as u64, len: len as u64 }));
+            (id, Work::Read { addr, buf: vec![0; len] })
         });
         each.collect()
     }

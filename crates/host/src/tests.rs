@@ -4,6 +4,7 @@ mod answers;
 mod batches;
 mod coverage;
 mod following;
+mod gather;
 mod requests;
 mod through;
 mod times;
@@ -70,7 +71,7 @@ fn connection(domain: Domain, node: u16, number: u32) -> Connection {
         rnr_retries_max: 2,
     };
     let base = VirtAddr(if node == 1 { BASE_1 } else { BASE_2 });
-    Connection { node: NodeId(node), domain, base, len: RANGE_LEN, rc }
+    Connection { node: NodeId(node), domain, base, len: RANGE_LEN, gathers: true, rc }
 }
 
 /// The host and what came out of it and was not looked at yet.

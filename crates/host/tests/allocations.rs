@@ -91,7 +91,8 @@ impl Rack {
             program: Program::assemble(PROGRAM).expect("it assembles"),
             well: 0,
         };
-        let connection = Connection { node: NodeId(1), domain: DOMAIN, base: BASE, len: 0x1000, rc };
+        let connection =
+            Connection { node: NodeId(1), domain: DOMAIN, base: BASE, len: 0x1000, gathers: true, rc };
         rack.ask(HostRequest::Connect(connection));
         rack.ask(HostRequest::Session {
             domain: DOMAIN,

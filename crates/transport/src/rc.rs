@@ -106,6 +106,14 @@ pub enum Work {
         /// Where the bytes go; its length is the read's.
         buf: Vec<u8>,
     },
+    /// Reads pieces of one length, each at an address of its own, into `buf`, one behind the other: 1 to [`PIECES_MAX`](farmem_wire::gather::PIECES_MAX) of them, whose addresses fit one packet.
+    /// Only of peers that are memory nodes of farmem (PROTOCOL 4.30).
+    Gather {
+        /// Where they begin.
+        addrs: Vec<VirtAddr>,
+        /// Where the bytes go; its length is that of all pieces together.
+        buf: Vec<u8>,
+    },
     /// Writes `buf` at `addr`. At most 2^31 bytes.
     Write {
         /// First byte.
@@ -132,9 +140,9 @@ pub enum Work {
 }
 
 impl Work {
-    /// The first byte that it is about; of a keyed READ, which knows none, the key.
+    /// The first byte that it is about; of a keyed READ, which knows none, the key; of a gather READ that of its first piece.
     #[must_use]
-    pub const fn addr(&self) -> VirtAddr {
+    pub fn addr(&self) -> VirtAddr {
         match self {
             Self::Read { addr, .. }
             | Self::ReadTo { addr, .. }
@@ -142,16 +150,27 @@ impl Work {
             | Self::CmpSwap { addr, .. }
             | Self::FetchAdd { addr, .. } => *addr,
             Self::KeyedRead { key, .. } => VirtAddr(*key),
+            Self::Gather { addrs, .. } => addrs.first().copied().unwrap_or(VirtAddr(0)),
         }
+    }
+
+    /// Where it is about bytes: an address and a length for each piece.
+    pub fn places(&self) -> impl Iterator<Item = (VirtAddr, u64)> {
+        let (one, many, each) = match self {
+            Self::Gather { addrs, buf } => (None, &addrs[..], buf.len() / addrs.len().max(1)),
+            other => (Some((other.addr(), other.span())), &[][..], 0),
+        };
+        one.into_iter().chain(many.iter().map(move |addr| (*addr, each as u64)))
     }
 
     /// Bytes that it is about.
     #[must_use]
     pub const fn span(&self) -> u64 {
         match self {
-            Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => {
-                buf.len() as u64
-            }
+            Self::Read { buf, .. }
+            | Self::KeyedRead { buf, .. }
+            | Self::Gather { buf, .. }
+            | Self::Write { buf, .. } => buf.len() as u64,
             Self::ReadTo { to, .. } => to.len() as u64,
             Self::CmpSwap { .. } | Self::FetchAdd { .. } => 8,
         }
@@ -166,7 +185,7 @@ impl Work {
     /// True for an atomic whose word is no multiple of 8. The node would answer with a NAK, and the connection would be gone with all that is under way on it
     /// (PROTOCOL 11.2).
     #[must_use]
-    pub const fn is_misaligned(&self) -> bool {
+    pub fn is_misaligned(&self) -> bool {
         self.is_atomic() && !self.addr().0.is_multiple_of(8)
     }
 
@@ -174,7 +193,10 @@ impl Work {
     #[must_use]
     pub fn buf(&self) -> &[u8] {
         match self {
-            Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => buf,
+            Self::Read { buf, .. }
+            | Self::KeyedRead { buf, .. }
+            | Self::Gather { buf, .. }
+            | Self::Write { buf, .. } => buf,
             Self::ReadTo { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => &[],
         }
     }
@@ -183,7 +205,10 @@ impl Work {
     #[must_use]
     pub fn into_buf(self) -> Vec<u8> {
         match self {
-            Self::Read { buf, .. } | Self::KeyedRead { buf, .. } | Self::Write { buf, .. } => buf,
+            Self::Read { buf, .. }
+            | Self::KeyedRead { buf, .. }
+            | Self::Gather { buf, .. }
+            | Self::Write { buf, .. } => buf,
             Self::ReadTo { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => Vec::new(),
         }
     }
@@ -242,7 +267,7 @@ pub enum Note {
     DuplicateWrite,
     /// Responder: a duplicate READ was executed again.
     DuplicateRead,
-    /// Responder: a duplicate READ was executed on other addresses than the first time (PROTOCOL 15.8).
+    /// Responder: a duplicate READ was executed on other addresses than the first time (PROTOCOL 15.8), or a duplicate gather READ.
     DuplicateElsewhere,
     /// Responder: a duplicate atomic was answered from memory, not executed.
     DuplicateAtomic,

@@ -60,6 +60,8 @@ pub enum Opcode {
     FetchAdd = 0x14,
     UdSendOnly = 0x64,
     UdSendOnlyImm = 0x65,
+    /// Of the numbers that IBA leaves to manufacturers: a READ request for several places (PROTOCOL 4.30).
+    GatherRequest = 0xcc,
 }
 
 impl Opcode {
@@ -91,6 +93,7 @@ impl Opcode {
             0x14 => Self::FetchAdd,
             0x64 => Self::UdSendOnly,
             0x65 => Self::UdSendOnlyImm,
+            0xcc => Self::GatherRequest,
             _ => return None,
         })
     }

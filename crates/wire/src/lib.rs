@@ -18,6 +18,7 @@ extern crate alloc;
 
 pub mod bth;
 mod error;
+pub mod gather;
 pub mod headers;
 pub mod icrc;
 mod ids;
@@ -30,6 +31,7 @@ pub mod soda;
 
 pub use bth::{Bth, Opcode};
 pub use error::WireError;
+pub use gather::Gather;
 pub use headers::{Aeth, AtomicEth, DMA_LEN_MAX, Deth, Nak, Reth, Syndrome};
 pub use ids::{
     Domain, Gid, HostId, NodeId, Perm, Pmtu, ProgramHash, Psn, Qkey, Qpn, RequestId, Rkey, VirtAddr,

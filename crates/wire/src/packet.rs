@@ -12,7 +12,7 @@ pub enum Extension {
     None,
     /// ImmDt: SEND and WRITE last with immediate.
     Imm(u32),
-    /// RETH: WRITE first and only, READ request.
+    /// RETH: WRITE first and only, READ request, gather READ request.
     Reth(Reth),
     /// RETH and ImmDt: WRITE only with immediate.
     RethImm(Reth, u32),
@@ -207,7 +207,7 @@ impl Extension {
             O::SendFirst | O::SendMiddle | O::SendLast | O::SendOnly => Self::None,
             O::WriteMiddle | O::WriteLast | O::ReadResponseMiddle => Self::None,
             O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => Self::Imm(r.u32()?),
-            O::WriteFirst | O::WriteOnly | O::ReadRequest => Self::Reth(Reth::read(r)?),
+            O::WriteFirst | O::WriteOnly | O::ReadRequest | O::GatherRequest => Self::Reth(Reth::read(r)?),
             O::WriteOnlyImm => Self::RethImm(Reth::read(r)?, r.u32()?),
             O::CmpSwap | O::FetchAdd => Self::AtomicEth(AtomicEth::read(r)?),
             O::Acknowledge | O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly => {
@@ -227,7 +227,9 @@ impl Extension {
             O::SendFirst | O::SendMiddle | O::SendLast | O::SendOnly => matches!(self, Self::None),
             O::WriteMiddle | O::WriteLast | O::ReadResponseMiddle => matches!(self, Self::None),
             O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => matches!(self, Self::Imm(_)),
-            O::WriteFirst | O::WriteOnly | O::ReadRequest => matches!(self, Self::Reth(_)),
+            O::WriteFirst | O::WriteOnly | O::ReadRequest | O::GatherRequest => {
+                matches!(self, Self::Reth(_))
+            }
             O::WriteOnlyImm => matches!(self, Self::RethImm(..)),
             O::CmpSwap | O::FetchAdd => matches!(self, Self::AtomicEth(_)),
             O::Acknowledge | O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly => {

@@ -219,7 +219,14 @@ impl World {
         // What waited for it is sent at once.
         let before = self.responders.insert(peer_qpn, rc::Responder::new(config));
         self.ask(
-            HostRequest::Connect(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, rc }),
+            HostRequest::Connect(Connection {
+                node: NodeId(number),
+                domain,
+                base,
+                len: RANGE_LEN,
+                gathers: true,
+                rc,
+            }),
             run,
         );
         if !self.refused {
@@ -263,7 +270,7 @@ impl World {
     pub(super) fn submit(&mut self, domain: Domain, op: Op, run: &mut Run) {
         self.tickets += 1;
         let (len, traversal) = match &op {
-            Op::Read { buf, .. } | Op::Write { buf, .. } => (buf.len(), false),
+            Op::Read { buf, .. } | Op::Gather { buf, .. } | Op::Write { buf, .. } => (buf.len(), false),
             Op::RegionRead { buf, .. } | Op::RegionWrite { buf, .. } => (buf.len(), false),
             Op::ReadTo { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => (0, false),
             Op::Through { work, .. } => (work.buf().len(), false),

@@ -9,8 +9,8 @@ use farmem_transport::{PeerChange, ud};
 use farmem_traversal::Program;
 use farmem_wire::message::{PAGE_SHIFT, PageMessage, Update, Updates};
 use farmem_wire::{
-    AtomicEth, Body, Domain, Extension, Header, Message, Opcode, Packet, Perm, Pmtu, ProgramHash, Psn, Qpn,
-    RequestId, Rkey, Status, VirtAddr,
+    AtomicEth, Body, Domain, Extension, Gather, Header, Message, Opcode, Packet, Perm, Pmtu, ProgramHash,
+    Psn, Qpn, RequestId, Rkey, Status, VirtAddr,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -329,12 +329,21 @@ impl Model {
         let told: Vec<u8> = answers.iter().flat_map(|answer| answer.payload).copied().collect();
         if !told.is_empty() {
             let Extension::Reth(reth) = packet.ext else { panic!("bytes for a peer that did not ask") };
-            assert_eq!((packet.bth.opcode, reth.rkey), (Opcode::ReadRequest, pair.rkey));
-            assert!(
-                self.may(domain, reth.va, reth.dma_len.into(), Perm::Read),
-                "bytes for a peer that may not read them"
-            );
-            assert!(told == self.slice(reth.va, reth.dma_len.into()), "other bytes than are there");
+            assert_eq!(reth.rkey, pair.rkey);
+            let places: Vec<(VirtAddr, u32)> = match packet.bth.opcode {
+                Opcode::GatherRequest => {
+                    let gather = Gather::parse(&reth, packet.payload).expect("what is executed makes sense");
+                    gather.places(0, reth.dma_len).collect()
+                }
+                opcode => {
+                    assert_eq!(opcode, Opcode::ReadRequest);
+                    vec![(reth.va, reth.dma_len)]
+                }
+            };
+            let may = |(addr, len): &(VirtAddr, u32)| self.may(domain, *addr, u64::from(*len), Perm::Read);
+            assert!(places.iter().all(may), "bytes for a peer that may not read them");
+            let there = places.iter().flat_map(|(addr, len)| self.slice(*addr, u64::from(*len)));
+            assert!(told.iter().eq(there), "other bytes than are there");
         }
         self.begin(packet);
         if self.bytes != now {

@@ -170,6 +170,7 @@ impl Client {
             domain: self.domain,
             base: VirtAddr(info.base),
             len: info.capacity,
+            gathers: info.card == 0,
             rc,
         };
         let known = if info.card == 0 { &mut self.nodes } else { &mut self.cards };

@@ -64,6 +64,11 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
             let mut buf = vec![0; to.len()];
             (memory.read(addr, &mut buf).map(|()| to.put(0, &buf)).map(|()| done), Vec::new())
         }
+        Op::Gather { addrs, mut buf } => {
+            let each = buf.len().div_ceil(addrs.len().max(1)).max(1);
+            let mut pieces = addrs.iter().zip(buf.chunks_mut(each));
+            (pieces.try_for_each(|(addr, piece)| memory.read(*addr, piece)).map(|()| done), buf)
+        }
         Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => {
             (memory.write(addr, &buf).map(|()| done), buf)
         }

@@ -188,8 +188,14 @@ impl<H: Guest> World<H> {
                     return self.host_ask(n, HostRequest::Open { domain, rc });
                 }
                 let (base, len) = (VirtAddr(node.base), node.capacity);
-                let connection =
-                    Connection { node: NodeId(node.node), domain: Domain(domain), base, len, rc };
+                let connection = Connection {
+                    node: NodeId(node.node),
+                    domain: Domain(domain),
+                    base,
+                    len,
+                    gathers: true,
+                    rc,
+                };
                 let starts = self.starts_of(RoleId::Node(node.node));
                 let connected = self.connected.entry((n, domain, node.node));
                 let connected = connected.or_insert(Connected { count: 0, starts });

@@ -2,8 +2,9 @@
 
 use super::{Completion, Failure, READ_SEGMENT_MAX, RequesterConfig, Work};
 use farmem_machine::Outbox;
+use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::headers::DMA_LEN_MAX;
-use farmem_wire::{AtomicEth, Bth, Extension, Opcode, Packet, Pmtu, Psn, Reth, Rkey, VirtAddr};
+use farmem_wire::{AtomicEth, Bth, Extension, Gather, Opcode, Packet, Pmtu, Psn, Reth, Rkey, VirtAddr};
 
 /// Bytes of the word an atomic works on.
 const WORD_LEN: u32 = 8;
@@ -25,7 +26,7 @@ impl Job {
     /// Gives `work` its PSNs; the caller has checked it with [`refusal`].
     pub(super) fn new(id: u64, work: Work, first: u64, config: &RequesterConfig) -> Self {
         let packets = match work {
-            Work::Read { .. } | Work::ReadTo { .. } | Work::Write { .. } => {
+            Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. } | Work::Write { .. } => {
                 config.pmtu.packets(len_of(&work))
             }
             Work::KeyedRead { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => 1,
@@ -58,15 +59,18 @@ impl Job {
         !self.reads()
     }
 
-    /// True for a READ, keyed or not.
+    /// True for a READ of any kind.
     pub(super) const fn reads(&self) -> bool {
-        matches!(self.work, Work::Read { .. } | Work::ReadTo { .. } | Work::KeyedRead { .. })
+        matches!(
+            self.work,
+            Work::Read { .. } | Work::ReadTo { .. } | Work::KeyedRead { .. } | Work::Gather { .. }
+        )
     }
 
     /// The packet number after the last one that the request packet starting at `index` asks for or carries.
     pub(super) fn request_end(&self, index: u32, segment_packets: u32) -> u32 {
         match self.work {
-            Work::Read { .. } | Work::ReadTo { .. } => {
+            Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. } => {
                 let segment_start = index - index % segment_packets;
                 segment_start.saturating_add(segment_packets).min(self.packets)
             }
@@ -85,12 +89,14 @@ impl Job {
     pub(super) fn must_follow(&self, read: &Self) -> bool {
         let theirs = match read.work {
             Work::Read { addr, .. } | Work::ReadTo { addr, .. } => addr,
-            // It may read any address (PROTOCOL 15.9).
-            Work::KeyedRead { .. } => return self.writes(),
+            // It may read any address (PROTOCOL 15.9), or reads many (4.31).
+            Work::KeyedRead { .. } | Work::Gather { .. } => return self.writes(),
             _ => return false,
         };
         let ours = match self.work {
-            Work::Read { .. } | Work::ReadTo { .. } | Work::KeyedRead { .. } => return false,
+            Work::Read { .. } | Work::ReadTo { .. } | Work::KeyedRead { .. } | Work::Gather { .. } => {
+                return false;
+            }
             Work::Write { addr, .. } | Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => addr,
         };
         // Neither leaves the address space ([`refusal`]), so that one starts inside the other when they overlap.
@@ -110,6 +116,9 @@ impl Job {
         let psn = psn_of(config, self.first + u64::from(index));
         let (opcode, ext) = self.headers(index, end, config);
         let bth = Bth { ack_req, ..Bth::new(opcode, config.peer_qpn, psn) };
+        if let Work::Gather { addrs, buf } = &self.work {
+            return self.emit_gather(addrs, buf.len(), (index, end), bth, config, out);
+        }
         let payload = match &self.work {
             Work::Write { buf, .. } => {
                 let (offset, len) = self.span(index, config);
@@ -118,6 +127,29 @@ impl Job {
             _ => &[],
         };
         Packet { bth, ext, payload }.emit(out.frame(config.port).bytes());
+    }
+
+    /// Asks for packets `index..end` of a gather READ: only the pieces that have bytes in these are named (PROTOCOL 4.30).
+    fn emit_gather<O, N>(
+        &self,
+        addrs: &[VirtAddr],
+        len: usize,
+        (index, end): (u32, u32),
+        bth: Bth,
+        config: &RequesterConfig,
+        out: &mut Outbox<O, N>,
+    ) {
+        let each = len / addrs.len();
+        let (from, _) = self.span(index, config);
+        let (last, last_len) = self.span(end - 1, config);
+        let to = last + last_len;
+        let (skip, named) = (from % each, &addrs[from / each..to.div_ceil(each)]);
+        let (first, others) = named.split_first().expect("a packet has bytes of a piece");
+        let reth = Reth { va: at(*first, skip), rkey: config.rkey, dma_len: byte_count(to - from) };
+        let (len, ext) = (Gather::len_for(named.len()), Extension::Reth(reth));
+        Packet::emit_with(&bth, &ext, len, out.frame(config.port).bytes(), |bytes| {
+            Gather::emit(byte_count(each), byte_count(skip), others, bytes);
+        });
     }
 
     fn headers(&self, index: u32, end: u32, config: &RequesterConfig) -> (Opcode, Extension) {
@@ -130,6 +162,8 @@ impl Job {
                 let dma_len = byte_count(last + last_len - from);
                 (Opcode::ReadRequest, Extension::Reth(Reth { va: at(*addr, from), rkey, dma_len }))
             }
+            // Its addresses come behind (`emit_gather`).
+            Work::Gather { .. } => (Opcode::GatherRequest, Extension::None),
             Work::KeyedRead { key, buf } => {
                 let reth = Reth { va: VirtAddr(*key), rkey: Rkey(0), dma_len: byte_count(buf.len()) };
                 (Opcode::ReadRequest, Extension::Reth(reth))
@@ -168,6 +202,7 @@ pub(super) fn finish(id: u64, work: Work, result: Result<u64, Failure>) -> Compl
 /// Why no packet could carry this request, if none could (PROTOCOL 4.17, 15.9).
 pub(super) fn refusal(work: &Work, pmtu: Pmtu) -> Option<Failure> {
     let (addr, len) = match work {
+        Work::Gather { addrs, buf } => return gather_refusal(addrs, buf.len(), pmtu),
         Work::KeyedRead { buf, .. } => {
             let fits = (1..=pmtu.bytes()).contains(&buf.len());
             return (!fits).then_some(Failure::InvalidRequest);
@@ -185,6 +220,20 @@ pub(super) fn refusal(work: &Work, pmtu: Pmtu) -> Option<Failure> {
     }
 }
 
+/// The same of a gather READ (PROTOCOL 4.31).
+fn gather_refusal(addrs: &[VirtAddr], len: usize, pmtu: Pmtu) -> Option<Failure> {
+    let pieces = addrs.len();
+    let is_right = (1..=PIECES_MAX).contains(&pieces)
+        && Gather::len_for(pieces) <= pmtu.bytes()
+        && (1..=DMA_LEN_MAX as usize).contains(&len)
+        && len.is_multiple_of(pieces);
+    if !is_right {
+        return Some(Failure::InvalidRequest);
+    }
+    let leaves = |addr: &VirtAddr| addr.checked_add((len / pieces) as u64 - 1).is_none();
+    addrs.iter().any(leaves).then_some(Failure::RemoteAccess)
+}
+
 /// PSNs that one READ request packet takes at most: a burst that leaves room for others in the window (PROTOCOL 4.8).
 pub(super) fn segment_packets(config: &RequesterConfig) -> u32 {
     (READ_SEGMENT_MAX / config.pmtu as u32).min(config.window_psns / 4).max(1)
@@ -199,9 +248,10 @@ pub(super) fn psn_of(config: &RequesterConfig, seq: u64) -> Psn {
 
 fn len_of(work: &Work) -> u32 {
     match work {
-        Work::Read { buf, .. } | Work::KeyedRead { buf, .. } | Work::Write { buf, .. } => {
-            byte_count(buf.len())
-        }
+        Work::Read { buf, .. }
+        | Work::KeyedRead { buf, .. }
+        | Work::Gather { buf, .. }
+        | Work::Write { buf, .. } => byte_count(buf.len()),
         Work::ReadTo { to, .. } => byte_count(to.len()),
         Work::CmpSwap { .. } | Work::FetchAdd { .. } => WORD_LEN,
     }

@@ -184,6 +184,12 @@ impl Requester {
         self.jobs.iter().map(|job| &job.work)
     }
 
+    /// True when packets can carry this request; one that they cannot ends at once when it is posted.
+    #[must_use]
+    pub fn carries(&self, work: &Work) -> bool {
+        job::refusal(work, self.config.pmtu).is_none()
+    }
+
     /// True when the connection is in error; every further post is flushed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
@@ -394,7 +400,7 @@ impl Requester {
             return self.implied_nak(out);
         }
         match self.jobs.front_mut().map(|job| &mut job.work) {
-            Some(Work::Read { buf, .. } | Work::KeyedRead { buf, .. }) => {
+            Some(Work::Read { buf, .. } | Work::KeyedRead { buf, .. } | Work::Gather { buf, .. }) => {
                 buf[offset..offset + len].copy_from_slice(packet.payload);
             }
             Some(Work::ReadTo { to, .. }) => to.put(offset, packet.payload),

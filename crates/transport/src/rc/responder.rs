@@ -5,9 +5,10 @@
 
 use super::{DropReason, Note, READ_LEN_MAX, RESPONDER_DEPTH, ResponderConfig};
 use crate::{Access, AccessError, Memory};
+use alloc::vec::Vec;
 use farmem_machine::{Outbox, Port};
 use farmem_wire::{
-    Aeth, AtomicEth, Bth, Extension, Nak, Opcode, Packet, Perm, Psn, Reth, Syndrome, VirtAddr,
+    Aeth, AtomicEth, Bth, Extension, Gather, Nak, Opcode, Packet, Perm, Psn, Reth, Syndrome, VirtAddr,
 };
 
 /// The first wait asked for while memory is not ready: 160 us; each further one is about three times as long, up to 82 ms (PROTOCOL 4.29).
@@ -191,6 +192,9 @@ impl Responder {
                 out.note(if same { Note::DuplicateRead } else { Note::DuplicateElsewhere }.into());
                 self.respond_read(psn, &reth, memory, out);
             }
+            (O::GatherRequest, Extension::Reth(reth)) => {
+                self.on_duplicate_gather(psn, &reth, packet.payload, memory, out);
+            }
             (O::CmpSwap | O::FetchAdd, _) => match self.saved.original(psn) {
                 Some(original) => {
                     out.note(Note::DuplicateAtomic.into());
@@ -199,6 +203,32 @@ impl Responder {
                 None => out.note(Note::DuplicateForgotten.into()),
             },
             _ => drop_packet(DropReason::Opcode, out),
+        }
+    }
+
+    /// PROTOCOL 4.33: it is looked at as a new one, wherever its pieces are.
+    fn on_duplicate_gather<M: Memory, O, N: From<Note>>(
+        &mut self,
+        psn: Psn,
+        reth: &Reth,
+        payload: &[u8],
+        memory: &M,
+        out: &mut Outbox<O, N>,
+    ) {
+        let gather = match Gather::parse(reth, payload) {
+            Ok(gather) if self.saved.has_gather(psn, reth.dma_len, &self.config) => gather,
+            _ => return out.note(Note::DuplicateForgotten.into()),
+        };
+        match self.may_gather(memory, reth, &gather) {
+            Ok(()) => {
+                out.note(Note::DuplicateElsewhere.into());
+                self.respond_gather(psn, reth, &gather, memory, out);
+            }
+            Err(AccessError::Lent(_) | AccessError::Moving) => self.not_ready(psn, out),
+            Err(refusal) => {
+                out.note(Note::Refused(refusal).into());
+                self.acknowledge(Syndrome::Nak(Nak::RemoteOperational), psn, out);
+            }
         }
     }
 
@@ -236,6 +266,9 @@ impl Responder {
             }
             (Some(writing), O::WriteMiddle | O::WriteLast, _) => self.write_more(packet, writing, memory),
             (None, O::ReadRequest, Extension::Reth(reth)) => self.read(&reth, memory, out),
+            (None, O::GatherRequest, Extension::Reth(reth)) => {
+                self.gather(&reth, packet.payload, memory, out)
+            }
             (None, O::CmpSwap | O::FetchAdd, Extension::AtomicEth(eth)) => {
                 self.atomic(packet.bth.opcode, &eth, memory, out)
             }
@@ -317,6 +350,26 @@ impl Responder {
         Ok(())
     }
 
+    /// PROTOCOL 4.32: all pieces are checked before a byte of any is read.
+    fn gather<M: Memory, O, N: From<Note>>(
+        &mut self,
+        reth: &Reth,
+        payload: &[u8],
+        memory: &M,
+        out: &mut Outbox<O, N>,
+    ) -> Result<(), Fault> {
+        let gather = match Gather::parse(reth, payload) {
+            Ok(gather) if reth.dma_len <= READ_LEN_MAX && payload.len() <= self.config.pmtu.bytes() => gather,
+            _ => return Err(Fault::Invalid),
+        };
+        self.may_gather(memory, reth, &gather)?;
+        let psn = self.expected;
+        self.saved.push(Answered { psn, op: AnsweredOp::Gather { len: reth.dma_len } });
+        self.executed(self.config.pmtu.packets(reth.dma_len));
+        self.respond_gather(psn, reth, &gather, memory, out);
+        Ok(())
+    }
+
     /// PROTOCOL 4.26.
     fn atomic<M: Memory, O, N: From<Note>>(
         &mut self,
@@ -358,6 +411,17 @@ impl Responder {
         memory.check(&Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm })
     }
 
+    /// The same for the pieces of a gather READ.
+    fn may_gather<M: Memory>(&self, memory: &M, reth: &Reth, gather: &Gather<'_>) -> Result<(), AccessError> {
+        if reth.rkey != self.config.rkey {
+            return Err(AccessError::WrongKey(reth.rkey));
+        }
+        let domain = self.config.domain;
+        gather
+            .places(0, reth.dma_len)
+            .try_for_each(|(addr, len)| memory.check(&Access { domain, addr, len, perm: Perm::Read }))
+    }
+
     /// The same for a READ that was executed before.
     fn may_again<M: Memory>(&self, memory: &M, reth: &Reth) -> Result<(), AccessError> {
         if reth.dma_len == 0 {
@@ -388,8 +452,34 @@ impl Responder {
 
     /// PROTOCOL 4.24: packets of PMTU bytes, PSNs from the request's on, AETH on all but the middle ones.
     fn respond_read<M: Memory, O, N>(&self, psn: Psn, reth: &Reth, memory: &M, out: &mut Outbox<O, N>) {
+        self.respond(psn, reth.dma_len, out, |offset, len, bytes| {
+            memory.read(VirtAddr(reth.va.0.wrapping_add(u64::from(offset))), len, bytes);
+        });
+    }
+
+    fn respond_gather<M: Memory, O, N>(
+        &self,
+        psn: Psn,
+        reth: &Reth,
+        gather: &Gather<'_>,
+        memory: &M,
+        out: &mut Outbox<O, N>,
+    ) {
+        self.respond(psn, reth.dma_len, out, |offset, len, bytes| {
+            gather.places(offset, len).for_each(|(addr, len)| memory.read(addr, len, bytes));
+        });
+    }
+
+    /// The packets of a response of so many bytes; `fill` appends those from an offset on.
+    fn respond<O, N>(
+        &self,
+        psn: Psn,
+        dma_len: u32,
+        out: &mut Outbox<O, N>,
+        fill: impl Fn(u32, u32, &mut Vec<u8>),
+    ) {
         let pmtu = self.config.pmtu as u32;
-        let last = self.config.pmtu.packets(reth.dma_len) - 1;
+        let last = self.config.pmtu.packets(dma_len) - 1;
         let aeth = Extension::Aeth(Aeth { syndrome: Syndrome::Ack, msn: self.msn });
         for index in 0..=last {
             let (opcode, ext) = match (index == 0, index == last) {
@@ -399,12 +489,12 @@ impl Responder {
                 (false, true) => (Opcode::ReadResponseLast, aeth),
             };
             let offset = index * pmtu;
-            let len = (reth.dma_len - offset).min(pmtu);
+            let len = (dma_len - offset).min(pmtu);
             let bth = Bth::new(opcode, self.config.peer_qpn, psn.plus(index));
             let mut frame = out.frame(self.config.port);
             Packet::emit_with(&bth, &ext, len as usize, frame.bytes(), |bytes| {
                 if len > 0 {
-                    memory.read(VirtAddr(reth.va.0.wrapping_add(u64::from(offset))), len, bytes);
+                    fill(offset, len, bytes);
                 }
             });
         }
@@ -429,6 +519,7 @@ struct Answered {
 #[derive(Clone, Copy, Debug)]
 enum AnsweredOp {
     Read { addr: VirtAddr, len: u32 },
+    Gather { len: u32 },
     Atomic { original: u64 },
 }
 
@@ -462,6 +553,17 @@ impl Saved {
         self.newest_first().any(|answered| {
             let AnsweredOp::Read { len, .. } = answered.op else { return false };
             answered.psn == psn && one_packet(len)
+        })
+    }
+
+    /// True when this is a remembered gather READ, or as many bytes as a part of one has that starts at a packet boundary of it (PROTOCOL 4.33).
+    fn has_gather(&self, psn: Psn, dma_len: u32, config: &ResponderConfig) -> bool {
+        let pmtu = config.pmtu as u32;
+        self.newest_first().any(|answered| {
+            let AnsweredOp::Gather { len } = answered.op else { return false };
+            let Ok(index) = u32::try_from(psn.distance(answered.psn)) else { return false };
+            let Some(offset) = index.checked_mul(pmtu) else { return false };
+            index < config.pmtu.packets(len) && dma_len <= len - offset
         })
     }
 

@@ -87,7 +87,7 @@ impl World {
         let len = self.rng.below(longest) as usize;
         let addr = va(offset as u64);
         let word = || offset..offset + 8;
-        let (work, expected) = match self.rng.below(4) {
+        let (work, expected) = match self.rng.below(5) {
             0 => {
                 let read = self.model[offset..offset + len].to_vec();
                 (Work::Read { addr, buf: vec![0xee; len] }, (0, read))
@@ -109,6 +109,14 @@ impl World {
                 let add = self.rng.next_u64();
                 self.model[word()].copy_from_slice(&old.wrapping_add(add).to_le_bytes());
                 (Work::FetchAdd { addr, add }, (old, Vec::new()))
+            }
+            3 => {
+                let pieces = 1 + self.rng.below(4) as usize;
+                let each = 1 + len / pieces;
+                let offsets: Vec<usize> = (0..pieces).map(|_| self.rng.below(16) as usize * 64).collect();
+                let read = offsets.iter().flat_map(|&at| self.model[at..at + each].to_vec()).collect();
+                let addrs = offsets.iter().map(|&at| va(at as u64)).collect();
+                (Work::Gather { addrs, buf: vec![0xee; pieces * each] }, (0, read))
             }
             _ => {
                 let old = le(&self.model[word()]);

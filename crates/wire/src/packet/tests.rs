@@ -4,7 +4,7 @@ use alloc::vec;
 use proptest::prelude::*;
 
 /// PROTOCOL 2.3 as a table: number, bytes of extension headers, may carry a payload.
-const OPCODES: [(u8, usize, bool); 23] = [
+const OPCODES: [(u8, usize, bool); 24] = [
     (0x00, 0, true),
     (0x01, 0, true),
     (0x02, 0, true),
@@ -28,6 +28,7 @@ const OPCODES: [(u8, usize, bool); 23] = [
     (0x14, 28, false),
     (0x64, 8, true),
     (0x65, 12, true),
+    (0xcc, 16, true),
 ];
 
 const RETH: Reth = Reth { va: VirtAddr(0x1000), rkey: Rkey(7), dma_len: 64 };

@@ -115,10 +115,10 @@ fn the_vectors_show_every_opcode_and_every_family() {
             opcodes.entry(packet.bth.opcode as u8).or_insert_with(Vec::new).push(v6);
         }
     }
-    let spoken: Vec<u8> = (0..=0x14).chain([0x64, 0x65]).collect();
+    let spoken: Vec<u8> = (0..=0x14).chain([0x64, 0x65, 0xcc]).collect();
     assert_eq!(opcodes.keys().copied().collect::<Vec<_>>(), spoken);
     assert!(opcodes.values().flatten().any(|&v6| v6));
-    let families = "ack atomic foreign keyed messages read refused send ud write";
+    let families = "ack atomic foreign gather keyed messages read refused send ud write";
     let names: Vec<String> = families.split(' ').map(|name| format!("{name}.hex")).collect();
     assert_eq!(files.keys().cloned().collect::<Vec<_>>(), names);
 }
