@@ -77,6 +77,9 @@ pub(super) fn ids() -> Vec<String> {
     for kind in Kind::ALL {
         let path = format!("pd3.path.{}", kind.name());
         ids.extend(["ns_per_key", "wall", "copies"].map(|row| format!("{path}.{row}")));
+        if kind == Kind::Pages {
+            ids.push(format!("{path}.memcpy"));
+        }
         for draw in Draw::ALL {
             let id = format!("pd3.e2e.{}.{}", kind.name(), draw.name());
             ids.extend(WAYS.iter().map(|way| format!("{id}.{way}")));
@@ -298,6 +301,10 @@ impl Bench {
             row("wall", "ns", wall, "with the memory node's part, on the same CPU"),
             row("copies", "copies", copies, "of an item, between the buffer in which it came and the zone"),
         ]);
+        if self.ground.size.kind == Kind::Pages {
+            let why = "of one plain copy of a page, from 1 MiB to another: it is moved from the ring to a buffer, and to the zone";
+            self.found(vec![row("memcpy", "ns", stages::copy_of_page(), why)]);
+        }
         self.ground.to_own_cpu();
         for draw in Draw::ALL {
             let id = format!("pd3.e2e.{kind}.{}", draw.name());

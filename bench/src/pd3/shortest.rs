@@ -139,7 +139,7 @@ impl Dpu<'_> {
             let found = self.map.found(&key, &completed.buf);
             let value = found.map_or(&[][..], |found| found.value);
             self.items += 1;
-            let placing = Placing { item: self.items, key: &key, stamp: Change(1), value };
+            let placing = Placing { item: self.items, key: &key, stamp: Change(1), value, lines: None };
             while !self.zone.put(&placing, &mut |_, _| {}) {
                 self.zone.clean(&mut |_, _| {});
             }

@@ -95,7 +95,8 @@ impl Zone {
         let begin = Instant::now();
         for n in 0..self.items as u64 {
             self.value[..8].copy_from_slice(&n.to_le_bytes());
-            let item = Item { tag: n, id: 0, key: &n.to_le_bytes(), version: 1, data: &self.value };
+            let item =
+                Item { tag: n, id: 0, key: &n.to_le_bytes(), version: 1, data: &self.value, lines: None };
             self.wrong += u64::from(self.producer.put(&item, |_, _| {}) != Placed::There);
         }
         self.producer.publish();

@@ -393,6 +393,11 @@ impl Client {
         buf
     }
 
+    /// A buffer of any length, from an earlier operation when there is one; its content is arbitrary.
+    pub fn any_buffer(&mut self) -> Vec<u8> {
+        self.pool.pop().unwrap_or_default()
+    }
+
     /// Gives a buffer back for reuse.
     pub fn recycle(&mut self, buf: Vec<u8>) {
         if self.pool.len() < POOL_MAX && buf.capacity() > 0 {

@@ -45,7 +45,7 @@ pub use farmem_traversal::Program;
 pub use farmem_wire::message::PAGE_LEN;
 pub use farmem_wire::{NodeId, UDP_PORT, VirtAddr};
 pub use lock::LockWord;
-pub use look_up::{LookUp, LookedUp};
+pub use look_up::{Lines, LookUp, LookedUp};
 pub use migrate::{Moved, migrate};
 pub use named::{Named, NamedLock, OpenNamed};
 pub use rack::{ClientOptions, Rack, home_of};

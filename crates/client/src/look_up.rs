@@ -1,4 +1,4 @@
-//! Structures of far memory in which a record is found by its key with one traversal, alone or several together, so that many look-ups can be under way.
+//! Structures of far memory in which a record is found by its key with one traversal or READ, alone or several together, so that many look-ups can be under way.
 //!
 //! Key types: [`LookUp`], which structures implement; [`LookedUp`]. Who prefetches for a host looks keys up this way (PD3 6.2): a verified program turns a key into
 //! its record at the memory node, and no parser of a user runs there.
@@ -7,6 +7,7 @@
 
 use crate::client::{Client, Completed};
 use crate::{Error, Op};
+pub use farmem_io::dpu::zone::Lines;
 use std::ops::Range;
 
 /// What a traversal found.
@@ -31,7 +32,7 @@ pub trait LookUp {
     /// The traversal that looks a key up; `scratch` is any buffer. `None` of a key that no record can have.
     fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op>;
 
-    /// Keys that one traversal looks up together, at most.
+    /// Keys that one operation looks up together, at most.
     fn together(&self) -> usize {
         1
     }
@@ -41,14 +42,19 @@ pub trait LookUp {
         Some(0)
     }
 
-    /// The traversal that looks up several keys of one place, as many as [`LookUp::together`] says at most; `scratch` is any buffer.
+    /// The operation, a traversal or a gather READ, that looks up several keys of one place, as many as [`LookUp::together`] says at most; `scratch` is any buffer.
     fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
         self.op(keys.next()?, scratch)
     }
 
-    /// The version and the value of a key's record where they lie in the buffer of what came, for who has no need of a copy; the key was number `at` of those that were looked up together. `None` where
+    /// The version and the value of a key's record where it lies in the buffer of what came, for who has no need of a copy; the key was number `at` of those that were looked up together. `None` where
     /// the record did not come along in one piece, or is none: [`LookUp::looked_up`] says which.
     fn in_place(&self, _at: usize, _key: &[u8], _completed: &Completed) -> Option<(u64, Range<usize>)> {
+        None
+    }
+
+    /// How the value lies in what [`LookUp::in_place`] says, where that has more than the value.
+    fn lines(&self) -> Option<Lines> {
         None
     }
 

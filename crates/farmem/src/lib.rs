@@ -22,9 +22,9 @@
 
 pub use farmem_client::{
     Answer, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuForward, DpuSection, Error,
-    Execution, FarMemory, Landing, LinkProfile, LockWord, LookUp, LookedUp, Moved, Named, NamedLock, Next,
-    NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, Placement, Policy, Prefetch, Profile, ProfileError, Program,
-    REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through, Ticket, Transport,
+    Execution, FarMemory, Landing, Lines, LinkProfile, LockWord, LookUp, LookedUp, Moved, Named, NamedLock,
+    Next, NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, Placement, Policy, Prefetch, Profile, ProfileError,
+    Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through, Ticket, Transport,
     Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting, allocator, api, config,
     dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, raw, serve, task,
 };

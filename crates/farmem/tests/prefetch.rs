@@ -10,8 +10,8 @@ use farmem::prefetch::{
 };
 use farmem::table::Ahead;
 use farmem::{
-    Client, FarMemory, FlatMap, HashTable, Heap, LookUp, LookedUp, Rack, Rng, Table, forward_far_memory,
-    hash_table,
+    Client, FarMemory, FlatMap, HashTable, Heap, LookUp, LookedUp, PageStore, Rack, Rng, Table,
+    forward_far_memory, hash_table,
 };
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -213,6 +213,74 @@ fn the_hash_table_is_looked_up_too() {
     let item = zone.take(b"k", |stamp| beside.good(b"k", stamp)).unwrap();
     assert_eq!(item[..4], *b"item");
     assert_eq!(zone.take(b"none", |_| true), None);
+}
+
+/// Forty pages of two memory nodes, some never written, some that do not exist: a few requests bring them, and each page goes from where it came in into the zone. Each of the ways that a page can
+/// be looked up finds the same.
+#[test]
+fn pages_come_by_a_few_requests() {
+    const PAGES: u64 = 100;
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut client = rack.client("pages").unwrap();
+    let store = PageStore::create(&mut client, PAGES).unwrap();
+    let page_of = |page: u64| (page..page + 512).flat_map(u64::to_le_bytes).collect::<Vec<u8>>();
+    for page in (0..PAGES).filter(|page| page % 10 != 0) {
+        store.write(&mut client, page, 1 + page, &page_of(page)).unwrap();
+    }
+    let (tap, watch) = tap(1 << 16, SECRET);
+    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1 + PAGES));
+    let connection = tap.connection(Box::new(Records::pages())).unwrap();
+    let (zone, reader) = SharedZone::make(ZoneSize { items: 64, data: 1 << 20 }).unwrap();
+    let mut taker = Taker::new(&reader, &beside);
+    let before = client.packets();
+    let parts = (watch, &beside, Change(1 + PAGES));
+    let mut driver = Driver::new(Config::DEFAULT, KeySet::new(1000), parts, client, store.clone(), zone);
+    let wanted: Vec<u64> = (70..PAGES + 10).collect();
+    for page in &wanted {
+        let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
+        connection.received(&[&header[..], &page.to_be_bytes()].concat());
+    }
+    driver.settle().unwrap();
+    let mut bytes = Vec::new();
+    for page in wanted {
+        let is_there = page < PAGES && page % 10 != 0;
+        let taken = taker.take(&page.to_be_bytes(), &mut bytes);
+        assert_eq!(taken, is_there.then_some(4096), "{page}");
+        assert!(!is_there || bytes == page_of(page), "{page}");
+    }
+    driver.settle().unwrap();
+    let account = *driver.prefetcher().account();
+    assert_eq!((account.wanted, account.used, account.wasted), (40, 27, 13), "{account:?}");
+    assert_eq!((driver.prefetcher().stats().messages, driver.copied()), (2, 0));
+    let (mut client, mut store, _) = driver.into_parts();
+    let sent = client.packets().0 - before.0;
+    // Of 64 KiB each, so that two bring the pages of a node.
+    assert!((1..=4).contains(&sent), "{sent} packets for 30 pages");
+
+    store.begin(&mut client).unwrap();
+    let keys: Vec<[u8; 8]> = [91, 93, 80, 97].map(u64::to_be_bytes).into();
+    assert_eq!(
+        keys.iter().map(|key| store.place(key)).collect::<Vec<_>>(),
+        [Some(1), Some(1), Some(0), Some(1)]
+    );
+    let op = store.op_for(&mut keys.iter().map(|key| &key[..]), vec![1; 3]).unwrap();
+    let ticket = client.submit(op).unwrap();
+    let together = client.wait(ticket).unwrap();
+    for (at, key) in keys.iter().enumerate() {
+        let op = store.op(key, Vec::new()).unwrap();
+        let ticket = client.submit(op).unwrap();
+        let alone = client.wait(ticket).unwrap();
+        let mut values = [Vec::new(), Vec::new()];
+        let found = [
+            store.looked_up(0, key, &alone, &mut values[0]),
+            store.looked_up(at, key, &together, &mut values[1]),
+        ];
+        let is_there = u64::from_be_bytes(*key) % 10 != 0;
+        assert_eq!(found, [if is_there { LookedUp::Value } else { LookedUp::Absent }; 2]);
+        assert_eq!(values[0], values[1]);
+        assert_eq!(store.in_place(at, key, &together).is_some(), is_there);
+    }
+    assert_eq!(store.looked_up(4, &keys[0], &together, &mut bytes), LookedUp::Elsewhere);
 }
 
 /// A program with a hash map of which it holds a few items, all by records: it reads, writes, removes, evicts and drops by chance, and every answer is held against a map of its

@@ -4,6 +4,9 @@
 //! thread, which is what the release of a consumer's exchange guards against. Found when broken on purpose: a claim that is published relaxed, bytes that are copied behind the
 //! claim, a producer that writes over an item without having claimed it, or that begins anew without.
 
+#[path = "../src/dpu/zone/item.rs"]
+#[expect(unreachable_pub, reason = "what is not under test is the crate's")]
+mod item;
 #[path = "../src/mix.rs"]
 mod mix;
 #[path = "../src/shm/ring.rs"]
@@ -18,9 +21,10 @@ mod atomic {
 }
 
 use atomic::AtomicU64;
+use item::Item;
 use loom::sync::Arc;
 use loom::thread;
-use steps::{Consumer, Finding, Item, Placed, Producer, Shape};
+use steps::{Consumer, Finding, Placed, Producer, Shape};
 
 /// As small as can be: two items, four words of data.
 const SHAPE: Shape = Shape { items: 2, data: 4, secret: 1 };
@@ -30,7 +34,7 @@ fn zone() -> Arc<Vec<AtomicU64>> {
 }
 
 fn item(version: u64, data: &[u8]) -> Item<'_> {
-    Item { tag: version, id: 0, key: b"the key", version, data }
+    Item { tag: version, id: 0, key: b"the key", version, data, lines: None }
 }
 
 fn put_into(producer: &mut Producer, zone: &[AtomicU64], item: &Item<'_>) -> Placed {

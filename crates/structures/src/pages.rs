@@ -11,8 +11,9 @@
 //!
 //! What it does not do: order several writers, or grow.
 
-use farmem_client::{Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
+use farmem_client::{Client, Completed, Error, FarMemory, Lines, LookUp, LookedUp, Op, Vma};
 use farmem_wire::{NodeId, VirtAddr};
+use std::ops::Range;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -23,6 +24,8 @@ const VERSION: usize = 8;
 const LINES: usize = PAGE.div_ceil(LINE - VERSION);
 /// Times that a page is read while writes of it are under way.
 const TRIES: u32 = 64;
+/// Pages that one gather READ brings at most: their addresses fit a packet of the smallest path MTU.
+const TOGETHER: usize = 32;
 /// Records that [`PageStore::load`] writes at once.
 const LOAD_RECORDS: usize = 64;
 
@@ -156,6 +159,14 @@ impl PageStore {
         Some(Op::Read { addr, buf })
     }
 
+    /// The gather READ that brings the records of several pages into `buf`, one behind the other; `None` when there is one that does not exist.
+    #[must_use]
+    pub fn gather_op(&self, pages: impl IntoIterator<Item = u64>, mut buf: Vec<u8>) -> Option<Op> {
+        let addrs = pages.into_iter().map(|page| self.addr(page)).collect::<Option<Vec<VirtAddr>>>()?;
+        buf.resize(addrs.len() * RECORD_LEN, 0);
+        Some(Op::Gather { addrs, buf })
+    }
+
     /// Bytes of far memory that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -212,21 +223,48 @@ impl LookUp for PageStore {
         self.read_op(u64::from_be_bytes(key.try_into().ok()?), scratch)
     }
 
-    fn place(&self, key: &[u8]) -> Option<usize> {
-        self.addr(u64::from_be_bytes(key.try_into().ok()?)).map(|_| 0)
+    fn together(&self) -> usize {
+        TOGETHER
     }
 
-    fn looked_up(&self, _: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+    /// The memory node that it is on.
+    fn place(&self, key: &[u8]) -> Option<usize> {
+        let page = u64::from_be_bytes(key.try_into().ok()?);
+        let node = usize::try_from(page % self.shards.len() as u64).ok()?;
+        self.addr(page).map(|_| node)
+    }
+
+    fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
+        // A key that is none has no place, and is not asked for.
+        let pages = keys.filter_map(|key| Some(u64::from_be_bytes(key.try_into().ok()?)));
+        self.gather_op(pages, scratch)
+    }
+
+    fn in_place(&self, at: usize, _: &[u8], completed: &Completed) -> Option<(u64, Range<usize>)> {
+        let record = at * RECORD_LEN..(at + 1) * RECORD_LEN;
+        match (&completed.result, whole(completed.buf.get(record.clone())?)) {
+            (Ok(_), Whole::Of(version)) if version != 0 => Some((version, record)),
+            _ => None,
+        }
+    }
+
+    fn lines(&self) -> Option<Lines> {
+        Some(Lines { line: LINE, head: VERSION, len: PAGE })
+    }
+
+    fn looked_up(&self, at: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
         if completed.result.is_err() {
             return LookedUp::Elsewhere;
         }
-        match whole(&completed.buf) {
+        let record = completed.buf.get(at * RECORD_LEN..).and_then(|records| records.get(..RECORD_LEN));
+        let Some(record) = record else { return LookedUp::Elsewhere };
+        match whole(record) {
             Whole::Torn => LookedUp::Elsewhere,
             Whole::Of(0) => LookedUp::Absent,
             Whole::Of(version) => {
                 into.reserve(VERSION + LINES * (LINE - VERSION));
                 into.extend_from_slice(&version.to_le_bytes());
-                content(&completed.buf, into);
+                content(record, into);
                 LookedUp::Value
             }
         }

@@ -11,6 +11,7 @@ use farmem::prefetch::{
     SharedZone, Taker, Zone,
 };
 use farmem::{Client, Completed, Error, LookUp, LookedUp, Op, Rack};
+use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,24 @@ pub(super) fn path<V: HostView, L: LookUp, Z: Zone>(
     let each = |time: Duration| time.as_secs_f64() * 1e9 / to_f64(used);
     let copies = to_f64(driver.copied()) / to_f64(used);
     Ok(Path { own: each(own), wall: each(wall), copies, wrong })
+}
+
+/// What copying a page takes, in nanoseconds, the fastest of some rounds: from as many bytes as the ring and the zone have to as many others.
+pub(super) fn copy_of_page() -> f64 {
+    const ROUNDS: usize = 20;
+    let len = Kind::Pages.value_len();
+    let (from, mut to) = (vec![7_u8; 1 << 20], vec![9_u8; 1 << 20]);
+    let pages = u32::try_from(from.len() / len).expect("a few hundred");
+    let mut round = || {
+        let begin = Instant::now();
+        for (to, from) in to.chunks_exact_mut(len).zip(from.chunks_exact(len)) {
+            to.copy_from_slice(black_box(from));
+        }
+        black_box(&mut to);
+        begin.elapsed() / pages
+    };
+    let fastest = (0..ROUNDS).map(|_| round()).min().unwrap_or_default();
+    fastest.as_secs_f64() * 1e9
 }
 
 /// A structure of which each key is looked up by a READ of its own.

@@ -1,6 +1,6 @@
 //! The two applications' items: their keys and values, and where they lie in far memory.
 
-use farmem::{Client, Completed, Error, FlatMap, LookUp, LookedUp, Op, PageStore, flat_map, pages};
+use farmem::{Client, Completed, Error, FlatMap, Lines, LookUp, LookedUp, Op, PageStore, flat_map, pages};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -287,6 +287,13 @@ impl LookUp for Far {
         match self {
             Self::Map(map) => map.in_place(at, key, completed),
             Self::Pages(store) => store.in_place(at, key, completed),
+        }
+    }
+
+    fn lines(&self) -> Option<Lines> {
+        match self {
+            Self::Map(map) => map.lines(),
+            Self::Pages(store) => store.lines(),
         }
     }
 

@@ -8,11 +8,13 @@
 //!
 //! What it does not do: know which versions are good, wait, or wake: `steps` says what is written in which order, and why no value is torn or taken twice.
 
+mod item;
 mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use steps::{Fate, Finding, Found, Item, KEY_MAX, Placed, VALUE_MAX, ZoneCounts};
+pub use item::{Item, Lines};
+pub use steps::{Fate, Finding, Found, KEY_MAX, Placed, VALUE_MAX, ZoneCounts};
 
 /// The atomics of a zone; `tests/zone_loom.rs` puts loom's in their place.
 mod atomic {

@@ -241,7 +241,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         let mut left = 0;
         for of_place in places.chunk_by(|(one, _), (other, _)| one == other) {
             for group in of_place.chunks(self.look_up.together().max(1)) {
-                let scratch = self.client.buffer(0);
+                // Longer ones are not filled with zeros first: who looks several keys up knows what he sets.
+                let scratch = self.client.any_buffer();
                 let mut each = group.iter().map(|(_, at)| keys.get(*at));
                 // What cannot be asked has failed, and what no record can have is not there.
                 let wanted = self.look_up.op_for(&mut each, scratch);
@@ -286,7 +287,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
                 let (of, span) = &spans[at];
                 let bytes = of.map_or(&*values, |of| &message.ended[of].1.buf);
                 let value = &bytes[span.clone()];
-                let placing = Placing { item, key: message.keys.get(at), stamp, value };
+                let lines = of.and_then(|_| self.look_up.lines());
+                let placing = Placing { item, key: message.keys.get(at), stamp, value, lines };
                 let prefetcher = &mut self.prefetcher;
                 if !self.zone.put(&placing, &mut |item, used| prefetcher.cleaned(item, used)) {
                     self.prefetcher.zone_full(item);

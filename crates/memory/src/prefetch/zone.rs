@@ -7,7 +7,7 @@ use super::beside::Beside;
 use farmem_dpu::changes::Change;
 use farmem_io::OpenError;
 use farmem_io::dpu::zone::{Fate, Finding, Found, Item as Put, Placed, ZoneProducer, ZoneReader, make_zone};
-pub use farmem_io::dpu::zone::{ZoneCounts, ZoneSize};
+pub use farmem_io::dpu::zone::{Lines, ZoneCounts, ZoneSize};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,6 +22,8 @@ pub struct Placing<'a> {
     pub stamp: Change,
     /// The item.
     pub value: &'a [u8],
+    /// How it lies in `value`, where that has more.
+    pub lines: Option<Lines>,
 }
 
 /// A loading zone, as its only producer sees it (PD3 7.2).
@@ -65,8 +67,8 @@ impl SharedZone {
 
 impl Zone for SharedZone {
     fn put(&mut self, placing: &Placing<'_>, gone: &mut dyn FnMut(u64, bool)) -> bool {
-        let &Placing { item: tag, key, stamp: Change(version), value: data } = placing;
-        let item = Put { tag, id: 0, key, version, data };
+        let &Placing { item: tag, key, stamp: Change(version), value: data, lines } = placing;
+        let item = Put { tag, id: 0, key, version, data, lines };
         self.producer.put(&item, |tag, fate| gone(tag, fate == Fate::Taken)) == Placed::There
     }
 
@@ -164,8 +166,12 @@ impl Zone for LocalZone {
         }
         let fits = items.len() < self.items_max;
         if fits {
-            let &Placing { item: number, key, stamp, value } = placing;
-            items.push_back(Item { number, key: key.into(), stamp, value: Some(value.into()) });
+            let &Placing { item: number, key, stamp, value, lines } = placing;
+            let value = match lines {
+                None => value.into(),
+                Some(lines) => lines.parts(value).collect::<Vec<_>>().concat().into(),
+            };
+            items.push_back(Item { number, key: key.into(), stamp, value: Some(value) });
         }
         fits
     }
@@ -196,7 +202,7 @@ mod tests {
         let mut all = Vec::new();
         for item in 0..4_u64 {
             let key = [b'k', b'0' + u8::try_from(item).unwrap()];
-            let placing = Placing { item, key: &key, stamp: Change(item), value: &[7] };
+            let placing = Placing { item, key: &key, stamp: Change(item), value: &[7], lines: None };
             assert!(zone.put(&placing, &mut |number, taken| all.push((number, taken))));
             if item == 1 {
                 assert_eq!(reader.take(b"k1", |stamp| stamp > Change(1)), None);
@@ -207,11 +213,9 @@ mod tests {
         assert_eq!(all, [(0, true), (1, false)]);
         zone.empty();
         assert_eq!(reader.take(b"k3", |_| true), None);
-        assert!(
-            !LocalZone::new(0)
-                .put(&Placing { item: 9, key: b"k", stamp: Change(0), value: &[] }, &mut |_, _| panic!(
-                    "there was nothing"
-                ))
-        );
+        assert!(!LocalZone::new(0).put(
+            &Placing { item: 9, key: b"k", stamp: Change(0), value: &[], lines: None },
+            &mut |_, _| panic!("there was nothing")
+        ));
     }
 }

@@ -24,6 +24,7 @@
 //! fails has read anything, and throws it away. The same file is compiled against loom's atomics by `tests/zone_loom.rs`.
 
 use super::atomic::{AtomicU64, Ordering};
+use super::item::Item;
 use super::mix::hash_bytes;
 use super::ring::{WORD, load_at, store_at};
 use std::collections::VecDeque;
@@ -180,21 +181,6 @@ impl<'z> Body<'z> {
     }
 }
 
-/// An item on its way into the zone (PD3 6.2, with the record's version).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Item<'a> {
-    /// What its producer calls it when it says what became of it. No consumer sees it.
-    pub tag: u64,
-    /// Operation and number of the request that brought it, 2 and 14 bits, as they came.
-    pub id: u16,
-    /// Its key, 1 to [`KEY_MAX`] bytes.
-    pub key: &'a [u8],
-    /// Its stamp (PROTOCOL 19.4): by it consumers know whether `data` may be used.
-    pub version: u64,
-    /// Its value, at most [`VALUE_MAX`] bytes.
-    pub data: &'a [u8],
-}
-
 /// What became of an item that was to be put into a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placed {
@@ -295,9 +281,9 @@ impl Producer {
         item: &Item<'_>,
         gone: &mut dyn FnMut(u64, Fate),
     ) -> Placed {
-        let Item { tag, id, key, version, data } = *item;
-        let meta = Meta { id, key_len: key.len(), size: data.len() };
-        if !(1..=KEY_MAX).contains(&key.len()) || data.len() > VALUE_MAX {
+        let Item { tag, id, key, version, .. } = *item;
+        let meta = Meta { id, key_len: key.len(), size: item.size() };
+        if !(1..=KEY_MAX).contains(&key.len()) || meta.size > VALUE_MAX || !item.is_right() {
             return Placed::Misfit;
         }
         let words = meta.words();
@@ -318,7 +304,7 @@ impl Producer {
         }
         let body = Body::of(&self.shape, zone, desc, words, place);
         store_at(body.words, body.at, key);
-        store_at(body.words, body.behind(key.len()), data);
+        item.store_value(body.words, body.behind(key.len()));
         desc[CLAIM].store(claim(number, PRODUCED), Ordering::Release);
         self.enter(zone, number, hash);
         self.tail += 1;

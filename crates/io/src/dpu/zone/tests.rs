@@ -14,7 +14,7 @@ fn zone(size: ZoneSize) -> (OwnedFd, ZoneProducer, ZoneReader) {
 }
 
 fn item<'a>(key: &'a [u8], version: u64, data: &'a [u8]) -> Item<'a> {
-    Item { tag: version, id: 0xc001, key, version, data }
+    Item { tag: version, id: 0xc001, key, version, data, lines: None }
 }
 
 fn put_into(producer: &mut ZoneProducer, item: &Item<'_>) -> Placed {
@@ -189,6 +189,25 @@ fn each_item_has_one_fate() {
     producer.empty(|tag, fate| fates.push((tag, fate)));
     assert_eq!(fates[2..], [(3, Fate::Old), (4, Fate::Taken)]);
     assert!(producer.is_empty() && take(&mut reader, &3_u64.to_le_bytes(), 0).is_none());
+}
+
+/// A value that lies in lines is put there without their heads, wherever it ends; what has fewer bytes than it says, or lines that are no whole words, never is.
+#[test]
+fn a_value_in_lines_is_put_without_their_heads() {
+    let (_, mut producer, mut reader) = zone(SMALL);
+    let data: Vec<u8> = (0..=255).cycle().take(600).collect();
+    let value: Vec<u8> = data.chunks(64).flat_map(|line| &line[8..]).copied().collect();
+    for (version, len) in (1..).zip([0, 1, 7, 55, 56, 57, 112, 500, value.len()]) {
+        let lines = Some(Lines { line: 64, head: 8, len });
+        let item = Item { lines, ..item(b"key", version, &data) };
+        assert_eq!(put_into(&mut producer, &item), Placed::There, "{len}");
+        assert_eq!(take(&mut reader, b"key", version).as_deref(), Some(&value[..len]), "{len}");
+    }
+    let of = |line, head, len| Lines { line, head, len };
+    for lines in [of(64, 8, value.len() + 1), of(60, 8, 8), of(64, 4, 8), of(64, 64, 0), of(0, 0, 0)] {
+        let item = Item { lines: Some(lines), ..item(b"key", 20, &data) };
+        assert_eq!(put_into(&mut producer, &item), Placed::Misfit, "{lines:?}");
+    }
 }
 
 /// What never has room is told apart from what has none now.
