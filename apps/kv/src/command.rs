@@ -169,8 +169,16 @@ fn unknown(args: Args<'_>) -> Failure {
 
 /// Notes the values that a request will ask for, so that they are read together with others; false when there are enough.
 pub(crate) fn want(store: &mut Store, db: u8, args: Args<'_>) -> bool {
-    let asks = find(args[0]).is_some_and(|command| !command.has(table::BLIND) && command.takes(args.len()));
-    let keys = if asks { keys_of(args) } else { None };
+    let Some(command) = find(args[0]).filter(|command| command.takes(args.len())) else { return true };
+    if command.has(table::BLIND) {
+        let (first, last, step) = command.keys;
+        let last = if last < 0 { args.len() - 1 } else { usize::from(last.unsigned_abs()) };
+        let keys =
+            (usize::from(first.unsigned_abs())..=last).step_by(usize::from(step.unsigned_abs()).max(1));
+        keys.filter(|&at| at > 0).for_each(|at| store.want_entry(db, args[at]));
+        return true;
+    }
+    let keys = keys_of(args);
     keys.unwrap_or_default().into_iter().all(|key| store.want(db, key))
 }
 

@@ -129,6 +129,10 @@ pub(crate) fn want_all(store: &mut Store, bytes: &[u8], value_len_max: usize, mo
             Some(&(b"mg" | b"ma" | b"incr" | b"decr" | b"append" | b"prepend")) => {
                 words.get(1..2).unwrap_or(&[])
             }
+            Some(&(b"set" | b"ms" | b"add" | b"replace" | b"cas" | b"md" | b"delete" | b"touch")) => {
+                words.get(1..2).unwrap_or(&[]).iter().for_each(|key| store.want_entry(0, key));
+                &[]
+            }
             _ => &[],
         };
         if !keys.iter().all(|key| store.want(0, key)) || store.wanted_bytes() > most {

@@ -7,6 +7,7 @@
 //! is told for the key whose record is there; it is never taken for "no such key".
 
 mod ahead;
+mod dead;
 mod encoded;
 mod far;
 mod index;
@@ -424,12 +425,12 @@ impl Store {
 
     fn release_place(&mut self, place: Place) {
         match place.at() {
-            At::Log(spot) => self.log.forget(spot.chunk, spot.len),
+            At::Log(spot) => self.log.forget(spot),
             At::Cache(spot) => {
                 let At::Log(behind) = self.log.behind_cache(spot).at() else {
                     unreachable!("the cache has records of the log")
                 };
-                self.log.forget(behind.chunk, behind.len);
+                self.log.forget(behind);
             }
             At::Live(number) => self.release_live(number),
         }

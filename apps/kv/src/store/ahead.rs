@@ -4,10 +4,12 @@
 //! record, and by nobody else: commands are the same with and without it. It is forgotten at the end of the turn ([`Store::forget_ahead`]).
 
 use super::place::{At, Place, Spot};
-use super::{CHUNK, Store};
+use super::{CHUNK, Name, Store};
 
 /// Values that are read at once at most.
 const AHEAD_MAX: usize = 256;
+/// Entries that are touched together at most.
+const ENTRIES_MAX: usize = 1024;
 /// The part of local memory that they take at most, and a chunk at least.
 const SHARE: usize = 64;
 
@@ -16,6 +18,8 @@ const SHARE: usize = 64;
 pub(super) struct Wanted {
     spots: Vec<Spot>,
     bytes: usize,
+    /// Keys whose values will be replaced: their spaces and names.
+    names: Vec<(u8, Name)>,
 }
 
 impl Store {
@@ -29,7 +33,7 @@ impl Store {
         self.has_far() && self.spot_of(db, key).is_some_and(|spot| self.log.would_wait(spot))
     }
 
-    fn spot_of(&self, db: u8, key: &[u8]) -> Option<Spot> {
+    pub(super) fn spot_of(&self, db: u8, key: &[u8]) -> Option<Spot> {
         let entry = self.space(db).index.get(self.namer.name(key))?;
         match Place(entry.place).at() {
             At::Log(spot) => Some(spot),
@@ -40,6 +44,14 @@ impl Store {
     /// Notes that the value of a key will be asked for; false when no more are read at once.
     pub(crate) fn want(&mut self, db: u8, key: &[u8]) -> bool {
         self.spot_of(db, key).is_none_or(|spot| self.want_spot(spot))
+    }
+
+    /// Notes that a key will be written, whatever it has: its entry is touched together with others.
+    pub(crate) fn want_entry(&mut self, db: u8, key: &[u8]) {
+        if self.wanted.names.len() < ENTRIES_MAX {
+            let name = self.namer.name(key);
+            self.wanted.names.push((self.spaces_of[usize::from(db)], name));
+        }
     }
 
     /// Bytes of what was noted.
@@ -58,6 +70,9 @@ impl Store {
 
     /// Reads all that was noted.
     pub(crate) fn fetch_wanted(&mut self) {
+        let mut names = std::mem::take(&mut self.wanted.names);
+        self.look_up_together(names.drain(..));
+        self.wanted.names = names;
         let mut spots = std::mem::take(&mut self.wanted.spots);
         self.wanted.bytes = 0;
         spots.sort_unstable();

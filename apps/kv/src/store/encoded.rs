@@ -3,12 +3,21 @@
 use super::index::{Entry, Flag, Name};
 use super::live::{Live, What};
 use super::log::Full;
-use super::place::{At, CHUNK, Class, HEADER_LEN, Header, Place};
+use super::place::{At, CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use super::{Ends, Kind, Store, kind_of};
 use crate::failure::Failure;
 
 /// Bytes of a record at most; a longer value lies in pieces.
 const RECORD_MAX: usize = CHUNK / 2;
+
+/// The part of far memory that is wanted, in eighths: with less, chunks are compacted. The less, the more of a chunk is dead when its turn comes, and the less is moved for each byte that is written;
+/// and more is to be wanted where there is no more far memory to be had.
+const WANTED: usize = 5;
+const WANTED_WHEN_SHORT: usize = 6;
+/// Chunks that are compacted at once for a record that has no room.
+const ROOM_CHUNKS: usize = 16;
+/// Records that are looked up together when a chunk is compacted.
+const TOGETHER: usize = 256;
 
 /// The kind, the bytes and the end of a value.
 type Dumped = (Kind, Vec<u8>, Option<i64>);
@@ -68,12 +77,13 @@ impl Store {
         room: usize,
     ) -> Result<Place, Failure> {
         let appended = self.try_append(db, key, name, kind, value, room);
-        match appended {
-            Err(failure) if self.compact_all() => {
-                self.try_append(db, key, name, kind, value, room).map_err(|_| failure)
+        let Err(failure) = appended else { return appended };
+        while self.compact_for_room() {
+            if let Ok(place) = self.try_append(db, key, name, kind, value, room) {
+                return Ok(place);
             }
-            other => other,
         }
+        Err(failure)
     }
 
     fn try_append(
@@ -230,9 +240,9 @@ impl Store {
         Ok(())
     }
 
-    /// Moves what is wanted out of a far chunk that is mostly dead; false when there is none.
-    pub(crate) fn compact(&mut self) -> Result<bool, Failure> {
-        let Some(number) = self.log.worth_compaction() else { return Ok(false) };
+    /// Moves what is wanted out of a far chunk that is mostly dead; false when there is none, or so much of far memory is wanted, in eighths.
+    pub(crate) fn compact(&mut self, wanted: usize) -> Result<bool, Failure> {
+        let Some(number) = self.log.worth_compaction(wanted) else { return Ok(false) };
         let bytes = self
             .log
             .fetch_chunk(number)
@@ -240,30 +250,57 @@ impl Store {
         self.log.far().use_reserve(true);
         let moved = self.move_out(number, &bytes);
         self.log.far().use_reserve(false);
-        self.log.far().recycle(bytes);
+        self.log.far().keep_chunk(bytes);
         moved?;
         self.stats.compacted += 1;
         Ok(true)
     }
 
-    /// Compacts until no chunk is worth it, or far memory takes nothing at all; whether any was.
-    fn compact_all(&mut self) -> bool {
+    /// Compacts some chunks, as far as they are worth it and far memory takes anything at all; whether any was. A command waits for no more than that at a time: what is left is compacted from turn
+    /// to turn.
+    fn compact_for_room(&mut self) -> bool {
         let before = self.stats.compacted;
-        while self.compact().unwrap_or(false) {}
+        for _ in 0..ROOM_CHUNKS {
+            if !self.compact(WANTED_WHEN_SHORT).unwrap_or(false) {
+                break;
+            }
+        }
         self.stats.compacted > before
     }
 
+    /// The part of far memory that is to be wanted now, in eighths.
+    pub(super) const fn wanted_eighths(&self) -> usize {
+        if self.log.far_ref().is_short { WANTED_WHEN_SHORT } else { WANTED }
+    }
+
     fn move_out(&mut self, number: usize, bytes: &[u8]) -> Result<(), Failure> {
-        for (offset, header) in super::log::records(bytes) {
-            let key = &bytes[offset + HEADER_LEN..offset + header.value_from()];
-            let (name, old) = (self.namer.name(key), Place::log(number, offset, header.class));
-            let Some((entry_place, is_live)) = self.leads_to(header.space, name, old) else { continue };
-            let value = &bytes[offset + header.value_from()..offset + header.end()];
-            let new = self.log.append(header, key, &[value]).map_err(|full| no_room(&full))?;
-            self.moved(header.space, name, entry_place, is_live, new);
-            self.log.forget(number, header.class.len());
+        let (mut records, mut some) = (super::log::records(bytes), Vec::with_capacity(TOGETHER));
+        loop {
+            some.clear();
+            let wanted = records.by_ref().filter(|(offset, _)| self.log.may_be_wanted(number, *offset));
+            some.extend(wanted.take(TOGETHER).map(|(offset, header)| {
+                let key = &bytes[offset + HEADER_LEN..offset + header.value_from()];
+                (offset, header, key, self.namer.name(key))
+            }));
+            if some.is_empty() {
+                return Ok(());
+            }
+            self.look_up_together(some.iter().map(|&(_, header, _, name)| (header.space, name)));
+            for &(offset, header, key, name) in &some {
+                let old = Place::log(number, offset, header.class);
+                let Some((entry_place, is_live)) = self.leads_to(header.space, name, old) else { continue };
+                let value = &bytes[offset + header.value_from()..offset + header.end()];
+                let new = self.log.append(header, key, &[value]).map_err(|full| no_room(&full))?;
+                self.moved(header.space, name, entry_place, is_live, new);
+                self.log.forget(Spot { chunk: number, offset, len: header.class.len() });
+            }
         }
-        Ok(())
+    }
+
+    /// Touches the entries of names that are looked up next. They lie far apart: one look-up waits for memory, many at once wait once.
+    pub(super) fn look_up_together(&self, names: impl Iterator<Item = (u8, Name)>) {
+        let met = names.fold(0, |met, (space, name)| met ^ self.spaces[usize::from(space)].index.touch(name));
+        std::hint::black_box(met);
     }
 
     /// Where a key's entry leads when the record at `old` is wanted, and whether by way of a collection in use.

@@ -21,10 +21,14 @@ pub(crate) type Reading = Result<Ticket, Error>;
 pub(crate) struct Far {
     client: Client,
     free: Vec<VirtAddr>,
+    /// There was no more memory to be had when it was asked for last.
+    pub(crate) is_short: bool,
     /// The last places may be taken: compaction gives back more than it takes.
     uses_reserve: bool,
     /// A buffer of a chunk, for the next WRITE.
     chunk: Vec<u8>,
+    /// The same for the next READ of a whole one: new memory for each would cost more than the READ.
+    read: Vec<u8>,
     /// Chunks in use of each allocation.
     slabs: BTreeMap<u64, usize>,
     /// READs that have ended and that nobody has asked for yet.
@@ -46,8 +50,10 @@ impl Far {
         Self {
             client,
             free: Vec::new(),
+            is_short: false,
             uses_reserve: false,
             chunk: Vec::new(),
+            read: Vec::new(),
             slabs: BTreeMap::new(),
             landed: Vec::new(),
             reads: 0,
@@ -145,6 +151,31 @@ impl Far {
         self.read_all(&[(at, len)]).pop().expect("one was asked for")
     }
 
+    /// Reads a chunk, and waits for it.
+    pub(crate) fn read_chunk(&mut self, addr: VirtAddr, len: usize) -> Result<Vec<u8>, Error> {
+        let mut buf = std::mem::take(&mut self.read);
+        buf.resize(len, 0);
+        let ticket = self.client.submit(Op::Read { addr, buf })?;
+        self.reads += 1;
+        self.rounds += 1;
+        let done = self.client.wait(ticket)?;
+        match done.result {
+            Ok(_) => {
+                self.bytes += len as u64;
+                Ok(done.buf)
+            }
+            Err(error) => {
+                self.read = done.buf;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the buffer of a chunk that was read, for the next one.
+    pub(crate) fn keep_chunk(&mut self, buf: Vec<u8>) {
+        self.read = buf;
+    }
+
     /// Reads several ranges, all under way at once; what came of each, in turn.
     pub(crate) fn read_all(&mut self, ranges: &[(VirtAddr, usize)]) -> Vec<Result<Vec<u8>, Error>> {
         self.begin(ranges).into_iter().map(|reading| self.end(reading)).collect()
@@ -207,7 +238,9 @@ impl Far {
 
     fn room(&mut self) -> Result<VirtAddr, Error> {
         if self.free.len() <= RESERVE {
-            match self.client.allocate((TOGETHER * CHUNK) as u64) {
+            let allocated = self.client.allocate((TOGETHER * CHUNK) as u64);
+            self.is_short = allocated.is_err();
+            match allocated {
                 Ok(vma) => {
                     self.slabs.insert(vma.base.0, 0);
                     let places =

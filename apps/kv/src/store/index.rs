@@ -156,6 +156,13 @@ impl Index {
         shard.find(name).ok().map(|at| &shard.entries[at])
     }
 
+    /// Reads where an entry would be, and no further; what is met there means nothing.
+    pub(crate) fn touch(&self, name: Name) -> u64 {
+        let shard = &self.shards[shard_of(name.hash)];
+        let at = shard.home(name.hash).and_then(|home| shard.entries.get(home));
+        at.map_or(0, |entry| entry.place)
+    }
+
     /// The same, to change all of it but the name.
     pub(crate) fn get_mut(&mut self, name: Name) -> Option<&mut Entry> {
         let shard = &mut self.shards[shard_of(name.hash)];

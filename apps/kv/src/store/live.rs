@@ -103,7 +103,7 @@ impl Store {
 
     fn release_clean(&mut self, clean: Option<Place>) {
         if let Some(At::Log(spot)) = clean.map(Place::at) {
-            self.log.forget(spot.chunk, spot.len);
+            self.log.forget(spot);
         }
     }
 

@@ -7,12 +7,13 @@
 //! *Read ahead* ([`Log::fetch_ahead`]): far records whose commands are known are read together, before the first of them is carried out. READs are under way while commands are carried out, and each is
 //! waited for by the command that asks for it. A far record does not change while its chunk is there, so what was read ahead is what a READ would give; it goes with its chunk, and at the end of the turn.
 
+use super::dead::Dead;
 use super::far::{Far, Reading};
 use super::place::{CHUNK, Class, HEADER_LEN, Header, Place, Spot};
 use farmem::{Error, VirtAddr};
 use memmap2::MmapMut;
 use slab::Slab;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 /// Where a chunk's bytes are.
 #[derive(Debug)]
@@ -28,10 +29,21 @@ struct Chunk {
     used: usize,
     /// Bytes of rooms that are still wanted.
     live: usize,
+    /// Bytes of the shortest record.
+    least: usize,
+    /// Records that are not wanted any more since it is far.
+    dead: Dead,
     /// One piece of a large value, and no records.
     piece: bool,
     /// It could not be read when it was to be compacted: its node is gone.
     lost: bool,
+}
+
+impl Chunk {
+    /// True of a far chunk of records less than half of which is wanted.
+    fn is_mostly_dead(&self) -> bool {
+        matches!(self.bytes, Bytes::Far(_)) && !self.piece && !self.lost && self.live * 2 < CHUNK
+    }
 }
 
 /// What became of what was read ahead.
@@ -63,6 +75,8 @@ pub(crate) struct Log {
     here_max: usize,
     /// Bytes of rooms that are wanted.
     live: usize,
+    /// Far chunks that were the emptiest when all were looked at last, the emptiest of them last.
+    emptiest: Vec<usize>,
     /// Far records that are read before they are asked for.
     ahead: BTreeMap<Spot, Reading>,
     pub(crate) counts: AheadCounts,
@@ -88,6 +102,7 @@ impl Log {
             spare: Vec::new(),
             here_max: here_max.max(HERE_MIN),
             live: 0,
+            emptiest: Vec::new(),
             ahead: BTreeMap::new(),
             counts: AheadCounts::default(),
         }
@@ -148,9 +163,10 @@ impl Log {
                 chunk
             }
         };
-        let Chunk { bytes: Bytes::Here(bytes), used, live, .. } = &mut self.chunks[chunk] else {
+        let Chunk { bytes: Bytes::Here(bytes), used, live, least, .. } = &mut self.chunks[chunk] else {
             unreachable!("the tail is here")
         };
+        *least = len.min(*least);
         let offset = *used;
         let mut into = &mut bytes[offset..offset + len];
         for part in [&header.emit()[..], key].iter().chain(value) {
@@ -198,18 +214,24 @@ impl Log {
     }
 
     /// A record or a piece is not wanted any more.
-    pub(crate) fn forget(&mut self, number: usize, len: usize) {
-        let chunk = &mut self.chunks[number];
-        chunk.live -= len;
-        self.live -= len;
-        if chunk.live == 0 && self.tail != Some(number) {
-            self.drop_chunk(number);
+    pub(crate) fn forget(&mut self, spot: Spot) {
+        let chunk = &mut self.chunks[spot.chunk];
+        chunk.dead.note(spot.offset);
+        chunk.live -= spot.len;
+        self.live -= spot.len;
+        if chunk.live == 0 && self.tail != Some(spot.chunk) {
+            self.drop_chunk(spot.chunk);
         }
+    }
+
+    /// False of a record of a far chunk that is gone with its chunk, or is known to be unwanted. Of others who asks has to look whether an entry leads to them.
+    pub(crate) fn may_be_wanted(&self, number: usize, offset: usize) -> bool {
+        self.chunks.get(number).is_some_and(|chunk| !chunk.dead.has(offset))
     }
 
     /// A piece is not wanted any more.
     pub(crate) fn forget_piece(&mut self, number: usize) {
-        self.forget(number, CHUNK);
+        self.forget(Spot { chunk: number, offset: 0, len: CHUNK });
     }
 
     /// A record that is here.
@@ -305,6 +327,8 @@ impl Log {
             bytes: Bytes::Here(bytes),
             used: 0,
             live: 0,
+            least: CHUNK,
+            dead: Dead::default(),
             piece: false,
             lost: false,
         });
@@ -342,28 +366,46 @@ impl Log {
         }
     }
 
-    /// A far chunk of records less than half of which is wanted, the emptiest of some that are looked at; `None` while dead bytes are few.
-    pub(crate) fn worth_compaction(&self) -> Option<usize> {
+    /// A far chunk of records less than half of which is wanted, the emptiest of all; `None` while so much of far memory is wanted, in eighths.
+    pub(crate) fn worth_compaction(&mut self, wanted: usize) -> Option<usize> {
         let far = self.far_len() * CHUNK;
         let here: usize = self.here.iter().map(|&number| self.chunks[number].live).sum();
         // Three quarters of far memory are wanted: that is as good as it gets at little cost.
         if far == 0 || (self.live - here.min(self.live)) * 4 >= far * 3 {
             return None;
         }
-        let far = self
-            .chunks
-            .iter()
-            .filter(|(_, chunk)| matches!(chunk.bytes, Bytes::Far(_)) && !chunk.piece && !chunk.lost);
-        far.filter(|(_, chunk)| chunk.live * 2 < CHUNK)
-            .min_by_key(|(_, chunk)| chunk.live)
-            .map(|(number, _)| number)
+        loop {
+            while let Some(number) = self.emptiest.pop() {
+                if self.chunks.get(number).is_some_and(Chunk::is_mostly_dead) {
+                    return Some(number);
+                }
+            }
+            self.find_emptiest();
+            if self.emptiest.is_empty() {
+                return None;
+            }
+        }
     }
 
-    /// The whole of a far chunk of records.
+    /// Notes the emptiest far chunks, some at a time: there may be very many, and to look at all of them for each one would take longer than to move what it has.
+    fn find_emptiest(&mut self) {
+        let mut emptiest = BinaryHeap::with_capacity(EMPTIEST + 1);
+        for (number, chunk) in self.chunks.iter().filter(|(_, chunk)| chunk.is_mostly_dead()) {
+            if emptiest.len() < EMPTIEST || emptiest.peek().is_some_and(|&(live, _)| chunk.live < live) {
+                emptiest.push((chunk.live, number));
+            }
+            if emptiest.len() > EMPTIEST {
+                emptiest.pop();
+            }
+        }
+        self.emptiest.extend(emptiest.into_sorted_vec().into_iter().rev().map(|(_, number)| number));
+    }
+
+    /// The whole of a far chunk of records; the buffer is to be given back to [`Far::keep_chunk`].
     pub(crate) fn fetch_chunk(&mut self, number: usize) -> Result<Vec<u8>, Error> {
         let chunk = &mut self.chunks[number];
         let Bytes::Far(at) = chunk.bytes else { unreachable!("far chunks are compacted") };
-        let read = self.far.read(at, chunk.used);
+        let read = self.far.read_chunk(at, chunk.used);
         chunk.lost = read.is_err();
         read
     }
@@ -416,7 +458,8 @@ impl Log {
             self.oldest_goes()?;
         }
         let bytes = Bytes::Here(self.memory().map_err(Full::System)?);
-        let number = self.chunks.insert(Chunk { bytes, used: 0, live: 0, piece, lost: false });
+        let (least, dead) = (CHUNK, Dead::default());
+        let number = self.chunks.insert(Chunk { bytes, used: 0, live: 0, least, dead, piece, lost: false });
         self.here.push_back(number);
         Ok(number)
     }
@@ -433,6 +476,9 @@ impl Log {
         let Bytes::Here(bytes) = &chunk.bytes else { unreachable!("it is here") };
         let at = self.far.put(&bytes[..chunk.used]).map_err(Full::Far)?;
         let bytes = std::mem::replace(&mut chunk.bytes, Bytes::Far(at));
+        if !chunk.piece {
+            chunk.dead = Dead::new(chunk.used, chunk.least);
+        }
         self.keep_memory(bytes);
         self.here.pop_front();
         self.tail = self.tail.filter(|&tail| tail != number);
@@ -452,6 +498,8 @@ impl Log {
     }
 }
 
+/// Chunks that are looked for together when some are to be compacted.
+const EMPTIEST: usize = 64;
 /// Chunks that are here at least: a tail, one that goes, two of the cache.
 pub(crate) const HERE_MIN: usize = 4;
 /// Pieces of a long value that are read together.

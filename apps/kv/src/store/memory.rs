@@ -250,7 +250,7 @@ impl Store {
         let written = self.log.far_ref().writes;
         let most = more + 2 * (written - std::mem::replace(&mut self.tidied, written));
         for _ in 0..most {
-            if !self.compact()? {
+            if !self.compact(self.wanted_eighths())? {
                 break;
             }
         }

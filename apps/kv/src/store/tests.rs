@@ -163,6 +163,27 @@ fn several_strings_are_set_or_none() {
     }
 }
 
+/// Of a far record that is written over it is known that nobody wants it; of its neighbour that is not said before it goes.
+#[test]
+fn what_nobody_wants_is_known() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let mut store = store(&rack);
+    let key = |number: u32| number.to_le_bytes();
+    for number in 0..10_000_u32 {
+        store.set(0, &key(number), &[b'v'; 1_000], Ends::Never).unwrap();
+        store.settle();
+    }
+    let [one, other] = [3, 4].map(|number| store.spot_of(0, &key(number)).unwrap());
+    let may_be_wanted =
+        |store: &Store| [one, other].map(|spot| store.log_ref().may_be_wanted(spot.chunk, spot.offset));
+    assert!(store.would_wait(0, &key(3)) && store.would_wait(0, &key(4)));
+    assert_eq!(may_be_wanted(&store), [true, true]);
+    store.set(0, &key(3), b"new", Ends::Never).unwrap();
+    assert_eq!(may_be_wanted(&store), [false, true]);
+    assert!(store.remove(0, &key(4)));
+    assert_eq!(may_be_wanted(&store), [false, false]);
+}
+
 /// Far memory that was full is not full for good: half of it is data, the rest is written over as fast as may be, and each write has room, or has it again.
 #[test]
 fn dead_records_make_room() {
