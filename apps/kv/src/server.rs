@@ -5,10 +5,11 @@
 //! clients that do not read.
 
 mod chores;
+mod spread;
 
 use crate::clock::Clock;
 use crate::connection::{CHUNK, Connection, Goes, Speaks, kept, out_pause};
-use crate::io_threads::{Connections, Crew, Task};
+use crate::io_threads::{Connections, Crew};
 use crate::session::Session;
 use crate::store::Store;
 use crate::stream::Stream;
@@ -132,6 +133,7 @@ impl Server {
             connections: Connections::default(),
             crew,
             ready: Vec::new(),
+            due: Vec::new(),
             chunk: vec![0; CHUNK],
             next_id: 0,
             last_tick: Instant::now(),
@@ -191,6 +193,8 @@ struct Turns {
     crew: Crew,
     /// Connections that have something to do in this turn.
     ready: Vec<usize>,
+    /// Connections that were looked at in the turn before, and whose far values are under way: they are served behind the look at those that have come since. In order.
+    due: Vec<usize>,
     chunk: Vec<u8>,
     next_id: u64,
     last_tick: Instant,
@@ -207,6 +211,7 @@ struct Turns {
 impl Turns {
     fn turn(&mut self, store: &mut Store, world: &mut World, events: &mut Events) -> io::Result<()> {
         let busy = !self.ready.is_empty()
+            || !self.due.is_empty()
             || world
                 .durable
                 .saving
@@ -235,16 +240,27 @@ impl Turns {
         world.waiting.end_those_before(now);
         let mut ready = std::mem::take(&mut self.ready);
         let mut again = Vec::new();
+        let due = std::mem::take(&mut self.due);
+        // What has come for them since is read when they are served.
+        ready.retain(|number| due.binary_search(number).is_err());
         if self.crew.helps(ready.len()) {
             self.read_by_all(&ready, store, world, now);
         }
         if store.has_far() && world.settings.read_ahead {
-            self.read_ahead(&ready, store, world, now);
+            self.read_ahead(&ready, !due.is_empty(), store, world, now);
+        }
+        if store.waits_for_ahead() {
+            // Those of the turn before are served while these READs are under way.
+            self.due = std::mem::replace(&mut ready, due);
+            self.due.sort_unstable();
+            self.due.dedup();
+        } else {
+            ready.splice(0..0, due);
         }
         for &number in &ready {
             self.serve(number, store, world, now, &mut again);
         }
-        store.forget_ahead();
+        store.forget_ahead(self.due.is_empty());
         self.deliver(world, &mut ready, &mut again);
         world.follow_changes(store);
         self.settle_log(&ready, world);
@@ -350,13 +366,20 @@ impl Turns {
     }
 
     /// Far values that this turn's requests ask for, of all connections, are read at once.
-    fn read_ahead(&mut self, ready: &[usize], store: &mut Store, world: &mut World, now: Instant) {
+    fn read_ahead(
+        &mut self,
+        ready: &[usize],
+        early: bool,
+        store: &mut Store,
+        world: &mut World,
+        now: Instant,
+    ) {
         for &number in ready {
             let Some(connection) = self.connections.get_mut(number) else { continue };
             connection.look_ahead(store, world, &mut self.chunk, now);
             connection.count(world);
         }
-        store.fetch_wanted();
+        if early { store.fetch_wanted_early() } else { store.fetch_wanted() }
     }
 
     fn serve(
@@ -449,42 +472,6 @@ impl Turns {
             Goes::Again => again.push(number),
             Goes::Away => self.remove(number, store, world),
         }
-    }
-
-    /// Reads what many clients sent, in all threads; what they may send at once has a bound together.
-    fn read_by_all(&mut self, ready: &[usize], store: &mut Store, world: &mut World, now: Instant) {
-        const LEAST: usize = 4 << 10;
-        let room = world.settings.buffers_max.saturating_sub(world.buffers) / 4 / ready.len();
-        if room < LEAST {
-            return;
-        }
-        let task = Task::Read { most: room.min(CHUNK), now };
-        let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
-        for job in self.crew.spread(jobs) {
-            let (number, goes) = (job.number, job.goes);
-            self.connections.give_back(job);
-            world.io_reads += 1;
-            if let Some(connection) = self.connections.get_mut(number) {
-                connection.count(world);
-            }
-            if goes == Goes::Away {
-                self.remove(number, store, world);
-            }
-        }
-    }
-
-    /// Sends many clients' replies, in all threads; how each goes on.
-    fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Goes)> {
-        let task = Task::Send { pause: out_pause(world), kept: kept(world) };
-        let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
-        let sent = self.crew.spread(jobs).into_iter().map(|job| {
-            let told = (job.number, job.goes);
-            self.connections.give_back(job);
-            told
-        });
-        let sent: Vec<_> = sent.collect();
-        world.io_writes += sent.len() as u64;
-        sent
     }
 
     /// Cuts off the clients that most is kept for, while all of them have more than they may.

@@ -1,7 +1,8 @@
 //! Far values that are read before their commands are carried out, many at once: of a pipeline, of several connections, of one command with many keys.
 //!
 //! Key calls: [`Store::want`] for each key that a command will ask for, then [`Store::fetch_wanted`], which waits once for all. What was read is found by whoever reads the
-//! record, and by nobody else: commands are the same with and without it. It is forgotten at the end of the turn ([`Store::forget_ahead`]).
+//! record, and by nobody else: commands are the same with and without it. It is forgotten at the end of the turn
+//! that carries these commands out ([`Store::forget_ahead`]).
 
 use super::place::{At, Place, Spot};
 use super::{CHUNK, Name, Store};
@@ -85,8 +86,20 @@ impl Store {
         self.wanted.spots = spots;
     }
 
-    /// What was read and not asked for is forgotten.
-    pub(crate) fn forget_ahead(&mut self) {
-        self.log.drop_ahead();
+    /// True while something that is read ahead is not here yet.
+    pub(crate) fn waits_for_ahead(&self) -> bool {
+        self.log.far_ref().under_way > 0
+    }
+
+    /// What was noted is read while commands of the turn before are to be carried out.
+    pub(crate) fn fetch_wanted_early(&mut self) {
+        let before = self.log.counts.wanted;
+        self.fetch_wanted();
+        self.log.counts.early += self.log.counts.wanted - before;
+    }
+
+    /// What was read ahead and not asked for is forgotten: all of it, or but what is younger than this was called last.
+    pub(crate) fn forget_ahead(&mut self, all: bool) {
+        self.log.drop_ahead(all);
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Far {
     slabs: BTreeMap<u64, usize>,
     /// READs that have ended and that nobody has asked for yet.
     landed: Vec<Completed>,
+    /// READs that were begun and have not ended.
+    pub(crate) under_way: usize,
     /// READs so far.
     pub(crate) reads: u64,
     /// READs that were not here yet when they were asked for.
@@ -56,6 +58,7 @@ impl Far {
             read: Vec::new(),
             slabs: BTreeMap::new(),
             landed: Vec::new(),
+            under_way: 0,
             reads: 0,
             waited: 0,
             rounds: 0,
@@ -188,7 +191,9 @@ impl Far {
             self.client.submit(Op::Read { addr, buf })
         });
         let begun: Vec<Reading> = begun.collect();
-        self.reads += begun.iter().filter(|reading| reading.is_ok()).count() as u64;
+        let begun_well = begun.iter().filter(|reading| reading.is_ok()).count();
+        self.under_way += begun_well;
+        self.reads += begun_well as u64;
         self.rounds += u64::from(!ranges.is_empty());
         // They leave now, and not when they are waited for.
         self.take_in();
@@ -207,6 +212,7 @@ impl Far {
             Some(at) => self.landed.swap_remove(at),
             None => {
                 self.waited += 1;
+                self.under_way = self.under_way.saturating_sub(1);
                 self.client.wait(ticket)?
             }
         };
@@ -220,6 +226,7 @@ impl Far {
         // A link that failed is told to whoever waits for a READ.
         while let Ok(Some(done)) = self.client.poll() {
             self.landed.push(done);
+            self.under_way = self.under_way.saturating_sub(1);
         }
     }
 

@@ -5,7 +5,8 @@
 //! records stay where they are in the log, so nothing else changes.
 //!
 //! *Read ahead* ([`Log::fetch_ahead`]): far records whose commands are known are read together, before the first of them is carried out. READs are under way while commands are carried out, and each is
-//! waited for by the command that asks for it. A far record does not change while its chunk is there, so what was read ahead is what a READ would give; it goes with its chunk, and at the end of the turn.
+//! waited for by the command that asks for it. A far record does not change while its chunk is there, so what was read ahead is what a READ would give; it goes with its chunk, and when the turn
+//! whose commands it was for is over.
 
 use super::dead::Dead;
 use super::far::{Far, Reading};
@@ -46,6 +47,14 @@ impl Chunk {
     }
 }
 
+/// A record that is read ahead.
+#[derive(Debug)]
+struct Ahead {
+    reading: Reading,
+    /// When it was begun, as [`Log::age`] counts.
+    age: u64,
+}
+
 /// What became of what was read ahead.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct AheadCounts {
@@ -55,6 +64,8 @@ pub(crate) struct AheadCounts {
     pub(crate) used: u64,
     /// Those that none asked for: the key was deleted or written meanwhile.
     pub(crate) wasted: u64,
+    /// Those of `wanted` whose READs went out while commands of the turn before were still to be carried out.
+    pub(crate) early: u64,
     /// Records that were not, and were waited for alone.
     pub(crate) late: u64,
 }
@@ -78,7 +89,9 @@ pub(crate) struct Log {
     /// Far chunks that were the emptiest when all were looked at last, the emptiest of them last.
     emptiest: Vec<usize>,
     /// Far records that are read before they are asked for.
-    ahead: BTreeMap<Spot, Reading>,
+    ahead: BTreeMap<Spot, Ahead>,
+    /// Times that what was read ahead was forgotten: what was begun since is younger.
+    age: u64,
     pub(crate) counts: AheadCounts,
 }
 
@@ -104,6 +117,7 @@ impl Log {
             live: 0,
             emptiest: Vec::new(),
             ahead: BTreeMap::new(),
+            age: 0,
             counts: AheadCounts::default(),
         }
     }
@@ -252,9 +266,9 @@ impl Log {
 
     /// A far record: read ahead, or by one READ now.
     pub(crate) fn fetch(&mut self, spot: Spot) -> Result<Vec<u8>, Error> {
-        if let Some(reading) = self.ahead.remove(&spot) {
+        if let Some(ahead) = self.ahead.remove(&spot) {
             self.counts.used += 1;
-            return self.far.end(reading);
+            return self.far.end(ahead.reading);
         }
         self.counts.late += 1;
         let Bytes::Far(at) = self.chunks[spot.chunk].bytes else { unreachable!("it was looked for here") };
@@ -275,13 +289,24 @@ impl Log {
         let ranges: Vec<_> = spots.iter().map(range).collect();
         self.counts.wanted += spots.len() as u64;
         let begun = self.far.begin(&ranges);
+        let age = self.age;
+        let begun = begun.into_iter().map(|reading| Ahead { reading, age });
         self.ahead.extend(spots.iter().copied().zip(begun));
     }
 
-    /// What was read ahead and not asked for goes.
-    pub(crate) fn drop_ahead(&mut self) {
-        while let Some((_, reading)) = self.ahead.pop_first() {
-            self.waste(reading);
+    /// What was read ahead before it was called last, and was not asked for, goes; with `all` what was read since goes too.
+    pub(crate) fn drop_ahead(&mut self, all: bool) {
+        let age = self.age;
+        let gone = self.ahead.extract_if(.., |_, ahead| all || ahead.age < age);
+        let gone: Vec<Ahead> = gone.map(|(_, ahead)| ahead).collect();
+        gone.into_iter().for_each(|ahead| self.waste(ahead.reading));
+        self.age += 1;
+    }
+
+    /// The same of one record.
+    pub(crate) fn drop_ahead_of(&mut self, spot: Spot) {
+        if let Some(ahead) = self.ahead.remove(&spot) {
+            self.waste(ahead.reading);
         }
     }
 
@@ -370,8 +395,7 @@ impl Log {
     pub(crate) fn worth_compaction(&mut self, wanted: usize) -> Option<usize> {
         let far = self.far_len() * CHUNK;
         let here: usize = self.here.iter().map(|&number| self.chunks[number].live).sum();
-        // Three quarters of far memory are wanted: that is as good as it gets at little cost.
-        if far == 0 || (self.live - here.min(self.live)) * 4 >= far * 3 {
+        if far == 0 || (self.live - here.min(self.live)) * 8 >= far * wanted {
             return None;
         }
         loop {
@@ -439,9 +463,9 @@ impl Log {
         match chunk.bytes {
             Bytes::Far(at) => {
                 // Its number, and its place, may be another chunk's soon.
-                let of_it = |spot: &Spot, _: &mut Reading| spot.chunk == number;
+                let of_it = |spot: &Spot, _: &mut Ahead| spot.chunk == number;
                 let gone: Vec<Reading> =
-                    self.ahead.extract_if(.., of_it).map(|(_, reading)| reading).collect();
+                    self.ahead.extract_if(.., of_it).map(|(_, ahead)| ahead.reading).collect();
                 gone.into_iter().for_each(|reading| self.waste(reading));
                 self.far.give_back(at);
             }

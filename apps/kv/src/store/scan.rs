@@ -50,7 +50,7 @@ impl Store {
             }
             found.push(*entry);
         }
-        let (mut keys, mut bytes, mut wanted) = (Vec::new(), 0, 0);
+        let (mut keys, mut bytes, mut wanted, mut done) = (Vec::new(), 0, 0, found.len());
         for (number, entry) in found.iter().enumerate() {
             if number == wanted {
                 let more = found[number..].iter().take_while(|entry| match Place(entry.place).at() {
@@ -77,11 +77,15 @@ impl Store {
             if bytes > self.memory.local / KEYS_SHARE
                 && let Some(hash) = behind.filter(|&hash| hash != entry.name().hash)
             {
-                next = hash;
+                (next, done) = (hash, number + 1);
                 break;
             }
         }
-        self.forget_ahead();
+        for entry in found.get(done..wanted).unwrap_or_default() {
+            if let At::Log(spot) = Place(entry.place).at() {
+                self.log.drop_ahead_of(spot);
+            }
+        }
         Ok((next, keys))
     }
 

@@ -52,7 +52,7 @@ fn strings_beside_a_map() {
         }
         // What is read ahead makes no difference, also when its keys change behind it.
         if step % 32 == 0 {
-            store.forget_ahead();
+            store.forget_ahead(true);
             for _ in 0..24 {
                 store.want(0, format!("key:{}", rng.below(400)).as_bytes());
             }
@@ -103,7 +103,7 @@ fn what_is_wanted_together_comes_together() {
         assert_eq!(store.string(0, &key(number)).unwrap(), wanted.as_deref(), "{number}");
     }
     assert_eq!(counts(&store), (before.0 + 30, before.1 + 1), "nothing is read twice");
-    store.forget_ahead();
+    store.forget_ahead(true);
     let (_, keys) = store.scan(0, 0, usize::MAX, None).unwrap();
     let (reads, rounds) = counts(&store);
     assert_eq!(keys.len(), 999);

@@ -104,6 +104,18 @@ fn resident_memory_stays_within_the_limit() {
     // READs are under way while commands are carried out: few are waited for.
     let far = client.info("farmem");
     assert!(far["far_waited"] < far["far_reads"] / 2 && far["ahead_used"] > 10_000, "{far:?}");
+    // Of several clients: READs for some are asked for in the turn before theirs, while commands of others are still to be carried out.
+    let asks = |first: usize| {
+        let key = |number: usize| format!("key:{}", (first + number * 7919) % KEYS);
+        connect().unwrap().pipelined(5_000, "$1000", |number| vec!["GET".into(), key(number)]);
+    };
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || asks(31 * number));
+        }
+    });
+    let far = client.info("farmem");
+    assert!(far["ahead_early"] > 1_000 && far["ahead_early"] <= far["ahead_wanted"], "{far:?}");
     ends("far strings", &mut client);
 
     client.pipelined(5_000, ":10", |number| {

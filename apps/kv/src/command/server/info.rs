@@ -118,6 +118,7 @@ fn far(context: &Context<'_>, text: &mut String) {
     line(text, "ahead_wanted", ahead.wanted);
     line(text, "ahead_used", ahead.used);
     line(text, "ahead_wasted", ahead.wasted);
+    line(text, "ahead_early", ahead.early);
     line(text, "ahead_late", ahead.late);
     line(text, "far_waited", far.waited);
     line(text, "values_fetched", stats.fetched);

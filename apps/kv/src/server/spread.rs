@@ -1,0 +1,52 @@
+//! What all threads do together in a turn: reading sockets, and writing to them.
+
+use super::Turns;
+use crate::connection::{CHUNK, Goes, kept, out_pause};
+use crate::io_threads::Task;
+use crate::store::Store;
+use crate::world::World;
+use std::time::Instant;
+
+impl Turns {
+    /// Reads what many clients sent, in all threads; what they may send at once has a bound together.
+    pub(super) fn read_by_all(
+        &mut self,
+        ready: &[usize],
+        store: &mut Store,
+        world: &mut World,
+        now: Instant,
+    ) {
+        const LEAST: usize = 4 << 10;
+        let room = world.settings.buffers_max.saturating_sub(world.buffers) / 4 / ready.len();
+        if room < LEAST {
+            return;
+        }
+        let task = Task::Read { most: room.min(CHUNK), now };
+        let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
+        for job in self.crew.spread(jobs) {
+            let (number, goes) = (job.number, job.goes);
+            self.connections.give_back(job);
+            world.io_reads += 1;
+            if let Some(connection) = self.connections.get_mut(number) {
+                connection.count(world);
+            }
+            if goes == Goes::Away {
+                self.remove(number, store, world);
+            }
+        }
+    }
+
+    /// Sends many clients' replies, in all threads; how each goes on.
+    pub(super) fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Goes)> {
+        let task = Task::Send { pause: out_pause(world), kept: kept(world) };
+        let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
+        let sent = self.crew.spread(jobs).into_iter().map(|job| {
+            let told = (job.number, job.goes);
+            self.connections.give_back(job);
+            told
+        });
+        let sent: Vec<_> = sent.collect();
+        world.io_writes += sent.len() as u64;
+        sent
+    }
+}
