@@ -5,12 +5,14 @@
 //! `.far` a twentieth of the data's bytes as `--local`, index and process included; where that is less than they take, as much as they take. Each row says how much that is, and how many far READs there were.
 
 mod load;
+mod plots;
 
 use crate::{CpuMeter, CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
 use farmem::Rng;
 use load::{Batch, Kind, Speaks, VALUE_LEN};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -137,6 +139,11 @@ impl Subject {
         load::fill(&mut self.connections[0], self.speaks, keys)
     }
 
+    /// Writes as many values over as there are keys, by chance: far memory, and the log in it, are then as large as they become, and rows tell what goes on and on.
+    fn write_over(&mut self, keys: u32) -> io::Result<()> {
+        load::write_over(&mut self.connections[0], self.speaks, keys, &mut self.rng)
+    }
+
     /// Asks on all connections for so long, `ahead` requests on each at once.
     fn load(&mut self, kind: Kind, ahead: usize, keys: u32, slice: Duration) -> io::Result<Did> {
         let mut did = Did::default();
@@ -223,11 +230,11 @@ fn ours(cpus: Cpus, (local, far): (u64, u64), speaks: Speaks, more: &[&str]) -> 
     Ok(subject)
 }
 
-/// Measures.
+/// Measures. Draws figures into the directory `plots`, if there is one.
 ///
 /// # Errors
-/// What the system says when no load can be made.
-pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> io::Result<Outcome> {
+/// What the system says when no load can be made, or nothing be drawn.
+pub fn run(plan: &Plan, plots: Option<&Path>, tell: &mut dyn FnMut(Progress<'_>)) -> io::Result<Outcome> {
     let mut sheet = Sheet::new(&plan.only, tell);
     let sizes = if plan.quick {
         Sizes { keys: 40_000, pairs: 2, slice: Duration::from_millis(100) }
@@ -293,6 +300,10 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> io::Result<Outcom
             Err(why) => sheet.add([Row::absent("kv.connections", "connections", why)]),
         }
     }
+    if let Some(directory) = plots {
+        sheet.begins("plots");
+        plots::draw(directory, sheet.rows())?;
+    }
     Ok(sheet.end())
 }
 
@@ -304,7 +315,10 @@ fn rows(
     wanted: &[(String, Kind, usize)],
     pair: &mut [Subject; 2],
 ) {
-    let filled = pair.iter_mut().try_for_each(|subject| subject.fill(sizes.keys));
+    let filled = pair.iter_mut().try_for_each(|subject| {
+        subject.fill(sizes.keys)?;
+        subject.write_over(sizes.keys)
+    });
     for (id, kind, ahead) in wanted {
         sheet.begins(id);
         let measured = match &filled {

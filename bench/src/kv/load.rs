@@ -8,6 +8,8 @@ use std::net::TcpStream;
 pub(super) const VALUE_LEN: usize = 1_000;
 /// Keys of one `MSET`.
 pub(super) const MSET_KEYS: usize = 10;
+/// Requests that are sent together to fill a server.
+const TOGETHER: u32 = 64;
 /// Digits of a key's number, with which its value begins.
 const DIGITS: usize = 12;
 
@@ -190,7 +192,6 @@ impl Batch {
 
 /// Puts all keys in.
 pub(super) fn fill(stream: &mut TcpStream, speaks: Speaks, keys: u32) -> io::Result<()> {
-    const TOGETHER: u32 = 64;
     let mut batch = Batch::new(Kind::Set, speaks, TOGETHER as usize);
     for first in (0..keys).step_by(TOGETHER as usize) {
         let mut next = first;
@@ -199,6 +200,18 @@ pub(super) fn fill(stream: &mut TcpStream, speaks: Speaks, keys: u32) -> io::Res
             next += 1;
             (next - 1).min(keys - 1)
         })?;
+        if !batch.receive(stream)? {
+            return Err(io::Error::other(batch.said()));
+        }
+    }
+    Ok(())
+}
+
+/// Writes over as many values as there are keys, each by chance.
+pub(super) fn write_over(stream: &mut TcpStream, speaks: Speaks, keys: u32, rng: &mut Rng) -> io::Result<()> {
+    let mut batch = Batch::new(Kind::Set, speaks, TOGETHER as usize);
+    for _ in 0..keys.div_ceil(TOGETHER) {
+        batch.send(stream, || any(rng, keys))?;
         if !batch.receive(stream)? {
             return Err(io::Error::other(batch.said()));
         }

@@ -238,7 +238,7 @@ pub(crate) enum Bench {
     /// Graphs in far memory by way of a DPU (SODA) and without, beside local memory, a disk and zram.
     Soda(BenchDrawn),
     /// `farmem kv`, all data here and a twentieth of it here, beside redis-server.
-    Kv(BenchRows),
+    Kv(BenchKv),
     /// Parts of preventive prefetching (PD3): the host view and the loading zone, beside general-purpose sets and rings.
     Pd3(BenchPd3),
     /// Unmodified programs under `farmem run`, beside the same programs alone, on a swap file, and on zram.
@@ -309,6 +309,17 @@ pub(crate) struct BenchPd3 {
     #[arg(long, value_name = "N")]
     pub(crate) keys: Option<usize>,
     /// Draw the paper's figures into this directory, as SVG.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plots: Option<PathBuf>,
+}
+
+/// `farmem bench kv`
+#[derive(Debug, Args)]
+pub(crate) struct BenchKv {
+    /// What is measured.
+    #[command(flatten)]
+    pub(crate) rows: BenchRows,
+    /// Draw figures into this directory, as SVG.
     #[arg(long, value_name = "DIR")]
     pub(crate) plots: Option<PathBuf>,
 }
