@@ -1,4 +1,4 @@
-//! `kv.*`: `farmem kv` beside redis-server and memcached (issue 15; PD3 figures 13 and 17 have Garnet in the same place).
+//! `kv.*`: `farmem kv` beside redis-server and memcached (PD3 figures 13 and 17 have Garnet in the same place).
 //!
 //! All servers are processes bound to one CPU; the load is one thread of this process, bound to another. It has `CONNECTIONS` connections, sends so many
 //! requests ahead on each as the row's id says, and checks every reply. Slices of both servers take turns, each of them first as often as the other; a row has the medians. `.local` has all data here,

@@ -1,4 +1,4 @@
-//! Mixed work on one rack, round after round, a role killed in each: nothing of it stays, and no byte is wrong without a word (issue 16, *wear*).
+//! Mixed work on one rack, round after round, a role killed in each: nothing of it stays, and no byte is wrong without a word.
 //!
 //! After each round all that was used is to be gone: hosts, domains, processes, memory, children of commands, sockets, files; and no process of the rack may have grown. The gate
 //! plays three rounds. `scripts/soak` plays as many as fit the minutes that it is given, tells how it goes, and writes what it counted.
