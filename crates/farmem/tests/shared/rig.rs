@@ -213,10 +213,14 @@ impl Worker {
         writeln!(self.input.as_mut().expect("it was not ended"), "{word}").unwrap();
     }
 
-    /// Sends a signal, by its name.
+    /// Sends a signal, by its name; one that is told to stop has stopped, with all its threads.
     pub(crate) fn send(&self, signal: &str) {
-        let sent = Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
+        let pid = self.child.id();
+        let sent = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
         assert!(sent.unwrap().success(), "{signal} to {}", self.program);
+        while signal == "STOP" && !has_stopped(pid) {
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn kill(&mut self) {
@@ -312,4 +316,13 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
         }
     }
     true
+}
+
+/// Whether all threads of a process stand still.
+fn has_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap()).all(|stat| {
+        let (_, behind_name) = stat.rsplit_once(") ").unwrap();
+        behind_name.starts_with('T')
+    })
 }
