@@ -90,10 +90,27 @@ impl Node {
     /// Takes what the host sent; none of its answers arrives.
     pub(super) fn deaf(&mut self, bench: &mut Bench) {
         for (_, frame) in take(&mut bench.sent) {
-            let packet = Packet::parse(&frame).unwrap();
-            self.responder.on_packet(Port::host(HOST.0), &packet, &mut self.memory, &mut self.out);
+            self.hears(&frame);
         }
         self.out = Outbox::new();
+    }
+
+    /// Carries out a request of the host.
+    fn hears(&mut self, frame: &[u8]) {
+        let packet = Packet::parse(frame).unwrap();
+        self.responder.on_packet(Port::host(HOST.0), &packet, &mut self.memory, &mut self.out);
+        self.responder.flush(&mut self.out);
+    }
+
+    /// What it has answered since.
+    fn answers(&mut self) -> Vec<Vec<u8>> {
+        let mut answers = vec![];
+        self.out.drain(|action| {
+            if let Action::Send { frame, .. } = action {
+                answers.push(frame.to_vec());
+            }
+        });
+        answers
     }
 }
 
@@ -110,17 +127,9 @@ impl Bench {
         while !self.sent.is_empty() {
             for (port, frame) in take(&mut self.sent) {
                 assert_eq!(port, node.port, "verbs go straight to the node");
-                let packet = Packet::parse(&frame).unwrap();
-                node.responder.on_packet(Port::host(HOST.0), &packet, &mut node.memory, &mut node.out);
-                node.responder.flush(&mut node.out);
+                node.hears(&frame);
             }
-            let mut answers = vec![];
-            node.out.drain(|action| {
-                if let Action::Send { frame, .. } = action {
-                    answers.push(frame.to_vec());
-                }
-            });
-            answers.iter().for_each(|answer| self.hear(node.port, answer));
+            node.answers().iter().for_each(|answer| self.hear(node.port, answer));
         }
     }
 
@@ -405,15 +414,8 @@ fn an_answer_to_another_queue_pair_is_not_heard() {
     bench.ask(HostRequest::Connect(other));
     bench.submit(read(BASE_1, 8));
     let [(port, request)] = <[_; 1]>::try_from(take(&mut bench.sent)).expect("one request");
-    let packet = Packet::parse(&request).unwrap();
-    node.responder.on_packet(Port::host(HOST.0), &packet, &mut node.memory, &mut node.out);
-    node.responder.flush(&mut node.out);
-    let mut answers = vec![];
-    node.out.drain(|action| {
-        if let Action::Send { frame, .. } = action {
-            answers.push(frame.to_vec());
-        }
-    });
+    node.hears(&request);
+    let answers = node.answers();
     let [answer] = &answers[..] else { panic!("one answer") };
     let right = Packet::parse(answer).unwrap();
     let to = |dest_qp: Qpn| {
@@ -435,16 +437,8 @@ pub(super) fn talk_to(bench: &mut Bench, nodes: &mut [Node]) {
     while !bench.sent.is_empty() {
         for (port, frame) in take(&mut bench.sent) {
             let node = nodes.iter_mut().find(|node| node.port == port).expect("one of the nodes");
-            let packet = Packet::parse(&frame).unwrap();
-            node.responder.on_packet(Port::host(HOST.0), &packet, &mut node.memory, &mut node.out);
-            node.responder.flush(&mut node.out);
-            let mut answers = vec![];
-            node.out.drain(|action| {
-                if let Action::Send { frame, .. } = action {
-                    answers.push(frame.to_vec());
-                }
-            });
-            answers.iter().for_each(|answer| bench.hear(port, answer));
+            node.hears(&frame);
+            node.answers().iter().for_each(|answer| bench.hear(port, answer));
         }
     }
 }
