@@ -24,7 +24,7 @@ mod large_pads;
 mod lifecycle;
 mod logging;
 mod migrate;
-#[allow(dead_code, reason = "other tests have threads in their namespaces")]
+#[expect(dead_code, reason = "other tests have threads in their namespaces")]
 #[path = "../../../io/tests/namespaces/mod.rs"]
 mod namespaces;
 mod objects;
