@@ -13,6 +13,7 @@ use farmem_io::affinity::allowed_cpus;
 use farmem_io::dpu::zone::Finding;
 use farmem_io::dpu::{SubmissionSender, Submissions, make_submissions};
 use farmem_io::{OpenError, OutsideWaker, WakeAt, pin_to_cpu};
+use farmem_machine::Duration as Span;
 use farmem_wire::pd3::{Id, Request};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,6 +30,8 @@ const DEPTH: u64 = 128;
 const ITEMS: u64 = 100_000;
 /// Bytes of the rings between the host and the DPU.
 const RING: usize = 1 << 16;
+/// The longest sleep between two looks at the host's ring.
+const REST: Span = Span::from_millis(1);
 /// Rounds of both ways in turn.
 const ROUNDS: u64 = 5;
 
@@ -181,11 +184,11 @@ impl Dpu<'_> {
             if self.place()? || worked {
                 continue;
             }
-            // Only who waits for the other roles of this CPU lets them have it: to yield to nobody, again and again, counts against a thread when there is somebody.
+            // Whoever waits for the other roles of this CPU sleeps until a packet comes: a thread that yields again and again keeps the CPU for a whole slice.
             if self.under_way.is_empty() {
                 std::hint::spin_loop();
             } else {
-                yield_now();
+                self.client.rest(REST)?;
             }
         }
         Ok(())
