@@ -67,3 +67,41 @@ pub trait LookUp {
     /// [`Error`] when what was found must not be used.
     fn end(&mut self, client: &mut Client) -> Result<(), Error>;
 }
+
+impl<L: LookUp + ?Sized> LookUp for Box<L> {
+    fn begin(&mut self, client: &mut Client) -> Result<(), Error> {
+        (**self).begin(client)
+    }
+
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
+        (**self).op(key, scratch)
+    }
+
+    fn together(&self) -> usize {
+        (**self).together()
+    }
+
+    fn place(&self, key: &[u8]) -> Option<usize> {
+        (**self).place(key)
+    }
+
+    fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
+        (**self).op_for(keys, scratch)
+    }
+
+    fn in_place(&self, at: usize, key: &[u8], completed: &Completed) -> Option<(u64, Range<usize>)> {
+        (**self).in_place(at, key, completed)
+    }
+
+    fn lines(&self) -> Option<Lines> {
+        (**self).lines()
+    }
+
+    fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+        (**self).looked_up(at, key, completed, into)
+    }
+
+    fn end(&mut self, client: &mut Client) -> Result<(), Error> {
+        (**self).end(client)
+    }
+}

@@ -30,7 +30,7 @@ use crate::accesses::{Accesses, Gathered, Keys, Position};
 use crate::changes::Change;
 use crate::parse::Op;
 use crate::view::{HostView, KeyId, KeySecret};
-use acked::Acked;
+pub use acked::Acked;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -39,6 +39,9 @@ use farmem_paging::{Account, Miss, Waste};
 use flight::{Fate, Flight};
 use placed::Placed;
 use recent::{Recent, What};
+
+/// Keys that a host reads itself at once, as far as they are remembered: threads of a program read a few each.
+pub const ASKED_MAX: usize = 1 << 16;
 
 /// Keys that the host view is asked for at once (PD3, figure 5).
 pub const LOOKUP_KEYS: usize = 64;
@@ -215,7 +218,12 @@ impl<V: HostView> Prefetcher<V> {
 
     /// The host asks far memory for an item itself: it was not fetched in time.
     pub fn host_asks(&mut self, key: KeyId) {
-        *self.asked.entry(key).or_insert(0) += 1;
+        if self.asked.len() >= ASKED_MAX {
+            // Of most of them it was never said, or not heard, that they were read. What is forgotten may be fetched beside the host's own read.
+            self.asked.clear();
+        }
+        let count = self.asked.entry(key).or_insert(0);
+        *count = count.saturating_add(1);
         if self.flight.spoil(key, Fate::Late) {
             self.account.late += 1;
         }
@@ -346,6 +354,12 @@ impl<V: HostView> Prefetcher<V> {
         self.recent.clear();
         self.acked = Acked::new(through);
         self.executed = Position::UNKNOWN;
+    }
+
+    /// Keys on their way.
+    #[must_use]
+    pub const fn flying(&self) -> u32 {
+        self.flight.keys()
     }
 
     /// The account of all that was fetched.

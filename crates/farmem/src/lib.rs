@@ -31,5 +31,5 @@ pub use farmem_client::{
 pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, dpu, prefetch, process, window, worker};
 pub use farmem_structures::{
     BLinkTree, BTree, FlatMap, HashTable, Heap, Layout, List, PageStore, RecordTree, Series, Table,
-    blink_tree, btree, flat_map, hash_table, heap, list, pages, record_tree, series, table,
+    blink_tree, btree, flat_map, form, hash_table, heap, list, pages, record_tree, series, table,
 };

@@ -134,6 +134,11 @@ impl Account {
         self.missed_by[cause as usize] += 1;
     }
 
+    /// So many times.
+    pub const fn misses(&mut self, cause: Miss, count: u64) {
+        self.missed_by[cause as usize] += count;
+    }
+
     /// How often a thread waited for this cause.
     #[must_use]
     pub const fn missed_by(&self, cause: Miss) -> u64 {

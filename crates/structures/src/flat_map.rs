@@ -20,6 +20,7 @@
 
 mod together;
 
+use crate::form::{self, Form, Shard};
 use farmem_client::{Answer, Client, Completed, Error, FarMemory, LookUp, LookedUp, Op, Vma};
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip::SipHasher13;
@@ -40,6 +41,8 @@ const REACH: usize = 128;
 const HEAD: usize = 16;
 const SLOT_LEN_MIN: usize = 32;
 const SLOT_LEN_MAX: usize = 256;
+/// Homes of a shard that another process may say there are: all shards' slots have bytes that a word counts.
+const HOMES_MAX: u64 = 1 << 40;
 /// Bytes of a WRITE of [`FlatMap::load`].
 const LOAD_LEN: usize = 1 << 20;
 
@@ -123,6 +126,29 @@ impl FlatMap {
                 }
             }
         }
+        let together = Arc::new(Together::of(memory, slot_len, value_len));
+        Ok(Self { shards, homes, value_len, slot_len, secret, together })
+    }
+
+    /// What another process makes this map of ([`crate::form`]).
+    #[must_use]
+    pub fn form(&self) -> Form {
+        let shards = self.shards.iter().copied().map(Shard::from).collect();
+        let (homes, value_len) = (self.homes as u64, self.value_len as u64);
+        Form::FlatMap { shards, homes, value_len, secret: self.secret }
+    }
+
+    /// The map that somebody says lies there.
+    pub(crate) fn of(
+        memory: &(impl FarMemory + ?Sized),
+        shards: &[Shard],
+        (homes, value_len): (u64, u64),
+        secret: [u64; 2],
+    ) -> Result<Self, Error> {
+        let value_len = form::within("value_len", value_len, 1, VALUE_LEN_MAX as u64)?;
+        let slot_len = (HEAD + value_len).next_power_of_two().max(SLOT_LEN_MIN);
+        let homes = form::within("homes", homes, 1, HOMES_MAX)?;
+        let shards = form::allocations(shards, ((homes + REACH) * slot_len) as u64, memory)?;
         let together = Arc::new(Together::of(memory, slot_len, value_len));
         Ok(Self { shards, homes, value_len, slot_len, secret, together })
     }

@@ -7,6 +7,7 @@ mod arena;
 pub mod blink_tree;
 pub mod btree;
 pub mod flat_map;
+pub mod form;
 pub mod hash_table;
 pub mod heap;
 pub mod list;

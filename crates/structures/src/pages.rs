@@ -11,6 +11,7 @@
 //!
 //! What it does not do: order several writers, or grow.
 
+use crate::form::{self, Form, Shard};
 use farmem_client::{Client, Completed, Error, FarMemory, Lines, LookUp, LookedUp, Op, Vma};
 use farmem_wire::{NodeId, VirtAddr};
 use std::ops::Range;
@@ -66,6 +67,23 @@ impl PageStore {
             }
         }
         Ok(Self { shards, pages })
+    }
+
+    /// What another process makes this store of ([`crate::form`]).
+    #[must_use]
+    pub fn form(&self) -> Form {
+        Form::PageStore { shards: self.shards.iter().copied().map(Shard::from).collect(), pages: self.pages }
+    }
+
+    /// The store that somebody says lies there.
+    pub(crate) fn of(
+        memory: &(impl FarMemory + ?Sized),
+        shards: &[Shard],
+        pages: u64,
+    ) -> Result<Self, Error> {
+        form::within("pages", pages, 1, u64::MAX / RECORD_LEN as u64)?;
+        let need = pages.div_ceil(shards.len().max(1) as u64) * RECORD_LEN as u64;
+        Ok(Self { shards: form::allocations(shards, need, memory)?, pages })
     }
 
     /// Gives its memory back. Nothing may read it any more.

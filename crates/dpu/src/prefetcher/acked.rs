@@ -6,17 +6,20 @@ use core::ops::RangeInclusive;
 /// Acknowledged changes. None is ever left out: one that was would be missing for ever, and with it all behind it. They take room by the changes that are missing, so by
 /// those that the host has under way.
 #[derive(Debug)]
-pub(super) struct Acked {
+pub struct Acked {
     through: u64,
     beyond: ChangeSet,
 }
 
 impl Acked {
-    pub(super) fn new(through: Change) -> Self {
+    /// All up to `through` are.
+    #[must_use]
+    pub fn new(through: Change) -> Self {
         Self { through: through.0, beyond: ChangeSet::default() }
     }
 
-    pub(super) fn add_all(&mut self, changes: RangeInclusive<Change>) {
+    /// A range of them is, too.
+    pub fn add_all(&mut self, changes: RangeInclusive<Change>) {
         if changes.end().0 > self.through {
             self.beyond.add_all(changes);
         }
@@ -27,7 +30,9 @@ impl Acked {
         }
     }
 
-    pub(super) const fn through(&self) -> Change {
+    /// The last change up to which all are.
+    #[must_use]
+    pub const fn through(&self) -> Change {
         Change(self.through)
     }
 }

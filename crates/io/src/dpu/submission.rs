@@ -1,7 +1,7 @@
 //! The ring through which all threads of a program ask its DPU for far memory, without a lock (PD3 6.1; PROTOCOL 18.4).
 //!
 //! Key types: [`SubmissionSender`], which threads share; [`Submissions`], the DPU's end. The memory is a file as that of a pair of rings is ([`make_submissions`]); a record is what
-//! [`farmem_wire::pd3`] makes of a request, and the DPU copies it out before it looks at it.
+//! [`farmem_wire::pd3`] makes of a request, and the DPU copies it out before it looks at it. What a program hands over to be prefetched for goes through such rings, too (PROTOCOL 19.15).
 
 use super::pair::Broken;
 use super::shared;
@@ -12,12 +12,16 @@ use crate::shm::ring::{HEADER_WORDS, WORD};
 use crate::{OpenError, OutsideWaker};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FarmMany");
 const VERSION: u64 = 2;
+/// A word that the program raises, and never lowers: how far it is.
+const MARK: usize = 8;
 /// Where the DPU's doorbell is, in words.
 const BELL: usize = 64;
+/// The DPU's beat.
+const BEAT: usize = BELL + 48;
 const RING: usize = BELL + BELL_WORDS;
 /// Bytes of the ring's data.
 const BYTES: RangeInclusive<usize> = 1 << 12..=1 << 28;
@@ -78,11 +82,36 @@ impl SubmissionSender {
     /// # Errors
     /// [`Broken`] when the DPU wrote nonsense.
     pub fn push(&self, record: &[u8]) -> Result<bool, Broken> {
-        let has_room = many::push(ring(&self.memory), record)?;
+        let has_room = self.push_quietly(record)?;
         if has_room && doorbell::must_wake(bell(&self.memory)) {
             self.dpu.wake();
         }
         Ok(has_room)
+    }
+
+    /// As [`SubmissionSender::push`], and wakes nobody: the DPU finds it when it looks next.
+    ///
+    /// # Errors
+    /// As [`SubmissionSender::push`].
+    pub fn push_quietly(&self, record: &[u8]) -> Result<bool, Broken> {
+        Ok(many::push(ring(&self.memory), record)?)
+    }
+
+    /// Raises the word that says how far the program is; what is not more changes nothing.
+    pub fn raise_mark(&self, to: u64) {
+        self.memory.words()[MARK].fetch_max(to, Ordering::Release);
+    }
+
+    /// How far the program said that it is.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.memory.words()[MARK].load(Ordering::Acquire)
+    }
+
+    /// The beat that the DPU counted last ([`Submissions::beat`]).
+    #[must_use]
+    pub fn beat(&self) -> u64 {
+        self.memory.words()[BEAT].load(Ordering::Relaxed)
     }
 }
 
@@ -151,6 +180,18 @@ impl Submissions {
     /// Gives the room of what was read back to the process.
     pub fn release(&mut self) {
         self.consumer.release(ring(&self.memory));
+    }
+
+    /// What the program says how far it is. It may write anything there.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.memory.words()[MARK].load(Ordering::Acquire)
+    }
+
+    /// Counts the DPU's beat.
+    pub fn beat(&self) {
+        let word = &self.memory.words()[BEAT];
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// From here on the process wakes the DPU when it asks for something, unless it has asked already; true when it has not.
