@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Role) -> Result<End, Failure> {
     match args.role {
         RoleName::Control => serve::control(&config, serving)?,
         RoleName::Switch => serve::switch(&config, serving)?,
-        RoleName::Dpu => farmem::dpu::serve(&config, serving)?,
+        RoleName::Dpu => farmem::dpu::serve_with(&config, serving, farmem::form::look_up)?,
         RoleName::Index => {
             let name = args.index.as_deref().unwrap_or_default();
             let found = config.index.iter().find(|switch| switch.name == name);

@@ -1,6 +1,6 @@
 //! The DPU beside a host as a driver sees it (SODA): what carries out its decisions, and the process that serves others by them.
 //!
-//! Key call: [`serve`], a DPU as a process of its own. [`farmem_dpu`] decides; `carrier` moves the bytes, for a window that has a DPU in its own process as for the
+//! Key calls: [`serve`], a DPU as a process of its own; [`serve_with`], one that also prefetches for programs ([`crate::prefetch::AtDpu`]). [`farmem_dpu`] decides; `carrier` moves the bytes, for a window that has a DPU in its own process as for the
 //! process. `words` is what is said over the socket, [`farmem_wire::soda`] what goes through the rings. [`api`] is byte-addressable far memory for all threads of a program (PD3 6.1).
 
 mod answering;
@@ -11,6 +11,7 @@ mod complete;
 mod intra;
 mod lane;
 mod mail;
+mod prefetching;
 pub(crate) mod pulse;
 mod region;
 mod serve;
@@ -21,7 +22,8 @@ mod threads;
 mod visitor;
 pub(crate) mod words;
 
-pub use serve::serve;
+pub use prefetching::{AnyLookUp, MakeLookUp};
+pub use serve::{serve, serve_with};
 pub use words::Foresight;
 
 use farmem_client::{DpuCaching, DpuSection};

@@ -9,14 +9,23 @@
 //!                 '------- looks first ---> Zone <--------- '<-- records with their versions -'
 //! ```
 //!
-//! What it does not do: the program's own reads and changes of far memory; carry bytes for another process.
+//! The driver may be a thread of the program, or one of the DPU that is a process ([`AtDpu`]): then the program's ends of tap, `Beside` and zone are memory that both share.
+//!
+//! What it does not do: the program's own reads and changes of far memory.
 
+mod at_dpu;
 mod beside;
 mod driver;
 pub mod mirror;
+mod ring;
 pub mod tap;
+#[cfg(test)]
+mod tests;
 mod zone;
 
+pub use at_dpu::{AtDpu, AtDpuOptions, Prefetched};
+pub(crate) use at_dpu::{PrefetchHow, PrefetchedSaid};
+pub(crate) use beside::Hearing;
 pub use beside::{Beside, TOLD_MAX};
 pub use driver::{Driver, MESSAGES_HELD_MAX};
 pub use farmem_dpu::accesses::Position;

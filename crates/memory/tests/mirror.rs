@@ -111,9 +111,10 @@ fn run(
         };
         for _ in 0..waits {
             while mirror.turn().expect("its socket is there") {}
-            watch.drain(&mut |accesses, _| {
+            let drained = watch.drain(&mut |accesses, _| {
                 keys.extend(accesses.iter().map(|one| String::from_utf8_lossy(one.key).into_owned()));
             });
+            drained.unwrap();
             if matches!(order, Order::Until(count) if keys.len() >= count) {
                 break;
             }

@@ -1,5 +1,6 @@
 //! Memory shared by real processes on a rack of real processes, over rings and over UDP.
 
+mod ahead;
 mod api;
 mod dpu;
 mod dpu_hostile;

@@ -19,6 +19,7 @@ pub(crate) const PROGRAMS: &[(&str, Program)] = &[
     ("see", see),
     ("read", read),
     ("process", process),
+    ("prefetched for", crate::ahead::prefetched_for),
 ];
 
 fn word(space: &SharedSpace, at: u64) -> &AtomicU64 {

@@ -281,6 +281,11 @@ impl Talk {
     }
 }
 
+/// The rack of a program that runs in a process of its own.
+pub(crate) fn config() -> RackConfig {
+    RackConfig::load(Path::new(&std::env::var(FILE).unwrap())).unwrap()
+}
+
 /// What this process is for, when it is not the test itself; answers whether it was.
 pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
     let (Ok(be), Ok(file)) = (std::env::var(BE), std::env::var(FILE)) else { return false };
@@ -291,7 +296,7 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
     match be.as_str() {
         "control" => serve::control(&config, serving).unwrap(),
         "switch" => serve::switch(&config, serving).unwrap(),
-        "dpu" => farmem::dpu::serve(&config, serving).unwrap(),
+        "dpu" => farmem::dpu::serve_with(&config, serving, farmem::form::look_up).unwrap(),
         node if node.starts_with("node") => {
             let node = config.nodes.iter().find(|known| known.name == *node).unwrap();
             serve::node(&config, node, serving).unwrap();

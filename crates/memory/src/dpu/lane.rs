@@ -127,7 +127,7 @@ impl Lane {
 }
 
 /// A client that has joined: its host's number and generation, and what wakes it.
-type Member = ((u16, u16), Waker, WakeAt);
+pub(super) type Member = ((u16, u16), Waker, WakeAt);
 type Joined = Result<Member, Error>;
 
 fn run(ground: &Ground, domain: u32, orders: &Receiver<Order>, joined: &SyncSender<Joined>) {
@@ -147,7 +147,11 @@ fn run(ground: &Ground, domain: u32, orders: &Receiver<Order>, joined: &SyncSend
     }
 }
 
-fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Error> {
+/// A client of the rack in a domain, for the thread that calls.
+///
+/// # Errors
+/// What keeps it from joining.
+pub(super) fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Error> {
     let known = api_client(&ground.config)?.call(Overview {})?.domains;
     let Some((_, name)) = known.into_iter().find(|(number, _)| *number == domain) else {
         let message = format!("the rack has no domain {domain}");

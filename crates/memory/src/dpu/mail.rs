@@ -2,7 +2,9 @@
 
 use super::clerk::Open;
 use super::words::{Carried, Said};
+use crate::prefetch::Prefetched;
 use farmem_client::api::VmaInfo;
+use farmem_io::WakeAt;
 use farmem_io::dpu::Bell;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -24,6 +26,10 @@ pub(super) enum Came {
     Done(bool),
     /// By the same: what was done for requests of the process's threads.
     Carried(Carried),
+    /// By a thread that prefetches: where it is woken, or what the process is told.
+    Prefetches(Result<WakeAt, Said>),
+    /// By the same: what it did.
+    Prefetched(Box<Prefetched>),
 }
 
 /// Where the door is told things.
@@ -56,6 +62,10 @@ pub(super) struct Reply {
 impl Reply {
     pub(super) fn say(self, is_done: bool) {
         self.mail.say(self.question, Came::Done(is_done));
+    }
+
+    pub(super) fn say_prefetched(self, prefetched: Prefetched) {
+        self.mail.say(self.question, Came::Prefetched(Box::new(prefetched)));
     }
 
     pub(super) fn say_carried(self, carried: Carried) {

@@ -12,6 +12,7 @@
 //!                       '-- clerk == HTTP ==> control plane
 //! ```
 
+mod ahead;
 mod questions;
 
 use super::carrier::Memory;
@@ -20,6 +21,7 @@ use super::config_of;
 use super::intra::Intra;
 use super::lane::{Joining, Lane, Order};
 use super::mail::{Came, Mail, Question};
+use super::prefetching::{MakeLookUp, Parts, Prefetching};
 use super::region::Objects;
 use super::visitor::{Terms, Visitor};
 use super::words::{self, Ask, Said, VERSION, refusal};
@@ -82,6 +84,10 @@ struct Guest {
     /// Bytes of its memory that this DPU may fill.
     fills: u64,
     gone: Arc<AtomicBool>,
+    /// What it has handed over to be prefetched for.
+    parts: Parts,
+    /// The thread that does.
+    prefetching: Option<Prefetching>,
     /// What it waits for.
     asked: Option<Asked>,
     /// Questions that were answered later.
@@ -138,6 +144,20 @@ struct Caller {
 /// # Errors
 /// [`Error`] when the rack has no `[dpu]`, another DPU has its socket, there is no memory for what it is to cache, or the rack does not answer.
 pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Result<(), Error> {
+    serve_with(config, serving, |_, _| {
+        Err(Error::Missing { what: "structure that this DPU knows: it was started without".into() })
+    })
+}
+
+/// As [`serve`], and prefetches for programs from structures that `make` knows (PROTOCOL 19.15).
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_with<'a>(
+    config: &'a RackConfig,
+    serving: impl Into<Serving<'a>>,
+    make: MakeLookUp,
+) -> Result<(), Error> {
     let mut serving = serving.into();
     let section = config.dpu.clone().ok_or_else(|| Error::Config {
         file: config.file.clone(),
@@ -171,6 +191,8 @@ pub fn serve<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Res
         ground,
         clock: Clock::start(),
         fills_max: memory_of_machine().unwrap_or(u64::MAX),
+        make,
+        aheads: Vec::new(),
         errands,
         mail,
         came,
@@ -195,6 +217,10 @@ struct Door {
     clock: Clock,
     /// Bytes that processes may have this DPU fill, all together: this machine's memory.
     fills_max: u64,
+    /// Structures that it prefetches from.
+    make: MakeLookUp,
+    /// Threads that prefetched for programs that went, until they have ended.
+    aheads: Vec<JoinHandle<()>>,
     /// To the clerk.
     errands: Sender<Errand>,
     mail: Mail,
@@ -263,6 +289,11 @@ impl Door {
         for thread in std::mem::take(&mut self.ending).into_iter().chain(last.collect::<Vec<_>>()) {
             self.has_panicked |= thread.join().is_err();
         }
+        let aheads = self.guests.values_mut().filter_map(|guest| guest.prefetching.take());
+        let aheads: Vec<_> =
+            aheads.map(Prefetching::let_go).chain(std::mem::take(&mut self.aheads)).collect();
+        // One that panicked has said so, and left nothing to others.
+        aheads.into_iter().for_each(|thread| drop(thread.join()));
         // No thread of it touches anything of theirs now.
         self.guests.keys().copied().collect::<Vec<_>>().into_iter().for_each(|number| self.leave(number));
         self.leaving.iter_mut().for_each(|leaving| leaving.farewell(false));
@@ -287,6 +318,7 @@ impl Door {
         let left = std::mem::take(&mut *self.ground.left.lock().unwrap_or_else(PoisonError::into_inner));
         left.into_iter().for_each(|(asker, settled)| self.settle(asker, settled));
         self.close_gone();
+        self.aheads.retain(|thread| !thread.is_finished());
         self.rest();
     }
 
@@ -350,7 +382,8 @@ impl Door {
     /// A process goes.
     fn leave(&mut self, number: u32) {
         let Some(guest) = self.guests.remove(&number) else { return };
-        let Guest { talk, domain, .. } = guest;
+        let Guest { talk, domain, prefetching, .. } = guest;
+        self.aheads.extend(prefetching.map(Prefetching::let_go));
         let asker = Asker(number);
         let lane = self.lanes.iter().find(|lane| lane.domain == domain);
         self.leaving.push(Leaving { asker, domain, talk, is_told: false });
@@ -434,8 +467,19 @@ impl Door {
         let ((host, generation), domain) = (lane.life, lane.domain);
         let welcome = Said::Welcome { host, generation, page_len, lease_ms, wake: lane.wake.clone() };
         let is_here = say(&talk, &welcome);
-        let (regions, asked) = (BTreeMap::new(), None);
-        self.guests.insert(number, Guest { talk, domain, life, regions, fills, gone, asked, questions: 0 });
+        let guest = Guest {
+            talk,
+            domain,
+            life,
+            regions: BTreeMap::new(),
+            fills,
+            gone,
+            parts: Parts::default(),
+            prefetching: None,
+            asked: None,
+            questions: 0,
+        };
+        self.guests.insert(number, guest);
         if !is_here {
             self.leave(number);
         }

@@ -1,10 +1,12 @@
 //! What a process and its DPU say to each other over their socket, one message of JSON at a time (PROTOCOL 17.4): who comes, which regions are open, what is cached
 //! statically, what was done. Requests of pages go through the rings ([`farmem_wire::soda`]).
 
+use crate::prefetch::{PrefetchHow, PrefetchedSaid};
 use farmem_client::Error;
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, Policy, Stats};
 use farmem_io::WakeAt;
+use farmem_io::dpu::zone::ZoneSize;
 use farmem_io::dpu::{PairSize, Talk};
 use farmem_paging::{Account, Advice};
 use serde::{Deserialize, Serialize};
@@ -75,6 +77,32 @@ pub(crate) enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         part: Option<(u64, u64)>,
     },
+    /// What the process's clients send comes through this ring: its memory as a file beside it (PROTOCOL 19.15). Once.
+    Tap {
+        /// Bytes of the ring's data.
+        bytes: usize,
+    },
+    /// What the process does with its items comes through this one, likewise.
+    Beside {
+        /// Bytes of the ring's data.
+        bytes: usize,
+    },
+    /// Items are put into this zone, likewise (PROTOCOL 18.8).
+    Zone {
+        /// Of the zone.
+        size: ZoneSize,
+    },
+    /// The DPU is to prefetch for the process, whose tap, `Beside` and zone it has; answered when its client has joined the rack.
+    Prefetch {
+        /// From this structure, in the form that whoever started the DPU knows.
+        structure: serde_json::Value,
+        /// In this way.
+        how: PrefetchHow,
+        /// Up to this change of the process far memory has all.
+        through: u64,
+    },
+    /// What it prefetched for the process.
+    Prefetched {},
     /// What the DPU did so far, for all its processes.
     Stats {},
     /// What the DPU did for requests of this process.
@@ -173,6 +201,13 @@ pub(crate) enum Said {
     },
     /// Done.
     Done {},
+    /// It prefetches from now on.
+    Prefetches {
+        /// Where the thread is woken that reads the process's rings.
+        wake: WakeAt,
+    },
+    /// What it prefetched.
+    Prefetched(Box<PrefetchedSaid>),
     /// What was done.
     Stats(StatsSaid),
     /// What was done for requests of the process.

@@ -5,7 +5,8 @@
 //!
 //! What it does not do: wait; ask again (a message that fails costs speed only).
 
-use super::beside::{Beside, List, Talk, Told};
+use super::at_dpu::Prefetched;
+use super::beside::{Beside, Hearing, Talk, Told};
 use super::tap::{TapStats, Watch};
 use super::zone::{Placing, Zone};
 use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Ticket};
@@ -13,10 +14,10 @@ use farmem_dpu::accesses::Keys;
 use farmem_dpu::changes::Change;
 use farmem_dpu::prefetcher::{Action, Config, Fetched, Prefetcher};
 use farmem_dpu::view::HostView;
+use farmem_io::dpu::Broken;
 use farmem_machine::Duration;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
 pub const MESSAGES_HELD_MAX: u64 = 256;
@@ -55,7 +56,9 @@ struct Brought {
 pub struct Driver<V, L, Z> {
     prefetcher: Prefetcher<V>,
     watch: Watch,
-    list: Arc<List>,
+    hearing: Hearing,
+    /// Up to here far memory has all changes, as was heard.
+    through: Change,
     client: Client,
     look_up: L,
     zone: Z,
@@ -86,12 +89,25 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         look_up: L,
         zone: Z,
     ) -> Self {
+        Self::of(config, view, (watch, beside.hearing(), through), client, look_up, zone)
+    }
+
+    /// The same, wherever the program is.
+    pub(crate) fn of(
+        config: Config,
+        view: V,
+        (watch, hearing, through): (Watch, Hearing, Change),
+        client: Client,
+        look_up: L,
+        zone: Z,
+    ) -> Self {
         // Within one process nothing arrives by itself.
         let sleeps = client.wakers().is_ok();
         Self {
             prefetcher: Prefetcher::new(Config { secret: watch.secret(), ..config }, view, through),
             watch,
-            list: beside.list(),
+            hearing,
+            through,
             client,
             look_up,
             zone,
@@ -111,15 +127,17 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     /// Does what there is to do, and waits for nothing. False when there was nothing.
     ///
     /// # Errors
-    /// [`Error::System`] when the link failed: nothing is prefetched any more, and the program goes on without.
+    /// [`Error::System`] when the link failed, or what another process says makes no sense: nothing is prefetched any more, and the program goes on without.
     pub fn turn(&mut self) -> Result<bool, Error> {
-        let mut worked = self.hear();
+        self.watch.beat();
+        let mut worked = self.hear()?;
         if self.held < MESSAGES_HELD_MAX {
             let (prefetcher, actions) = (&mut self.prefetcher, &mut self.actions);
-            worked |= self.watch.drain(&mut |accesses, executed| {
+            let drained = self.watch.drain(&mut |accesses, executed| {
                 prefetcher.executed(executed);
                 prefetcher.accesses(accesses, actions);
             });
+            worked |= drained.map_err(nonsense)?;
             self.act()?;
         }
         while let Some(completed) = self.client.poll()? {
@@ -151,9 +169,20 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
     }
 
+    /// Sleeps until another process hands something over, far memory answers, or so long: for when [`Driver::turn`] had nothing to do. It does not where something waits.
+    ///
+    /// # Errors
+    /// As [`Driver::turn`].
+    pub(crate) fn rest(&mut self, most: Duration) -> Result<(), Error> {
+        let may_sleep = self.watch.may_sleep() || self.held >= MESSAGES_HELD_MAX;
+        let rested = self.client.rest(if may_sleep { most } else { Duration::ZERO });
+        self.watch.stays_awake();
+        rested
+    }
+
     /// The program has started again, with nothing, and numbers its changes from `through` on. Nothing of the old one is on its way to far memory any more.
     pub fn restarted(&mut self, beside: &Beside, watch: Watch, through: Change) {
-        (self.list, self.watch) = (beside.list(), watch);
+        (self.hearing, self.watch, self.through) = (beside.hearing(), watch, through);
         self.zone.empty();
         self.prefetcher.host_restarted(through);
     }
@@ -168,6 +197,13 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     #[must_use]
     pub const fn seen(&self) -> TapStats {
         self.watch.stats()
+    }
+
+    /// What it did, in one.
+    #[must_use]
+    pub fn prefetched(&self) -> Prefetched {
+        let (account, stats) = (*self.prefetcher.account(), *self.prefetcher.stats());
+        Prefetched { account, stats, seen: self.watch.stats(), flying: self.prefetcher.flying().into() }
     }
 
     /// Items whose value it copied between the buffer in which it came and the zone: those that came in several pieces.
@@ -189,8 +225,10 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     }
 
     /// Hears what the program said. Its changes go to far memory by itself: nothing is passed on here.
-    fn hear(&mut self) -> bool {
-        self.unheard = self.list.take(&mut self.told);
+    fn hear(&mut self) -> Result<bool, Error> {
+        // What is acknowledged later than this may have been said later, too.
+        let through = self.hearing.through();
+        self.unheard = self.hearing.take(&mut self.told).map_err(nonsense)?;
         let worked = !self.told.said.is_empty();
         let (mut passed, mut dropped) = (Vec::new(), 0);
         for told in self.told.said.drain(..) {
@@ -208,12 +246,12 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             }
         }
         self.told.dropped.clear();
-        let mut acknowledged = self.list.take_acknowledged();
-        let worked = worked || !acknowledged.is_empty();
-        while let Some(changes) = acknowledged.pop_first() {
-            self.prefetcher.all_acknowledged(changes);
+        let worked = worked || through > self.through;
+        if through > self.through {
+            self.through = through;
+            self.prefetcher.all_acknowledged(Change(0)..=through);
         }
-        worked
+        Ok(worked)
     }
 
     /// Submits the messages that the prefetcher wants.
@@ -276,7 +314,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             self.held = 0;
         }
         // What the program said meanwhile counts first.
-        self.hear();
+        self.hear()?;
         let mut brought = std::mem::take(&mut self.brought);
         brought.take(&message, &self.look_up, is_good);
         let Brought { each, spans, values, actions, .. } = &mut brought;
@@ -306,6 +344,11 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
         Ok(())
     }
+}
+
+/// Another process wrote nonsense into its rings.
+fn nonsense(broken: Broken) -> Error {
+    Error::System { what: "what a program tells its DPU".into(), source: std::io::Error::other(broken) }
 }
 
 impl Brought {

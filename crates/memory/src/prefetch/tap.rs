@@ -4,12 +4,20 @@
 //! privileges, and it sees through TLS. Handing over takes a lock for as long as a copy takes and waits for nothing else: when there is no room, or the other end
 //! parses no more, the bytes count as not seen, and the parser is told (PROTOCOL 19.13).
 //!
+//! The DPU may be a process of its own ([`super::AtDpu`]): then pieces go through a ring, and threads share no lock.
+//!
 //! What it does not do: keep order between threads that hand over pieces of one connection, or find out that a parser never returns.
 
+mod far;
+
+use super::ring::{self, Line};
+use far::{FarTap, FarWatch};
 use farmem_dpu::accesses::{ACCESSES_MAX, Accesses, Position};
 use farmem_dpu::parse::Parser;
 use farmem_dpu::parse::guard::{Cut, Guard};
 use farmem_dpu::view::KeySecret;
+use farmem_io::dpu::{Broken, Submissions};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +32,26 @@ const HAND_ON: usize = ACCESSES_MAX / 2;
 
 /// A parser of any kind.
 pub type AnyParser = Box<dyn Parser + Send>;
+
+/// A protocol whose parser is here: a DPU that is a process has these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Known {
+    /// Redis's clients ([`farmem_dpu::parse::resp`]).
+    Resp,
+    /// memcached's, text and meta.
+    Memcached,
+    /// HTTP/1.1.
+    Http,
+    /// Records of the hash map (PROTOCOL 19.14).
+    HashMap,
+    /// Records of the page server.
+    Pages,
+}
+
+impl Known {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Resp, Self::Memcached, Self::Http, Self::HashMap, Self::Pages];
+}
 
 /// What an application said of a connection.
 #[derive(Debug)]
@@ -63,6 +91,10 @@ impl Shared {
         // Nothing that panics is done under it.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn executed(&self) -> Position {
+        Position(self.executed.load(Ordering::Acquire))
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -71,10 +103,19 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+/// What lies between the two ends.
+#[derive(Debug)]
+enum Way {
+    /// A list of this process.
+    Near(Arc<Shared>),
+    /// A ring to another one.
+    Far(FarTap),
+}
+
 /// The application's end.
 #[derive(Clone, Debug)]
 pub struct Tap {
-    shared: Arc<Shared>,
+    way: Arc<Way>,
 }
 
 /// A mirror that holds at most `bytes_max` bytes that were not parsed yet.
@@ -82,22 +123,27 @@ pub struct Tap {
 pub fn tap(bytes_max: usize, secret: KeySecret) -> (Tap, Watch) {
     let waiting = Mutex::new(Waiting::default());
     let shared = Arc::new(Shared { waiting, bytes_max, executed: AtomicU64::new(0) });
-    let watch = Watch {
-        shared: Arc::clone(&shared),
-        guards: BTreeMap::new(),
-        accesses: Accesses::new(secret),
-        bytes: Vec::new(),
-        pieces: Vec::new(),
-        seen: TapStats::default(),
-    };
-    (Tap { shared }, watch)
+    let (bytes, pieces) = (Vec::new(), Vec::new());
+    let watch = Watch::of(Source::Near { shared: Arc::clone(&shared), bytes, pieces }, secret);
+    (Tap { way: Arc::new(Way::Near(shared)) }, watch)
 }
 
 impl Tap {
-    /// A connection whose bytes this parser reads. `None` when [`CONNECTIONS_MAX`] are open: it is not seen.
+    pub(super) fn far(line: Line) -> Self {
+        Self { way: Arc::new(Way::Far(FarTap::new(line))) }
+    }
+
+    /// A connection whose bytes this parser reads. `None` when [`CONNECTIONS_MAX`] are open, and where the DPU is a process of its own, to which no parser goes along: it is not seen.
     #[must_use]
     pub fn connection(&self, parser: AnyParser) -> Option<TapConnection> {
-        let mut waiting = self.shared.lock();
+        let shared = match &*self.way {
+            Way::Near(shared) => shared,
+            Way::Far(far) => {
+                far.refuse();
+                return None;
+            }
+        };
+        let mut waiting = shared.lock();
         if waiting.open >= CONNECTIONS_MAX || waiting.opened.len() >= CONNECTIONS_MAX {
             waiting.refused += 1;
             return None;
@@ -106,34 +152,82 @@ impl Tap {
         waiting.next += 1;
         let connection = waiting.next;
         waiting.opened.push((connection, parser));
-        Some(TapConnection { shared: Arc::clone(&self.shared), connection })
+        Some(self.opened(connection))
+    }
+
+    /// A connection of a known protocol, wherever the DPU is. `None` when [`CONNECTIONS_MAX`] are open, or it cannot be told: it is not seen.
+    #[must_use]
+    pub fn connection_of(&self, protocol: Known) -> Option<TapConnection> {
+        match &*self.way {
+            Way::Near(_) => self.connection(protocol.parser()),
+            Way::Far(far) => far.open(protocol).map(|connection| self.opened(connection)),
+        }
+    }
+
+    fn opened(&self, connection: u64) -> TapConnection {
+        TapConnection { way: Arc::clone(&self.way), connection, missing: AtomicU64::new(0) }
     }
 
     /// The application has carried out all requests that end in pieces up to here.
     pub fn executed(&self, position: Position) {
-        self.shared.executed.fetch_max(position.0, Ordering::Release);
+        match &*self.way {
+            Way::Near(shared) => {
+                shared.executed.fetch_max(position.0, Ordering::Release);
+            }
+            Way::Far(far) => far.executed(position),
+        }
     }
 
     /// Up to where it has.
     #[must_use]
     pub fn executed_through(&self) -> Position {
-        Position(self.shared.executed.load(Ordering::Acquire))
+        match &*self.way {
+            Way::Near(shared) => shared.executed(),
+            Way::Far(far) => far.executed_through(),
+        }
+    }
+
+    /// Bytes that there was no room for, and connections that were not watched.
+    #[must_use]
+    pub fn unseen(&self) -> (u64, u64) {
+        match &*self.way {
+            Way::Near(shared) => {
+                let waiting = shared.lock();
+                (waiting.lost_bytes, waiting.refused)
+            }
+            Way::Far(far) => far.unseen(),
+        }
+    }
+
+    /// True while somebody may look: a DPU that is a process may have gone.
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        match &*self.way {
+            Way::Near(_) => true,
+            Way::Far(far) => !far.is_over(),
+        }
     }
 }
 
 /// A connection of the application. It is over when this is dropped.
 #[derive(Debug)]
 pub struct TapConnection {
-    shared: Arc<Shared>,
+    way: Arc<Way>,
     connection: u64,
+    /// Bytes that were not seen, and the DPU that is a process was not told.
+    missing: AtomicU64,
 }
 
 impl TapConnection {
     /// The next bytes of the connection. The piece's number, over all connections; [`Position::UNKNOWN`] when there was no room for it.
     pub fn received(&self, bytes: &[u8]) -> Position {
-        let mut waiting = self.shared.lock();
         let connection = self.connection;
-        if waiting.bytes.len() + bytes.len() > self.shared.bytes_max || waiting.pieces.len() >= PIECES_MAX {
+        let shared = match &*self.way {
+            Way::Near(shared) => shared,
+            Way::Far(far) => return far.received(connection, &self.missing, bytes),
+        };
+        let mut waiting = shared.lock();
+        if waiting.bytes.len() + bytes.len() > shared.bytes_max || waiting.pieces.len() >= PIECES_MAX {
             waiting.lost_bytes += bytes.len() as u64;
             waiting.lost(connection, bytes.len() as u64);
             return Position::UNKNOWN;
@@ -149,10 +243,15 @@ impl TapConnection {
 impl TapConnection {
     /// A mirror did not see so many of its bytes; `None` when it does not know how many.
     pub(super) fn lost(&self, bytes: Option<u64>) {
-        let mut waiting = self.shared.lock();
         let bytes = bytes.unwrap_or(u64::MAX);
-        waiting.lost_bytes = waiting.lost_bytes.saturating_add(bytes);
-        waiting.lost(self.connection, bytes);
+        match &*self.way {
+            Way::Near(shared) => {
+                let mut waiting = shared.lock();
+                waiting.lost_bytes = waiting.lost_bytes.saturating_add(bytes);
+                waiting.lost(self.connection, bytes);
+            }
+            Way::Far(far) => far.lost(&self.missing, bytes),
+        }
     }
 }
 
@@ -173,7 +272,11 @@ impl Waiting {
 
 impl Drop for TapConnection {
     fn drop(&mut self) {
-        let mut waiting = self.shared.lock();
+        let shared = match &*self.way {
+            Way::Near(shared) => shared,
+            Way::Far(far) => return far.close(self.connection),
+        };
+        let mut waiting = shared.lock();
         waiting.open -= 1;
         // A guard that is not told stays until there are too many; it holds nothing that is needed.
         if waiting.pieces.len() < 3 * PIECES_MAX {
@@ -185,7 +288,8 @@ impl Drop for TapConnection {
 }
 
 /// What a mirror saw, and what it did not.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TapStats {
     /// Pieces that were parsed.
     pub pieces: u64,
@@ -211,19 +315,34 @@ pub struct TapStats {
     pub cut_by_loss: u64,
 }
 
+/// Where pieces come from.
+#[derive(Debug)]
+enum Source {
+    /// The list of this process, and what was taken out of it.
+    Near {
+        shared: Arc<Shared>,
+        bytes: Vec<u8>,
+        pieces: Vec<Piece>,
+    },
+    Far(FarWatch),
+}
+
 /// The DPU's end.
 pub struct Watch {
-    shared: Arc<Shared>,
+    source: Source,
+    reading: Reading,
+}
+
+/// What is read, and what was.
+struct Reading {
     guards: BTreeMap<u64, Guard<AnyParser>>,
     accesses: Accesses,
-    bytes: Vec<u8>,
-    pieces: Vec<Piece>,
     seen: TapStats,
 }
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("Watch").field("seen", &self.reading.seen).finish_non_exhaustive()
     }
 }
 
@@ -231,14 +350,91 @@ impl std::fmt::Debug for Watch {
 struct Stopped;
 
 impl Watch {
-    /// Parses all that waits, and hands on what it says, in one or several parts. False when nothing waited.
-    pub fn drain(&mut self, each: &mut dyn FnMut(&Accesses, Position)) -> bool {
-        let (opened, blind_through) = self.take();
-        for (connection, parser) in opened {
-            // Not `panic!`: that would call the hook and print.
-            self.guards.insert(connection, Guard::new(parser, || resume_unwind(Box::new(Stopped))));
+    fn of(source: Source, secret: KeySecret) -> Self {
+        let (guards, accesses, seen) = (BTreeMap::new(), Accesses::new(secret), TapStats::default());
+        Self { source, reading: Reading { guards, accesses, seen } }
+    }
+
+    /// The end of a DPU that is a process; ids of keys are made by the program's secret.
+    pub(crate) fn far(pieces: Submissions, secret: KeySecret) -> Self {
+        Self::of(Source::Far(FarWatch::new(pieces)), secret)
+    }
+
+    /// Parses what waits, and hands on what it says, in one or several parts. False when nothing waited.
+    ///
+    /// # Errors
+    /// [`Broken`] when another process handed over what are no pieces: nothing more is taken.
+    pub fn drain(&mut self, each: &mut dyn FnMut(&Accesses, Position)) -> Result<bool, Broken> {
+        let Self { source, reading } = self;
+        match source {
+            Source::Near { shared, bytes, pieces } => Ok(reading.drain(shared, bytes, pieces, each)),
+            Source::Far(far) => {
+                let taken = far.take(|piece| {
+                    reading.take(piece);
+                    reading.accesses.len() < HAND_ON
+                });
+                reading.hand_on(far.executed(), each);
+                taken
+            }
         }
-        let (bytes, mut pieces) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.pieces));
+    }
+
+    /// From here on another process wakes the DPU, unless it handed something over already; true when it has not. A program of this process wakes nobody.
+    pub(super) fn may_sleep(&self) -> bool {
+        match &self.source {
+            Source::Near { .. } => true,
+            Source::Far(far) => far.may_sleep(),
+        }
+    }
+
+    /// Another process need not wake the DPU.
+    pub(super) fn stays_awake(&self) {
+        if let Source::Far(far) = &self.source {
+            far.stays_awake();
+        }
+    }
+
+    /// Another process sees that the DPU serves.
+    pub(super) fn beat(&self) {
+        if let Source::Far(far) = &self.source {
+            far.beat();
+        }
+    }
+
+    /// What it saw so far.
+    #[must_use]
+    pub const fn stats(&self) -> TapStats {
+        self.reading.seen
+    }
+
+    /// What makes ids of keys.
+    #[must_use]
+    pub const fn secret(&self) -> KeySecret {
+        self.reading.accesses.secret()
+    }
+}
+
+impl Reading {
+    /// All that waits in a list of this process; `bytes` and `pieces` take its place.
+    fn drain(
+        &mut self,
+        shared: &Shared,
+        bytes: &mut Vec<u8>,
+        pieces: &mut Vec<Piece>,
+        each: &mut dyn FnMut(&Accesses, Position),
+    ) -> bool {
+        bytes.clear();
+        let mut waiting = shared.lock();
+        std::mem::swap(&mut waiting.bytes, bytes);
+        std::mem::swap(&mut waiting.pieces, pieces);
+        self.seen.lost_bytes = waiting.lost_bytes;
+        self.seen.refused = waiting.refused;
+        let opened = std::mem::take(&mut waiting.opened);
+        let blind_through = std::mem::take(&mut waiting.blind_through);
+        drop(waiting);
+        for (connection, parser) in opened {
+            self.open(connection, parser);
+        }
         let worked = !pieces.is_empty();
         let mut from = 0;
         for piece in pieces.drain(..) {
@@ -247,48 +443,51 @@ impl Watch {
                     self.parse(connection, &bytes[from..from + len], position);
                     from += len;
                 }
-                Piece::Lost { connection, bytes } => {
-                    let cut = self.guards.get_mut(&connection).and_then(|guard| guard.lost(bytes));
-                    self.count(cut);
-                }
-                Piece::Closed { connection } => {
-                    self.guards.remove(&connection);
-                }
+                Piece::Lost { connection, bytes } => self.lost(connection, bytes),
+                Piece::Closed { connection } => drop(self.guards.remove(&connection)),
             }
             if self.accesses.len() >= HAND_ON {
-                self.hand_on(each);
+                self.hand_on(shared.executed(), each);
             }
         }
-        self.hand_on(each);
+        self.hand_on(shared.executed(), each);
         if blind_through > 0 {
             let before = self.guards.len();
             self.guards.retain(|connection, _| *connection > blind_through);
             self.seen.cut_by_loss += (before - self.guards.len()) as u64;
         }
-        (self.bytes, self.pieces) = (bytes, pieces);
         worked
     }
 
-    /// What it saw so far.
-    #[must_use]
-    pub const fn stats(&self) -> TapStats {
-        self.seen
+    /// A piece of another process, which may have written anything.
+    fn take(&mut self, piece: ring::Piece<'_>) {
+        match piece {
+            ring::Piece::Opens { connection, parser } => {
+                if self.guards.len() < CONNECTIONS_MAX || self.guards.contains_key(&connection) {
+                    self.open(connection, parser.parser());
+                } else {
+                    self.seen.refused += 1;
+                }
+            }
+            ring::Piece::Bytes { connection, position, lost, bytes } => {
+                if lost > 0 {
+                    self.seen.lost_bytes = self.seen.lost_bytes.saturating_add(lost);
+                    self.lost(connection, lost);
+                }
+                self.parse(connection, bytes, position);
+            }
+            ring::Piece::Closes { connection } => drop(self.guards.remove(&connection)),
+        }
     }
 
-    /// What makes ids of keys.
-    #[must_use]
-    pub const fn secret(&self) -> KeySecret {
-        self.accesses.secret()
+    fn open(&mut self, connection: u64, parser: AnyParser) {
+        // Not `panic!`: that would call the hook and print.
+        self.guards.insert(connection, Guard::new(parser, || resume_unwind(Box::new(Stopped))));
     }
 
-    fn take(&mut self) -> (Vec<(u64, AnyParser)>, u64) {
-        self.bytes.clear();
-        let mut waiting = self.shared.lock();
-        std::mem::swap(&mut waiting.bytes, &mut self.bytes);
-        std::mem::swap(&mut waiting.pieces, &mut self.pieces);
-        self.seen.lost_bytes = waiting.lost_bytes;
-        self.seen.refused = waiting.refused;
-        (std::mem::take(&mut waiting.opened), std::mem::take(&mut waiting.blind_through))
+    fn lost(&mut self, connection: u64, bytes: u64) {
+        let cut = self.guards.get_mut(&connection).and_then(|guard| guard.lost(bytes));
+        self.count(cut);
     }
 
     fn parse(&mut self, connection: u64, bytes: &[u8], position: Position) {
@@ -323,136 +522,13 @@ impl Watch {
         }
     }
 
-    fn hand_on(&mut self, each: &mut dyn FnMut(&Accesses, Position)) {
+    fn hand_on(&mut self, executed: Position, each: &mut dyn FnMut(&Accesses, Position)) {
         if !self.accesses.is_empty() {
-            each(&self.accesses, Position(self.shared.executed.load(Ordering::Acquire)));
+            each(&self.accesses, executed);
             self.accesses.clear();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use farmem_dpu::parse::records::{Header, Records, Request};
-    use farmem_dpu::parse::resp::Resp;
-    use farmem_dpu::parse::{Access, Broken, Op};
-
-    const SECRET: KeySecret = KeySecret([3, 4]);
-    const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
-
-    /// Keys, each with its position.
-    fn drain(watch: &mut Watch) -> Vec<(Vec<u8>, u64)> {
-        let mut all = Vec::new();
-        watch.drain(&mut |accesses, _| {
-            all.extend(accesses.iter().map(|one| (one.key.to_vec(), one.position.0)));
-        });
-        all
-    }
-
-    /// Pieces of two connections, one of them split within a request: the accesses come with the numbers of the pieces that made them whole.
-    #[test]
-    fn what_is_handed_over_is_parsed() {
-        let (tap, mut watch) = tap(1 << 16, SECRET);
-        let one = tap.connection(Box::new(Resp::new())).unwrap();
-        let other = tap.connection(Box::new(Resp::new())).unwrap();
-        let positions = [one.received(&GET[..7]), other.received(GET), one.received(&GET[7..])];
-        assert_eq!(positions.map(|position| position.0), [1, 2, 3]);
-        assert_eq!(drain(&mut watch), [(b"k".to_vec(), 2), (b"k".to_vec(), 3)]);
-        assert!(!watch.drain(&mut |_, _| panic!("there is nothing")));
-        drop(one);
-        drain(&mut watch);
-        assert_eq!(watch.guards.len(), 1);
-    }
-
-    /// The other end does not parse: what does not fit is not seen, and the connection whose request it tore is cut off; another one, of which nothing is lost, goes on.
-    #[test]
-    fn what_has_no_room_is_not_seen() {
-        let (tap, mut watch) = tap(3 * GET.len(), SECRET);
-        let torn = tap.connection(Box::new(Resp::new())).unwrap();
-        let whole = tap.connection(Box::new(Resp::new())).unwrap();
-        torn.received(GET);
-        whole.received(GET);
-        torn.received(&GET[..5]);
-        assert_eq!(torn.received(GET), Position::UNKNOWN);
-        assert_eq!(drain(&mut watch).len(), 2);
-        torn.received(GET);
-        whole.received(GET);
-        assert_eq!(drain(&mut watch).len(), 1);
-        let stats = watch.stats();
-        assert_eq!((stats.lost_bytes, stats.cut_by_loss), (GET.len() as u64, 1));
-        assert_eq!(stats.passed_over, GET.len() as u64);
-    }
-
-    /// A loss within a value is borne.
-    #[test]
-    fn a_loss_within_a_value_is_borne() {
-        let header = Header { request: Request::Write, key_len: 1, value_len: 100 }.emit();
-        let (tap, mut watch) = tap(90, SECRET);
-        let connection = tap.connection(Box::new(Records::hash_map())).unwrap();
-        connection.received(&[&header[..], b"k", &[7; 60]].concat());
-        assert_eq!(connection.received(&[7; 40]), Position::UNKNOWN);
-        drain(&mut watch);
-        let read = Header { request: Request::Read, key_len: 1, value_len: 0 }.emit();
-        connection.received(&[&read[..], b"r"].concat());
-        assert_eq!(drain(&mut watch), [(b"r".to_vec(), 2)]);
-        assert_eq!(watch.stats().cut_by_loss, 0);
-    }
-
-    /// More losses than can be told apart: all connections that were open then are not seen any more, and later ones are.
-    #[test]
-    fn countless_losses_blind_what_is_open() {
-        let (tap, mut watch) = tap(0, SECRET);
-        let pair = [(); 2].map(|()| tap.connection(Box::new(Resp::new())).unwrap());
-        for _ in 0..2 * PIECES_MAX {
-            pair.iter().for_each(|connection| {
-                connection.received(b"x");
-            });
-        }
-        assert!(tap.shared.lock().pieces.len() <= 2 * PIECES_MAX, "bounded");
-        drain(&mut watch);
-        assert_eq!(watch.guards.len(), 0);
-        let _later = tap.connection(Box::new(Resp::new())).unwrap();
-        drain(&mut watch);
-        assert_eq!(watch.guards.len(), 1);
-    }
-
-    /// Panics on 'p', says things for ever on 'w', else says each byte.
-    struct Bad;
-
-    impl Parser for Bad {
-        fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<(), Broken> {
-            for byte in bytes {
-                match byte {
-                    b'p' => resume_unwind(Box::new("a panic of a parser")),
-                    b'w' => loop {
-                        each(Access { key: b"w", op: Op::Read });
-                    },
-                    _ => each(Access { key: &[*byte], op: Op::Read }),
-                }
-            }
-            Ok(())
-        }
-
-        fn lost(&mut self, _: u64) -> bool {
-            true
-        }
-    }
-
-    /// A parser that panics and one that never ends are cut off and counted; others go on.
-    #[test]
-    fn bad_parsers_cost_their_own_connection() {
-        let (tap, mut watch) = tap(1 << 16, SECRET);
-        let [panics, wild, good] = [(); 3].map(|()| tap.connection(Box::new(Bad)).unwrap());
-        panics.received(b"ap");
-        wild.received(b"aw");
-        good.received(b"a");
-        panics.received(b"b");
-        wild.received(b"b");
-        good.received(b"b");
-        let keys: Vec<_> = drain(&mut watch).into_iter().map(|(key, _)| key[0]).collect();
-        assert_eq!(keys, *b"aawab");
-        let stats = watch.stats();
-        assert_eq!((stats.panicked, stats.wild, stats.passed_over), (1, 1, 2));
-    }
-}
+mod tests;

@@ -58,6 +58,11 @@ impl SharedZone {
         Ok((Self { producer }, ZoneReader::of(&file, size, Finding::Index)?))
     }
 
+    /// The producer's end of a zone that another process made.
+    pub(crate) const fn of(producer: ZoneProducer) -> Self {
+        Self { producer }
+    }
+
     /// What became of its items.
     #[must_use]
     pub const fn counts(&self) -> ZoneCounts {
@@ -100,9 +105,12 @@ impl Taker {
     }
 
     /// Takes the item of a key if one is there that is not older than the key's last change (PD3 7.1, `CheckAndReturn`; PROTOCOL 19.5): it is in `into` then, which has no
-    /// more; else anything is. For after the program has looked into its own memory. It never waits.
+    /// more; else anything is. For after the program has looked into its own memory. It never waits. From a DPU that is a process, and that does not serve any more, it takes nothing.
     pub fn take(&mut self, key: &[u8], into: &mut Vec<u8>) -> Option<usize> {
         let beside = &self.beside;
+        if !beside.is_heard() {
+            return None;
+        }
         self.reader.check_and_return(key, |version| beside.good(key, Change(version)), into)
     }
 

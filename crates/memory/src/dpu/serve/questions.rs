@@ -12,7 +12,7 @@ use farmem_io::dpu::{Registered, Submissions};
 use std::os::fd::OwnedFd;
 
 /// What a guest is told, or is refused; nothing yet where it is told later.
-type Answered = Result<Option<Said>, Said>;
+pub(super) type Answered = Result<Option<Said>, Said>;
 
 impl Door {
     /// A guest says something, or goes.
@@ -23,6 +23,16 @@ impl Door {
             Ok(Some(_)) if guest.asked.is_some() => return self.leave(number),
             Ok(Some((Ask::Register { rkey, most }, file))) => self.register(number, (rkey, most), file),
             Ok(Some((Ask::Threads { bytes }, file))) => self.hear_threads(number, bytes, file),
+            Ok(Some((Ask::Tap { bytes }, file))) => {
+                self.take_ring(number, bytes, file, |parts| &mut parts.tap)
+            }
+            Ok(Some((Ask::Beside { bytes }, file))) => {
+                self.take_ring(number, bytes, file, |parts| &mut parts.beside)
+            }
+            Ok(Some((Ask::Zone { size }, file))) => self.take_zone(number, size, file),
+            Ok(Some((Ask::Prefetch { structure, how, through }, _))) => {
+                self.prefetch(number, structure, how, through)
+            }
             Ok(Some((ask, _))) => self.answer(number, ask),
             Ok(None) => return self.leave(number),
             Err(error) => {
@@ -54,6 +64,10 @@ impl Door {
             Ask::Fix { region, offset, len } => self.fix(number, region, offset, len),
             Ask::Policy { region, policy, part } => self.advise(number, region, policy, part),
             Ask::Threads { bytes } => self.hear_threads(number, bytes, None),
+            Ask::Tap { .. } | Ask::Beside { .. } | Ask::Zone { .. } | Ask::Prefetch { .. } => {
+                unreachable!("it was heard with its file")
+            }
+            Ask::Prefetched {} => self.prefetched(number),
             Ask::Carried {} => {
                 let asker = Asker(number);
                 self.have_done(number, busy(), |done| Order::Carried { asker, done })
@@ -63,7 +77,7 @@ impl Door {
     }
 
     /// A guest's question is answered later; `refused` when the thread of the domain says that it cannot.
-    fn later(&mut self, number: u32, refused: Said) -> Result<Question, Said> {
+    pub(super) fn later(&mut self, number: u32, refused: Said) -> Result<Question, Said> {
         let now = self.clock.now();
         let guest = self.guest(number)?;
         guest.questions += 1;
@@ -90,6 +104,9 @@ impl Door {
                 .and_then(|guest| guest.asked.take_if(|asked| asked.number == question.number));
             // Too late, or it has gone.
             let Some(asked) = asked else { continue };
+            if let Came::Prefetches(Err(_)) = came {
+                self.prefetches_no_more(number);
+            }
             let answered = match came {
                 Came::Done(true) => {
                     if let Some((region, object)) = asked.closes {
@@ -100,6 +117,8 @@ impl Door {
                 }
                 Came::Done(false) => Err(asked.refused),
                 Came::Carried(carried) => Ok(Some(Said::Carried(carried))),
+                Came::Prefetches(begun) => begun.map(|wake| Some(Said::Prefetches { wake })),
+                Came::Prefetched(done) => Ok(Some(Said::Prefetched(Box::new((*done).into())))),
                 Came::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
             };
             if let Some(said) = answered.unwrap_or_else(Some) {
@@ -114,7 +133,7 @@ impl Door {
         late.into_iter().for_each(|number| self.say_to(number, &busy()));
     }
 
-    fn guest(&mut self, number: u32) -> Result<&mut Guest, Said> {
+    pub(super) fn guest(&mut self, number: u32) -> Result<&mut Guest, Said> {
         self.guests.get_mut(&number).ok_or_else(|| refusal(ErrorCode::NotFound, "the process is gone", SAME))
     }
 

@@ -1,0 +1,485 @@
+//! Preventive prefetching by the DPU that is a process (PD3): the program's threads hand over what came and take from the zone; whatever becomes of the DPU, or of another program beside it, each
+//! answer is right.
+
+use super::dpu::{DPU, client, rack};
+use super::rig::{self, DOMAIN, Talk as Test, TestRack};
+use farmem::prefetch::parse::records::{Header, Records, Request};
+use farmem::prefetch::tap::{Known, Tap, TapConnection, tap};
+use farmem::prefetch::{
+    AtDpu, AtDpuOptions, Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, KeySecret, KeysConfig,
+    Prefetched, SharedZone, Taker, ZoneSize,
+};
+use farmem::{Client, Error, FlatMap, PageStore, Rack, Rng, SharedSpace};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SECRET: KeySecret = KeySecret([17, 4791]);
+const KEYS: u32 = 400;
+const ZONE: ZoneSize = ZoneSize { items: 256, data: 1 << 20 };
+
+fn options() -> AtDpuOptions {
+    AtDpuOptions { zone: ZONE, ..AtDpuOptions::new(1000) }
+}
+
+/// A map in which the first half of the keys have themselves and one as their values.
+fn map_of(client: &mut Client) -> FlatMap {
+    let map = FlatMap::create(client, KEYS.into(), 8, [5, 6]).unwrap();
+    let first: Vec<_> =
+        (0..u64::from(KEYS / 2)).map(|key| (key.to_le_bytes(), (key + 1).to_le_bytes())).collect();
+    map.load(client, 1, first.iter().map(|(key, value)| (*key, &value[..]))).unwrap();
+    map
+}
+
+fn record(request: Request, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let key_len = u16::try_from(key.len()).unwrap();
+    let value_len = u32::try_from(value.len()).unwrap();
+    [&Header { request, key_len, value_len }.emit()[..], key, value].concat()
+}
+
+/// Waits until this is so, for some seconds.
+fn await_it(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A program with a map of which it holds a few items: it reads, writes, removes, evicts and drops by chance, and holds each answer against a map of its own.
+struct MapProgram {
+    client: Client,
+    map: FlatMap,
+    beside: Beside,
+    taker: Taker,
+    tap: Tap,
+    connection: Option<TapConnection>,
+    /// Items here; whether far memory has them.
+    here: BTreeMap<u64, (u64, bool)>,
+    truth: BTreeMap<u64, u64>,
+    rng: Rng,
+    /// Requests so far, and pieces of the tap that now is.
+    count: u64,
+    pieces: u64,
+    taken: u64,
+    /// Reads that it had to do itself.
+    asked: u64,
+}
+
+impl MapProgram {
+    fn new(client: Client, map: FlatMap, seed: u64, (tap, beside, taker): (Tap, Beside, Taker)) -> Self {
+        let connection = tap.connection_of(Known::HashMap);
+        let truth = (0..u64::from(KEYS / 2)).map(|key| (key, key + 1)).collect();
+        let (here, rng) = (BTreeMap::new(), Rng::from_number(seed));
+        let (count, pieces, taken, asked) = (0, 0, 0, 0);
+        Self { client, map, beside, taker, tap, connection, here, truth, rng, count, pieces, taken, asked }
+    }
+
+    fn at(dpu: &AtDpu, client: Client, map: FlatMap, seed: u64) -> Self {
+        Self::new(client, map, seed, (dpu.tap(), dpu.beside(), dpu.taker()))
+    }
+
+    /// Another DPU is beside it.
+    fn goes_to(&mut self, dpu: &AtDpu) {
+        (self.tap, self.beside, self.taker) = (dpu.tap(), dpu.beside(), dpu.taker());
+        self.connection = self.tap.connection_of(Known::HashMap);
+        self.pieces = 0;
+    }
+
+    fn flush(&mut self, key: u64, value: Option<u64>) {
+        let bytes = key.to_le_bytes();
+        let change = self.beside.change(&bytes, Copy::Gone);
+        match value {
+            Some(value) => self.map.insert(&mut self.client, &bytes, change.0, &value.to_le_bytes()).unwrap(),
+            None => drop(self.map.remove(&mut self.client, &bytes).unwrap()),
+        }
+        self.beside.acknowledged(change);
+    }
+
+    fn keep(&mut self, key: u64, value: u64, dirty: bool) {
+        if self.here.len() >= 20 && !self.here.contains_key(&key) {
+            let nth = usize::try_from(self.rng.below(20)).unwrap();
+            let victim = *self.here.keys().nth(nth).unwrap();
+            match self.here.remove(&victim).unwrap() {
+                (value, true) => self.flush(victim, Some(value)),
+                (_, false) => self.beside.drops(&victim.to_le_bytes()),
+            }
+        }
+        self.here.insert(key, (value, dirty));
+    }
+
+    fn look(&mut self, key: u64) -> Option<u64> {
+        if let Some(&(value, _)) = self.here.get(&key) {
+            return Some(value);
+        }
+        let (bytes, mut into) = (key.to_le_bytes(), Vec::new());
+        let mut there = self.taker.take(&bytes, &mut into).is_some();
+        self.taken += u64::from(there);
+        if !there {
+            self.asked += 1;
+            self.beside.asks(&bytes);
+            there = self.map.get(&mut self.client, &bytes, &mut into).unwrap().is_some();
+            self.beside.reads(&bytes, there);
+        }
+        let value = there.then(|| u64::from_le_bytes(into[..].try_into().unwrap()));
+        if let Some(value) = value {
+            self.keep(key, value, false);
+        }
+        value
+    }
+
+    /// Requests come in one piece; `wait` has the DPU do its work; then they are carried out.
+    fn batch(&mut self, many: u32, changes: bool, wait: impl FnOnce(&Self)) {
+        let requests: Vec<_> = (0..many)
+            .map(|_| {
+                self.count += 1;
+                let request = match self.rng.below(10) {
+                    0 | 1 if changes => Request::Write,
+                    2 if changes => Request::Delete,
+                    _ => Request::Read,
+                };
+                (request, u64::from(self.rng.below(KEYS)), 1000 + self.count)
+            })
+            .collect();
+        let piece: Vec<u8> = requests
+            .iter()
+            .flat_map(|&(request, key, value)| {
+                let value = value.to_le_bytes();
+                let value = if request == Request::Write { &value[..] } else { &[] };
+                record(request, &key.to_le_bytes(), value)
+            })
+            .collect();
+        let position = self.connection.as_ref().map(|connection| connection.received(&piece));
+        self.pieces += 1;
+        wait(self);
+        for (request, key, value) in requests {
+            match request {
+                Request::Read => assert_eq!(self.look(key), self.truth.get(&key).copied(), "key {key}"),
+                Request::Write => {
+                    self.keep(key, value, true);
+                    self.truth.insert(key, value);
+                }
+                Request::Delete => {
+                    assert_eq!(self.look(key), self.truth.remove(&key), "key {key}");
+                    self.here.remove(&key);
+                    self.flush(key, None);
+                }
+                Request::Change => unreachable!("no client asks for it here"),
+            }
+        }
+        if let Some(position) = position {
+            self.tap.executed(position);
+        }
+    }
+}
+
+/// Waits until the DPU has seen so many pieces, heard all that was said, and fetched all that it wants.
+fn settle(dpu: &AtDpu, pieces: u64) -> Prefetched {
+    let is_done = |prefetched: &Prefetched| prefetched.seen.pieces >= pieces && prefetched.flying == 0;
+    await_it("the DPU has seen all", || is_done(&dpu.prefetched().unwrap()));
+    // It hears between two answers.
+    dpu.prefetched().unwrap();
+    await_it("and fetched all", || is_done(&dpu.prefetched().unwrap()));
+    dpu.prefetched().unwrap()
+}
+
+/// Every read is of an item that the program has not, which it gives up once it has used it, and the DPU is given time: all of them come out of the zone, none is fetched twice or for nothing, and the
+/// program's own client sends no packet. (PROTOCOL 19.15)
+#[test]
+fn what_requests_need_is_there_and_the_program_reads_nothing() {
+    for transport in ["shm", "udp"] {
+        let rack = rack(transport, DPU);
+        let mut client = client(&rack, DOMAIN);
+        let map = map_of(&mut client);
+        let config = Config { keeps: false, ..Config::DEFAULT };
+        let dpu =
+            AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), AtDpuOptions { config, ..options() })
+                .unwrap();
+        let (tap, mut taker) = (dpu.tap(), dpu.taker());
+        let connection = tap.connection_of(Known::HashMap).unwrap();
+        let before = client.packets();
+        let (mut rng, mut into, mut taken) = (Rng::from_number(3), Vec::new(), 0);
+        for round in 1..=40 {
+            let first = u64::from(rng.below(KEYS / 2 - 32));
+            let keys = first..first + 32;
+            let piece: Vec<u8> =
+                keys.clone().flat_map(|key| record(Request::Read, &key.to_le_bytes(), &[])).collect();
+            let position = connection.received(&piece);
+            settle(&dpu, round);
+            for key in keys {
+                assert!(taker.take(&key.to_le_bytes(), &mut into).is_some(), "key {key} in round {round}");
+                assert_eq!(into, (key + 1).to_le_bytes());
+                taken += 1;
+            }
+            tap.executed(position);
+            // What was taken is cleaned before it is asked for again.
+            settle(&dpu, round);
+        }
+        assert_eq!(client.packets(), before, "the program reads nothing");
+        let Prefetched { account, stats, seen, .. } = dpu.prefetched().unwrap();
+        let counts = (account.wanted, account.used, account.late, account.wasted, account.missed());
+        assert_eq!(counts, (taken, taken, 0, 0, 0), "{account:?}");
+        assert_eq!((stats.reads, stats.messages), (taken, 40));
+        assert_eq!((seen.pieces, seen.lost_bytes, tap.unseen()), (40, 0, (0, 0)));
+    }
+}
+
+/// The page server's pages, some never written and some that do not exist, by the same way.
+#[test]
+fn pages_come_by_the_process() {
+    let rack = rack("shm", DPU);
+    let mut client = client(&rack, DOMAIN);
+    let store = PageStore::create(&mut client, 60).unwrap();
+    let page_of = |page: u64| (page..page + 512).flat_map(u64::to_le_bytes).collect::<Vec<u8>>();
+    for page in (0..60).filter(|page| page % 10 != 0) {
+        store.write(&mut client, page, 1 + page, &page_of(page)).unwrap();
+    }
+    let dpu = AtDpu::connect(&client, &store.form(), (SECRET, Change(61)), options()).unwrap();
+    let connection = dpu.tap().connection_of(Known::Pages).unwrap();
+    let piece: Vec<u8> =
+        (40..70_u64).flat_map(|page| record(Request::Read, &page.to_be_bytes(), &[])).collect();
+    connection.received(&piece);
+    settle(&dpu, 1);
+    let (mut taker, mut into) = (dpu.taker(), Vec::new());
+    for page in 40..70_u64 {
+        let is_there = page < 60 && page % 10 != 0;
+        assert_eq!(taker.take(&page.to_be_bytes(), &mut into), is_there.then_some(4096), "{page}");
+        assert!(!is_there || into == page_of(page), "{page}");
+    }
+    drop((taker, connection, dpu));
+    // No parser of a program's own comes along.
+    let map = map_of(&mut client);
+    let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
+    assert!(dpu.tap().connection(Box::new(Records::pages())).is_none());
+    assert_eq!(dpu.tap().unseen(), (0, 1));
+}
+
+/// A program that reads, writes, removes, evicts and drops beside a DPU that does its work whenever it comes to it: nothing stale is ever taken, and much is.
+#[test]
+fn nothing_stale_is_taken_beside_a_process() {
+    for (transport, seed) in [("shm", 1), ("udp", 2)] {
+        let rack = rack(transport, DPU);
+        let mut client = client(&rack, DOMAIN);
+        let map = map_of(&mut client);
+        let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
+        let mut program = MapProgram::at(&dpu, client, map, seed);
+        for round in 0..1500_u64 {
+            program.batch(8, true, |program| {
+                if round % 4 == 0 {
+                    settle(&dpu, program.pieces);
+                }
+            });
+        }
+        assert!(dpu.is_served());
+        assert!(program.taken > 1000, "{} of {} requests", program.taken, program.count);
+    }
+}
+
+/// The same requests by a thread of the program and by the process: the same is fetched, used and missed, to the count.
+#[test]
+fn thread_and_process_have_one_account() {
+    let rack = rack("shm", DPU);
+    let run = |domain: &str, by_process: bool| -> (Prefetched, (u64, u64)) {
+        let mut client = client(&rack, domain);
+        let map = map_of(&mut client);
+        let own = || self::client(&rack, domain);
+        if by_process {
+            let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
+            let mut program = MapProgram::at(&dpu, own(), map, 11);
+            for _ in 0..150 {
+                program.batch(16, true, |program| {
+                    settle(&dpu, program.pieces);
+                });
+            }
+            let pieces = program.pieces;
+            return (settle(&dpu, pieces), (program.taken, program.asked));
+        }
+        let (tap, watch) = tap(1 << 20, SECRET);
+        let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+        let (zone, reader) = SharedZone::make(ZONE).unwrap();
+        let taker = Taker::new(&reader, &beside);
+        let view = HostKeys::new(KeysConfig::new(1000)).unwrap();
+        let parts = (watch, &beside, Change(1));
+        let mut driver = Driver::new(Config::DEFAULT, view, parts, own(), map.clone(), zone);
+        let mut program = MapProgram::new(client, map, 11, (tap, beside, taker));
+        for _ in 0..150 {
+            program.batch(16, true, |_| driver.settle().unwrap());
+        }
+        driver.settle().unwrap();
+        (driver.prefetched(), (program.taken, program.asked))
+    };
+    let (near, counts) = run("thread", false);
+    let (far, its_counts) = run("process", true);
+    assert_eq!(near, far);
+    assert_eq!(counts, its_counts);
+    assert!(near.account.used > 500 && counts.0 == near.account.used, "{near:?}, {counts:?}");
+}
+
+/// The DPU is killed, or stands still, in the middle: the program notices, takes nothing more from the zone, and reads by itself; each answer is right. One that goes on again is not heard any more. After a
+/// new one began the program goes there, and its changes go on. (PROTOCOL 19.18)
+#[test]
+fn a_dpu_that_dies_costs_speed_only() {
+    for signal in ["KILL", "STOP"] {
+        let mut rack = rack("shm", DPU);
+        let mut client = client(&rack, DOMAIN);
+        let map = map_of(&mut client);
+        let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
+        let mut program = MapProgram::at(&dpu, client, map, 21);
+        for _ in 0..50 {
+            program.batch(8, true, |program| {
+                settle(&dpu, program.pieces);
+            });
+        }
+        assert!(program.taken > 50);
+        // Items lie in the zone when it happens.
+        program.batch(8, true, |program| {
+            settle(&dpu, program.pieces);
+            rack.send("dpu", signal);
+        });
+        let since = Instant::now();
+        while dpu.is_served() {
+            program.batch(8, true, |_| ());
+            assert!(since.elapsed() < Duration::from_secs(20), "it is noticed");
+        }
+        let taken = program.taken;
+        if signal == "STOP" {
+            rack.send("dpu", "CONT");
+        }
+        for _ in 0..100 {
+            program.batch(8, true, |_| ());
+        }
+        assert_eq!(program.taken, taken, "nothing is taken from a DPU that was given up");
+        assert!(!program.tap.is_watched() && !program.beside.is_heard());
+        let next = if signal == "STOP" {
+            dpu.again(&program.client).unwrap()
+        } else {
+            rack.kill("dpu");
+            rack.begin("dpu");
+            dpu.again(&program.client).unwrap()
+        };
+        drop(dpu);
+        program.goes_to(&next);
+        for _ in 0..50 {
+            program.batch(8, true, |program| {
+                settle(&next, program.pieces);
+            });
+        }
+        assert!(program.taken > taken + 50, "{signal}: {} then, {taken} before", program.taken);
+    }
+}
+
+/// What a process of the DPU has for programs: threads that prefetch, and pieces of memory that are shared.
+fn of_programs(rack: &TestRack) -> (usize, usize) {
+    let process = format!("/proc/{}", rack.pid("dpu"));
+    let threads = std::fs::read_dir(format!("{process}/task")).unwrap();
+    let names =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")).ok());
+    let maps = std::fs::read_to_string(format!("{process}/maps")).unwrap();
+    (names.filter(|name| name.starts_with("dpu ahead")).count(), maps.matches("farmem-dpu").count())
+}
+
+/// In a process of its own: is prefetched for, says so, and waits to be killed.
+pub(crate) fn prefetched_for(_: &SharedSpace, _: &[u64], test: &mut Test) -> u64 {
+    let mut client = Rack::running(rig::config()).client(DOMAIN).unwrap();
+    let map = map_of(&mut client);
+    let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
+    let mut program = MapProgram::at(&dpu, client, map, 5);
+    for _ in 0..20 {
+        program.batch(8, true, |program| {
+            settle(&dpu, program.pieces);
+        });
+    }
+    assert!(program.taken > 20);
+    test.say("prefetched for");
+    loop {
+        program.batch(8, true, |_| ());
+    }
+}
+
+/// A program is killed while the DPU prefetches for it: the DPU has neither a thread nor memory of it then, and serves others. It prefetches for so many programs at once and no more, and for others when they
+/// have gone.
+#[test]
+fn a_program_that_dies_leaves_nothing_at_the_dpu() {
+    let rack = rack("shm", DPU);
+    let mut client = client(&rack, DOMAIN);
+    let nothing = of_programs(&rack);
+    assert_eq!(nothing.0, 0);
+    let mut program = rack.run("prefetched for", &[]);
+    program.await_word("prefetched for");
+    let with_it = of_programs(&rack);
+    assert!(with_it.0 == 1 && with_it.1 >= nothing.1 + 3, "{with_it:?} after {nothing:?}");
+    program.kill();
+    await_it("all of it is gone", || of_programs(&rack) == nothing);
+    let map = map_of(&mut client);
+    let come = || AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options());
+    let all: Vec<AtDpu> = (0..12).map(|_| come().unwrap()).collect();
+    drop(all);
+    await_it("all of them are gone", || of_programs(&rack) == nothing);
+    assert!(come().is_ok());
+}
+
+/// A form that cannot be, values that cannot be: each is refused, and named, and nothing is left of it.
+#[test]
+fn what_cannot_be_prefetched_from_is_refused() {
+    let rack = rack("shm", DPU);
+    let mut client = client(&rack, DOMAIN);
+    let map = map_of(&mut client);
+    let good = serde_json::to_value(map.form()).unwrap();
+    let with = |at: &str, value: serde_json::Value| {
+        let mut form = good.clone();
+        *form.pointer_mut(at).expect("a value of the form") = value;
+        form
+    };
+    let huge = serde_json::json!(u64::MAX);
+    for (form, why) in [
+        (serde_json::json!({"tree": {}}), "unknown variant `tree`"),
+        (serde_json::json!(7), "invalid type"),
+        (with("/flat_map/shards", serde_json::json!([])), "number of shards"),
+        (with("/flat_map/shards/0/node", serde_json::json!(99)), "memory node 99"),
+        (with("/flat_map/shards/1/base", huge.clone()), "leave all memory"),
+        (with("/flat_map/shards/1/size", serde_json::json!(4096)), "shard 1 has a size"),
+        (with("/flat_map/homes", serde_json::json!(0)), "homes is 0"),
+        (with("/flat_map/homes", huge.clone()), "homes is 18446744073709551615"),
+        (with("/flat_map/value_len", serde_json::json!(0)), "value_len is 0"),
+        (with("/flat_map/value_len", huge), "value_len is"),
+        (with("/flat_map/secret", serde_json::json!([1])), "secret"),
+        (serde_json::json!({"page_store": {"shards": [], "pages": 0}}), "pages is 0"),
+    ] {
+        match AtDpu::connect(&client, &form, (SECRET, Change(1)), options()) {
+            Err(Error::Refused(refused)) => {
+                assert!(refused.message.contains(why) || why == "secret", "{form}: {refused:?}");
+            }
+            went => panic!("{form}: {went:?}"),
+        }
+    }
+    let config = Config { flying_keys_max: u32::MAX, ..Config::DEFAULT };
+    for (options, why) in [
+        (AtDpuOptions { config, ..options() }, "flying_keys_max"),
+        (AtDpuOptions { keys: 0, ..options() }, "keys is 0"),
+    ] {
+        let refused = AtDpu::connect(&client, &good, (SECRET, Change(1)), options).unwrap_err();
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    await_it("nothing is left", || of_programs(&rack).0 == 0);
+    // What lies elsewhere than it says is found by nobody, and costs nobody else anything.
+    let away = with("/flat_map/shards/0/base", serde_json::json!(1_u64 << 60));
+    let lost = AtDpu::connect(&client, &away, (SECRET, Change(1)), options()).unwrap();
+    let dpu = AtDpu::connect(&client, &good, (SECRET, Change(1)), options()).unwrap();
+    for at in [&lost, &dpu] {
+        let connection = at.tap().connection_of(Known::HashMap).unwrap();
+        let piece: Vec<u8> =
+            (0..60_u64).flat_map(|key| record(Request::Read, &key.to_le_bytes(), &[])).collect();
+        connection.received(&piece);
+    }
+    let all = settle(&dpu, 1);
+    assert_eq!((all.account.wanted, all.account.wasted), (60, 0), "{all:?}");
+    settle(&lost, 1);
+    // As many as there may be.
+    let come = || AtDpu::connect(&client, &good, (SECRET, Change(1)), options());
+    let more: Vec<AtDpu> = (2..16).map(|_| come().unwrap()).collect();
+    let refused = come().unwrap_err();
+    assert!(refused.to_string().contains("16 programs"), "{refused}");
+    drop(more);
+    await_it("they are gone", || of_programs(&rack).0 == 2);
+    assert!(come().is_ok());
+}

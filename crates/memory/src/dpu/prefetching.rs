@@ -1,0 +1,165 @@
+//! The thread of a DPU that prefetches for one program, which handed over its tap, what it does, and its zone as memory (PD3; PROTOCOL 19.15 to 19.18).
+//!
+//! Key types: [`Parts`], what a program has handed over so far; [`Prefetching`], the thread as the door knows it. It is the driver that a program may have as a thread of its own
+//! ([`Driver`]), with a client of its own in the program's domain. What the program says is copied out, checked, and bounded; a program that says nonsense is sent away, and no other
+//! one notices: nothing is shared.
+//!
+//! What it does not do: run parsers or structures that did not come with the DPU.
+
+use super::lane::{Member, join};
+use super::mail::{Came, Mail, Question, Reply};
+use super::serve::{Ground, told};
+use super::slow::Slow;
+use super::words::{Said, refusal};
+use crate::prefetch::tap::Watch;
+use crate::prefetch::{Change, Config, Driver, Hearing, HostKeys, KeysConfig, SharedZone};
+use farmem_client::api::ErrorCode;
+use farmem_client::{Client, Error, LookUp};
+use farmem_io::dpu::Submissions;
+use farmem_io::dpu::zone::ZoneProducer;
+use farmem_machine::Duration;
+use std::io::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::{self, JoinHandle};
+
+/// Programs that a DPU prefetches for at once: each has a client of its own, so a host of the rack.
+pub(super) const PROGRAMS_MAX: usize = 16;
+/// The longest rest: a program looks whether the DPU counts its beat, and what it says without waking anybody is heard.
+const REST: Duration = Duration::from_millis(5);
+
+/// A structure of any kind.
+pub type AnyLookUp = Box<dyn LookUp + Send>;
+
+/// Makes a structure of the form that a program says, for the client that looks keys up in it: every value is checked, and an error names the one that cannot be. The structures stand beside this
+/// crate, so whoever starts a DPU says which there are.
+pub type MakeLookUp = fn(&serde_json::Value, &Client) -> Result<AnyLookUp, Error>;
+
+/// What a program has handed over so far.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub(super) tap: Option<Submissions>,
+    pub(super) beside: Option<Submissions>,
+    pub(super) zone: Option<ZoneProducer>,
+}
+
+impl Parts {
+    /// All three, or which is missing.
+    pub(super) fn all(self) -> Result<(Submissions, Submissions, ZoneProducer), Said> {
+        let missing = |what: &str| {
+            let message = format!("prefetch comes without {what}");
+            refusal(ErrorCode::BadRequest, message, "hand over tap, beside and zone first, each once")
+        };
+        let tap = self.tap.ok_or_else(|| missing("tap"))?;
+        let beside = self.beside.ok_or_else(|| missing("beside"))?;
+        Ok((tap, beside, self.zone.ok_or_else(|| missing("zone"))?))
+    }
+}
+
+/// What the thread is to do.
+pub(super) struct Job {
+    pub(super) ground: Ground,
+    pub(super) domain: u32,
+    pub(super) make: MakeLookUp,
+    pub(super) parts: (Submissions, Submissions, ZoneProducer),
+    pub(super) structure: serde_json::Value,
+    pub(super) config: Config,
+    pub(super) keys: usize,
+    pub(super) through: Change,
+    /// Who is told when it has begun, or cannot.
+    pub(super) mail: Mail,
+    pub(super) question: Question,
+    /// Says that the program is to be sent away.
+    pub(super) gone: Arc<AtomicBool>,
+}
+
+/// The thread, as the door knows it. It ends when this is dropped.
+pub(super) struct Prefetching {
+    asked: Sender<Reply>,
+    pub(super) thread: JoinHandle<()>,
+}
+
+impl Prefetching {
+    /// Begins it.
+    ///
+    /// # Errors
+    /// When the system has no more threads.
+    pub(super) fn begin(job: Job) -> io::Result<Self> {
+        let (asked, questions) = channel();
+        let name = format!("dpu ahead {}", job.question.guest);
+        let thread = thread::Builder::new().name(name).spawn(move || run(job, &questions))?;
+        Ok(Self { asked, thread })
+    }
+
+    /// Has it say what it did; false when it has ended.
+    pub(super) fn ask(&self, reply: Reply) -> bool {
+        self.asked.send(reply).is_ok()
+    }
+
+    /// Has it end, and does not wait for that.
+    pub(super) fn let_go(self) -> JoinHandle<()> {
+        self.thread
+    }
+}
+
+fn run(job: Job, questions: &Receiver<Reply>) {
+    let gone = Arc::clone(&job.gone);
+    let (domain, bell) = (job.domain, job.mail.clone());
+    // Nothing that another thread uses is half done then.
+    let ended = catch_unwind(AssertUnwindSafe(|| serve(job, questions)));
+    let why = match ended {
+        // Its program was told why not.
+        Ok(Ok(false)) => return,
+        Ok(Ok(true)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some("its thread panicked".into()),
+    };
+    if let Some(why) = why {
+        // stderr may be closed.
+        drop(writeln!(
+            io::stderr(),
+            "farmem: the DPU prefetches no more for a program of domain {domain}: {why}"
+        ));
+    }
+    gone.store(true, Ordering::Release);
+    bell.bell.ring();
+}
+
+/// False when it could not begin.
+fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
+    let Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone: _ } = job;
+    let (pieces, words, zone) = parts;
+    let begun = join(&ground, domain).and_then(|(client, member)| {
+        let look_up = make(&structure, &client)?;
+        Ok((client, member, look_up, HostKeys::new(KeysConfig::new(keys))?))
+    });
+    let (client, (_, _, wake), look_up, view): (Client, Member, AnyLookUp, HostKeys) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            mail.say(question, Came::Prefetches(Err(told(error))));
+            return Ok(false);
+        }
+    };
+    let watch = Watch::far(pieces, config.secret);
+    let hearing = Hearing::Far(Box::new(words));
+    let mut driver =
+        Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
+    mail.say(question, Came::Prefetches(Ok(wake)));
+    let mut slow = Slow::new(ground.section.slowdown);
+    while !ground.stop.is_set() {
+        match questions.try_recv() {
+            Ok(reply) => {
+                reply.say_prefetched(driver.prefetched());
+            }
+            Err(TryRecvError::Empty) => {}
+            // The program has gone.
+            Err(TryRecvError::Disconnected) => return Ok(true),
+        }
+        let worked = driver.turn()?;
+        slow.down();
+        driver.rest(if worked { Duration::ZERO } else { REST })?;
+    }
+    Ok(true)
+}

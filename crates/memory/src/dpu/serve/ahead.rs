@@ -1,0 +1,118 @@
+//! What processes ask the door of a DPU to be prefetched for (PROTOCOL 19.15): they hand over memory, piece by piece, and then say from which structure.
+
+use super::super::prefetching::{Job, PROGRAMS_MAX, Parts, Prefetching};
+use super::super::words::{Said, refusal};
+use super::questions::Answered;
+use super::{Door, SAME, busy};
+use crate::prefetch::{Change, PrefetchHow};
+use farmem_client::api::ErrorCode;
+use farmem_io::dpu::Submissions;
+use farmem_io::dpu::zone::{ZoneProducer, ZoneSize};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A part is handed over once.
+fn twice(what: &str) -> Said {
+    let message = format!("this process has handed over {what}");
+    refusal(ErrorCode::Conflict, message, "hand over each part once, or come again by another socket")
+}
+
+fn wrong(message: impl Into<String>) -> Said {
+    refusal(ErrorCode::BadRequest, message, SAME)
+}
+
+impl Door {
+    /// A process hands over one of the two rings.
+    pub(super) fn take_ring(
+        &mut self,
+        number: u32,
+        bytes: usize,
+        file: Option<OwnedFd>,
+        which: impl Fn(&mut Parts) -> &mut Option<Submissions>,
+    ) -> Answered {
+        let file = file.ok_or_else(|| wrong("a ring comes without its memory"))?;
+        let ring = Submissions::of(&file, bytes).map_err(|error| wrong(error.to_string()))?;
+        self.may_fill(bytes as u64)?;
+        let guest = self.guest(number)?;
+        let part = which(&mut guest.parts);
+        if part.is_some() || guest.prefetching.is_some() {
+            return Err(twice("this ring"));
+        }
+        *part = Some(ring);
+        guest.fills = guest.fills.saturating_add(bytes as u64);
+        Ok(Some(Said::Done {}))
+    }
+
+    /// A process hands over its zone.
+    pub(super) fn take_zone(&mut self, number: u32, size: ZoneSize, file: Option<OwnedFd>) -> Answered {
+        let file = file.ok_or_else(|| wrong("a zone comes without its memory"))?;
+        let bytes = size.bytes().map_err(|error| wrong(error.to_string()))? as u64;
+        self.may_fill(bytes)?;
+        let zone = ZoneProducer::of(&file, size).map_err(|error| wrong(error.to_string()))?;
+        let guest = self.guest(number)?;
+        if guest.parts.zone.is_some() || guest.prefetching.is_some() {
+            return Err(twice("a zone"));
+        }
+        guest.parts.zone = Some(zone);
+        guest.fills = guest.fills.saturating_add(bytes);
+        Ok(Some(Said::Done {}))
+    }
+
+    /// A process has handed over all, and wants to be prefetched for. A thread does that, which answers.
+    pub(super) fn prefetch(
+        &mut self,
+        number: u32,
+        structure: serde_json::Value,
+        how: PrefetchHow,
+        through: u64,
+    ) -> Answered {
+        let (config, keys) = how.checked().map_err(|why| {
+            refusal(ErrorCode::BadRequest, format!("prefetch: {why}"), "choose a value in these bounds")
+        })?;
+        let many = self.guests.values().filter(|guest| guest.prefetching.is_some()).count();
+        if many + self.aheads.len() >= PROGRAMS_MAX {
+            let message = format!("this DPU prefetches for {PROGRAMS_MAX} programs");
+            return Err(refusal(ErrorCode::TableFull, message, "wait until one ends"));
+        }
+        self.may_fill(how.bytes())?;
+        let guest = self.guest(number)?;
+        if guest.prefetching.is_some() {
+            return Err(twice("all, and is prefetched for"));
+        }
+        let parts = std::mem::take(&mut guest.parts).all()?;
+        guest.fills = guest.fills.saturating_add(how.bytes());
+        let (domain, gone) = (guest.domain, Arc::clone(&guest.gone));
+        let question = self.later(number, busy())?;
+        let (ground, mail, make) = (self.ground.clone(), self.mail.clone(), self.make);
+        let through = Change(through);
+        let job = Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone };
+        let begun = Prefetching::begin(job).map_err(|error| {
+            let message = format!("no thread for a program: {error}");
+            refusal(ErrorCode::Unavailable, message, "try again")
+        })?;
+        self.guest(number)?.prefetching = Some(begun);
+        Ok(None)
+    }
+
+    /// The thread of a process could not begin, and has ended, or will at once. The process may hand over all again.
+    pub(super) fn prefetches_no_more(&mut self, number: u32) {
+        let ended = self.guests.get_mut(&number).and_then(|guest| guest.prefetching.take());
+        self.aheads.extend(ended.map(Prefetching::let_go));
+    }
+
+    /// A process asks what was prefetched for it.
+    pub(super) fn prefetched(&mut self, number: u32) -> Answered {
+        let question = self.later(number, busy())?;
+        let reply = self.mail.reply(question);
+        let asked = self.guest(number)?.prefetching.as_ref().map(|prefetching| prefetching.ask(reply));
+        match asked {
+            Some(true) => Ok(None),
+            Some(false) => Err(busy()),
+            None => Err(refusal(
+                ErrorCode::Conflict,
+                "nothing is prefetched for this process",
+                "hand over tap, beside and zone, and say prefetch, before",
+            )),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What is handed over to a tap, and what its other end makes of it.
+
+use super::*;
+use farmem_dpu::parse::records::{Header, Records, Request};
+use farmem_dpu::parse::resp::Resp;
+use farmem_dpu::parse::{Access, Broken, Op};
+
+const SECRET: KeySecret = KeySecret([3, 4]);
+const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+
+/// Keys, each with its position.
+fn drain(watch: &mut Watch) -> Vec<(Vec<u8>, u64)> {
+    let mut all = Vec::new();
+    let drained = watch.drain(&mut |accesses, _| {
+        all.extend(accesses.iter().map(|one| (one.key.to_vec(), one.position.0)));
+    });
+    drained.unwrap();
+    all
+}
+
+/// Pieces of two connections, one of them split within a request: the accesses come with the numbers of the pieces that made them whole.
+#[test]
+fn what_is_handed_over_is_parsed() {
+    let (tap, mut watch) = tap(1 << 16, SECRET);
+    let one = tap.connection(Box::new(Resp::new())).unwrap();
+    let other = tap.connection(Box::new(Resp::new())).unwrap();
+    let positions = [one.received(&GET[..7]), other.received(GET), one.received(&GET[7..])];
+    assert_eq!(positions.map(|position| position.0), [1, 2, 3]);
+    assert_eq!(drain(&mut watch), [(b"k".to_vec(), 2), (b"k".to_vec(), 3)]);
+    assert!(!watch.drain(&mut |_, _| panic!("there is nothing")).unwrap());
+    drop(one);
+    drain(&mut watch);
+    assert_eq!(watch.reading.guards.len(), 1);
+}
+
+/// The other end does not parse: what does not fit is not seen, and the connection whose request it tore is cut off; another one, of which nothing is lost, goes on.
+#[test]
+fn what_has_no_room_is_not_seen() {
+    let (tap, mut watch) = tap(3 * GET.len(), SECRET);
+    let torn = tap.connection(Box::new(Resp::new())).unwrap();
+    let whole = tap.connection(Box::new(Resp::new())).unwrap();
+    torn.received(GET);
+    whole.received(GET);
+    torn.received(&GET[..5]);
+    assert_eq!(torn.received(GET), Position::UNKNOWN);
+    assert_eq!(drain(&mut watch).len(), 2);
+    torn.received(GET);
+    whole.received(GET);
+    assert_eq!(drain(&mut watch).len(), 1);
+    let stats = watch.stats();
+    assert_eq!((stats.lost_bytes, stats.cut_by_loss), (GET.len() as u64, 1));
+    assert_eq!(stats.passed_over, GET.len() as u64);
+}
+
+/// A loss within a value is borne.
+#[test]
+fn a_loss_within_a_value_is_borne() {
+    let header = Header { request: Request::Write, key_len: 1, value_len: 100 }.emit();
+    let (tap, mut watch) = tap(90, SECRET);
+    let connection = tap.connection(Box::new(Records::hash_map())).unwrap();
+    connection.received(&[&header[..], b"k", &[7; 60]].concat());
+    assert_eq!(connection.received(&[7; 40]), Position::UNKNOWN);
+    drain(&mut watch);
+    let read = Header { request: Request::Read, key_len: 1, value_len: 0 }.emit();
+    connection.received(&[&read[..], b"r"].concat());
+    assert_eq!(drain(&mut watch), [(b"r".to_vec(), 2)]);
+    assert_eq!(watch.stats().cut_by_loss, 0);
+}
+
+/// More losses than can be told apart: all connections that were open then are not seen any more, and later ones are.
+#[test]
+fn countless_losses_blind_what_is_open() {
+    let (tap, mut watch) = tap(0, SECRET);
+    let pair = [(); 2].map(|()| tap.connection(Box::new(Resp::new())).unwrap());
+    for _ in 0..2 * PIECES_MAX {
+        pair.iter().for_each(|connection| {
+            connection.received(b"x");
+        });
+    }
+    let Way::Near(shared) = &*tap.way else { unreachable!() };
+    assert!(shared.lock().pieces.len() <= 2 * PIECES_MAX, "bounded");
+    drain(&mut watch);
+    assert_eq!(watch.reading.guards.len(), 0);
+    let _later = tap.connection(Box::new(Resp::new())).unwrap();
+    drain(&mut watch);
+    assert_eq!(watch.reading.guards.len(), 1);
+}
+
+/// Panics on 'p', says things for ever on 'w', else says each byte.
+struct Bad;
+
+impl Parser for Bad {
+    fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<(), Broken> {
+        for byte in bytes {
+            match byte {
+                b'p' => resume_unwind(Box::new("a panic of a parser")),
+                b'w' => loop {
+                    each(Access { key: b"w", op: Op::Read });
+                },
+                _ => each(Access { key: &[*byte], op: Op::Read }),
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, _: u64) -> bool {
+        true
+    }
+}
+
+/// A parser that panics and one that never ends are cut off and counted; others go on.
+#[test]
+fn bad_parsers_cost_their_own_connection() {
+    let (tap, mut watch) = tap(1 << 16, SECRET);
+    let [panics, wild, good] = [(); 3].map(|()| tap.connection(Box::new(Bad)).unwrap());
+    panics.received(b"ap");
+    wild.received(b"aw");
+    good.received(b"a");
+    panics.received(b"b");
+    wild.received(b"b");
+    good.received(b"b");
+    let keys: Vec<_> = drain(&mut watch).into_iter().map(|(key, _)| key[0]).collect();
+    assert_eq!(keys, *b"aawab");
+    let stats = watch.stats();
+    assert_eq!((stats.panicked, stats.wild, stats.passed_over), (1, 1, 2));
+}
