@@ -20,9 +20,9 @@ fn at(base: VirtAddr, offset: u64) -> VirtAddr {
 struct Array(Mutex<Vec<u8>>);
 
 impl Landing for Array {
-    fn put(&self, offset: u64, bytes: &[u8]) {
-        let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    fn put(&self, offset: u64, pieces: &[&[u8]]) {
+        let (at, bytes) = (usize::try_from(offset).unwrap(), pieces.concat());
+        self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(&bytes);
     }
 }
 

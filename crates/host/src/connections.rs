@@ -13,7 +13,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use farmem_machine::{Instant, Port};
-use farmem_transport::rc::{self, Requester, Work};
+use farmem_transport::rc::{self, Arrivals, Requester, Work};
 use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::{Domain, NodeId, Packet, Qpn, VirtAddr};
 
@@ -368,13 +368,20 @@ impl Connections {
         self.by_qpn.contains_key(&qpn)
     }
 
-    pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Sink) {
+    pub(crate) fn packet<'p>(
+        &mut self,
+        now: Instant,
+        port: Port,
+        packet: &Packet<'p>,
+        arrivals: &mut Arrivals<'p>,
+        out: &mut Sink,
+    ) {
         let found = self.by_qpn.get(&packet.bth.dest_qp).copied();
         let Some((place, requester)) = found.zip(found.and_then(|at| self.lines[at].requester.as_mut()))
         else {
             return out.note(Note::NotForUs);
         };
-        requester.on_packet(now, port, packet, out);
+        requester.on_packet_among(now, port, packet, arrivals, out);
         self.finish(now, place, out);
     }
 

@@ -448,7 +448,14 @@ impl Host {
         self.connections.post(now, ticket, domain, work, out);
     }
 
-    fn frame(&mut self, now: Instant, port: Port, bytes: &[u8], out: &mut Sink) {
+    fn frame<'p>(
+        &mut self,
+        now: Instant,
+        port: Port,
+        bytes: &'p [u8],
+        arrivals: &mut rc::Arrivals<'p>,
+        out: &mut Sink,
+    ) {
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
             Err(error) => return out.note(Note::Malformed(error)),
@@ -463,7 +470,7 @@ impl Host {
                 }
             }
             _ if self.through.has(packet.bth.dest_qp) => self.through.packet(now, port, &packet, out),
-            _ => self.connections.packet(now, port, &packet, out),
+            _ => self.connections.packet(now, port, &packet, arrivals, out),
         }
     }
 
@@ -495,7 +502,7 @@ impl Machine for Host {
 
     fn handle(&mut self, now: Instant, event: Event<'_, HostRequest>, out: &mut Sink) {
         match event {
-            Event::Frame { port, bytes } => self.frame(now, port, bytes, out),
+            Event::Frame { port, bytes } => return self.handle_run(now, port, &[bytes], out),
             Event::Wake => {
                 self.connections.wake(now, out);
                 self.through.wake(now, out);
@@ -520,6 +527,14 @@ impl Machine for Host {
             Event::Local(HostRequest::Submit { ticket, domain, op }) => {
                 self.submit(now, ticket, domain, op, out)
             }
+        }
+        self.connections.look_again(now, out);
+    }
+
+    fn handle_run(&mut self, now: Instant, port: Port, frames: &[&[u8]], out: &mut Sink) {
+        let mut arrivals = rc::Arrivals::new();
+        for bytes in frames {
+            self.frame(now, port, bytes, &mut arrivals, out);
         }
         self.connections.look_again(now, out);
     }

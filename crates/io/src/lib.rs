@@ -57,7 +57,9 @@ pub use http::{
 };
 pub use huge::PageSize;
 pub use jit::{Compiler, Running};
-pub use link::{FRAME_MAX, Link, LinkCounters, OutsideWaker, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker};
+pub use link::{
+    EachRun, FRAME_MAX, Link, LinkCounters, OutsideWaker, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker,
+};
 pub use paced::{PacedLink, PacedParcel, held_back};
 pub use private::{is_own, private_directory, private_file, private_state, read_private};
 pub use profile::{HELD_BYTES_MAX, LinkProfile, ProfileError, WIRE_OVERHEAD};

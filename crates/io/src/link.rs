@@ -51,6 +51,14 @@ pub trait Link {
     /// When the link itself no longer works. Bad packets are counted, not errors.
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize>;
 
+    /// As [`Link::receive`], and hands frames of one port that came in a row over together, where the link has them so.
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    fn receive_runs(&mut self, wait: Wait, each: &mut EachRun<'_>) -> io::Result<usize> {
+        self.receive(wait, &mut |port, bytes| each(port, &[bytes]))
+    }
+
     /// What went through and what was lost since the link was opened.
     fn counters(&self) -> LinkCounters;
 
@@ -91,6 +99,9 @@ pub trait Link {
         LinkProfile::NONE
     }
 }
+
+/// What takes frames of one port that came in a row: at least one.
+pub type EachRun<'a> = dyn FnMut(Port, &[&[u8]]) + 'a;
 
 /// Frames on their way out of a [`Link`], to be handed over without it.
 pub trait Parcel: Default + Send {

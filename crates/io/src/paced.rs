@@ -9,7 +9,7 @@
 
 use crate::profile::LinkProfile;
 use crate::shaper::{Shaped, Shaper};
-use crate::{Clock, FRAME_MAX, Link, LinkCounters, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker};
+use crate::{Clock, EachRun, FRAME_MAX, Link, LinkCounters, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker};
 use farmem_machine::{Duration, Instant, Port, Rng};
 use farmem_wire::{Gid, bth};
 use std::io;
@@ -60,10 +60,10 @@ impl<L: Link> PacedLink<L> {
 
     /// Looks at link and clock by turns until something comes, or the first of the frames is due, which is soon: a link that spins looks at the
     /// clock now and then only.
-    fn spin(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+    fn spin(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<usize> {
         let until = self.clock.after(most);
         loop {
-            let received = self.link.receive(Wait::No, each)?;
+            let received = self.link.receive_runs(Wait::No, each)?;
             if received > 0 || self.clock.now() >= until {
                 return Ok(received);
             }
@@ -149,6 +149,10 @@ impl<L: Link> Link for PacedLink<L> {
     }
 
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+        self.receive_runs(wait, &mut |port, frames| frames.iter().for_each(|frame| each(port, frame)))
+    }
+
+    fn receive_runs(&mut self, wait: Wait, each: &mut EachRun<'_>) -> io::Result<usize> {
         self.flush()?;
         let wait = match (wait, self.next_wake()) {
             (Wait::AtMost(most), Some(due)) => Wait::AtMost(most.min(due)),
@@ -156,7 +160,7 @@ impl<L: Link> Link for PacedLink<L> {
         };
         let received = match wait {
             Wait::AtMost(most) if self.waiting == Waiting::Spin && most <= SOON => self.spin(most, each),
-            _ => self.link.receive(wait, each),
+            _ => self.link.receive_runs(wait, each),
         };
         self.flush()?;
         received

@@ -19,7 +19,8 @@ pub use socket::{BUFFER_BYTES, Buffers};
 
 use crate::peers::Peers;
 use crate::{
-    Clock, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker, ip_of,
+    Clock, EachRun, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker,
+    ip_of,
 };
 use farmem_machine::{Duration, Port};
 use farmem_wire::icrc::{self, Route};
@@ -131,7 +132,7 @@ impl UdpLink {
     }
 
     /// One system call that takes what is there; waits as `flags` and the socket's timeout say.
-    fn take(&mut self, flags: libc::c_int, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<Taken> {
+    fn take(&mut self, flags: libc::c_int, each: &mut EachRun<'_>) -> io::Result<Taken> {
         let Self { socket, inbound, gid, peers, last_source, must_solve, any_source_port, counters, .. } =
             self;
         let mut inbound = match inbound.try_lock() {
@@ -143,6 +144,7 @@ impl UdpLink {
         let Some(datagrams) = inbound.receive(socket, flags)? else { return Ok(Taken::Nothing) };
         let mut handed = 0;
         let mut was_woken = false;
+        let mut run = Run::new();
         for place in 0..datagrams {
             let datagram = inbound.datagram(place);
             let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
@@ -160,14 +162,15 @@ impl UdpLink {
             }
             let port = last_source.1;
             let route = Route { src, dst: *gid, src_port, ip_id: 0 };
-            handed += sort(&datagram, route, *must_solve, counters, &mut |frame| each(port, frame));
+            handed += sort(&datagram, route, *must_solve, counters, &mut |frame| run.add(port, frame, each));
             counters.unknown_source += u64::from(port == Port::UNKNOWN);
         }
+        run.hand_over(each);
         Ok(if handed == 0 && !was_woken { Taken::Rubbish } else { Taken::Frames(handed) })
     }
 
     /// Waits for a packet, then takes what is there.
-    fn wait_precisely(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<Taken> {
+    fn wait_precisely(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<Taken> {
         let taken = self.take(libc::MSG_DONTWAIT, each)?;
         if !matches!(taken, Taken::Nothing) {
             return Ok(taken);
@@ -176,7 +179,7 @@ impl UdpLink {
         self.take(libc::MSG_DONTWAIT, each)
     }
 
-    fn spin(&mut self, most: Duration, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+    fn spin(&mut self, most: Duration, each: &mut EachRun<'_>) -> io::Result<usize> {
         let until = self.clock.after(most);
         for spins in 0_u32.. {
             if let Taken::Frames(handed) = self.take(libc::MSG_DONTWAIT, each)? {
@@ -208,13 +211,44 @@ enum Taken {
     Frames(usize),
 }
 
+/// Frames of one run, at most: those of four READ answers of 64 KiB.
+const RUN_MAX: usize = 64;
+
+/// Frames of one port in a row, out of what one system call brought.
+struct Run<'a> {
+    port: Port,
+    frames: [&'a [u8]; RUN_MAX],
+    count: usize,
+}
+
+impl<'a> Run<'a> {
+    const fn new() -> Self {
+        Self { port: Port::UNKNOWN, frames: [&[]; RUN_MAX], count: 0 }
+    }
+
+    fn add(&mut self, port: Port, frame: &'a [u8], each: &mut EachRun<'_>) {
+        if self.count == RUN_MAX || self.port != port {
+            self.hand_over(each);
+        }
+        (self.port, self.frames[self.count]) = (port, frame);
+        self.count += 1;
+    }
+
+    fn hand_over(&mut self, each: &mut EachRun<'_>) {
+        if self.count > 0 {
+            each(self.port, &self.frames[..self.count]);
+            self.count = 0;
+        }
+    }
+}
+
 /// Checks the packets of one buffer from the kernel and hands over the good ones.
-fn sort(
-    datagram: &Datagram<'_>,
+fn sort<'a>(
+    datagram: &Datagram<'a>,
     route: Route,
     must_solve: bool,
     counters: &mut LinkCounters,
-    each: &mut dyn FnMut(&[u8]),
+    each: &mut dyn FnMut(&'a [u8]),
 ) -> usize {
     let mut handed = 0;
     for (ip_id, packet) in (0..).zip(datagram.packets()) {
@@ -310,6 +344,10 @@ impl Link for UdpLink {
     }
 
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
+        self.receive_runs(wait, &mut |port, frames| frames.iter().for_each(|frame| each(port, frame)))
+    }
+
+    fn receive_runs(&mut self, wait: Wait, each: &mut EachRun<'_>) -> io::Result<usize> {
         let taken = match wait {
             Wait::AtMost(most) if most > Duration::ZERO => match self.waiting {
                 Waiting::Spin => return self.spin(most, each),

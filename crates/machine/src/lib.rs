@@ -142,6 +142,19 @@ pub trait Machine {
     /// Takes one event and writes every consequence to `out`, in order.
     fn handle(&mut self, now: Instant, event: Event<'_, Self::In>, out: &mut Outbox<Self::Out, Self::Note>);
 
+    /// Takes frames of one port that came in one receive, in the order in which they came: as so many [`Event::Frame`]. A role that does better with all of them at hand takes them so.
+    fn handle_run(
+        &mut self,
+        now: Instant,
+        port: Port,
+        frames: &[&[u8]],
+        out: &mut Outbox<Self::Out, Self::Note>,
+    ) {
+        for &bytes in frames {
+            self.handle(now, Event::Frame { port, bytes }, out);
+        }
+    }
+
     /// When the role wants [`Event::Wake`] next, if ever. A driver may come later, not never.
     fn next_wake(&self) -> Option<Instant>;
 

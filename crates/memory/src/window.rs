@@ -270,10 +270,10 @@ impl<'a> Server<'a> {
     }
 
     fn stats(&mut self) -> WindowStats {
-        let (dpu, dpu_fenced) = match &mut self.verbs {
-            Verbs::Through(through) => (Some(through.stats()), false),
-            Verbs::Direct(_) => (None, false),
-            Verbs::Beside(beside) => (beside.stats(), beside.is_direct()),
+        let (dpu, carried, dpu_fenced) = match &mut self.verbs {
+            Verbs::Through(through) => (Some(through.stats()), None, false),
+            Verbs::Direct(_) => (None, None, false),
+            Verbs::Beside(beside) => (beside.stats(), beside.carried(), beside.is_direct()),
         };
         let stats = self.cache.stats();
         WindowStats {
@@ -291,6 +291,7 @@ impl<'a> Server<'a> {
             ahead: stats.ahead,
             unadvised: self.unadvised + self.verbs.refused(),
             dpu,
+            carried,
             cpu: self.meter.apart(),
             dpu_fenced,
         }

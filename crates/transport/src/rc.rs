@@ -6,7 +6,7 @@ mod requester;
 mod responder;
 mod rnr;
 
-pub use landing::{Landing, Spot};
+pub use landing::{Arrivals, Landing, Spot};
 pub use requester::Requester;
 pub use responder::Responder;
 

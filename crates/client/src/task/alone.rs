@@ -62,7 +62,7 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
         }
         Op::ReadTo { addr, to } => {
             let mut buf = vec![0; to.len()];
-            (memory.read(addr, &mut buf).map(|()| to.put(0, &buf)).map(|()| done), Vec::new())
+            (memory.read(addr, &mut buf).map(|()| to.put(0, &[&buf])).map(|()| done), Vec::new())
         }
         Op::Gather { addrs, mut buf } => {
             let each = buf.len().div_ceil(addrs.len().max(1)).max(1);

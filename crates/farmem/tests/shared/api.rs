@@ -69,7 +69,7 @@ fn threads_read_what_they_wrote() {
                 });
             }
         });
-        let Carried { requests, moves, copies } = api.carried().unwrap();
+        let Carried { requests, moves, copies, .. } = api.carried().unwrap();
         assert!(requests >= asked.load(Ordering::Relaxed) + u64::from(THREADS * SLOTS / 2));
         assert_eq!((moves, copies), (requests, 0));
         let mut own = api.thread().unwrap();

@@ -4,6 +4,7 @@ mod ahead;
 mod api;
 mod dpu;
 mod dpu_hostile;
+mod forwarding;
 mod leases;
 mod moves;
 mod packets;

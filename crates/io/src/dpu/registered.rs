@@ -5,8 +5,10 @@
 
 use crate::OpenError;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
-use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use rustix::io::{Errno, pread, pwritev, retry_on_intr};
+use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A memory file that a process registered.
@@ -18,7 +20,12 @@ pub struct Registered {
     most: u64,
     /// Several threads write there.
     room: Mutex<Room>,
+    /// Calls of the system that moved bytes of it.
+    calls: AtomicU64,
 }
+
+/// Pieces that one call moves, at most.
+const PIECES_MAX: usize = 32;
 
 /// Room in a memory file, as far as it is known.
 #[derive(Clone, Copy, Default, Debug)]
@@ -43,26 +50,60 @@ impl Registered {
         let about = fstat(&file)
             .map_err(|e| OpenError::System { doing: "look at registered memory".into(), source: e.into() })?;
         let len = u64::try_from(about.st_size).map_err(|_| foreign("has no size"))?;
-        Ok(Self { file, len, most, room: Mutex::default() })
+        Ok(Self { file, len, most, room: Mutex::default(), calls: AtomicU64::new(0) })
     }
 
-    /// Copies bytes to `addr` on; false when they would leave it, when more would be there than may, or when the process does not let them be written.
+    /// Copies bytes to `addr` on, which are in so many pieces, one behind the other: by one call of the system, as a rule. False when they would leave it, when more would be there than may, or when the process
+    /// does not let them be written.
     #[must_use]
-    pub fn put(&self, addr: u64, bytes: &[u8]) -> bool {
-        let len = bytes.len() as u64;
-        if !self.is_inside(addr, bytes.len()) || !self.take_room(len) {
+    pub fn put(&self, addr: u64, pieces: &[&[u8]]) -> bool {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        if !self.is_inside(addr, len) || !self.take_room(len as u64) {
             return false;
         }
-        let is_put = whole(bytes.len(), |done| pwrite(&self.file, &bytes[done..], addr + done as u64));
-        self.room().coming -= len;
+        let mut at = addr;
+        let is_put = pieces.chunks(PIECES_MAX).all(|pieces| self.write(&mut at, pieces));
+        self.room().coming -= len as u64;
         is_put
+    }
+
+    fn write(&self, at: &mut u64, pieces: &[&[u8]]) -> bool {
+        let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+        slices.iter_mut().zip(pieces).for_each(|(slice, piece)| *slice = IoSlice::new(piece));
+        let mut left = &mut slices[..pieces.len()];
+        IoSlice::advance_slices(&mut left, 0); // those that are empty
+        while !left.is_empty() {
+            match self.call(|| pwritev(&self.file, left, *at)) {
+                Ok(moved) if moved > 0 => {
+                    *at += moved as u64;
+                    IoSlice::advance_slices(&mut left, moved);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Calls of the system that have moved bytes of it so far.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn call(&self, mut step: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+        retry_on_intr(|| {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            step()
+        })
     }
 
     /// Copies bytes from `addr` on; false, and `into` has nothing of it, when they would leave it. What the process does to them meanwhile may be seen or not.
     #[must_use]
     pub fn take(&self, addr: u64, into: &mut [u8]) -> bool {
         self.is_inside(addr, into.len())
-            && whole(into.len(), |done| pread(&self.file, &mut into[done..], addr + done as u64))
+            && whole(into.len(), |done| {
+                self.call(|| pread(&self.file, &mut into[done..], addr + done as u64))
+            })
     }
 
     /// Takes room for so many bytes more, which come now; false when there is none. What the process took away since is not known until it is looked at.
@@ -101,7 +142,7 @@ impl Registered {
 fn whole(len: usize, mut step: impl FnMut(usize) -> Result<usize, Errno>) -> bool {
     let mut done = 0;
     while done < len {
-        match retry_on_intr(|| step(done)) {
+        match step(done) {
             Ok(moved) if moved > 0 => done += moved,
             _ => return false,
         }

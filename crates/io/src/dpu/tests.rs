@@ -145,16 +145,19 @@ fn registered_memory_is_reached_by_offset() {
     };
     let both = SealFlags::SHRINK | SealFlags::GROW;
     let memory = Registered::of(file(both), 1 << 20).unwrap();
-    assert!(memory.put(4090, b"over the end of a page"));
-    assert!(memory.put(3 * 4096 - 4, b"last"));
+    assert!(memory.put(4090, &[b"over the ", b"", b"end of a page"]) && memory.calls() == 1);
+    assert!(memory.put(3 * 4096 - 4, &[b"last"]));
     let mut bytes = [9; 24];
     assert!(memory.take(4089, &mut bytes));
     assert_eq!(&bytes, b"\0over the end of a page\0");
     for (addr, len) in [(3 * 4096 - 3, 4), (3 * 4096, 1), (u64::MAX, 2), (u64::MAX - 1, 1)] {
-        assert!(!memory.put(addr, &vec![1; len]) && !memory.take(addr, &mut vec![1; len]), "{len} at {addr}");
+        assert!(
+            !memory.put(addr, &[&vec![1; len]]) && !memory.take(addr, &mut vec![1; len]),
+            "{len} at {addr}"
+        );
     }
     let frozen = Registered::of(file(both | SealFlags::WRITE), 1 << 20).unwrap();
-    assert!(!frozen.put(0, b"x") && frozen.take(0, &mut [1]));
+    assert!(!frozen.put(0, &[b"x"]) && frozen.take(0, &mut [1]));
     for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
         assert!(matches!(Registered::of(file(seals), 1 << 20), Err(OpenError::Foreign { .. })), "{seals:?}");
     }
@@ -171,12 +174,12 @@ fn registered_memory_is_filled_to_a_bound() {
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
     let memory = Registered::of(file.try_clone().unwrap(), 3 * PAGE).unwrap();
     let bytes = [7; 4096];
-    let written = (0..4096).filter(|page| memory.put(page * PAGE, &bytes)).count();
+    let written = (0..4096).filter(|page| memory.put(page * PAGE, &[&bytes])).count();
     assert_eq!(written, 3);
     assert_eq!(fstat(&file).unwrap().st_blocks, 3 * 8);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&file, punch, 0, 2 * PAGE).unwrap();
-    assert_eq!((100..4096).filter(|page| memory.put(page * PAGE, &bytes)).count(), 2);
+    assert_eq!((100..4096).filter(|page| memory.put(page * PAGE, &[&bytes])).count(), 2);
     assert_eq!(fstat(&file).unwrap().st_blocks, 3 * 8);
     let mut read = [0; 8];
     assert!(memory.take(100 * PAGE, &mut read) && read == [7; 8]);

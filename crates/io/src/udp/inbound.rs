@@ -58,9 +58,9 @@ pub(super) struct Datagram<'a> {
     packet_len: usize,
 }
 
-impl Datagram<'_> {
+impl<'a> Datagram<'a> {
     /// Its packets.
-    pub(super) fn packets(&self) -> Chunks<'_, u8> {
+    pub(super) fn packets(&self) -> Chunks<'a, u8> {
         self.bytes.chunks(self.packet_len)
     }
 }

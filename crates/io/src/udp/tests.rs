@@ -50,7 +50,10 @@ fn gather(link: &mut UdpLink, count: usize) -> Vec<(Port, Vec<u8>)> {
 fn drain(link: &mut UdpLink) -> Vec<(Port, Vec<u8>)> {
     let mut got = Vec::new();
     while !matches!(
-        link.take(libc::MSG_DONTWAIT, &mut |port, bytes| got.push((port, bytes.to_vec()))).unwrap(),
+        link.take(libc::MSG_DONTWAIT, &mut |port, frames| {
+            got.extend(frames.iter().map(|frame| (port, frame.to_vec())));
+        })
+        .unwrap(),
         Taken::Nothing
     ) {}
     got
@@ -393,7 +396,7 @@ fn take_once(link: &mut UdpLink) -> (usize, Vec<Port>) {
     // It is kept for the link, which sorts it.
     lock(&link.inbound).keep_again();
     let mut from = Vec::new();
-    link.take(libc::MSG_DONTWAIT, &mut |port, _| from.push(port)).unwrap();
+    link.take(libc::MSG_DONTWAIT, &mut |port, frames| from.extend(frames.iter().map(|_| port))).unwrap();
     (datagrams, from)
 }
 
@@ -429,4 +432,37 @@ fn all_connections_of_a_link_take_from_one_receive_queue() {
     let in_turn: Vec<Port> = (0..inbound::SLOTS).flat_map(|_| [Port(2), Port(3), Port(4)]).collect();
     assert_eq!(taken, in_turn);
     assert_eq!(queue.counters().lost(), 0);
+}
+
+/// The answers of two READs of 64 KiB, of a packet of 4 KiB at a time, come from one peer, and then a packet of another. What one call brings is handed over together, in order, peer by peer: whoever puts the bytes somewhere may
+/// do so by one call for each READ (PROTOCOL 17.20), and not by sixteen.
+#[test]
+fn what_comes_together_is_handed_over_together() {
+    const PACKETS: u32 = 32;
+    let (mut a, mut b) = pair(61);
+    let mut c = open(gid(61, 3));
+    c.set_peer(PORT_B, Some(gid(61, 2))).unwrap();
+    b.set_peer(Port(30), Some(gid(61, 3))).unwrap();
+    (0..PACKETS).for_each(|n| a.send(PORT_B, &frame(n, 4096 + 16)));
+    a.flush().unwrap();
+    c.send(PORT_B, &frame(99, 64));
+    c.flush().unwrap();
+    let mut runs = Vec::new();
+    let patience = Wait::AtMost(Duration::from_secs(60));
+    let handed = b.receive_runs(patience, &mut |port, frames| {
+        let numbers = frames.iter().map(|frame| u32::from_be_bytes(frame[..4].try_into().unwrap()));
+        runs.push((port, numbers.collect::<Vec<_>>()));
+    });
+    assert_eq!(handed.unwrap(), PACKETS as usize + 1);
+    assert_eq!(runs, [(PORT_A, (0..PACKETS).collect()), (Port(30), vec![99])]);
+    // No run is longer than it may be.
+    let many = u32::try_from(2 * RUN_MAX).unwrap() + 1;
+    (0..many).for_each(|n| a.send(PORT_B, &frame(n, 64)));
+    a.flush().unwrap();
+    let mut lens = Vec::new();
+    while lens.iter().sum::<usize>() < many as usize {
+        b.receive_runs(patience, &mut |_, frames| lens.push(frames.len())).unwrap();
+    }
+    assert!(lens.iter().all(|len| *len <= RUN_MAX), "{lens:?}");
+    assert_eq!((a.counters().lost(), b.counters().lost()), (0, 0));
 }

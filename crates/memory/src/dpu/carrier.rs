@@ -187,10 +187,13 @@ impl Memory {
     }
 
     /// Bytes go into a slot.
-    fn put(&self, slot: Slot, at: usize, bytes: &[u8]) {
+    fn put(&self, slot: Slot, mut at: usize, pieces: &[&[u8]]) {
         let mut slot = write!(self.slot(slot));
         slot.resize(self.entry_len, 0);
-        slot[at..at + bytes.len()].copy_from_slice(bytes);
+        for bytes in pieces {
+            slot[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        }
     }
 }
 
@@ -503,7 +506,7 @@ impl<'a> Carrier<'a> {
             }
             Action::Put { ticket, slot, within } => {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
-                self.memory.put(slot, within as usize * self.memory.page_len + asked.offset, &asked.buf);
+                self.memory.put(slot, within as usize * self.memory.page_len + asked.offset, &[&asked.buf]);
                 asked.put += 1;
                 let now = self.memory.now();
                 self.memory.decisions().stored(now, ticket, &mut self.actions);

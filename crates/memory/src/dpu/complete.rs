@@ -29,12 +29,20 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Puts bytes there, from the `offset`-th on; false when there is no room for them.
-    pub(super) fn put(&self, offset: u64, answering: &Mutex<Answering>, bytes: &[u8]) -> bool {
+    /// Puts bytes there, from the `offset`-th on, out of so many pieces; false when there is no room for them.
+    pub(super) fn put(&self, offset: u64, answering: &Mutex<Answering>, pieces: &[&[u8]]) -> bool {
         let at = |addr: &u64| addr.checked_add(offset);
         match self {
-            Self::Shared(addr) => at(addr).is_some_and(|addr| lock(answering).answers.put(addr, bytes)),
-            Self::Registered(memory, addr) => at(addr).is_some_and(|addr| memory.put(addr, bytes)),
+            Self::Shared(addr) => at(addr).is_some_and(|addr| {
+                let line = lock(answering);
+                let mut next = addr;
+                pieces.iter().all(|piece| {
+                    let at = next;
+                    next = next.saturating_add(piece.len() as u64);
+                    line.answers.put(at, piece)
+                })
+            }),
+            Self::Registered(memory, addr) => at(addr).is_some_and(|addr| memory.put(addr, pieces)),
         }
     }
 }
@@ -60,8 +68,8 @@ impl Landed {
 }
 
 impl Landing for Landed {
-    fn put(&self, offset: u64, bytes: &[u8]) {
-        if !self.place.put(offset, &self.answering, bytes) {
+    fn put(&self, offset: u64, pieces: &[&[u8]]) {
+        if !self.place.put(offset, &self.answering, pieces) {
             self.is_refused.store(true, Ordering::Release);
         }
     }
@@ -181,7 +189,7 @@ fn run(
 ) {
     while let Ok(Job { asker, span, moving, place, answering }) = jobs.recv() {
         let mut is_put = false;
-        let buf = moving.finish(None, |bytes| is_put = place.put(0, &answering, bytes));
+        let buf = moving.finish(None, |bytes| is_put = place.put(0, &answering, &[bytes]));
         slow.down();
         let ended = if is_put { Ended::Done } else { Ended::Refused };
         let mut line = lock(&answering);

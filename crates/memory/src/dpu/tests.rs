@@ -518,7 +518,7 @@ fn threads_get_answers_where_they_kept_room() {
             assert_eq!(head(bench, usize::from(n) * 1024), Some(failed), "request {n}");
         }
         // The bytes of each are moved once, also of the write that was refused by who decides on regions.
-        assert_eq!(bench.visitor.carried(), Carried { requests: 9, moves: 4, copies: 0 });
+        assert_eq!(bench.visitor.carried(), Carried { requests: 9, moves: 4, copies: 0, calls: 0 });
         assert!(bench.visitor.is_idle() && !bench.gone.load(Ordering::Acquire));
     });
 }
@@ -573,7 +573,10 @@ fn a_full_ring_of_threads_takes_more_later() {
             bench.serve(carrier);
         }
         assert!(sent > 30);
-        assert_eq!(bench.visitor.carried(), Carried { requests: sent.into(), moves: sent.into(), copies: 0 });
+        assert_eq!(
+            bench.visitor.carried(),
+            Carried { requests: sent.into(), moves: sent.into(), copies: 0, calls: 0 }
+        );
         for n in 0..sent {
             let head = head_of(bench.process.word(usize::from(n) * 8)).unwrap().unwrap();
             assert_eq!(head, Head::Written { id: pd3::Id::new(n), size: 512 });

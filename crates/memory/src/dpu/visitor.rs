@@ -157,7 +157,8 @@ impl Visitor {
     /// What was done for its requests, those of its threads included.
     pub(super) fn carried(&self) -> Carried {
         let of_threads = self.threads.as_ref().map_or(Carried::NOTHING, |threads| threads.carried);
-        self.carried.and(of_threads)
+        let calls = self.registered.values().map(|memory| memory.calls()).sum();
+        Carried { calls, ..self.carried.and(of_threads) }
     }
 
     /// It closes a region: nothing more is taken that is asked of it, and `done` is said when nothing of it is under way; of one with a write that may be carried out
@@ -455,6 +456,7 @@ impl Visitor {
             moves: u64::from(dest.is_some() && ended.result.is_ok()),
             // An answer with data is put together before it goes into the ring.
             copies: ended.copies() + u64::from(is_send && ended.result.is_ok()),
+            ..Carried::NOTHING
         };
         self.carried = self.carried.and(taken).and(done);
         if let Some(stage) = stage
@@ -493,7 +495,7 @@ impl Visitor {
                 Some(Dest::Write { addr, rkey }) => self.place(rkey.0, addr),
                 _ => return self.say(due, Answer { span, write, ended: how, data: bytes }),
             };
-            let is_put = place.is_some_and(|place| place.put(0, &self.answering, bytes));
+            let is_put = place.is_some_and(|place| place.put(0, &self.answering, &[bytes]));
             // What it registered has no such bytes.
             let ended = if is_put { how } else { Ended::Refused };
             self.say(due, Answer { span, write, ended, data: &[] });

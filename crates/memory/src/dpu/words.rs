@@ -123,10 +123,12 @@ pub struct Carried {
     /// Times that it copied bytes of one to another place of its own: where what it keeps of far memory has them, too, where they go through a ring, or where another
     /// thread completes the request.
     pub copies: u64,
+    /// Calls of the system that moved bytes of registered memory.
+    pub calls: u64,
 }
 
 impl Carried {
-    pub(super) const NOTHING: Self = Self { requests: 0, moves: 0, copies: 0 };
+    pub(super) const NOTHING: Self = Self { requests: 0, moves: 0, copies: 0, calls: 0 };
 
     /// Both together.
     pub(super) const fn and(self, other: Self) -> Self {
@@ -134,6 +136,7 @@ impl Carried {
             requests: self.requests + other.requests,
             moves: self.moves + other.moves,
             copies: self.copies + other.copies,
+            calls: self.calls + other.calls,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::options::PolicyMaker;
 use super::parts::{Part, Parts};
 use super::verbs::Ended;
 use crate::dpu::Foresight;
+use crate::dpu::words::Carried;
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Completed, Error, Op, Ticket};
 use farmem_dpu::Stats;
@@ -192,6 +193,11 @@ impl<'a> Beside<'a> {
     /// What the DPU did so far, for all its processes; `None` when it is gone.
     pub(super) fn stats(&mut self) -> Option<Stats> {
         self.dpu.as_mut()?.stats(&mut self.refused)
+    }
+
+    /// What the DPU did for requests of this process; `None` when it is gone.
+    pub(super) fn carried(&mut self) -> Option<Carried> {
+        self.dpu.as_mut()?.carried(&mut self.refused)
     }
 
     /// Says how a part of the window is prefetched, as its first byte and how many.

@@ -3,6 +3,7 @@
 use super::buffer::{Laid, Object};
 use super::{AtLoss, FRAMES_MIN, FaultMode, Handler, Place};
 use crate::dpu::Foresight;
+use crate::dpu::words::Carried;
 use farmem_client::{Error, MESSAGE_MAX};
 use farmem_dpu::{Config as DpuConfig, Policy, Stats as DpuStats};
 use farmem_io::OpenError;
@@ -153,6 +154,8 @@ pub struct WindowStats {
     pub unadvised: u64,
     /// What the DPU did, where there is one: the READs and WRITEs above are what it was asked. One beside the host has done it for all its processes, and says nothing any more when it was fenced.
     pub dpu: Option<DpuStats>,
+    /// What the DPU beside the host did for requests of this process: how often it moved and copied their bytes, and by how many calls of the system.
+    pub carried: Option<Carried>,
     /// CPU time of the thread that served it, where that was asked for ([`WindowOptions::told_apart`]).
     pub cpu: Option<CpuApart>,
     /// The DPU beside the host was fenced, or sent the window away, and the window went on without it.

@@ -1,15 +1,16 @@
 //! Where the bytes of a READ go straight from the packets that bring them.
 //!
-//! Key types: [`Landing`], memory that takes them; [`Spot`], the part of one that a READ fills. A READ with a spot has no buffer: nothing is copied between the buffer that the
-//! link received a packet in and the memory that the bytes are for.
+//! Key types: [`Landing`], memory that takes them; [`Spot`], the part of one that a READ fills; [`Arrivals`], the bytes of packets that came together, on their way there. A READ with a spot has no
+//! buffer: nothing is copied between the buffer that the link received a packet in and the memory that the bytes are for.
 
 use alloc::sync::Arc;
 use core::fmt::Debug;
 
 /// Memory that takes bytes as they come.
 pub trait Landing: Debug + Send + Sync {
-    /// Takes bytes from the `offset`-th on. Those of a packet that was sent again may come twice, and those of a READ that fails may have come.
-    fn put(&self, offset: u64, bytes: &[u8]);
+    /// Takes bytes from the `offset`-th on, which are in so many pieces, one behind the other: those of packets in a row that came together. Those of a packet that was sent again may come twice, and those
+    /// of a READ that fails may have come.
+    fn put(&self, offset: u64, pieces: &[&[u8]]);
 }
 
 /// A part of a [`Landing`].
@@ -50,13 +51,14 @@ impl Spot {
         Self { landing: Arc::clone(&self.landing), from: self.from + skip, len }
     }
 
-    /// Puts bytes there, from its `offset`-th on.
+    /// Puts bytes there, from its `offset`-th on: so many pieces, one behind the other.
     ///
     /// # Panics
     /// In a build with debug assertions, when they leave it.
-    pub fn put(&self, offset: usize, bytes: &[u8]) {
-        debug_assert!(offset + bytes.len() <= self.len, "{} bytes at {offset} of {}", bytes.len(), self.len);
-        self.landing.put(self.from + offset as u64, bytes);
+    pub fn put(&self, offset: usize, pieces: &[&[u8]]) {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        debug_assert!(offset + len <= self.len, "{len} bytes at {offset} of {}", self.len);
+        self.landing.put(self.from + offset as u64, pieces);
     }
 }
 
@@ -68,3 +70,51 @@ impl PartialEq for Spot {
 }
 
 impl Eq for Spot {}
+
+/// Pieces that are put at once, at most: a READ's answer of 64 KiB twice over.
+const PIECES_MAX: usize = 32;
+
+/// Bytes of packets that came together, which a requester took and which are to be put: those that are in a row go by one [`Landing::put`]. All are put when this is dropped, so before anybody hears that their
+/// READ has ended.
+#[derive(Debug, Default)]
+pub struct Arrivals<'p> {
+    /// Where the first piece goes, and where the next one would.
+    to: Option<(Spot, usize, usize)>,
+    pieces: [&'p [u8]; PIECES_MAX],
+    count: usize,
+}
+
+impl<'p> Arrivals<'p> {
+    /// Nothing has come yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes go to a spot, from its `offset`-th on.
+    pub(super) fn add(&mut self, spot: &Spot, offset: usize, bytes: &'p [u8]) {
+        let goes_on = |(to, _, end): &(Spot, usize, usize)| *end == offset && to == spot;
+        if self.count == PIECES_MAX || !self.to.as_ref().is_some_and(goes_on) {
+            self.put();
+            self.to = Some((spot.clone(), offset, offset));
+        }
+        self.pieces[self.count] = bytes;
+        self.count += 1;
+        if let Some((.., end)) = &mut self.to {
+            *end += bytes.len();
+        }
+    }
+
+    fn put(&mut self) {
+        let count = core::mem::take(&mut self.count);
+        if let Some((spot, offset, _)) = self.to.take() {
+            spot.put(offset, &self.pieces[..count]);
+        }
+    }
+}
+
+impl Drop for Arrivals<'_> {
+    fn drop(&mut self) {
+        self.put();
+    }
+}

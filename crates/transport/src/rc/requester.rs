@@ -14,7 +14,8 @@
 use super::job::{self, Job};
 use super::rnr;
 use super::{
-    ACK_REQ_EVERY, Completion, DropReason, Failure, Note, RESPONDER_DEPTH, RequesterConfig, WINDOW_MAX, Work,
+    ACK_REQ_EVERY, Arrivals, Completion, DropReason, Failure, Note, RESPONDER_DEPTH, RequesterConfig,
+    WINDOW_MAX, Work,
 };
 use alloc::collections::VecDeque;
 use farmem_machine::{Instant, Outbox, Port};
@@ -130,7 +131,19 @@ impl Requester {
         packet: &Packet<'_>,
         out: &mut Outbox<O, N>,
     ) {
-        let taken = self.take(now, port, packet, out);
+        self.on_packet_among(now, port, packet, &mut Arrivals::new(), out);
+    }
+
+    /// As [`Requester::on_packet`], of a packet among others that came with it: bytes that have a spot are there when `arrivals` is dropped.
+    pub fn on_packet_among<'p, O, N: From<Note>>(
+        &mut self,
+        now: Instant,
+        port: Port,
+        packet: &Packet<'p>,
+        arrivals: &mut Arrivals<'p>,
+        out: &mut Outbox<O, N>,
+    ) {
+        let taken = self.take(now, port, packet, arrivals, out);
         if let Err(reason) = taken {
             out.note(Note::Dropped(reason).into());
         }
@@ -282,11 +295,12 @@ impl Requester {
 
 /// Taking answers.
 impl Requester {
-    fn take<O, N: From<Note>>(
+    fn take<'p, O, N: From<Note>>(
         &mut self,
         now: Instant,
         port: Port,
-        packet: &Packet<'_>,
+        packet: &Packet<'p>,
+        arrivals: &mut Arrivals<'p>,
         out: &mut Outbox<O, N>,
     ) -> Result<(), DropReason> {
         if port != self.config.port {
@@ -306,7 +320,7 @@ impl Requester {
             (Opcode::AtomicAck, Extension::AtomicAck(aeth, original)) => {
                 self.take_atomic(now, seq, aeth.syndrome, original, out)
             }
-            (opcode, _) if opcode.is_rc_response() => self.take_read(now, seq, packet, out),
+            (opcode, _) if opcode.is_rc_response() => self.take_read(now, seq, packet, arrivals, out),
             _ => Err(DropReason::Opcode),
         }
     }
@@ -374,11 +388,12 @@ impl Requester {
     }
 
     /// PROTOCOL 4.11. A response restarted in the middle may say FIRST and ONLY, or MIDDLE and LAST.
-    fn take_read<O, N: From<Note>>(
+    fn take_read<'p, O, N: From<Note>>(
         &mut self,
         now: Instant,
         seq: u64,
-        packet: &Packet<'_>,
+        packet: &Packet<'p>,
+        arrivals: &mut Arrivals<'p>,
         out: &mut Outbox<O, N>,
     ) -> Result<(), DropReason> {
         let job = self.job_at(seq);
@@ -403,7 +418,7 @@ impl Requester {
             Some(Work::Read { buf, .. } | Work::KeyedRead { buf, .. } | Work::Gather { buf, .. }) => {
                 buf[offset..offset + len].copy_from_slice(packet.payload);
             }
-            Some(Work::ReadTo { to, .. }) => to.put(offset, packet.payload),
+            Some(Work::ReadTo { to, .. }) => arrivals.add(to, offset, packet.payload),
             _ => {}
         }
         if seq + 1 == request_end {

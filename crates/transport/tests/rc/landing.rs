@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 struct Given(Mutex<Vec<(u64, usize, Vec<u8>)>>);
 
 impl Landing for Given {
-    fn put(&self, offset: u64, bytes: &[u8]) {
-        self.0.lock().unwrap().push((offset, bytes.as_ptr().addr(), bytes.to_vec()));
+    fn put(&self, offset: u64, pieces: &[&[u8]]) {
+        self.0.lock().unwrap().push((offset, pieces[0].as_ptr().addr(), pieces.concat()));
     }
 }
 
@@ -43,4 +43,54 @@ fn bytes_land_from_the_packets_that_bring_them() {
     // A response of several packets that is none of this READ's puts nothing anywhere.
     host.read_response(Middle, 101, packets[1]);
     assert_eq!(given.0.lock().unwrap().len(), 3);
+}
+
+/// The packets of three READs come together, as one receive brings them: those of each go where they go by one call, also where one of them comes twice, and where one is lost: what follows it is not put anywhere. The
+/// bytes are there when the requester has taken all of them, and before anybody hears that a READ has ended.
+#[test]
+fn packets_in_a_row_are_put_at_once() {
+    let given = Arc::new(Given::default());
+    let landing = || Arc::clone(&given) as Arc<dyn Landing>;
+    let mut host = Host::new(requester_config());
+    let works = [0, 4096, 8192].map(|at| Work::ReadTo { addr: va(at), to: Spot::new(landing(), 1024) });
+    host.post(works);
+    let bytes = numbered(0, 1024);
+    let all = |first: u32| {
+        let opcodes = [First, Middle, Middle, Last];
+        (first..).zip(bytes.chunks(256)).zip(opcodes).map(|((psn, bytes), opcode)| (opcode, psn, bytes))
+    };
+    // The second packet of the first READ comes twice, and the third one of the last READ is lost.
+    let twice = all(100).take(2).chain(all(100).skip(1)).chain(all(104));
+    let packets: Vec<_> = twice.chain(all(108).take(2)).chain(all(108).skip(3)).collect();
+    let again = host.take_together(&packets);
+    assert_eq!(again.lines(), ["ReadRequest 110 A @8704+512"]);
+    let put: Vec<(u64, usize)> = given.0.lock().unwrap().iter().map(|(at, _, it)| (*at, it.len())).collect();
+    assert_eq!(put, [(0, 1024), (0, 1024), (0, 512)], "a call for each READ");
+    assert!(given.0.lock().unwrap().iter().all(|(_, _, it)| bytes.starts_with(it)));
+    assert_eq!(host.completions().len(), 2);
+    let rest: Vec<_> = all(108).skip(2).collect();
+    let rest = [(First, 110, rest[0].2), rest[1]];
+    host.take_together(&rest);
+    assert_eq!(host.completions().len(), 1);
+    assert_eq!(given.0.lock().unwrap()[3].0, 512);
+    assert_eq!(given.0.lock().unwrap()[3].2, bytes[512..], "one call again");
+    assert_eq!(given.0.lock().unwrap().len(), 4);
+}
+
+/// An answer of more packets than are put at once goes by as few calls as may be.
+#[test]
+fn a_long_answer_is_put_in_few_calls() {
+    let given = Arc::new(Given::default());
+    let mut host = Host::new(requester_config());
+    let to = Spot::new(Arc::clone(&given) as Arc<dyn Landing>, 16 * 256);
+    host.post((0..4).map(|at| Work::ReadTo { addr: va(at * 4096), to: to.clone() }));
+    let bytes = numbered(0, 16 * 256);
+    let opcode = |at: u32| [First, Middle, Last][usize::from(at > 0) + usize::from(at == 15)];
+    let packets = (0..64).map(|at| (opcode(at % 16), 100 + at, &bytes[at as usize % 16 * 256..][..256]));
+    host.take_together(&packets.collect::<Vec<_>>());
+    assert_eq!(host.completions().len(), 4);
+    // The same spot four times: what goes where the last READ ended is another READ's, and begins anew.
+    let given = given.0.lock().unwrap();
+    assert_eq!(given.iter().map(|(at, ..)| *at).collect::<Vec<_>>(), [0; 4]);
+    assert!(given.iter().all(|(.., it)| *it == bytes));
 }

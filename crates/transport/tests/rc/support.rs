@@ -2,7 +2,7 @@
 
 use farmem_machine::{Action, Duration, Instant, Outbox, Port};
 use farmem_transport::rc::{
-    Completion, DropReason, Note, Requester, RequesterConfig, Responder, ResponderConfig, Work,
+    Arrivals, Completion, DropReason, Note, Requester, RequesterConfig, Responder, ResponderConfig, Work,
 };
 use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::{
@@ -245,6 +245,19 @@ impl Host {
         let middle = opcode == Opcode::ReadResponseMiddle;
         let ext = if middle { Extension::None } else { aeth(Syndrome::Ack) };
         self.take(opcode, psn, ext, payload)
+    }
+
+    /// Delivers packets of READ responses that come together.
+    pub(crate) fn take_together(&mut self, packets: &[(Opcode, u32, &[u8])]) -> Sent {
+        let mut arrivals = Arrivals::new();
+        for &(opcode, psn, payload) in packets {
+            let middle = opcode == Opcode::ReadResponseMiddle;
+            let ext = if middle { Extension::None } else { aeth(Syndrome::Ack) };
+            let packet = Packet { bth: Bth::new(opcode, HOST_QPN, Psn::new(psn)), ext, payload };
+            self.requester.on_packet_among(self.now, NODE, &packet, &mut arrivals, &mut self.out);
+        }
+        drop(arrivals);
+        self.sent()
     }
 
     /// Lets time pass up to the requester's own wake, and wakes it.

@@ -36,9 +36,9 @@ pub(super) struct SlotAt {
 }
 
 impl Landing for SlotAt {
-    fn put(&self, offset: u64, bytes: &[u8]) {
+    fn put(&self, offset: u64, pieces: &[&[u8]]) {
         let offset = usize::try_from(offset).expect("inside an entry");
-        self.memory.put(self.slot, self.at + offset, bytes);
+        self.memory.put(self.slot, self.at + offset, pieces);
     }
 }
 

@@ -63,12 +63,13 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
         let (memory, page) = (memory_file(32 * PAGE as usize), u64::from(PAGE));
         let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
         assert!(bench.visitor.register(2, registered));
-        let mut carried = Carried::NOTHING;
+        let (mut carried, mut calls) = (Carried::NOTHING, Vec::new());
         let mut ask = |bench: &mut super::Bench, carrier: &mut super::Carrier<'_>, request| {
             let hits = carrier.memory().stats().hits;
             assert!(matches!(bench.ask(carrier, &[request])[..], [(.., Ended::Done, _)]), "{request:?}");
             let now = bench.visitor.carried();
             assert_eq!((now.requests, now.moves), (carried.requests + 1, carried.moves + 1));
+            calls.push(now.calls - carried.calls);
             let copied = now.copies - carried.copies;
             carried = now;
             (copied, carrier.memory().stats().hits - hits)
@@ -107,6 +108,8 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
             all += hits;
         }
         assert!(all > 0, "pages of a sequence are read ahead");
+        let by_call = [vec![1; 32], vec![0], vec![1; 48]].concat();
+        assert_eq!(calls, by_call, "one call of the system each, and none behind the rings");
         memory.read_exact_at(&mut bytes, 16 * page).unwrap();
         assert!(bytes.chunks(PAGE as usize).zip(0..).all(|(page, at)| page.iter().all(|&byte| byte == at)));
     });

@@ -3,7 +3,7 @@
 use super::super::buffer::Laid;
 use super::{PAGES, READING_MAX, Wishes, region_of};
 use crate::dpu::pulse::{Pulse, silence_max};
-use crate::dpu::words::{Ask, Foresight, Said, VERSION, answer, ask, hear};
+use crate::dpu::words::{Ask, Carried, Foresight, Said, VERSION, answer, ask, hear};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::own::wrong_answer;
 use farmem_client::{DpuSection, Error};
@@ -96,15 +96,28 @@ impl Dpu {
 
     /// What it did so far, for all its processes; `None` when it is gone. It answers all advice first.
     pub(super) fn stats(&mut self, refused: &mut u64) -> Option<Stats> {
+        match self.ask_after(&Ask::Stats {}, refused)? {
+            Said::Stats(said) => Some(said.into()),
+            _ => None,
+        }
+    }
+
+    /// What it did for requests of this process; `None` as for [`Dpu::stats`].
+    pub(super) fn carried(&mut self, refused: &mut u64) -> Option<Carried> {
+        match self.ask_after(&Ask::Carried {}, refused)? {
+            Said::Carried(carried) => Some(carried),
+            _ => None,
+        }
+    }
+
+    /// Asks it something, when all advice has been answered.
+    fn ask_after(&mut self, what: &Ask, refused: &mut u64) -> Option<Said> {
         while self.unanswered > 0 {
             if !self.hear_answer(refused) {
                 return None;
             }
         }
-        match ask(&self.talk, &Ask::Stats {}, None) {
-            Ok(Said::Stats(said)) => Some(said.into()),
-            _ => None,
-        }
+        ask(&self.talk, what, None).ok()
     }
 }
 
