@@ -145,7 +145,9 @@ impl Inbound {
             return if is_nothing { Ok(None) } else { Err(e) };
         };
         self.used = got;
-        self.singles = if got == 1 { self.singles.wrapping_add(1) } else { 0 };
+        // What several packets came in is followed by more, as a rule.
+        let is_single = got == 1 && self.datagram(0).packets().len() == 1;
+        self.singles = if is_single { self.singles.wrapping_add(1) } else { 0 };
         Ok(Some(got))
     }
 
