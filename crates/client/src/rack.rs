@@ -53,6 +53,9 @@ pub struct ClientOptions {
     /// Traversals that share one datagram at most, of those that are submitted without waiting in between (PROTOCOL 11.13). 1 sends each in
     /// one of its own. Results are the same. A rack in this process has no datagrams to save: there each goes alone.
     pub pairs_max: NonZero<u16>,
+    /// Connections to each memory node at most. Those beyond the first are set up, and carry READs, where more requests are under way than one connection carries: 128 packets, so eight READs of 64 KiB (PROTOCOL
+    /// 11.16). More are worth it where the way to the nodes takes long.
+    pub connections: NonZero<u16>,
     /// What it allocates stays when its domain has no user any more: for data that outlives the programs that use it. Otherwise it is freed then, a
     /// minute after the last client of the domain left or died (PROTOCOL 8.62).
     pub durable: bool,
@@ -71,6 +74,7 @@ impl Default for ClientOptions {
         Self {
             hops_max: const { NonZero::new(64).expect("64 is not zero") },
             pairs_max: const { NonZero::new(PAIRS_MAX).expect("a batch has pairs") },
+            connections: NonZero::<u16>::MIN,
             durable: false,
         }
     }
@@ -260,7 +264,8 @@ pub fn host_settings(
     let usual = HostConfig::new(HostId(host), generation, endpoint(home));
     let request_retries_max = retries_in(SILENCE_MAX, usual.request_timeout);
     let (hops_max, pairs_max) = (options.hops_max.get(), options.pairs_max.get());
-    HostConfig { pmtu, hops_max, pairs_max, request_retries_max, ..usual }
+    let connections_each = usize::from(options.connections.get());
+    HostConfig { pmtu, hops_max, pairs_max, connections_each, request_retries_max, ..usual }
 }
 
 /// How often something is sent again in `silence` when that happens every `timeout`.

@@ -402,11 +402,17 @@ fn each_number_of_a_description_may_be_wrong() {
         .replace("[[node]]\nname = \"node1\"", "slots = 30000\n\n[[node]]\nname = \"node1\"")
         .replace(
             "[hosts]",
-            "[dpu]\ncache = 1073741824\nstatic = \"64 MiB\"\npage = 65536\nentry = 1048576\nbatch = 64\nthreads = 2\n\
+            "[dpu]\ncache = 1073741824\nstatic = \"64 MiB\"\npage = 65536\nentry = 1048576\nbatch = 64\nthreads = 2\nconnections = 3\n\
              link = \"rate=10Gbit/s\"\ncpu = 1\nslowdown = 2.5\n\n[hosts]",
         );
     let right = parse(&full).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(right.dpu.as_ref().map(|dpu| dpu.threads), Some(2));
+    assert_eq!(right.dpu.as_ref().map(|dpu| (dpu.threads, dpu.connections.get())), Some((2, 3)));
+    // Without a word there are more where it takes a while to the memory nodes.
+    let unsaid = full.replace("connections = 3\n", "");
+    for (text, expected) in [(unsaid.replace("delay=5us", "delay=500us"), 4), (unsaid, 1)] {
+        let rack = parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(rack.dpu.as_ref().map(|dpu| dpu.connections.get()), Some(expected));
+    }
     let mut wrong = 0;
     for (start, end) in numbers(&full) {
         for edge in EDGES {

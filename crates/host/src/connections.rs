@@ -6,6 +6,7 @@
 
 use crate::lines::{From, Line, QUEUED_MAX, QueuedOp, Recovery, Trail, overlap};
 use crate::routes::Routes;
+use crate::sides::Sides;
 use crate::split_ops::{Segment, SplitOps};
 use crate::wants::{Want, Wish};
 use crate::{Answer, Connection, Done, Failure, Note, Out, SetupFault, Sink};
@@ -23,7 +24,9 @@ pub(crate) struct Connections {
     pub(crate) lines: Vec<Line>,
     by_qpn: BTreeMap<Qpn, usize>,
     last: usize,
-    lines_max: usize,
+    pub(crate) lines_max: usize,
+    /// Connections beside the first to a node.
+    pub(crate) sides: Sides,
     pub(crate) routes: Routes,
     /// What went out in segments.
     split_ops: SplitOps,
@@ -39,12 +42,13 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(lines_max: usize) -> Self {
+    pub(crate) fn new(lines_max: usize, each: usize) -> Self {
         Self {
             lines: Vec::new(),
             by_qpn: BTreeMap::new(),
             last: 0,
             lines_max,
+            sides: Sides::new(each),
             routes: Routes::default(),
             split_ops: SplitOps::default(),
             trails: BTreeMap::new(),
@@ -76,8 +80,9 @@ impl Connections {
     /// what the control plane said last is so (PROTOCOL 11.3, 11.9). What waited for it goes on.
     pub(crate) fn add(&mut self, now: Instant, setup: &Connection, out: &mut Sink) {
         let new = Line::new(setup);
-        let taken = self.by_qpn.get(&setup.rc.qpn).is_some_and(|&at| !self.lines[at].gives_way_to(&new));
-        let staying = self.lines.iter().filter(|line| !line.gives_way_to(&new)).count();
+        let taken = self.sides.has(setup.rc.qpn)
+            || self.by_qpn.get(&setup.rc.qpn).is_some_and(|&at| !self.lines[at].gives_way_to(&new));
+        let staying = self.lines.iter().filter(|line| !line.gives_way_to(&new)).count() + self.sides.count();
         if taken || staying >= self.lines_max {
             return self.not_taken(
                 setup,
@@ -90,7 +95,9 @@ impl Connections {
         self.index();
         let mut queued = Vec::new();
         for line in old {
+            let (domain, node) = (line.domain, line.node);
             queued.extend(self.flush(line, out));
+            self.renew_beside(now, domain, node, out);
         }
         for item in queued {
             self.dispatch(now, setup.domain, item, From::Queued, out);
@@ -103,7 +110,7 @@ impl Connections {
         if self.lines.iter().any(|line| line.node != node && line.gives_way_to(&new)) {
             return;
         }
-        let has_room = self.lines.len() < self.lines_max;
+        let has_room = self.lines.len() + self.sides.count() < self.lines_max;
         match self.lines.iter_mut().find(|line| line.is(domain, node)) {
             Some(line) if line.len == 0 => (line.base, line.len) = (base, len),
             Some(_) => {}
@@ -138,6 +145,7 @@ impl Connections {
         for item in unproven.chain(waiting) {
             self.end(item.id, flushed, item.work, out);
         }
+        self.end_beside(out);
         self.index();
     }
 
@@ -291,7 +299,10 @@ impl Connections {
             let busy = line.astray > 0 || !line.queued.is_empty();
             busy && at != place && line.domain == domain && line.overlaps(work)
         };
-        self.lines.iter().enumerate().any(other) || self.is_aside(domain, work)
+        let changes = !matches!(work, Work::Read { .. } | Work::ReadTo { .. });
+        self.lines.iter().enumerate().any(other)
+            || self.is_aside(domain, work)
+            || changes && self.sides.meet(domain, work)
     }
 
     /// True when something with bytes of `work` is on no connection, and waits for none.
@@ -304,6 +315,7 @@ impl Connections {
     /// True when something with bytes of `work` is on a connection, or waits for one.
     fn is_met(&self, domain: Domain, work: &Work) -> bool {
         self.lines.iter().any(|line| line.domain == domain && line.meets(work))
+            || self.sides.meet(domain, work)
     }
 
     fn wait(&mut self, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
@@ -334,6 +346,7 @@ impl Connections {
         if from.is_behind() && self.must_wait(domain, place, &item.work) {
             return self.wait(domain, item, from, out);
         }
+        let Some(item) = self.post_beside(now, place, item, from, out) else { return };
         let line = &mut self.lines[place];
         let up = line.requester.as_mut().filter(|requester| !requester.is_broken());
         let QueuedOp { id, work, trail } = item;
@@ -365,7 +378,7 @@ impl Connections {
     }
 
     pub(crate) fn has(&self, qpn: Qpn) -> bool {
-        self.by_qpn.contains_key(&qpn)
+        self.by_qpn.contains_key(&qpn) || self.sides.has(qpn)
     }
 
     pub(crate) fn packet<'p>(
@@ -379,7 +392,7 @@ impl Connections {
         let found = self.by_qpn.get(&packet.bth.dest_qp).copied();
         let Some((place, requester)) = found.zip(found.and_then(|at| self.lines[at].requester.as_mut()))
         else {
-            return out.note(Note::NotForUs);
+            return self.packet_beside(now, port, packet, arrivals, out);
         };
         requester.on_packet_among(now, port, packet, arrivals, out);
         self.finish(now, place, out);
@@ -394,15 +407,17 @@ impl Connections {
                 self.finish(now, place, out);
             }
         }
+        self.wake_beside(now, out);
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        self.lines.iter().filter_map(|line| line.requester.as_ref()?.next_wake()).min()
+        let lines = self.lines.iter().filter_map(|line| line.requester.as_ref()?.next_wake());
+        lines.chain(self.sides.next_wake()).min()
     }
 
     pub(crate) fn outstanding(&self) -> usize {
         let aside = self.unproven.values().map(|(_, items)| items.len()).sum::<usize>() + self.waiting.len();
-        self.lines.iter().map(Line::outstanding).sum::<usize>() + aside
+        self.lines.iter().map(Line::outstanding).sum::<usize>() + self.sides.outstanding() + aside
     }
 
     pub(crate) fn is_down(&self, domain: Domain, node: NodeId) -> bool {
@@ -418,7 +433,8 @@ impl Connections {
     }
 
     pub(crate) fn check(&self) {
-        assert!(self.lines.len() <= self.lines_max, "more connections than the bound");
+        assert!(self.lines.len() + self.sides.count() <= self.lines_max, "more connections than the bound");
+        self.sides.check();
         for line in &self.lines {
             line.check();
             let same = self.lines.iter().filter(|other| other.gives_way_to(line)).count();
@@ -458,7 +474,7 @@ impl Connections {
     }
 
     fn new_line(&mut self, domain: Domain, node: NodeId) -> Option<usize> {
-        let room = self.lines.len() < self.lines_max;
+        let room = self.lines.len() + self.sides.count() < self.lines_max;
         room.then(|| {
             self.lines.push(Line::down(domain, node));
             self.lines.len() - 1

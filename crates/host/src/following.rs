@@ -98,6 +98,9 @@ impl Connections {
         if let Some(unproven) = self.unproven.remove(&number) {
             return self.proven(now, unproven, reply, out);
         }
+        if self.reply_beside(number, reply, out) {
+            return;
+        }
         let Some(place) = self.lines.iter().position(|line| line.recovery.waits_for(number)) else {
             return out.note(Note::LateAnswer);
         };

@@ -22,6 +22,7 @@ mod op;
 pub mod paged;
 mod requests;
 mod routes;
+mod sides;
 mod split_ops;
 #[cfg(test)]
 mod tests;
@@ -70,6 +71,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Request ids of one generation (PROTOCOL 5.1, 11.8).
     pub ids_max: u32,
+    /// Connections of a domain to a memory node: those beyond the first carry READs, where many requests are under way (PROTOCOL 11.16).
+    pub connections_each: usize,
     /// Traversals that share one datagram at most (PROTOCOL 11.13); with 1 each goes alone, at once.
     pub pairs_max: u16,
 }
@@ -89,6 +92,7 @@ impl Config {
             hops_max: 64,
             connections_max: 1024,
             ids_max: u32::MAX,
+            connections_each: 1,
             pairs_max: 1,
         }
     }
@@ -125,6 +129,8 @@ pub enum HostRequest {
     /// Requests of its domain to its addresses use this connection. Replaces those before to its node or to one of these addresses,
     /// whose requests are flushed. Also the answer to [`Wish::Connect`].
     Connect(Connection),
+    /// Another connection of its domain to its node, beside the one that there is: the answer to [`Wish::Beside`].
+    Beside(Connection),
     /// A connection through the switch, for operations that name it ([`Op::Through`]). In the place of one with its queue pair, whose operations are flushed.
     Open {
         /// The domain of everything sent over it.
@@ -368,7 +374,7 @@ impl Host {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            connections: Connections::new(config.connections_max),
+            connections: Connections::new(config.connections_max, config.connections_each),
             through: Through::new(config.connections_max),
             requests: Requests::new(&config),
         }
@@ -487,6 +493,13 @@ impl Host {
         }
         self.connections.add(now, connection, out);
     }
+
+    fn beside(&mut self, connection: &Connection, out: &mut Sink) {
+        if connection.rc.qpn == self.config.home.qpn || self.through.has(connection.rc.qpn) {
+            return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
+        }
+        self.connections.add_beside(connection, out);
+    }
 }
 
 /// The switch and the memory nodes answer hosts (PROTOCOL 11.1). A node that the driver has no address for yet is [`Port::UNKNOWN`]: then key and id
@@ -516,6 +529,7 @@ impl Machine for Host {
             }
             Event::Local(HostRequest::Joined { generation, home }) => self.joined(generation, home, out),
             Event::Local(HostRequest::Connect(connection)) => self.connect(now, &connection, out),
+            Event::Local(HostRequest::Beside(connection)) => self.beside(&connection, out),
             Event::Local(HostRequest::Open { domain, rc }) => self.open(domain, &rc, out),
             Event::Local(HostRequest::Close { qpn }) => self.through.close(qpn, out),
             Event::Local(HostRequest::Node { domain, node, base, len }) => {

@@ -6,6 +6,7 @@ mod coverage;
 mod following;
 mod gather;
 mod requests;
+mod sides;
 mod through;
 mod times;
 mod traversals;

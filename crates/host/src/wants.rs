@@ -2,7 +2,7 @@
 //!
 //! The host decides what is asked, in which order, and what follows (PROTOCOL 11.10). Its driver carries each [`Want`] to the control plane's API
 //! and what comes back to the host: nothing is repeated or left out there. Each is answered exactly once, with [`crate::HostRequest::Reply`] or, when it
-//! was a connection, with [`crate::HostRequest::Connect`].
+//! was a connection, with [`crate::HostRequest::Connect`] or [`crate::HostRequest::Beside`].
 
 use alloc::vec::Vec;
 use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};
@@ -31,6 +31,13 @@ pub enum Wish {
     },
     /// A connection to a node. The answer is the connection.
     Connect {
+        /// The domain it is for.
+        domain: Domain,
+        /// The node.
+        node: NodeId,
+    },
+    /// Another connection to a node, beside the one that there is. The answer is the connection, as [`crate::HostRequest::Beside`].
+    Beside {
         /// The domain it is for.
         domain: Domain,
         /// The node.

@@ -143,6 +143,8 @@ impl Rack {
         layout.hops_max = [1, 2, 64][rng.below(3) as usize];
         // In most worlds traversals that begin together share a datagram.
         layout.pairs_max = [1, 3, PAIRS_MAX][usize::try_from(seed % 3).expect("small")];
+        // In some, domains have several connections to a node, each of which is soon full.
+        layout.connections_each = if seed % 5 == 4 { 3 } else { 1 };
         // In every other one hosts number their queue pairs themselves, all of them alike.
         layout.cards = seed % 2 == 1;
         let slow = RoleId::Node(1 + u16::try_from(rng.below(u32::from(layout.nodes))).expect("few"));

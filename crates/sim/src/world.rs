@@ -45,6 +45,8 @@ pub struct Layout {
     pub hops_max: u8,
     /// Traversals of a host that share one datagram at most.
     pub pairs_max: u16,
+    /// Connections of a host's domain to a memory node at most, each of which has few packets under way when there are several.
+    pub connections_each: usize,
     /// The path MTU of all connections, and of what memory nodes send.
     pub pmtu: Pmtu,
     /// Time without an answer after which the control plane, or a host, sends anything again.
@@ -75,6 +77,7 @@ impl Layout {
             budgets: Budgets::default(),
             hops_max: 64,
             pairs_max: 1,
+            connections_each: 1,
             pmtu: Pmtu::B1024,
             timeout: Duration::from_millis(1),
             retries_max: 7,
@@ -138,8 +141,8 @@ struct Asked {
     by: RoleId,
     /// Which start of `by` asked: the answer to an earlier one is dropped.
     start: u32,
-    /// The host's role wants it, under this number: the answer is for it.
-    want: Option<u64>,
+    /// The host's role wants it: the answer is for it.
+    want: Option<Want>,
 }
 
 /// A host's connection in a domain to a node.
@@ -283,7 +286,7 @@ impl<H: Guest> World<H> {
         ticket
     }
 
-    fn ask_for(&mut self, by: RoleId, request: Request, want: Option<u64>) -> u64 {
+    fn ask_for(&mut self, by: RoleId, request: Request, want: Option<Want>) -> u64 {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         if want.is_none() {

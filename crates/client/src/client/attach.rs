@@ -146,6 +146,10 @@ impl Client {
                     refused(&error)
                 }
             },
+            Wish::Beside { node, .. } => match self.connection(node.0) {
+                Ok(connection) => return self.path.submit(HostRequest::Beside(connection)),
+                Err(error) => refused(&error),
+            },
             Wish::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
                 Ok(found) => Reply::Located(located(found)),
                 Err(error) => refused(&error),

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fmt::Write as _;
+use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
 use toml::{Spanned, Value};
@@ -57,6 +58,8 @@ pub struct DpuSection {
     pub forward: DpuForward,
     /// Threads of each domain that it serves: one receives, and the others complete requests beside it.
     pub threads: u32,
+    /// Connections of each domain that it serves to a memory node, at most: those beyond the first carry READs, where many are under way.
+    pub connections: NonZero<u16>,
     /// Where the rack's token is kept, by which its processes and it know that they are of one rack ([`mark`](Self::mark)).
     pub(crate) credentials: Credentials,
     /// How long its processes wait for a sign of it: the lease of the rack.
@@ -72,8 +75,21 @@ pub struct DpuSection {
 /// Its settings, as `rack.toml` would have them: what a figure is measured with.
 impl fmt::Display for DpuSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cache, fixed, page, entry, caching, batch, forward, threads, link, cpu, slowdown, .. } =
-            self;
+        let Self {
+            cache,
+            fixed,
+            page,
+            entry,
+            caching,
+            batch,
+            forward,
+            threads,
+            connections,
+            link,
+            cpu,
+            slowdown,
+            ..
+        } = self;
         let caching = match caching {
             DpuCaching::Off => "off",
             DpuCaching::Dynamic => "dynamic",
@@ -87,7 +103,7 @@ impl fmt::Display for DpuSection {
         write!(
             f,
             "cpu {cpu}, slowdown {slowdown}, caching {caching}, cache {} KiB in entries of {} KiB, static {} KiB, \
-             page {} KiB, batch {batch}, forward {forward}, threads {threads}, link {link}",
+             page {} KiB, batch {batch}, forward {forward}, threads {threads}, connections {connections}, link {link}",
             cache >> 10,
             entry >> 10,
             fixed >> 10,
@@ -130,6 +146,7 @@ pub(super) struct RawDpu {
     #[serde(default)]
     forward: DpuForward,
     threads: Option<Spanned<u64>>,
+    connections: Option<Spanned<u64>>,
     link: Option<Spanned<String>>,
     cpu: Option<usize>,
     slowdown: Option<Spanned<f64>>,
@@ -141,6 +158,10 @@ const PAGE_MAX: u64 = farmem_wire::soda::SIZE_MAX as u64;
 const ENTRY_PAGES_MAX: u64 = 64;
 /// Threads of a domain.
 const THREADS_MAX: u64 = 64;
+/// Connections of a domain to a memory node.
+const CONNECTIONS_MAX: u64 = 64;
+/// The same without a word, where memory nodes are on other machines, or the rack's links stand for a network that takes 50 us or more: what one connection has under way, 128 packets, is soon too little there.
+const CONNECTIONS_FAR: u16 = 4;
 /// Slower than this nobody's cores are.
 const SLOWDOWN_MAX: f64 = 1000.0;
 
@@ -149,7 +170,14 @@ fn at<T>(raw: &Option<Spanned<T>>) -> Range<usize> {
 }
 
 impl Page<'_> {
-    pub(super) fn dpu(&self, rack: &str, raw: &RawDpu, lease: Duration) -> Result<DpuSection, Error> {
+    /// `is_far` when it takes a while to the memory nodes.
+    pub(super) fn dpu(
+        &self,
+        rack: &str,
+        raw: &RawDpu,
+        lease: Duration,
+        is_far: bool,
+    ) -> Result<DpuSection, Error> {
         let bytes = |key: &str, raw: &Option<Spanned<Value>>, usual: u64| {
             raw.as_ref().map_or(Ok(usual), |raw| self.bytes(&format!("{key} of [dpu]"), raw))
         };
@@ -179,6 +207,13 @@ impl Page<'_> {
             None => 1,
             Some(raw) => self.number("threads", raw, &(1..=THREADS_MAX))?,
         };
+        let connections = match &raw.connections {
+            None if is_far => CONNECTIONS_FAR,
+            None => 1,
+            Some(raw) => {
+                u16::try_from(self.number("connections", raw, &(1..=CONNECTIONS_MAX))?).expect("a few")
+            }
+        };
         let link = match &raw.link {
             None => LinkProfile::NONE,
             Some(raw) => self.link(raw)?,
@@ -204,6 +239,7 @@ impl Page<'_> {
             batch: u32::try_from(batch).expect("at most 1024"),
             forward: raw.forward,
             threads: u32::try_from(threads).expect("a few"),
+            connections: NonZero::new(connections).unwrap_or(NonZero::<u16>::MIN),
             credentials: Credentials::State(PathBuf::new()), // until the whole is read
             lease,
             link,

@@ -171,12 +171,12 @@ fn programs_share_a_dpu() {
     }
 }
 
-/// A window has an allocation at each of two memory nodes, by way of one DPU with three threads. It writes all of both, sixteen times what may be here, and reads it again; a client that goes straight
+/// A window has an allocation at each of two memory nodes, by way of one DPU with three threads and three connections to each. It writes all of both, sixteen times what may be here, and reads it again; a client that goes straight
 /// reads the same. Then each is read alone, with the other open.
 #[test]
 fn two_memory_nodes_are_behind_one_dpu() {
     for transport in BOTH {
-        let rack = rack(transport, &format!("{DPU}threads = 3\n"));
+        let rack = rack(transport, &format!("{DPU}threads = 3\nconnections = 3\n"));
         let mut client = client(&rack, "nodes");
         let vmas = [1, 2].map(|node| client.allocate_on(BYTES, NodeId(node)).unwrap());
         let objects = vmas.each_ref().map(Object::new);

@@ -10,7 +10,7 @@ use super::words::Carried;
 use farmem_client::api::{ApiError, ErrorCode, Overview};
 use farmem_client::own::api_client;
 use farmem_client::serve::pin_to_cpu;
-use farmem_client::{Client, Error, Rack};
+use farmem_client::{Client, ClientOptions, Error, Rack};
 use farmem_dpu::Asker;
 use farmem_io::dpu::{Registered, Submissions};
 use farmem_io::{WakeAt, Waker};
@@ -158,7 +158,8 @@ pub(super) fn join(ground: &Ground, domain: u32) -> Result<(Client, Member), Err
         let remedy = "say the number that `create_domain` answered".into();
         return Err(Error::Refused(ApiError { code: ErrorCode::NotFound, message, remedy }));
     };
-    let client = Rack::running(ground.config.clone()).client(&name)?;
+    let options = ClientOptions { connections: ground.section.connections, ..ClientOptions::default() };
+    let client = Rack::running(ground.config.clone()).client_with(&name, options)?;
     if let Some(cpu) = ground.section.cpu {
         let cannot = |source| Error::System { what: format!("cannot run on cpu = {cpu} of [dpu]"), source };
         pin_to_cpu(cpu).map_err(cannot)?;

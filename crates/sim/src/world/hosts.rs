@@ -100,19 +100,20 @@ impl<H: Guest> World<H> {
 
     /// A driver's part in what its host wants: it carries each want to the control plane.
     pub(super) fn carry_wants(&mut self) {
-        while let Some((host, Want { number, wish })) = self.wants.pop_front() {
+        while let Some((host, want)) = self.wants.pop_front() {
+            let Want { number, wish } = want;
             self.env.journal.line(|| format!("  host {host} wants {wish:?}"));
             let request: Request = match wish {
                 Wish::Locate { addr } => Locate { addr: addr.0 }.into(),
                 Wish::Disconnect { qpn } => Disconnect { host, qpn: qpn.get() }.into(),
-                Wish::Connect { domain, node } => {
+                Wish::Connect { domain, node } | Wish::Beside { domain, node } => {
                     // Wants are numbered, and so are queue pairs: each connection of a host has another one.
                     let own = || CARD_QPN + 1 + u32::try_from(number % 1_000_000).expect("small");
                     let qpn = self.layout.cards.then(own);
                     Connect { qpn, ..Connect::new(host, node.0, domain.0) }.into()
                 }
             };
-            self.ask_for(RoleId::Host(host), request, Some(number));
+            self.ask_for(RoleId::Host(host), request, Some(want));
         }
     }
 

@@ -9,7 +9,7 @@ use farmem_control::api::{
 };
 use farmem_control::keys::Secret;
 use farmem_control::{Config as ControlConfig, Control, Out, Submitted as ControlAsk};
-use farmem_host::{Config as HostConfig, Connection, HostRequest};
+use farmem_host::{Config as HostConfig, Connection, HostRequest, Want, Wish};
 use farmem_machine::{Event, Port, Rng};
 use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::Switch;
@@ -20,6 +20,9 @@ use farmem_wire::{Domain, Gid, HostId, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtA
 pub(super) const CARD_QPN: u32 = 2;
 /// The Q_Key of it.
 const CARD_QKEY: u32 = 0x77;
+
+/// PSNs that a connection of several has under way.
+const FEW_PSNS: u32 = 3;
 
 impl<H: Guest> World<H> {
     /// Starts a machine: the control plane from its log, the others by asking to join. No effect on one that is up or joins.
@@ -90,8 +93,8 @@ impl<H: Guest> World<H> {
             self.replies.insert(ticket, result);
             return;
         };
-        if let Some(number) = asked.want {
-            return self.answer_want(&asked, number, result);
+        if let Some(want) = asked.want {
+            return self.answer_want(&asked, want.number, result);
         }
         if asked.start == self.starts_of(asked.by) {
             match &result {
@@ -143,6 +146,7 @@ impl<H: Guest> World<H> {
                     request_retries_max: self.layout.retries_max,
                     hops_max: self.layout.hops_max,
                     pairs_max: self.layout.pairs_max,
+                    connections_each: self.layout.connections_each,
                     ..HostConfig::new(HostId(*host), *generation, endpoint(home))
                 };
                 if let Some(sim_node) = self.hosts.get_mut(&n) {
@@ -176,7 +180,7 @@ impl<H: Guest> World<H> {
                     first_psn: Psn::new(*first_psn),
                     rkey: Rkey(*rkey),
                     pmtu: Pmtu::from_bytes(usize::from(*pmtu)).expect("the control plane's own"),
-                    window_psns: 64,
+                    window_psns: if self.layout.connections_each > 1 { FEW_PSNS } else { 64 },
                     depth: rc::RESPONDER_DEPTH,
                     queue_max: 256,
                     timeout: self.layout.timeout,
@@ -196,6 +200,9 @@ impl<H: Guest> World<H> {
                     gathers: true,
                     rc,
                 };
+                if let Some(Want { wish: Wish::Beside { .. }, .. }) = asked.want {
+                    return self.host_ask(n, HostRequest::Beside(connection));
+                }
                 let starts = self.starts_of(RoleId::Node(node.node));
                 let connected = self.connected.entry((n, domain, node.node));
                 let connected = connected.or_insert(Connected { count: 0, starts });

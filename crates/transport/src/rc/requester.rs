@@ -197,6 +197,23 @@ impl Requester {
         self.jobs.iter().map(|job| &job.work)
     }
 
+    /// PSNs of what is posted and not acknowledged.
+    #[must_use]
+    pub const fn load(&self) -> u64 {
+        self.posted - self.una
+    }
+
+    /// True when a READ of so many bytes would be sent at once: nothing waits, and the window has room for it.
+    #[must_use]
+    pub fn has_room_for(&self, len: u64) -> bool {
+        let packets = len.div_ceil(self.config.pmtu.bytes() as u64).max(1);
+        let requests = packets.div_ceil(u64::from(self.segment_packets));
+        self.next == self.posted
+            && !self.rnr_wait
+            && self.load() + packets <= u64::from(self.config.window_psns)
+            && u64::from(self.responses_due) + requests <= u64::from(self.config.depth)
+    }
+
     /// True when packets can carry this request; one that they cannot ends at once when it is posted.
     #[must_use]
     pub fn carries(&self, work: &Work) -> bool {

@@ -1,0 +1,338 @@
+//! Several connections of a domain to one memory node (PROTOCOL 11.16): what goes over which, and that nobody can tell.
+
+use super::verbs::Bytes;
+use super::*;
+use alloc::collections::BTreeMap;
+use farmem_machine::Rng;
+
+/// Bytes that the programs use: so few that most operations meet another one.
+const USED: u32 = 1500;
+/// Behind these nothing is allocated.
+const ALLOCATED: usize = 4096;
+const LEN_MAX: u32 = 700;
+const UNDER_WAY_MAX: usize = 40;
+
+/// A host, a memory node with a responder for each connection, and a network between them that delays each frame for its own time, and loses some.
+struct World {
+    bench: Bench,
+    memory: Bytes,
+    responders: BTreeMap<Qpn, rc::Responder>,
+    air: BTreeMap<(Instant, u64), Flying>,
+    rng: Rng,
+    loss_percent: u32,
+    /// Frames so far, and connections.
+    frames: u64,
+    connections: u32,
+    /// Request packets over the first connection, and over others.
+    over: [usize; 2],
+    first: Qpn,
+}
+
+enum Flying {
+    ToNode(Vec<u8>),
+    ToHost(Vec<u8>),
+}
+
+fn responder(connection: &Connection) -> rc::Responder {
+    let rc = connection.rc;
+    rc::Responder::new(rc::ResponderConfig {
+        qpn: rc.peer_qpn,
+        peer_qpn: rc.qpn,
+        port: Port::host(HOST.0),
+        expected_psn: rc.first_psn,
+        rkey: rc.rkey,
+        domain: connection.domain,
+        pmtu: rc.pmtu,
+    })
+}
+
+impl World {
+    fn new(seed: u64, each: usize, loss_percent: u32) -> Self {
+        let config = Config { connections_each: each, ..config() };
+        let mut world = Self {
+            bench: Bench::new(config),
+            memory: Bytes { base: BASE_1, bytes: vec![0; ALLOCATED] },
+            responders: BTreeMap::new(),
+            air: BTreeMap::new(),
+            rng: Rng::from_number(seed),
+            loss_percent,
+            frames: 0,
+            connections: 0,
+            over: [0; 2],
+            first: Qpn::new(0),
+        };
+        let first = world.connection();
+        world.first = first.rc.peer_qpn;
+        world.bench.ask(HostRequest::Connect(first));
+        world
+    }
+
+    /// A connection that the node knows: four packets may be under way on it.
+    fn connection(&mut self) -> Connection {
+        self.connections += 1;
+        let mut connection = connection(ALICE, 1, self.connections);
+        connection.rc =
+            rc::RequesterConfig { window_psns: 4, queue_max: 64, retries_max: 1000, ..connection.rc };
+        self.responders.insert(connection.rc.peer_qpn, responder(&connection));
+        connection
+    }
+
+    /// The control plane does what the host wants: now and then it cannot.
+    fn answer_wants(&mut self) {
+        for Want { number, wish } in take(&mut self.bench.wants) {
+            let ask = match wish {
+                Wish::Connect { .. } => {
+                    let connection = self.connection();
+                    self.first = connection.rc.peer_qpn;
+                    HostRequest::Connect(connection)
+                }
+                Wish::Beside { .. } if self.rng.chance(1, 4) => {
+                    HostRequest::Reply { number, reply: Reply::Unavailable }
+                }
+                Wish::Beside { .. } => HostRequest::Beside(self.connection()),
+                Wish::Disconnect { qpn } => {
+                    // The queue pairs of both ends are made of one number.
+                    self.responders.remove(&Qpn::new(qpn.get() + 0x1000));
+                    HostRequest::Reply { number, reply: Reply::Gone }
+                }
+                Wish::Locate { .. } => HostRequest::Reply { number, reply: Reply::NotFound },
+            };
+            self.bench.ask(ask);
+        }
+    }
+
+    /// What the host sent leaves.
+    fn send(&mut self) {
+        for (_, frame) in take(&mut self.bench.sent) {
+            let to = Packet::parse(&frame).unwrap().bth.dest_qp;
+            self.over[usize::from(to != self.first)] += 1;
+            self.fly(Flying::ToNode(frame));
+        }
+    }
+
+    fn fly(&mut self, what: Flying) {
+        self.frames += 1;
+        if !self.rng.chance(self.loss_percent, 100) {
+            let delay = Duration::from_micros(u64::from(self.rng.below(3000)));
+            self.air.insert((self.bench.now + delay, self.frames), what);
+        }
+    }
+
+    /// The next thing that happens; false when there is none.
+    fn step(&mut self) -> bool {
+        while !self.bench.wants.is_empty() {
+            self.answer_wants();
+        }
+        self.send();
+        let due = self.air.first_key_value().map(|(&(at, _), _)| at);
+        let wake = self.bench.host.next_wake();
+        match (due, wake) {
+            (None, None) => return !self.bench.done.is_empty(),
+            (Some(at), wake) if wake.is_none_or(|wake| at <= wake) => {
+                self.bench.now = self.bench.now.max(at);
+                let (_, what) = self.air.pop_first().unwrap();
+                self.arrive(what);
+            }
+            _ => self.bench.wake(),
+        }
+        true
+    }
+
+    fn arrive(&mut self, what: Flying) {
+        let frame = match what {
+            Flying::ToHost(frame) => return self.bench.hear(Port::node(1), &frame),
+            Flying::ToNode(frame) => frame,
+        };
+        let packet = Packet::parse(&frame).unwrap();
+        // A late request of a connection that was taken down finds nobody.
+        let Some(responder) = self.responders.get_mut(&packet.bth.dest_qp) else { return };
+        let mut out: Outbox<(), rc::Note> = Outbox::new();
+        responder.on_packet(Port::host(HOST.0), &packet, &mut self.memory, &mut out);
+        responder.flush(&mut out);
+        let mut answers = vec![];
+        out.drain(|action| {
+            if let Action::Send { frame, .. } = action {
+                answers.push(frame.to_vec());
+            }
+        });
+        answers.into_iter().for_each(|answer| self.fly(Flying::ToHost(answer)));
+    }
+
+    /// Something on `USED` bytes, and what is to come of it by a plain model in which all is done as soon as it is asked for; `None` for what has to fail.
+    fn submit(&mut self, model: &mut [u8]) -> (u64, Option<Expected>) {
+        let len = 1 + self.rng.below(LEN_MAX) as usize;
+        let at = self.rng.below(USED) as usize;
+        let addr = VirtAddr(BASE_1 + at as u64);
+        let (op, expected) = match self.rng.below(100) {
+            0 => (Op::Read { addr: VirtAddr(BASE_1 + ALLOCATED as u64), buf: vec![0; len] }, None),
+            1..=10 => {
+                let word = at / 8 * 8;
+                let addr = VirtAddr(BASE_1 + word as u64);
+                let old = u64::from_le_bytes(model[word..word + 8].try_into().unwrap());
+                model[word..word + 8].copy_from_slice(&old.wrapping_add(1).to_le_bytes());
+                (Op::FetchAdd { addr, add: 1 }, Some(Expected::Old(old)))
+            }
+            11..=30 => {
+                let value = self.rng.next_u32().to_le_bytes()[0];
+                model[at..at + len].fill(value);
+                (Op::Write { addr, buf: vec![value; len] }, Some(Expected::Done))
+            }
+            _ => {
+                let there = model[at..at + len].to_vec();
+                (Op::Read { addr, buf: vec![0; len] }, Some(Expected::Bytes(there)))
+            }
+        };
+        (self.bench.submit(op), expected)
+    }
+}
+
+#[derive(Debug)]
+enum Expected {
+    Bytes(Vec<u8>),
+    Old(u64),
+    Done,
+}
+
+/// PROTOCOL 11.12 and 11.16: a program reads and writes the same few bytes, with many operations under way, over one connection or over several, on a network that delays and loses frames, and in which now and then a READ is refused, which
+/// breaks the connection that it is on. Each READ and atomic finds what was there when it was asked for, and in the end memory has what was written.
+#[test]
+fn operations_with_a_byte_in_common_stay_in_order() {
+    for seed in 0..24 {
+        let each = [1, 2, 4][usize::try_from(seed % 3).unwrap()];
+        let mut world = World::new(seed, each, u32::try_from(seed % 4).unwrap() * 4);
+        let mut model = vec![0; ALLOCATED];
+        let mut expected = BTreeMap::new();
+        let (mut asked, mut refused) = (0, 0);
+        while asked < 1500 || !expected.is_empty() {
+            if asked < 1500 && expected.len() < UNDER_WAY_MAX && world.rng.chance(2, 3) {
+                let (ticket, what) = world.submit(&mut model);
+                expected.insert(ticket, what);
+                asked += 1;
+            } else {
+                assert!(world.step() || expected.is_empty(), "{} operations never end", expected.len());
+            }
+            for done in take(&mut world.bench.done) {
+                match (expected.remove(&done.ticket).expect("it ends once"), &done.result) {
+                    (None, Err(Failure::Connection(rc::Failure::RemoteAccess))) => refused += 1,
+                    (Some(Expected::Bytes(bytes)), Ok(_)) => {
+                        assert!(done.buf == bytes, "seed {seed}: READ {}", done.ticket);
+                    }
+                    (Some(Expected::Old(old)), &Ok(Answer::Done { old: found })) => {
+                        assert_eq!(found, old, "seed {seed}: atomic {}", done.ticket);
+                    }
+                    (Some(Expected::Done), Ok(_)) => {}
+                    (what, result) => panic!("seed {seed}: {what:?} ended as {result:?}"),
+                }
+            }
+        }
+        assert!(world.memory.bytes == model, "seed {seed}");
+        assert_eq!(world.bench.host.outstanding(), 0);
+        assert!(refused > 0, "seed {seed}: some READs are refused");
+        assert_eq!(world.over[1] > 0, each > 1, "seed {seed}: {:?} of {each} connections", world.over);
+    }
+}
+
+/// A read of so many bytes.
+fn read(skip: u64, len: usize) -> Op {
+    Op::Read { addr: VirtAddr(BASE_1 + skip), buf: vec![0; len] }
+}
+
+fn write(skip: u64, len: usize) -> Op {
+    Op::Write { addr: VirtAddr(BASE_1 + skip), buf: vec![9; len] }
+}
+
+/// Request packets under way, with none answered, over each connection in the order of their queue pairs.
+fn under_way(bench: &mut Bench) -> Vec<usize> {
+    let mut by_qpn = BTreeMap::new();
+    for (_, frame) in take(&mut bench.sent) {
+        *by_qpn.entry(Packet::parse(&frame).unwrap().bth.dest_qp).or_insert(0) += 1;
+    }
+    by_qpn.into_values().collect()
+}
+
+fn narrow(number: u32) -> Connection {
+    let mut connection = connection(ALICE, 1, number);
+    connection.rc = rc::RequesterConfig { window_psns: 4, queue_max: 64, ..connection.rc };
+    connection
+}
+
+/// A host that may have three connections to node 1, and has them.
+fn three() -> Bench {
+    let mut bench = Bench::new(Config { connections_each: 3, ..config() });
+    bench.ask(HostRequest::Connect(narrow(1)));
+    for at in 0..5 {
+        bench.submit(read(at * 256, 256));
+    }
+    let beside = Wish::Beside { domain: ALICE, node: NodeId(1) };
+    assert_eq!(
+        bench.wants.iter().map(|want| want.wish).collect::<Vec<_>>(),
+        [beside; 2],
+        "wanted when the first is full"
+    );
+    assert_eq!(under_way(&mut bench), [4], "one waits for the window of the first");
+    bench.wants.clear();
+    (2..4).for_each(|number| bench.ask(HostRequest::Beside(narrow(number))));
+    bench
+}
+
+/// PROTOCOL 11.16: where the first connection is full READs go over others, so three have three times as many under way. What changes memory stays with the first; a READ of bytes that are being changed stays behind that, and what changes bytes
+/// that are being read beside waits until they are there.
+#[test]
+fn reads_go_beside_a_connection_that_is_full() {
+    let mut bench = three();
+    for at in 5..13 {
+        bench.submit(read(at * 256, 256));
+    }
+    assert_eq!(under_way(&mut bench), [4, 4], "and four are under way on the first");
+    // Four packets of 256 bytes are a connection's, so the next ones wait.
+    bench.submit(read(0x1800, 256));
+    assert_eq!(under_way(&mut bench), Vec::<usize>::new());
+    // What is read over a connection beside is not written meanwhile.
+    let before = bench.host.outstanding();
+    bench.submit(write(6 * 256 + 255, 2));
+    assert_eq!(bench.host.outstanding(), before + 1);
+    let all_reads = |bench: &Bench| {
+        bench.sent.iter().all(|(_, frame)| Packet::parse(frame).unwrap().bth.opcode == Opcode::ReadRequest)
+    };
+    // It is not sent either where the first connection has room: all it had under way is answered.
+    for psn in [Psn::MAX - 1, Psn::MAX, 0, 1, 2] {
+        let ext =
+            Extension::Aeth(farmem_wire::Aeth { syndrome: farmem_wire::Syndrome::Ack, msn: Psn::new(1) });
+        let bth = Bth::new(Opcode::ReadResponseOnly, narrow(1).rc.qpn, Psn::new(psn));
+        let mut frame = vec![];
+        Packet { bth, ext, payload: &[1; 256] }.emit(&mut frame);
+        bench.hear(Port::node(1), &frame);
+    }
+    assert!(all_reads(&bench) && bench.done.len() == 5, "{} ended", bench.done.len());
+    // One of other bytes is.
+    bench.sent.clear();
+    bench.submit(write(0x1c00, 2));
+    assert!(!all_reads(&bench), "nothing is before it");
+}
+
+/// A connection beside breaks, and is taken down: its READs are asked again over the first, and another one takes its place when there is need. When the control plane refuses one it is not asked again before the first connection is another.
+#[test]
+fn what_breaks_beside_is_asked_again() {
+    let mut bench = three();
+    for at in 5..13 {
+        bench.submit(read(at * 256, 256));
+    }
+    bench.sent.clear();
+    let bth = Bth::new(Opcode::Acknowledge, narrow(2).rc.qpn, Psn::new(Psn::MAX - 1));
+    let syndrome = farmem_wire::Syndrome::Nak(farmem_wire::Nak::RemoteAccess);
+    let ext = Extension::Aeth(farmem_wire::Aeth { syndrome, msn: Psn::new(0) });
+    let mut nak = vec![];
+    Packet { bth, ext, payload: &[] }.emit(&mut nak);
+    bench.hear(Port::node(1), &nak);
+    assert!(bench.done.is_empty(), "{:?}", bench.done);
+    assert_eq!(bench.host.outstanding(), 13);
+    bench.reply(Wish::Disconnect { qpn: narrow(2).rc.qpn }, Reply::Gone);
+    bench.submit(read(0, 256));
+    bench.reply(Wish::Beside { domain: ALICE, node: NodeId(1) }, Reply::Unavailable);
+    bench.submit(read(0, 256));
+    assert_eq!(bench.wants, []);
+    assert_eq!(bench.host.outstanding(), 15);
+    // The host joins again: all of them are gone, and each operation has ended.
+    bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (15, 0));
+}
