@@ -8,7 +8,7 @@ mod load;
 mod plots;
 
 use crate::{CpuMeter, CpuTime, Outcome, Plan, Progress, Row, Sheet, to_f64};
-use farmem::Rng;
+use farmem::{Rack, Rng};
 use load::{Batch, Kind, Speaks, VALUE_LEN};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -230,11 +230,26 @@ fn ours(cpus: Cpus, (local, far): (u64, u64), speaks: Speaks, more: &[&str]) -> 
     Ok(subject)
 }
 
-/// Measures. Draws figures into the directory `plots`, if there is one.
+/// Two servers on one rack: one that reads ahead, and one that does not.
+fn ahead_or_not(cpus: Cpus, local: u64, rack: &Rack) -> Result<[Subject; 2], String> {
+    let file = rack.config().map(|config| config.file.to_string_lossy().into_owned());
+    let file = file.ok_or("a rack of processes has a description")?;
+    let begun = |domain, more: &[&str]| {
+        ours(cpus, (local, 0), Speaks::Redis, &[&["--rack", &file, "--domain", domain], more].concat())
+    };
+    Ok([begun("ahead", &[])?, begun("not-ahead", &["--no-read-ahead"])?])
+}
+
+/// Measures. Draws figures into the directory `plots`, if there is one. `start` begins a rack of processes, of one memory node of so many bytes, that runs until it is dropped.
 ///
 /// # Errors
 /// What the system says when no load can be made, or nothing be drawn.
-pub fn run(plan: &Plan, plots: Option<&Path>, tell: &mut dyn FnMut(Progress<'_>)) -> io::Result<Outcome> {
+pub fn run(
+    plan: &Plan,
+    plots: Option<&Path>,
+    start: &mut dyn FnMut(u64) -> Result<Box<dyn AsRef<Rack>>, String>,
+    tell: &mut dyn FnMut(Progress<'_>),
+) -> io::Result<Outcome> {
     let mut sheet = Sheet::new(&plan.only, tell);
     let sizes = if plan.quick {
         Sizes { keys: 40_000, pairs: 2, slice: Duration::from_millis(100) }
@@ -283,10 +298,14 @@ pub fn run(plan: &Plan, plots: Option<&Path>, tell: &mut dyn FnMut(Progress<'_>)
     if plan.has(ahead) {
         let local = sizes.mostly_far();
         let size = format!("{} MiB of local memory for {} MiB of data", local >> 20, sizes.data() >> 20);
-        let begun = |more: &[&str]| ours(cpus, (local, sizes.all_local()), Speaks::Redis, more);
         sheet.begins("with and without reading ahead");
-        match begun(&[]).and_then(|with| Ok([with, begun(&["--no-read-ahead"])?])) {
-            Ok(mut pair) => rows(&mut sheet, &sizes, &size, &[(ahead.to_owned(), Kind::Get, 16)], &mut pair),
+        // In a rack of this process a READ is a call, and nothing is won by asking early.
+        match start(2 * sizes.all_local())
+            .and_then(|rack| Ok((ahead_or_not(cpus, local, (*rack).as_ref())?, rack)))
+        {
+            Ok((mut pair, _rack)) => {
+                rows(&mut sheet, &sizes, &size, &[(ahead.to_owned(), Kind::Get, 16)], &mut pair);
+            }
             Err(why) => sheet.add([Row::absent(ahead, "1/s", why)]),
         }
     }
