@@ -300,7 +300,7 @@ pub fn run(
         let size = format!("{} MiB of local memory for {} MiB of data", local >> 20, sizes.data() >> 20);
         sheet.begins("with and without reading ahead");
         // In a rack of this process a READ is a call, and nothing is won by asking early.
-        match start(2 * sizes.all_local())
+        match start((2 * sizes.all_local()).next_multiple_of(1 << 20))
             .and_then(|rack| Ok((ahead_or_not(cpus, local, (*rack).as_ref())?, rack)))
         {
             Ok((mut pair, _rack)) => {

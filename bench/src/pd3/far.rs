@@ -134,6 +134,7 @@ fn ask(way: &mut impl Way, thread: u16, each: u64) -> Result<(u64, Duration), Er
 fn round<W: Way>(
     threads: u16,
     each: u64,
+    cpu: Option<usize>,
     way: impl Fn(u16) -> Result<W, Error> + Sync,
 ) -> Result<Round, Error> {
     let (way, begin) = (&way, &Barrier::new(usize::from(threads) + 1));
@@ -143,8 +144,9 @@ fn round<W: Way>(
                 scope.spawn(move || {
                     let own = way(thread);
                     // A client binds the thread that opens it to the CPU of its rack.
-                    to_own_cpu();
+                    let bound = cpu.map_or(Ok(()), pin_to_cpu).map_err(not_bound);
                     begin.wait();
+                    bound?;
                     ask(&mut own?, thread, each)
                 })
             })
@@ -161,11 +163,8 @@ fn round<W: Way>(
     })
 }
 
-/// The program's CPU: the last one.
-fn to_own_cpu() {
-    if let Ok([_, .., last]) = allowed_cpus().as_deref() {
-        let _stays_where_it_is = pin_to_cpu(*last);
-    }
+fn not_bound(source: std::io::Error) -> Error {
+    Error::System { what: "the program has no CPU of its own".into(), source }
 }
 
 /// Measures what `plan` wants.
@@ -177,14 +176,16 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
     let rack = racks.start_with(1, NodeKind::Offload, 64 << 20, DPU)?;
     let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
     let quick = plan.quick;
-    // Clients bind the thread that opens them to a CPU.
-    let (rows, wrong) = crate::cpu::on_its_own(|| compare(&config, quick))?;
+    // Clients bind the thread that opens them to a CPU, and what it starts: which CPUs there are is asked before. The program's is the last one.
+    let cpus = allowed_cpus().unwrap_or_default();
+    let own = cpus.get(1..).and_then(<[usize]>::last).copied();
+    let (rows, wrong) = crate::cpu::on_its_own(|| compare(&config, own, quick))?;
     sheet.add(rows);
     sheet.add_wrong(wrong);
     Ok(())
 }
 
-fn compare(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64), Error> {
+fn compare(config: &RackConfig, place: Option<usize>, quick: bool) -> Result<(Vec<Row>, u64), Error> {
     let (rounds, each) = if quick { (1, 512) } else { (5, RECORDS) };
     let mut client = Rack::running(config.clone()).client(DOMAIN)?;
     let most = THREADS.into_iter().max().unwrap_or(1);
@@ -205,7 +206,7 @@ fn compare(config: &RackConfig, quick: bool) -> Result<(Vec<Row>, u64), Error> {
         let (mut rates, mut beside) = (Vec::new(), Vec::new());
         let mut cpu = [Duration::ZERO; 2];
         for number in 0..=rounds {
-            let both = [round(threads, each, by_dpu)?, round(threads, each, by_client)?];
+            let both = [round(threads, each, place, by_dpu)?, round(threads, each, place, by_client)?];
             wrong += both.iter().map(|round| round.wrong).sum::<u64>();
             if number > 0 {
                 rates.push(both[0].rate);

@@ -306,13 +306,13 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
     let rack = racks.start(1, NodeKind::Offload, 64 << 20)?;
     let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
     let quick = plan.quick;
-    // Clients bind the thread that opens them to a CPU.
+    // Clients bind the thread that opens them to a CPU, and what it starts: which CPUs there are is asked before.
+    let cpus = allowed_cpus().unwrap_or_default();
     let (rows, wrong) = crate::cpu::on_its_own(|| {
         let mut client = Rack::running(config.clone()).client(DOMAIN)?;
         let map = FlatMap::create(&mut client, ITEMS, 8, [0x5044, 0x3304])?;
         let values: Vec<[u8; 8]> = (0..ITEMS).map(|n| value(n.to_le_bytes())).collect();
         map.load(&mut client, 1, (0..ITEMS).zip(&values).map(|(n, value)| (n.to_le_bytes(), &value[..])))?;
-        let cpus = allowed_cpus().unwrap_or_default();
         let mut bench = Bench { config, map, cpus, wrong: 0 };
         let rows = bench.rows(quick)?;
         Ok::<_, Error>((rows, bench.wrong))
