@@ -41,6 +41,7 @@ pub mod signals;
 mod store;
 mod timers;
 pub mod udp;
+mod words;
 
 pub use address::{gid_of, ip_of, parse_gid};
 pub use affinity::{current_cpu, pin_to_cpu};

@@ -11,9 +11,8 @@ mod many;
 #[path = "../src/shm/ring.rs"]
 mod ring;
 
-mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
-}
+#[path = "loom_atomics/mod.rs"]
+mod atomic;
 
 use atomic::AtomicU64;
 use loom::sync::Arc;

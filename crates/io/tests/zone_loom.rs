@@ -16,9 +16,9 @@ mod ring;
 #[expect(dead_code, unreachable_pub, reason = "what is not under test is the crate's")]
 mod steps;
 
-mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
-}
+#[path = "loom_atomics/mod.rs"]
+#[expect(unused_imports, reason = "the doorbell's fence")]
+mod atomic;
 
 use atomic::AtomicU64;
 use item::Item;

@@ -14,7 +14,7 @@
 //!
 //! The same file is compiled against loom's atomics by `tests/ring_loom.rs`.
 
-use super::atomic::{AtomicU64, Ordering};
+use super::atomic::{AtomicU64, Ordering, load_words, store_words};
 
 /// Words before the data.
 pub(crate) const HEADER_WORDS: usize = 64;
@@ -175,9 +175,7 @@ pub(super) fn record_len(word: u64, room: usize, waiting: u64) -> Result<usize, 
 /// Stores `bytes` into the first words, the last one padded with zeros.
 pub(crate) fn store(words: &[AtomicU64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<WORD>();
-    for (word, chunk) in words.iter().zip(whole) {
-        word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
-    }
+    store_words(words, whole);
     if !rest.is_empty() {
         let mut last = [0; WORD];
         last[..rest.len()].copy_from_slice(rest);
@@ -196,9 +194,7 @@ pub(crate) fn store_at(words: &[AtomicU64], at: u64, bytes: &[u8]) {
 /// Fills `bytes` from the first words; of the last one only what is wanted.
 pub(crate) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let (whole, rest) = bytes.as_chunks_mut::<WORD>();
-    for (word, chunk) in words.iter().zip(&mut *whole) {
-        *chunk = word.load(Ordering::Relaxed).to_le_bytes();
-    }
+    load_words(words, whole);
     if let Some(last) = words.get(whole.len()).filter(|_| !rest.is_empty()) {
         rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
     }

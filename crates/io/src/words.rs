@@ -1,0 +1,125 @@
+//! Bytes to and from words that another process may write at the same moment.
+//!
+//! Nothing that is read in this way is believed before it was checked, and nobody asks for more than that each byte is one that somebody wrote there: so 16 bytes at a time do, where one atomic word at a time
+//! takes a third as long again as all else that happens to a page on its way through a ring. The rest, and all of it on other processors than x86-64, is moved by words.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD: usize = 8;
+/// Words of a cache line: what is moved at once.
+const LINE: usize = 8;
+
+/// Stores so many words' bytes.
+///
+/// # Panics
+/// When there are not as many words.
+pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
+    let words = &words[..bytes.len()];
+    let lines = bytes.len() / LINE * LINE;
+    #[cfg(target_arch = "x86_64")]
+    {
+        let to = words.as_ptr().cast_mut().cast::<u8>();
+        // SAFETY: both are `lines` words long, and atomic words may be written through a shared reference.
+        unsafe { move_lines(bytes.as_ptr().cast(), to, lines * WORD) };
+    }
+    let moved = if cfg!(target_arch = "x86_64") { lines } else { 0 };
+    for (word, chunk) in words.iter().zip(bytes).skip(moved) {
+        word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+    }
+}
+
+/// Fills bytes from so many words.
+///
+/// # Panics
+/// When there are not as many words.
+pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
+    let words = &words[..bytes.len()];
+    let lines = bytes.len() / LINE * LINE;
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: both are `lines` words long, and the bytes are this call's alone.
+        unsafe { move_lines(words.as_ptr().cast(), bytes.as_mut_ptr().cast(), lines * WORD) };
+    }
+    let moved = if cfg!(target_arch = "x86_64") { lines } else { 0 };
+    for (word, chunk) in words.iter().zip(bytes).skip(moved) {
+        *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+}
+
+/// Moves `len` bytes, a multiple of 64.
+///
+/// Assembly, since memory that others write meanwhile may not be copied as plain memory, and the compiler moves atomic words one by one.
+///
+/// # Safety
+/// `from` may be read and `to` be written for `len` bytes, which do not overlap.
+#[cfg(target_arch = "x86_64")]
+unsafe fn move_lines(from: *const u8, to: *mut u8, len: usize) {
+    debug_assert!(len.is_multiple_of(LINE * WORD));
+    if len == 0 {
+        return;
+    }
+    // Both pointers go on from their ends: the index that counts up to zero ends the loop as well.
+    let (from, to) = (from.wrapping_add(len), to.wrapping_add(len));
+    // SAFETY: the caller's; the registers are named.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{from} + {at}]",
+            "movups {b}, [{from} + {at} + 16]",
+            "movups {c}, [{from} + {at} + 32]",
+            "movups {d}, [{from} + {at} + 48]",
+            "movups [{to} + {at}], {a}",
+            "movups [{to} + {at} + 16], {b}",
+            "movups [{to} + {at} + 32], {c}",
+            "movups [{to} + {at} + 48], {d}",
+            "add {at}, 64",
+            "jne 2b",
+            from = in(reg) from,
+            to = in(reg) to,
+            at = inout(reg) len.wrapping_neg() => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{load_words, store_words};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Of every length up to some lines, at every place: what was stored is there and comes back, and nothing beside it is touched.
+    #[test]
+    fn words_come_back_and_no_others_change() {
+        let count = 40;
+        for first in 0..9 {
+            for len in 0..=count - first - 1 {
+                let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(u64::MAX)).collect();
+                let bytes: Vec<[u8; 8]> =
+                    (1..=len as u64).map(|n| (n * 0x0102_0304_0506_0708).to_le_bytes()).collect();
+                store_words(&words[first..], &bytes);
+                for (at, word) in words.iter().enumerate() {
+                    let stored = at.checked_sub(first).and_then(|at| bytes.get(at));
+                    let expected = stored.map_or(u64::MAX, |chunk| u64::from_le_bytes(*chunk));
+                    assert_eq!(
+                        word.load(Ordering::Relaxed),
+                        expected,
+                        "{len} words from {first} on: word {at}"
+                    );
+                }
+                let mut back = vec![[9; 8]; len + 2];
+                load_words(&words[first..], &mut back[1..=len]);
+                assert_eq!((back[0], &back[1..=len], back[len + 1]), ([9; 8], &bytes[..], [9; 8]));
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index 3 out of range for slice of length 2")]
+    fn more_than_there_is_is_a_broken_promise() {
+        store_words(&[AtomicU64::new(0), AtomicU64::new(0)], &[[1; 8]; 3]);
+    }
+}

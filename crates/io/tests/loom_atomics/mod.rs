@@ -1,0 +1,15 @@
+//! What rings and zones are made of, as loom has it: `crate::words` moves several words at once, here each is one.
+
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; 8]]) {
+    for (word, chunk) in words.iter().zip(bytes) {
+        word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; 8]]) {
+    for (word, chunk) in words.iter().zip(bytes) {
+        *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+}
