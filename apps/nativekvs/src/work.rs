@@ -13,7 +13,7 @@ use std::time::Instant;
 /// The entries of a worker.
 pub const ENTRIES: &[(&str, Entry)] = &[("serve", serve)];
 
-/// Workers at most: the board has a page for each, and a host that caches needs a number below 64.
+/// Workers at most: the board has a page for each, and a host that caches has a number below 256.
 pub const WORKERS_MAX: u64 = 48;
 const PAGE: usize = farmem::PAGE_LEN;
 /// Points at which all workers meet; each has a page of the board.

@@ -151,7 +151,7 @@ impl Control {
         }
     }
 
-    /// The numbers that a host may have: those of 1 to 63 are for hosts that cache pages (PROTOCOL 8.8, 12.3).
+    /// The numbers that a host may have: those of 1 to 255 are for hosts that cache pages (PROTOCOL 8.8, 12.3).
     fn host_numbers(&self, caches: Option<bool>) -> RangeInclusive<u16> {
         let most = self.config.bounds.hosts_max;
         match caches {

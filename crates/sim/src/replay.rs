@@ -23,6 +23,7 @@ pub use tables::Tables;
 pub use workload::Workload;
 
 pub use farmem_machine::Duration;
+use farmem_wire::message::CACHING_HOSTS_MAX;
 
 /// The systems that are compared (MIND 7).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -97,7 +98,7 @@ pub enum Regions {
 pub struct Setup {
     /// The system.
     pub system: System,
-    /// Compute blades: 1 to 64; 1 for [`System::Swap`].
+    /// Compute blades: 1 to [`CACHING_HOSTS_MAX`]; 1 for [`System::Swap`].
     pub hosts: u16,
     /// Threads that run at once on each.
     pub threads: u16,
@@ -185,7 +186,7 @@ impl Outcome {
 /// When the setup has values that its fields rule out, or a role breaks an invariant of its own.
 pub fn replay(workload: &Workload, setup: &Setup, progress: &mut dyn FnMut(u64)) -> Outcome {
     assert!(
-        (1..=64).contains(&setup.hosts) && setup.threads > 0 && setup.local_pages > 0,
+        (1..=CACHING_HOSTS_MAX).contains(&setup.hosts) && setup.threads > 0 && setup.local_pages > 0,
         "a rack with blades"
     );
     assert!(setup.system.shares() || setup.hosts == 1, "only one blade swaps");

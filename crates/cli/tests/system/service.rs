@@ -112,7 +112,7 @@ fn a_take_over_loses_no_acknowledged_key() {
     };
     let (mut before, at) = serve(&[]);
     let refused = run(&[&["index", "serve"][..], &on].concat());
-    refused.refuses(&["another program writes to this store", "at host 64 (", "--take-over"]);
+    refused.refuses(&["another program writes to this store", "at host 256 (", "--take-over"]);
     const MOST: u32 = 1_000_000;
     let (busy, is_busy) = channel();
     let writer = thread::spawn(move || {

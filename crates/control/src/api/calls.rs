@@ -110,7 +110,7 @@ calls! {
         /// The Q_Key of that queue pair: not 0, and below 2^31, as verbs let no user have others (PROTOCOL 14.4).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         qkey: Option<u32>,
-        /// True: it is going to cache pages, and has one of the numbers below 64 (PROTOCOL 12.3). False: it is not, and leaves these to others.
+        /// True: it is going to cache pages, and has one of the numbers below 256 (PROTOCOL 12.3). False: it is not, and leaves these to others.
         /// Without it, the lowest number that is free.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         caches: Option<bool>,

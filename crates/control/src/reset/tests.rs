@@ -1,12 +1,12 @@
 use super::*;
-use farmem_wire::VirtAddr;
 use farmem_wire::message::Page;
+use farmem_wire::{HostId, VirtAddr};
 
 fn region() -> Region {
     Region::around(Page::of(VirtAddr(0x4000)), 2)
 }
 
-const DEAD: HostSet = HostSet(2);
+const DEAD: HostSet = HostSet::only(HostId(1));
 
 /// The order of things: no node is swept before all hosts have given up, nothing is free before all nodes are swept.
 #[test]

@@ -273,7 +273,7 @@ fn a_host_that_caches_renews_both_leases_at_once() {
     rack.check_log();
 }
 
-/// Hosts that do not cache have numbers from 64 on, a thousand of them and more; 63 that cache have those below, and the next one is told why it cannot.
+/// Hosts that do not cache have numbers from 256 on, a thousand of them and more; 255 that cache have those below, and the next one is told why it cannot.
 #[test]
 fn hosts_that_do_not_cache_leave_the_low_numbers_to_those_that_do() {
     let mut rack = rack(780);
@@ -284,18 +284,18 @@ fn hosts_that_do_not_cache_leave_the_low_numbers_to_those_that_do() {
     };
     rack.forgets = true;
     for number in 0..1000 {
-        assert_eq!(rack.call(join(number, false)).unwrap().host, 64 + number);
+        assert_eq!(rack.call(join(number, false)).unwrap().host, 256 + number);
     }
-    for number in 1000..1063 {
+    for number in 1000..1255 {
         assert_eq!(rack.call(join(number, true)).unwrap().host, number - 999);
     }
-    let error = rack.refused(join(1063, true));
+    let error = rack.refused(join(1255, true));
     assert_eq!(error.code, ErrorCode::TableFull);
-    assert!(error.message.contains("63 hosts that cache pages"), "{error:?}");
-    assert_eq!(rack.call(join(1063, false)).unwrap().host, 1064);
-    let error = rack.refused(Renew { host: 64, generation: 1, flushed: 0, qkey: 0 });
+    assert!(error.message.contains("255 hosts that cache pages"), "{error:?}");
+    assert_eq!(rack.call(join(1255, false)).unwrap().host, 1256);
+    let error = rack.refused(Renew { host: 256, generation: 1, flushed: 0, qkey: 0 });
     assert!(
-        error.code == ErrorCode::TableFull && error.message.contains("host 64 cannot cache"),
+        error.code == ErrorCode::TableFull && error.message.contains("host 256 cannot cache"),
         "{error:?}"
     );
     rack.check_log();
@@ -320,10 +320,10 @@ fn a_host_changes_its_kind_with_its_program() {
         rack.check_log();
         rack.check_tables(Port::SWITCH);
     };
-    life(&mut rack, false, (64, 1));
+    life(&mut rack, false, (256, 1));
     life(&mut rack, true, (1, 1));
     rack.restart();
-    life(&mut rack, false, (64, 2));
+    life(&mut rack, false, (256, 2));
     life(&mut rack, true, (1, 2));
     rack.call(Renew { host: 1, generation: 2, flushed: 0, qkey: 0 }).unwrap();
     life(&mut rack, false, (1, 3));
@@ -341,8 +341,8 @@ fn joining_again_without_a_word_of_caching_keeps_the_number() {
         assert_eq!(hosts(rack), [expected]);
         rack.check_log();
     };
-    life(&mut rack, Some(false), (64, 1));
-    life(&mut rack, None, (64, 2));
+    life(&mut rack, Some(false), (256, 1));
+    life(&mut rack, None, (256, 2));
     life(&mut rack, Some(true), (1, 1));
     life(&mut rack, None, (1, 2));
     rack.call(Leave::new(Port::host(1).0)).unwrap();

@@ -31,6 +31,35 @@ fn hosts_share_pages_under_the_control_plane() {
     assert_eq!(rack.load(a, base), Some(8));
 }
 
+/// Two hundred hosts read one page, then one of them writes it: all others give it up, the last as well as the first, and read what was written. So it is when
+/// one frame in five is lost, and when the writer is the one with the highest number.
+#[test]
+fn two_hundred_hosts_share_a_page_and_one_writes_it() {
+    const MANY: u16 = 200;
+    for (seed, loss_ppm, writer) in [(40, 0, 1), (41, 0, MANY), (42, 200_000, 100)] {
+        let mut rack = Rack::with_hosts(seed, MANY);
+        let hosts: Vec<u16> = (1..=MANY).map(|host| rack.start_host(host)).collect();
+        let vma = rack.allocate(4, 1);
+        hosts.iter().for_each(|&host| rack.map(host, &vma));
+        rack.lose(loss_ppm);
+        for round in 1..3 {
+            assert!(rack.store(writer, vma.base, round));
+            for &host in hosts.iter().filter(|&&host| host != writer) {
+                assert_eq!(rack.load(host, vma.base), Some(round), "host {host} in round {round}");
+            }
+            assert_eq!(rack.sharers(vma.base), hosts, "all of them, in the directory");
+            hosts.iter().for_each(|&host| assert!(rack.renew(host)));
+        }
+        assert!(rack.store(writer, vma.base, 3));
+        for &host in &hosts {
+            let may = (host == writer).then_some(Access::Modified);
+            assert_eq!(rack.may(host, vma.base), may, "host {host} of seed {seed}");
+        }
+        assert_eq!(rack.sharers(vma.base), [], "nobody is left");
+        assert_eq!(rack.directory().lost_pages, 0);
+    }
+}
+
 /// A host that was never given a lease gets no page.
 #[test]
 fn without_a_lease_there_is_no_page() {

@@ -7,6 +7,7 @@ use farmem_host::{Config as HostConfig, Failure, HostRequest, Op};
 use farmem_machine::{Duration, Instant, Rng};
 use farmem_sim::{Layout, Network, Plan, RoleId, World};
 use farmem_switch::Switch;
+use farmem_switch::directory::Slots;
 use farmem_traversal::Program;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 use farmem_wire::{Domain, Pmtu, Status, VirtAddr};
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const NODE_BYTES: u64 = 64 << 12;
 /// Every frame takes ten microseconds.
 const PLAN: Plan = Plan { latency: Duration::from_micros(10), ..Plan::CALM };
-/// Hosts that there may be.
+/// Hosts that there may be in most racks.
 const HOSTS: u16 = 3;
 
 /// The pages of a host's program.
@@ -72,9 +73,14 @@ pub(crate) struct Rack {
 impl Rack {
     /// A switch, two nodes, and a domain.
     pub(crate) fn new(seed: u64) -> Self {
+        Self::with_hosts(seed, HOSTS)
+    }
+
+    /// The same with room for this many hosts.
+    pub(crate) fn with_hosts(seed: u64, hosts: u16) -> Self {
         let layout = Layout {
             nodes: 2,
-            hosts: HOSTS,
+            hosts,
             capacity: NODE_BYTES,
             pmtu: Pmtu::B4096,
             timeout: Duration::from_millis(50),
@@ -323,6 +329,14 @@ impl Rack {
     /// What the program may do with the page now.
     pub(crate) fn may(&self, host: u16, addr: u64) -> Option<Access> {
         self.role(host).agent().access(Page::of(VirtAddr(addr)))
+    }
+
+    /// Whom the directory has in its entry for the page: its sharers, while nobody writes it.
+    pub(crate) fn sharers(&self, addr: u64) -> Vec<u16> {
+        let page = Page::of(VirtAddr(addr));
+        let mut slots = self.world.switch().and_then(Switch::directory).into_iter().flat_map(Slots::iter);
+        let entry = slots.find(|(region, _)| region.contains(page));
+        entry.map_or_else(Vec::new, |(_, entry)| entry.set().iter().map(|host| host.0).collect())
     }
 
     pub(crate) fn regions(&self) -> Vec<(u64, u8)> {

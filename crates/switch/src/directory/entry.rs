@@ -8,7 +8,7 @@ use farmem_wire::message::{
 };
 use farmem_wire::{HostId, Status};
 
-/// What the directory knows of a region: 32 bytes, as a slot of a switch's SRAM would hold them.
+/// What the directory knows of a region: 56 bytes, as a slot of a switch's SRAM would hold them.
 ///
 /// Reads while nobody writes, and the owner's own fetches, leave no record here. One register serves for sharers and for missing
 /// acknowledgements, since no phase needs both.
@@ -31,7 +31,7 @@ pub struct Entry {
     requester: u8,
 }
 
-const _: () = assert!(size_of::<Entry>() == 32);
+const _: () = assert!(size_of::<Entry>() == 56);
 
 /// What reaches an entry. Who sent it was established from the session, not from the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -222,9 +222,9 @@ impl<'a> DirectoryMessage<'a> {
                 DirectoryBody::Moved(..) => 12,
                 DirectoryBody::Clean(..) => 16,
                 DirectoryBody::Collected(..) | DirectoryBody::End(..) | DirectoryBody::Ended(..) => 20,
-                DirectoryBody::Awaiting(..) => 28,
-                DirectoryBody::Sweep(_) => 36,
-                DirectoryBody::Swept(..) => 40,
+                DirectoryBody::Awaiting(..) => 20 + HostSet::LEN,
+                DirectoryBody::Sweep(_) => 28 + HostSet::LEN,
+                DirectoryBody::Swept(..) => 32 + HostSet::LEN,
                 DirectoryBody::Listing(listing) => 24 + listing.rows.0.len(),
                 DirectoryBody::Resize(rows) => rows.0.len(),
             }
@@ -284,7 +284,7 @@ fn read<'a>(r: &mut Reader<'a>, kind: u8) -> Result<DirectoryBody<'a>, WireError
         0x4e => DirectoryBody::Moved(r.u64()?, r.u32()?),
         0x4f => {
             let (region, seq) = under(r)?;
-            DirectoryBody::Awaiting(region, seq, HostSet(r.u64()?))
+            DirectoryBody::Awaiting(region, seq, HostSet::take(r)?)
         }
         _ => return Err(WireError::Unknown { what: "message.kind", value: kind.into() }),
     })
@@ -306,7 +306,7 @@ fn emit(body: &DirectoryBody<'_>, out: &mut Vec<u8>) {
         | DirectoryBody::Ended(region, seq) => put_under(out, region, seq),
         DirectoryBody::Awaiting(region, seq, hosts) => {
             put_under(out, region, seq);
-            out.put_u64(hosts.0);
+            hosts.put(out);
         }
         DirectoryBody::Sweep(sweep) => put_sweep(out, sweep),
         DirectoryBody::Swept(sweep, lost) => {
@@ -362,7 +362,7 @@ fn under(r: &mut Reader<'_>) -> Result<(Region, Seq), WireError> {
 
 fn sweep(r: &mut Reader<'_>) -> Result<Sweep, WireError> {
     let (first, last) = (page(r)?, page(r)?);
-    let (seq, fenced, opens) = (Seq(r.u64()?), HostSet(r.u64()?), r.u8()?);
+    let (seq, fenced, opens) = (Seq(r.u64()?), HostSet::take(r)?, r.u8()?);
     r.zero::<3>("sweep.reserved")?;
     if last < first {
         return Err(WireError::Unknown { what: "sweep.last", value: last.addr().0 });
@@ -377,18 +377,20 @@ fn put_sweep(out: &mut Vec<u8>, sweep: Sweep) {
     out.put_u64(sweep.first.addr().0);
     out.put_u64(sweep.last.addr().0);
     out.put_u64(sweep.seq.0);
-    out.put_u64(sweep.fenced.0);
+    sweep.fenced.put(out);
     out.extend_from_slice(&[u8::from(sweep.opens), 0, 0, 0]);
 }
 
 const _: () = {
     assert!(super::OVERHEAD + 24 + ROWS_MAX * Rows::ROW_LEN <= 1024, "a listing fits a PMTU of 1024");
-    assert!(CACHING_HOSTS_MAX == 64, "a set of hosts has a bit for each");
+    assert!(super::OVERHEAD + 32 + HostSet::LEN <= 256, "what names hosts fits the smallest PMTU");
+    assert!(HostSet::LEN * 8 == CACHING_HOSTS_MAX as usize, "a set of hosts has a bit for each");
 };
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HostId;
     use alloc::vec;
     use proptest::prelude::*;
 
@@ -401,15 +403,15 @@ mod tests {
     }
 
     fn sweep_of() -> impl Strategy<Value = Sweep> {
-        (page_of(), page_of(), any::<(u64, u64, bool)>()).prop_map(|(one, other, (seq, hosts, opens))| {
-            Sweep {
+        (page_of(), page_of(), any::<(u64, [u64; 4], bool)>()).prop_map(
+            |(one, other, (seq, hosts, opens))| Sweep {
                 first: one.min(other),
                 last: one.max(other),
                 seq: Seq(seq),
-                fenced: HostSet(hosts),
+                fenced: HostSet::from_words(hosts),
                 opens,
-            }
-        })
+            },
+        )
     }
 
     fn row_of() -> impl Strategy<Value = Row> {
@@ -435,10 +437,10 @@ mod tests {
             (page_of(), seq()).prop_map(|(page, seq)| DirectoryBody::Clean(page, seq)),
             any::<u64>().prop_map(DirectoryBody::Moving),
             any::<(u64, u32)>().prop_map(|(number, left)| DirectoryBody::Moved(number, left)),
-            (under(), any::<u64>()).prop_map(|((region, seq), hosts)| DirectoryBody::Awaiting(
+            (under(), any::<[u64; 4]>()).prop_map(|((region, seq), hosts)| DirectoryBody::Awaiting(
                 region,
                 seq,
-                HostSet(hosts)
+                HostSet::from_words(hosts)
             )),
         ]
     }
@@ -490,6 +492,24 @@ mod tests {
                 prop_assert_eq!(again, bytes);
             }
         }
+    }
+
+    /// Where a Sweep and an Awaiting have their hosts (PROTOCOL 12.41).
+    #[test]
+    fn hosts_are_four_words() {
+        let hosts = [1, 63, 64, 130, 255].map(HostId).into_iter().fold(HostSet::EMPTY, HostSet::with);
+        let (first, last) = (Page::of(VirtAddr(0x10_0000)), Page::of(VirtAddr(0x10_3000)));
+        let sweep = Sweep { first, last, seq: Seq(11), fenced: hosts, opens: true };
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>();
+        let set = words(&[1 << 63 | 2, 1, 4, 1 << 63]);
+        let body = |body| emitted(body, 1)[Header::LEN..].to_vec();
+        let begins = words(&[0x10_0000, 0x10_3000, 11]);
+        assert_eq!(body(DirectoryBody::Sweep(sweep)), [&begins[..], &set, &[1, 0, 0, 0]].concat());
+        let swept = body(DirectoryBody::Swept(sweep, 5));
+        assert_eq!(swept, [&begins[..], &set, &[1, 0, 0, 0, 0, 0, 0, 5]].concat());
+        let region = Region::around(first, 2);
+        let begins = [&words(&[0x10_0000])[..], &[2, 0, 0, 0], &words(&[11])].concat();
+        assert_eq!(body(DirectoryBody::Awaiting(region, Seq(11), hosts)), [begins, set].concat());
     }
 
     #[test]

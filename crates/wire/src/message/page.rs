@@ -1,6 +1,8 @@
 //! Pages, the regions a directory keeps of them, and the numbers that order what happens to them (PROTOCOL 12.1 to 12.4).
 
-use crate::{HostId, VirtAddr};
+use crate::reader::{Put as _, Reader};
+use crate::{HostId, VirtAddr, WireError};
+use alloc::vec::Vec;
 use core::fmt;
 
 /// Bytes of a page: what is cached, fetched and written back at once (MIND 4.3.1).
@@ -16,7 +18,7 @@ pub const REGION_ORDER_MAX: u8 = 9;
 pub const REGION_ORDER_FIRST: u8 = 2;
 
 /// Hosts that can take part: those with numbers below this.
-pub const CACHING_HOSTS_MAX: u16 = 64;
+pub const CACHING_HOSTS_MAX: u16 = 256;
 
 /// A page of far memory: its address divided by [`PAGE_LEN`]. Below 2^52.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -249,13 +251,25 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A set of hosts with numbers below [`CACHING_HOSTS_MAX`]: the sharers of a region, or the hosts that have still to answer.
+/// A set of hosts with numbers below [`CACHING_HOSTS_MAX`]: the sharers of a region, or the hosts that have still to answer. A bit for
+/// each, the lowest of the first word that of host 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct HostSet(pub u64);
+pub struct HostSet([u64; Self::WORDS]);
 
 impl HostSet {
+    const WORDS: usize = CACHING_HOSTS_MAX as usize / 64;
+
+    /// Bytes of a set in a message.
+    pub const LEN: usize = Self::WORDS * 8;
+
     /// No host.
-    pub const EMPTY: Self = Self(0);
+    pub const EMPTY: Self = Self([0; Self::WORDS]);
+
+    /// Those of some bits.
+    #[must_use]
+    pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
+        Self(words)
+    }
 
     /// This host alone.
     ///
@@ -263,49 +277,80 @@ impl HostSet {
     /// When its number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
     pub const fn only(host: HostId) -> Self {
-        assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");
-        Self(1 << host.0)
+        Self::EMPTY.with(host)
     }
 
     /// These hosts and one more.
+    ///
+    /// # Panics
+    /// When its number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
-    pub const fn with(self, host: HostId) -> Self {
-        Self(self.0 | Self::only(host).0)
+    pub const fn with(mut self, host: HostId) -> Self {
+        assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");
+        self.0[host.0 as usize / 64] |= 1 << (host.0 % 64);
+        self
     }
 
     /// These hosts less one.
+    ///
+    /// # Panics
+    /// When its number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
-    pub const fn without(self, host: HostId) -> Self {
-        Self(self.0 & !Self::only(host).0)
+    pub const fn without(mut self, host: HostId) -> Self {
+        assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");
+        self.0[host.0 as usize / 64] &= !(1 << (host.0 % 64));
+        self
     }
 
     /// These hosts and those.
     #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    pub fn union(self, other: Self) -> Self {
+        Self(core::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
     /// True when the host is among them.
     #[must_use]
     pub const fn contains(self, host: HostId) -> bool {
-        host.0 < CACHING_HOSTS_MAX && self.0 >> host.0 & 1 == 1
+        host.0 < CACHING_HOSTS_MAX && self.0[host.0 as usize / 64] >> (host.0 % 64) & 1 == 1
     }
 
     /// True when no host is in it.
     #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+    pub fn is_empty(self) -> bool {
+        self == Self::EMPTY
     }
 
     /// How many they are.
     #[must_use]
-    pub const fn len(self) -> u32 {
-        self.0.count_ones()
+    pub fn len(self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
     }
 
     /// The hosts, by number.
     pub fn iter(self) -> impl Iterator<Item = HostId> {
-        (0..CACHING_HOSTS_MAX).map(HostId).filter(move |&host| self.contains(host))
+        (0..).zip(self.0).flat_map(|(at, mut word)| {
+            core::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+                let bit = bit as u16;
+                Some(HostId(at * 64 + bit))
+            })
+        })
+    }
+
+    /// Reads a set of a message.
+    pub(super) fn take(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut words = [0; Self::WORDS];
+        for word in &mut words {
+            *word = r.u64()?;
+        }
+        Ok(Self(words))
+    }
+
+    /// Appends the set to a message.
+    pub(super) fn put(self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|&word| out.put_u64(word));
     }
 }
 
@@ -351,11 +396,17 @@ mod tests {
 
     #[test]
     fn a_set_holds_exactly_what_was_put_in() {
-        let set = HostSet::only(HostId(1)).with(HostId(63)).with(HostId(4)).without(HostId(1));
-        assert_eq!(set.iter().collect::<alloc::vec::Vec<_>>(), [HostId(4), HostId(63)]);
-        assert_eq!(set.len(), 2);
-        assert!(!set.contains(HostId(64)), "too large a number is in no set");
-        assert!(set.without(HostId(4)).without(HostId(63)).is_empty());
+        let all = [4, 63, 64, 191, 255].map(HostId);
+        let set = all.iter().fold(HostSet::only(HostId(1)), |set, &host| set.with(host)).without(HostId(1));
+        assert_eq!(set.iter().collect::<Vec<_>>(), all);
+        assert_eq!(set.len(), 5);
+        assert!((0..300).map(HostId).all(|host| set.contains(host) == all.contains(&host)));
+        assert_eq!(set.union(HostSet::only(HostId(128))).len(), 6);
+        assert!(all.iter().fold(set, |set, &host| set.without(host)).is_empty());
+        let mut bytes = Vec::new();
+        set.put(&mut bytes);
+        assert_eq!(bytes.len(), HostSet::LEN);
+        assert_eq!(HostSet::take(&mut Reader::new("set", &bytes)), Ok(set));
     }
 
     #[test]

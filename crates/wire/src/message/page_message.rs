@@ -129,7 +129,7 @@ impl<'a> PageMessage<'a> {
                 PageBody::Get(_) | PageBody::Done(_) | PageBody::Refusal(_) => 20,
                 PageBody::Read(_) | PageBody::Grant(_) => 28,
                 PageBody::Data(_, bytes) | PageBody::WriteBack(_, _, bytes) => BEFORE_PART + bytes.len(),
-                PageBody::Recall(..) => 28,
+                PageBody::Recall(..) => 20 + HostSet::LEN,
                 PageBody::RecallAck(_) => 20,
                 PageBody::WriteBackAck(_) => 28,
             }
@@ -254,7 +254,7 @@ pub(super) fn part(r: &mut Reader<'_>) -> Result<Part, WireError> {
 }
 
 fn recall<'a>(r: &mut Reader<'a>) -> Result<PageBody<'a>, WireError> {
-    let (base, seq, to) = (page(r)?, Seq(r.u64()?), HostSet(r.u64()?));
+    let (base, seq, to) = (page(r)?, Seq(r.u64()?), HostSet::take(r)?);
     let (wanted, order, flags) = (r.u16()?, r.u8()?, r.u8()?);
     let region = region(base, order)?;
     if flags & !KEEP != 0 {
@@ -312,7 +312,8 @@ fn emit(body: &PageBody<'_>, out: &mut Vec<u8>) {
             out.put_u32(0);
         }
         PageBody::Recall(to, Recall { region, seq, keep, wanted }) => {
-            put(out, region.base(), &[seq.0, to.0]);
+            put(out, region.base(), &[seq.0]);
+            to.put(out);
             out.put_u16(wanted.unwrap_or(NO_PAGE));
             out.extend_from_slice(&[region.order(), bit(keep, KEEP)]);
         }

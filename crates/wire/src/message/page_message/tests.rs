@@ -47,11 +47,17 @@ fn bodies() -> impl Strategy<Value = PageBody<'static>> {
         ),
         (page_of(), id(), seq()).prop_map(|(page, id, seq)| PageBody::Grant(Grant { page, id, seq })),
         (page_of(), seq()).prop_map(|(page, seq)| PageBody::Done(Done { page, seq })),
-        (page_of(), 0..=REGION_ORDER_MAX, seq(), any::<(u64, bool)>(), any::<prop::option::Probability>())
+        (
+            page_of(),
+            0..=REGION_ORDER_MAX,
+            seq(),
+            any::<([u64; 4], bool)>(),
+            any::<prop::option::Probability>()
+        )
             .prop_map(|(page, order, seq, (to, keep), _)| {
                 let region = Region::around(page, order);
                 let wanted = keep.then(|| region.index(page));
-                PageBody::Recall(HostSet(to), Recall { region, seq, keep, wanted })
+                PageBody::Recall(HostSet::from_words(to), Recall { region, seq, keep, wanted })
             }),
         page_of().prop_flat_map(ack_around).prop_map(PageBody::RecallAck),
         (written_pages(), seq(), part_of()).prop_map(|((page, ack), grant, part)| {
@@ -104,6 +110,19 @@ proptest! {
             let _ = PageMessage::parse(&bytes);
         }
     }
+}
+
+/// Where a Recall has its hosts: in four words, the lowest bit of the first that of host 0 (PROTOCOL 12.37).
+#[test]
+fn a_recall_has_its_hosts_in_four_words() {
+    let region = Region::around(Page::of(VirtAddr(0x10_0000)), 2);
+    let hosts = [1, 63, 64, 130, 255].map(HostId).into_iter().fold(HostSet::EMPTY, HostSet::with);
+    let recall = Recall { region, seq: Seq(11), keep: true, wanted: Some(2) };
+    let message = PageMessage { domain: Domain(7), origin: HostId(9), body: PageBody::Recall(hosts, recall) };
+    let mut bytes = Vec::new();
+    message.emit(&mut bytes);
+    let words = [0x10_0000, 11, 1 << 63 | 2, 1, 4, 1 << 63].map(u64::to_be_bytes).concat();
+    assert_eq!(bytes[Header::LEN..], [&words[..], &[0, 2, 2, 1]].concat());
 }
 
 /// A page in one datagram fits an Ethernet of 4200 bytes: IP, UDP, BTH, DETH, header, body, page, ICRC.
