@@ -232,6 +232,9 @@ impl Logic for Running {
 }
 
 #[cfg(test)]
+mod reads;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
