@@ -262,7 +262,7 @@ pub fn host_settings(
     options: ClientOptions,
 ) -> HostConfig {
     let usual = HostConfig::new(HostId(host), generation, endpoint(home));
-    let request_retries_max = retries_in(SILENCE_MAX, usual.request_timeout);
+    let request_retries_max = ud::retries_in(SILENCE_MAX, usual.request_timeout);
     let (hops_max, pairs_max) = (options.hops_max.get(), options.pairs_max.get());
     let connections_each = usize::from(options.connections.get());
     HostConfig { pmtu, hops_max, pairs_max, connections_each, request_retries_max, ..usual }
@@ -371,6 +371,8 @@ fn system(what: &str, source: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farmem_machine::Instant;
+    use farmem_wire::RequestId;
 
     /// A FatTree without pods or edges, or of more switches than a rack has, is refused before anything is made of it.
     #[test]
@@ -380,5 +382,23 @@ mod tests {
             assert_eq!(refused.code(), Some(ErrorCode::BadRequest), "{pods} pods of {edges}: {refused}");
         }
         assert!(Rack::embedded_fat_tree(1, 1, 1 << 20).is_ok());
+    }
+
+    /// A switch that says nothing is given up when a memory node would be, and not after eight times as long: what goes by the switch is asked for again ever more
+    /// rarely (PROTOCOL 5.2).
+    #[test]
+    fn a_silent_switch_is_given_up_when_a_silent_node_is() {
+        let home = Endpoint { port: 1, gid: "127.0.0.2".into(), qpn: 16, qkey: 7 };
+        let settings = host_settings(1, 1, &home, Pmtu::B1024, ClientOptions::default());
+        let (timeout, retries_max) = (settings.request_timeout, settings.request_retries_max);
+        let mut asked = ud::Requester::new(1, timeout, retries_max);
+        let request = RequestId::new(HostId(1), 1, 1);
+        assert_eq!(asked.start(Instant::ZERO, request, ()), Ok(()));
+        let mut now = Instant::ZERO;
+        while asked.on_wake(now, |_, ()| {}).is_none() {
+            now = asked.next_wake().expect("a timer runs");
+        }
+        let silence = now.since(Instant::ZERO);
+        assert!(silence >= SILENCE_MAX && silence < SILENCE_MAX + timeout.times(8), "{silence:?}");
     }
 }

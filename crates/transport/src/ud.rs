@@ -7,7 +7,7 @@ mod table;
 
 pub use dedup::{Dedup, Room, Seen};
 pub use inbox::{Inbox, Turn};
-pub use requester::{Expired, Requester};
+pub use requester::{Expired, Requester, retries_in};
 
 use alloc::vec::Vec;
 use farmem_machine::{Outbox, Port};

@@ -1,7 +1,7 @@
 //! Datagram requests: every rule of docs/protocol/05-datagram-requests.md.
 
 use farmem_machine::{Action, Duration, Halt, Instant, Outbox, Port, Rng};
-use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Room, Seen, Turn, send};
+use farmem_transport::ud::{Dedup, Endpoint, Inbox, Peer, Requester, Room, Seen, Turn, retries_in, send};
 use farmem_wire::message::Updates;
 use farmem_wire::{
     Body, Domain, Extension, Header, HostId, Message, Opcode, Packet, Psn, Qkey, Qpn, RequestId, Status,
@@ -74,6 +74,27 @@ fn a_silent_server_is_asked_ever_more_slowly() {
     assert_eq!(sent, [(id(1), "context"); 5]);
     assert!(requester.is_empty() && requester.next_wake().is_none());
     assert_eq!(requester.finish(id(1)), None, "the answer comes now: late");
+}
+
+/// Who bears so much silence gives a request up then, at most one wait later: the waits grow, so they are fewer than timeouts fit into it. PROTOCOL 5.2, 5.3.
+#[test]
+fn repetitions_last_for_the_silence_that_is_borne() {
+    let moments = [0, 1, 39, 40, 41, 300, 4000, 60_000].map(Duration::from_millis);
+    for (silence, timeout) in moments.iter().flat_map(|&silence| [1, 40, 5000].map(|ms| (silence, ms))) {
+        let timeout = Duration::from_millis(timeout);
+        let mut requester = Requester::new(1, timeout, retries_in(silence, timeout));
+        assert_eq!(requester.start(at(0), id(1), ()), Ok(()));
+        let mut last = at(0);
+        let given_up = loop {
+            let now = requester.next_wake().expect("a timer runs");
+            if requester.on_wake(now, |_, ()| {}).is_some() {
+                break now;
+            }
+            last = now;
+        };
+        assert!(last < at(0) + silence || last == at(0), "{silence:?} of {timeout:?}: {last:?}");
+        assert!(given_up >= at(0) + silence, "{silence:?} of {timeout:?}: {given_up:?}");
+    }
 }
 
 /// An answer ends its request; a second copy of it, and an answer to no request, end nothing. PROTOCOL 5.1.

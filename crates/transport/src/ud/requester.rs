@@ -206,6 +206,21 @@ fn is_alive<T>(requests: &Table<Outstanding<T>>, row: Row) -> bool {
     requests.get(row.request).is_some_and(|request| request.due == row.due)
 }
 
+/// How often a request is to be sent again so that it is given up when nothing came for `silence`, and not before (PROTOCOL 5.2, 5.3).
+///
+/// # Panics
+/// When `timeout` is zero.
+#[must_use]
+pub fn retries_in(silence: Duration, timeout: Duration) -> u32 {
+    assert!(timeout > Duration::ZERO, "a timeout takes time");
+    let (mut retries, mut silent) = (0, wait(timeout, 0));
+    while silent < silence {
+        retries += 1;
+        silent = silent + wait(timeout, retries);
+    }
+    retries
+}
+
 /// How long to wait for an answer to a request that was sent again so often.
 fn wait(timeout: Duration, retries: u32) -> Duration {
     timeout.times(1 << retries.min(DOUBLINGS_MAX))
