@@ -28,6 +28,7 @@ use farmem_transport::PeerChange;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
+use std::num::NonZero;
 use std::path::Path;
 
 /// How long to serve, and what to call once it has begun. A [`Stop`] alone will do.
@@ -261,12 +262,18 @@ pub fn switch<'a>(config: &'a RackConfig, serving: impl Into<Serving<'a>>) -> Re
             let SwitchJoined { home, control, .. } =
                 api.call(JoinSwitch { gid: config.switch.address.to_string() })?;
             let budgets = Budgets { directory_slots: config.switch.slots, ..Budgets::default() };
-            let role = Switch::new(home_of(&home, &control), budgets);
+            let role = Switch::new(home_of(&home, &control), budgets).in_life(draw_life()?);
             serve("the switch", role, link, &control, serving, drive_switch)
         }
     }
     place(config)?;
     with_link(config, config.switch.address, Serve(config, serving.into()))
+}
+
+/// The number of a switch's life: by chance, so that none before had it, whatever is known of those (PROTOCOL 6.27).
+fn draw_life() -> Result<NonZero<u32>, Error> {
+    let seed = os_seed().map_err(|source| Error::System { what: "no random numbers".into(), source })?;
+    Ok(NonZero::new(Rng::from_seed(seed).next_u32()).unwrap_or(NonZero::<u32>::MIN))
 }
 
 /// Serves as a switch of the index: the same role as the rack's switch, told other things (PROTOCOL 16.1).

@@ -58,10 +58,9 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// The request, of the first pair's id.
-    pub(crate) fn message(&self, hops: u8) -> Message<'_> {
-        let Self { shared, first, pairs } = self;
-        let header = Header::request(*first, hops);
+    /// The request, with a header of the first pair's id.
+    pub(crate) fn message(&self, header: Header) -> Message<'_> {
+        let Self { shared, pairs, .. } = self;
         let code = if shared.with_code { shared.program.encoded() } else { &[] };
         Message { header, body: Body::Batch(Batch::of(&header, shared.program.hash(), code, pairs)) }
     }

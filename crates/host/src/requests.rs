@@ -56,6 +56,16 @@ enum Kind {
     Traverse(Walk, Option<u64>),
 }
 
+impl Kind {
+    fn writes(&self) -> bool {
+        match self {
+            Self::Read { .. } => false,
+            Self::Write { .. } => true,
+            Self::Traverse(walk, _) => walk.program.stores(),
+        }
+    }
+}
+
 /// A request under way.
 #[derive(Debug)]
 struct Sent {
@@ -74,6 +84,8 @@ pub(crate) struct Requests {
     ids_max: u32,
     home: Qpn,
     hops_max: u8,
+    /// The number of the switch's life, as far as the switch has said (PROTOCOL 6.27); 0 before.
+    life: Domain,
     /// Bytes of the longest message.
     message_max: usize,
     requests_max: usize,
@@ -95,6 +107,7 @@ impl Requests {
             ids_max: config.ids_max,
             home: config.home.qpn,
             hops_max: config.hops_max,
+            life: Domain(0),
             message_max: config.pmtu.bytes(),
             requests_max: config.requests_max,
             sessions_max: config.connections_max,
@@ -198,7 +211,7 @@ impl Requests {
         let gathered = self.gather(now, request, switch, node, &mut pending, out);
         let sent = Sent { switch, pending };
         if !gathered {
-            send(self.home, Header::request(request, self.hops_max), &sent, out);
+            send(self.home, self.header(request), &sent, out);
         }
         let started = self.ud.start(now, request, sent);
         assert!(started.is_ok(), "an admitted request finds room");
@@ -236,15 +249,20 @@ impl Requests {
         if open.count() == 1 {
             // Nothing when it is not outstanding any more.
             if let Some(sent) = self.ud.get(open.first) {
-                send(self.home, Header::request(open.first, self.hops_max), sent, out);
+                send(self.home, self.header(open.first), sent, out);
             }
         } else {
-            let (message, switch) = (open.message(self.hops_max), open.shared.switch);
+            let (message, switch) = (open.message(self.header(open.first)), open.shared.switch);
             let psn = Psn::new(open.first.counter());
             ud::send(out, switch, self.home, psn, &message);
             out.note(Note::Batch(open.count()));
         }
         self.batches.left(open);
+    }
+
+    /// The header of a request of ours.
+    const fn header(&self, request: RequestId) -> Header {
+        Header { domain: self.life, ..Header::request(request, self.hops_max) }
     }
 
     /// Gives a request its id and, when it writes, its place among the writes. One that is refused uses up neither.
@@ -277,6 +295,9 @@ impl Requests {
             Ok(message) => message,
             Err(error) => return out.note(Note::Malformed(error)),
         };
+        if message.header.status == Status::OtherLife {
+            return self.begin_life(&message, out);
+        }
         match &message.body {
             Body::Traverse(state) => self.answer_traverse(now, &message.header, state, out),
             Body::Batch(batch) => {
@@ -290,6 +311,30 @@ impl Requests {
                 }
             }
             body => self.answer_region(now, &message.header, body, out),
+        }
+    }
+
+    /// The switch has started, and says the number of its life: what it refused for that goes again, under the id that it has, each alone (PROTOCOL 6.27). Its answer may
+    /// only have been lost: then its node remembers it.
+    fn begin_life(&mut self, message: &Message<'_>, out: &mut Sink) {
+        let refused = message.header.request;
+        let pairs = match &message.body {
+            Body::Batch(batch) => Some(batch.without_code()),
+            _ => None,
+        };
+        let of_batch = pairs.iter().flat_map(|batch| batch.pairs());
+        let requests = of_batch.map(|pair| refused.with_counter(pair.counter));
+        for request in requests.chain(pairs.is_none().then_some(refused)) {
+            let Some(sent) = self.ud.get(request) else {
+                out.note(Note::LateAnswer);
+                continue;
+            };
+            if !message.header.response || !sent.pending.kind.writes() {
+                out.note(Note::WrongAnswer);
+                continue;
+            }
+            self.life = message.header.domain;
+            send(self.home, Header { again: true, ..self.header(request) }, sent, out);
         }
     }
 
@@ -445,8 +490,8 @@ impl Requests {
         {
             self.start(now, pending, out);
         }
-        let (home, hops_max) = (self.home, self.hops_max);
-        let again = |request| Header { again: true, ..Header::request(request, hops_max) };
+        let (home, hops_max, domain) = (self.home, self.hops_max, self.life);
+        let again = |request| Header { again: true, domain, ..Header::request(request, hops_max) };
         while let Some(Expired { context, .. }) =
             self.ud.on_wake(now, |request, sent| send(home, again(request), sent, out))
         {
@@ -503,7 +548,7 @@ impl Requests {
     }
 }
 
-/// Sends a request alone, with the same bytes each time but for the flag of those that go again (PROTOCOL 5.2).
+/// Sends a request alone, with the same bytes each time but for the flag of those that go again and the switch's life (PROTOCOL 5.2).
 fn send(home: Qpn, header: Header, sent: &Sent, out: &mut Sink) {
     let body = match &sent.pending.kind {
         Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },

@@ -5,6 +5,7 @@ mod batches;
 mod coverage;
 mod following;
 mod gather;
+mod lives;
 mod requests;
 mod sides;
 mod through;
@@ -219,8 +220,8 @@ impl Request {
         assert_eq!(packet.ext, Extension::Deth(Deth { qkey: ALICES.qkey, src_qp: HOME.qpn }));
         let message = Message::parse(packet.payload).unwrap();
         assert!(!message.header.response);
-        // The switch knows which host asks and in which domain (PROTOCOL 6.4).
-        assert_eq!((message.header.domain, message.header.origin), (Domain(0), HostId(0)));
+        // The switch knows which host asks (PROTOCOL 6.4).
+        assert_eq!(message.header.origin, HostId(0));
         message
     }
 

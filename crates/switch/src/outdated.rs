@@ -46,6 +46,11 @@ impl Outdated {
     }
 }
 
+/// True of a request that writes: a region write, a traversal or batch of a program that stores.
+pub(crate) fn writes(message: &Message<'_>) -> bool {
+    last_written(message).is_some()
+}
+
 /// The newest request of a message, if it writes: of a batch all were sent at once.
 fn last_written(message: &Message<'_>) -> Option<RequestId> {
     let request = message.header.request;

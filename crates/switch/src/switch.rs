@@ -7,12 +7,13 @@ use crate::answer::{Envelope, refusal};
 use crate::directory::Phase;
 use crate::further_down::FurtherDown;
 use crate::leading::{Fabric, Parts};
-use crate::outdated::Outdated;
+use crate::outdated::{Outdated, writes};
 use crate::pages::Directory;
 use crate::tables::{Session, Tables};
 use crate::{Budgets, Note, Occupancy, Reason, Soft};
 use alloc::vec::Vec;
 use core::convert::Infallible;
+use core::num::NonZero;
 use farmem_machine::{Event, Halt, Instant, Machine, Port};
 use farmem_transport::PeerChange;
 use farmem_transport::ud::{self, Endpoint, Home, Inbox, Peer, Turn};
@@ -37,6 +38,8 @@ pub(crate) type Outbox = farmem_machine::Outbox<PeerChange, Note>;
 #[derive(Debug)]
 pub struct Switch {
     home: Endpoint,
+    /// The number of this life; hosts show it with what writes.
+    life: Option<NonZero<u32>>,
     pub(crate) tables: Tables,
     inbox: Inbox,
     pub(crate) outdated: Outdated,
@@ -58,6 +61,7 @@ impl Switch {
     pub fn new(home: Home, budgets: Budgets) -> Self {
         Self {
             home: home.endpoint,
+            life: None,
             tables: Tables::new(&home, &budgets),
             inbox: Inbox::default(),
             outdated: Outdated::default(),
@@ -69,6 +73,13 @@ impl Switch {
             parts: Parts::default(),
             psn: Psn::default(),
         }
+    }
+
+    /// The same in a life of this number, which no life before had: requests that write MUST show it, and what was sent to an earlier life does not
+    /// (PROTOCOL 6.27). Without one they need show nothing.
+    #[must_use]
+    pub fn in_life(self, life: NonZero<u32>) -> Self {
+        Self { life: Some(life), ..self }
     }
 
     /// How full the tables are.
@@ -156,12 +167,17 @@ impl Switch {
         if message.header.response {
             return Note::Dropped(Reason::Response);
         }
-        message.header.domain = domain;
+        let shown = core::mem::replace(&mut message.header.domain, domain);
         message.header.origin = host;
         // Servers remember answers by request id: a host must not be able to use up those of another host, or of the next with its number (PROTOCOL 6.5).
         let request = message.header.request;
         if request.host() != host || request.generation() != generation {
             return self.answer(host, &refusal(&message, Status::Malformed), out);
+        }
+        // A copy from before this switch started may have been executed by a node that has started again as well, and nobody knows of it (PROTOCOL 6.27).
+        if let Some(life) = self.life.filter(|life| life.get() != shown.0 && writes(&message)) {
+            message.header.domain = Domain(life.get());
+            return self.answer(host, &refusal(&message, Status::OtherLife), out);
         }
         if let Some(note) = self.lead_up(now, &message, out) {
             return note;

@@ -116,6 +116,9 @@ pub enum Status {
     Coherent = 17,
     /// The batch could not be routed by its first pair. Nothing was done; ask for each pair alone (PROTOCOL 6.25).
     Apart = 18,
+    /// The request writes, and shows another life of the switch than the present one, whose number this answer has in [`Header::domain`]. Nothing was done; show that
+    /// one, and ask again under the same id (PROTOCOL 6.27).
+    OtherLife = 19,
 }
 
 impl Status {
@@ -142,6 +145,7 @@ impl Status {
             16 => Self::Lost,
             17 => Self::Coherent,
             18 => Self::Apart,
+            19 => Self::OtherLife,
             _ => return None,
         })
     }
@@ -187,7 +191,8 @@ pub struct Header {
     pub response: bool,
     /// A request that its host sends again (PROTOCOL 5.2).
     pub again: bool,
-    /// The protection domain. Hosts send 0; the switch writes it from the session the request came over.
+    /// The protection domain, which the switch writes from the session the request came over. In a host's request, and in a response with
+    /// [`Status::OtherLife`], the number of the switch's life instead; 0 of a host that knows none (PROTOCOL 6.27).
     pub domain: Domain,
     /// The request, and its response's match.
     pub request: RequestId,

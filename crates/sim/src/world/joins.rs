@@ -15,6 +15,7 @@ use farmem_memnode::{Budget, Config as NodeConfig, MemNode, VecStore};
 use farmem_switch::Switch;
 use farmem_transport::{rc, ud};
 use farmem_wire::{Domain, Gid, HostId, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
+use std::num::NonZero;
 
 /// The first queue pair of each host that numbers them itself: that of its datagrams.
 pub(super) const CARD_QPN: u32 = 2;
@@ -111,7 +112,8 @@ impl<H: Guest> World<H> {
     pub(super) fn act_on(&mut self, asked: &Asked, response: &Response) {
         match (asked.by, response) {
             (RoleId::Switch, Response::Joined(SwitchJoined { home, control, .. })) => {
-                let role = Switch::new(home_of(home, control), self.layout.budgets);
+                let life = NonZero::<u32>::MIN.saturating_add(self.starts_of(RoleId::Switch));
+                let role = Switch::new(home_of(home, control), self.layout.budgets).in_life(life);
                 self.switch.start(role, [place(control)]);
             }
             (RoleId::Index(n), Response::IndexJoined(IndexJoined { index, home, control, .. })) => {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::Reason;
+use core::num::NonZero;
+use farmem_wire::Status;
 use farmem_wire::message::{Batch, Pair, PairBuf};
 
 /// Node 1 as it joins again: another endpoint, as every join has.
@@ -88,7 +90,7 @@ fn a_captured_batch_that_stores_is_not_executed_after_the_node_s_restart() {
         iterations: 0,
         cur_ptr: VirtAddr(BASE_1),
         limit: 64,
-        status: farmem_wire::Status::Ok,
+        status: Status::Ok,
         scratch: b"pad",
     };
     let mut pairs = PairBuf::default();
@@ -100,4 +102,35 @@ fn a_captured_batch_that_stores_is_not_executed_after_the_node_s_restart() {
     assert_eq!(scene.silent(HOST_1.port, &captured), Note::Dropped(Reason::Outdated));
     outdated(&mut scene, &with_counter(&storing(BASE_1), 22));
     forwarded(&mut scene, &with_counter(&storing(BASE_1), 23), NODE_1_AGAIN);
+}
+
+/// The switch itself starts again, and knows of nothing that was sent: what writes is forwarded when it shows the number of the present life, and else answered with
+/// it. So a copy from before goes nowhere, however the nodes have fared; what only reads shows nothing (PROTOCOL 6.27).
+#[test]
+fn a_captured_request_that_writes_shows_an_earlier_life() {
+    const LIFE: NonZero<u32> = NonZero::new(0x51fe_0002).unwrap();
+    let mut scene = Scene::rack();
+    scene.switch = scene.switch.in_life(LIFE);
+    let shows = |message: &Message<'static>, life: u32| {
+        let header = Header { domain: Domain(life), ..message.header };
+        Message { header, ..*message }
+    };
+    for message in [write(1, BASE_1, b"old"), storing(BASE_1)] {
+        for life in [0, 1, LIFE.get() - 1, u32::MAX] {
+            let frame = frame(SESSION_1_10, &shows(&message, life));
+            let (payload, note) = scene.relayed(HOST_1.port, &frame, HOST_1);
+            assert_eq!(note, Note::Refused(Status::OtherLife));
+            let Message { header, body } = Message::parse(&payload).expect("an answer");
+            assert!(header.response && header.request == message.header.request);
+            assert_eq!((header.status, header.domain), (Status::OtherLife, Domain(LIFE.get())));
+            assert_eq!(body.kind(), message.body.kind());
+        }
+        let frame = frame(SESSION_1_10, &shows(&message, LIFE.get()));
+        let (payload, note) = scene.relayed(HOST_1.port, &frame, NODE_1);
+        assert_eq!(note, Note::Forwarded { node: NodeId(1) });
+        assert_eq!(Message::parse(&payload).expect("a request").header.domain, Domain(10), "the session's");
+    }
+    for message in [read(1, BASE_1, 8), traverse(1, BASE_1, 9)] {
+        forwarded(&mut scene, &message, NODE_1);
+    }
 }

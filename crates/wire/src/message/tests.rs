@@ -179,12 +179,12 @@ fn every_truncation_and_every_extra_byte_is_refused() {
 #[test]
 fn numbers_are_frozen_and_all_others_are_refused() {
     let statuses = "Ok IterationLimit HopLimit UnknownProgram BadProgram NotMapped NoPermission OutOfBounds Misaligned \
-                    Malformed Busy ProgramFault TableFull Version Unsupported Lent Lost Coherent Apart";
+                    Malformed Busy ProgramFault TableFull Version Unsupported Lent Lost Coherent Apart OtherLife";
     for (bits, name) in (0..=u8::MAX).zip(statuses.split_whitespace()) {
         let status = Status::from_bits(bits).unwrap();
         assert_eq!((status as u8, alloc::format!("{status:?}").as_str()), (bits, name));
     }
-    assert!((19..=u8::MAX).all(|bits| Status::from_bits(bits).is_none()));
+    assert!((20..=u8::MAX).all(|bits| Status::from_bits(bits).is_none()));
     let kinds: Vec<u8> = (0..=u8::MAX).filter(|&bits| Kind::from_bits(bits).is_some()).collect();
     assert_eq!(kinds, [0x01, 0x02, 0x10, 0x11, 0x20]);
     assert!(kinds.into_iter().all(|bits| Kind::from_bits(bits).unwrap() as u8 == bits));

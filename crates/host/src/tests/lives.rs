@@ -1,0 +1,110 @@
+//! What a host does when the switch says that it has started (PROTOCOL 6.27, 11.17).
+
+use super::*;
+use farmem_traversal::Program;
+use farmem_wire::Header;
+
+const LIFE: Domain = Domain(0x51fe_0002);
+
+/// The switch's answer to a request that shows another life than its present one, with that in it.
+fn of_other_life(request: &Request, life: Domain) -> Vec<u8> {
+    let Message { header, body } = request.message();
+    let header = Header { domain: life, ..header.answer(Status::OtherLife) };
+    let body = match body {
+        Body::RegionWrite { addr, len, .. } => Body::RegionWrite { addr, len, data: &[] },
+        Body::Traverse(state) => Body::Traverse(Traverse { code: &[], ..state }),
+        Body::Batch(batch) => Body::Batch(batch.without_code()),
+        other => other,
+    };
+    datagram(HOME, &Message { header, body })
+}
+
+/// The same request as it is sent again with this life.
+fn in_life(request: &Request, life: Domain) -> Request {
+    let again = request.again();
+    let Message { header, body } = again.message();
+    let packet = Packet::parse(&again.frame).unwrap();
+    let mut payload = vec![];
+    Message { header: Header { domain: life, ..header }, body }.emit(&mut payload);
+    let mut frame = vec![];
+    Packet { payload: &payload, ..packet }.emit(&mut frame);
+    Request { frame }
+}
+
+fn storing() -> Op {
+    let program = Program::assemble(".stores\n.window 8\n st8 window[0], 1\n ret").unwrap();
+    Op::Traverse { program, cur_ptr: VirtAddr(BASE_1), scratch: vec![], limit: 1 }
+}
+
+/// A write that shows no life, or an earlier one, is refused with the present one. It goes again at once: the same request under the same id, since it may have been executed
+/// before the switch started, and then its node remembers it. The refusal once more, late, changes nothing. All later requests show the life, and so does
+/// what the timer sends.
+#[test]
+fn what_writes_goes_again_under_its_id_with_the_present_life() {
+    for op in [region_write(BASE_1, b"1234"), storing()] {
+        let mut bench = Bench::with_sessions();
+        bench.submit(op.clone());
+        let first = bench.request();
+        assert_eq!(first.message().header.domain, Domain(0), "it knows of none");
+        bench.hear(Port::SWITCH, &of_other_life(&first, LIFE));
+        assert_eq!(bench.request(), in_life(&first, LIFE));
+        assert_eq!((bench.host.outstanding(), bench.done.len()), (1, 0));
+        bench.wake();
+        assert_eq!(bench.request(), in_life(&first, LIFE), "its timer goes on");
+
+        bench.submit(op);
+        let second = bench.request();
+        assert_eq!(second.message().header.domain, LIFE);
+        let next = Domain(LIFE.0 + 1);
+        bench.hear(Port::SWITCH, &of_other_life(&second, next));
+        assert_eq!(bench.request(), in_life(&second, next), "and once more, with the life after that");
+
+        for request in [&first, &second] {
+            bench.hear(Port::node(1), &request.answer(Status::Ok, &[]));
+            assert!(bench.ended().result.is_ok());
+        }
+        bench.took_notes();
+        bench.hear(Port::SWITCH, &of_other_life(&first, LIFE));
+        assert_eq!((bench.took_notes(), bench.sent.len()), (vec![Note::LateAnswer], 0));
+        bench.submit(region_read(BASE_1, 4));
+        assert_eq!(bench.request().message().header.domain, next, "what is late says nothing of the present");
+    }
+}
+
+/// What only reads is never refused so: such an answer to it is none of the switch's.
+#[test]
+fn what_reads_needs_no_life() {
+    let mut bench = Bench::with_sessions();
+    bench.submit(region_read(BASE_1, 4));
+    let request = bench.request();
+    bench.hear(Port::SWITCH, &of_other_life(&request, LIFE));
+    assert_eq!((bench.took_notes(), bench.sent.len()), (vec![Note::WrongAnswer], 0));
+    bench.hear(Port::node(1), &request.answer(Status::Ok, b"data"));
+    assert_eq!(bench.ended().buf, b"data");
+}
+
+/// Traversals that store and share a datagram go again one by one, each under its own id, but for those that were answered meanwhile.
+#[test]
+fn a_batch_goes_again_one_by_one() {
+    let mut bench = Bench::new(Config { pairs_max: 64, ..config() });
+    bench.open(ALICE, ALICES);
+    bench.ask(HostRequest::Connect(connection(ALICE, 1, 1)));
+    (0..3).for_each(|_| _ = bench.submit(storing()));
+    bench.wake();
+    let batch = bench.request();
+    let Body::Batch(pairs) = batch.message().body else { panic!("a batch") };
+    let ids: Vec<RequestId> = pairs.pairs().map(|pair| batch.id().with_counter(pair.counter)).collect();
+    assert_eq!(ids.len(), 3);
+    bench.hear(Port::SWITCH, &of_other_life(&batch, LIFE));
+    let again: Vec<Request> = take(&mut bench.sent).into_iter().map(|(_, frame)| Request { frame }).collect();
+    assert_eq!(again.iter().map(Request::id).collect::<Vec<_>>(), ids);
+    for request in &again {
+        let Message { header, .. } = request.message();
+        assert!(header.again && header.domain == LIFE && request.traverse().program.stores());
+    }
+    bench.hear(Port::node(1), &again[1].answer(Status::Ok, &[]));
+    assert!(bench.ended().result.is_ok());
+    bench.hear(Port::SWITCH, &of_other_life(&batch, LIFE));
+    let left = take(&mut bench.sent).into_iter().map(|(_, frame)| Request { frame }.id());
+    assert_eq!(left.collect::<Vec<_>>(), [ids[0], ids[2]]);
+}
