@@ -221,7 +221,7 @@ fn compare(config: &RackConfig, place: Option<usize>, quick: bool) -> Result<(Ve
         let row = rate_row(&format!("pd3.transfer.far.{threads}"), &mut rates, &mut beside, rounds);
         rows.push(Row { why: Some(why), ..row.with_cpu(Some(cpu)) });
     }
-    let Carried { requests, moves, copies } = api.carried()?;
+    let Carried { requests, moves, copies, .. } = api.carried()?;
     let why = format!(
         "of {requests} requests; their bytes were moved {moves} times between the memory that both share and where the DPU sends and receives, \
          which the paper's DMA engine does"

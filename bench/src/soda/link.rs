@@ -163,7 +163,7 @@ fn pages(len: usize) -> Result<Registered, OpenError> {
     let file =
         made().map_err(|e| OpenError::System { doing: "make a memory file".into(), source: e.into() })?;
     let pages = Registered::of(file, u64::MAX)?;
-    assert!(pages.put(0, &vec![1; len]), "a file of our own");
+    assert!(pages.put(0, &[&vec![1; len]]), "a file of our own");
     Ok(pages)
 }
 
@@ -212,7 +212,7 @@ fn answer(
         let record: &[u8] = match by {
             By::Send => &bytes,
             By::Write if answers.put(addr, &bytes) => &place,
-            By::Pages if pages.put(addr, &bytes) => &place,
+            By::Pages if pages.put(addr, &[&bytes]) => &place,
             By::Write | By::Pages => unreachable!("there is room"),
         };
         // The process gives room back when it has taken all that there is.
