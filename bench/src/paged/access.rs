@@ -57,7 +57,7 @@ impl Access {
             Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => What::Write { addr, buf },
             Op::CompareSwap { addr, compare, swap } => What::Swap { addr, compare, swap, old: 0 },
             Op::FetchAdd { addr, add } => What::Add { addr, add, old: 0 },
-            Op::Through { .. } | Op::ReadTo { .. } | Op::Gather { .. } => {
+            Op::Through { .. } | Op::ReadTo { .. } | Op::WriteFrom { .. } | Op::Gather { .. } => {
                 unreachable!("pages are come by without a connection that is named, and into buffers")
             }
             Op::Traverse { program, cur_ptr, scratch, limit } => {

@@ -32,13 +32,14 @@ impl Meta {
             Op::Gather { addrs, buf } => {
                 (addrs.first().copied().unwrap_or(VirtAddr(0)), buf.len(), Touch::Read)
             }
+            Op::WriteFrom { addr, from } => (*addr, from.len(), Touch::Write),
             Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => (*addr, buf.len(), Touch::Write),
             Op::CompareSwap { addr, .. } | Op::FetchAdd { addr, .. } => (*addr, 8, Touch::Atomic),
             Op::Through { work, .. } => {
                 let touch = match work {
                     Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. } => Touch::Read,
                     Work::KeyedRead { .. } => Touch::Keyed,
-                    Work::Write { .. } => Touch::Write,
+                    Work::Write { .. } | Work::WriteFrom { .. } => Touch::Write,
                     Work::CmpSwap { .. } | Work::FetchAdd { .. } => Touch::Atomic,
                 };
                 return Self { addr: work.addr(), len: work.span(), touch };

@@ -385,18 +385,18 @@ impl Dpu {
         self.table.unpin(slot);
     }
 
-    /// The driver has put the bytes of a write into a slot ([`Action::Put`]). From here on the page is served from there, unless it was written again meanwhile.
+    /// The driver has put the bytes of a write into a slot ([`Action::Put`]), or could not. From here on the page is served from there when they are, unless it was written again meanwhile.
     ///
     /// # Panics
     /// When it was not asked to.
-    pub fn stored(&mut self, now: Instant, ticket: u64, out: &mut Vec<Action>) {
+    pub fn stored(&mut self, now: Instant, ticket: u64, are_there: bool, out: &mut Vec<Action>) {
         let Storing { slot, page, op } =
             self.storing.remove(&ticket).expect("bytes that were to be put into a slot");
         self.table.unpin(slot);
         if self.writing.get(&page).is_none_or(|writing| writing.count > 0 || writing.latest != op) {
             return;
         }
-        if self.is_sure(page.object) {
+        if are_there && self.is_sure(page.object) {
             self.table.renewed(page);
         }
         self.is_written(now, page, out);

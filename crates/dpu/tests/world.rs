@@ -340,7 +340,7 @@ impl World {
         let from_there = |(_, from, page): &(u64, u32, u32)| (*from, *page) == (slot, within);
         assert!(!self.copying.iter().any(from_there), "nothing is copied from there");
         self.slots.insert((slot, within), content);
-        self.dpu.stored(self.instant(), ticket, out);
+        self.dpu.stored(self.instant(), ticket, true, out);
         self.counts.puts += 1;
     }
 

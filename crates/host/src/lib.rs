@@ -435,6 +435,7 @@ impl Host {
             Op::Read { addr, buf } => rc::Work::Read { addr, buf },
             Op::ReadTo { addr, to } => rc::Work::ReadTo { addr, to },
             Op::Write { addr, buf } => rc::Work::Write { addr, buf },
+            Op::WriteFrom { addr, from } => rc::Work::WriteFrom { addr, from },
             Op::CompareSwap { addr, compare, swap } => rc::Work::CmpSwap { addr, compare, swap },
             Op::FetchAdd { addr, add } => rc::Work::FetchAdd { addr, add },
             Op::Gather { addrs, buf } => {

@@ -37,6 +37,13 @@ pub enum Op {
         /// The bytes.
         buf: Vec<u8>,
     },
+    /// Writes as many bytes as `from` has at `addr` over the connection to its node, and takes them from there as they leave: there is no buffer. They stay where they are until it has ended.
+    WriteFrom {
+        /// First byte.
+        addr: VirtAddr,
+        /// Where the bytes are.
+        from: rc::Stretch,
+    },
     /// Compares and swaps a word.
     CompareSwap {
         /// The word; a multiple of 8.

@@ -148,6 +148,7 @@ impl Requests {
             }
             Op::Read { .. }
             | Op::ReadTo { .. }
+            | Op::WriteFrom { .. }
             | Op::Gather { .. }
             | Op::Write { .. }
             | Op::CompareSwap { .. }

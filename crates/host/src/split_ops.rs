@@ -4,7 +4,7 @@ use crate::{Answer, Done, Failure, Out, Sink};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use farmem_transport::rc::{Spot, Work};
+use farmem_transport::rc::{Spot, Stretch, Work};
 use farmem_wire::VirtAddr;
 
 /// Bit of the names of segments. No ticket of a user has it: tickets are counted from below.
@@ -25,6 +25,8 @@ struct SplitOp {
     buf: Vec<u8>,
     /// Of a READ without.
     to: Option<Spot>,
+    /// Of a WRITE without.
+    from: Option<Stretch>,
     left: usize,
     /// What went wrong, of what is first in it: with where that is.
     failure: Option<(u64, Failure)>,
@@ -49,10 +51,11 @@ impl SplitOps {
     /// # Panics
     /// When it is an atomic.
     pub(crate) fn split(&mut self, id: u64, work: Work, segments: &[Segment]) -> Vec<(u64, Work)> {
-        let (write, first, buf, to) = match work {
-            Work::Read { addr, buf } => (false, addr, buf, None),
-            Work::ReadTo { addr, to } => (false, addr, Vec::new(), Some(to)),
-            Work::Write { addr, buf } => (true, addr, buf, None),
+        let (write, first, buf, to, from) = match work {
+            Work::Read { addr, buf } => (false, addr, buf, None, None),
+            Work::ReadTo { addr, to } => (false, addr, Vec::new(), Some(to), None),
+            Work::Write { addr, buf } => (true, addr, buf, None, None),
+            Work::WriteFrom { addr, from } => (true, addr, Vec::new(), None, Some(from)),
             Work::KeyedRead { .. } | Work::Gather { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => {
                 unreachable!("it has one place")
             }
@@ -61,7 +64,7 @@ impl SplitOps {
             Some((name, segment)) => (name, segment.skip),
             None => {
                 self.count += 1;
-                let op = SplitOp { ticket: id, write, buf, to, left: 1, failure: None };
+                let op = SplitOp { ticket: id, write, buf, to, from, left: 1, failure: None };
                 self.ops.insert(self.count, op);
                 (self.count, 0)
             }
@@ -74,10 +77,13 @@ impl SplitOps {
             let segment = Segment { skip: before + skip, len };
             self.segments.insert(id, (name, segment));
             let addr = VirtAddr(first.0 + skip);
-            let work = match &op.to {
-                Some(to) => Work::ReadTo { addr, to: to.part(segment.skip, span(segment).len()) },
-                None if write => Work::Write { addr, buf: op.buf[span(segment)].to_vec() },
-                None => Work::Read { addr, buf: vec![0; span(segment).len()] },
+            let work = match (&op.to, &op.from) {
+                (Some(to), _) => Work::ReadTo { addr, to: to.part(segment.skip, span(segment).len()) },
+                (_, Some(from)) => {
+                    Work::WriteFrom { addr, from: from.part(segment.skip, span(segment).len()) }
+                }
+                _ if write => Work::Write { addr, buf: op.buf[span(segment)].to_vec() },
+                _ => Work::Read { addr, buf: vec![0; span(segment).len()] },
             };
             (id, work)
         });
@@ -89,8 +95,10 @@ impl SplitOps {
         let len = buf.len() / addrs.len();
         self.count += 1;
         let name = self.count;
-        self.ops
-            .insert(name, SplitOp { ticket, write: false, buf, to: None, left: addrs.len(), failure: None });
+        self.ops.insert(
+            name,
+            SplitOp { ticket, write: false, buf, to: None, from: None, left: addrs.len(), failure: None },
+        );
         let each = (0..).zip(addrs).map(|(piece, &addr)| {
             self.count += 1;
             let id = SEGMENT | self.count;

@@ -54,6 +54,32 @@ impl<Out, Note> Outbox<Out, Note> {
         FrameWriter { outbox: self, port, start }
     }
 
+    /// The `count` frames that were opened last, with nothing in between, each as a whole: for bytes that are put into several of them at once.
+    ///
+    /// # Panics
+    /// When what came last is not so many frames.
+    pub fn last_frames(&mut self, count: usize) -> impl Iterator<Item = &mut [u8]> {
+        let slots = &self.slots[self.slots.len() - count..];
+        let ranges = slots.iter().map(|slot| match slot {
+            Queued::Send { range, .. } => range.clone(),
+            Queued::Local(_) | Queued::Note(_) => panic!("frames came last"),
+        });
+        let start = self.arena.len() - ranges.clone().map(|range| range.len()).sum::<usize>();
+        let mut rest = &mut self.arena[start..];
+        ranges.map(move |range| rest.split_off_mut(..range.len()).expect("frames lie one behind the other"))
+    }
+
+    /// Takes the `count` frames back that were opened last, with nothing in between: they are not sent.
+    ///
+    /// # Panics
+    /// When what came last is not so many frames.
+    pub fn take_back(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(Queued::Send { range, .. }) = self.slots.pop() else { panic!("frames came last") };
+            self.arena.truncate(range.start);
+        }
+    }
+
     /// Sends a copy of `bytes` to `port`.
     pub fn send(&mut self, port: Port, bytes: &[u8]) {
         self.frame(port).bytes().extend_from_slice(bytes);

@@ -2,11 +2,13 @@
 
 mod job;
 mod landing;
+mod origin;
 mod requester;
 mod responder;
 mod rnr;
 
 pub use landing::{Arrivals, Landing, Spot};
+pub use origin::{Origin, Stretch};
 pub use requester::Requester;
 pub use responder::Responder;
 
@@ -121,6 +123,13 @@ pub enum Work {
         /// The bytes.
         buf: Vec<u8>,
     },
+    /// Writes as many bytes as `from` has at `addr`, and takes them from there as they leave. At most 2^31 bytes.
+    WriteFrom {
+        /// First byte.
+        addr: VirtAddr,
+        /// Where the bytes are until it has ended.
+        from: Stretch,
+    },
     /// Compares and swaps the word at `addr`.
     CmpSwap {
         /// The word; a multiple of 8.
@@ -147,6 +156,7 @@ impl Work {
             Self::Read { addr, .. }
             | Self::ReadTo { addr, .. }
             | Self::Write { addr, .. }
+            | Self::WriteFrom { addr, .. }
             | Self::CmpSwap { addr, .. }
             | Self::FetchAdd { addr, .. } => *addr,
             Self::KeyedRead { key, .. } => VirtAddr(*key),
@@ -172,6 +182,7 @@ impl Work {
             | Self::Gather { buf, .. }
             | Self::Write { buf, .. } => buf.len() as u64,
             Self::ReadTo { to, .. } => to.len() as u64,
+            Self::WriteFrom { from, .. } => from.len() as u64,
             Self::CmpSwap { .. } | Self::FetchAdd { .. } => 8,
         }
     }
@@ -197,7 +208,9 @@ impl Work {
             | Self::KeyedRead { buf, .. }
             | Self::Gather { buf, .. }
             | Self::Write { buf, .. } => buf,
-            Self::ReadTo { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => &[],
+            Self::ReadTo { .. } | Self::WriteFrom { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => {
+                &[]
+            }
         }
     }
 
@@ -209,7 +222,9 @@ impl Work {
             | Self::KeyedRead { buf, .. }
             | Self::Gather { buf, .. }
             | Self::Write { buf, .. } => buf,
-            Self::ReadTo { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => Vec::new(),
+            Self::ReadTo { .. } | Self::WriteFrom { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } => {
+                Vec::new()
+            }
         }
     }
 }

@@ -72,6 +72,15 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
         Op::Write { addr, buf } | Op::RegionWrite { addr, buf } => {
             (memory.write(addr, &buf).map(|()| done), buf)
         }
+        Op::WriteFrom { addr, from } => {
+            let mut buf = vec![0; from.len()];
+            let written = if from.take(0, &mut [&mut buf]) {
+                memory.write(addr, &buf).map(|()| done)
+            } else {
+                Err(Error::Missing { what: "bytes where a WRITE was to take them from".into() })
+            };
+            (written, Vec::new())
+        }
         Op::CompareSwap { addr, compare, swap } => {
             (memory.compare_swap(addr, compare, swap).map(|old| Answer::Done { old }), Vec::new())
         }

@@ -343,7 +343,7 @@ impl World {
         let is_copied = self.copying.values().any(|&from| from == within);
         assert!(whole && !is_copied, "a whole page, and no copy from there");
         self.slot.insert(within, bytes);
-        self.dpu.stored(NOW, ticket, out);
+        self.dpu.stored(NOW, ticket, true, out);
         self.seldom.puts += 1;
     }
 

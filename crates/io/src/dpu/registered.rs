@@ -5,8 +5,8 @@
 
 use crate::OpenError;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
-use rustix::io::{Errno, pread, pwritev, retry_on_intr};
-use std::io::IoSlice;
+use rustix::io::{Errno, preadv, pwritev, retry_on_intr};
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,7 +58,7 @@ impl Registered {
     #[must_use]
     pub fn put(&self, addr: u64, pieces: &[&[u8]]) -> bool {
         let len = pieces.iter().map(|piece| piece.len()).sum();
-        if !self.is_inside(addr, len) || !self.take_room(len as u64) {
+        if !self.holds(addr, len) || !self.take_room(len as u64) {
             return false;
         }
         let mut at = addr;
@@ -97,13 +97,30 @@ impl Registered {
         })
     }
 
-    /// Copies bytes from `addr` on; false, and `into` has nothing of it, when they would leave it. What the process does to them meanwhile may be seen or not.
+    /// Copies bytes from `addr` on into so many pieces, one behind the other: by one call of the system, as a rule. False when they would leave it. What the process does to them meanwhile may be seen or not.
     #[must_use]
-    pub fn take(&self, addr: u64, into: &mut [u8]) -> bool {
-        self.is_inside(addr, into.len())
-            && whole(into.len(), |done| {
-                self.call(|| pread(&self.file, &mut into[done..], addr + done as u64))
-            })
+    pub fn take(&self, addr: u64, pieces: &mut [&mut [u8]]) -> bool {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        let mut at = addr;
+        self.holds(addr, len) && pieces.chunks_mut(PIECES_MAX).all(|pieces| self.read(&mut at, pieces))
+    }
+
+    fn read(&self, at: &mut u64, pieces: &mut [&mut [u8]]) -> bool {
+        let count = pieces.len();
+        let mut slices: [IoSliceMut<'_>; PIECES_MAX] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        slices.iter_mut().zip(pieces).for_each(|(slice, piece)| *slice = IoSliceMut::new(piece));
+        let mut left = &mut slices[..count];
+        IoSliceMut::advance_slices(&mut left, 0); // those that are empty
+        while !left.is_empty() {
+            match self.call(|| preadv(&self.file, left, *at)) {
+                Ok(moved) if moved > 0 => {
+                    *at += moved as u64;
+                    IoSliceMut::advance_slices(&mut left, moved);
+                }
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Takes room for so many bytes more, which come now; false when there is none. What the process took away since is not known until it is looked at.
@@ -133,19 +150,9 @@ impl Registered {
         blocks.map_or(u64::MAX, |blocks| blocks.saturating_mul(BLOCK))
     }
 
-    fn is_inside(&self, addr: u64, len: usize) -> bool {
+    /// True when it has `len` bytes at `addr`.
+    #[must_use]
+    pub fn holds(&self, addr: u64, len: usize) -> bool {
         addr.checked_add(len as u64).is_some_and(|end| end <= self.len)
     }
-}
-
-/// Moves `len` bytes by calls that each move some; false when one moves none.
-fn whole(len: usize, mut step: impl FnMut(usize) -> Result<usize, Errno>) -> bool {
-    let mut done = 0;
-    while done < len {
-        match step(done) {
-            Ok(moved) if moved > 0 => done += moved,
-            _ => return false,
-        }
-    }
-    true
 }

@@ -148,16 +148,16 @@ fn registered_memory_is_reached_by_offset() {
     assert!(memory.put(4090, &[b"over the ", b"", b"end of a page"]) && memory.calls() == 1);
     assert!(memory.put(3 * 4096 - 4, &[b"last"]));
     let mut bytes = [9; 24];
-    assert!(memory.take(4089, &mut bytes));
+    assert!(memory.take(4089, &mut [&mut bytes]));
     assert_eq!(&bytes, b"\0over the end of a page\0");
     for (addr, len) in [(3 * 4096 - 3, 4), (3 * 4096, 1), (u64::MAX, 2), (u64::MAX - 1, 1)] {
         assert!(
-            !memory.put(addr, &[&vec![1; len]]) && !memory.take(addr, &mut vec![1; len]),
+            !memory.put(addr, &[&vec![1; len]]) && !memory.take(addr, &mut [&mut vec![1; len]]),
             "{len} at {addr}"
         );
     }
     let frozen = Registered::of(file(both | SealFlags::WRITE), 1 << 20).unwrap();
-    assert!(!frozen.put(0, &[b"x"]) && frozen.take(0, &mut [1]));
+    assert!(!frozen.put(0, &[b"x"]) && frozen.take(0, &mut [&mut [1]]));
     for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
         assert!(matches!(Registered::of(file(seals), 1 << 20), Err(OpenError::Foreign { .. })), "{seals:?}");
     }
@@ -182,7 +182,7 @@ fn registered_memory_is_filled_to_a_bound() {
     assert_eq!((100..4096).filter(|page| memory.put(page * PAGE, &[&bytes])).count(), 2);
     assert_eq!(fstat(&file).unwrap().st_blocks, 3 * 8);
     let mut read = [0; 8];
-    assert!(memory.take(100 * PAGE, &mut read) && read == [7; 8]);
+    assert!(memory.take(100 * PAGE, &mut [&mut read]) && read == [7; 8]);
 }
 
 /// What is said arrives with the file that came along, one at a time; a second DPU does not take the first one's place; the end of either is seen.

@@ -10,7 +10,7 @@ mod request;
 pub(crate) use moving::Moving;
 pub(crate) use request::{AskEnded, Failed};
 
-use farmem_client::{Client, Completed, Error, Landing, Op, Spot, Ticket};
+use farmem_client::{Client, Completed, Error, Landing, Op, Spot, Stretch, Ticket};
 use farmem_dpu::{Action, Asker, Config, Dpu, Object, PageId, Policy, Read, Slot, Stats, Write};
 use farmem_io::{Clock, Waker};
 use farmem_machine::{Instant, Rng};
@@ -197,12 +197,6 @@ impl Memory {
     }
 }
 
-impl core::fmt::Debug for Memory {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Memory").field("page_len", &self.page_len).finish_non_exhaustive()
-    }
-}
-
 /// One client's requests of a DPU.
 #[derive(Debug)]
 pub(crate) struct Carrier<'a> {
@@ -285,9 +279,25 @@ impl<'a> Carrier<'a> {
 
     /// A process writes bytes of a page, from `offset` on.
     pub(crate) fn write(&mut self, asker: Asker, page: PageId, offset: usize, buf: Vec<u8>) -> u64 {
-        let whole = buf.len() == self.memory.len_of(page);
-        let (ticket, bytes) = self.take(page, &(offset..offset + buf.len()), buf, None);
-        self.asked.get_mut(&ticket).expect("it was put in").write = true;
+        self.begin_write(asker, page, offset..offset + buf.len(), (buf, None))
+    }
+
+    /// As [`Carrier::write`]: the bytes are taken from where they are as they leave, and stay there until the request has ended.
+    pub(crate) fn write_from(&mut self, asker: Asker, page: PageId, offset: usize, from: Stretch) -> u64 {
+        self.begin_write(asker, page, offset..offset + from.len(), (Vec::new(), Some(from)))
+    }
+
+    fn begin_write(
+        &mut self,
+        asker: Asker,
+        page: PageId,
+        at: Range<usize>,
+        (buf, from): (Vec<u8>, Option<Stretch>),
+    ) -> u64 {
+        let whole = at.len() == self.memory.len_of(page);
+        let (ticket, bytes) = self.take(page, &at, buf, None);
+        let asked = self.asked.get_mut(&ticket).expect("it was put in");
+        (asked.write, asked.from) = (true, from);
         let write = Write { ticket, asker, page, bytes, whole };
         self.memory.decisions().write(write, &mut self.actions);
         self.carry_out();
@@ -311,11 +321,8 @@ impl<'a> Carrier<'a> {
         self.next += 1;
         let ticket = self.number << TICKET_BITS | self.next;
         let addr = self.memory.addr(page, at.start).unwrap_or(VirtAddr::NULL);
-        let len = at.len();
-        let (landed, write, error, put) = (false, false, None, 0);
-        let asked = Asked { addr, offset: at.start, len, buf, landing, landed, write, error, put };
-        self.asked.insert(ticket, asked);
-        (ticket, u32::try_from(len).expect("a part of a page"))
+        self.asked.insert(ticket, Asked::new(addr, at, buf, landing));
+        (ticket, u32::try_from(at.len()).expect("a part of a page"))
     }
 
     /// Takes what the client ended; gives back what is not this carrier's.
@@ -490,7 +497,11 @@ impl<'a> Carrier<'a> {
             },
             Action::Write { op, ticket } => {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
-                let write = Op::Write { addr: asked.addr, buf: std::mem::take(&mut asked.buf) };
+                let (addr, from) = (asked.addr, asked.from.clone());
+                let write = match from {
+                    Some(from) => Op::WriteFrom { addr, from },
+                    None => Op::Write { addr, buf: std::mem::take(&mut asked.buf) },
+                };
                 self.verb(op, write, Transfer::Write { ticket });
             }
             Action::Copy { ticket, slot, within } => {
@@ -506,10 +517,11 @@ impl<'a> Carrier<'a> {
             }
             Action::Put { ticket, slot, within } => {
                 let asked = self.asked.get_mut(&ticket).expect("the request is under way");
-                self.memory.put(slot, within as usize * self.memory.page_len + asked.offset, &[&asked.buf]);
+                let at = within as usize * self.memory.page_len + asked.offset;
+                let are_there = self.memory.store(slot, at, asked);
                 asked.put += 1;
                 let now = self.memory.now();
-                self.memory.decisions().stored(now, ticket, &mut self.actions);
+                self.memory.decisions().stored(now, ticket, are_there, &mut self.actions);
             }
             Action::Answer { ticket, ended } => self.ask_ended(ticket, Source::Buffer, ended),
         }

@@ -6,7 +6,7 @@
 use super::answering::Answering;
 use super::carrier::Moving;
 use super::slow::Slow;
-use farmem_client::Landing;
+use farmem_client::{Landing, Origin};
 use farmem_dpu::Asker;
 use farmem_io::dpu::Registered;
 use farmem_wire::soda::{Answer, Ended, Span};
@@ -72,6 +72,16 @@ impl Landing for Landed {
         if !self.place.put(offset, &self.answering, pieces) {
             self.is_refused.store(true, Ordering::Release);
         }
+    }
+}
+
+/// Pages of a process's registered memory that are written back from where they are.
+#[derive(Debug)]
+pub(super) struct From(pub(super) Arc<Registered>, pub(super) u64);
+
+impl Origin for From {
+    fn take(&self, offset: u64, pieces: &mut [&mut [u8]]) -> bool {
+        self.1.checked_add(offset).is_some_and(|addr| self.0.take(addr, pieces))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::answering::Answering;
 use super::carrier::{AskEnded, Carrier};
-use super::complete::{Job, Landed, Place, Stage, lock};
+use super::complete::{From, Job, Landed, Place, Stage, lock};
 use super::intra::Intra;
 use super::mail::Reply;
 use super::threads::{Threads, Wanted};
 use super::words::Carried;
+use farmem_client::Stretch;
 use farmem_dpu::{Asker, PageId};
 use farmem_io::dpu::{Answers, Registered, Requests, Submissions};
 use farmem_machine::{Duration, Instant};
@@ -389,14 +390,12 @@ impl Visitor {
                 (carrier.write(self.asker, page, offset, buf), None)
             }
             Request::WriteFrom { addr, rkey, .. } => {
-                let mut buf = carrier.client.buffer(span.size as usize);
-                let memory = self.registered.get(&rkey.0);
-                if !memory.is_some_and(|memory| memory.take(addr, &mut buf)) {
-                    carrier.client.recycle(buf);
-                    return self.push(refused);
-                }
+                let len = span.size as usize;
+                let memory = self.registered.get(&rkey.0).filter(|memory| memory.holds(addr, len));
+                let Some(memory) = memory else { return self.push(refused) };
+                let from = Arc::new(From(Arc::clone(memory), addr));
                 taken.moves = 1;
-                (carrier.write(self.asker, page, offset, buf), None)
+                (carrier.write_from(self.asker, page, offset, Stretch::new(from, len)), None)
             }
         };
         self.bytes += span.size as usize;

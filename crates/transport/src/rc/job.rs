@@ -6,6 +6,9 @@ use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::{AtomicEth, Bth, Extension, Gather, Opcode, Packet, Pmtu, Psn, Reth, Rkey, VirtAddr};
 
+/// Packets whose bytes are taken from an origin at once, at most.
+pub(super) const PACKETS_MAX: u32 = 32;
+
 /// Bytes of the word an atomic works on.
 const WORD_LEN: u32 = 8;
 
@@ -26,9 +29,11 @@ impl Job {
     /// Gives `work` its PSNs; the caller has checked it with [`refusal`].
     pub(super) fn new(id: u64, work: Work, first: u64, config: &RequesterConfig) -> Self {
         let packets = match work {
-            Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. } | Work::Write { .. } => {
-                config.pmtu.packets(len_of(&work))
-            }
+            Work::Read { .. }
+            | Work::ReadTo { .. }
+            | Work::Gather { .. }
+            | Work::Write { .. }
+            | Work::WriteFrom { .. } => config.pmtu.packets(len_of(&work)),
             Work::KeyedRead { .. } | Work::CmpSwap { .. } | Work::FetchAdd { .. } => 1,
         };
         Self { id, work, first, packets }
@@ -51,7 +56,7 @@ impl Job {
 
     /// True for what only its own response ends: READ and atomics (PROTOCOL 4.9).
     pub(super) fn needs_response(&self) -> bool {
-        !matches!(self.work, Work::Write { .. })
+        !matches!(self.work, Work::Write { .. } | Work::WriteFrom { .. })
     }
 
     /// True for what changes memory.
@@ -97,7 +102,10 @@ impl Job {
             Work::Read { .. } | Work::ReadTo { .. } | Work::KeyedRead { .. } | Work::Gather { .. } => {
                 return false;
             }
-            Work::Write { addr, .. } | Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => addr,
+            Work::Write { addr, .. }
+            | Work::WriteFrom { addr, .. }
+            | Work::CmpSwap { addr, .. }
+            | Work::FetchAdd { addr, .. } => addr,
         };
         // Neither leaves the address space ([`refusal`]), so that one starts inside the other when they overlap.
         ours.0.wrapping_sub(theirs.0) < u64::from(len_of(&read.work))
@@ -127,6 +135,45 @@ impl Job {
             _ => &[],
         };
         Packet { bth, ext, payload }.emit(out.frame(config.port).bytes());
+    }
+
+    /// True for a WRITE whose packets are made where its bytes are: [`Job::emit_from`].
+    pub(super) const fn is_from(&self) -> bool {
+        matches!(self.work, Work::WriteFrom { .. })
+    }
+
+    /// Writes packets `index..end` of a WRITE that takes its bytes as they leave, [`PACKETS_MAX`] at most: they are taken for all of these at once. False, and nothing is sent, when they cannot be had.
+    pub(super) fn emit_from<O, N>(
+        &self,
+        (index, end): (u32, u32),
+        asks: impl Fn(u64) -> bool,
+        config: &RequesterConfig,
+        out: &mut Outbox<O, N>,
+    ) -> bool {
+        let Work::WriteFrom { from, .. } = &self.work else { unreachable!("it has a stretch") };
+        for at in index..end {
+            let (opcode, ext) = self.headers(at, at + 1, config);
+            let seq = self.first + u64::from(at);
+            let bth =
+                Bth { ack_req: asks(seq + 1), ..Bth::new(opcode, config.peer_qpn, psn_of(config, seq)) };
+            let (_, len) = self.span(at, config);
+            Packet::emit_with(&bth, &ext, len, out.frame(config.port).bytes(), |bytes| {
+                bytes.resize(bytes.len() + len, 0);
+            });
+        }
+        let (count, (offset, _)) = ((end - index) as usize, self.span(index, config));
+        let mut pieces: [&mut [u8]; PACKETS_MAX as usize] = core::array::from_fn(|_| Default::default());
+        for (at, (piece, frame)) in (index..).zip(pieces.iter_mut().zip(out.last_frames(count))) {
+            // The payload is in front of its pad.
+            let (_, len) = self.span(at, config);
+            let to = frame.len() - (len.wrapping_neg() & 3);
+            *piece = &mut frame[to - len..to];
+        }
+        let is_taken = from.take(offset, &mut pieces[..count]);
+        if !is_taken {
+            out.take_back(count);
+        }
+        is_taken
     }
 
     /// Asks for packets `index..end` of a gather READ: only the pieces that have bytes in these are named (PROTOCOL 4.30).
@@ -169,13 +216,10 @@ impl Job {
                 (Opcode::ReadRequest, Extension::Reth(reth))
             }
             Work::Write { addr, buf } => {
-                let reth = Extension::Reth(Reth { va: *addr, rkey, dma_len: byte_count(buf.len()) });
-                match (index, index + 1 == self.packets) {
-                    (0, true) => (Opcode::WriteOnly, reth),
-                    (0, false) => (Opcode::WriteFirst, reth),
-                    (_, false) => (Opcode::WriteMiddle, Extension::None),
-                    (_, true) => (Opcode::WriteLast, Extension::None),
-                }
+                self.write_headers(index, Reth { va: *addr, rkey, dma_len: byte_count(buf.len()) })
+            }
+            Work::WriteFrom { addr, from } => {
+                self.write_headers(index, Reth { va: *addr, rkey, dma_len: byte_count(from.len()) })
             }
             Work::CmpSwap { addr, compare, swap } => {
                 let eth = AtomicEth { va: *addr, rkey, swap_or_add: *swap, compare: *compare };
@@ -185,6 +229,15 @@ impl Job {
                 let eth = AtomicEth { va: *addr, rkey, swap_or_add: *add, compare: 0 };
                 (Opcode::FetchAdd, Extension::AtomicEth(eth))
             }
+        }
+    }
+
+    const fn write_headers(&self, index: u32, reth: Reth) -> (Opcode, Extension) {
+        match (index, index + 1 == self.packets) {
+            (0, true) => (Opcode::WriteOnly, Extension::Reth(reth)),
+            (0, false) => (Opcode::WriteFirst, Extension::Reth(reth)),
+            (_, false) => (Opcode::WriteMiddle, Extension::None),
+            (_, true) => (Opcode::WriteLast, Extension::None),
         }
     }
 
@@ -209,6 +262,7 @@ pub(super) fn refusal(work: &Work, pmtu: Pmtu) -> Option<Failure> {
         }
         Work::Read { addr, buf } | Work::Write { addr, buf } => (*addr, buf.len() as u64),
         Work::ReadTo { addr, to } => (*addr, to.len() as u64),
+        Work::WriteFrom { addr, from } => (*addr, from.len() as u64),
         Work::CmpSwap { addr, .. } | Work::FetchAdd { addr, .. } => (*addr, u64::from(WORD_LEN)),
     };
     if len > u64::from(DMA_LEN_MAX) {
@@ -253,6 +307,7 @@ fn len_of(work: &Work) -> u32 {
         | Work::Gather { buf, .. }
         | Work::Write { buf, .. } => byte_count(buf.len()),
         Work::ReadTo { to, .. } => byte_count(to.len()),
+        Work::WriteFrom { from, .. } => byte_count(from.len()),
         Work::CmpSwap { .. } | Work::FetchAdd { .. } => WORD_LEN,
     }
 }

@@ -118,7 +118,7 @@ impl Requester {
             return;
         }
         while self.send_next(out) {}
-        if self.timer.is_none() && self.next > self.una {
+        if !self.broken && self.timer.is_none() && self.next > self.una {
             self.timer = Some(now + self.config.timeout);
         }
     }
@@ -267,14 +267,19 @@ impl Requester {
 /// Sending.
 impl Requester {
     /// Sends one packet, unless there is none or window, depth or an earlier READ forbid it.
-    fn send_next<O, N>(&mut self, out: &mut Outbox<O, N>) -> bool {
+    fn send_next<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) -> bool {
         let Some(job) = self.jobs.get(self.cursor) else { return false };
         let index = job.index_of(self.next);
-        let index_end = job.request_end(index, self.segment_packets);
-        let end = job.first + u64::from(index_end);
-        if end - self.una > u64::from(self.config.window_psns) {
+        let mut index_end = job.request_end(index, self.segment_packets);
+        let room = u64::from(self.config.window_psns) - (self.next - self.una);
+        if u64::from(index_end - index) > room {
             return false;
         }
+        if job.is_from() {
+            let most = u32::try_from(room).expect("a window").min(job::PACKETS_MAX);
+            index_end = index.saturating_add(most).min(job.packets);
+        }
+        let end = job.first + u64::from(index_end);
         if job.needs_response() && self.responses_due == self.config.depth {
             return false;
         }
@@ -284,8 +289,14 @@ impl Requester {
                 return false;
             }
         }
-        let ack_req = job.needs_response() || end == job.end() || end.is_multiple_of(self.ack_every);
-        job.emit(index, index_end, ack_req, &self.config, out);
+        let asks = |end: u64| job.needs_response() || end == job.end() || end.is_multiple_of(self.ack_every);
+        if !job.is_from() {
+            job.emit(index, index_end, asks(end), &self.config, out);
+        } else if !job.emit_from((index, index_end), asks, &self.config, out) {
+            // The node has no packet of it, or too few: nothing that follows would make sense to it.
+            self.fail(Failure::Flushed, out);
+            return false;
+        }
         if job.needs_response() {
             self.responses_due += 1;
         }

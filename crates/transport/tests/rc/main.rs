@@ -5,6 +5,7 @@ mod gather;
 mod hostile;
 mod keyed;
 mod landing;
+mod origin;
 mod requester;
 mod responder;
 mod simulation;

@@ -2,11 +2,12 @@
 
 use super::Memory;
 use super::moving::Source;
-use farmem_client::{Error, Landing};
+use farmem_client::{Error, Landing, Stretch};
 use farmem_dpu::Slot;
 use farmem_paging::Cause;
 use farmem_wire::VirtAddr;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
 
 /// A request that a carrier took.
 #[derive(Debug)]
@@ -19,12 +20,46 @@ pub(super) struct Asked {
     pub(super) buf: Vec<u8>,
     /// Of a read: where far memory's bytes go straight from the packets that bring them, in place of a buffer.
     pub(super) landing: Option<Arc<dyn Landing>>,
+    /// Of a write: where its bytes are taken from as they leave, in place of a buffer.
+    pub(super) from: Option<Stretch>,
     /// They are there.
     pub(super) landed: bool,
     pub(super) write: bool,
     pub(super) error: Option<Error>,
     /// Times that its bytes were put into a slot.
     pub(super) put: u64,
+}
+
+impl core::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Memory").field("page_len", &self.page_len).finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// What was written goes into a slot; false when it cannot be had any more.
+    pub(super) fn store(&self, slot: Slot, at: usize, asked: &Asked) -> bool {
+        let Some(from) = &asked.from else {
+            self.put(slot, at, &[&asked.buf]);
+            return true;
+        };
+        let mut slot = self.slot(slot).write().unwrap_or_else(PoisonError::into_inner);
+        slot.resize(self.entry_len, 0);
+        from.take(0, &mut [&mut slot[at..at + from.len()]])
+    }
+}
+
+impl Asked {
+    /// One that was taken a moment ago: `at` is where its bytes are in its page.
+    pub(super) const fn new(
+        addr: VirtAddr,
+        at: &Range<usize>,
+        buf: Vec<u8>,
+        landing: Option<Arc<dyn Landing>>,
+    ) -> Self {
+        let (offset, len) = (at.start, at.end - at.start);
+        Self { addr, offset, len, buf, landing, from: None, landed: false, write: false, error: None, put: 0 }
+    }
 }
 
 /// A place in a slot: what is read ahead goes there from the very packets.

@@ -1,11 +1,12 @@
 //! Carriers of one memory, of which one ends while the others go on; and objects that are closed while something of them is under way.
 
 use super::*;
-use farmem_client::Rack;
+use farmem_client::{Origin, Rack};
 use farmem_dpu::{Caching, Seen, TableConfig};
 use farmem_paging::Prefetch;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: u32 = 4096;
 const ENTRY_PAGES: u32 = 4;
@@ -192,4 +193,61 @@ fn no_thread_decides_behind_a_panic() {
     let page = PageId { object: OBJECT + 1, page: 0 };
     let read = catch_unwind(AssertUnwindSafe(|| other.read(Asker(1), page, 0..8, true, Vec::new())));
     assert!(read.is_err(), "it was answered");
+}
+
+/// A page where a process has it: how often it was taken, and after so many times it is not to be had.
+#[derive(Debug)]
+struct There {
+    byte: u8,
+    takes: AtomicU64,
+    most: u64,
+}
+
+impl Origin for There {
+    fn take(&self, _: u64, pieces: &mut [&mut [u8]]) -> bool {
+        pieces.iter_mut().for_each(|piece| piece.fill(self.byte));
+        self.takes.fetch_add(1, Ordering::Relaxed) < self.most
+    }
+}
+
+/// A page is written back from where it is: it is taken once, into the packet that carries it, and no buffer has it. Where the cache keeps the page it is taken once more, into its slot; and where that fails it is not served from there.
+#[test]
+fn a_page_is_written_from_where_it_is() {
+    let rack = Rack::embedded_with(1, 1 << 20).unwrap();
+    let mut client = rack.client("dpu").unwrap();
+    let memory = memory(&mut client, 4, Box::new(Own));
+    let (base, bytes) = (read!(memory.objects)[&OBJECT].base, PAGES * u64::from(PAGE));
+    let written = OBJECT + 1;
+    memory.open(written, Extent { base, bytes }, Some(Asker(0)), Box::new(Own));
+    let mut carrier = Carrier::new(&mut client, Arc::clone(&memory), None);
+    let page = |page| PageId { object: written, page };
+    let write = |carrier: &mut Carrier<'_>, at: u64, byte: u8, most: u64| {
+        let there = Arc::new(There { byte, takes: AtomicU64::new(0), most });
+        let from = Stretch::new(Arc::clone(&there) as Arc<dyn Origin>, PAGE as usize);
+        let ticket = carrier.write_from(Asker(0), page(at), 0, from);
+        while let Some(completed) = carrier.client.next_completed().unwrap() {
+            assert!(completed.buf.is_empty(), "there is no buffer");
+            assert!(carrier.took(completed).is_none());
+        }
+        let ended = carrier.next_ended().unwrap();
+        assert!(ended.ticket == ticket && ended.result.is_ok(), "{ended:?}");
+        carrier.finish(ended, None, |_| {});
+        there.takes.load(Ordering::Relaxed)
+    };
+    let read = |carrier: &mut Carrier<'_>, at: u64| {
+        carrier.read(Asker(0), page(at), 0..PAGE as usize, true, Vec::new());
+        serve(carrier)[0].1
+    };
+    assert_eq!(write(&mut carrier, 8, 100, 9), 1, "nobody keeps it");
+    assert_eq!(read(&mut carrier, 8), 100);
+    // Its entry was read ahead beside it.
+    assert_eq!(read(&mut carrier, 9), 9);
+    let hits = memory.stats().hits;
+    assert_eq!(write(&mut carrier, 9, 101, 9), 2, "the cache keeps it");
+    assert_eq!(read(&mut carrier, 9), 101);
+    assert_eq!(memory.stats().hits, hits + 1);
+    assert_eq!(write(&mut carrier, 9, 102, 1), 2, "the second time it was not to be had");
+    assert_eq!(read(&mut carrier, 9), 102, "from far memory");
+    assert_eq!(memory.stats().hits, hits + 1);
+    end(carrier);
 }
