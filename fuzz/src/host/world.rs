@@ -125,7 +125,8 @@ impl World {
     pub(super) fn new() -> Self {
         let config = Config {
             requests_max: 4,
-            connections_max: 3,
+            connections_max: 4,
+            connections_each: 2,
             request_timeout: Duration::from_millis(1),
             request_retries_max: 3,
             pmtu: Pmtu::B1024,
@@ -155,8 +156,8 @@ impl World {
             world
                 .ask(HostRequest::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } }, run);
         }
-        world.connect(Domain(7), 0, 0, run);
-        world.connect(Domain(7), 1, 0, run);
+        world.connect(HostRequest::Connect, (Domain(7), 0), 0, run);
+        world.connect(HostRequest::Connect, (Domain(7), 1), 0, run);
         world
     }
 
@@ -179,13 +180,20 @@ impl World {
             kind => {
                 let domain = input.pick(&[Domain(7), Domain(8), Domain(10)]);
                 let taken = if kind == 3 { u32::from(input.u8()) } else { 0 };
-                self.connect(domain, usize::from(input.below(2)), taken, run);
+                let as_what = if taken % 8 == 7 { HostRequest::Beside } else { HostRequest::Connect };
+                self.connect(as_what, (domain, usize::from(input.below(2))), taken, run);
             }
         }
     }
 
     /// A new connection to a node; its queue pair lies `back` behind the next free one.
-    fn connect(&mut self, domain: Domain, node: usize, back: u32, run: &mut Run) {
+    fn connect(
+        &mut self,
+        as_what: fn(Connection) -> HostRequest,
+        (domain, node): (Domain, usize),
+        back: u32,
+        run: &mut Run,
+    ) {
         let qpn = QPNS + self.connections.saturating_sub(back);
         self.connections += 1;
         let number = u16::try_from(node + 1).expect("few nodes");
@@ -219,14 +227,7 @@ impl World {
         // What waited for it is sent at once.
         let before = self.responders.insert(peer_qpn, rc::Responder::new(config));
         self.ask(
-            HostRequest::Connect(Connection {
-                node: NodeId(number),
-                domain,
-                base,
-                len: RANGE_LEN,
-                gathers: true,
-                rc,
-            }),
+            as_what(Connection { node: NodeId(number), domain, base, len: RANGE_LEN, gathers: true, rc }),
             run,
         );
         if !self.refused {
@@ -255,11 +256,14 @@ impl World {
             2 => Reply::Unavailable,
             _ => match wish {
                 Wish::Connect { domain, node } if node.0 <= 2 => {
-                    self.connect(domain, usize::from(node.0 - 1), 0, run);
+                    self.connect(HostRequest::Connect, (domain, usize::from(node.0 - 1)), 0, run);
                     // It may not have been taken.
                     return self.ask(HostRequest::Reply { number, reply: Reply::Unavailable }, run);
                 }
-                Wish::Connect { .. } => Reply::NotFound,
+                Wish::Beside { domain, node } if node.0 <= 2 => {
+                    return self.connect(HostRequest::Beside, (domain, usize::from(node.0 - 1)), 0, run);
+                }
+                Wish::Connect { .. } | Wish::Beside { .. } => Reply::NotFound,
                 Wish::Disconnect { .. } => Reply::Gone,
                 Wish::Locate { .. } => located(input),
             },
@@ -394,7 +398,7 @@ impl World {
             }
             Action::Note(note) => {
                 run.mark(note);
-                self.refused |= matches!(note, Note::NotTaken(_));
+                self.refused |= matches!(note, Note::NotTaken(_) | Note::LateAnswer);
             }
         });
         self.out = out;
