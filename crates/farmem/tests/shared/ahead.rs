@@ -9,7 +9,7 @@ use farmem::prefetch::{
     AtDpu, AtDpuOptions, Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, KeySecret, KeysConfig,
     Prefetched, SharedZone, Taker, ZoneSize,
 };
-use farmem::{Client, Error, FlatMap, PageStore, Rack, Rng, SharedSpace};
+use farmem::{Client, Error, FlatMap, PageStore, Rack, Rng, SharedSpace, serve};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -366,6 +366,41 @@ fn a_dpu_that_dies_costs_speed_only() {
         }
         assert!(program.taken > taken + 50, "{signal}: {} then, {taken} before", program.taken);
     }
+}
+
+/// The DPU's hosts are taken out of the rack: it fetches nothing any more, finds that out when that fails, and sends the program away, which goes on by itself and may come again. Before, it kept the program, and
+/// nothing was there for ever.
+#[test]
+fn a_dpu_that_was_taken_out_sends_its_programs_away() {
+    let rack = rack("shm", DPU);
+    let mut client = client(&rack, DOMAIN);
+    let map = map_of(&mut client);
+    let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
+    let mut program = MapProgram::at(&dpu, client, map, 31);
+    for _ in 0..20 {
+        program.batch(8, true, |program| {
+            settle(&dpu, program.pieces);
+        });
+    }
+    let (own, _) = program.client.life();
+    let hosts = serve::overview(&rack.config).unwrap().hosts;
+    for host in hosts.iter().filter(|host| host.host != own) {
+        program.client.fence(host.host, host.generation).unwrap();
+    }
+    let since = Instant::now();
+    while dpu.is_served() {
+        program.batch(8, true, |_| ());
+        assert!(since.elapsed() < Duration::from_secs(20), "it is noticed");
+    }
+    let taken = program.taken;
+    let next = dpu.again(&program.client).unwrap();
+    program.goes_to(&next);
+    for _ in 0..20 {
+        program.batch(8, true, |program| {
+            settle(&next, program.pieces);
+        });
+    }
+    assert!(program.taken > taken + 20);
 }
 
 /// What a process of the DPU has for programs: threads that prefetch, and pieces of memory that are shared.

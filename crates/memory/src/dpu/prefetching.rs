@@ -15,6 +15,7 @@ use crate::prefetch::tap::Watch;
 use crate::prefetch::{Change, Config, Driver, Hearing, HostKeys, KeysConfig, SharedZone};
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Error, LookUp};
+use farmem_io::Clock;
 use farmem_io::dpu::Submissions;
 use farmem_io::dpu::zone::ZoneProducer;
 use farmem_machine::Duration;
@@ -29,6 +30,8 @@ use std::thread::{self, JoinHandle};
 pub(super) const PROGRAMS_MAX: usize = 16;
 /// The longest rest: a program looks whether the DPU counts its beat, and what it says without waking anybody is heard.
 const REST: Duration = Duration::from_millis(5);
+/// How long far memory may not answer before the control plane is asked whether the thread's host is in the rack still.
+const DOUBT: Duration = Duration::from_millis(500);
 
 /// A structure of any kind.
 pub type AnyLookUp = Box<dyn LookUp + Send>;
@@ -148,6 +151,8 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
         Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
     mail.say(question, Came::Prefetches(Ok(wake)));
     let mut slow = Slow::new(ground.section.slowdown);
+    let clock = Clock::start();
+    let (mut known, mut since) = (driver.came(), clock.now());
     while !ground.stop.is_set() {
         match questions.try_recv() {
             Ok(reply) => {
@@ -159,6 +164,17 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
         }
         let worked = driver.turn()?;
         slow.down();
+        let (now, came) = (clock.now(), driver.came());
+        if came.0 != known.0 || came.1 == known.1 && !driver.is_waiting() {
+            (known, since) = (came, now);
+        } else if now.since(since) >= DOUBT {
+            // Nothing came but failures, if those: as when the host was taken out.
+            (known, since) = (came, now);
+            if !driver.is_member() {
+                let what = "the rack: this host of the DPU was taken out of it".into();
+                return Err(Error::Unreachable { what });
+            }
+        }
         driver.rest(if worked { Duration::ZERO } else { REST })?;
     }
     Ok(true)

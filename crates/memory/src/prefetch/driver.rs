@@ -74,6 +74,8 @@ pub struct Driver<V, L, Z> {
     places: Vec<(usize, usize)>,
     spare: Vec<Vec<usize>>,
     unheard: u64,
+    /// Operations that far memory carried out; those that it did not, or that could not be asked for.
+    came: (u64, u64),
     /// Its client can wait for what comes.
     sleeps: bool,
 }
@@ -120,6 +122,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             places: Vec::new(),
             spare: Vec::new(),
             unheard: 0,
+            came: (0, 0),
             sleeps,
         }
     }
@@ -178,6 +181,21 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         let rested = self.client.rest(if may_sleep { most } else { Duration::ZERO });
         self.watch.stays_awake();
         rested
+    }
+
+    /// Operations that far memory carried out; those that it did not, or that could not be asked for.
+    pub(crate) const fn came(&self) -> (u64, u64) {
+        self.came
+    }
+
+    /// Operations are under way.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// False when the client's host was taken out of the rack: nothing is fetched any more. Where the control plane does not answer it is not known.
+    pub(crate) fn is_member(&mut self) -> bool {
+        self.client.is_member().unwrap_or(true)
     }
 
     /// The program has started again, with nothing, and numbers its changes from `through` on. Nothing of the old one is on its way to far memory any more.
@@ -284,11 +302,15 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
                 let mut each = group.iter().map(|(_, at)| keys.get(*at));
                 // What cannot be asked has failed, and what no record can have is not there.
                 let wanted = self.look_up.op_for(&mut each, scratch);
-                if let Some(Ok(ticket)) = wanted.map(|wanted| self.client.submit(wanted)) {
-                    let mut ats = self.spare.pop().unwrap_or_default();
-                    ats.extend(group.iter().map(|(_, at)| *at));
-                    self.under_way.insert(ticket, (op, ats));
-                    left += 1;
+                match wanted.map(|wanted| self.client.submit(wanted)) {
+                    Some(Ok(ticket)) => {
+                        let mut ats = self.spare.pop().unwrap_or_default();
+                        ats.extend(group.iter().map(|(_, at)| *at));
+                        self.under_way.insert(ticket, (op, ats));
+                        left += 1;
+                    }
+                    Some(Err(_)) => self.came.1 += 1,
+                    None => {}
                 }
             }
         }
@@ -300,6 +322,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
 
     fn looked_up(&mut self, completed: Completed) -> Result<(), Error> {
         let Some((op, ats)) = self.under_way.remove(&completed.ticket) else { return Ok(()) };
+        let is_good = u64::from(completed.result.is_ok());
+        self.came = (self.came.0 + is_good, self.came.1 + 1 - is_good);
         let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
         message.ended.push((ats, completed));
         message.left -= 1;
