@@ -297,7 +297,7 @@ impl Requests {
             Err(error) => return out.note(Note::Malformed(error)),
         };
         if message.header.status == Status::OtherLife {
-            return self.begin_life(&message, out);
+            return self.begin_life(now, &message, out);
         }
         match &message.body {
             Body::Traverse(state) => self.answer_traverse(now, &message.header, state, out),
@@ -317,7 +317,7 @@ impl Requests {
 
     /// The switch has started, and says the number of its life: what it refused for that goes again, under the id that it has, each alone (PROTOCOL 6.27). Its answer may
     /// only have been lost: then its node remembers it.
-    fn begin_life(&mut self, message: &Message<'_>, out: &mut Sink) {
+    fn begin_life(&mut self, now: Instant, message: &Message<'_>, out: &mut Sink) {
         let refused = message.header.request;
         let pairs = match &message.body {
             Body::Batch(batch) => Some(batch.without_code()),
@@ -336,6 +336,7 @@ impl Requests {
             }
             self.life = message.header.domain;
             send(self.home, Header { again: true, ..self.header(request) }, sent, out);
+            self.ud.wait_anew(now, request);
         }
     }
 

@@ -71,6 +71,28 @@ fn what_writes_goes_again_under_its_id_with_the_present_life() {
     }
 }
 
+/// The refusal comes when a request was sent as often as it may be, and shortly before it is given up. It goes again then, and is given up a whole wait later: what ended without an
+/// answer is on its way no more (PROTOCOL 9.6).
+#[test]
+fn what_went_again_is_waited_for() {
+    let mut bench = Bench::with_sessions();
+    bench.submit(region_write(BASE_1, b"1234"));
+    let first = bench.request();
+    let retries = bench.host.config().request_retries_max;
+    for _ in 0..retries {
+        bench.wake();
+        assert_eq!(bench.request(), first.again());
+    }
+    let due = bench.host.next_wake().expect("it is waited for");
+    let wait = due.since(bench.now);
+    bench.now = bench.now + Duration::from_nanos(wait.as_nanos() - 1);
+    bench.hear(Port::SWITCH, &of_other_life(&first, LIFE));
+    assert_eq!(bench.request(), in_life(&first, LIFE));
+    assert_eq!(bench.host.next_wake(), Some(bench.now + wait));
+    bench.wake();
+    assert!(bench.ended().result.is_err());
+}
+
 /// What only reads is never refused so: such an answer to it is none of the switch's.
 #[test]
 fn what_reads_needs_no_life() {

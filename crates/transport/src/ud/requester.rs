@@ -123,6 +123,19 @@ impl<T> Requester<T> {
         None
     }
 
+    /// A request was sent again for another reason than its timer: it waits anew, as long as it has waited since that sent it last. So what is given up was sent a whole wait before.
+    pub fn wait_anew(&mut self, now: Instant, request: RequestId) {
+        let Some(outstanding) = self.requests.get_mut(request) else { return };
+        let retries = outstanding.retries;
+        let due = now + wait(self.timeout, retries);
+        if due == outstanding.due {
+            return; // sent at this moment
+        }
+        outstanding.due = due;
+        self.enqueue(queue_of(retries), Row { due, request });
+        self.clean_front(queue_of(retries));
+    }
+
     /// When [`Requester::on_wake`] is due.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
