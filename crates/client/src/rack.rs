@@ -253,7 +253,7 @@ pub(crate) fn start_node(world: &mut World, name: String, gid: String, memory: u
 pub const SILENCE_MAX: Duration = Duration::from_secs(4);
 
 /// The same of the switch, for a request by way of it. It has no other in its place while it starts again: `farmem up` waits for 1.6 s at most before it does, and then come its tables.
-pub const REQUEST_SILENCE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const REQUEST_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// The settings of a host that has joined as `host` in this `generation`, with the switch at `home`.
 #[must_use]

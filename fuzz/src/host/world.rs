@@ -276,7 +276,9 @@ impl World {
         let (len, traversal) = match &op {
             Op::Read { buf, .. } | Op::Gather { buf, .. } | Op::Write { buf, .. } => (buf.len(), false),
             Op::RegionRead { buf, .. } | Op::RegionWrite { buf, .. } => (buf.len(), false),
-            Op::ReadTo { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => (0, false),
+            Op::ReadTo { .. } | Op::WriteFrom { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. } => {
+                (0, false)
+            }
             Op::Through { work, .. } => (work.buf().len(), false),
             Op::Traverse { scratch, .. } => (scratch.len(), true),
         };
