@@ -23,7 +23,7 @@ use farmem_control::api::{
     Allocate, ApiError, Call, CreateDomain, Grant, Leave, NodeInfo, Overview, PermName, RackOverview,
     Request, Response,
 };
-use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed};
+use farmem_host::{Answer, Done, HostRequest, Op, Out, Traversed, Want};
 use farmem_io::LinkProfile;
 use farmem_machine::Port;
 use farmem_traversal::Program;
@@ -86,7 +86,8 @@ pub struct Vma {
 /// A program's access to far memory, in one protection domain.
 ///
 /// Every operation has two forms: one that waits (`read`, `write`, ...), and [`Client::submit`] with [`Client::poll`] for
-/// many at once. Work is done on the caller's thread, inside these calls; no thread runs behind it.
+/// many at once. Work is done on the caller's thread, inside these calls; no thread runs behind it, but for one that asks the control plane for
+/// more connections, where there may be several ([`ClientOptions::connections`](crate::ClientOptions::connections)).
 pub struct Client {
     path: Box<dyn Path>,
     host: u16,
@@ -98,6 +99,8 @@ pub struct Client {
     cards: Vec<NodeInfo>,
     allocations: Allocations,
     opened: Opened,
+    /// What the control plane is asked, with nobody waiting for the answer, and in which generation of its host.
+    aside: Vec<(Want, u16)>,
     /// Something that it had open is not its any more: nothing is submitted again.
     lost_open: Option<ApiError>,
     /// Connections through the switch, by what names them.
@@ -156,6 +159,7 @@ impl Client {
             cards,
             allocations: Allocations::default(),
             opened: Opened::default(),
+            aside: Vec::new(),
             lost_open: None,
             lanes: Vec::new(),
             slots: Slots::default(),
@@ -349,6 +353,7 @@ impl Client {
             return Some(completed);
         }
         loop {
+            self.take_told().ok()?;
             match self.path.pop()? {
                 Out::Done(done) => return Some(self.completed(done)),
                 Out::Want(want) => self.fulfil(want).ok()?,
@@ -409,6 +414,12 @@ impl Client {
     #[must_use]
     pub fn link_profile(&self) -> LinkProfile {
         self.path.link_profile()
+    }
+
+    /// Connections to memory nodes beside the first to each that it has now ([`ClientOptions::connections`](crate::ClientOptions::connections)).
+    #[must_use]
+    pub fn connections_beside(&self) -> usize {
+        self.path.beside_up()
     }
 
     /// The memory nodes this client knows.
@@ -511,6 +522,7 @@ impl Client {
 
     fn poll_done(&mut self, wait: bool) -> Result<Option<Done>, Error> {
         loop {
+            self.take_told()?;
             match self.path.poll(wait)? {
                 Some(Out::Done(done)) => return Ok(Some(done)),
                 Some(Out::Want(want)) => self.fulfil(want)?,

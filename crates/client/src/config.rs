@@ -213,9 +213,6 @@ pub struct NodeConfig {
 /// receiver takes it (PROTOCOL 14.11).
 const CARDS_LINK: &str = "rate=10Gbit/s,burst=64KiB";
 
-/// A link's delay from which on memory nodes count as far: one connection has half a mebibyte under way, and its answers take twice as long to be here.
-const FAR: Duration = Duration::from_micros(50);
-
 /// Most addresses a rack sets aside for clients.
 const HOSTS_MAX: u32 = 4096;
 
@@ -315,8 +312,7 @@ impl RackConfig {
             None => LinkProfile::NONE,
         };
         let is_here = raw.transport == Transport::Shm || taken.all().chain(&hosts).all(IpAddr::is_loopback);
-        let is_far = !is_here || link.delay() >= FAR;
-        let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu, control.lease, is_far));
+        let dpu = raw.dpu.as_ref().map(|dpu| page.dpu(raw.name.as_ref(), dpu, control.lease));
         let dpu = dpu.transpose()?;
         let cards = raw.cards.as_ref().map(|cards| page.cards(cards, &raw, switch.address)).transpose()?;
         let RawRack { name, transport, waiting, placement, cpu, pmtu, .. } = raw;

@@ -7,6 +7,7 @@
 //! (windows, shared spaces, the pager of programs) finds what it needs in [`own`].
 
 mod allocations;
+mod clerk;
 mod client;
 pub mod config;
 pub mod dispatch;

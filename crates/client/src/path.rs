@@ -1,6 +1,7 @@
 //! How a client's requests reach the rack: inside this process, or over a link to other processes.
 
 use crate::Error;
+use crate::clerk::{Clerk, Told};
 use crate::client::answer_to;
 use crate::embedded::World;
 use farmem_control::api::{Call, Request, Response};
@@ -21,9 +22,13 @@ impl Asker {
         Self(Rc::new(ask))
     }
 
+    fn ask(&self, request: Request) -> Result<Response, Error> {
+        (self.0)(request)
+    }
+
     /// Asks the control plane.
     pub(crate) fn call<C: Call>(&self, call: C) -> Result<C::Answer, Error> {
-        answer_to(call, |request| (self.0)(request))
+        answer_to(call, |request| self.ask(request))
     }
 }
 
@@ -31,6 +36,10 @@ impl Asker {
 pub(crate) trait Path {
     /// Its way to the control plane.
     fn asker(&self) -> &Asker;
+    /// Has the control plane asked without a wait for the answer, which [`Path::told`] has then.
+    fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error>;
+    /// The number of such a question, and what came of it.
+    fn told(&mut self) -> Option<Told>;
     /// Tells the host role where `port` is.
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error>;
     /// Hands a request to the host role.
@@ -43,6 +52,8 @@ pub(crate) trait Path {
     fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId>;
     /// True when the host role has this connection through the switch, and it did not break.
     fn is_open(&self, qpn: Qpn) -> bool;
+    /// Connections beside the first ones that the host role has.
+    fn beside_up(&self) -> usize;
     /// Request ids that the host role has left.
     fn ids_left(&self) -> u32;
     /// Bytes of the longest scratch pad that a datagram carries.
@@ -69,19 +80,35 @@ pub(crate) struct InProcess {
     world: Rc<RefCell<World>>,
     asker: Asker,
     host: u16,
+    told: VecDeque<Told>,
 }
 
 impl InProcess {
     pub(crate) fn new(world: Rc<RefCell<World>>, host: u16) -> Self {
         let of = Rc::clone(&world);
         let asker = Asker::new(move |request| of.borrow_mut().call(request));
-        Self { world, asker, host }
+        Self { world, asker, host, told: VecDeque::new() }
     }
 }
 
 impl Path for InProcess {
     fn asker(&self) -> &Asker {
         &self.asker
+    }
+
+    fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error> {
+        // Nothing takes long in here.
+        let told = self.asker.ask(request);
+        self.told.push_back((number, told));
+        Ok(())
+    }
+
+    fn told(&mut self) -> Option<Told> {
+        self.told.pop_front()
+    }
+
+    fn beside_up(&self) -> usize {
+        self.world.borrow().host(self.host).beside_up()
     }
 
     fn set_peer(&mut self, _: Port, _: Gid) -> Result<(), Error> {
@@ -146,6 +173,7 @@ impl Path for InProcess {
 pub(crate) struct OverLink<L: Link> {
     driver: Driver<Host, L>,
     asker: Asker,
+    clerk: Clerk,
     out: VecDeque<Out>,
 }
 
@@ -153,10 +181,11 @@ pub(crate) struct OverLink<L: Link> {
 const TURN_MAX: Duration = Duration::from_millis(20);
 
 impl<L: Link> OverLink<L> {
-    pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient) -> Self {
+    /// Asks by `api`, and by `aside` for what nobody waits for.
+    pub(crate) fn new(driver: Driver<Host, L>, api: ApiClient, aside: ApiClient) -> Self {
         let api = RefCell::new(api);
         let asker = Asker::new(move |request| Ok(api.borrow_mut().call(request)?));
-        Self { driver, asker, out: VecDeque::new() }
+        Self { driver, asker, clerk: Clerk::new(aside), out: VecDeque::new() }
     }
 
     fn turn(&mut self, wait: Wait) -> Result<(), Error> {
@@ -176,6 +205,18 @@ fn lost_link(source: std::io::Error) -> Error {
 impl<L: Link> Path for OverLink<L> {
     fn asker(&self) -> &Asker {
         &self.asker
+    }
+
+    fn ask_aside(&mut self, number: u64, request: Request) -> Result<(), Error> {
+        self.clerk.ask(number, request)
+    }
+
+    fn told(&mut self) -> Option<Told> {
+        self.clerk.told()
+    }
+
+    fn beside_up(&self) -> usize {
+        self.driver.machine().beside_up()
     }
 
     fn set_peer(&mut self, port: Port, gid: Gid) -> Result<(), Error> {

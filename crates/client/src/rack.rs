@@ -54,7 +54,8 @@ pub struct ClientOptions {
     /// one of its own. Results are the same. A rack in this process has no datagrams to save: there each goes alone.
     pub pairs_max: NonZero<u16>,
     /// Connections to each memory node at most. Those beyond the first are set up, and carry READs, where more requests are under way than one connection carries: 128 packets, so eight READs of 64 KiB (PROTOCOL
-    /// 11.16). More are worth it where the way to the nodes takes long.
+    /// 11.16). More are worth it where the way to the nodes takes long. With more than one, READs that have no byte in common have no order among themselves: who reads a mark and then what it
+    /// stands for waits for the mark before asking for the other.
     pub connections: NonZero<u16>,
     /// What it allocates stays when its domain has no user any more: for data that outlives the programs that use it. Otherwise it is freed then, a
     /// minute after the last client of the domain left or died (PROTOCOL 8.62).
@@ -338,7 +339,7 @@ impl WithLink for Attach<'_> {
         let HostJoined { host, generation, home, nodes, cards, .. } = joined;
         let settings = host_settings(host, generation, &home, self.config.pmtu, self.options);
         let role = Host::new(settings);
-        let path = OverLink::new(Driver::new(role, link, Clock::start()), api);
+        let path = OverLink::new(Driver::new(role, link, Clock::start()), api, api_client(self.config)?);
         let mut client = Client::attach(Box::new(path), (host, generation), self.domain, (nodes, cards))?;
         client.allocates_durably(self.options.durable);
         client.stays_by(Renewal::begin(self.config, (host, generation))?);

@@ -37,6 +37,8 @@ pub(crate) struct Connections {
     pub(crate) unproven: BTreeMap<u64, (Domain, Vec<QueuedOp>)>,
     /// What came later than something with bytes of it that is not where those bytes are, in the order in which it came.
     waiting: VecDeque<(Domain, QueuedOp)>,
+    /// Something is different that what waits may have waited for.
+    pub(crate) may_go_on: bool,
     /// Of the last thing wanted.
     wanted: u64,
 }
@@ -54,12 +56,14 @@ impl Connections {
             trails: BTreeMap::new(),
             unproven: BTreeMap::new(),
             waiting: VecDeque::new(),
+            may_go_on: false,
             wanted: 0,
         }
     }
 
     /// These addresses are at a node, or where the ranges have them.
     pub(crate) fn route(&mut self, base: VirtAddr, len: u64, node: Option<NodeId>, out: &mut Sink) {
+        self.may_go_on = true;
         let was_empty = self.routes.is_empty();
         if !self.routes.set(base.0, len, node) {
             out.note(Note::NotTaken(SetupFault::Full));
@@ -79,6 +83,7 @@ impl Connections {
     /// Takes a connection in. Those of its domain to its node, or to one of its addresses, make room, with their requests flushed:
     /// what the control plane said last is so (PROTOCOL 11.3, 11.9). What waited for it goes on.
     pub(crate) fn add(&mut self, now: Instant, setup: &Connection, out: &mut Sink) {
+        self.may_go_on = true;
         let new = Line::new(setup);
         let taken = self.sides.has(setup.rc.qpn)
             || self.by_qpn.get(&setup.rc.qpn).is_some_and(|&at| !self.lines[at].gives_way_to(&new));
@@ -90,6 +95,7 @@ impl Connections {
                 out,
             );
         }
+        self.sides.is_given(setup.rc.qpn);
         let old: Vec<Line> = self.lines.extract_if(.., |line| line.gives_way_to(&new)).collect();
         self.lines.push(new);
         self.index();
@@ -106,6 +112,7 @@ impl Connections {
 
     /// A node has these addresses. What connections say of them stays so.
     pub(crate) fn know(&mut self, domain: Domain, node: NodeId, base: VirtAddr, len: u64, out: &mut Sink) {
+        self.may_go_on = true;
         let new = Line { base, len, ..Line::down(domain, node) };
         if self.lines.iter().any(|line| line.node != node && line.gives_way_to(&new)) {
             return;
@@ -194,6 +201,7 @@ impl Connections {
         let may = self.routes.is_empty()
             && self.unproven.is_empty()
             && self.waiting.is_empty()
+            && !self.sides.meet(domain, &work)
             && self.lines.iter().all(is_calm);
         if let Some(place) = self.home_of(domain, work.addr()).filter(|_| may)
             && self.lines[place].may_gather(&work)
@@ -318,7 +326,7 @@ impl Connections {
             || self.sides.meet(domain, work)
     }
 
-    fn wait(&mut self, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
+    pub(crate) fn wait(&mut self, domain: Domain, item: QueuedOp, from: From, out: &mut Sink) {
         if from == From::User && self.waiting.len() >= QUEUED_MAX {
             return self.end(item.id, Err(Failure::QueueFull), item.work, out);
         }
@@ -327,7 +335,8 @@ impl Connections {
 
     /// Sends what waits on its way when nothing is before it any more.
     pub(crate) fn look_again(&mut self, now: Instant, out: &mut Sink) {
-        if self.waiting.is_empty() {
+        let may = core::mem::take(&mut self.may_go_on) | core::mem::take(&mut self.sides.has_ended);
+        if self.waiting.is_empty() || !may {
             return;
         }
         for (domain, item) in core::mem::take(&mut self.waiting) {

@@ -37,7 +37,10 @@ impl Connections {
         let mut broke = None;
         let mut again = VecDeque::new();
         let mut leads = false;
-        let is_broken = !self.lines[place].is_up();
+        let line = &self.lines[place];
+        let is_broken = !line.is_up();
+        // Others wait for what is astray or queued, and for no more of a connection that is up (`must_wait`).
+        self.may_go_on |= is_broken || line.astray > 0 || !line.queued.is_empty();
         while let Some(Completion { id, result, work }) = self.lines[place].pop_completion() {
             let trail = if self.trails.is_empty() { None } else { self.trails.remove(&id) };
             match result {
@@ -72,6 +75,23 @@ impl Connections {
         }
     }
 
+    /// A connection with nothing under way is down as well as another one to its node, which broke for `cause` with these READs on it.
+    pub(crate) fn give_up(
+        &mut self,
+        now: Instant,
+        place: usize,
+        reads: VecDeque<QueuedOp>,
+        cause: rc::Failure,
+        out: &mut Sink,
+    ) {
+        let line = &mut self.lines[place];
+        if let Some(requester) = &mut line.requester {
+            requester.abandon(out);
+        }
+        line.queued = reads;
+        self.settle(now, place, cause, true, out);
+    }
+
     /// A connection broke; `leads` when the first of what is queued is what broke it.
     fn settle(&mut self, now: Instant, place: usize, cause: rc::Failure, leads: bool, out: &mut Sink) {
         let Some(head) = self.lines[place].queued.front().filter(|_| leads) else {
@@ -95,10 +115,11 @@ impl Connections {
 
     /// The control plane's answer. One that no connection waits for changes nothing.
     pub(crate) fn reply(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) {
+        self.may_go_on = true;
         if let Some(unproven) = self.unproven.remove(&number) {
             return self.proven(now, unproven, reply, out);
         }
-        if self.reply_beside(number, reply, out) {
+        if self.reply_beside(now, number, reply, out) {
             return;
         }
         let Some(place) = self.lines.iter().position(|line| line.recovery.waits_for(number)) else {
@@ -194,6 +215,7 @@ impl Connections {
 
     /// Sends all that is queued on its way, in order: over other connections, or over this one when it is up again.
     fn release(&mut self, now: Instant, place: usize, out: &mut Sink) {
+        self.may_go_on = true;
         let line = &mut self.lines[place];
         line.recovery = Recovery::Idle;
         let domain = line.domain;
@@ -238,6 +260,6 @@ const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool 
 }
 
 /// True when the node did not answer, or put everything off for too long.
-const fn is_gone(cause: rc::Failure) -> bool {
+pub(crate) const fn is_gone(cause: rc::Failure) -> bool {
     matches!(cause, rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded)
 }

@@ -130,7 +130,12 @@ pub enum HostRequest {
     /// whose requests are flushed. Also the answer to [`Wish::Connect`].
     Connect(Connection),
     /// Another connection of its domain to its node, beside the one that there is: the answer to [`Wish::Beside`].
-    Beside(Connection),
+    Beside {
+        /// The number of the question.
+        number: u64,
+        /// The connection.
+        connection: Connection,
+    },
     /// A connection through the switch, for operations that name it ([`Op::Through`]). In the place of one with its queue pair, whose operations are flushed.
     Open {
         /// The domain of everything sent over it.
@@ -404,6 +409,12 @@ impl Host {
         self.connections.is_down(domain, node)
     }
 
+    /// Connections beside the first ones that are up (PROTOCOL 11.16).
+    #[must_use]
+    pub fn beside_up(&self) -> usize {
+        self.connections.sides.up()
+    }
+
     /// The memory node that has `addr`, as far as this host knows from its connections of `domain` and from what moved.
     #[must_use]
     pub fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
@@ -485,6 +496,7 @@ impl Host {
         if config.qpn == self.config.home.qpn || self.connections.has(config.qpn) {
             return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
         }
+        self.connections.sides.is_given(config.qpn);
         self.through.open(domain, config, out);
     }
 
@@ -495,11 +507,10 @@ impl Host {
         self.connections.add(now, connection, out);
     }
 
-    fn beside(&mut self, connection: &Connection, out: &mut Sink) {
-        if connection.rc.qpn == self.config.home.qpn || self.through.has(connection.rc.qpn) {
-            return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
-        }
-        self.connections.add_beside(connection, out);
+    fn beside(&mut self, now: Instant, number: u64, connection: &Connection, out: &mut Sink) {
+        let qpn = connection.rc.qpn;
+        let is_taken = qpn == self.config.home.qpn || self.through.has(qpn);
+        self.connections.add_beside(now, number, connection, is_taken, out);
     }
 }
 
@@ -530,7 +541,9 @@ impl Machine for Host {
             }
             Event::Local(HostRequest::Joined { generation, home }) => self.joined(generation, home, out),
             Event::Local(HostRequest::Connect(connection)) => self.connect(now, &connection, out),
-            Event::Local(HostRequest::Beside(connection)) => self.beside(&connection, out),
+            Event::Local(HostRequest::Beside { number, connection }) => {
+                self.beside(now, number, &connection, out);
+            }
             Event::Local(HostRequest::Open { domain, rc }) => self.open(domain, &rc, out),
             Event::Local(HostRequest::Close { qpn }) => self.through.close(qpn, out),
             Event::Local(HostRequest::Node { domain, node, base, len }) => {

@@ -139,6 +139,11 @@ impl Line {
         self.requester.as_ref().is_some_and(|requester| !requester.is_broken())
     }
 
+    /// True when it is up, and nothing is under way on it or waits for it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_up() && self.outstanding() == 0
+    }
+
     pub(crate) fn holds(&self, addr: VirtAddr) -> bool {
         addr.0.wrapping_sub(self.base.0) < self.len
     }

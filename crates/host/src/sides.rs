@@ -5,21 +5,27 @@
 //!
 //! ```text
 //!   a READ                                                       a WRITE or atomic
-//!     a byte in common with a change under way ── the first        a READ with a byte of it is on another ── waits
-//!     the first has room ─────────────────────── the first        else ──────────────────────────────────── the first
-//!     else ───────────────────────────────────── another
+//!     a byte in common with what is on one ─────── that one         a READ with a byte of it is on another ── waits
+//!     with what is on several ──────────────────── waits            else ──────────────────────────────────── the first
+//!     else: the first has room, or nothing to do ─ the first
+//!     else ─────────────────────────────────────── another
 //! ```
 //!
-//! They are set up when they are wanted first. One that breaks is taken down, and its READs are asked again over the first, which finds out what there is to find out.
+//! They are set up when they are wanted first, one at a time, and nothing waits for that. One that breaks is taken down, and its READs are asked again over the first, which finds out what there is to find out. Where the node
+//! did not answer, and nothing is under way on the first, that has been found out.
+//!
+//! Key types: [`Sides`]; [`Side`], one of them. What it does not do: take one down that is not used.
 
 use crate::connections::Connections;
+use crate::following::is_gone;
 use crate::lines::{From, QueuedOp, Trail, overlap};
 use crate::wants::{Reply, Wish};
 use crate::{Answer, Connection, Failure, Note, SetupFault, Sink};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
-use farmem_machine::{Instant, Port};
+use farmem_machine::{Duration, Instant, Port};
 use farmem_transport::rc::{Arrivals, Completion, Requester, Work};
 use farmem_wire::{Domain, NodeId, Packet, Qpn};
 
@@ -29,9 +35,21 @@ pub(crate) struct Sides {
     /// Connections of a domain to a node, the first included.
     each: usize,
     all: Vec<Side>,
-    /// Where none could be set up: it is tried again when the first one was set up anew.
-    refused: Vec<(Domain, NodeId)>,
+    /// Where the control plane did not do what was wanted: it is asked again from then on, or when the first one was set up anew.
+    paused: Vec<Pause>,
+    /// Something ended on one of them that others may wait for.
+    pub(crate) has_ended: bool,
 }
+
+#[derive(Debug)]
+struct Pause {
+    domain: Domain,
+    node: NodeId,
+    until: Instant,
+}
+
+/// How long nothing is asked of a control plane that did not do it.
+pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Side {
@@ -45,13 +63,22 @@ enum State {
     /// It is being set up; with the number of the question.
     Wanted(u64),
     Up(Qpn, Box<Requester>),
-    /// It broke, and is being taken down; with the number of the question.
-    Ending(u64),
+    /// It broke, or was not taken, and is to be taken down; with the number of the question, while it is asked.
+    Ending(Qpn, Option<u64>),
+}
+
+/// Where a READ may go that has a byte in common with others.
+enum Met {
+    Nowhere,
+    /// To this one, which all of them are on.
+    At(usize),
+    /// Behind all of them.
+    Several,
 }
 
 impl Sides {
     pub(crate) const fn new(each: usize) -> Self {
-        Self { each, all: Vec::new(), refused: Vec::new() }
+        Self { each, all: Vec::new(), paused: Vec::new(), has_ended: false }
     }
 
     /// True when the queue pair is one of theirs.
@@ -65,6 +92,26 @@ impl Sides {
         of.filter_map(Side::requester).flat_map(Requester::works).any(|other| overlap(work, other))
     }
 
+    /// Where on them something with bytes of a READ of this node is under way.
+    fn met_by(&self, domain: Domain, node: NodeId, work: &Work) -> Met {
+        let mut met = Met::Nowhere;
+        for (at, side) in self.all.iter().enumerate().filter(|(_, side)| side.domain == domain) {
+            let works = side.requester().into_iter().flat_map(Requester::works);
+            if works.into_iter().any(|other| overlap(work, other)) {
+                met = match met {
+                    Met::Nowhere if side.node == node => Met::At(at),
+                    _ => return Met::Several,
+                };
+            }
+        }
+        met
+    }
+
+    /// Those that are up.
+    pub(crate) fn up(&self) -> usize {
+        self.all.iter().filter(|side| side.requester().is_some()).count()
+    }
+
     pub(crate) fn outstanding(&self) -> usize {
         self.all.iter().filter_map(Side::requester).map(Requester::outstanding).sum()
     }
@@ -73,9 +120,24 @@ impl Sides {
         self.all.iter().filter_map(|side| side.requester()?.next_wake()).min()
     }
 
-    /// How many there are, whatever is done about them.
-    pub(crate) const fn count(&self) -> usize {
-        self.all.len()
+    /// Those that are up, or to be.
+    pub(crate) fn count(&self) -> usize {
+        self.all.iter().filter(|side| !side.is_ending()).count()
+    }
+
+    /// The control plane has given a queue pair to another connection: one of this number that was to be taken down is.
+    pub(crate) fn is_given(&mut self, qpn: Qpn) {
+        self.all.retain(|side| !matches!(side.state, State::Ending(its, _) if its == qpn));
+    }
+
+    /// The control plane did not do it.
+    fn pause(&mut self, now: Instant, domain: Domain, node: NodeId) {
+        self.paused.retain(|it| (it.domain, it.node) != (domain, node));
+        self.paused.push(Pause { domain, node, until: now + PAUSE });
+    }
+
+    fn is_paused(&self, now: Instant, domain: Domain, node: NodeId) -> bool {
+        self.paused.iter().any(|it| (it.domain, it.node) == (domain, node) && now < it.until)
     }
 
     fn place_of(&self, qpn: Qpn) -> Option<usize> {
@@ -97,7 +159,8 @@ impl Sides {
 
     pub(crate) fn check(&self) {
         for side in &self.all {
-            assert!(self.count_of(side.domain, side.node) < self.each, "no more connections than are wanted");
+            let of = self.all.iter().filter(|it| it.is(side.domain, side.node) && !it.is_ending());
+            assert!(of.count() < self.each, "no more connections than are wanted");
             if let State::Up(qpn, requester) = &side.state {
                 requester.check();
                 assert!(!requester.is_broken(), "one that broke is taken down");
@@ -117,8 +180,12 @@ impl Side {
     const fn requester(&self) -> Option<&Requester> {
         match &self.state {
             State::Up(_, requester) => Some(requester),
-            State::Wanted(_) | State::Ending(_) => None,
+            State::Wanted(_) | State::Ending(..) => None,
         }
+    }
+
+    const fn is_ending(&self) -> bool {
+        matches!(self.state, State::Ending(..))
     }
 }
 
@@ -128,7 +195,7 @@ const fn is_read(work: &Work) -> bool {
 }
 
 impl Connections {
-    /// Gives a READ to a connection beside the first, at `place`, when that has no room for it; gives it back when it is for the first.
+    /// Gives a READ to a connection beside the first, at `place`, when that has no room for it, or when what it has bytes in common with is there; gives it back when it is for the first.
     pub(crate) fn post_beside(
         &mut self,
         now: Instant,
@@ -143,64 +210,123 @@ impl Connections {
         }
         let (line, len) = (&self.lines[place], item.work.span());
         let (domain, node) = (line.domain, line.node);
-        // A card has few queue pairs.
-        let is_calm = line.gathers && line.queued.is_empty() && line.astray == 0;
-        let up = line.requester.as_ref().filter(|it| is_calm && !it.is_broken() && !it.has_room_for(len));
-        let Some(first) = up else { return Some(item) };
-        if first.works().any(|other| !is_read(other) && overlap(other, &item.work)) {
-            return Some(item);
-        }
-        let load = first.load();
-        self.widen(domain, node, out);
-        let Some(at) = self.sides.choose(domain, node, len, load) else { return Some(item) };
+        let at = match self.sides.met_by(domain, node, &item.work) {
+            Met::At(at) if !line.meets(&item.work) => at,
+            Met::At(_) | Met::Several => {
+                self.wait(domain, item, from, out);
+                return None;
+            }
+            Met::Nowhere => {
+                // A card has few queue pairs.
+                let is_calm = line.gathers && line.queued.is_empty() && line.astray == 0;
+                let up = line.requester.as_ref().filter(|it| is_calm && !it.is_broken());
+                // One that is longer than a window has no room anywhere.
+                let full = up.filter(|it| it.load() > 0 && !it.has_room_for(len));
+                let Some(load) = full.map(Requester::load) else { return Some(item) };
+                if line.meets(&item.work) {
+                    return Some(item);
+                }
+                self.widen(now, domain, node, out);
+                let Some(at) = self.sides.choose(domain, node, len, load) else { return Some(item) };
+                at
+            }
+        };
         let State::Up(_, requester) = &mut self.sides.all[at].state else {
             unreachable!("one that is up was chosen")
         };
         let QueuedOp { id, work, trail } = item;
         if let Err(work) = requester.post(id, work) {
-            return Some(QueuedOp { id, work, trail });
+            // It has no room for more.
+            self.wait(domain, QueuedOp { id, work, trail }, from, out);
+            return None;
         }
         requester.pump(now, out);
         self.finish_side(now, at, out);
         None
     }
 
-    /// Has as many set up as there are to be.
-    fn widen(&mut self, domain: Domain, node: NodeId, out: &mut Sink) {
-        while self.sides.count_of(domain, node) + 1 < self.sides.each
-            && self.lines.len() + self.sides.count() < self.lines_max
-            && !self.sides.refused.contains(&(domain, node))
+    /// Has another one set up when there are to be more, and what could not be taken down taken down. One at a time: the others are wanted when it is there.
+    fn widen(&mut self, now: Instant, domain: Domain, node: NodeId, out: &mut Sink) {
+        if self.sides.is_paused(now, domain, node) {
+            return;
+        }
+        let left = |side: &Side| side.is(domain, node) && matches!(side.state, State::Ending(_, None));
+        for at in 0..self.sides.all.len() {
+            if left(&self.sides.all[at])
+                && let State::Ending(qpn, None) = self.sides.all[at].state
+            {
+                self.sides.all[at].state = State::Ending(qpn, Some(self.want(Wish::TakeDown { qpn }, out)));
+            }
+        }
+        let asks = |side: &Side| side.is(domain, node) && matches!(side.state, State::Wanted(_));
+        // The first connections to other nodes have half of the room.
+        let count = self.sides.count();
+        if self.sides.count_of(domain, node) + 1 < self.sides.each
+            && count < self.lines_max / 2
+            && self.lines.len() + count < self.lines_max
+            && !self.sides.all.iter().any(asks)
         {
             let state = State::Wanted(self.want(Wish::Beside { domain, node }, out));
             self.sides.all.push(Side { domain, node, state });
         }
     }
 
-    /// Takes one in.
-    pub(crate) fn add_beside(&mut self, setup: &Connection, out: &mut Sink) {
+    /// Takes one in, which answers the question of this number. One that nobody waits for any more is to be taken down; so that one that cannot be used is asked for again later.
+    pub(crate) fn add_beside(
+        &mut self,
+        now: Instant,
+        number: u64,
+        setup: &Connection,
+        is_taken: bool,
+        out: &mut Sink,
+    ) {
         let Connection { domain, node, ref rc, .. } = *setup;
-        let wanted = |side: &Side| side.is(domain, node) && matches!(side.state, State::Wanted(_));
-        let Some(at) = self.sides.all.iter().position(wanted) else {
-            return out.note(Note::LateAnswer);
-        };
-        if self.has(rc.qpn) {
-            self.sides.all.swap_remove(at);
+        let asks = |side: &Side| matches!(side.state, State::Wanted(its) if its == number);
+        let wanted = self.sides.all.iter().position(asks).map(|at| self.sides.all.swap_remove(at));
+        let is_right = wanted.as_ref().is_some_and(|side| side.is(domain, node));
+        if let Some(Side { domain, node, .. }) = wanted.filter(|_| is_taken || !is_right) {
+            self.sides.pause(now, domain, node);
+        }
+        if is_taken || self.has(rc.qpn) {
+            // Who has this number takes it down, in its time.
+            self.sides.pause(now, domain, node);
             return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
         }
-        self.sides.all[at].state = State::Up(rc.qpn, Box::new(Requester::new(*rc)));
+        self.sides.is_given(rc.qpn);
+        let state = if is_right {
+            State::Up(rc.qpn, Box::new(Requester::new(*rc)))
+        } else {
+            out.note(Note::LateAnswer);
+            State::Ending(rc.qpn, Some(self.want(Wish::TakeDown { qpn: rc.qpn }, out)))
+        };
+        if is_right || self.sides.all.len() < self.lines_max {
+            self.sides.all.push(Side { domain, node, state });
+        }
     }
 
     /// The control plane's answer about one of them; false when the question was none of theirs.
-    pub(crate) fn reply_beside(&mut self, number: u64, reply: &Reply, out: &mut Sink) -> bool {
+    pub(crate) fn reply_beside(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) -> bool {
         let asks = |side: &Side| match side.state {
-            State::Wanted(its) | State::Ending(its) => its == number,
-            State::Up(..) => false,
+            State::Wanted(its) | State::Ending(_, Some(its)) => its == number,
+            State::Ending(_, None) | State::Up(..) => false,
         };
         let Some(at) = self.sides.all.iter().position(asks) else { return false };
-        let side = self.sides.all.swap_remove(at);
-        if matches!(side.state, State::Wanted(_)) || matches!(reply, Reply::Unavailable) {
+        let side = &mut self.sides.all[at];
+        let (domain, node) = (side.domain, side.node);
+        let failed = match (&mut side.state, reply) {
+            (State::Ending(..), Reply::Gone | Reply::NotFound) => false,
+            (State::Ending(_, asked), _) => {
+                *asked = None;
+                true
+            }
+            _ => true,
+        };
+        if !(failed && side.is_ending()) {
+            self.sides.all.swap_remove(at);
+        }
+        if failed {
             out.note(Note::Unmended);
-            self.sides.refused.push((side.domain, side.node));
+            self.sides.pause(now, domain, node);
         }
         true
     }
@@ -221,7 +347,7 @@ impl Connections {
     }
 
     pub(crate) fn wake_beside(&mut self, now: Instant, out: &mut Sink) {
-        for at in 0..self.sides.count() {
+        for at in 0..self.sides.all.len() {
             if let State::Up(_, requester) = &mut self.sides.all[at].state
                 && requester.next_wake().is_some_and(|due| due <= now)
             {
@@ -233,8 +359,8 @@ impl Connections {
 
     /// The first connection to a node is another one: those beside it may be gone as well. Their READs are asked again.
     pub(crate) fn renew_beside(&mut self, now: Instant, domain: Domain, node: NodeId, out: &mut Sink) {
-        self.sides.refused.retain(|refused| *refused != (domain, node));
-        for at in 0..self.sides.count() {
+        self.sides.paused.retain(|it| (it.domain, it.node) != (domain, node));
+        for at in 0..self.sides.all.len() {
             let side = &mut self.sides.all[at];
             if side.is(domain, node)
                 && let State::Up(_, requester) = &mut side.state
@@ -247,7 +373,7 @@ impl Connections {
 
     /// All of them are gone; what is under way on them ends as flushed.
     pub(crate) fn end_beside(&mut self, out: &mut Sink) {
-        self.sides.refused.clear();
+        self.sides.paused.clear();
         for side in mem::take(&mut self.sides.all) {
             let State::Up(_, mut requester) = side.state else { continue };
             requester.abandon(out);
@@ -260,26 +386,33 @@ impl Connections {
 
     /// Takes what ended on one of them. When it broke, its READs are asked again over the first.
     fn finish_side(&mut self, now: Instant, at: usize, out: &mut Sink) {
-        let domain = self.sides.all[at].domain;
-        let mut again = Vec::new();
+        let (domain, node) = (self.sides.all[at].domain, self.sides.all[at].node);
+        let (mut again, mut cause) = (VecDeque::new(), None);
         while let State::Up(qpn, requester) = &mut self.sides.all[at].state {
             let (qpn, is_broken) = (*qpn, requester.is_broken());
-            match requester.pop_completion() {
-                Some(Completion { id, result: Err(_), work }) if is_broken => {
-                    again.push(QueuedOp { id, work, trail: Trail::default() });
+            let ended = requester.pop_completion();
+            self.sides.has_ended |= ended.is_some();
+            match ended {
+                Some(Completion { id, result: Err(failure), work }) if is_broken => {
+                    cause.get_or_insert(failure);
+                    again.push_back(QueuedOp { id, work, trail: Trail::default() });
                 }
                 Some(Completion { id, result, work }) => {
                     let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);
                     self.end(id, result, work, out);
                 }
                 None if is_broken => {
-                    self.sides.all[at].state = State::Ending(self.want(Wish::Disconnect { qpn }, out));
+                    self.sides.all[at].state =
+                        State::Ending(qpn, Some(self.want(Wish::TakeDown { qpn }, out)));
                 }
                 None => break,
             }
         }
-        for item in again {
-            self.dispatch(now, domain, item, From::Queued, out);
+        let first = self.lines.iter().position(|line| line.is(domain, node) && line.is_idle());
+        match (cause, first) {
+            // The node has been silent for as long as one is waited for: another wait would say the same.
+            (Some(cause), Some(place)) if is_gone(cause) => self.give_up(now, place, again, cause, out),
+            _ => again.into_iter().for_each(|item| self.dispatch(now, domain, item, From::Queued, out)),
         }
     }
 }

@@ -29,6 +29,11 @@ pub enum Wish {
         /// The host's queue pair.
         qpn: Qpn,
     },
+    /// The same of a connection beside the first. No operation waits for it.
+    TakeDown {
+        /// The host's queue pair.
+        qpn: Qpn,
+    },
     /// A connection to a node. The answer is the connection.
     Connect {
         /// The domain it is for.
@@ -36,7 +41,8 @@ pub enum Wish {
         /// The node.
         node: NodeId,
     },
-    /// Another connection to a node, beside the one that there is. The answer is the connection, as [`crate::HostRequest::Beside`].
+    /// Another connection to a node, beside the one that there is. The answer is the connection, as [`crate::HostRequest::Beside`]. It may come at any time: no operation waits for it, so its
+    /// driver must not hold anything up for it either (PROTOCOL 11.16).
     Beside {
         /// The domain it is for.
         domain: Domain,

@@ -156,8 +156,8 @@ impl World {
             world
                 .ask(HostRequest::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } }, run);
         }
-        world.connect(HostRequest::Connect, (Domain(7), 0), 0, run);
-        world.connect(HostRequest::Connect, (Domain(7), 1), 0, run);
+        world.connect(&HostRequest::Connect, (Domain(7), 0), 0, run);
+        world.connect(&HostRequest::Connect, (Domain(7), 1), 0, run);
         world
     }
 
@@ -180,8 +180,9 @@ impl World {
             kind => {
                 let domain = input.pick(&[Domain(7), Domain(8), Domain(10)]);
                 let taken = if kind == 3 { u32::from(input.u8()) } else { 0 };
-                let as_what = if taken % 8 == 7 { HostRequest::Beside } else { HostRequest::Connect };
-                self.connect(as_what, (domain, usize::from(input.below(2))), taken, run);
+                let as_what =
+                    if taken % 8 == 7 { beside(taken.into()) } else { Box::new(HostRequest::Connect) };
+                self.connect(&*as_what, (domain, usize::from(input.below(2))), taken, run);
             }
         }
     }
@@ -189,7 +190,7 @@ impl World {
     /// A new connection to a node; its queue pair lies `back` behind the next free one.
     fn connect(
         &mut self,
-        as_what: fn(Connection) -> HostRequest,
+        as_what: &dyn Fn(Connection) -> HostRequest,
         (domain, node): (Domain, usize),
         back: u32,
         run: &mut Run,
@@ -256,15 +257,15 @@ impl World {
             2 => Reply::Unavailable,
             _ => match wish {
                 Wish::Connect { domain, node } if node.0 <= 2 => {
-                    self.connect(HostRequest::Connect, (domain, usize::from(node.0 - 1)), 0, run);
+                    self.connect(&HostRequest::Connect, (domain, usize::from(node.0 - 1)), 0, run);
                     // It may not have been taken.
                     return self.ask(HostRequest::Reply { number, reply: Reply::Unavailable }, run);
                 }
                 Wish::Beside { domain, node } if node.0 <= 2 => {
-                    return self.connect(HostRequest::Beside, (domain, usize::from(node.0 - 1)), 0, run);
+                    return self.connect(&*beside(number), (domain, usize::from(node.0 - 1)), 0, run);
                 }
                 Wish::Connect { .. } | Wish::Beside { .. } => Reply::NotFound,
-                Wish::Disconnect { .. } => Reply::Gone,
+                Wish::Disconnect { .. } | Wish::TakeDown { .. } => Reply::Gone,
                 Wish::Locate { .. } => located(input),
             },
         };
@@ -481,4 +482,9 @@ fn located(input: &mut Input<'_>) -> Reply {
         pieces: pieces.into_iter().map(|(base, len, node)| Piece { base, len, node }).collect(),
         lost: lost.into_iter().filter(|&(_, len, _)| len < 512).map(|(base, len, _)| (base, len)).collect(),
     })
+}
+
+/// A connection beside the first, in answer to the question of this number.
+fn beside(number: u64) -> Box<dyn Fn(Connection) -> HostRequest> {
+    Box::new(move |connection| HostRequest::Beside { number, connection })
 }

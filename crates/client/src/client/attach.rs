@@ -7,7 +7,7 @@ use crate::rack::{SILENCE_MAX, endpoint, retries_in};
 use crate::renewals::Renewal;
 use farmem_control::api::{
     Connect, ConnectionInfo, Disconnect, ErrorCode, HostJoined, JoinHost, Locate, LocatedVma, MovedInfo,
-    NodeInfo, OpenSession, Overview,
+    NodeInfo, OpenSession, Overview, Request, Response,
 };
 use farmem_host::{Connection, HostRequest, Located, Op, Piece, Reply, Want, Wish};
 use farmem_machine::{Duration, Port};
@@ -146,10 +146,13 @@ impl Client {
                     refused(&error)
                 }
             },
-            Wish::Beside { node, .. } => match self.connection(node.0) {
-                Ok(connection) => return self.path.submit(HostRequest::Beside(connection)),
-                Err(error) => refused(&error),
-            },
+            // No operation waits for these, and this thread has others to serve.
+            Wish::Beside { node, .. } => {
+                return self.ask_aside(want, Connect::new(self.host, node.0, self.domain.0).into());
+            }
+            Wish::TakeDown { qpn } => {
+                return self.ask_aside(want, Disconnect { host: self.host, qpn: qpn.get() }.into());
+            }
             Wish::Locate { addr } => match self.path.call(Locate { addr: addr.0 }) {
                 Ok(found) => Reply::Located(located(found)),
                 Err(error) => refused(&error),
@@ -162,9 +165,47 @@ impl Client {
         self.path.submit(HostRequest::Reply { number: want.number, reply })
     }
 
+    fn ask_aside(&mut self, want: Want, request: Request) -> Result<(), Error> {
+        if self.path.ask_aside(want.number, request).is_err() {
+            return self.path.submit(HostRequest::Reply { number: want.number, reply: Reply::Unavailable });
+        }
+        self.aside.push((want, self.generation));
+        Ok(())
+    }
+
+    /// Takes the answers to what nobody waited for.
+    pub(super) fn take_told(&mut self) -> Result<(), Error> {
+        if self.aside.is_empty() {
+            return Ok(());
+        }
+        while let Some((number, told)) = self.path.told() {
+            let asked = self.aside.iter().position(|(want, _)| want.number == number);
+            let Some((_, generation)) = asked.map(|at| self.aside.swap_remove(at)) else { continue };
+            // What an earlier generation had is gone, and its queue pairs may be others' by now.
+            if generation != self.generation {
+                continue;
+            }
+            let ask = match told {
+                Ok(Response::Connection(told)) => match self.connected(told) {
+                    Ok(connection) => HostRequest::Beside { number, connection },
+                    Err(error) => HostRequest::Reply { number, reply: refused(&error) },
+                },
+                Ok(_) => HostRequest::Reply { number, reply: Reply::Gone },
+                Err(error) => HostRequest::Reply { number, reply: refused(&error) },
+            };
+            self.path.submit(ask)?;
+        }
+        Ok(())
+    }
+
     /// Asks for a connection to `node`.
     fn connection(&mut self, node: u16) -> Result<Connection, Error> {
         let told = self.path.call(Connect::new(self.host, node, self.domain.0))?;
+        self.connected(told)
+    }
+
+    /// A connection that the control plane has set up.
+    fn connected(&mut self, told: ConnectionInfo) -> Result<Connection, Error> {
         let port = Port(told.node.port);
         self.path.set_peer(port, gid(&told.node.gid)?)?;
         let rc = requester(&told, port, &self.conn_params)?;

@@ -160,8 +160,6 @@ const ENTRY_PAGES_MAX: u64 = 64;
 const THREADS_MAX: u64 = 64;
 /// Connections of a domain to a memory node.
 const CONNECTIONS_MAX: u64 = 64;
-/// The same without a word, where memory nodes are on other machines, or the rack's links stand for a network that takes 50 us or more: what one connection has under way, 128 packets, is soon too little there.
-const CONNECTIONS_FAR: u16 = 4;
 /// Slower than this nobody's cores are.
 const SLOWDOWN_MAX: f64 = 1000.0;
 
@@ -170,14 +168,7 @@ fn at<T>(raw: &Option<Spanned<T>>) -> Range<usize> {
 }
 
 impl Page<'_> {
-    /// `is_far` when it takes a while to the memory nodes.
-    pub(super) fn dpu(
-        &self,
-        rack: &str,
-        raw: &RawDpu,
-        lease: Duration,
-        is_far: bool,
-    ) -> Result<DpuSection, Error> {
+    pub(super) fn dpu(&self, rack: &str, raw: &RawDpu, lease: Duration) -> Result<DpuSection, Error> {
         let bytes = |key: &str, raw: &Option<Spanned<Value>>, usual: u64| {
             raw.as_ref().map_or(Ok(usual), |raw| self.bytes(&format!("{key} of [dpu]"), raw))
         };
@@ -208,7 +199,6 @@ impl Page<'_> {
             Some(raw) => self.number("threads", raw, &(1..=THREADS_MAX))?,
         };
         let connections = match &raw.connections {
-            None if is_far => CONNECTIONS_FAR,
             None => 1,
             Some(raw) => {
                 u16::try_from(self.number("connections", raw, &(1..=CONNECTIONS_MAX))?).expect("a few")

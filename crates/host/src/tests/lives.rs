@@ -85,7 +85,7 @@ fn what_went_again_is_waited_for() {
     }
     let due = bench.host.next_wake().expect("it is waited for");
     let wait = due.since(bench.now);
-    bench.now = bench.now + Duration::from_nanos(wait.as_nanos() - 1);
+    bench.now += Duration::from_nanos(wait.as_nanos() - 1);
     bench.hear(Port::SWITCH, &of_other_life(&first, LIFE));
     assert_eq!(bench.request(), in_life(&first, LIFE));
     assert_eq!(bench.host.next_wake(), Some(bench.now + wait));

@@ -11,6 +11,9 @@ const USED: u32 = 1500;
 const ALLOCATED: usize = 4096;
 const LEN_MAX: u32 = 700;
 const UNDER_WAY_MAX: usize = 40;
+/// Bytes that another host writes, all of them at once, a larger value each time; these programs only read them.
+const WATCHED: core::ops::Range<usize> = 3000..3600;
+const ASKED: usize = 1500;
 
 /// A host, a memory node with a responder for each connection, and a network between them that delays each frame for its own time, and loses some.
 struct World {
@@ -19,7 +22,10 @@ struct World {
     responders: BTreeMap<Qpn, rc::Responder>,
     air: BTreeMap<(Instant, u64), Flying>,
     rng: Rng,
+    /// Without loss the frames of a connection stay in order too: what is asked for again finds later bytes (PROTOCOL 4.21).
     loss_percent: u32,
+    /// When the last frame to a queue pair is there.
+    last: BTreeMap<Qpn, Instant>,
     /// Frames so far, and connections.
     frames: u64,
     connections: u32,
@@ -56,6 +62,7 @@ impl World {
             air: BTreeMap::new(),
             rng: Rng::from_number(seed),
             loss_percent,
+            last: BTreeMap::new(),
             frames: 0,
             connections: 0,
             over: [0; 2],
@@ -89,8 +96,11 @@ impl World {
                 Wish::Beside { .. } if self.rng.chance(1, 4) => {
                     HostRequest::Reply { number, reply: Reply::Unavailable }
                 }
-                Wish::Beside { .. } => HostRequest::Beside(self.connection()),
-                Wish::Disconnect { qpn } => {
+                Wish::Beside { .. } => HostRequest::Beside { number, connection: self.connection() },
+                Wish::TakeDown { .. } if self.rng.chance(1, 4) => {
+                    HostRequest::Reply { number, reply: Reply::Unavailable }
+                }
+                Wish::Disconnect { qpn } | Wish::TakeDown { qpn } => {
                     // The queue pairs of both ends are made of one number.
                     self.responders.remove(&Qpn::new(qpn.get() + 0x1000));
                     HostRequest::Reply { number, reply: Reply::Gone }
@@ -113,8 +123,14 @@ impl World {
     fn fly(&mut self, what: Flying) {
         self.frames += 1;
         if !self.rng.chance(self.loss_percent, 100) {
-            let delay = Duration::from_micros(u64::from(self.rng.below(3000)));
-            self.air.insert((self.bench.now + delay, self.frames), what);
+            let mut at = self.bench.now + Duration::from_micros(u64::from(self.rng.below(3000)));
+            if self.loss_percent == 0 {
+                let (Flying::ToNode(frame) | Flying::ToHost(frame)) = &what;
+                let last = self.last.entry(Packet::parse(frame).unwrap().bth.dest_qp).or_insert(at);
+                *last = at.max(*last);
+                at = *last;
+            }
+            self.air.insert((at, self.frames), what);
         }
     }
 
@@ -165,6 +181,12 @@ impl World {
         let addr = VirtAddr(BASE_1 + at as u64);
         let (op, expected) = match self.rng.below(100) {
             0 => (Op::Read { addr: VirtAddr(BASE_1 + ALLOCATED as u64), buf: vec![0; len] }, None),
+            70..90 => {
+                let at = WATCHED.start + self.rng.below(300) as usize;
+                let addr = VirtAddr(BASE_1 + at as u64);
+                let buf = vec![0; 1 + self.rng.below(300) as usize];
+                (Op::Read { addr, buf }, Some(Expected::Later(at)))
+            }
             1..=10 => {
                 let word = at / 8 * 8;
                 let addr = VirtAddr(BASE_1 + word as u64);
@@ -191,10 +213,24 @@ enum Expected {
     Bytes(Vec<u8>),
     Old(u64),
     Done,
+    /// Bytes of [`WATCHED`], from here on.
+    Later(usize),
+}
+
+/// No READ sees an older value of a byte than one that was asked for before it: `found` has the first byte and the bytes of each, by ticket.
+fn check_watched(found: &BTreeMap<u64, (usize, Vec<u8>)>, seed: u64) {
+    let mut last = [0; ALLOCATED];
+    for (ticket, (at, bytes)) in found {
+        for (last, byte) in last[*at..].iter_mut().zip(bytes) {
+            assert!(byte >= last, "seed {seed}: READ {ticket} has {byte}, and one before it {last}");
+            *last = *byte;
+        }
+    }
+    assert!(last[WATCHED.start + 299] > 0 && found.len() > 100, "seed {seed}: they are read");
 }
 
 /// PROTOCOL 11.12 and 11.16: a program reads and writes the same few bytes, with many operations under way, over one connection or over several, on a network that delays and loses frames, and in which now and then a READ is refused, which
-/// breaks the connection that it is on. Each READ and atomic finds what was there when it was asked for, and in the end memory has what was written.
+/// breaks the connection that it is on. Each READ and atomic finds what was there when it was asked for, and in the end memory has what was written. Of what another host writes meanwhile no READ finds less than one before it did.
 #[test]
 fn operations_with_a_byte_in_common_stay_in_order() {
     for seed in 0..24 {
@@ -203,8 +239,11 @@ fn operations_with_a_byte_in_common_stay_in_order() {
         let mut model = vec![0; ALLOCATED];
         let mut expected = BTreeMap::new();
         let (mut asked, mut refused) = (0, 0);
-        while asked < 1500 || !expected.is_empty() {
-            if asked < 1500 && expected.len() < UNDER_WAY_MAX && world.rng.chance(2, 3) {
+        let mut watched = BTreeMap::new();
+        while asked < ASKED || !expected.is_empty() {
+            let written = u8::try_from(asked * 255 / ASKED).unwrap();
+            world.memory.bytes[WATCHED].fill(written);
+            if asked < ASKED && expected.len() < UNDER_WAY_MAX && world.rng.chance(2, 3) {
                 let (ticket, what) = world.submit(&mut model);
                 expected.insert(ticket, what);
                 asked += 1;
@@ -217,6 +256,9 @@ fn operations_with_a_byte_in_common_stay_in_order() {
                     (Some(Expected::Bytes(bytes)), Ok(_)) => {
                         assert!(done.buf == bytes, "seed {seed}: READ {}", done.ticket);
                     }
+                    (Some(Expected::Later(at)), Ok(_)) => {
+                        watched.insert(done.ticket, (at, done.buf));
+                    }
                     (Some(Expected::Old(old)), &Ok(Answer::Done { old: found })) => {
                         assert_eq!(found, old, "seed {seed}: atomic {}", done.ticket);
                     }
@@ -225,6 +267,10 @@ fn operations_with_a_byte_in_common_stay_in_order() {
                 }
             }
         }
+        if world.loss_percent == 0 {
+            check_watched(&watched, seed);
+        }
+        world.memory.bytes[WATCHED].fill(0);
         assert!(world.memory.bytes == model, "seed {seed}");
         assert_eq!(world.bench.host.outstanding(), 0);
         assert!(refused > 0, "seed {seed}: some READs are refused");
@@ -263,16 +309,31 @@ fn three() -> Bench {
     for at in 0..5 {
         bench.submit(read(at * 256, 256));
     }
-    let beside = Wish::Beside { domain: ALICE, node: NodeId(1) };
-    assert_eq!(
-        bench.wants.iter().map(|want| want.wish).collect::<Vec<_>>(),
-        [beside; 2],
-        "wanted when the first is full"
-    );
     assert_eq!(under_way(&mut bench), [4], "one waits for the window of the first");
-    bench.wants.clear();
-    (2..4).for_each(|number| bench.ask(HostRequest::Beside(narrow(number))));
+    give(&mut bench, 2);
+    // The next one is wanted when there is need again.
+    assert_eq!(bench.wants, []);
+    bench.submit(read(5 * 256, 256));
+    give(&mut bench, 3);
+    assert_eq!((under_way(&mut bench), bench.host.beside_up()), (vec![1], 2));
     bench
+}
+
+/// More READs of a packet than a connection has under way, of other bytes for each number.
+fn fill(bench: &mut Bench, from: u64) {
+    for at in from..from + 5 {
+        bench.submit(read(at * 256, 256));
+    }
+}
+
+const BESIDE: Wish = Wish::Beside { domain: ALICE, node: NodeId(1) };
+
+/// The host wants a connection beside the first, nothing else, and has it.
+fn give(bench: &mut Bench, connection: u32) {
+    let wishes: Vec<Wish> = bench.wants.iter().map(|want| want.wish).collect();
+    assert_eq!(wishes, [BESIDE], "one at a time, wanted when the first is full");
+    let number = bench.wants.remove(0).number;
+    bench.ask(HostRequest::Beside { number, connection: narrow(connection) });
 }
 
 /// PROTOCOL 11.16: where the first connection is full READs go over others, so three have three times as many under way. What changes memory stays with the first; a READ of bytes that are being changed stays behind that, and what changes bytes
@@ -280,10 +341,10 @@ fn three() -> Bench {
 #[test]
 fn reads_go_beside_a_connection_that_is_full() {
     let mut bench = three();
-    for at in 5..13 {
+    for at in 6..13 {
         bench.submit(read(at * 256, 256));
     }
-    assert_eq!(under_way(&mut bench), [4, 4], "and four are under way on the first");
+    assert_eq!(under_way(&mut bench), [3, 4], "and four are under way on the first");
     // Four packets of 256 bytes are a connection's, so the next ones wait.
     bench.submit(read(0x1800, 256));
     assert_eq!(under_way(&mut bench), Vec::<usize>::new());
@@ -310,11 +371,11 @@ fn reads_go_beside_a_connection_that_is_full() {
     assert!(!all_reads(&bench), "nothing is before it");
 }
 
-/// A connection beside breaks, and is taken down: its READs are asked again over the first, and another one takes its place when there is need. When the control plane refuses one it is not asked again before the first connection is another.
+/// A connection beside breaks, and is taken down: its READs are asked again over the first, and another one takes its place when there is need. When the control plane refuses one, or what broke cannot be taken down, it is asked again after some seconds, as often as it takes.
 #[test]
 fn what_breaks_beside_is_asked_again() {
     let mut bench = three();
-    for at in 5..13 {
+    for at in 6..13 {
         bench.submit(read(at * 256, 256));
     }
     bench.sent.clear();
@@ -326,13 +387,148 @@ fn what_breaks_beside_is_asked_again() {
     bench.hear(Port::node(1), &nak);
     assert!(bench.done.is_empty(), "{:?}", bench.done);
     assert_eq!(bench.host.outstanding(), 13);
-    bench.reply(Wish::Disconnect { qpn: narrow(2).rc.qpn }, Reply::Gone);
-    bench.submit(read(0, 256));
-    bench.reply(Wish::Beside { domain: ALICE, node: NodeId(1) }, Reply::Unavailable);
-    bench.submit(read(0, 256));
-    assert_eq!(bench.wants, []);
-    assert_eq!(bench.host.outstanding(), 15);
+    let taken_down = Wish::TakeDown { qpn: narrow(2).rc.qpn };
+    // None has bytes of another one.
+    let mut at = 0x2000;
+    let mut more = || {
+        at += 256;
+        read(at, 256)
+    };
+    bench.reply(taken_down, Reply::Unavailable);
+    assert_eq!(bench.host.beside_up(), 1);
+    for _ in 0..2 {
+        bench.submit(more());
+        assert_eq!(bench.wants, [], "not at once");
+        bench.now += crate::sides::PAUSE;
+        bench.submit(more());
+        bench.reply(taken_down, Reply::Unavailable);
+    }
+    bench.now += crate::sides::PAUSE;
+    bench.submit(more());
+    bench.reply(taken_down, Reply::Gone);
+    bench.submit(more());
+    bench.reply(BESIDE, Reply::Unavailable);
+    bench.submit(more());
+    assert_eq!(bench.wants, [], "not at once");
+    bench.now += crate::sides::PAUSE;
+    bench.submit(more());
+    give(&mut bench, 4);
+    assert_eq!((bench.host.beside_up(), bench.host.outstanding()), (2, 21));
     // The host joins again: all of them are gone, and each operation has ended.
     bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
-    assert_eq!((bench.done.len(), bench.host.outstanding()), (15, 0));
+    assert_eq!((bench.done.len(), bench.host.outstanding()), (21, 0));
+    assert_eq!(bench.host.beside_up(), 0);
+}
+
+/// A connection that nobody waits for any more is taken down, and one with a queue pair that the host has is not taken. Both leave the host as it was, and able to want others.
+#[test]
+fn a_connection_that_is_not_taken_is_taken_down() {
+    let mut bench = Bench::new(Config { connections_each: 2, ..config() });
+    bench.ask(HostRequest::Connect(narrow(1)));
+    fill(&mut bench, 0);
+    let number = bench.wants.remove(0).number;
+    // The host joins again before the answer.
+    bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
+    bench.ask(HostRequest::Beside { number, connection: narrow(2) });
+    assert_eq!(bench.host.beside_up(), 0);
+    bench.reply(Wish::TakeDown { qpn: narrow(2).rc.qpn }, Reply::Gone);
+    bench.ask(HostRequest::Connect(narrow(1)));
+    for (from, number_of) in [(0, narrow(1).rc.qpn), (5, HOME.qpn)] {
+        fill(&mut bench, from);
+        let number = bench.wants.remove(0).number;
+        let mut taken = narrow(3);
+        taken.rc.qpn = number_of;
+        bench.ask(HostRequest::Beside { number, connection: taken });
+        assert_eq!((bench.host.beside_up(), bench.wants.len()), (0, 0));
+        bench.now += crate::sides::PAUSE;
+    }
+    bench.submit(read(0x2000, 256));
+    give(&mut bench, 4);
+    assert_eq!(bench.host.beside_up(), 1);
+}
+
+/// One READ that is longer than a window has no room on any connection: none is wanted for it.
+#[test]
+fn a_long_read_alone_wants_no_connection() {
+    let mut bench = Bench::new(Config { connections_each: 4, ..config() });
+    bench.ask(HostRequest::Connect(narrow(1)));
+    bench.submit(read(0, 16 * 256));
+    assert_eq!((bench.wants.as_slice(), bench.host.outstanding()), ([].as_slice(), 1));
+    bench.submit(read(0x2000, 256));
+    give(&mut bench, 2);
+}
+
+/// Connections beside the first take half of a host's room at most: nodes that come later have the other half.
+#[test]
+fn first_connections_find_room() {
+    let mut bench = Bench::new(Config { connections_each: 8, connections_max: 4, ..config() });
+    bench.ask(HostRequest::Connect(narrow(1)));
+    for number in 2..8 {
+        let from = u64::from(number) * 5;
+        fill(&mut bench, from);
+        if !bench.wants.is_empty() {
+            give(&mut bench, number);
+        }
+    }
+    assert_eq!(bench.host.beside_up(), 2);
+    bench.ask(HostRequest::Connect(connection(ALICE, 2, 9)));
+    assert!(!bench.host.is_down(ALICE, NodeId(2)) && bench.host.node_of(ALICE, VirtAddr(BASE_2)).is_some());
+}
+
+/// A node that says nothing: a READ that was beside is given up after as long a silence as any other, since nothing is under way on the first that would say more.
+#[test]
+fn a_silence_beside_is_a_silence() {
+    let mut bench = three();
+    for at in 6..10 {
+        bench.submit(read(at * 256, 256));
+    }
+    answer(&mut bench, &narrow(1), 5);
+    let ended = bench.done.len();
+    assert!(bench.wants.is_empty() && ended >= 4, "{ended}");
+    let mut timeouts = 0;
+    while bench.wants.iter().all(|want| !matches!(want.wish, Wish::Locate { .. })) {
+        bench.now = bench.host.next_wake().expect("a READ is under way");
+        bench.wake();
+        timeouts += 1;
+        assert!(timeouts < 20);
+    }
+    assert!(bench.now.since(Instant::ZERO) <= TIMEOUT.times(3), "one silence: two retries of 10 ms");
+    assert!(bench.host.is_down(ALICE, NodeId(1)));
+}
+
+/// The node answers so many READs of a packet of a connection, from its first.
+fn answer(bench: &mut Bench, connection: &Connection, count: u32) {
+    for at in 0..count {
+        let psn = connection.rc.first_psn.get().wrapping_add(at) & Psn::MAX;
+        let ext =
+            Extension::Aeth(farmem_wire::Aeth { syndrome: farmem_wire::Syndrome::Ack, msn: Psn::new(1) });
+        let bth = Bth::new(Opcode::ReadResponseOnly, connection.rc.qpn, Psn::new(psn));
+        let mut frame = vec![];
+        Packet { bth, ext, payload: &[1; 256] }.emit(&mut frame);
+        bench.hear(Port::node(1), &frame);
+    }
+}
+
+/// READs with a byte in common are on one connection: one behind a READ on a connection beside goes there, also where the first has room; one behind READs on two waits for both.
+#[test]
+fn reads_with_a_byte_in_common_are_on_one_connection() {
+    let mut bench = three();
+    // The first has [0, 5 packets); the second of the host's connections has the one at 5.
+    bench.submit(read(6 * 256, 256));
+    bench.sent.clear();
+    answer(&mut bench, &narrow(1), 5);
+    assert_eq!(bench.done.len(), 5, "the first has nothing under way");
+    let beside = |bench: &mut Bench| -> Vec<Qpn> {
+        let sent = take(&mut bench.sent);
+        sent.iter().map(|(_, frame)| Packet::parse(frame).unwrap().bth.dest_qp).collect()
+    };
+    beside(&mut bench);
+    bench.submit(read(5 * 256 + 255, 1));
+    assert_eq!(beside(&mut bench), [narrow(2).rc.peer_qpn]);
+    bench.submit(read(4 * 256, 256));
+    assert_eq!(beside(&mut bench), [narrow(1).rc.peer_qpn], "one of other bytes goes over the first");
+    bench.submit(read(4 * 256 + 255, 2));
+    assert_eq!(beside(&mut bench), [], "it has bytes of READs on two");
+    answer(&mut bench, &narrow(2), 1);
+    assert_eq!(bench.host.outstanding(), 4);
 }

@@ -105,7 +105,9 @@ impl<H: Guest> World<H> {
             self.env.journal.line(|| format!("  host {host} wants {wish:?}"));
             let request: Request = match wish {
                 Wish::Locate { addr } => Locate { addr: addr.0 }.into(),
-                Wish::Disconnect { qpn } => Disconnect { host, qpn: qpn.get() }.into(),
+                Wish::Disconnect { qpn } | Wish::TakeDown { qpn } => {
+                    Disconnect { host, qpn: qpn.get() }.into()
+                }
                 Wish::Connect { domain, node } | Wish::Beside { domain, node } => {
                     // Wants are numbered, and so are queue pairs: each connection of a host has another one.
                     let own = || CARD_QPN + 1 + u32::try_from(number % 1_000_000).expect("small");

@@ -202,8 +202,8 @@ impl<H: Guest> World<H> {
                     gathers: true,
                     rc,
                 };
-                if let Some(Want { wish: Wish::Beside { .. }, .. }) = asked.want {
-                    return self.host_ask(n, HostRequest::Beside(connection));
+                if let Some(Want { wish: Wish::Beside { .. }, number }) = asked.want {
+                    return self.host_ask(n, HostRequest::Beside { number, connection });
                 }
                 let starts = self.starts_of(RoleId::Node(node.node));
                 let connected = self.connected.entry((n, domain, node.node));
