@@ -57,6 +57,10 @@ pub trait Parser {
     /// Bytes of the connection were not seen. False when the parser cannot find the beginning of a request behind them: then the rest of the connection is not seen
     /// either.
     fn lost(&mut self, bytes: u64) -> bool;
+
+    /// Bytes of memory that it keeps for this connection beside itself, also those that are kept for the next request. [`Guard`](guard::Guard) asks behind each piece: what all parsers of a program keep is
+    /// bounded (PROTOCOL 19.12).
+    fn kept(&self) -> usize;
 }
 
 impl<P: Parser + ?Sized> Parser for Box<P> {
@@ -66,5 +70,9 @@ impl<P: Parser + ?Sized> Parser for Box<P> {
 
     fn lost(&mut self, bytes: u64) -> bool {
         (**self).lost(bytes)
+    }
+
+    fn kept(&self) -> usize {
+        (**self).kept()
     }
 }

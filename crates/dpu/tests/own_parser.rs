@@ -59,6 +59,10 @@ impl Parser for Lines {
         // The end of the line may have been among them.
         false
     }
+
+    fn kept(&self) -> usize {
+        self.line.capacity()
+    }
 }
 
 #[test]

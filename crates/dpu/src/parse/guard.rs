@@ -19,6 +19,8 @@ pub enum Cut {
     Panicked,
     /// Bytes were lost, and it cannot find the begin of a request behind them.
     Lost,
+    /// The parsers of a program kept too much together, and it kept most.
+    Crowded,
 }
 
 impl Cut {
@@ -30,6 +32,7 @@ impl Cut {
             Self::Wild => "wild",
             Self::Panicked => "panicked",
             Self::Lost => "lost",
+            Self::Crowded => "crowded",
         }
     }
 }
@@ -47,11 +50,16 @@ pub struct Seen {
     pub cut: Option<Cut>,
 }
 
+/// A parser keeps at most so much, whatever it says that it keeps: sums of many have room.
+const KEPT_MAX: usize = u32::MAX as usize;
+
 /// A connection's parser.
 #[derive(Debug)]
 pub struct Guard<P> {
-    parser: P,
+    /// None of a connection that was cut off: what its parser kept is gone with it.
+    parser: Option<P>,
     cut: Option<Cut>,
+    kept: usize,
     /// Bytes, and accesses said of them.
     bytes: u64,
     said: u64,
@@ -62,19 +70,18 @@ pub struct Guard<P> {
 impl<P: Parser> Guard<P> {
     /// Guards a parser. `stop` is called from within a parser that has run wild, each time it says something, and may unwind.
     pub const fn new(parser: P, stop: fn()) -> Self {
-        Self { parser, cut: None, bytes: 0, said: 0, stop }
+        Self { parser: Some(parser), cut: None, kept: 0, bytes: 0, said: 0, stop }
     }
 
     /// The next bytes of the connection.
     pub fn feed(&mut self, bytes: &[u8], position: Position, into: &mut Accesses) -> Seen {
         let mut seen = Seen::default();
-        if self.cut.is_some() {
+        let Self { parser: Some(parser), said, stop, bytes: all, kept, .. } = self else {
             seen.passed_over = bytes.len() as u64;
             return seen;
-        }
-        self.bytes += bytes.len() as u64;
-        let Self { parser, said, stop, .. } = self;
-        let most = self.bytes;
+        };
+        *all += bytes.len() as u64;
+        let most = *all;
         let mut each = |access: Access<'_>| {
             *said += 1;
             if *said > most {
@@ -84,28 +91,48 @@ impl<P: Parser> Guard<P> {
             seen.left_out += u64::from(!into.push(access, position));
         };
         let fed = parser.feed(bytes, &mut each);
+        *kept = parser.kept().min(KEPT_MAX);
         seen.cut = match fed {
             _ if self.said > self.bytes => Some(Cut::Wild),
             Err(broken) => Some(Cut::Broken(broken.reason)),
             Ok(()) => None,
         };
-        self.cut = seen.cut;
+        if let Some(cut) = seen.cut {
+            self.end(cut);
+        }
         seen
     }
 
     /// Bytes of the connection were lost.
     pub fn lost(&mut self, bytes: u64) -> Option<Cut> {
-        if self.cut.is_none() && !self.parser.lost(bytes) {
-            self.cut = Some(Cut::Lost);
-            return self.cut;
+        let parser = self.parser.as_mut()?;
+        if parser.lost(bytes) {
+            self.kept = parser.kept().min(KEPT_MAX);
+            return None;
         }
-        None
+        Some(self.end(Cut::Lost))
     }
 
     /// The parser panicked, or was stopped because it ran wild.
     pub fn panicked(&mut self) -> Cut {
         let cut = if self.said > self.bytes { Cut::Wild } else { Cut::Panicked };
+        self.end(cut)
+    }
+
+    /// It keeps most of all that the parsers of a program keep, which is too much.
+    pub fn crowded(&mut self) -> Cut {
+        self.end(Cut::Crowded)
+    }
+
+    fn end(&mut self, cut: Cut) -> Cut {
+        (self.parser, self.kept) = (None, 0);
         *self.cut.insert(cut)
+    }
+
+    /// Bytes of memory that its parser keeps; none of a connection that was cut off.
+    #[must_use]
+    pub const fn kept(&self) -> usize {
+        self.kept
     }
 
     /// Why it is not parsed any more.
@@ -138,6 +165,10 @@ mod tests {
         fn lost(&mut self, bytes: u64) -> bool {
             bytes < 10
         }
+
+        fn kept(&self) -> usize {
+            0
+        }
     }
 
     /// A parser that says more than there are bytes is cut off: what it says from then on counts no more, nor does what comes.
@@ -168,5 +199,26 @@ mod tests {
         let mut guard = Guard::new(Counting, || {});
         assert_eq!([9, 10, 11].map(|bytes| guard.lost(bytes)), [None, Some(Cut::Lost), None]);
         assert_eq!(guard.cut(), Some(Cut::Lost));
+    }
+
+    /// What a parser keeps is told, and gone with it when its connection is cut off, whatever for. Before, half a line stayed as long as the connection.
+    #[test]
+    fn what_is_cut_off_keeps_nothing() {
+        use crate::parse::memcached::Memcached;
+        type Ends = fn(&mut Guard<Memcached>, &mut Accesses) -> Option<Cut>;
+        let ends: [Ends; 4] = [
+            |guard, into| guard.feed(b"\n\x80\n", Position(2), into).cut,
+            |guard, _| guard.lost(1),
+            |guard, _| Some(guard.panicked()),
+            |guard, _| Some(guard.crowded()),
+        ];
+        for end in ends {
+            let mut guard = Guard::new(Memcached::new(), || {});
+            let mut into = Accesses::new(KeySecret([0; 2]));
+            guard.feed(&[b'k'; 10_000], Position(1), &mut into);
+            assert!(guard.kept() >= 10_000 && guard.cut().is_none());
+            assert_eq!(end(&mut guard, &mut into), guard.cut());
+            assert!(guard.cut().is_some() && guard.parser.is_none() && guard.kept() == 0, "{guard:?}");
+        }
     }
 }

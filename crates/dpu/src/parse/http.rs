@@ -128,6 +128,10 @@ impl Parser for Http {
         self.state = state.unwrap_or(self.state);
         state.is_some()
     }
+
+    fn kept(&self) -> usize {
+        self.head.capacity() + self.line.kept()
+    }
 }
 
 /// Bytes that are passed over, and how many are left then.

@@ -219,6 +219,10 @@ mod tests {
         fn lost(&mut self, _: u64) -> bool {
             self.resumes
         }
+
+        fn kept(&self) -> usize {
+            self.kept.capacity()
+        }
     }
 
     fn examples() -> Vec<Example> {

@@ -14,6 +14,11 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Bytes of memory of it.
+    pub(super) const fn kept(&self) -> usize {
+        self.kept.capacity()
+    }
+
     /// Reads on. The line without its end, once it is whole, and how many of `bytes` were read.
     ///
     /// # Errors

@@ -56,6 +56,10 @@ impl Parser for Memcached {
         }
         within
     }
+
+    fn kept(&self) -> usize {
+        self.line.kept()
+    }
 }
 
 /// Says what a line does; answers how many bytes behind it are data.

@@ -186,6 +186,10 @@ impl Parser for Records {
             _ => false,
         }
     }
+
+    fn kept(&self) -> usize {
+        self.kept.capacity()
+    }
 }
 
 #[cfg(test)]

@@ -201,6 +201,10 @@ impl Parser for Resp {
             None => false,
         }
     }
+
+    fn kept(&self) -> usize {
+        self.kept.capacity() + self.request.held.capacity()
+    }
 }
 
 /// A request as far as it was read.

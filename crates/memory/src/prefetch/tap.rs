@@ -9,17 +9,18 @@
 //! What it does not do: keep order between threads that hand over pieces of one connection, or find out that a parser never returns.
 
 mod far;
+mod guards;
 
 use super::ring::{self, Line};
 use far::{FarTap, FarWatch};
 use farmem_dpu::accesses::{ACCESSES_MAX, Accesses, Position};
 use farmem_dpu::parse::Parser;
-use farmem_dpu::parse::guard::{Cut, Guard};
+use farmem_dpu::parse::guard::Cut;
 use farmem_dpu::view::KeySecret;
 use farmem_io::dpu::{Broken, Submissions};
+use guards::Guards;
+pub(super) use guards::PARSERS_BYTES_MAX;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -311,8 +312,10 @@ pub struct TapStats {
     pub wild: u64,
     /// because it panicked,
     pub panicked: u64,
-    /// and because bytes were lost.
+    /// because bytes were lost,
     pub cut_by_loss: u64,
+    /// and because all parsers kept too much together, and theirs kept most.
+    pub crowded: u64,
 }
 
 /// Where pieces come from.
@@ -335,7 +338,7 @@ pub struct Watch {
 
 /// What is read, and what was.
 struct Reading {
-    guards: BTreeMap<u64, Guard<AnyParser>>,
+    guards: Guards,
     accesses: Accesses,
     seen: TapStats,
 }
@@ -346,12 +349,9 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// What unwinds from a parser that runs wild.
-struct Stopped;
-
 impl Watch {
     fn of(source: Source, secret: KeySecret) -> Self {
-        let (guards, accesses, seen) = (BTreeMap::new(), Accesses::new(secret), TapStats::default());
+        let (guards, accesses, seen) = (Guards::default(), Accesses::new(secret), TapStats::default());
         Self { source, reading: Reading { guards, accesses, seen } }
     }
 
@@ -433,7 +433,7 @@ impl Reading {
         let blind_through = std::mem::take(&mut waiting.blind_through);
         drop(waiting);
         for (connection, parser) in opened {
-            self.open(connection, parser);
+            self.guards.open(connection, parser);
         }
         let worked = !pieces.is_empty();
         let mut from = 0;
@@ -444,7 +444,7 @@ impl Reading {
                     from += len;
                 }
                 Piece::Lost { connection, bytes } => self.lost(connection, bytes),
-                Piece::Closed { connection } => drop(self.guards.remove(&connection)),
+                Piece::Closed { connection } => self.guards.close(connection),
             }
             if self.accesses.len() >= HAND_ON {
                 self.hand_on(shared.executed(), each);
@@ -452,9 +452,7 @@ impl Reading {
         }
         self.hand_on(shared.executed(), each);
         if blind_through > 0 {
-            let before = self.guards.len();
-            self.guards.retain(|connection, _| *connection > blind_through);
-            self.seen.cut_by_loss += (before - self.guards.len()) as u64;
+            self.seen.cut_by_loss += self.guards.close_through(blind_through);
         }
         worked
     }
@@ -463,8 +461,8 @@ impl Reading {
     fn take(&mut self, piece: ring::Piece<'_>) {
         match piece {
             ring::Piece::Opens { connection, parser } => {
-                if self.guards.len() < CONNECTIONS_MAX || self.guards.contains_key(&connection) {
-                    self.open(connection, parser.parser());
+                if self.guards.len() < CONNECTIONS_MAX || self.guards.has(connection) {
+                    self.guards.open(connection, parser.parser());
                 } else {
                     self.seen.refused += 1;
                 }
@@ -476,29 +474,22 @@ impl Reading {
                 }
                 self.parse(connection, bytes, position);
             }
-            ring::Piece::Closes { connection } => drop(self.guards.remove(&connection)),
+            ring::Piece::Closes { connection } => self.guards.close(connection),
         }
     }
 
-    fn open(&mut self, connection: u64, parser: AnyParser) {
-        // Not `panic!`: that would call the hook and print.
-        self.guards.insert(connection, Guard::new(parser, || resume_unwind(Box::new(Stopped))));
-    }
-
     fn lost(&mut self, connection: u64, bytes: u64) {
-        let cut = self.guards.get_mut(&connection).and_then(|guard| guard.lost(bytes));
+        let cut = self.guards.lost(connection, bytes);
         self.count(cut);
+        self.seen.crowded += self.guards.make_room();
     }
 
     fn parse(&mut self, connection: u64, bytes: &[u8], position: Position) {
         self.seen.pieces += 1;
-        let Some(guard) = self.guards.get_mut(&connection) else {
+        let Some(fed) = self.guards.feed(connection, bytes, position, &mut self.accesses) else {
             self.seen.passed_over += bytes.len() as u64;
             return;
         };
-        let accesses = &mut self.accesses;
-        // What a parser left half done is its own: it is not called again.
-        let fed = catch_unwind(AssertUnwindSafe(|| guard.feed(bytes, position, accesses)));
         let cut = match fed {
             Ok(seen) => {
                 self.seen.bytes += bytes.len() as u64 - seen.passed_over;
@@ -507,9 +498,10 @@ impl Reading {
                 self.seen.left_out += seen.left_out;
                 seen.cut
             }
-            Err(_) => Some(guard.panicked()),
+            Err(cut) => Some(cut),
         };
         self.count(cut);
+        self.seen.crowded += self.guards.make_room();
     }
 
     const fn count(&mut self, cut: Option<Cut>) {
@@ -518,6 +510,7 @@ impl Reading {
             Some(Cut::Wild) => self.seen.wild += 1,
             Some(Cut::Panicked) => self.seen.panicked += 1,
             Some(Cut::Lost) => self.seen.cut_by_loss += 1,
+            Some(Cut::Crowded) => self.seen.crowded += 1,
             None => {}
         }
     }

@@ -99,6 +99,15 @@ impl Parser for AnyParser {
             Self::Records(parser) => parser.lost(bytes),
         }
     }
+
+    fn kept(&self) -> usize {
+        match self {
+            Self::Resp(parser) => parser.kept(),
+            Self::Memcached(parser) => parser.kept(),
+            Self::Http(parser) => parser.kept(),
+            Self::Records(parser) => parser.kept(),
+        }
+    }
 }
 
 /// A client's connection.

@@ -4,6 +4,7 @@ use super::*;
 use farmem_dpu::parse::records::{Header, Records, Request};
 use farmem_dpu::parse::resp::Resp;
 use farmem_dpu::parse::{Access, Broken, Op};
+use std::panic::resume_unwind;
 
 const SECRET: KeySecret = KeySecret([3, 4]);
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
@@ -105,6 +106,10 @@ impl Parser for Bad {
 
     fn lost(&mut self, _: u64) -> bool {
         true
+    }
+
+    fn kept(&self) -> usize {
+        0
     }
 }
 
