@@ -14,16 +14,16 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const SECRET: KeySecret = KeySecret([17, 4791]);
+pub(super) const SECRET: KeySecret = KeySecret([17, 4791]);
 const KEYS: u32 = 400;
-const ZONE: ZoneSize = ZoneSize { items: 256, data: 1 << 20 };
+pub(super) const ZONE: ZoneSize = ZoneSize { items: 256, data: 1 << 20 };
 
-fn options() -> AtDpuOptions {
+pub(super) fn options() -> AtDpuOptions {
     AtDpuOptions { zone: ZONE, ..AtDpuOptions::new(1000) }
 }
 
 /// A map in which the first half of the keys have themselves and one as their values.
-fn map_of(client: &mut Client) -> FlatMap {
+pub(super) fn map_of(client: &mut Client) -> FlatMap {
     let map = FlatMap::create(client, KEYS.into(), 8, [5, 6]).unwrap();
     let first: Vec<_> =
         (0..u64::from(KEYS / 2)).map(|key| (key.to_le_bytes(), (key + 1).to_le_bytes())).collect();
@@ -38,7 +38,7 @@ fn record(request: Request, key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 /// Waits until this is so, for some seconds.
-fn await_it(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn await_it(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
         assert!(since.elapsed() < Duration::from_secs(30), "{what}");
@@ -404,7 +404,7 @@ fn a_dpu_that_was_taken_out_sends_its_programs_away() {
 }
 
 /// What a process of the DPU has for programs: threads that prefetch, and pieces of memory that are shared.
-fn of_programs(rack: &TestRack) -> (usize, usize) {
+pub(super) fn of_programs(rack: &TestRack) -> (usize, usize) {
     let process = format!("/proc/{}", rack.pid("dpu"));
     let threads = std::fs::read_dir(format!("{process}/task")).unwrap();
     let names =

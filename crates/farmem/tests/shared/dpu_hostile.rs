@@ -33,13 +33,13 @@ fn talk(rack: &TestRack) -> Talk {
     Talk::connect(&rack.config.dpu.as_ref().unwrap().socket).unwrap()
 }
 
-fn hear(talk: &Talk) -> String {
+pub(super) fn hear(talk: &Talk) -> String {
     let (bytes, _) = talk.hear().unwrap().expect("the DPU is there");
     String::from_utf8(bytes).unwrap()
 }
 
 /// Says something, and hears what is answered, but for `soon`.
-fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
+pub(super) fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
     talk.say(what.as_bytes(), file).unwrap();
     match hear(talk) {
         soon if soon.contains("soon") => hear(talk),
@@ -48,7 +48,7 @@ fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
 }
 
 /// A process that has come in.
-fn guest(rack: &TestRack, client: &Client) -> Talk {
+pub(super) fn guest(rack: &TestRack, client: &Client) -> Talk {
     guest_with_rings(rack, client).0
 }
 

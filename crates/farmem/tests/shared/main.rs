@@ -1,6 +1,7 @@
 //! Memory shared by real processes on a rack of real processes, over rings and over UDP.
 
 mod ahead;
+mod ahead_hostile;
 mod api;
 mod dpu;
 mod dpu_hostile;

@@ -49,15 +49,24 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// All three, or which is missing.
-    pub(super) fn all(self) -> Result<(Submissions, Submissions, ZoneProducer), Said> {
+    /// Takes all three out, or says which is missing, and leaves the others.
+    pub(super) fn take(&mut self) -> Result<(Submissions, Submissions, ZoneProducer), Said> {
         let missing = |what: &str| {
             let message = format!("prefetch comes without {what}");
             refusal(ErrorCode::BadRequest, message, "hand over tap, beside and zone first, each once")
         };
-        let tap = self.tap.ok_or_else(|| missing("tap"))?;
-        let beside = self.beside.ok_or_else(|| missing("beside"))?;
-        Ok((tap, beside, self.zone.ok_or_else(|| missing("zone"))?))
+        match std::mem::take(self) {
+            Self { tap: Some(tap), beside: Some(beside), zone: Some(zone) } => Ok((tap, beside, zone)),
+            some => {
+                let what = match &some {
+                    Self { tap: None, .. } => "tap",
+                    Self { beside: None, .. } => "beside",
+                    _ => "zone",
+                };
+                *self = some;
+                Err(missing(what))
+            }
+        }
     }
 }
 
@@ -113,7 +122,7 @@ fn run(job: Job, questions: &Receiver<Reply>) {
     // Nothing that another thread uses is half done then.
     let ended = catch_unwind(AssertUnwindSafe(|| serve(job, questions)));
     let why = match ended {
-        // Its program was told why not.
+        // Its program was told why not, or asks for nothing of it any more.
         Ok(Ok(false)) => return,
         Ok(Ok(true)) => None,
         Ok(Err(error)) => Some(error.to_string()),
@@ -130,7 +139,7 @@ fn run(job: Job, questions: &Receiver<Reply>) {
     bell.bell.ring();
 }
 
-/// False when it could not begin.
+/// False when it could not begin, or was let go.
 fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
     let Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone: _ } = job;
     let (pieces, words, zone) = parts;
@@ -159,8 +168,8 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
                 reply.say_prefetched(driver.prefetched());
             }
             Err(TryRecvError::Empty) => {}
-            // The program has gone.
-            Err(TryRecvError::Disconnected) => return Ok(true),
+            // The door let it go: the program has gone, or was told to try again.
+            Err(TryRecvError::Disconnected) => return Ok(false),
         }
         let worked = driver.turn()?;
         slow.down();

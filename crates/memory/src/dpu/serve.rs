@@ -86,6 +86,8 @@ struct Guest {
     gone: Arc<AtomicBool>,
     /// What it has handed over to be prefetched for.
     parts: Parts,
+    /// Bytes that this DPU may fill to prefetch for it: of those, and of its own memory. None once they are given back.
+    ahead: u64,
     /// The thread that does.
     prefetching: Option<Prefetching>,
     /// What it waits for.
@@ -102,6 +104,8 @@ struct Asked {
     refused: Said,
     /// The region that it closes, and its object.
     closes: Option<(u16, u32)>,
+    /// It is to be prefetched for.
+    begins: bool,
 }
 
 /// A process that went, or was sent away. What it had open is open while something of it is under way; and then until it closes its socket, as one that is still there
@@ -475,6 +479,7 @@ impl Door {
             fills,
             gone,
             parts: Parts::default(),
+            ahead: 0,
             prefetching: None,
             asked: None,
             questions: 0,
@@ -519,7 +524,8 @@ impl Door {
     /// Whether processes may have so many bytes more filled by this DPU.
     fn may_fill(&self, more: u64) -> Result<(), Said> {
         let coming = self.joining.iter().flat_map(|(_, callers)| callers.iter().map(|caller| caller.fills));
-        let filled: u64 = self.guests.values().map(|guest| guest.fills).chain(coming).sum();
+        let filled: u64 =
+            self.guests.values().map(|guest| guest.fills.saturating_add(guest.ahead)).chain(coming).sum();
         if filled.checked_add(more).is_some_and(|all| all <= self.fills_max) {
             return Ok(());
         }

@@ -13,11 +13,12 @@
 
 use super::beside::Beside;
 use super::ring::{Life, Line, PIECE_MAX, lock};
-use super::tap::{Tap, TapStats};
+use super::tap::{PARSERS_BYTES_MAX, Tap, TapStats};
 use super::zone::{Taker, ZoneSize};
 use crate::dpu::words::{Ask, Said, VERSION, answer, ask};
 use farmem_client::own::wrong_answer;
 use farmem_client::{Client, Error};
+use farmem_dpu::accesses::KEY_LEN_MAX;
 use farmem_dpu::changes::{Change, FLOORS};
 use farmem_dpu::prefetcher::{Config, Stats};
 use farmem_dpu::view::KeySecret;
@@ -47,6 +48,10 @@ const FLYING_KEYS_MAX: u32 = 1 << 16;
 /// Keys that are remembered at most, and bytes of each.
 const RECENT_KEYS_MAX: u32 = 1 << 20;
 const RECENT_LEN: u64 = 48;
+/// Bytes of a key on its way, its place among others and what is noted of it; lists may be half empty.
+const FLYING_LEN: u64 = 2 * KEY_LEN_MAX as u64 + 256;
+/// Bytes of the lists of what the program said and was not heard, what it reads itself, and what parsers said.
+const LISTS_LEN: u64 = 8 << 20;
 /// Keys of a host view at most, and bytes of each.
 const KEYS_MAX: u64 = 1 << 28;
 const KEY_LEN: u64 = 9;
@@ -77,7 +82,7 @@ impl AtDpuOptions {
     }
 }
 
-/// A program at the DPU of its machine, which prefetches for it until this is dropped.
+/// A program at the DPU of its machine, which prefetches for it until this is dropped, whatever of it its threads have still: they take nothing from then on.
 #[derive(Debug)]
 pub struct AtDpu {
     life: Arc<Life>,
@@ -110,7 +115,7 @@ impl AtDpu {
     }
 
     /// Comes to the DPU again, after it died and another one began: the same program, whose changes and floors go on. What this gave is of no use any more: threads take new connections,
-    /// takers, and a new [`Beside`] from the answer.
+    /// takers, and a new [`Beside`] from the answer. The old DPU, where it is there still, hears that the program has gone.
     ///
     /// # Errors
     /// As [`AtDpu::connect`].
@@ -189,9 +194,12 @@ impl AtDpu {
         Taker::new(&self.reader, &self.beside)
     }
 
-    /// True while the DPU serves, as far as is known. It is looked at whenever the program says something.
+    /// True while the DPU serves, as far as is known. This looks, as does whatever the program says.
     #[must_use]
     pub fn is_served(&self) -> bool {
+        if !self.life.is_over() {
+            self.life.look();
+        }
         !self.life.is_over()
     }
 
@@ -200,10 +208,17 @@ impl AtDpu {
     /// # Errors
     /// [`Error::System`] when the DPU does not answer.
     pub fn prefetched(&self) -> Result<Prefetched, Error> {
-        match ask(&lock(&self.life.socket), &Ask::Prefetched {}, None)? {
+        let _alone = lock(&self.life.asks);
+        match ask(&self.life.socket, &Ask::Prefetched {}, None)? {
             Said::Prefetched(said) => Ok((*said).into()),
             _ => Err(wrong_answer("prefetched")),
         }
+    }
+}
+
+impl Drop for AtDpu {
+    fn drop(&mut self) {
+        self.life.end();
     }
 }
 
@@ -275,9 +290,12 @@ impl PrefetchHow {
         Ok((config, usize::try_from(keys).expect("a bounded number")))
     }
 
-    /// Bytes that the DPU fills for it, where it was checked.
+    /// Bytes of its own memory that the DPU fills for it at most, where it was checked: the host view, what is remembered of keys, keys on their way, what parsers keep, lists.
     pub(crate) fn bytes(&self) -> u64 {
-        self.keys * KEY_LEN + u64::from(self.config.recent_keys) * RECENT_LEN
+        let ConfigSaid { recent_keys, flying_keys_max, .. } = self.config;
+        let recent = u64::from(recent_keys).next_power_of_two() * RECENT_LEN;
+        let flying = u64::from(flying_keys_max) * FLYING_LEN;
+        self.keys * KEY_LEN + recent + flying + PARSERS_BYTES_MAX + LISTS_LEN
     }
 }
 

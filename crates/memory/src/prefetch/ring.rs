@@ -184,7 +184,9 @@ struct Looked {
 /// Whether the DPU serves, as far as the program knows: by its beat, which it counts however little there is to do, and by its socket (PROTOCOL 19.18).
 #[derive(Debug)]
 pub(super) struct Life {
-    pub(super) socket: Mutex<Socket>,
+    pub(super) socket: Socket,
+    /// Who asks over it, one at a time.
+    pub(super) asks: Mutex<()>,
     /// The ring of the tap, where the DPU counts.
     counted: Arc<SubmissionSender>,
     clock: Clock,
@@ -198,19 +200,22 @@ impl Life {
         let clock = Clock::start();
         let at = clock.now();
         let looked = Mutex::new(Looked { pulse: Pulse::new(lease, counted.beat(), at), at });
-        Self { socket: Mutex::new(socket), counted, clock, looked, is_over: AtomicBool::new(false) }
+        let is_over = AtomicBool::new(false);
+        Self { socket, asks: Mutex::new(()), counted, clock, looked, is_over }
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// The DPU is told that the program goes, whoever has ends of rings to it still: it keeps nothing of it then.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+        self.socket.fall_silent();
     }
 
     /// A look at the beat, now and then. Waits for nobody.
-    fn look(&self) {
+    pub(super) fn look(&self) {
         let mut looked = match self.looked.try_lock() {
             Ok(looked) => looked,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -222,9 +227,7 @@ impl Life {
             return;
         }
         looked.at = now;
-        // A socket over which an answer is awaited is looked at by whoever waits.
-        let is_open = self.socket.try_lock().map_or(true, |socket| socket.is_open());
-        if !is_open || looked.pulse.is_over(self.counted.beat(), true, now) {
+        if !self.socket.is_open() || looked.pulse.is_over(self.counted.beat(), true, now) {
             self.end();
         }
     }

@@ -11,6 +11,9 @@ use farmem_io::dpu::zone::{ZoneProducer, ZoneSize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// Bytes of an item in the lists of what is in a zone; they may be half empty.
+const ITEM_LEN: u64 = 128;
+
 /// A part is handed over once.
 fn twice(what: &str) -> Said {
     let message = format!("this process has handed over {what}");
@@ -39,7 +42,7 @@ impl Door {
             return Err(twice("this ring"));
         }
         *part = Some(ring);
-        guest.fills = guest.fills.saturating_add(bytes as u64);
+        guest.ahead = guest.ahead.saturating_add(bytes as u64);
         Ok(Some(Said::Done {}))
     }
 
@@ -47,6 +50,7 @@ impl Door {
     pub(super) fn take_zone(&mut self, number: u32, size: ZoneSize, file: Option<OwnedFd>) -> Answered {
         let file = file.ok_or_else(|| wrong("a zone comes without its memory"))?;
         let bytes = size.bytes().map_err(|error| wrong(error.to_string()))? as u64;
+        let bytes = bytes + size.items as u64 * ITEM_LEN;
         self.may_fill(bytes)?;
         let zone = ZoneProducer::of(&file, size).map_err(|error| wrong(error.to_string()))?;
         let guest = self.guest(number)?;
@@ -54,7 +58,7 @@ impl Door {
             return Err(twice("a zone"));
         }
         guest.parts.zone = Some(zone);
-        guest.fills = guest.fills.saturating_add(bytes);
+        guest.ahead = guest.ahead.saturating_add(bytes);
         Ok(Some(Said::Done {}))
     }
 
@@ -79,24 +83,36 @@ impl Door {
         if guest.prefetching.is_some() {
             return Err(twice("all, and is prefetched for"));
         }
-        let parts = std::mem::take(&mut guest.parts).all()?;
-        guest.fills = guest.fills.saturating_add(how.bytes());
+        let parts = guest.parts.take()?;
+        guest.ahead = guest.ahead.saturating_add(how.bytes());
         let (domain, gone) = (guest.domain, Arc::clone(&guest.gone));
         let question = self.later(number, busy())?;
+        if let Some(asked) = &mut self.guest(number)?.asked {
+            asked.begins = true;
+        }
         let (ground, mail, make) = (self.ground.clone(), self.mail.clone(), self.make);
         let through = Change(through);
         let job = Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone };
         let begun = Prefetching::begin(job).map_err(|error| {
             let message = format!("no thread for a program: {error}");
             refusal(ErrorCode::Unavailable, message, "try again")
-        })?;
-        self.guest(number)?.prefetching = Some(begun);
+        });
+        let guest = self.guest(number)?;
+        match begun {
+            Ok(begun) => guest.prefetching = Some(begun),
+            Err(refused) => {
+                guest.ahead = 0;
+                return Err(refused);
+            }
+        }
         Ok(None)
     }
 
-    /// The thread of a process could not begin, and has ended, or will at once. The process may hand over all again.
+    /// The thread of a process could not begin, or not in time, and has ended, or will at once. The process may hand over all again; what was promised to it for this is given back.
     pub(super) fn prefetches_no_more(&mut self, number: u32) {
-        let ended = self.guests.get_mut(&number).and_then(|guest| guest.prefetching.take());
+        let Some(guest) = self.guests.get_mut(&number) else { return };
+        guest.ahead = 0;
+        let ended = guest.prefetching.take();
         self.aheads.extend(ended.map(Prefetching::let_go));
     }
 

@@ -81,7 +81,8 @@ impl Door {
         let now = self.clock.now();
         let guest = self.guest(number)?;
         guest.questions += 1;
-        guest.asked = Some(Asked { number: guest.questions, since: now, refused, closes: None });
+        guest.asked =
+            Some(Asked { number: guest.questions, since: now, refused, closes: None, begins: false });
         Ok(Question { guest: number, number: guest.questions })
     }
 
@@ -126,11 +127,19 @@ impl Door {
             }
         }
         let now = self.clock.now();
-        let late =
-            |guest: &mut Guest| guest.asked.take_if(|asked| now.since(asked.since) >= PATIENCE).is_some();
-        let late: Vec<u32> =
-            self.guests.iter_mut().filter_map(|(&number, guest)| late(guest).then_some(number)).collect();
-        late.into_iter().for_each(|number| self.say_to(number, &busy()));
+        let late = |guest: &mut Guest| guest.asked.take_if(|asked| now.since(asked.since) >= PATIENCE);
+        let late: Vec<_> = self
+            .guests
+            .iter_mut()
+            .filter_map(|(&number, guest)| Some((number, late(guest)?.begins)))
+            .collect();
+        for (number, begins) in late {
+            if begins {
+                // It is told to try again: whenever that thread begins, it is let go, and its mail is for nobody.
+                self.prefetches_no_more(number);
+            }
+            self.say_to(number, &busy());
+        }
     }
 
     pub(super) fn guest(&mut self, number: u32) -> Result<&mut Guest, Said> {
