@@ -439,6 +439,8 @@ fn all_connections_of_a_link_take_from_one_receive_queue() {
 #[test]
 fn what_comes_together_is_handed_over_together() {
     const PACKETS: u32 = 32;
+    /// They are 131,584 bytes, and a datagram has 65,507 at most.
+    const DATAGRAMS: usize = 3;
     let (mut a, mut b) = pair(61);
     let mut c = open(gid(61, 3));
     c.set_peer(PORT_B, Some(gid(61, 2))).unwrap();
@@ -447,14 +449,24 @@ fn what_comes_together_is_handed_over_together() {
     a.flush().unwrap();
     c.send(PORT_B, &frame(99, 64));
     c.flush().unwrap();
-    let mut runs = Vec::new();
     let patience = Wait::AtMost(Duration::from_secs(60));
-    let handed = b.receive_runs(patience, &mut |port, frames| {
-        let numbers = frames.iter().map(|frame| u32::from_be_bytes(frame[..4].try_into().unwrap()));
-        runs.push((port, numbers.collect::<Vec<_>>()));
-    });
-    assert_eq!(handed.unwrap(), PACKETS as usize + 1);
-    assert_eq!(runs, [(PORT_A, (0..PACKETS).collect()), (Port(30), vec![99])]);
+    let (mut runs, mut taken): (Vec<(Port, Vec<u32>)>, _) = (Vec::new(), 0);
+    while taken < PACKETS as usize + 1 {
+        let handed = b.receive_runs(patience, &mut |port, frames| {
+            let numbers = frames.iter().map(|frame| u32::from_be_bytes(frame[..4].try_into().unwrap()));
+            runs.push((port, numbers.collect()));
+        });
+        taken += handed.unwrap();
+    }
+    let of = |from: Port| runs.iter().filter(move |(port, _)| *port == from).flat_map(|(_, numbers)| numbers);
+    assert!(of(PORT_A).copied().eq(0..PACKETS), "{runs:?}");
+    assert!(of(Port(30)).eq(&[99]), "{runs:?}");
+    // What comes in one datagram comes by one call, however many calls there are.
+    if a.outbound.segments() && b.socket.coalesce() {
+        assert!(runs.len() <= DATAGRAMS + 1, "{runs:?}");
+    } else {
+        eprintln!("skipped: this kernel does not put packets together, so each may be handed over alone");
+    }
     // No run is longer than it may be.
     let many = u32::try_from(2 * RUN_MAX).unwrap() + 1;
     (0..many).for_each(|n| a.send(PORT_B, &frame(n, 64)));
