@@ -264,7 +264,7 @@ impl Ground {
         let view = HostKeys::new(KeysConfig::new(2 * self.size.here + self.size.zone.items))?;
         let client = self.client()?;
         let parts = (watch, &beside, Change(1));
-        let driver = Driver::new(Config::DEFAULT, view, parts, client, self.far.clone(), zone);
+        let driver = Driver::new(Config::DEFAULT, view, parts, client, self.far.clone(), zone)?;
         Ok((driver, Parts { tap, beside, reader }))
     }
 }

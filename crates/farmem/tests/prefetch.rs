@@ -62,7 +62,8 @@ impl Program {
             of_dpu,
             Ahead::new(its_table, its_heap),
             zone.clone(),
-        );
+        )
+        .unwrap();
         let position = Position::UNKNOWN;
         (Self { client, heap, table, beside, zone, tap, connection, position }, driver)
     }
@@ -206,7 +207,7 @@ fn the_hash_table_is_looked_up_too() {
     map.begin(&mut client).unwrap();
     let view = KeySet::new(10);
     let mut driver =
-        Driver::new(Config::DEFAULT, view, (watch, &beside, Change(9)), client, map, zone.clone());
+        Driver::new(Config::DEFAULT, view, (watch, &beside, Change(9)), client, map, zone.clone()).unwrap();
     connection.received(&request(&["GET", "k"]));
     connection.received(&request(&["GET", "none"]));
     driver.settle().unwrap();
@@ -234,7 +235,8 @@ fn pages_come_by_a_few_requests() {
     let mut taker = Taker::new(&reader, &beside);
     let before = client.packets();
     let parts = (watch, &beside, Change(1 + PAGES));
-    let mut driver = Driver::new(Config::DEFAULT, KeySet::new(1000), parts, client, store.clone(), zone);
+    let mut driver =
+        Driver::new(Config::DEFAULT, KeySet::new(1000), parts, client, store.clone(), zone).unwrap();
     let wanted: Vec<u64> = (70..PAGES + 10).collect();
     for page in &wanted {
         let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
@@ -383,7 +385,7 @@ fn a_map_program<V: HostView>(seed: u64, view: V, operations: u64) -> ((u64, u64
     let taker = Taker::new(&reader, &beside);
     let of_dpu = rack.client("map").unwrap();
     let parts = (watch, &beside, Change(1));
-    let mut driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, map.clone(), zone);
+    let mut driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, map.clone(), zone).unwrap();
     let rng = Rng::from_number(seed);
     let truth = first.into_iter().collect();
     let (here, here_max, reads) = (BTreeMap::new(), 12, 0);

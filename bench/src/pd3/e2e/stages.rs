@@ -141,12 +141,12 @@ fn stage<V: HostView, L: LookUp>(
     let parts = (watch, &beside, Change(1));
     if shared {
         let (zone, reader) = SharedZone::make(size.zone)?;
-        let driver = Driver::new(config, view, parts, client, far, zone);
+        let driver = Driver::new(config, view, parts, client, far, zone)?;
         let mut taker = Taker::new(&reader, &beside);
         return path(size, driver, (&tap, &beside), |key, into| taker.take(key, into).is_some());
     }
     let zone = LocalZone::new(size.zone.items);
-    let driver = Driver::new(config, view, parts, client, far, zone.clone());
+    let driver = Driver::new(config, view, parts, client, far, zone.clone())?;
     path(size, driver, (&tap, &beside), |key, into| {
         let item = zone.take(key, |stamp| beside.good(key, stamp));
         item.is_some_and(|item| {

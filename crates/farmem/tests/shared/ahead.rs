@@ -300,7 +300,7 @@ fn thread_and_process_have_one_account() {
         let taker = Taker::new(&reader, &beside);
         let view = HostKeys::new(KeysConfig::new(1000)).unwrap();
         let parts = (watch, &beside, Change(1));
-        let mut driver = Driver::new(Config::DEFAULT, view, parts, own(), map.clone(), zone);
+        let mut driver = Driver::new(Config::DEFAULT, view, parts, own(), map.clone(), zone).unwrap();
         let mut program = MapProgram::new(client, map, 11, (tap, beside, taker));
         for _ in 0..150 {
             program.batch(16, true, |_| driver.settle().unwrap());

@@ -88,7 +88,7 @@ fn threads_take_whole_pages_beside_a_writer() {
         threads.spawn(move || {
             let parts = (watch, beside, Change(1));
             let mut driver =
-                Driver::new(config, view, parts, self::client(rack, DOMAIN), store.clone(), zone);
+                Driver::new(config, view, parts, self::client(rack, DOMAIN), store.clone(), zone).unwrap();
             while done.load(order) < 2 {
                 if !driver.turn().unwrap() {
                     thread::yield_now();

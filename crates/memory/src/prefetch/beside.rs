@@ -10,6 +10,7 @@ use farmem_dpu::accesses::Position;
 use farmem_dpu::changes::{Change, Changes};
 use farmem_dpu::prefetcher::{Acked, Copy};
 use farmem_dpu::view::{KeyId, KeySecret};
+use farmem_io::OpenError;
 use farmem_io::dpu::{Broken, Submissions};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -287,13 +288,21 @@ impl Beside {
         }
     }
 
-    /// The other end, of a DPU in this process. A program whose DPU is another process has none here: nothing is heard.
-    pub(super) fn hearing(&self) -> Hearing {
-        let list = match &*self.way {
-            Way::Near(list) => Arc::clone(list),
-            Way::Far { .. } => Arc::default(),
-        };
-        Hearing::Near(list, Arc::clone(&self.acks))
+    /// The other end, of a DPU in this process.
+    ///
+    /// # Errors
+    /// [`OpenError::Setting`] of a program whose DPU is another process: only that one hears it.
+    pub(super) fn hearing(&self) -> Result<Hearing, OpenError> {
+        match &*self.way {
+            Way::Near(list) => Ok(Hearing::Near(Arc::clone(list), Arc::clone(&self.acks))),
+            Way::Far { .. } => Err(OpenError::Setting {
+                setting: "a driver's Beside",
+                value: "one that a DPU of another process hears".into(),
+                remedy:
+                    "`Beside::new` makes one for a driver of this process; or leave prefetching to that DPU"
+                        .into(),
+            }),
+        }
     }
 }
 
@@ -316,7 +325,7 @@ mod tests {
         beside.drops(&keys[2]);
         beside.asks(&keys[3]);
         beside.drops(&keys[4]);
-        let (mut list, mut talk) = (beside.hearing(), Talk::default());
+        let (mut list, mut talk) = (beside.hearing().unwrap(), Talk::default());
         assert_eq!(list.take(&mut talk), Ok(0));
         let asks = Told::Asks(KeyId(3));
         assert_eq!(talk.said, [Told::Drops { count: 3, seen }, asks, Told::Drops { count: 1, seen }]);

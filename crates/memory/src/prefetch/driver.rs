@@ -82,7 +82,9 @@ pub struct Driver<V, L, Z> {
 
 impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     /// Beside a program that begins now, too, or whose changes up to `through` have all been acknowledged.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`Error::Open`] for the `Beside` of a program that the DPU of another process prefetches for ([`AtDpu`](super::AtDpu)): nothing that is said there is heard here.
     pub fn new(
         config: Config,
         view: V,
@@ -90,8 +92,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         client: Client,
         look_up: L,
         zone: Z,
-    ) -> Self {
-        Self::of(config, view, (watch, beside.hearing(), through), client, look_up, zone)
+    ) -> Result<Self, Error> {
+        Ok(Self::of(config, view, (watch, beside.hearing()?, through), client, look_up, zone))
     }
 
     /// The same, wherever the program is.
@@ -199,10 +201,14 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     }
 
     /// The program has started again, with nothing, and numbers its changes from `through` on. Nothing of the old one is on its way to far memory any more.
-    pub fn restarted(&mut self, beside: &Beside, watch: Watch, through: Change) {
-        (self.hearing, self.watch, self.through) = (beside.hearing(), watch, through);
+    ///
+    /// # Errors
+    /// As [`Driver::new`]; nothing is changed then.
+    pub fn restarted(&mut self, beside: &Beside, watch: Watch, through: Change) -> Result<(), Error> {
+        (self.hearing, self.watch, self.through) = (beside.hearing()?, watch, through);
         self.zone.empty();
         self.prefetcher.host_restarted(through);
+        Ok(())
     }
 
     /// What decides, with its account.

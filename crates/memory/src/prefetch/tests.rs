@@ -8,7 +8,7 @@ use super::*;
 use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Rack, VirtAddr};
 use farmem_io::dpu::zone::{Finding, ZoneProducer, make_zone};
 use farmem_io::dpu::{Listener, SubmissionSender, Submissions, Talk, make_submissions};
-use farmem_io::{OutsideWaker, WakeAt};
+use farmem_io::{OpenError, OutsideWaker, WakeAt};
 use farmem_machine::{Duration, Rng};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
@@ -151,6 +151,26 @@ fn what_has_no_room_is_counted_and_acknowledgements_wait() {
     world.driver.settle().unwrap();
     assert_eq!(world.driver.seen().refused, 0);
     world.driver.prefetcher().check();
+}
+
+/// A driver of this process is given the `Beside` of a program that another process's DPU hears: it is refused, and told which one it wants. Before, it began, and heard nothing for ever.
+#[test]
+fn a_driver_is_given_what_it_hears() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let World { mut driver, beside, base, .. } = World::new(&rack, FLOORS);
+    let (near, watch) = tap::tap(0, SECRET);
+    let new = |beside: &Beside, watch| {
+        let parts = (watch, beside, Change(1));
+        let client = rack.client("far").unwrap();
+        Driver::new(Config::DEFAULT, KeySet::new(10), parts, client, Records { base }, LocalZone::new(1))
+    };
+    let refused = new(&beside, watch).err().expect("it hears nothing");
+    assert!(matches!(refused, Error::Open(OpenError::Setting { .. })), "{refused:?}");
+    assert!(refused.to_string().contains("another process"), "{refused}");
+    let (_, watch) = tap::tap(0, SECRET);
+    assert!(driver.restarted(&beside, watch, Change(1)).is_err());
+    let (_, watch) = tap::tap(0, SECRET);
+    assert!(new(&Beside::new(near, SECRET, FLOORS, Change(1)), watch).is_ok());
 }
 
 /// Sound records that lie: connections that are none, positions and marks of any size, changes of what was never there, reads that nobody asked for.
