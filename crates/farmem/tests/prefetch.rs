@@ -55,15 +55,9 @@ impl Program {
         let mut of_dpu = rack.client("kv").unwrap();
         let mut its_heap = Heap::open(&mut of_dpu, "kv", HeapOptions::default()).unwrap();
         let its_table = Table::open(&mut of_dpu, &mut its_heap, "items").unwrap();
-        let driver = Driver::new(
-            Config::DEFAULT,
-            KeySet::new(10_000),
-            (watch, &beside, Change(0)),
-            of_dpu,
-            Ahead::new(its_table, its_heap),
-            zone.clone(),
-        )
-        .unwrap();
+        let (parts, ahead) = ((watch, &beside, Change(0)), Ahead::new(its_table, its_heap));
+        let view = KeySet::new(10_000);
+        let driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, ahead, zone.clone()).unwrap();
         let position = Position::UNKNOWN;
         (Self { client, heap, table, beside, zone, tap, connection, position }, driver)
     }
