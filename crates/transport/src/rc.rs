@@ -3,12 +3,14 @@
 mod job;
 mod landing;
 mod origin;
+mod part;
 mod requester;
 mod responder;
 mod rnr;
 
 pub use landing::{Arrivals, Landing, Spot};
 pub use origin::{Origin, Stretch};
+pub use part::Part;
 pub use requester::Requester;
 pub use responder::Responder;
 

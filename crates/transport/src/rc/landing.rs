@@ -3,7 +3,7 @@
 //! Key types: [`Landing`], memory that takes them; [`Spot`], the part of one that a READ fills; [`Arrivals`], the bytes of packets that came together, on their way there. A READ with a spot has no
 //! buffer: nothing is copied between the buffer that the link received a packet in and the memory that the bytes are for.
 
-use alloc::sync::Arc;
+use super::part::Part;
 use core::fmt::Debug;
 
 /// Memory that takes bytes as they come.
@@ -14,62 +14,18 @@ pub trait Landing: Debug + Send + Sync {
 }
 
 /// A part of a [`Landing`].
-#[derive(Clone, Debug)]
-pub struct Spot {
-    landing: Arc<dyn Landing>,
-    from: u64,
-    len: usize,
-}
+pub type Spot = Part<dyn Landing>;
 
 impl Spot {
-    /// The first `len` bytes.
-    #[must_use]
-    pub fn new(landing: Arc<dyn Landing>, len: usize) -> Self {
-        Self { landing, from: 0, len }
-    }
-
-    /// Bytes.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// True of no bytes.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// `len` bytes of it, from the `skip`-th on.
-    ///
-    /// # Panics
-    /// When it has fewer.
-    #[must_use]
-    pub fn part(&self, skip: u64, len: usize) -> Self {
-        let end = skip.checked_add(len as u64);
-        assert!(end.is_some_and(|end| end <= self.len as u64), "a part of {} bytes", self.len);
-        Self { landing: Arc::clone(&self.landing), from: self.from + skip, len }
-    }
-
     /// Puts bytes there, from its `offset`-th on: so many pieces, one behind the other.
     ///
     /// # Panics
     /// In a build with debug assertions, when they leave it.
     pub fn put(&self, offset: usize, pieces: &[&[u8]]) {
-        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        debug_assert!(offset + len <= self.len, "{len} bytes at {offset} of {}", self.len);
-        self.landing.put(self.from + offset as u64, pieces);
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        self.memory.put(self.place(offset, len), pieces);
     }
 }
-
-/// The same bytes of the same memory.
-impl PartialEq for Spot {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.landing, &other.landing) && (self.from, self.len) == (other.from, other.len)
-    }
-}
-
-impl Eq for Spot {}
 
 /// Pieces that are put at once, at most: a READ's answer of 64 KiB twice over.
 const PIECES_MAX: usize = 32;
