@@ -16,7 +16,7 @@
 use super::pulse::Pulse;
 use super::threads::{AT_LEN, HEAD_LEN, head_of};
 pub use super::words::Carried;
-use super::words::{Ask, Said, VERSION, answer, ask};
+use super::words::{Ask, Said, ask, come_in};
 use farmem_client::own::wrong_answer;
 use farmem_client::{Client, Error, Vma};
 use farmem_io::dpu::{PairSize, ProcessEnd, SubmissionSender, Talk, make_pair, make_submissions};
@@ -47,8 +47,6 @@ const SLOT_LEN: usize = HEAD_LEN + PART;
 const SPINS: u32 = 200;
 /// How long a thread sleeps then.
 const NAP: std::time::Duration = std::time::Duration::from_micros(50);
-/// How long the DPU may take to let a program in.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a program uses its DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,10 +91,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn system(source: std::io::Error) -> Error {
-    Error::System { what: "the DPU's socket".into(), source }
-}
-
 impl MemoryApi {
     /// Comes to the DPU of this machine, in the domain of `client`.
     ///
@@ -117,15 +111,7 @@ impl MemoryApi {
         let size =
             PairSize { requests: 1 << 12, answers: 1 << 12, registered: places.next_multiple_of(PART) };
         let (pair, submissions) = (make_pair(size)?, make_submissions(ring)?);
-        let talk = Talk::connect(&section.socket)?;
-        talk.set_patience(PATIENCE).map_err(system)?;
-        let (version, rack, domain) = (VERSION.into(), section.mark()?, client.domain());
-        let (host, generation) = client.life();
-        let hello = Ask::Hello { version, rack, domain, host, generation, size };
-        let mut said = ask(&talk, &hello, Some(pair.as_fd()))?;
-        if said == (Said::Soon {}) {
-            said = answer(&talk)?;
-        }
+        let (talk, said) = come_in(section, client, size, pair.as_fd())?;
         let Said::Welcome { host, generation, page_len, lease_ms, wake } = said else {
             return Err(wrong_answer("hello"));
         };

@@ -2,12 +2,13 @@
 //! statically, what was done. Requests of pages go through the rings ([`farmem_wire::soda`]).
 
 use crate::prefetch::{PrefetchHow, PrefetchedSaid};
-use farmem_client::Error;
 use farmem_client::api::{ApiError, ErrorCode};
+use farmem_client::{Client, DpuSection, Error};
 use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, Policy, Stats};
 use farmem_io::WakeAt;
 use farmem_io::dpu::zone::ZoneSize;
 use farmem_io::dpu::{PairSize, Talk};
+use farmem_machine::Duration;
 use farmem_paging::{Account, Advice};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -305,6 +306,30 @@ pub(crate) fn ask(talk: &Talk, what: &Ask, file: Option<BorrowedFd<'_>>) -> Resu
 
 fn lost(source: io::Error) -> Error {
     Error::System { what: "the DPU does not answer".into(), source }
+}
+
+/// How long a DPU may take to let a program in, and to answer it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Comes to the DPU of this machine in the domain of `client`, with the memory of the rings, and waits until it is let in: how to talk to it, and what it said, [`Said::Welcome`] if it makes sense.
+///
+/// # Errors
+/// [`Error::Open`] when none serves; as [`ask`].
+pub(crate) fn come_in(
+    section: &DpuSection,
+    client: &Client,
+    size: PairSize,
+    pair: BorrowedFd<'_>,
+) -> Result<(Talk, Said), Error> {
+    let talk = Talk::connect(&section.socket)?;
+    talk.set_patience(PATIENCE).map_err(lost)?;
+    let (version, rack, domain) = (VERSION.into(), section.mark()?, client.domain());
+    let (host, generation) = client.life();
+    let mut said = ask(&talk, &Ask::Hello { version, rack, domain, host, generation, size }, Some(pair))?;
+    if said == (Said::Soon {}) {
+        said = answer(&talk)?;
+    }
+    Ok((talk, said))
 }
 
 /// What the DPU answers next.

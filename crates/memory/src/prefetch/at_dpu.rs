@@ -15,7 +15,7 @@ use super::beside::Beside;
 use super::ring::{Life, Line, PIECE_MAX, lock};
 use super::tap::{PARSERS_BYTES_MAX, Tap, TapStats};
 use super::zone::{Taker, ZoneSize};
-use crate::dpu::words::{Ask, Said, VERSION, answer, ask};
+use crate::dpu::words::{Ask, Said, ask, come_in};
 use farmem_client::own::wrong_answer;
 use farmem_client::{Client, Error};
 use farmem_dpu::accesses::KEY_LEN_MAX;
@@ -23,7 +23,7 @@ use farmem_dpu::changes::{Change, FLOORS};
 use farmem_dpu::prefetcher::{Config, Stats};
 use farmem_dpu::view::KeySecret;
 use farmem_io::dpu::zone::{Finding, ZoneReader, make_zone};
-use farmem_io::dpu::{PairSize, SubmissionSender, Talk, make_pair, make_submissions};
+use farmem_io::dpu::{PairSize, SubmissionSender, make_pair, make_submissions};
 use farmem_io::{OpenError, OutsideWaker};
 use farmem_machine::Duration;
 use farmem_paging::{Account, Miss, Waste};
@@ -33,8 +33,6 @@ use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-/// How long the DPU may take to let a program in.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of the ring of the tap, at least.
 const TAP_MIN: usize = 4 * PIECE_MAX;
 /// Bytes of the ring of what a program does, at least: two of its longest records.
@@ -145,16 +143,7 @@ impl AtDpu {
         let pair = make_pair(size)?;
         let (pieces, words) = (make_submissions(tap_bytes)?, make_submissions(beside_bytes)?);
         let items = make_zone(zone)?;
-        let talk = Talk::connect(&section.socket)?;
-        let system = |source| Error::System { what: "the DPU's socket".into(), source };
-        talk.set_patience(PATIENCE).map_err(system)?;
-        let (version, rack, domain) = (VERSION.into(), section.mark()?, client.domain());
-        let (host, generation) = client.life();
-        let hello = Ask::Hello { version, rack, domain, host, generation, size };
-        let mut said = ask(&talk, &hello, Some(pair.as_fd()))?;
-        if said == (Said::Soon {}) {
-            said = answer(&talk)?;
-        }
+        let (talk, said) = come_in(section, client, size, pair.as_fd())?;
         let Said::Welcome { lease_ms, .. } = said else { return Err(wrong_answer("hello")) };
         ask(&talk, &Ask::Tap { bytes: tap_bytes }, Some(pieces.as_fd()))?;
         ask(&talk, &Ask::Beside { bytes: beside_bytes }, Some(words.as_fd()))?;
