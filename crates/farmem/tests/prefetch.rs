@@ -5,8 +5,8 @@ use farmem::prefetch::parse::records::{Header, Records, Request};
 use farmem::prefetch::parse::resp::Resp;
 use farmem::prefetch::tap::{Tap, TapConnection, tap};
 use farmem::prefetch::{
-    Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySecret, KeySet, KeyShards,
-    KeysConfig, LocalZone, Position, SharedZone, Taker, ZoneSize,
+    Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySet, KeyShards, KeysConfig,
+    LocalZone, Position, SharedZone, Taker, ZoneSize,
 };
 use farmem::table::Ahead;
 use farmem::{
@@ -16,7 +16,10 @@ use farmem::{
 use std::collections::BTreeMap;
 use std::num::NonZero;
 
-const SECRET: KeySecret = KeySecret([17, 4791]);
+#[expect(dead_code, reason = "other tests have a DPU that is a process")]
+mod map_program;
+
+use map_program::{MapProgram, SECRET, map_of};
 
 /// A program with a table in far memory; it holds nothing of it.
 struct Program {
@@ -279,152 +282,39 @@ fn pages_come_by_a_few_requests() {
     assert_eq!(store.looked_up(4, &keys[0], &together, &mut bytes), LookedUp::Elsewhere);
 }
 
-/// A program with a hash map of which it holds a few items, all by records: it reads, writes, removes, evicts and drops by chance, and every answer is held against a map of its
-/// own. Most of what it does not hold is in the zone before it looks; nothing stale is ever taken.
-struct MapProgram {
-    client: Client,
-    map: FlatMap,
-    beside: Beside,
-    taker: Taker,
-    tap: Tap,
-    connection: TapConnection,
-    /// Items here, with those that far memory has not.
-    here: BTreeMap<u64, (u64, bool)>,
-    here_max: usize,
-    /// What is right.
-    truth: BTreeMap<u64, u64>,
-    rng: Rng,
-    reads: u64,
-}
-
-impl MapProgram {
-    fn request(request: Request, key: u64, value: &[u8]) -> Vec<u8> {
-        let value_len = u32::try_from(value.len()).unwrap();
-        [&Header { request, key_len: 8, value_len }.emit()[..], &key.to_le_bytes(), value].concat()
-    }
-
-    fn flush(&mut self, key: u64, value: Option<u64>) {
-        let bytes = key.to_le_bytes();
-        let change = self.beside.change(&bytes, Copy::Gone);
-        match value {
-            Some(value) => self.map.insert(&mut self.client, &bytes, change.0, &value.to_le_bytes()).unwrap(),
-            None => drop(self.map.remove(&mut self.client, &bytes).unwrap()),
-        }
-        self.beside.acknowledged(change);
-    }
-
-    fn keep(&mut self, key: u64, value: u64, dirty: bool) {
-        if self.here.len() >= self.here_max && !self.here.contains_key(&key) {
-            let nth = usize::try_from(self.rng.below(u32::try_from(self.here.len()).unwrap())).unwrap();
-            let victim = *self.here.keys().nth(nth).unwrap();
-            match self.here.remove(&victim).unwrap() {
-                (value, true) => self.flush(victim, Some(value)),
-                (_, false) => self.beside.drops_all([&victim.to_le_bytes()[..]]),
-            }
-        }
-        self.here.insert(key, (value, dirty));
-    }
-
-    /// The item of a key, from here, the zone, or far memory.
-    fn look(&mut self, key: u64) -> Option<u64> {
-        self.reads += 1;
-        if let Some(&(value, _)) = self.here.get(&key) {
-            return Some(value);
-        }
-        let (bytes, mut into) = (key.to_le_bytes(), Vec::new());
-        let mut there = self.taker.take(&bytes, &mut into).is_some();
-        if !there {
-            self.beside.asks(&bytes);
-            there = self.map.get(&mut self.client, &bytes, &mut into).unwrap().is_some();
-            self.beside.reads(&bytes, there);
-        }
-        let value = there.then(|| u64::from_le_bytes(into[..].try_into().unwrap()));
-        if let Some(value) = value {
-            self.keep(key, value, false);
-        }
-        value
-    }
-
-    fn carry_out(&mut self, request: Request, key: u64, value: u64) {
-        match request {
-            Request::Read => assert_eq!(self.look(key), self.truth.get(&key).copied(), "key {key}"),
-            Request::Write => {
-                self.keep(key, value, true);
-                self.truth.insert(key, value);
-            }
-            Request::Delete => {
-                assert_eq!(self.look(key), self.truth.remove(&key), "key {key}");
-                self.here.remove(&key);
-                self.flush(key, None);
-            }
-            Request::Change => unreachable!("no client asks for it here"),
-        }
-    }
-}
-
 /// Runs the program beside a driver with this view, which turns more or less often than it should: items that were used, reads that the program had to do itself, and how
 /// often it looked.
 fn a_map_program<V: HostView>(seed: u64, view: V, operations: u64) -> ((u64, u64), u64) {
-    const KEYS: u32 = 200;
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
     let mut client = rack.client("map").unwrap();
-    let map = FlatMap::create(&mut client, KEYS.into(), 8, [seed, 1]).unwrap();
-    let first: Vec<(u64, u64)> = (0..u64::from(KEYS) / 2).map(|key| (key, key + 1)).collect();
-    let values: Vec<_> = first.iter().map(|(key, value)| (key.to_le_bytes(), value.to_le_bytes())).collect();
-    map.load(&mut client, 1, values.iter().map(|(key, value)| (*key, &value[..]))).unwrap();
+    let map = map_of(&mut client, [seed, 1]);
     let (tap, watch) = tap(1 << 16, SECRET);
     let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
-    let connection = tap.connection(Box::new(Records::hash_map())).unwrap();
     let (zone, reader) = SharedZone::make(ZoneSize { items: 32, data: 4096 }).unwrap();
     let taker = Taker::new(&reader, &beside);
     let of_dpu = rack.client("map").unwrap();
     let parts = (watch, &beside, Change(1));
     let mut driver = Driver::new(Config::DEFAULT, view, parts, of_dpu, map.clone(), zone).unwrap();
-    let rng = Rng::from_number(seed);
-    let truth = first.into_iter().collect();
-    let (here, here_max, reads) = (BTreeMap::new(), 12, 0);
-    let mut program =
-        MapProgram { client, map, beside, taker, tap, connection, here, here_max, truth, rng, reads };
-    for n in 0..operations / 4 {
-        // A piece of four requests; the driver sees it early, in part, or late.
-        let requests: Vec<_> = (0..4)
-            .map(|at| {
-                let key = u64::from(program.rng.below(KEYS));
-                let request = match program.rng.below(10) {
-                    0 | 1 => Request::Write,
-                    2 => Request::Delete,
-                    _ => Request::Read,
-                };
-                (request, key, 1000 + n * 4 + at)
-            })
-            .collect();
-        let bytes: Vec<u8> = requests
-            .iter()
-            .flat_map(|&(request, key, value)| {
-                let value = value.to_le_bytes();
-                let value = if request == Request::Write { &value[..] } else { &[] };
-                MapProgram::request(request, key, value)
-            })
-            .collect();
-        let position = program.connection.received(&bytes);
+    let mut program = MapProgram::new(client, map, seed, (tap, beside, taker));
+    for _ in 0..operations / 4 {
+        // The driver sees a piece of four requests early, in part, or late.
+        let piece = program.receives(4);
         match program.rng.below(8) {
             0 => {}
             1 => drop(driver.turn().unwrap()),
             _ => driver.settle().unwrap(),
         }
-        for (request, key, value) in requests {
-            program.carry_out(request, key, value);
+        program.carries_out(piece, |program| {
             if program.rng.chance(1, 16) {
                 driver.turn().unwrap();
             }
-        }
-        program.tap.executed(position);
+        });
     }
     driver.settle().unwrap();
     driver.prefetcher().check();
     assert_eq!(driver.copied(), 0, "values go from where they came in straight into the zone");
     let account = *driver.prefetcher().account();
-    ((account.used, account.missed()), program.reads)
+    ((account.used, account.missed()), program.looked)
 }
 
 /// The fast host view, in one piece and in shards, decides as the plain one does: the same items are used and the same are missed, and every answer is right.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Kills a role as a broken machine would, and answers its process.
-fn kill(up: &Up<'_>, role: &str) -> u32 {
+pub(crate) fn kill(up: &Up<'_>, role: &str) -> u32 {
     let (_, pid) = up.roles().into_iter().find(|(name, _)| name == role).expect("it is a role");
     signal(pid, "KILL");
     pid
@@ -27,6 +27,11 @@ fn event(up: &mut Up<'_>) -> Value {
 /// The role died by SIGKILL and serves again as another process; answers what was said of its death.
 pub(crate) fn died_and_serves(up: &mut Up<'_>, role: &str) -> Value {
     let pid = kill(up, role);
+    serves_again(up, role, pid)
+}
+
+/// The role, which was killed, serves again as another process; answers what was said of its death.
+pub(crate) fn serves_again(up: &mut Up<'_>, role: &str, pid: u32) -> Value {
     let died = event(up);
     assert_eq!((&died["event"], text(&died["role"]).as_str()), (&json!("died"), role), "{died}");
     assert_eq!(died["how"], "killed by SIGKILL", "{died}");

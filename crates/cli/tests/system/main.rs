@@ -23,6 +23,8 @@ mod kv;
 mod large_pads;
 mod lifecycle;
 mod logging;
+#[path = "../../../farmem/tests/map_program/mod.rs"]
+mod map_program;
 mod migrate;
 #[expect(dead_code, reason = "other tests have threads in their namespaces")]
 #[path = "../../../io/tests/namespaces/mod.rs"]
@@ -30,6 +32,7 @@ mod namespaces;
 mod objects;
 mod operate;
 mod past_libc;
+mod prefetch;
 mod process;
 mod rack;
 mod records;

@@ -3,184 +3,19 @@
 
 use super::dpu::{DPU, client, rack};
 use super::rig::{self, DOMAIN, Talk as Test, TestRack};
-use farmem::prefetch::parse::records::{Header, Records, Request};
-use farmem::prefetch::tap::{Known, Tap, TapConnection, tap};
+use crate::map_program::{self, KEYS, MapProgram, SECRET, ZONE, await_it, options, record, settle};
+use farmem::prefetch::parse::records::{Records, Request};
+use farmem::prefetch::tap::{Known, tap};
 use farmem::prefetch::{
-    AtDpu, AtDpuOptions, Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, KeySecret, KeysConfig,
-    Prefetched, SharedZone, Taker, ZoneSize,
+    AtDpu, AtDpuOptions, Beside, Change, Config, Driver, FLOORS, HostKeys, KeysConfig, Prefetched,
+    SharedZone, Taker,
 };
 use farmem::{Client, Error, FlatMap, PageStore, Rack, Rng, SharedSpace, serve};
-use std::collections::BTreeMap;
-use std::thread;
 use std::time::{Duration, Instant};
 
-pub(super) const SECRET: KeySecret = KeySecret([17, 4791]);
-const KEYS: u32 = 400;
-pub(super) const ZONE: ZoneSize = ZoneSize { items: 256, data: 1 << 20 };
-
-pub(super) fn options() -> AtDpuOptions {
-    AtDpuOptions { zone: ZONE, ..AtDpuOptions::new(1000) }
-}
-
-/// A map in which the first half of the keys have themselves and one as their values.
+/// A map of the program.
 pub(super) fn map_of(client: &mut Client) -> FlatMap {
-    let map = FlatMap::create(client, KEYS.into(), 8, [5, 6]).unwrap();
-    let first: Vec<_> =
-        (0..u64::from(KEYS / 2)).map(|key| (key.to_le_bytes(), (key + 1).to_le_bytes())).collect();
-    map.load(client, 1, first.iter().map(|(key, value)| (*key, &value[..]))).unwrap();
-    map
-}
-
-fn record(request: Request, key: &[u8], value: &[u8]) -> Vec<u8> {
-    let key_len = u16::try_from(key.len()).unwrap();
-    let value_len = u32::try_from(value.len()).unwrap();
-    [&Header { request, key_len, value_len }.emit()[..], key, value].concat()
-}
-
-/// Waits until this is so, for some seconds.
-pub(super) fn await_it(what: &str, mut is_so: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A program with a map of which it holds a few items: it reads, writes, removes, evicts and drops by chance, and holds each answer against a map of its own.
-struct MapProgram {
-    client: Client,
-    map: FlatMap,
-    beside: Beside,
-    taker: Taker,
-    tap: Tap,
-    connection: Option<TapConnection>,
-    /// Items here; whether far memory has them.
-    here: BTreeMap<u64, (u64, bool)>,
-    truth: BTreeMap<u64, u64>,
-    rng: Rng,
-    /// Requests so far, and pieces of the tap that now is.
-    count: u64,
-    pieces: u64,
-    taken: u64,
-    /// Reads that it had to do itself.
-    asked: u64,
-}
-
-impl MapProgram {
-    fn new(client: Client, map: FlatMap, seed: u64, (tap, beside, taker): (Tap, Beside, Taker)) -> Self {
-        let connection = tap.connection_of(Known::HashMap);
-        let truth = (0..u64::from(KEYS / 2)).map(|key| (key, key + 1)).collect();
-        let (here, rng) = (BTreeMap::new(), Rng::from_number(seed));
-        let (count, pieces, taken, asked) = (0, 0, 0, 0);
-        Self { client, map, beside, taker, tap, connection, here, truth, rng, count, pieces, taken, asked }
-    }
-
-    fn at(dpu: &AtDpu, client: Client, map: FlatMap, seed: u64) -> Self {
-        Self::new(client, map, seed, (dpu.tap(), dpu.beside(), dpu.taker()))
-    }
-
-    /// Another DPU is beside it.
-    fn goes_to(&mut self, dpu: &AtDpu) {
-        (self.tap, self.beside, self.taker) = (dpu.tap(), dpu.beside(), dpu.taker());
-        self.connection = self.tap.connection_of(Known::HashMap);
-        self.pieces = 0;
-    }
-
-    fn flush(&mut self, key: u64, value: Option<u64>) {
-        let bytes = key.to_le_bytes();
-        let change = self.beside.change(&bytes, Copy::Gone);
-        match value {
-            Some(value) => self.map.insert(&mut self.client, &bytes, change.0, &value.to_le_bytes()).unwrap(),
-            None => drop(self.map.remove(&mut self.client, &bytes).unwrap()),
-        }
-        self.beside.acknowledged(change);
-    }
-
-    fn keep(&mut self, key: u64, value: u64, dirty: bool) {
-        if self.here.len() >= 20 && !self.here.contains_key(&key) {
-            let nth = usize::try_from(self.rng.below(20)).unwrap();
-            let victim = *self.here.keys().nth(nth).unwrap();
-            match self.here.remove(&victim).unwrap() {
-                (value, true) => self.flush(victim, Some(value)),
-                (_, false) => self.beside.drops(&victim.to_le_bytes()),
-            }
-        }
-        self.here.insert(key, (value, dirty));
-    }
-
-    fn look(&mut self, key: u64) -> Option<u64> {
-        if let Some(&(value, _)) = self.here.get(&key) {
-            return Some(value);
-        }
-        let (bytes, mut into) = (key.to_le_bytes(), Vec::new());
-        let mut there = self.taker.take(&bytes, &mut into).is_some();
-        self.taken += u64::from(there);
-        if !there {
-            self.asked += 1;
-            self.beside.asks(&bytes);
-            there = self.map.get(&mut self.client, &bytes, &mut into).unwrap().is_some();
-            self.beside.reads(&bytes, there);
-        }
-        let value = there.then(|| u64::from_le_bytes(into[..].try_into().unwrap()));
-        if let Some(value) = value {
-            self.keep(key, value, false);
-        }
-        value
-    }
-
-    /// Requests come in one piece; `wait` has the DPU do its work; then they are carried out.
-    fn batch(&mut self, many: u32, changes: bool, wait: impl FnOnce(&Self)) {
-        let requests: Vec<_> = (0..many)
-            .map(|_| {
-                self.count += 1;
-                let request = match self.rng.below(10) {
-                    0 | 1 if changes => Request::Write,
-                    2 if changes => Request::Delete,
-                    _ => Request::Read,
-                };
-                (request, u64::from(self.rng.below(KEYS)), 1000 + self.count)
-            })
-            .collect();
-        let piece: Vec<u8> = requests
-            .iter()
-            .flat_map(|&(request, key, value)| {
-                let value = value.to_le_bytes();
-                let value = if request == Request::Write { &value[..] } else { &[] };
-                record(request, &key.to_le_bytes(), value)
-            })
-            .collect();
-        let position = self.connection.as_ref().map(|connection| connection.received(&piece));
-        self.pieces += 1;
-        wait(self);
-        for (request, key, value) in requests {
-            match request {
-                Request::Read => assert_eq!(self.look(key), self.truth.get(&key).copied(), "key {key}"),
-                Request::Write => {
-                    self.keep(key, value, true);
-                    self.truth.insert(key, value);
-                }
-                Request::Delete => {
-                    assert_eq!(self.look(key), self.truth.remove(&key), "key {key}");
-                    self.here.remove(&key);
-                    self.flush(key, None);
-                }
-                Request::Change => unreachable!("no client asks for it here"),
-            }
-        }
-        if let Some(position) = position {
-            self.tap.executed(position);
-        }
-    }
-}
-
-/// Waits until the DPU has seen so many pieces, heard all that was said, and fetched all that it wants.
-fn settle(dpu: &AtDpu, pieces: u64) -> Prefetched {
-    let is_done = |prefetched: &Prefetched| prefetched.seen.pieces >= pieces && prefetched.flying == 0;
-    await_it("the DPU has seen all", || is_done(&dpu.prefetched().unwrap()));
-    // It hears between two answers.
-    dpu.prefetched().unwrap();
-    await_it("and fetched all", || is_done(&dpu.prefetched().unwrap()));
-    dpu.prefetched().unwrap()
+    map_program::map_of(client, [5, 6])
 }
 
 /// Every read is of an item that the program has not, which it gives up once it has used it, and the DPU is given time: all of them come out of the zone, none is fetched twice or for nothing, and the
@@ -264,7 +99,7 @@ fn nothing_stale_is_taken_beside_a_process() {
         let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
         let mut program = MapProgram::at(&dpu, client, map, seed);
         for round in 0..1500_u64 {
-            program.batch(8, true, |program| {
+            program.batch(8, |program| {
                 if round % 4 == 0 {
                     settle(&dpu, program.pieces);
                 }
@@ -287,7 +122,7 @@ fn thread_and_process_have_one_account() {
             let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
             let mut program = MapProgram::at(&dpu, own(), map, 11);
             for _ in 0..150 {
-                program.batch(16, true, |program| {
+                program.batch(16, |program| {
                     settle(&dpu, program.pieces);
                 });
             }
@@ -303,7 +138,7 @@ fn thread_and_process_have_one_account() {
         let mut driver = Driver::new(Config::DEFAULT, view, parts, own(), map.clone(), zone).unwrap();
         let mut program = MapProgram::new(client, map, 11, (tap, beside, taker));
         for _ in 0..150 {
-            program.batch(16, true, |_| driver.settle().unwrap());
+            program.batch(16, |_| driver.settle().unwrap());
         }
         driver.settle().unwrap();
         (driver.prefetched(), (program.taken, program.asked))
@@ -326,19 +161,19 @@ fn a_dpu_that_dies_costs_speed_only() {
         let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
         let mut program = MapProgram::at(&dpu, client, map, 21);
         for _ in 0..50 {
-            program.batch(8, true, |program| {
+            program.batch(8, |program| {
                 settle(&dpu, program.pieces);
             });
         }
         assert!(program.taken > 50);
         // Items lie in the zone when it happens.
-        program.batch(8, true, |program| {
+        program.batch(8, |program| {
             settle(&dpu, program.pieces);
             rack.send("dpu", signal);
         });
         let since = Instant::now();
         while dpu.is_served() {
-            program.batch(8, true, |_| ());
+            program.batch(8, |_| ());
             assert!(since.elapsed() < Duration::from_secs(20), "it is noticed");
         }
         let taken = program.taken;
@@ -346,7 +181,7 @@ fn a_dpu_that_dies_costs_speed_only() {
             rack.send("dpu", "CONT");
         }
         for _ in 0..100 {
-            program.batch(8, true, |_| ());
+            program.batch(8, |_| ());
         }
         assert_eq!(program.taken, taken, "nothing is taken from a DPU that was given up");
         assert!(!program.tap.is_watched() && !program.beside.is_heard());
@@ -360,7 +195,7 @@ fn a_dpu_that_dies_costs_speed_only() {
         drop(dpu);
         program.goes_to(&next);
         for _ in 0..50 {
-            program.batch(8, true, |program| {
+            program.batch(8, |program| {
                 settle(&next, program.pieces);
             });
         }
@@ -378,7 +213,7 @@ fn a_dpu_that_was_taken_out_sends_its_programs_away() {
     let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
     let mut program = MapProgram::at(&dpu, client, map, 31);
     for _ in 0..20 {
-        program.batch(8, true, |program| {
+        program.batch(8, |program| {
             settle(&dpu, program.pieces);
         });
     }
@@ -389,14 +224,14 @@ fn a_dpu_that_was_taken_out_sends_its_programs_away() {
     }
     let since = Instant::now();
     while dpu.is_served() {
-        program.batch(8, true, |_| ());
+        program.batch(8, |_| ());
         assert!(since.elapsed() < Duration::from_secs(20), "it is noticed");
     }
     let taken = program.taken;
     let next = dpu.again(&program.client).unwrap();
     program.goes_to(&next);
     for _ in 0..20 {
-        program.batch(8, true, |program| {
+        program.batch(8, |program| {
             settle(&next, program.pieces);
         });
     }
@@ -420,14 +255,14 @@ pub(crate) fn prefetched_for(_: &SharedSpace, _: &[u64], test: &mut Test) -> u64
     let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
     let mut program = MapProgram::at(&dpu, client, map, 5);
     for _ in 0..20 {
-        program.batch(8, true, |program| {
+        program.batch(8, |program| {
             settle(&dpu, program.pieces);
         });
     }
     assert!(program.taken > 20);
     test.say("prefetched for");
     loop {
-        program.batch(8, true, |_| ());
+        program.batch(8, |_| ());
     }
 }
 

@@ -1,9 +1,10 @@
 //! Programs that stay, come again or ask for too much at the DPU that prefetches for them: what it has of each ends with it, and what it promised is given back.
 
-use super::ahead::{SECRET, ZONE, await_it, map_of, of_programs, options};
+use super::ahead::{map_of, of_programs};
 use super::dpu::{DPU, client, rack};
 use super::dpu_hostile::{ask, guest, hear};
 use super::rig::DOMAIN;
+use crate::map_program::{SECRET, ZONE, await_it, options};
 use farmem::prefetch::tap::Known;
 use farmem::prefetch::{AtDpu, Change};
 use farmem_io::dpu::zone::make_zone;

@@ -7,6 +7,8 @@ mod dpu;
 mod dpu_hostile;
 mod forwarding;
 mod leases;
+#[path = "../map_program/mod.rs"]
+mod map_program;
 mod moves;
 mod packets;
 mod prefetch;

@@ -1,0 +1,230 @@
+//! A program that is prefetched for, for tests of every kind: with the DPU a thread of it, a process that a test starts, or the command that a user starts.
+
+use farmem::prefetch::parse::records::{Header, Request};
+use farmem::prefetch::tap::{Known, Tap, TapConnection};
+use farmem::prefetch::{AtDpu, AtDpuOptions, Beside, Copy, KeySecret, Position, Prefetched, Taker, ZoneSize};
+use farmem::{Client, FlatMap, Rng};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) const SECRET: KeySecret = KeySecret([17, 4791]);
+pub(crate) const ZONE: ZoneSize = ZoneSize { items: 256, data: 1 << 20 };
+/// Keys that there are, and items that a program has here at most.
+pub(crate) const KEYS: u32 = 400;
+const HERE_MAX: usize = 20;
+
+/// How a test has the DPU that is a process prefetch.
+pub(crate) fn options() -> AtDpuOptions {
+    AtDpuOptions { zone: ZONE, ..AtDpuOptions::new(1000) }
+}
+
+/// A map in which the first half of the keys have themselves and one as their values.
+pub(crate) fn map_of(client: &mut Client, secret: [u64; 2]) -> FlatMap {
+    let map = FlatMap::create(client, KEYS.into(), 8, secret).unwrap();
+    let first: Vec<_> = first().map(|(key, value)| (key.to_le_bytes(), value.to_le_bytes())).collect();
+    map.load(client, 1, first.iter().map(|(key, value)| (*key, &value[..]))).unwrap();
+    map
+}
+
+/// What is there at first.
+fn first() -> impl Iterator<Item = (u64, u64)> {
+    (0..u64::from(KEYS / 2)).map(|key| (key, key + 1))
+}
+
+/// A request of PROTOCOL 19.14.
+pub(crate) fn record(request: Request, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let key_len = u16::try_from(key.len()).unwrap();
+    let value_len = u32::try_from(value.len()).unwrap();
+    [&Header { request, key_len, value_len }.emit()[..], key, value].concat()
+}
+
+/// Waits until this is so, for some seconds.
+pub(crate) fn await_it(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until the DPU has seen so many pieces, heard all that was said, and fetched all that it wants.
+pub(crate) fn settle(dpu: &AtDpu, pieces: u64) -> Prefetched {
+    let is_done = |prefetched: &Prefetched| prefetched.seen.pieces >= pieces && prefetched.flying == 0;
+    await_it("the DPU has seen all", || is_done(&dpu.prefetched().unwrap()));
+    // It hears between two answers.
+    dpu.prefetched().unwrap();
+    await_it("and fetched all", || is_done(&dpu.prefetched().unwrap()));
+    dpu.prefetched().unwrap()
+}
+
+/// Requests that came in one piece.
+pub(crate) struct Piece {
+    requests: Vec<(Request, u64, u64)>,
+    position: Option<Position>,
+}
+
+/// A program with a map of which it holds a few items, all by records: it reads, writes, removes, evicts and drops by chance, and holds each answer against a map of its own.
+pub(crate) struct MapProgram {
+    pub(crate) client: Client,
+    map: FlatMap,
+    pub(crate) beside: Beside,
+    taker: Taker,
+    pub(crate) tap: Tap,
+    connection: Option<TapConnection>,
+    /// Items here; whether they are changed, so that far memory has not what they are.
+    here: BTreeMap<u64, (u64, bool)>,
+    /// What is right.
+    truth: BTreeMap<u64, u64>,
+    pub(crate) rng: Rng,
+    /// Requests so far, and pieces of the tap that now is.
+    pub(crate) count: u64,
+    pub(crate) pieces: u64,
+    /// Look-ups of items, here or not.
+    pub(crate) looked: u64,
+    /// Items that came out of the zone.
+    pub(crate) taken: u64,
+    /// Reads that it had to do itself.
+    pub(crate) asked: u64,
+}
+
+impl MapProgram {
+    /// Over a map of [`map_of`].
+    pub(crate) fn new(
+        client: Client,
+        map: FlatMap,
+        seed: u64,
+        (tap, beside, taker): (Tap, Beside, Taker),
+    ) -> Self {
+        let connection = tap.connection_of(Known::HashMap);
+        let (here, truth, rng) = (BTreeMap::new(), first().collect(), Rng::from_number(seed));
+        let (count, pieces, looked, taken, asked) = (0, 0, 0, 0, 0);
+        Self {
+            client,
+            map,
+            beside,
+            taker,
+            tap,
+            connection,
+            here,
+            truth,
+            rng,
+            count,
+            pieces,
+            looked,
+            taken,
+            asked,
+        }
+    }
+
+    /// The same beside the DPU that is a process.
+    pub(crate) fn at(dpu: &AtDpu, client: Client, map: FlatMap, seed: u64) -> Self {
+        Self::new(client, map, seed, (dpu.tap(), dpu.beside(), dpu.taker()))
+    }
+
+    /// Another DPU is beside it.
+    pub(crate) fn goes_to(&mut self, dpu: &AtDpu) {
+        (self.tap, self.beside, self.taker) = (dpu.tap(), dpu.beside(), dpu.taker());
+        self.connection = self.tap.connection_of(Known::HashMap);
+        self.pieces = 0;
+    }
+
+    /// Requests come in one piece; `wait` has the DPU do its work; then they are carried out.
+    pub(crate) fn batch(&mut self, many: u64, wait: impl FnOnce(&Self)) {
+        let piece = self.receives(many);
+        wait(self);
+        self.carries_out(piece, |_| ());
+    }
+
+    /// So many requests come, in one piece, which is handed over.
+    pub(crate) fn receives(&mut self, many: u64) -> Piece {
+        let requests: Vec<_> = (0..many)
+            .map(|_| {
+                self.count += 1;
+                let key = u64::from(self.rng.below(KEYS));
+                let request = match self.rng.below(10) {
+                    0 | 1 => Request::Write,
+                    2 => Request::Delete,
+                    _ => Request::Read,
+                };
+                (request, key, 1000 + self.count)
+            })
+            .collect();
+        let bytes = requests.iter().flat_map(|&(request, key, value)| {
+            let value = value.to_le_bytes();
+            let value = if request == Request::Write { &value[..] } else { &[] };
+            record(request, &key.to_le_bytes(), value)
+        });
+        let bytes: Vec<u8> = bytes.collect();
+        let position = self.connection.as_ref().map(|connection| connection.received(&bytes));
+        self.pieces += 1;
+        Piece { requests, position }
+    }
+
+    /// Carries out what came, with something in between.
+    pub(crate) fn carries_out(&mut self, piece: Piece, mut between: impl FnMut(&mut Self)) {
+        for (request, key, value) in piece.requests {
+            match request {
+                Request::Read => assert_eq!(self.look(key), self.truth.get(&key).copied(), "key {key}"),
+                Request::Write => {
+                    self.keep(key, value, true);
+                    self.truth.insert(key, value);
+                }
+                Request::Delete => {
+                    assert_eq!(self.look(key), self.truth.remove(&key), "key {key}");
+                    self.here.remove(&key);
+                    self.flush(key, None);
+                }
+                Request::Change => unreachable!("no client asks for it here"),
+            }
+            between(self);
+        }
+        if let Some(position) = piece.position {
+            self.tap.executed(position);
+        }
+    }
+
+    /// The item of a key, from here, the zone, or far memory.
+    fn look(&mut self, key: u64) -> Option<u64> {
+        self.looked += 1;
+        if let Some(&(value, _)) = self.here.get(&key) {
+            return Some(value);
+        }
+        let (bytes, mut into) = (key.to_le_bytes(), Vec::new());
+        let mut there = self.taker.take(&bytes, &mut into).is_some();
+        self.taken += u64::from(there);
+        if !there {
+            self.asked += 1;
+            self.beside.asks(&bytes);
+            there = self.map.get(&mut self.client, &bytes, &mut into).unwrap().is_some();
+            self.beside.reads(&bytes, there);
+        }
+        let value = there.then(|| u64::from_le_bytes(into[..].try_into().unwrap()));
+        if let Some(value) = value {
+            self.keep(key, value, false);
+        }
+        value
+    }
+
+    fn keep(&mut self, key: u64, value: u64, dirty: bool) {
+        if self.here.len() >= HERE_MAX && !self.here.contains_key(&key) {
+            let nth = usize::try_from(self.rng.below(u32::try_from(self.here.len()).unwrap())).unwrap();
+            let victim = *self.here.keys().nth(nth).unwrap();
+            match self.here.remove(&victim).unwrap() {
+                (value, true) => self.flush(victim, Some(value)),
+                (_, false) => self.beside.drops(&victim.to_le_bytes()),
+            }
+        }
+        self.here.insert(key, (value, dirty));
+    }
+
+    fn flush(&mut self, key: u64, value: Option<u64>) {
+        let bytes = key.to_le_bytes();
+        let change = self.beside.change(&bytes, Copy::Gone);
+        match value {
+            Some(value) => self.map.insert(&mut self.client, &bytes, change.0, &value.to_le_bytes()).unwrap(),
+            None => drop(self.map.remove(&mut self.client, &bytes).unwrap()),
+        }
+        self.beside.acknowledged(change);
+    }
+}
