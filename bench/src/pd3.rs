@@ -21,6 +21,9 @@ use std::path::Path;
 /// The domain of all that is measured.
 const DOMAIN: &str = "pd3";
 
+/// What a DPU that is a process is told: it keeps nothing.
+const DPU: &str = "[dpu]\nsocket = \"dpu/socket\"\ncaching = \"off\"\n";
+
 /// Keys of the host view, unless the caller says otherwise: the paper's.
 pub const KEYS: usize = 100_000_000;
 /// The same of a short run.

@@ -24,7 +24,9 @@ impl Roles {
             roles.begin(config, move |config, serving| serve::node(config, &config.nodes[node], serving))?;
         }
         if config.dpu.is_some() {
-            roles.begin(config, |config, serving| farmem::dpu::serve(config, serving))?;
+            roles.begin(config, |config, serving| {
+                farmem::dpu::serve_with(config, serving, farmem::form::look_up)
+            })?;
         }
         Ok(roles)
     }

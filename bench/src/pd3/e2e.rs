@@ -3,6 +3,7 @@
 //! Two applications, with requests of PROTOCOL 19.14: the hash map (keys and values of eight bytes) and the page server (4 KiB). Each answers the same requests in seven ways: all items
 //! local; with READs one by one; the same with an LRU in the place of sets, and the index of all records here beside it; the same with Leap's prefetching; with the READs of a piece of requests
 //! together; with those of several pieces under way; and with what the DPU put into the loading zone. The application's thread has a CPU of its own; DPU, switch and memory nodes share the other.
+//! The DPU is a thread of the bench there; of the hash map's uniform requests it is the process of the rack, too (`process`).
 //!
 //! On so few CPUs the other one is full before the application's is. So the DPU's requests come at a pace: the fastest of a ladder at which at most [`MISSED_MAX`] of the
 //! look-ups find nothing. `.throughput` is that pace; `.host_cpu` is what a request costs the application's thread at it, beside all items local at the same pace.
@@ -10,6 +11,7 @@
 //! Every answer is checked.
 
 mod here;
+mod process;
 mod program;
 mod requests;
 mod sizes;
@@ -17,7 +19,8 @@ mod stages;
 mod store;
 mod ways;
 
-use super::DOMAIN;
+use super::{DOMAIN, DPU};
+use crate::cpu::CpuMeter;
 use crate::pulse::{NodeKind, Racks};
 use crate::samples::median;
 use crate::{Plan, Row, Samples, Sheet, to_f64};
@@ -80,11 +83,17 @@ pub(super) fn ids() -> Vec<String> {
         if kind == Kind::Pages {
             ids.push(format!("{path}.memcpy"));
         }
+        if kind == Kind::Hash {
+            ids.extend(process::PATH.map(str::to_owned));
+        }
         for draw in Draw::ALL {
             let id = format!("pd3.e2e.{}.{}", kind.name(), draw.name());
             ids.extend(WAYS.iter().map(|way| format!("{id}.{way}")));
             ids.extend(ROWS.iter().map(|row| format!("{id}.{row}")));
             ids.extend(WAYS.iter().flat_map(|way| ["p50", "p99"].map(|row| format!("{id}.{way}.{row}"))));
+            if process::is_measured(kind, draw) {
+                ids.extend(process::ROWS.map(str::to_owned));
+            }
         }
         if kind == Kind::Hash {
             ids.extend(stages::ids());
@@ -161,13 +170,16 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
         }
         sheet.begins(&format!("load of {}", kind.name()));
         let size = Size::of(kind, plan.quick);
-        let rack = racks.start(1, NodeKind::Offload, kind.memory(size.items))?;
+        let more = if kind == Kind::Hash { DPU } else { "" };
+        let rack = racks.start_with(1, NodeKind::Offload, kind.memory(size.items), more)?;
+        // Where roles are threads of this process, so is the DPU.
+        let dpu = racks.role(&rack, "dpu").map_or_else(CpuMeter::own, CpuMeter::of);
         let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
         let (say, said) = channel();
         let cpus = cpus.clone();
         // Clients bind the thread that opens them to a CPU.
         let wrong = std::thread::scope(|threads| {
-            let bench = threads.spawn(move || Bench::new(config, size, cpus, say)?.measure(plan));
+            let bench = threads.spawn(move || Bench::new(config, size, (cpus, dpu), say)?.measure(plan));
             // Until the bench has ended, and with it the last sender.
             for told in said {
                 match told {
@@ -194,6 +206,8 @@ struct Ground {
     size: Size,
     far: Far,
     cpus: Vec<usize>,
+    /// The process that prefetches, where one does.
+    dpu: CpuMeter,
 }
 
 struct Bench {
@@ -265,15 +279,21 @@ impl Ground {
         let client = self.client()?;
         let parts = (watch, &beside, Change(1));
         let driver = Driver::new(Config::DEFAULT, view, parts, client, self.far.clone(), zone)?;
-        Ok((driver, Parts { tap, beside, reader }))
+        let taker = Taker::new(&reader, &beside);
+        Ok((driver, Parts { tap, beside, taker }))
     }
 }
 
 impl Bench {
-    fn new(config: RackConfig, size: Size, cpus: Vec<usize>, say: Sender<Told>) -> Result<Self, Error> {
+    fn new(
+        config: RackConfig,
+        size: Size,
+        (cpus, dpu): (Vec<usize>, CpuMeter),
+        say: Sender<Told>,
+    ) -> Result<Self, Error> {
         let mut client = Rack::running(config.clone()).client(DOMAIN)?;
         let far = Far::load(&mut client, size.kind, size.items)?;
-        Ok(Self { ground: Ground { config, size, far, cpus }, client, wrong: 0, say })
+        Ok(Self { ground: Ground { config, size, far, cpus, dpu }, client, wrong: 0, say })
     }
 
     /// Says what is measured now.
@@ -290,7 +310,8 @@ impl Bench {
     fn measure(mut self, plan: &Plan) -> Result<u64, Error> {
         let kind = self.ground.size.kind.name();
         self.begins("the path of a key");
-        let stages::Path { own, wall, copies, .. } = self.path()?;
+        let path = self.path()?;
+        let stages::Path { own, wall, copies, .. } = path;
         let n = self.ground.size.requests();
         let row = |id: &str, unit, value, why: &str| {
             let row = Row::figure(format!("pd3.path.{kind}.{id}"), unit, value, n);
@@ -306,6 +327,10 @@ impl Bench {
             self.found(vec![row("memcpy", "ns", stages::copy_of_page(), why)]);
         }
         self.ground.to_own_cpu();
+        if self.ground.size.kind == Kind::Hash {
+            let rows = process::path(&mut self, &path)?;
+            self.found(rows);
+        }
         for draw in Draw::ALL {
             let id = format!("pd3.e2e.{kind}.{}", draw.name());
             if plan.wants(&format!("{id}.")) {
@@ -329,10 +354,9 @@ impl Bench {
     /// What the DPU's path takes for each key, without an application: CPU time of its thread, and time that passes, in nanoseconds.
     fn path(&mut self) -> Result<stages::Path, Error> {
         self.ground.to_other_cpu();
-        let (driver, parts) = self.ground.driver()?;
-        let mut taker = Taker::new(&parts.reader, &parts.beside);
+        let (driver, Parts { tap, beside, mut taker }) = self.ground.driver()?;
         let take = |key: &[u8], into: &mut Vec<u8>| taker.take(key, into).is_some();
-        let path = stages::path(&self.ground.size, driver, (&parts.tap, &parts.beside), take)?;
+        let path = stages::path(&self.ground.size, driver, (&tap, &beside), take)?;
         self.wrong += path.wrong;
         Ok(path)
     }
@@ -380,6 +404,9 @@ impl Bench {
         rows.extend(self.rows_of_dpu(id, &taken, &ahead, &at_pace));
         for (way, of) in WAYS.iter().zip(&taken) {
             rows.extend(times(&format!("{id}.{way}"), of, &taken[1], n));
+        }
+        if process::is_measured(kind, draw) {
+            rows.extend(process::measure(self, path, &requests, &ahead)?);
         }
         Ok(rows)
     }
@@ -443,7 +470,7 @@ impl Bench {
                 driver.settle()?;
                 Ok::<u64, Error>(driver.prefetcher().account().wasted)
             });
-            let outcome = take.recv().ok().map(|parts| ground.at_a_pace(&parts, path, requests));
+            let outcome = take.recv().ok().map(|parts| ground.at_a_pace(parts, path, requests));
             stop.store(true, Ordering::Relaxed);
             let wasted = dpu.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             let (outcome, wrong) = outcome.expect("a driver that began gave its parts")?;
@@ -455,7 +482,8 @@ impl Bench {
 }
 
 impl Ground {
-    fn at_a_pace(&self, parts: &Parts, path: f64, requests: &[Vec<u8>]) -> Result<(Ahead, u64), Error> {
+    /// The program beside a DPU, whichever that is: at which pace nearly all was there, what came of it, and how many answers were wrong.
+    fn at_a_pace(&self, parts: Parts, path: f64, requests: &[Vec<u8>]) -> Result<(Ahead, u64), Error> {
         let mut client = self.client()?;
         self.to_own_cpu();
         let mut program = Program {
@@ -463,7 +491,6 @@ impl Ground {
             here: Here::some(self.size.kind, self.size.here),
             far: &self.far,
             client: &mut client,
-            taker: Taker::new(&parts.reader, &parts.beside),
             connection: self.size.kind.connection(&parts.tap),
             parts,
             hands_over: true,
@@ -537,7 +564,7 @@ fn times(id: &str, of: &[Taken], beside: &[Taken], n: u64) -> [Row; 2] {
 pub(super) fn by_leap(config: RackConfig) -> Result<[(u64, u64); 2], Error> {
     let size = Size { items: 1000, here: 100, pieces: 50, ..Size::of(Kind::Pages, true) };
     let (say, _nobody) = channel();
-    let mut bench = Bench::new(config, size, Vec::new(), say)?;
+    let mut bench = Bench::new(config, size, (Vec::new(), CpuMeter::own()), say)?;
     let mut all = [(0, 0); 2];
     for (counts, requests) in all.iter_mut().zip([size.ask(300..700), size.draw(Draw::Uniform, 1)]) {
         let mut here = Here::some(Kind::Pages, size.here);

@@ -4,7 +4,7 @@
 //! Each thread has a window of records under way, which it writes and then reads again. Beside it the same threads with a client each, which speak with the memory node themselves: what the
 //! DPU takes off them is CPU time. The DPU, the switch and the memory node share the other CPU.
 
-use super::DOMAIN;
+use super::{DOMAIN, DPU};
 use crate::pulse::{NodeKind, Racks};
 use crate::rates::cpu_time;
 use crate::{Plan, Row, Sheet, rate_row, to_f64};
@@ -24,8 +24,6 @@ const WINDOW: usize = 32;
 const RECORDS: u64 = 4096;
 /// Threads that ask.
 const THREADS: [u16; 2] = [1, 2];
-/// What the DPU is told: it keeps nothing.
-const DPU: &str = "[dpu]\nsocket = \"dpu/socket\"\ncaching = \"off\"\n";
 
 /// The rows.
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::{LEAD, Taken};
 use crate::rates::cpu_time;
 use crate::{Samples, to_f64};
 use farmem::prefetch::tap::{Tap, TapConnection};
-use farmem::prefetch::{Beside, Position, Taker, ZoneReader};
+use farmem::prefetch::{Beside, Position, Taker};
 use farmem::{Client, Error};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Parts {
     pub(super) tap: Tap,
     pub(super) beside: Beside,
-    pub(super) reader: ZoneReader,
+    pub(super) taker: Taker,
 }
 
 /// An application beside a DPU.
@@ -25,9 +25,8 @@ pub(super) struct Program<'b> {
     pub(super) here: Here,
     pub(super) far: &'b Far,
     pub(super) client: &'b mut Client,
-    pub(super) taker: Taker,
     pub(super) connection: TapConnection,
-    pub(super) parts: &'b Parts,
+    pub(super) parts: Parts,
     /// The DPU sees the requests.
     pub(super) hands_over: bool,
     /// Keys of items that were dropped for those of this piece.
@@ -92,11 +91,11 @@ impl Program<'_> {
         let mut missed = 0;
         // The other core has just written what is taken: all of a piece's lines are asked for together.
         let far = self.kind.keys_in(piece).filter(|key| !self.here.has(self.kind.item(key)));
-        self.taker.look_ahead(far);
+        self.parts.taker.look_ahead(far);
         for key in self.kind.keys_in(piece) {
             let item = self.kind.item(key);
             if !self.here.get(item, &mut self.answer) {
-                if self.taker.take(key, &mut self.answer).is_none() {
+                if self.parts.taker.take(key, &mut self.answer).is_none() {
                     missed += 1;
                     self.parts.beside.asks(key);
                     self.far.get(self.client, key, &mut self.answer)?;

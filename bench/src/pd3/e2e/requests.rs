@@ -3,9 +3,8 @@
 use super::store::{KEY, Kind};
 use super::{Draw, Size};
 use farmem::Rng;
-use farmem::prefetch::parse::records::{HEADER_LEN, Header, Records, Request};
-use farmem::prefetch::parse::resp::Resp;
-use farmem::prefetch::tap::{Tap, TapConnection};
+use farmem::prefetch::parse::records::{HEADER_LEN, Header, Request};
+use farmem::prefetch::tap::{Known, Tap, TapConnection};
 use farmem_workload::ycsb::{self, Zipfian};
 
 /// In front of a key, and behind it.
@@ -40,14 +39,14 @@ impl Kind {
         piece.chunks_exact(self.request_len()).map(move |request| self.key_in(request))
     }
 
-    /// A connection whose requests a tap parses.
+    /// A connection whose requests a tap parses, wherever the DPU is.
     pub(super) fn connection(self, tap: &Tap) -> TapConnection {
-        let parser: Box<dyn farmem::prefetch::parse::Parser + Send> = match self {
-            Self::Hash => Box::new(Records::hash_map()),
-            Self::Pages => Box::new(Records::pages()),
-            Self::Kv => Box::new(Resp::new()),
+        let protocol = match self {
+            Self::Hash => Known::HashMap,
+            Self::Pages => Known::Pages,
+            Self::Kv => Known::Resp,
         };
-        tap.connection(parser).expect("the only connection")
+        tap.connection_of(protocol).expect("the only connection")
     }
 }
 

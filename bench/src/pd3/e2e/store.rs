@@ -1,5 +1,6 @@
 //! The two applications' items: their keys and values, and where they lie in far memory.
 
+use farmem::form::Form;
 use farmem::{Client, Completed, Error, FlatMap, Lines, LookUp, LookedUp, Op, PageStore, flat_map, pages};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,7 +8,7 @@ use std::ops::Range;
 /// Bytes of a key.
 pub(super) const KEY: usize = 8;
 /// The change that wrote all items.
-const FIRST: u64 = 1;
+pub(super) const FIRST: u64 = 1;
 
 /// An application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +136,14 @@ impl Far {
                 store.load(client, FIRST, Kind::fill)?;
                 Ok(Self::Pages(store))
             }
+        }
+    }
+
+    /// What another process makes them of.
+    pub(super) fn form(&self) -> Form {
+        match self {
+            Self::Map(map) => map.form(),
+            Self::Pages(store) => store.form(),
         }
     }
 

@@ -143,6 +143,19 @@ fn soda_compares_systems_on_graphs() {
     alone.refuses(&["no application is called \"sort\""]);
 }
 
+/// The hash map's program beside a driver in a thread of the bench and beside the one in the rack's DPU, which is a process: every answer of both is checked, and a wrong one ends the command with 1.
+#[test]
+fn pd3_prefetches_by_a_process_of_its_own() {
+    let only = "pd3.path.hash.process.,pd3.e2e.hash.uniform.process.";
+    let report = run(&["bench", "pd3", "--quick", "--json", "--only", only]).json();
+    let path = ["ns_per_key", "wall"].map(|row| format!("pd3.path.hash.process.{row}"));
+    let program =
+        ["throughput", "host_cpu", "missed"].map(|row| format!("pd3.e2e.hash.uniform.process.{row}"));
+    assert_eq!(ids(&report, "pd3"), [&path[..], &program].concat());
+    let rows = report["rows"].as_array().expect("a list");
+    assert!(rows.iter().all(|row| row["value"].is_f64()), "{rows:?}");
+}
+
 /// Racks of processes whose links stand for a network: the profile is printed with the figures, its CPU time is there, and every answer is right.
 #[test]
 fn figures_say_what_the_links_stand_for() {

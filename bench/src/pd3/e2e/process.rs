@@ -1,0 +1,131 @@
+//! `pd3.path.hash.process.*` and `pd3.e2e.hash.uniform.process.*`: the hash map's program with the driver in the DPU that is a process of its own (PROTOCOL 19.15), beside the same program on the same
+//! rack, with the same items and the same requests, whose driver is a thread of this process.
+//!
+//! That process is the rack's, `farmem role dpu`, on the CPU of all else, as the thread is.
+
+use super::program::Parts;
+use super::store::{FIRST, Kind};
+use super::{Ahead, Bench, Draw, Ground, LEAD, SECRET, Taken, middle, rate, stages};
+use crate::{Row, to_f64};
+use farmem::prefetch::{AtDpu, AtDpuOptions, Change, Position};
+use farmem::{Client, Error};
+use std::collections::BTreeSet;
+use std::hint::spin_loop;
+use std::time::{Duration, Instant};
+
+/// The rows of a key's path.
+pub(super) const PATH: [&str; 2] = ["pd3.path.hash.process.ns_per_key", "pd3.path.hash.process.wall"];
+/// The rows of the application.
+pub(super) const ROWS: [&str; 3] = [
+    "pd3.e2e.hash.uniform.process.throughput",
+    "pd3.e2e.hash.uniform.process.host_cpu",
+    "pd3.e2e.hash.uniform.process.missed",
+];
+
+/// How long an item may be on its way before it counts as one that does not come.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Of which requests there are rows.
+pub(super) fn is_measured(kind: Kind, draw: Draw) -> bool {
+    (kind, draw) == (Kind::Hash, Draw::Uniform)
+}
+
+impl Ground {
+    /// Comes to the DPU with a program that begins now, with as much room as the thread has.
+    fn at_dpu(&self, client: &Client) -> Result<AtDpu, Error> {
+        let keys = 2 * self.size.here + self.size.zone.items;
+        let options = AtDpuOptions { zone: self.size.zone, tap: 4 << 20, ..AtDpuOptions::new(keys as u64) };
+        AtDpu::connect(client, &self.far.form(), (SECRET, Change(FIRST)), options)
+    }
+}
+
+/// What the path of a key takes by the process, beside what it takes by the thread.
+pub(super) fn path(bench: &mut Bench, thread: &stages::Path) -> Result<Vec<Row>, Error> {
+    let Ground { size, dpu: meter, .. } = &bench.ground;
+    let dpu = bench.ground.at_dpu(&bench.client)?;
+    let (tap, beside, mut taker) = (dpu.tap(), dpu.beside(), dpu.taker());
+    let (kind, connection) = (size.kind, size.kind.connection(&tap));
+    let bytes = size.draw(Draw::Uniform, 7);
+    let (mut into, mut wall, mut taken, mut late) = (Vec::new(), Duration::ZERO, 0_u64, 0_u64);
+    let cpu = meter.begin();
+    for pieces in bytes.chunks(size.piece_len() * LEAD / 2) {
+        // A key that two requests of these have is fetched once, and taken once.
+        let mut known = BTreeSet::new();
+        let wanted: Vec<&[u8]> = kind.keys_in(pieces).filter(|key| known.insert(*key)).collect();
+        let (begin, mut last) = (Instant::now(), Position::UNKNOWN);
+        for piece in pieces.chunks(size.piece_len()) {
+            last = connection.received(piece);
+        }
+        for &key in &wanted {
+            let mut there = taker.take(key, &mut into).is_some();
+            while !there && begin.elapsed() < PATIENCE {
+                spin_loop();
+                there = taker.take(key, &mut into).is_some();
+            }
+            (taken, late) = (taken + u64::from(there), late + u64::from(!there));
+            bench.wrong += u64::from(there && !kind.is_right(key, &into));
+        }
+        wall += begin.elapsed();
+        // It keeps nothing: the next request for an item is fetched again.
+        beside.drops_all(wanted);
+        tap.executed(last);
+    }
+    // The system counts what a thread had when it sleeps: this one has answered, and does.
+    serves(&dpu)?;
+    let cpu = cpu.end().ok_or_else(gone)?;
+    let each = |time: Duration| time.as_secs_f64() * 1e9 / to_f64(taken.max(1));
+    let row = |id: &str, value, thread, why: String| {
+        let row = Row::figure(id, "ns", value, taken).beside(Some(thread));
+        Row { why: Some(why), ..row }
+    };
+    let of_process = format!("CPU time of the DPU's process; {late} items did not come within {PATIENCE:?}");
+    let passes =
+        "from when a queue's half is handed over until a thread on the other CPU has taken all of it";
+    Ok(vec![
+        row(PATH[0], each(cpu), thread.own, of_process),
+        row(PATH[1], each(wall), thread.wall, passes.to_owned()),
+    ])
+}
+
+/// The application at the pace at which nearly all is there by the process, beside the same by the thread.
+pub(super) fn measure(
+    bench: &mut Bench,
+    path: f64,
+    requests: &[Vec<u8>],
+    thread: &Ahead,
+) -> Result<Vec<Row>, Error> {
+    bench.begins("uniform by the process");
+    let dpu = bench.ground.at_dpu(&bench.client)?;
+    let parts = Parts { tap: dpu.tap(), beside: dpu.beside(), taker: dpu.taker() };
+    let (Ahead { taken, .. }, wrong) = bench.ground.at_a_pace(parts, path, requests)?;
+    bench.wrong += wrong;
+    let wasted = serves(&dpu)?;
+    let sum = |all: &[Taken], what: fn(&Taken) -> u64| all.iter().map(what).sum::<u64>();
+    let missed = |all: &[Taken]| sum(all, |taken| taken.missed);
+    let n = sum(&taken, |taken| taken.requests);
+    let (cpu, of_thread) = (middle(&taken, Taken::cpu_ns), middle(&thread.taken, Taken::cpu_ns));
+    let beside = || Some("beside the DPU that is a thread, each at its own pace".to_owned());
+    let why = format!(
+        "{} by the thread; {wasted} items were fetched for nothing, {} by the thread",
+        missed(&thread.taken),
+        thread.wasted
+    );
+    let throughput = rate(ROWS[0], &taken, n).beside(Some(middle(&thread.taken, Taken::rate)));
+    let host_cpu = Row::figure(ROWS[1], "ns", cpu, n).with_cpu(Some(cpu)).beside(Some(of_thread));
+    let missed = Row::figure(ROWS[2], "requests", to_f64(missed(&taken)), n);
+    Ok(vec![
+        Row { why: beside(), ..throughput },
+        Row { why: beside(), ..host_cpu },
+        Row { why: Some(why), ..missed },
+    ])
+}
+
+/// Items that the process fetched for nothing, where it still serves: one that went has been measured in no row.
+fn serves(dpu: &AtDpu) -> Result<u64, Error> {
+    let wasted = dpu.prefetched()?.account.wasted;
+    if dpu.is_served() { Ok(wasted) } else { Err(gone()) }
+}
+
+fn gone() -> Error {
+    Error::Unreachable { what: "the DPU's process, which is measured".into() }
+}
