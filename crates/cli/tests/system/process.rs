@@ -142,10 +142,19 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a signal, by its name without SIG.
+/// Sends a signal, by its name without SIG; who is told to stop has stopped when this returns.
 pub(crate) fn signal(pid: u32, name: &str) {
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
     assert!(status.expect("there is a shell").success(), "kill -{name} {pid}");
+    if name == "STOP" {
+        eventually("all its threads stand still", || stands_still(pid));
+    }
+}
+
+/// True while all threads of the process are stopped.
+fn stands_still(pid: u32) -> bool {
+    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    threads.all(|thread| Stat::from_file(thread.path().join("stat")).is_ok_and(|stat| stat.state == 'T'))
 }
 
 /// True while the process runs: one that has ended and that nobody has waited for does not.

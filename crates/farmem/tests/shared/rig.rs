@@ -101,11 +101,9 @@ impl TestRack {
         self.roles.push((role.to_owned(), child));
     }
 
-    /// Sends a signal to a role, by its name.
+    /// Sends a signal to a role, by its name, as [`signal_to`] does.
     pub(crate) fn send(&self, role: &str, signal: &str) {
-        let (_, child) = self.roles.iter().find(|(name, _)| name == role).unwrap();
-        let sent = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
-        assert!(sent.unwrap().success(), "{signal} to {role}");
+        signal_to(self.pid(role), signal);
     }
 
     /// The number of a role's process.
@@ -213,14 +211,9 @@ impl Worker {
         writeln!(self.input.as_mut().expect("it was not ended"), "{word}").unwrap();
     }
 
-    /// Sends a signal, by its name; one that is told to stop has stopped, with all its threads.
+    /// Sends a signal, by its name, as [`signal_to`] does.
     pub(crate) fn send(&self, signal: &str) {
-        let pid = self.child.id();
-        let sent = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
-        assert!(sent.unwrap().success(), "{signal} to {}", self.program);
-        while signal == "STOP" && !has_stopped(pid) {
-            std::thread::yield_now();
-        }
+        signal_to(self.child.id(), signal);
     }
 
     pub(crate) fn kill(&mut self) {
@@ -321,6 +314,16 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
         }
     }
     true
+}
+
+/// Sends a signal to a process, by its name; one that is told to stop has stopped when this returns, with all its threads. `kill` does not wait for that, and a thread on another CPU
+/// would still do what it was asked.
+fn signal_to(pid: u32, signal: &str) {
+    let sent = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(sent.unwrap().success(), "{signal} to {pid}");
+    while signal == "STOP" && !has_stopped(pid) {
+        std::thread::yield_now();
+    }
 }
 
 /// Whether all threads of a process stand still.
