@@ -57,12 +57,20 @@ static void depth(struct connection *on, struct vma vma) {
         post(on, IBV_WR_RDMA_READ, vma.base + 8192 + n * EACH, BACK + n * EACH, EACH, 0, 0);
         post(on, IBV_WR_ATOMIC_FETCH_AND_ADD, vma.base + 128, BACK + MIB + n * 8, 8, 1, 0);
     }
-    for (int n = 0; n < 3 * ROUNDS; n++)
-        wrong += ended(on) != IBV_WC_SUCCESS;
+    for (int n = 0; n < 3 * ROUNDS; n++) {
+        enum ibv_wc_status status = ended(on);
+        if (status != IBV_WC_SUCCESS)
+            wrong++, printf("        request %d ended with: %s\n", n, ibv_wc_status_str(status));
+    }
     for (int n = 0; n < ROUNDS; n++)
-        wrong += word(BACK + MIB + n * 8) != (uint64_t)n;
-    result(!wrong && !memcmp(memory + NEAR, memory + BACK, EACH * ROUNDS), "48 requests at once, %lu of READ and atomic unanswered",
-        on->depth);
+        if (word(BACK + MIB + n * 8) != (uint64_t)n)
+            wrong++, printf("        atomic %d found %lu\n", n, word(BACK + MIB + n * 8));
+    for (int n = 0; n < EACH * ROUNDS; n++)
+        if (memory[NEAR + n] != memory[BACK + n]) {
+            wrong++, printf("        byte %d of what was read is %d, and was written as %d\n", n, memory[BACK + n], memory[NEAR + n]);
+            break;
+        }
+    result(!wrong, "48 requests at once, %lu of READ and atomic unanswered", on->depth);
 }
 
 /* Each thing that is refused, on a connection of its own: a refusal ends it. */
