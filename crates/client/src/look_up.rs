@@ -66,6 +66,14 @@ pub trait LookUp {
     /// # Errors
     /// [`Error`] when what was found must not be used.
     fn end(&mut self, client: &mut Client) -> Result<(), Error>;
+
+    /// For who looks nothing up any more: others need not wait until what this reader had is surely given up.
+    ///
+    /// # Errors
+    /// [`Error`] when far memory does not answer: then it is left as by a program that died.
+    fn leave(&mut self, _client: &mut Client) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 impl<L: LookUp + ?Sized> LookUp for Box<L> {
@@ -103,5 +111,9 @@ impl<L: LookUp + ?Sized> LookUp for Box<L> {
 
     fn end(&mut self, client: &mut Client) -> Result<(), Error> {
         (**self).end(client)
+    }
+
+    fn leave(&mut self, client: &mut Client) -> Result<(), Error> {
+        (**self).leave(client)
     }
 }

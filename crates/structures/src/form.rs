@@ -1,10 +1,11 @@
 //! Structures in a form that goes to another process: where they lie and how they are made, so that a DPU looks keys up for a program (PROTOCOL 19.15).
 //!
 //! Key types: [`Form`], what is said; [`look_up`], which makes a structure of it. Whoever says a form may be hostile: every value is checked against what memory nodes have, and the first one
-//! that cannot be is named. What a form leads to is read in the reader's own domain, so it opens nothing.
+//! that cannot be is named. What a form leads to is read in the reader's own domain, so it opens nothing that the domain has not: a table is opened by its name there, as by any program of the domain.
 //!
 //! What it does not do: say what lies there. A form of memory that is no such structure finds nothing, or nonsense, for whoever said it.
 
+use crate::table::Ahead;
 use crate::{FlatMap, PageStore};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::{Client, Error, FarMemory, LookUp, NodeId, VirtAddr, Vma};
@@ -32,6 +33,13 @@ pub enum Form {
         /// How many there are.
         pages: u64,
     },
+    /// A table of records in a heap ([`Table::form`](crate::Table::form)). Who reads it is a member of the heap.
+    Table {
+        /// The heap's name.
+        heap: String,
+        /// The table's name in it.
+        table: String,
+    },
 }
 
 /// A part of a structure: an allocation.
@@ -57,7 +65,8 @@ pub(crate) fn refused(what: impl Into<String>) -> Error {
     Error::Refused(ApiError {
         code: ErrorCode::BadRequest,
         message: format!("a structure's form: {}", what.into()),
-        remedy: "say the form that the structure gives (`FlatMap::form`, `PageStore::form`)".into(),
+        remedy: "say the form that the structure gives (`FlatMap::form`, `PageStore::form`, `Table::form`)"
+            .into(),
     })
 }
 
@@ -101,12 +110,13 @@ pub(crate) fn allocations(
 /// Makes the structure of a form, for the client that reads it: what a DPU that is a process is started with.
 ///
 /// # Errors
-/// [`Error::Refused`] with the first value that cannot be.
-pub fn look_up(form: &serde_json::Value, client: &Client) -> Result<Box<dyn LookUp + Send>, Error> {
+/// [`Error::Refused`] with the first value that cannot be; of a table what [`Heap::open`](crate::Heap::open) and [`Table::open`](crate::Table::open) say.
+pub fn look_up(form: &serde_json::Value, client: &mut Client) -> Result<Box<dyn LookUp + Send>, Error> {
     match Form::deserialize(form).map_err(|error| refused(error.to_string()))? {
         Form::FlatMap { shards, homes, value_len, secret } => {
-            Ok(Box::new(FlatMap::of(client, &shards, (homes, value_len), secret)?))
+            Ok(Box::new(FlatMap::of(&*client, &shards, (homes, value_len), secret)?))
         }
-        Form::PageStore { shards, pages } => Ok(Box::new(PageStore::of(client, &shards, pages)?)),
+        Form::PageStore { shards, pages } => Ok(Box::new(PageStore::of(&*client, &shards, pages)?)),
+        Form::Table { heap, table } => Ok(Box::new(Ahead::open(client, &heap, &table)?)),
     }
 }

@@ -172,9 +172,16 @@ impl Heap {
     /// # Errors
     /// [`Error`] when far memory does not answer.
     pub fn close(mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
+        self.leave(memory)
+    }
+
+    /// As [`Heap::close`], for a holder that is kept: its next operation joins anew.
+    pub(crate) fn leave(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
         self.mark(memory)?;
-        self.member.leave(memory)
+        self.member.leave(memory)?;
+        self.drop_out();
+        Ok(())
     }
 
     /// Frees the heap with all its records, and its name. No other program may have it open. Tables and trees in it have memory of their own: destroy them

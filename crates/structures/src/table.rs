@@ -10,6 +10,7 @@
 //!
 //! The heap keeps a replaced record readable as long as a reader may have its address. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
 
+use crate::form::Form;
 use crate::heap::{Fresh, Heap, LINE_LEN, RECORD_LEN_MAX, Record, lines_in, node_of, write_all};
 use farmem_client::{Error, FarMemory, NodeId, Policy, TraversalStop};
 use farmem_traversal::Program;
@@ -151,6 +152,12 @@ impl Table {
         let lines = lines_in(memory.scratch_len_max(), pad::LINES);
         let program = crate::assembled(&find_program(lines));
         Self { name: name.into(), at, buckets, shards, program, policy: Policy::default() }
+    }
+
+    /// What another process looks keys up in this table by ([`crate::form`]). It opens heap and table by their names, in its own domain, as a program of its own; its look-ups are [`Ahead`].
+    #[must_use]
+    pub fn form(&self, heap: &Heap) -> Form {
+        Form::Table { heap: heap.name().to_owned(), table: self.name.clone() }
     }
 
     /// Frees the table: its keys, its buckets and its name. No other handle may use it meanwhile or afterwards.

@@ -23,6 +23,7 @@ mod kv;
 mod large_pads;
 mod lifecycle;
 mod logging;
+#[expect(dead_code, reason = "other tests have tables, and a driver in the program")]
 #[path = "../../../farmem/tests/map_program/mod.rs"]
 mod map_program;
 mod migrate;

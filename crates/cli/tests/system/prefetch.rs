@@ -4,6 +4,7 @@ use crate::faults::{kill, serves_again};
 use crate::map_program::{MapProgram, SECRET, map_of, options, settle};
 use crate::process::eventually;
 use crate::rack::{Description, Up, text};
+use farmem::FlatMap;
 use farmem::prefetch::{AtDpu, Change};
 
 /// The rack's DPU; its socket is beside the description.
@@ -67,7 +68,7 @@ fn a_dpu_that_dies_and_is_started_again_costs_speed_only() {
         let map = map_of(&mut client, [5, 6]);
         let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
         let mut program = MapProgram::at(&dpu, client, map, 21);
-        let prefetched = |program: &mut MapProgram, dpu: &AtDpu| {
+        let prefetched = |program: &mut MapProgram<FlatMap>, dpu: &AtDpu| {
             for _ in 0..50 {
                 program.batch(8, |program| {
                     settle(dpu, program.pieces);

@@ -1,9 +1,13 @@
 //! A program that is prefetched for, for tests of every kind: with the DPU a thread of it, a process that a test starts, or the command that a user starts.
 
+use farmem::form::Form;
+use farmem::heap::HeapOptions;
 use farmem::prefetch::parse::records::{Header, Request};
 use farmem::prefetch::tap::{Known, Tap, TapConnection};
-use farmem::prefetch::{AtDpu, AtDpuOptions, Beside, Copy, KeySecret, Position, Prefetched, Taker, ZoneSize};
-use farmem::{Client, FlatMap, Rng};
+use farmem::prefetch::{
+    AtDpu, AtDpuOptions, Beside, Change, Copy, KeySecret, Position, Prefetched, Taker, ZoneSize,
+};
+use farmem::{Client, FlatMap, Heap, Rng, Table};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +29,75 @@ pub(crate) fn map_of(client: &mut Client, secret: [u64; 2]) -> FlatMap {
     let first: Vec<_> = first().map(|(key, value)| (key.to_le_bytes(), value.to_le_bytes())).collect();
     map.load(client, 1, first.iter().map(|(key, value)| (*key, &value[..]))).unwrap();
     map
+}
+
+/// A table with the same in a heap, both of this name.
+pub(crate) fn table_of(client: &mut Client, name: &str) -> InHeap {
+    let mut heap = Heap::create(client, name, HeapOptions::default()).unwrap();
+    let table = Table::create(client, &mut heap, name, KEYS.into()).unwrap();
+    let mut table = InHeap { heap, table };
+    first().for_each(|(key, value)| table.put(client, &key.to_le_bytes(), Change(1), &value.to_le_bytes()));
+    table
+}
+
+/// Where a program's items lie.
+pub(crate) trait Items {
+    /// What a DPU is told.
+    fn form(&self) -> Form;
+
+    /// Puts a key's item into `into`; false when there is none.
+    fn get(&mut self, client: &mut Client, key: &[u8; 8], into: &mut Vec<u8>) -> bool;
+
+    /// Writes an item, by this change.
+    fn put(&mut self, client: &mut Client, key: &[u8; 8], change: Change, item: &[u8]);
+
+    /// Removes one, if it is there.
+    fn remove(&mut self, client: &mut Client, key: &[u8; 8]);
+}
+
+impl Items for FlatMap {
+    fn form(&self) -> Form {
+        self.form()
+    }
+
+    fn get(&mut self, client: &mut Client, key: &[u8; 8], into: &mut Vec<u8>) -> bool {
+        Self::get(self, client, key, into).unwrap().is_some()
+    }
+
+    fn put(&mut self, client: &mut Client, key: &[u8; 8], change: Change, item: &[u8]) {
+        self.insert(client, key, change.0, item).unwrap();
+    }
+
+    fn remove(&mut self, client: &mut Client, key: &[u8; 8]) {
+        Self::remove(self, client, key).unwrap();
+    }
+}
+
+/// A table and its heap.
+pub(crate) struct InHeap {
+    pub(crate) heap: Heap,
+    pub(crate) table: Table,
+}
+
+impl Items for InHeap {
+    fn form(&self) -> Form {
+        self.table.form(&self.heap)
+    }
+
+    fn get(&mut self, client: &mut Client, key: &[u8; 8], into: &mut Vec<u8>) -> bool {
+        let value = self.table.get(client, &mut self.heap, key).unwrap();
+        into.clear();
+        into.extend(value.iter().flat_map(|value| Change::of(value).unwrap().1));
+        value.is_some()
+    }
+
+    fn put(&mut self, client: &mut Client, key: &[u8; 8], change: Change, item: &[u8]) {
+        self.table.insert(client, &mut self.heap, key, &change.onto(item)).unwrap();
+    }
+
+    fn remove(&mut self, client: &mut Client, key: &[u8; 8]) {
+        self.table.remove(client, &mut self.heap, key).unwrap();
+    }
 }
 
 /// What is there at first.
@@ -64,10 +137,10 @@ pub(crate) struct Piece {
     position: Option<Position>,
 }
 
-/// A program with a map of which it holds a few items, all by records: it reads, writes, removes, evicts and drops by chance, and holds each answer against a map of its own.
-pub(crate) struct MapProgram {
+/// A program with items in far memory of which it holds a few, all by records: it reads, writes, removes, evicts and drops by chance, and holds each answer against a map of its own.
+pub(crate) struct MapProgram<I> {
     pub(crate) client: Client,
-    map: FlatMap,
+    pub(crate) items: I,
     pub(crate) beside: Beside,
     taker: Taker,
     pub(crate) tap: Tap,
@@ -88,11 +161,11 @@ pub(crate) struct MapProgram {
     pub(crate) asked: u64,
 }
 
-impl MapProgram {
-    /// Over a map of [`map_of`].
+impl<I: Items> MapProgram<I> {
+    /// Over what [`map_of`] or [`table_of`] made.
     pub(crate) fn new(
         client: Client,
-        map: FlatMap,
+        items: I,
         seed: u64,
         (tap, beside, taker): (Tap, Beside, Taker),
     ) -> Self {
@@ -101,7 +174,7 @@ impl MapProgram {
         let (count, pieces, looked, taken, asked) = (0, 0, 0, 0, 0);
         Self {
             client,
-            map,
+            items,
             beside,
             taker,
             tap,
@@ -118,8 +191,8 @@ impl MapProgram {
     }
 
     /// The same beside the DPU that is a process.
-    pub(crate) fn at(dpu: &AtDpu, client: Client, map: FlatMap, seed: u64) -> Self {
-        Self::new(client, map, seed, (dpu.tap(), dpu.beside(), dpu.taker()))
+    pub(crate) fn at(dpu: &AtDpu, client: Client, items: I, seed: u64) -> Self {
+        Self::new(client, items, seed, (dpu.tap(), dpu.beside(), dpu.taker()))
     }
 
     /// Another DPU is beside it.
@@ -196,7 +269,7 @@ impl MapProgram {
         if !there {
             self.asked += 1;
             self.beside.asks(&bytes);
-            there = self.map.get(&mut self.client, &bytes, &mut into).unwrap().is_some();
+            there = self.items.get(&mut self.client, &bytes, &mut into);
             self.beside.reads(&bytes, there);
         }
         let value = there.then(|| u64::from_le_bytes(into[..].try_into().unwrap()));
@@ -222,8 +295,8 @@ impl MapProgram {
         let bytes = key.to_le_bytes();
         let change = self.beside.change(&bytes, Copy::Gone);
         match value {
-            Some(value) => self.map.insert(&mut self.client, &bytes, change.0, &value.to_le_bytes()).unwrap(),
-            None => drop(self.map.remove(&mut self.client, &bytes).unwrap()),
+            Some(value) => self.items.put(&mut self.client, &bytes, change, &value.to_le_bytes()),
+            None => self.items.remove(&mut self.client, &bytes),
         }
         self.beside.acknowledged(change);
     }

@@ -3,7 +3,10 @@
 
 use super::dpu::{DPU, client, rack};
 use super::rig::{self, DOMAIN, Talk as Test, TestRack};
-use crate::map_program::{self, KEYS, MapProgram, SECRET, ZONE, await_it, options, record, settle};
+use crate::map_program::{
+    self, InHeap, Items, KEYS, MapProgram, SECRET, ZONE, await_it, options, record, settle, table_of,
+};
+use farmem::form::Form;
 use farmem::prefetch::parse::records::{Records, Request};
 use farmem::prefetch::tap::{Known, tap};
 use farmem::prefetch::{
@@ -89,38 +92,49 @@ fn pages_come_by_the_process() {
     assert_eq!(dpu.tap().unseen(), (0, 1));
 }
 
-/// A program that reads, writes, removes, evicts and drops beside a DPU that does its work whenever it comes to it: nothing stale is ever taken, and much is.
+/// A program that reads, writes, removes, evicts and drops beside a DPU that does its work whenever it comes to it: nothing stale is ever taken, and much is, of a map and of a table in a heap.
 #[test]
 fn nothing_stale_is_taken_beside_a_process() {
     for (transport, seed) in [("shm", 1), ("udp", 2)] {
         let rack = rack(transport, DPU);
-        let mut client = client(&rack, DOMAIN);
-        let map = map_of(&mut client);
-        let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
-        let mut program = MapProgram::at(&dpu, client, map, seed);
-        for round in 0..1500_u64 {
-            program.batch(8, |program| {
-                if round % 4 == 0 {
-                    settle(&dpu, program.pieces);
-                }
-            });
-        }
-        assert!(dpu.is_served());
-        assert!(program.taken > 1000, "{} of {} requests", program.taken, program.count);
+        take_much(&rack, seed, map_of);
+        take_much(&rack, seed, |client| table_of(client, "items"));
     }
 }
 
-/// The same requests by a thread of the program and by the process: the same is fetched, used and missed, to the count.
+fn take_much<I: Items>(rack: &TestRack, seed: u64, make: impl Fn(&mut Client) -> I) {
+    let mut client = client(rack, DOMAIN);
+    let items = make(&mut client);
+    let dpu = AtDpu::connect(&client, &items.form(), (SECRET, Change(1)), options()).unwrap();
+    let mut program = MapProgram::at(&dpu, client, items, seed);
+    for round in 0..1500_u64 {
+        program.batch(8, |program| {
+            if round % 4 == 0 {
+                settle(&dpu, program.pieces);
+            }
+        });
+    }
+    assert!(dpu.is_served());
+    assert!(program.taken > 1000, "{} of {} requests", program.taken, program.count);
+}
+
+/// The same requests by a thread of the program and by the process: the same is fetched, used and missed, to the count, of a map and of a table in a heap.
 #[test]
 fn thread_and_process_have_one_account() {
     let rack = rack("shm", DPU);
-    let run = |domain: &str, by_process: bool| -> (Prefetched, (u64, u64)) {
-        let mut client = client(&rack, domain);
-        let map = map_of(&mut client);
-        let own = || self::client(&rack, domain);
-        if by_process {
-            let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
-            let mut program = MapProgram::at(&dpu, own(), map, 11);
+    one_account(&rack, "map", map_of);
+    one_account(&rack, "table", |client| table_of(client, "items"));
+}
+
+fn one_account<I: Items>(rack: &TestRack, name: &str, make: impl Fn(&mut Client) -> I) {
+    let run = |way: &str| -> (Prefetched, (u64, u64)) {
+        let domain = format!("{name}-{way}");
+        let mut client = client(rack, &domain);
+        let items = make(&mut client);
+        let mut other = self::client(rack, &domain);
+        if way == "process" {
+            let dpu = AtDpu::connect(&client, &items.form(), (SECRET, Change(1)), options()).unwrap();
+            let mut program = MapProgram::at(&dpu, other, items, 11);
             for _ in 0..150 {
                 program.batch(16, |program| {
                     settle(&dpu, program.pieces);
@@ -135,19 +149,54 @@ fn thread_and_process_have_one_account() {
         let taker = Taker::new(&reader, &beside);
         let view = HostKeys::new(KeysConfig::new(1000)).unwrap();
         let parts = (watch, &beside, Change(1));
-        let mut driver = Driver::new(Config::DEFAULT, view, parts, own(), map.clone(), zone).unwrap();
-        let mut program = MapProgram::new(client, map, 11, (tap, beside, taker));
+        let form = serde_json::to_value(items.form()).unwrap();
+        let look_up = farmem::form::look_up(&form, &mut other).unwrap();
+        let mut driver = Driver::new(Config::DEFAULT, view, parts, other, look_up, zone).unwrap();
+        let mut program = MapProgram::new(client, items, 11, (tap, beside, taker));
         for _ in 0..150 {
             program.batch(16, |_| driver.settle().unwrap());
         }
         driver.settle().unwrap();
         (driver.prefetched(), (program.taken, program.asked))
     };
-    let (near, counts) = run("thread", false);
-    let (far, its_counts) = run("process", true);
-    assert_eq!(near, far);
+    let (near, counts) = run("thread");
+    let (far, its_counts) = run("process");
+    assert_eq!(near, far, "{name}");
     assert_eq!(counts, its_counts);
     assert!(near.account.used > 500 && counts.0 == near.account.used, "{near:?}, {counts:?}");
+}
+
+/// The DPU is a member of the heap whose table it reads for a program, as long as it does. A program that has gone has left the heap by that: nobody waits for a lease to end, and the heap can be destroyed. One
+/// that asks for a table that is not there leaves nothing behind either.
+#[test]
+fn a_heap_is_left_with_the_program() {
+    let rack = rack("shm", DPU);
+    let mut client = client(&rack, DOMAIN);
+    let InHeap { mut heap, table } = table_of(&mut client, "items");
+    let form = table.form(&heap);
+    let dpu = AtDpu::connect(&client, &form, (SECRET, Change(1)), options()).unwrap();
+    let (connection, mut taker) = (dpu.tap().connection_of(Known::HashMap).unwrap(), dpu.taker());
+    connection.received(&record(Request::Read, &7_u64.to_le_bytes(), &[]));
+    settle(&dpu, 1);
+    let mut into = Vec::new();
+    assert!(taker.take(&7_u64.to_le_bytes(), &mut into).is_some() && into == 8_u64.to_le_bytes());
+    assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
+    drop(dpu);
+    await_it("the DPU has left it", || heap.alone(&mut client).is_ok());
+    for (heap, table, why) in [("none", "items", "heap called"), ("items", "none", "structure called")] {
+        let form = Form::Table { heap: heap.into(), table: table.into() };
+        match AtDpu::connect(&client, &form, (SECRET, Change(1)), options()) {
+            Err(Error::Refused(refused)) => assert!(refused.message.contains(why), "{refused:?}"),
+            went => panic!("{went:?}"),
+        }
+    }
+    // A name leads to what the program's own domain has.
+    let stranger = self::client(&rack, "strangers");
+    let refused = AtDpu::connect(&stranger, &form, (SECRET, Change(1)), options()).unwrap_err();
+    assert!(refused.to_string().contains("heap called"), "{refused}");
+    heap.alone(&mut client).unwrap();
+    table.destroy(&mut client, &mut heap).unwrap();
+    heap.destroy(&mut client).unwrap();
 }
 
 /// The DPU is killed, or stands still, in the middle: the program notices, takes nothing more from the zone, and reads by itself; each answer is right. One that goes on again is not heard any more. After a

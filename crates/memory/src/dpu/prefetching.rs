@@ -38,7 +38,7 @@ pub type AnyLookUp = Box<dyn LookUp + Send>;
 
 /// Makes a structure of the form that a program says, for the client that looks keys up in it: every value is checked, and an error names the one that cannot be. The structures stand beside this
 /// crate, so whoever starts a DPU says which there are.
-pub type MakeLookUp = fn(&serde_json::Value, &Client) -> Result<AnyLookUp, Error>;
+pub type MakeLookUp = fn(&serde_json::Value, &mut Client) -> Result<AnyLookUp, Error>;
 
 /// What a program has handed over so far.
 #[derive(Debug, Default)]
@@ -143,8 +143,8 @@ fn run(job: Job, questions: &Receiver<Reply>) {
 fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
     let Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone: _ } = job;
     let (pieces, words, zone) = parts;
-    let begun = join(&ground, domain).and_then(|(client, member)| {
-        let look_up = make(&structure, &client)?;
+    let begun = join(&ground, domain).and_then(|(mut client, member)| {
+        let look_up = make(&structure, &mut client)?;
         Ok((client, member, look_up, HostKeys::new(KeysConfig::new(keys))?))
     });
     let (client, (_, _, wake), look_up, view): (Client, Member, AnyLookUp, HostKeys) = match begun {
@@ -169,9 +169,18 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
             }
             Err(TryRecvError::Empty) => {}
             // The door let it go: the program has gone, or was told to try again.
-            Err(TryRecvError::Disconnected) => return Ok(false),
+            Err(TryRecvError::Disconnected) => {
+                driver.leave();
+                return Ok(false);
+            }
         }
-        let worked = driver.turn()?;
+        let worked = match driver.turn() {
+            Ok(worked) => worked,
+            Err(error) => {
+                driver.leave();
+                return Err(error);
+            }
+        };
         slow.down();
         let (now, came) = (clock.now(), driver.came());
         if came.0 != known.0 || came.1 == known.1 && !driver.is_waiting() {

@@ -185,6 +185,12 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         rested
     }
 
+    /// The program has gone: other readers and writers of the structure need not wait for this one. What is under way is not taken any more.
+    pub(crate) fn leave(&mut self) {
+        // Without an answer it is left as by a program that died.
+        let _its_lease_ends = self.look_up.leave(&mut self.client);
+    }
+
     /// Operations that far memory carried out; those that it did not, or that could not be asked for.
     pub(crate) const fn came(&self) -> (u64, u64) {
         self.came
@@ -293,6 +299,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     /// Submits what looks a message's keys up: those of one place together, as far as the structure does that.
     fn submit(&mut self, op: u64, keys: Keys) -> Result<(), Error> {
         if self.look_up.begin(&mut self.client).is_err() {
+            self.came.1 += 1;
             self.prefetcher.failed(op);
             return Ok(());
         }

@@ -16,6 +16,7 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const SECRET: KeySecret = KeySecret([17, 4791]);
 const RING: usize = 1 << 15;
@@ -25,11 +26,14 @@ const RECORDS: u64 = 64;
 /// Records of 16 bytes side by side, by their numbers: a version and an item.
 struct Records {
     base: u64,
+    /// Nothing can be looked up, as where a lease on the structure cannot be had.
+    is_shut: Arc<AtomicBool>,
 }
 
 impl LookUp for Records {
     fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
-        Ok(())
+        let what = || "records, which are shut".to_owned();
+        if self.is_shut.load(Ordering::Relaxed) { Err(Error::Missing { what: what() }) } else { Ok(()) }
     }
 
     fn op(&self, key: &[u8], mut buf: Vec<u8>) -> Option<Op> {
@@ -58,6 +62,7 @@ struct World {
     /// A program's client, and where records lie.
     client: Client,
     base: u64,
+    is_shut: Arc<AtomicBool>,
     _door: (Listener, tempfile::TempDir),
 }
 
@@ -95,8 +100,10 @@ impl World {
         let zone = SharedZone::of(ZoneProducer::of(&files[2], ZONE).unwrap());
         let config = Config { flying_keys_max: 40, ..Config::DEFAULT };
         let (view, of_dpu) = (KeySet::new(100), rack.client("far").unwrap());
-        let driver = Driver::of(config, view, (watch, hearing, Change(1)), of_dpu, Records { base }, zone);
-        Self { files, tap, beside, taker, driver, client, base, _door: (listener, directory) }
+        let is_shut = Arc::<AtomicBool>::default();
+        let records = Records { base, is_shut: Arc::clone(&is_shut) };
+        let driver = Driver::of(config, view, (watch, hearing, Change(1)), of_dpu, records, zone);
+        Self { files, tap, beside, taker, driver, client, base, is_shut, _door: (listener, directory) }
     }
 
     fn flush(&mut self, number: u64, item: u64) {
@@ -162,7 +169,8 @@ fn a_driver_is_given_what_it_hears() {
     let new = |beside: &Beside, watch| {
         let parts = (watch, beside, Change(1));
         let client = rack.client("far").unwrap();
-        Driver::new(Config::DEFAULT, KeySet::new(10), parts, client, Records { base }, LocalZone::new(1))
+        let records = Records { base, is_shut: Arc::default() };
+        Driver::new(Config::DEFAULT, KeySet::new(10), parts, client, records, LocalZone::new(1))
     };
     let refused = new(&beside, watch).err().expect("it hears nothing");
     assert!(matches!(refused, Error::Open(OpenError::Setting { .. })), "{refused:?}");
@@ -171,6 +179,24 @@ fn a_driver_is_given_what_it_hears() {
     assert!(driver.restarted(&beside, watch, Change(1)).is_err());
     let (_, watch) = tap::tap(0, SECRET);
     assert!(new(&Beside::new(near, SECRET, FLOORS, Change(1)), watch).is_ok());
+}
+
+/// A message of a structure that cannot be entered has failed like one that far memory did not answer, so that a DPU whose host was taken out of the rack finds that out (PROTOCOL 19.18). Before, only what was
+/// sent counted. What can be entered again brings items again.
+#[test]
+fn a_structure_that_cannot_be_entered_counts_as_failed() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let mut world = World::new(&rack, FLOORS);
+    let connection = world.tap.connection_of(Known::HashMap).unwrap();
+    world.is_shut.store(true, Ordering::Relaxed);
+    connection.received(&read(1));
+    world.driver.settle().unwrap();
+    assert_eq!((world.driver.came(), world.take(1)), ((0, 1), None));
+    world.is_shut.store(false, Ordering::Relaxed);
+    connection.received(&read(2));
+    world.driver.settle().unwrap();
+    assert_eq!((world.driver.came(), world.take(2)), ((1, 1), Some(2)));
+    world.driver.prefetcher().check();
 }
 
 /// Sound records that lie: connections that are none, positions and marks of any size, changes of what was never there, reads that nobody asked for.

@@ -2,7 +2,7 @@
 
 use super::node::{BODY, Contents, Node, pad, unpair};
 use super::{CHAIN_MAX, Key, Table};
-use crate::heap::{Decoded, Heap, decode};
+use crate::heap::{Decoded, Heap, HeapOptions, decode};
 use farmem_client::{Answer, Client, Completed, Error, LookUp, LookedUp, Op};
 use farmem_wire::VirtAddr;
 
@@ -18,6 +18,19 @@ impl Ahead {
     #[must_use]
     pub const fn new(table: Table, heap: Heap) -> Self {
         Self { table, heap }
+    }
+
+    /// The table that another process says is in this heap, opened for who reads it: as a member of the heap, like any program (PROTOCOL 19.15).
+    pub(crate) fn open(client: &mut Client, heap: &str, table: &str) -> Result<Self, Error> {
+        let mut heap = Heap::open(client, heap, HeapOptions::default())?;
+        match Table::open(client, &mut heap, table) {
+            Ok(table) => Ok(Self { table, heap }),
+            Err(error) => {
+                // What keeps it from being opened is what is told.
+                let _silent = heap.leave(client);
+                Err(error)
+            }
+        }
     }
 
     /// Gives them back.
@@ -73,5 +86,9 @@ impl LookUp for Ahead {
         let still = self.heap.still(client);
         self.heap.unpin();
         still
+    }
+
+    fn leave(&mut self, client: &mut Client) -> Result<(), Error> {
+        self.heap.leave(client)
     }
 }
