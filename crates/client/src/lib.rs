@@ -40,7 +40,7 @@ pub use far_memory::FarMemory;
 pub use farmem_control::api;
 pub use farmem_host::{Answer, Op, REGION_DATA_MAX, Traversed};
 pub use farmem_io::{Clock, LinkProfile, ProfileError, allocator, doctor, raw};
-pub use farmem_machine::Rng;
+pub use farmem_machine::{Lender, Loan, Rng};
 pub use farmem_transport::rc::{Landing, Origin, Spot, Stretch, Work as Verb};
 pub use farmem_traversal::Program;
 pub use farmem_wire::message::PAGE_LEN;

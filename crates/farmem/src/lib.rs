@@ -22,11 +22,12 @@
 
 pub use farmem_client::{
     Answer, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuForward, DpuSection, Error,
-    Execution, FarMemory, Landing, Lines, LinkProfile, LockWord, LookUp, LookedUp, Moved, Named, NamedLock,
-    Next, NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, Placement, Policy, Prefetch, Profile, ProfileError,
-    Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through, Ticket, Transport,
-    Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting, allocator, api, config,
-    dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, raw, serve, task,
+    Execution, FarMemory, Landing, Lender, Lines, LinkProfile, Loan, LockWord, LookUp, LookedUp, Moved,
+    Named, NamedLock, Next, NodeId, Op, OpQueue, OpenNamed, PAGE_LEN, Placement, Policy, Prefetch, Profile,
+    ProfileError, Program, REGION_DATA_MAX, Rack, RackConfig, Rng, Site, Spot, Task, TaskStats, Through,
+    Ticket, Transport, Traversal, TraversalStop, Traversed, UDP_PORT, Verb, VirtAddr, Vma, Waiting,
+    allocator, api, config, dispatch, doctor, forward_far_memory, home_of, iterator, manage, migrate, raw,
+    serve, task,
 };
 pub use farmem_memory::{ShareOptions, ShareStats, SharedSpace, dpu, prefetch, process, window, worker};
 pub use farmem_structures::{

@@ -33,7 +33,7 @@ mod writes;
 
 use alloc::vec::Vec;
 use connections::Connections;
-use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Port};
+use farmem_machine::{Duration, Event, Instant, Machine, Outbox, Port, Run};
 use farmem_transport::{rc, ud};
 use farmem_wire::{Domain, Extension, HostId, NodeId, Packet, Pmtu, Qpn, Status, VirtAddr, WireError};
 use requests::Requests;
@@ -527,7 +527,7 @@ impl Machine for Host {
 
     fn handle(&mut self, now: Instant, event: Event<'_, HostRequest>, out: &mut Sink) {
         match event {
-            Event::Frame { port, bytes } => return self.handle_run(now, port, &[bytes], out),
+            Event::Frame { port, bytes } => return self.handle_run(now, &Run::new(port, &[bytes]), out),
             Event::Wake => {
                 self.connections.wake(now, out);
                 self.through.wake(now, out);
@@ -559,10 +559,10 @@ impl Machine for Host {
         self.connections.look_again(now, out);
     }
 
-    fn handle_run(&mut self, now: Instant, port: Port, frames: &[&[u8]], out: &mut Sink) {
-        let mut arrivals = rc::Arrivals::new();
-        for bytes in frames {
-            self.frame(now, port, bytes, &mut arrivals, out);
+    fn handle_run(&mut self, now: Instant, run: &Run<'_>, out: &mut Sink) {
+        let mut arrivals = rc::Arrivals::new(run.lender);
+        for bytes in run.frames {
+            self.frame(now, run.port, bytes, &mut arrivals, out);
         }
         self.connections.look_again(now, out);
     }

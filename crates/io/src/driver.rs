@@ -50,9 +50,9 @@ impl<M: Machine, L: Link> Driver<M, L> {
         let Self { machine, link, clock, outbox, .. } = self;
         // One reading of the clock serves the batch: its frames have all arrived by then.
         let mut arrived: Option<Instant> = None;
-        let received = link.receive_runs(wait, &mut |port, frames| {
+        let received = link.receive_runs(wait, &mut |run| {
             let now = *arrived.get_or_insert_with(|| clock.now());
-            machine.handle_run(now, port, frames, outbox);
+            machine.handle_run(now, run, outbox);
         });
         let now = arrived.unwrap_or_else(|| clock.now());
         if machine.next_wake().is_some_and(|at| at <= now) {

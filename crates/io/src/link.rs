@@ -1,7 +1,7 @@
 //! What carries frames between ports: the seam between a role's driver and UDP sockets or shared-memory rings.
 
 use crate::{Clock, LinkProfile, OpenError};
-use farmem_machine::{Duration, Port};
+use farmem_machine::{Duration, Port, Run};
 use farmem_wire::message::PageMessage;
 use farmem_wire::{Gid, UDP_PORT};
 use serde::{Deserialize, Serialize};
@@ -51,12 +51,12 @@ pub trait Link {
     /// When the link itself no longer works. Bad packets are counted, not errors.
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize>;
 
-    /// As [`Link::receive`], and hands frames of one port that came in a row over together, where the link has them so.
+    /// As [`Link::receive`], and hands frames of one port that came in a row over together, where the link has them so, with who lends the memory that they lie in, where it does.
     ///
     /// # Errors
     /// As [`Link::receive`].
     fn receive_runs(&mut self, wait: Wait, each: &mut EachRun<'_>) -> io::Result<usize> {
-        self.receive(wait, &mut |port, bytes| each(port, &[bytes]))
+        self.receive(wait, &mut |port, bytes| each(&Run::new(port, &[bytes])))
     }
 
     /// What went through and what was lost since the link was opened.
@@ -101,7 +101,7 @@ pub trait Link {
 }
 
 /// What takes frames of one port that came in a row: at least one.
-pub type EachRun<'a> = dyn FnMut(Port, &[&[u8]]) + 'a;
+pub type EachRun<'a> = dyn FnMut(&Run<'_>) + 'a;
 
 /// Frames on their way out of a [`Link`], to be handed over without it.
 pub trait Parcel: Default + Send {

@@ -149,7 +149,7 @@ impl<L: Link> Link for PacedLink<L> {
     }
 
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
-        self.receive_runs(wait, &mut |port, frames| frames.iter().for_each(|frame| each(port, frame)))
+        self.receive_runs(wait, &mut |run| run.frames.iter().for_each(|frame| each(run.port, frame)))
     }
 
     fn receive_runs(&mut self, wait: Wait, each: &mut EachRun<'_>) -> io::Result<usize> {

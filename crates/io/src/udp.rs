@@ -22,7 +22,7 @@ use crate::{
     Clock, EachRun, FRAME_MAX, Link, LinkCounters, OpenError, Parcel, Sleeper, Wait, Waiting, WakeAt, Waker,
     ip_of,
 };
-use farmem_machine::{Duration, Port};
+use farmem_machine::{Duration, Lender, Port, Run};
 use farmem_wire::icrc::{self, Route};
 use farmem_wire::{Gid, UDP_PORT, WireError, bth};
 use inbound::{Datagram, Inbound};
@@ -144,7 +144,7 @@ impl UdpLink {
         let Some(datagrams) = inbound.receive(socket, flags)? else { return Ok(Taken::Nothing) };
         let mut handed = 0;
         let mut was_woken = false;
-        let mut run = Run::new();
+        let mut row = Row::new(&*inbound);
         for place in 0..datagrams {
             let datagram = inbound.datagram(place);
             let Some((src, src_port)) = datagram.from.gid().zip(datagram.from.port()) else { continue };
@@ -162,10 +162,10 @@ impl UdpLink {
             }
             let port = last_source.1;
             let route = Route { src, dst: *gid, src_port, ip_id: 0 };
-            handed += sort(&datagram, route, *must_solve, counters, &mut |frame| run.add(port, frame, each));
+            handed += sort(&datagram, route, *must_solve, counters, &mut |frame| row.add(port, frame, each));
             counters.unknown_source += u64::from(port == Port::UNKNOWN);
         }
-        run.hand_over(each);
+        row.hand_over(each);
         Ok(if handed == 0 && !was_woken { Taken::Rubbish } else { Taken::Frames(handed) })
     }
 
@@ -214,16 +214,17 @@ enum Taken {
 /// Frames of one run, at most: those of four READ answers of 64 KiB.
 const RUN_MAX: usize = 64;
 
-/// Frames of one port in a row, out of what one system call brought.
-struct Run<'a> {
+/// A run as it grows, out of what one system call brought.
+struct Row<'a> {
     port: Port,
     frames: [&'a [u8]; RUN_MAX],
     count: usize,
+    lender: &'a dyn Lender,
 }
 
-impl<'a> Run<'a> {
-    const fn new() -> Self {
-        Self { port: Port::UNKNOWN, frames: [&[]; RUN_MAX], count: 0 }
+impl<'a> Row<'a> {
+    const fn new(lender: &'a dyn Lender) -> Self {
+        Self { port: Port::UNKNOWN, frames: [&[]; RUN_MAX], count: 0, lender }
     }
 
     fn add(&mut self, port: Port, frame: &'a [u8], each: &mut EachRun<'_>) {
@@ -236,7 +237,7 @@ impl<'a> Run<'a> {
 
     fn hand_over(&mut self, each: &mut EachRun<'_>) {
         if self.count > 0 {
-            each(self.port, &self.frames[..self.count]);
+            each(&Run { port: self.port, frames: &self.frames[..self.count], lender: self.lender });
             self.count = 0;
         }
     }
@@ -344,7 +345,7 @@ impl Link for UdpLink {
     }
 
     fn receive(&mut self, wait: Wait, each: &mut dyn FnMut(Port, &[u8])) -> io::Result<usize> {
-        self.receive_runs(wait, &mut |port, frames| frames.iter().for_each(|frame| each(port, frame)))
+        self.receive_runs(wait, &mut |run| run.frames.iter().for_each(|frame| each(run.port, frame)))
     }
 
     fn receive_runs(&mut self, wait: Wait, each: &mut EachRun<'_>) -> io::Result<usize> {

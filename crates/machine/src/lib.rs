@@ -14,6 +14,7 @@ mod bucket;
 mod halt;
 mod outbox;
 mod rng;
+mod run;
 mod time;
 mod timers;
 
@@ -21,6 +22,7 @@ pub use bucket::{Bucket, Rate};
 pub use halt::Halt;
 pub use outbox::{Action, FrameWriter, Outbox};
 pub use rng::Rng;
+pub use run::{Lender, Loan, NoLender, Run};
 pub use time::{Duration, Instant};
 pub use timers::{TimerKey, Timers};
 
@@ -143,15 +145,9 @@ pub trait Machine {
     fn handle(&mut self, now: Instant, event: Event<'_, Self::In>, out: &mut Outbox<Self::Out, Self::Note>);
 
     /// Takes frames of one port that came in one receive, in the order in which they came: as so many [`Event::Frame`]. A role that does better with all of them at hand takes them so.
-    fn handle_run(
-        &mut self,
-        now: Instant,
-        port: Port,
-        frames: &[&[u8]],
-        out: &mut Outbox<Self::Out, Self::Note>,
-    ) {
-        for &bytes in frames {
-            self.handle(now, Event::Frame { port, bytes }, out);
+    fn handle_run(&mut self, now: Instant, run: &Run<'_>, out: &mut Outbox<Self::Out, Self::Note>) {
+        for &bytes in run.frames {
+            self.handle(now, Event::Frame { port: run.port, bytes }, out);
         }
     }
 

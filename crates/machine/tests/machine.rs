@@ -1,6 +1,9 @@
 //! What every role relies on: order in the outbox, time that does not wrap, chance that repeats, timers in their rows, port numbers.
 
-use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng, TimerKey, Timers};
+use farmem_machine::{
+    Action, Duration, Instant, Lender as _, Loan, NoLender, Outbox, Port, Rng, TimerKey, Timers,
+};
+use std::sync::Arc;
 
 /// A role answers, sends, notes and sends again: the driver sees exactly that, in that order, and an emptied outbox starts anew.
 #[test]
@@ -112,4 +115,23 @@ fn ports_say_whose_they_are() {
             if port.0 == 0x10000 { (None, Some(0)) } else { (None, None) }
         );
     }
+}
+
+/// What is lent is the part of a memory that bytes lie in, and nothing where they lie elsewhere; the memory is its owner's alone again when the last loan is gone.
+#[test]
+fn a_loan_keeps_memory_as_it_is() {
+    let mut memory: Arc<Box<[u8]>> = Arc::new((0..16).collect());
+    let other: Vec<u8> = memory.to_vec();
+    assert!(Loan::of(&memory, &other[2..5]).is_none() && Loan::of(&memory, b"elsewhere").is_none());
+    let loan = Loan::of(&memory, &memory[2..5]).unwrap();
+    assert_eq!((&*loan, loan.as_ptr()), (&[2, 3, 4][..], memory[2..].as_ptr()));
+    let second = loan.clone();
+    drop(loan);
+    assert!(Arc::get_mut(&mut memory).is_none());
+    assert_eq!(*second, [2, 3, 4]);
+    drop(second);
+    assert!(Arc::get_mut(&mut memory).is_some());
+    assert!(NoLender.lend(&memory[..1]).is_none());
+    let all = Loan::of(&memory, &memory).unwrap();
+    assert_eq!(*all, **memory);
 }

@@ -9,6 +9,7 @@ pub(crate) mod carrier;
 mod clerk;
 mod complete;
 mod intra;
+mod landed;
 mod lane;
 mod mail;
 mod prefetching;

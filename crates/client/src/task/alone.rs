@@ -3,6 +3,7 @@
 use super::{Next, OpQueue, Task, TaskStats};
 use crate::dispatch::{Dispatched, Policy};
 use crate::{Answer, Completed, Error, FarMemory, Op, Program, Ticket, VirtAddr, forward_far_memory};
+use farmem_machine::NoLender;
 use std::time::Instant;
 
 /// Carries `task` out from its start to its end; it has every turn and is always alone.
@@ -62,7 +63,7 @@ fn count(stats: &mut TaskStats, memory: &mut dyn FarMemory, op: Op, policy: &Pol
         }
         Op::ReadTo { addr, to } => {
             let mut buf = vec![0; to.len()];
-            (memory.read(addr, &mut buf).map(|()| to.put(0, &[&buf])).map(|()| done), Vec::new())
+            (memory.read(addr, &mut buf).map(|()| to.put(0, &[&buf], &NoLender)).map(|()| done), Vec::new())
         }
         Op::Gather { addrs, mut buf } => {
             let each = buf.len().div_ceil(addrs.len().max(1)).max(1);

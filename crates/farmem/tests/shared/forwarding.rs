@@ -2,7 +2,7 @@
 
 use super::dpu::{check, client, rack, reading, run, written};
 use super::rig::TestRack;
-use farmem::window::{CHUNK, WindowOptions};
+use farmem::window::{Ahead, CHUNK, WindowOptions};
 use farmem::{Client, ClientOptions, Op, Rack, VirtAddr};
 use std::num::NonZero;
 use std::time::{Duration, Instant};
@@ -25,6 +25,25 @@ fn chunks_land_by_few_calls() {
     assert_eq!((carried.moves, carried.copies), (carried.requests, 0), "{carried:?}");
     assert!(carried.calls <= CALLS_MAX * carried.requests, "{carried:?}");
     eprintln!("{} chunks of 16 packets landed by {} calls", carried.requests, carried.calls);
+}
+
+/// A window asks for four chunks together, by way of a DPU with two threads. One of these receives, and the other has the slots of the link that chunks came in and puts them into the window's file: both at once, and no byte is copied.
+#[test]
+fn threads_complete_without_a_copy() {
+    let rack = rack("udp", &format!("{CHUNKS}threads = 2\n"));
+    let mut client = client(&rack, "lent");
+    let vma = written(&mut client, 5);
+    let ahead = Ahead::Group(4);
+    let options = WindowOptions { chunk: CHUNK, local_limit: 1 << 20, ahead, ..reading() };
+    let Some(((), stats)) = run(&mut client, &vma, options, |memory| check(&memory, 5)) else { return };
+    let carried = stats.carried.expect("a DPU says what it did");
+    assert_eq!(carried.requests, 2 << 20 >> 16, "{carried:?}");
+    assert_eq!((carried.moves, carried.copies), (carried.requests, 0), "{carried:?}");
+    assert!(carried.passed > 0 && carried.calls <= CALLS_MAX * carried.requests, "{carried:?}");
+    eprintln!(
+        "of {} chunks another thread put {}, all by {} calls",
+        carried.requests, carried.passed, carried.calls
+    );
 }
 
 /// READs that a program asks for together: four times as many as a node answers of one connection.

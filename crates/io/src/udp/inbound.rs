@@ -1,13 +1,17 @@
 //! Packets from the kernel: fixed slots, one system call for what is there.
+//!
+//! A slot that was filled may be lent ([`Lender`]): who has a loan of it goes on with its bytes when they are due, on any thread, and meanwhile a spare slot is filled in its place.
 
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
 use crate::FRAME_MAX;
+use farmem_machine::{Lender, Loan};
 use farmem_wire::icrc;
 use std::io;
 use std::mem;
 use std::ptr;
 use std::slice::Chunks;
+use std::sync::Arc;
 
 /// Datagrams of one system call: the bound of the receive queue that all connections of the link share. What has no slot waits in the socket.
 pub(super) const SLOTS: usize = 16;
@@ -19,6 +23,8 @@ const ONES_BEFORE_ALL: u32 = 8;
 const SLOT_BYTES: usize = FRAME_MAX + icrc::LEN + 60;
 /// Bytes of a slot for coalesced packets: what the kernel hands over at most.
 const COALESCED_SLOT_BYTES: usize = 1 << 16;
+/// Bytes of slots that are lent at once, and so of spare ones: as many as all slots for coalesced packets have.
+pub(super) const LENT_BYTES_MAX: usize = SLOTS * COALESCED_SLOT_BYTES;
 
 /// Room for the control message that says how long the coalesced packets are.
 #[repr(C, align(8))]
@@ -27,10 +33,18 @@ struct Control([u8; CONTROL_LEN]);
 
 const CONTROL_LEN: usize = 64;
 
+/// Memory for one datagram, with a count of who holds it: this end, and who has a [`Loan`] of it.
+type Slot = Arc<Box<[u8]>>;
+
 /// The slots.
 pub(super) struct Inbound {
-    slot_bytes: usize,
-    bytes: Vec<u8>,
+    pub(super) slot_bytes: usize,
+    /// Those that the next call fills, but for those that are lent.
+    slots: Vec<Slot>,
+    /// Those that were lent, some of which have been given back. Each is made when it is first wanted.
+    pub(super) spares: Vec<Slot>,
+    /// Times that a spare slot took the place of one that was lent.
+    pub(super) replaced: u64,
     names: Vec<SockAddr>,
     controls: Vec<Control>,
     pieces: Vec<libc::iovec>,
@@ -43,8 +57,8 @@ pub(super) struct Inbound {
     is_kept: bool,
 }
 
-// SAFETY: the pointers in `pieces` and `headers` lead into the other vectors of the same value, whose memory moves with it to
-// another thread and is never given back before the value is dropped.
+// SAFETY: the pointers in `pieces` and `headers` lead into slots and the other vectors of the same value, whose memory moves with it to
+// another thread and is never given back before the value is dropped: a slot that another takes the place of is kept with the spare ones.
 unsafe impl Send for Inbound {}
 
 /// One buffer from the kernel.
@@ -70,7 +84,9 @@ impl Inbound {
         let slot_bytes = if coalesces { COALESCED_SLOT_BYTES } else { SLOT_BYTES };
         let mut slots = Self {
             slot_bytes,
-            bytes: vec![0; slot_bytes * SLOTS],
+            slots: (0..SLOTS).map(|_| new_slot(slot_bytes)).collect(),
+            spares: Vec::new(),
+            replaced: 0,
             names: vec![SockAddr::none(); SLOTS],
             controls: vec![Control([0; CONTROL_LEN]); SLOTS],
             pieces: vec![libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; SLOTS],
@@ -85,11 +101,16 @@ impl Inbound {
         slots
     }
 
-    /// Points the headers used last at their slots again, with the full sizes.
+    /// Points the headers used last at their slots again, or at spare ones, with the full sizes.
     fn prepare(&mut self) {
-        let Self { slot_bytes, bytes, names, controls, pieces, headers, used, .. } = self;
-        let parts = bytes.chunks_exact_mut(*slot_bytes).zip(names).zip(controls).zip(pieces);
+        let Self { slots, spares, replaced, names, controls, pieces, headers, used, .. } = self;
+        let parts = slots.iter_mut().zip(names).zip(controls).zip(pieces);
         for ((((slot, name), control), piece), header) in parts.zip(headers).take(*used) {
+            if Arc::strong_count(slot) > 1 {
+                put_spare(slot, spares);
+                *replaced += 1;
+            }
+            let slot = Arc::get_mut(slot).expect("nobody has a loan of it");
             *piece = libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
             let header = &mut header.msg_hdr;
             header.msg_name = name.as_mut_ptr().cast();
@@ -135,8 +156,8 @@ impl Inbound {
         self.prepare();
         let (headers, none) = (self.headers.as_mut_ptr(), ptr::null_mut());
         let count = libc::c_uint::try_from(self.ask()).expect("few slots");
-        // SAFETY: there are at least `count` headers, and each points to a name, a control buffer and one piece in vectors that this value owns,
-        // with their true sizes; no reference into them has been used since `prepare`, and none is while `self` is borrowed mutably.
+        // SAFETY: there are at least `count` headers, and each points to a name, a control buffer and one piece in vectors that this value owns, and to a slot that it had
+        // alone in `prepare`, with their true sizes. No reference into them has been used since, and none is while `self` is borrowed mutably: only what was filled is lent, and that is prepared anew.
         let got = unsafe { libc::recvmmsg(socket.fd(), headers, count, flags, none) };
         let Ok(got) = usize::try_from(got) else {
             let e = io::Error::last_os_error();
@@ -154,12 +175,40 @@ impl Inbound {
     /// What stands in a slot that the last call filled.
     pub(super) fn datagram(&self, place: usize) -> Datagram<'_> {
         let header = &self.headers[..self.used][place];
-        let slot = &self.bytes[place * self.slot_bytes..][..self.slot_bytes];
-        let bytes = &slot[..self.slot_bytes.min(header.msg_len as usize)];
+        let bytes = &self.slots[place][..self.slot_bytes.min(header.msg_len as usize)];
         let is_cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
         let control = &self.controls[place].0[..header.msg_hdr.msg_controllen.min(CONTROL_LEN)];
         let packet_len = coalesced_len(control).filter(|&len| len > 0).unwrap_or_else(|| bytes.len().max(1));
         Datagram { from: &self.names[place], bytes, is_cut, packet_len }
+    }
+}
+
+impl Lender for Inbound {
+    /// Lends the slot of bytes that the last call brought, unless as many are lent as may be. Who has loans may drop them meanwhile, so there may be fewer than are counted here, never more.
+    fn lend(&self, bytes: &[u8]) -> Option<Loan> {
+        let (slot, loan) =
+            self.slots[..self.used].iter().find_map(|slot| Some((slot, Loan::of(slot, bytes)?)))?;
+        let lent =
+            || self.slots.iter().chain(&self.spares).filter(|slot| Arc::strong_count(slot) > 1).count();
+        let has_another = Arc::strong_count(slot) > 2;
+        (has_another || lent() * self.slot_bytes <= LENT_BYTES_MAX).then_some(loan)
+    }
+}
+
+/// A slot of so many bytes.
+fn new_slot(bytes: usize) -> Slot {
+    Arc::new(vec![0; bytes].into())
+}
+
+/// Puts a spare slot that nobody has a loan of in the place of this one, which joins the spare ones.
+fn put_spare(slot: &mut Slot, spares: &mut Vec<Slot>) {
+    // Who has a loan may drop it any time, and nobody else makes one.
+    match spares.iter_mut().find(|spare| Arc::strong_count(spare) == 1) {
+        Some(spare) => mem::swap(slot, spare),
+        None => {
+            let spare = new_slot(slot.len());
+            spares.push(mem::replace(slot, spare));
+        }
     }
 }
 

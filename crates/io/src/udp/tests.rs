@@ -1,5 +1,7 @@
 //! Packets between addresses of 127.71/16, each test on its own: good, corrupt, foreign, in runs, too long.
 
+mod lending;
+
 use super::*;
 use crate::ip_of;
 use std::net::UdpSocket;
@@ -50,8 +52,8 @@ fn gather(link: &mut UdpLink, count: usize) -> Vec<(Port, Vec<u8>)> {
 fn drain(link: &mut UdpLink) -> Vec<(Port, Vec<u8>)> {
     let mut got = Vec::new();
     while !matches!(
-        link.take(libc::MSG_DONTWAIT, &mut |port, frames| {
-            got.extend(frames.iter().map(|frame| (port, frame.to_vec())));
+        link.take(libc::MSG_DONTWAIT, &mut |run| {
+            got.extend(run.frames.iter().map(|frame| (run.port, frame.to_vec())));
         })
         .unwrap(),
         Taken::Nothing
@@ -396,7 +398,7 @@ fn take_once(link: &mut UdpLink) -> (usize, Vec<Port>) {
     // It is kept for the link, which sorts it.
     lock(&link.inbound).keep_again();
     let mut from = Vec::new();
-    link.take(libc::MSG_DONTWAIT, &mut |port, frames| from.extend(frames.iter().map(|_| port))).unwrap();
+    link.take(libc::MSG_DONTWAIT, &mut |run| from.extend(run.frames.iter().map(|_| run.port))).unwrap();
     (datagrams, from)
 }
 
@@ -452,9 +454,9 @@ fn what_comes_together_is_handed_over_together() {
     let patience = Wait::AtMost(Duration::from_secs(60));
     let (mut runs, mut taken): (Vec<(Port, Vec<u32>)>, _) = (Vec::new(), 0);
     while taken < PACKETS as usize + 1 {
-        let handed = b.receive_runs(patience, &mut |port, frames| {
-            let numbers = frames.iter().map(|frame| u32::from_be_bytes(frame[..4].try_into().unwrap()));
-            runs.push((port, numbers.collect()));
+        let handed = b.receive_runs(patience, &mut |run| {
+            let numbers = run.frames.iter().map(|frame| u32::from_be_bytes(frame[..4].try_into().unwrap()));
+            runs.push((run.port, numbers.collect()));
         });
         taken += handed.unwrap();
     }
@@ -473,7 +475,7 @@ fn what_comes_together_is_handed_over_together() {
     a.flush().unwrap();
     let mut lens = Vec::new();
     while lens.iter().sum::<usize>() < many as usize {
-        b.receive_runs(patience, &mut |_, frames| lens.push(frames.len())).unwrap();
+        b.receive_runs(patience, &mut |run| lens.push(run.frames.len())).unwrap();
     }
     assert!(lens.iter().all(|len| *len <= RUN_MAX), "{lens:?}");
     assert_eq!((a.counters().lost(), b.counters().lost()), (0, 0));

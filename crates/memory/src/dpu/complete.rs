@@ -1,12 +1,13 @@
 //! The stage that completes requests, on threads of its own (SODA IV-B: receive and completion stages are pipelined over threads).
 //!
 //! Key type: [`Stage`], of one domain's thread. That thread takes requests and speaks with memory nodes; what a node has brought goes to a thread of the stage, which puts it where the process wants it
-//! and answers, while the first one goes on. Small ones are not worth the way there.
+//! and answers, while the first one goes on: out of the slots of the link, which lends them ([`Landed`]), or out of the cache. Small ones are not worth the way there.
 
 use super::answering::Answering;
 use super::carrier::Moving;
+use super::landed::Landed;
 use super::slow::Slow;
-use farmem_client::{Landing, Origin};
+use farmem_client::Origin;
 use farmem_dpu::Asker;
 use farmem_io::dpu::Registered;
 use farmem_wire::soda::{Answer, Ended, Span};
@@ -18,62 +19,6 @@ use std::thread::{self, JoinHandle};
 
 /// Bytes of a request from which on it pays to have another thread complete it.
 pub(super) const PASSED_MIN: u32 = 16 << 10;
-
-/// Where the bytes of a read go.
-#[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// Into memory behind the rings.
-    Shared(u64),
-    /// Into registered memory.
-    Registered(Arc<Registered>, u64),
-}
-
-impl Place {
-    /// Puts bytes there, from the `offset`-th on, out of so many pieces; false when there is no room for them.
-    pub(super) fn put(&self, offset: u64, answering: &Mutex<Answering>, pieces: &[&[u8]]) -> bool {
-        let at = |addr: &u64| addr.checked_add(offset);
-        match self {
-            Self::Shared(addr) => at(addr).is_some_and(|addr| {
-                let line = lock(answering);
-                let mut next = addr;
-                pieces.iter().all(|piece| {
-                    let at = next;
-                    next = next.saturating_add(piece.len() as u64);
-                    line.answers.put(at, piece)
-                })
-            }),
-            Self::Registered(memory, addr) => at(addr).is_some_and(|addr| memory.put(addr, pieces)),
-        }
-    }
-}
-
-/// A read whose bytes go to the process's memory from the very buffer that the link received them in: what SODA has of one buffer on the DPU for both (IV-B).
-#[derive(Debug)]
-pub(super) struct Landed {
-    place: Place,
-    answering: Arc<Mutex<Answering>>,
-    /// Some had no room.
-    is_refused: AtomicBool,
-}
-
-impl Landed {
-    pub(super) fn new(place: Place, answering: &Arc<Mutex<Answering>>) -> Arc<Self> {
-        Arc::new(Self { place, answering: Arc::clone(answering), is_refused: AtomicBool::new(false) })
-    }
-
-    /// All that came is there.
-    pub(super) fn is_put(&self) -> bool {
-        !self.is_refused.load(Ordering::Acquire)
-    }
-}
-
-impl Landing for Landed {
-    fn put(&self, offset: u64, pieces: &[&[u8]]) {
-        if !self.place.put(offset, &self.answering, pieces) {
-            self.is_refused.store(true, Ordering::Release);
-        }
-    }
-}
 
 /// Pages of a process's registered memory that are written back from where they are.
 #[derive(Debug)]
@@ -91,8 +36,8 @@ pub(super) struct Job {
     pub(super) asker: Asker,
     pub(super) span: Span,
     pub(super) moving: Moving,
-    pub(super) place: Place,
-    pub(super) answering: Arc<Mutex<Answering>>,
+    /// Where it goes, and what has come for it.
+    pub(super) landed: Arc<Landed>,
 }
 
 /// What a thread of the stage did.
@@ -116,8 +61,6 @@ pub(super) struct Stage {
     jobs: Vec<Sender<Job>>,
     /// Which is next.
     next: usize,
-    /// Bytes of a request that is passed on, at least.
-    least: u32,
     done: Receiver<Completed>,
     /// The domain's thread sleeps, and waits for what is completed.
     awaited: Arc<AtomicBool>,
@@ -125,19 +68,18 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// So many threads, for requests of `least` bytes or more, which take `slowdown` times as long as here; `wake` wakes the domain's thread.
+    /// So many threads, which take `slowdown` times as long as here; `wake` wakes the domain's thread.
     ///
     /// # Errors
     /// When the system has no more threads.
     pub(super) fn begin(
         threads: u32,
-        least: u32,
         slowdown: f64,
         wake: impl Fn() + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let (to, done) = channel();
         let awaited: Arc<AtomicBool> = Arc::default();
-        let mut stage = Self { jobs: Vec::new(), next: 0, least, done, awaited, threads: Vec::new() };
+        let mut stage = Self { jobs: Vec::new(), next: 0, done, awaited, threads: Vec::new() };
         for number in 0..threads {
             let (jobs, told) = channel();
             let (to, awaited, wake) = (to.clone(), Arc::clone(&stage.awaited), wake.clone());
@@ -148,11 +90,6 @@ impl Stage {
             stage.threads.push(thread);
         }
         Ok(stage)
-    }
-
-    /// It takes requests of so many bytes.
-    pub(super) const fn takes(&self, bytes: u32) -> bool {
-        bytes >= self.least
     }
 
     /// Has a job done, by the threads in turn.
@@ -197,12 +134,12 @@ fn run(
     (awaited, wake): (&AtomicBool, &impl Fn()),
     mut slow: Slow,
 ) {
-    while let Ok(Job { asker, span, moving, place, answering }) = jobs.recv() {
+    while let Ok(Job { asker, span, moving, landed }) = jobs.recv() {
         let mut is_put = false;
-        let buf = moving.finish(None, |bytes| is_put = place.put(0, &answering, &[bytes]));
+        let buf = moving.finish(None, |bytes| is_put = landed.complete(bytes));
         slow.down();
         let ended = if is_put { Ended::Done } else { Ended::Refused };
-        let mut line = lock(&answering);
+        let mut line = lock(landed.answering());
         line.push(Answer { span, write: false, ended, data: &[] });
         line.publish();
         drop(line);

@@ -1,7 +1,7 @@
 //! The thread of one domain at a DPU: a client of the rack, and the rings of the domain's processes.
 
 use super::carrier::Carrier;
-use super::complete::{Completed, PASSED_MIN, Stage};
+use super::complete::{Completed, Stage};
 use super::mail::Reply;
 use super::serve::Ground;
 use super::slow::Slow;
@@ -178,7 +178,7 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
         let waker = waker.clone();
         move || waker.wake()
     };
-    let begin = || Stage::begin(more, PASSED_MIN, ground.section.slowdown, wake);
+    let begin = || Stage::begin(more, ground.section.slowdown, wake);
     let stage = (more > 0 && ground.intra.is_none()).then(begin).transpose();
     let stage =
         stage.map_err(|source| Error::System { what: "no more threads for a domain".into(), source })?;

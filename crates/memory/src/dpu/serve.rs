@@ -17,6 +17,7 @@ mod questions;
 
 use super::carrier::Memory;
 use super::clerk::{self, Errand};
+use super::complete::PASSED_MIN;
 use super::config_of;
 use super::intra::Intra;
 use super::lane::{Joining, Lane, Order};
@@ -540,8 +541,10 @@ impl Door {
     fn terms(&self) -> Terms {
         let blocking = self.ground.section.forward == DpuForward::Blocking;
         let patience = self.ground.section.lease;
-        let staged = self.ground.section.threads > 1;
-        Terms { blocking, intra: self.ground.intra.clone(), staged, patience }
+        let intra = self.ground.intra.clone();
+        // Over a link with a profile each answer waits for its time.
+        let staged = (self.ground.section.threads > 1 && intra.is_none()).then_some(PASSED_MIN);
+        Terms { blocking, intra, staged, patience }
     }
 
     /// The thread of a guest's domain.

@@ -2,6 +2,7 @@
 
 mod closing;
 mod copies;
+mod lending;
 
 use super::carrier::{Carrier, Extent, Memory};
 use super::complete::Stage;
@@ -51,7 +52,7 @@ fn memory() -> Arc<Memory> {
     )
 }
 
-const USUAL: Terms = Terms { blocking: false, intra: None, staged: false, patience: Duration::from_secs(10) };
+const USUAL: Terms = Terms { blocking: false, intra: None, staged: None, patience: Duration::from_secs(10) };
 
 fn bench(carrier: &mut Carrier<'_>) -> Bench {
     bench_of(carrier, Asker(7), SIZE)
@@ -256,8 +257,8 @@ fn pages_go_from_and_to_registered_memory() {
 #[test]
 fn requests_are_completed_by_other_threads() {
     with_bench(|bench, carrier| {
-        bench.stage = Some(Stage::begin(2, 1, 1.0, || {}).unwrap());
-        bench.visitor.set_terms(Terms { staged: true, ..USUAL });
+        bench.stage = Some(Stage::begin(2, 1.0, || {}).unwrap());
+        bench.visitor.set_terms(Terms { staged: Some(1), ..USUAL });
         let (memory, page) = (memory_file(16 * PAGE as usize), u64::from(PAGE));
         assert!(
             bench.visitor.register(2, Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap())
@@ -518,7 +519,7 @@ fn threads_get_answers_where_they_kept_room() {
             assert_eq!(head(bench, usize::from(n) * 1024), Some(failed), "request {n}");
         }
         // The bytes of each are moved once, also of the write that was refused by who decides on regions.
-        assert_eq!(bench.visitor.carried(), Carried { requests: 9, moves: 4, copies: 0, calls: 0 });
+        assert_eq!(bench.visitor.carried(), Carried { requests: 9, moves: 4, ..Carried::NOTHING });
         assert!(bench.visitor.is_idle() && !bench.gone.load(Ordering::Acquire));
     });
 }
@@ -575,7 +576,7 @@ fn a_full_ring_of_threads_takes_more_later() {
         assert!(sent > 30);
         assert_eq!(
             bench.visitor.carried(),
-            Carried { requests: sent.into(), moves: sent.into(), copies: 0, calls: 0 }
+            Carried { requests: sent.into(), moves: sent.into(), ..Carried::NOTHING }
         );
         for n in 0..sent {
             let head = head_of(bench.process.word(usize::from(n) * 8)).unwrap().unwrap();

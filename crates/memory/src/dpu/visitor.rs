@@ -2,12 +2,13 @@
 
 use super::answering::Answering;
 use super::carrier::{AskEnded, Carrier};
-use super::complete::{From, Job, Landed, Place, Stage, lock};
+use super::complete::{From, Job, Stage, lock};
 use super::intra::Intra;
+use super::landed::{Landed, Place};
 use super::mail::Reply;
 use super::threads::{Threads, Wanted};
 use super::words::Carried;
-use farmem_client::Stretch;
+use farmem_client::{Landing, Stretch};
 use farmem_dpu::{Asker, PageId};
 use farmem_io::dpu::{Answers, Registered, Requests, Submissions};
 use farmem_machine::{Duration, Instant};
@@ -29,8 +30,8 @@ pub(super) struct Terms {
     pub(super) blocking: bool,
     /// The link to it, where that is not as it is.
     pub(super) intra: Option<Arc<Intra>>,
-    /// Other threads complete its requests, where many are under way.
-    pub(super) staged: bool,
+    /// Other threads complete its reads of so many bytes or more, where many requests are under way; `None` where there are none.
+    pub(super) staged: Option<u32>,
     /// How long its ring of answers may be full: a process that takes no answer in that time is sent away.
     pub(super) patience: Duration,
 }
@@ -91,8 +92,8 @@ struct Pending {
     span: Span,
     /// Where a read's bytes go; `None` of a write.
     dest: Option<Dest>,
-    /// They go there from the very packets.
-    lands: Option<Arc<Landed>>,
+    /// Of a read that is answered by WRITE: its place, where there is one. What far memory answers goes there from the very packets.
+    landed: Option<Arc<Landed>>,
     /// Times that its bytes were moved or copied when it was taken.
     taken: Carried,
 }
@@ -195,6 +196,12 @@ impl Visitor {
         self.under_way() > self.passed.0
     }
 
+    /// Reads of its ring that are under way and answered by WRITE, and where their bytes go.
+    #[cfg(test)]
+    pub(super) fn landings(&self) -> Vec<(Span, Arc<Landed>)> {
+        self.pending.values().filter_map(|pending| Some((pending.span, pending.landed.clone()?))).collect()
+    }
+
     /// Nothing of it is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way() == 0
@@ -273,7 +280,7 @@ impl Visitor {
                 }
                 Ok(Wanted::Nothing) => continue,
                 Ok(Wanted::Read { page, bytes, granted, asked }) => {
-                    let landing = Landed::new(Place::Shared(asked.data_at()), &self.answering);
+                    let landing = Landed::new(Place::Shared(asked.data_at()), &self.answering, false);
                     (carrier.read_to(self.asker, page, bytes, granted, landing), asked)
                 }
                 Ok(Wanted::Write { page, offset, asked }) => {
@@ -359,7 +366,7 @@ impl Visitor {
         let Some(RegionAt { object, granted, .. }) = open else { return self.push(refused) };
         let page = PageId { object, page: span.offset / page_len };
         let offset = usize::try_from(span.offset % page_len).expect("in a page");
-        let (mut lands, mut taken) = (None, Carried::NOTHING);
+        let (mut landed, mut taken) = (None, Carried::NOTHING);
         let (ticket, dest) = match request {
             // Its ring would never have room for the answer.
             Request::Read { dest: Dest::Send, .. }
@@ -370,13 +377,12 @@ impl Visitor {
             Request::Read { dest, .. } => {
                 let at = offset..offset + span.size as usize;
                 let place = match dest {
-                    Dest::Write { addr, rkey } if !self.is_staged() => self.place(rkey.0, addr),
-                    _ => None,
+                    Dest::Write { addr, rkey } => self.place(rkey.0, addr),
+                    Dest::Send => None,
                 };
-                let ticket = if let Some(place) = place {
-                    let landed = Landed::new(place, &self.answering);
-                    lands = Some(Arc::clone(&landed));
-                    carrier.read_to(self.asker, page, at, granted, landed)
+                landed = place.map(|place| Landed::new(place, &self.answering, self.is_staged(span.size)));
+                let ticket = if let Some(landed) = &landed {
+                    carrier.read_to(self.asker, page, at, granted, Arc::clone(landed) as Arc<dyn Landing>)
                 } else {
                     carrier.read(self.asker, page, at, granted, Vec::new())
                 };
@@ -399,12 +405,12 @@ impl Visitor {
             }
         };
         self.bytes += span.size as usize;
-        self.pending.insert(ticket, Pending { span, dest, lands, taken });
+        self.pending.insert(ticket, Pending { span, dest, landed, taken });
     }
 
-    /// Another thread completes what is taken now: many requests are under way.
-    fn is_staged(&self) -> bool {
-        self.terms.staged && self.under_way() + 1 >= MANY_MIN
+    /// Another thread completes a read of so many bytes that is taken now: it is long, and many requests are under way.
+    fn is_staged(&self, bytes: u32) -> bool {
+        self.terms.staged.is_some_and(|least| bytes >= least) && self.under_way() + 1 >= MANY_MIN
     }
 
     /// Answers a request that ended.
@@ -447,7 +453,7 @@ impl Visitor {
             }
             return;
         }
-        let Pending { span, dest, lands, taken } =
+        let Pending { span, dest, mut landed, taken } =
             self.pending.remove(&ended.ticket).expect("it waits for this");
         let is_send = matches!(dest, Some(Dest::Send));
         let done = Carried {
@@ -459,15 +465,12 @@ impl Visitor {
         };
         self.carried = self.carried.and(taken).and(done);
         if let Some(stage) = stage
-            && stage.takes(span.size)
-            && !ended.has_landed()
             && ended.result.is_ok()
-            && let Some(Dest::Write { addr, rkey }) = dest
-            && let Some(place) = self.place(rkey.0, addr)
+            && let Some(landed) = landed.take_if(|landed| landed.is_for_others(ended.has_landed()))
         {
             self.passed = (self.passed.0 + 1, self.passed.1 + span.size as usize);
-            let (asker, answering) = (self.asker, Arc::clone(&self.answering));
-            return stage.pass(Job { asker, span, moving: carrier.moving(ended), place, answering });
+            self.carried.passed += 1;
+            return stage.pass(Job { asker: self.asker, span, moving: carrier.moving(ended), landed });
         }
         self.bytes -= span.size as usize;
         let write = dest.is_none();
@@ -481,21 +484,18 @@ impl Visitor {
             intra.reach_host(carrier.memory().now(), Answer::LEN + data)
         });
         if !done {
+            if let Some(landed) = landed {
+                landed.let_go();
+            }
             carrier.finish(ended, None, |_| {});
             return self.say(due, Answer { span, write, ended: how, data: &[] });
         }
-        let landed = lands.filter(|_| ended.has_landed());
         carrier.finish(ended, due, |bytes| {
-            if let Some(landed) = landed {
-                let ended = if landed.is_put() { how } else { Ended::Refused };
-                return self.say(due, Answer { span, write, ended, data: &[] });
+            if is_send {
+                return self.say(due, Answer { span, write, ended: how, data: bytes });
             }
-            let place = match dest {
-                Some(Dest::Write { addr, rkey }) => self.place(rkey.0, addr),
-                _ => return self.say(due, Answer { span, write, ended: how, data: bytes }),
-            };
-            let is_put = place.is_some_and(|place| place.put(0, &self.answering, &[bytes]));
-            // What it registered has no such bytes.
+            // What it registered has no such bytes, or it registered none.
+            let is_put = landed.is_some_and(|landed| landed.complete(bytes));
             let ended = if is_put { how } else { Ended::Refused };
             self.say(due, Answer { span, write, ended, data: &[] });
         });

@@ -121,15 +121,16 @@ pub struct Carried {
     pub requests: u64,
     /// Times that the DPU moved bytes of one between the program's memory, or what both share, and where they are sent from or received.
     pub moves: u64,
-    /// Times that it copied bytes of one to another place of its own: where what it keeps of far memory has them, too, where they go through a ring, or where another
-    /// thread completes the request.
+    /// Times that it copied bytes of one to another place of its own: where what it keeps of far memory has them, too, or where they go through a ring.
     pub copies: u64,
     /// Calls of the system that moved bytes of registered memory.
     pub calls: u64,
+    /// Requests that another thread than the one that receives completed.
+    pub passed: u64,
 }
 
 impl Carried {
-    pub(super) const NOTHING: Self = Self { requests: 0, moves: 0, copies: 0, calls: 0 };
+    pub(super) const NOTHING: Self = Self { requests: 0, moves: 0, copies: 0, calls: 0, passed: 0 };
 
     /// Both together.
     pub(super) const fn and(self, other: Self) -> Self {
@@ -138,6 +139,7 @@ impl Carried {
             moves: self.moves + other.moves,
             copies: self.copies + other.copies,
             calls: self.calls + other.calls,
+            passed: self.passed + other.passed,
         }
     }
 }

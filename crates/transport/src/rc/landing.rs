@@ -5,25 +5,31 @@
 
 use super::part::Part;
 use core::fmt::Debug;
+use farmem_machine::Lender;
 
 /// Memory that takes bytes as they come.
 pub trait Landing: Debug + Send + Sync {
     /// Takes bytes from the `offset`-th on, which are in so many pieces, one behind the other: those of packets in a row that came together. Those of a packet that was sent again may come twice, and those
     /// of a READ that fails may have come.
     fn put(&self, offset: u64, pieces: &[&[u8]]);
+
+    /// As [`Landing::put`], with who lends the memory that the pieces lie in: who has them lent may put them when this has returned, and on another thread.
+    fn put_from(&self, offset: u64, pieces: &[&[u8]], _lender: &dyn Lender) {
+        self.put(offset, pieces);
+    }
 }
 
 /// A part of a [`Landing`].
 pub type Spot = Part<dyn Landing>;
 
 impl Spot {
-    /// Puts bytes there, from its `offset`-th on: so many pieces, one behind the other.
+    /// Puts bytes there, from its `offset`-th on: so many pieces, one behind the other, in memory that `lender` may lend.
     ///
     /// # Panics
     /// In a build with debug assertions, when they leave it.
-    pub fn put(&self, offset: usize, pieces: &[&[u8]]) {
+    pub fn put(&self, offset: usize, pieces: &[&[u8]], lender: &dyn Lender) {
         let len = pieces.iter().map(|piece| piece.len()).sum();
-        self.memory.put(self.place(offset, len), pieces);
+        self.memory.put_from(self.place(offset, len), pieces, lender);
     }
 }
 
@@ -32,19 +38,21 @@ const PIECES_MAX: usize = 32;
 
 /// Bytes of packets that came together, which a requester took and which are to be put: those that are in a row go by one [`Landing::put`]. All are put when this is dropped, so before anybody hears that their
 /// READ has ended.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arrivals<'p> {
     /// Where the first piece goes, and where the next one would.
     to: Option<(Spot, usize, usize)>,
     pieces: [&'p [u8]; PIECES_MAX],
     count: usize,
+    /// Who has the memory of all of them.
+    lender: &'p dyn Lender,
 }
 
 impl<'p> Arrivals<'p> {
-    /// Nothing has come yet.
+    /// Nothing has come yet; what comes lies in memory that this one may lend.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new(lender: &'p dyn Lender) -> Self {
+        Self { to: None, pieces: [&[]; PIECES_MAX], count: 0, lender }
     }
 
     /// Bytes go to a spot, from its `offset`-th on.
@@ -64,7 +72,7 @@ impl<'p> Arrivals<'p> {
     fn put(&mut self) {
         let count = core::mem::take(&mut self.count);
         if let Some((spot, offset, _)) = self.to.take() {
-            spot.put(offset, &self.pieces[..count]);
+            spot.put(offset, &self.pieces[..count], self.lender);
         }
     }
 }

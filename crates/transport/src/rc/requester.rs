@@ -18,7 +18,7 @@ use super::{
     WINDOW_MAX, Work,
 };
 use alloc::collections::VecDeque;
-use farmem_machine::{Instant, Outbox, Port};
+use farmem_machine::{Instant, NoLender, Outbox, Port};
 use farmem_wire::{Extension, Nak, Opcode, Packet, Syndrome};
 
 /// The requester half of one connection.
@@ -131,7 +131,7 @@ impl Requester {
         packet: &Packet<'_>,
         out: &mut Outbox<O, N>,
     ) {
-        self.on_packet_among(now, port, packet, &mut Arrivals::new(), out);
+        self.on_packet_among(now, port, packet, &mut Arrivals::new(&NoLender), out);
     }
 
     /// As [`Requester::on_packet`], of a packet among others that came with it: bytes that have a spot are there when `arrivals` is dropped.

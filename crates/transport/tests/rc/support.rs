@@ -1,6 +1,6 @@
 //! What the stories need: plain memory, two connected halves, and packets as lines to read.
 
-use farmem_machine::{Action, Duration, Instant, Outbox, Port};
+use farmem_machine::{Action, Duration, Instant, NoLender, Outbox, Port};
 use farmem_transport::rc::{
     Arrivals, Completion, DropReason, Note, Requester, RequesterConfig, Responder, ResponderConfig, Work,
 };
@@ -249,7 +249,7 @@ impl Host {
 
     /// Delivers packets of READ responses that come together.
     pub(crate) fn take_together(&mut self, packets: &[(Opcode, u32, &[u8])]) -> Sent {
-        let mut arrivals = Arrivals::new();
+        let mut arrivals = Arrivals::new(&NoLender);
         for &(opcode, psn, payload) in packets {
             let middle = opcode == Opcode::ReadResponseMiddle;
             let ext = if middle { Extension::None } else { aeth(Syndrome::Ack) };

@@ -1,8 +1,6 @@
 //! How often the DPU moves and copies bytes of requests: of a program's threads (PROTOCOL 18.28), and of a window (SODA IV-B).
 
-use super::super::complete::Stage;
-use super::super::visitor::Terms;
-use super::{Ended, PAGE, Registered, USUAL, memory_file, place, record, span, with_bench, with_threads};
+use super::{Ended, PAGE, Registered, memory_file, place, record, span, with_bench, with_threads};
 use crate::dpu::threads::head_of;
 use crate::dpu::words::Carried;
 use farmem_wire::Rkey;
@@ -111,34 +109,6 @@ fn pages_of_a_window_are_moved_once_and_not_copied() {
         let by_call = [vec![1; 32], vec![0], vec![1; 48]].concat();
         assert_eq!(calls, by_call, "one call of the system each, and none behind the rings");
         memory.read_exact_at(&mut bytes, 16 * page).unwrap();
-        assert!(bytes.chunks(PAGE as usize).zip(0..).all(|(page, at)| page.iter().all(|&byte| byte == at)));
-    });
-}
-
-/// A DPU has threads that complete requests. A read that comes alone is not passed on to them, which would only hold it up: its page lands where it goes. Of four that come at once those behind the first are passed
-/// on, by way of a buffer each.
-#[test]
-fn requests_are_passed_on_where_many_are_under_way() {
-    with_bench(|bench, carrier| {
-        bench.stage = Some(Stage::begin(2, 1, 1.0, || {}).unwrap());
-        bench.visitor.set_terms(Terms { staged: true, ..USUAL });
-        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
-        let (memory, page) = (memory_file(16 * PAGE as usize), u64::from(PAGE));
-        let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
-        assert!(bench.visitor.register(2, registered));
-        let read = |at: u64| soda::Request::Read {
-            span: span(2, at * page, PAGE),
-            dest: Dest::Write { addr: at * page, rkey: Rkey(2) },
-        };
-        let mut copies = 0;
-        for (asked, passed) in [(vec![read(0)], 0), ((1..5).map(read).collect(), 3), (vec![read(5)], 0)] {
-            assert_eq!(bench.ask(carrier, &asked).len(), asked.len());
-            let now = bench.visitor.carried();
-            assert_eq!(now.copies - copies, passed, "of {} at once", asked.len());
-            copies = now.copies;
-        }
-        let mut bytes = vec![0; 6 * PAGE as usize];
-        memory.read_exact_at(&mut bytes, 0).unwrap();
         assert!(bytes.chunks(PAGE as usize).zip(0..).all(|(page, at)| page.iter().all(|&byte| byte == at)));
     });
 }

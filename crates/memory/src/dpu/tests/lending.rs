@@ -1,0 +1,247 @@
+//! Reads whose bytes stay in the link's slots, lent, until another thread has put them where they go (PROTOCOL 17.20). The client of these tests has no link, so what its link would lend comes once more before a read is answered, as
+//! what is asked for again does: with other bytes, to see which are put.
+
+use super::super::carrier::{AskEnded, Carrier, Failed};
+use super::super::complete::{Stage, lock};
+use super::super::landed::{Landed, Place};
+use super::super::visitor::Terms;
+use super::{Bench, Came, Mail, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};
+use farmem_client::{Landing as _, Lender, Loan};
+use farmem_io::dpu::Bell;
+use farmem_paging::Cause;
+use farmem_wire::Rkey;
+use farmem_wire::soda::{Dest, Ended, Request, Span};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+const LEN: usize = PAGE as usize;
+
+/// Slots of a link, a page each, of which so many are lent at once. The n-th has 100 and n in all its bytes.
+#[derive(Debug)]
+struct Slots {
+    all: Vec<Arc<Box<[u8]>>>,
+    most: usize,
+}
+
+impl Slots {
+    fn new(most: usize) -> Self {
+        Self { all: (100..116).map(|byte| Arc::new(vec![byte; LEN].into())).collect(), most }
+    }
+
+    fn lent(&self) -> usize {
+        self.all.iter().filter(|slot| Arc::strong_count(slot) > 1).count()
+    }
+
+    /// The n-th slot comes to a landing: its halves one after the other, as two receives would bring them.
+    fn bring(&self, n: usize, landed: &Landed) {
+        let (first, second) = self.all[n].split_at(LEN / 2);
+        landed.put_from(0, &[first], self);
+        let (second, last) = second.split_at(LEN / 4);
+        landed.put_from(LEN as u64 / 2, &[second, last], self);
+    }
+}
+
+impl Lender for Slots {
+    fn lend(&self, bytes: &[u8]) -> Option<Loan> {
+        let loan = self.all.iter().find_map(|slot| Loan::of(slot, bytes))?;
+        (self.lent() <= self.most).then_some(loan)
+    }
+}
+
+/// A process whose DPU has two threads that complete reads of any length, with nothing cached, and the memory that it registered.
+fn with_stage(story: impl FnOnce(&mut Bench, &mut Carrier<'_>, &File)) {
+    with_bench(|bench, carrier| {
+        bench.stage = Some(Stage::begin(2, 1.0, || {}).unwrap());
+        bench.visitor.set_terms(Terms { staged: Some(1), ..USUAL });
+        // What a domain was only granted is never cached.
+        bench.visitor.regions.get_mut(&2).unwrap().granted = false;
+        let memory = memory_file(16 * LEN);
+        let registered = Registered::of(memory.try_clone().unwrap().into(), 1 << 20).unwrap();
+        assert!(bench.visitor.register(2, registered));
+        story(bench, carrier, &memory);
+    });
+}
+
+/// A read of a page to where it has its place in registered memory.
+fn read(n: u64) -> Request<'static> {
+    let at = n * u64::from(PAGE);
+    Request::Read { span: span(2, at, PAGE), dest: Dest::Write { addr: at, rkey: Rkey(2) } }
+}
+
+/// What a page of memory has in all its bytes.
+fn byte_of(memory: &File, n: u64) -> u8 {
+    let mut page = vec![0; LEN];
+    memory.read_exact_at(&mut page, n * u64::from(PAGE)).unwrap();
+    assert!(page.iter().all(|byte| *byte == page[0]), "page {n} is of one piece");
+    page[0]
+}
+
+/// Asks, and lets far memory answer all of it; nothing is said to the process yet.
+fn fetch(bench: &mut Bench, carrier: &mut Carrier<'_>, requests: &[Request<'_>]) -> Vec<AskEnded> {
+    bench.send(requests);
+    assert_eq!(bench.visitor.take_requests(carrier, 16) as usize, requests.len());
+    while let Some(completed) = carrier.client.next_completed().unwrap() {
+        assert!(carrier.took(completed).is_none());
+    }
+    let ended: Vec<_> = std::iter::from_fn(|| carrier.next_ended()).collect();
+    assert_eq!(ended.len(), requests.len());
+    ended
+}
+
+/// Where a read of the n-th page goes.
+fn landing(bench: &Bench, n: u64) -> Arc<Landed> {
+    let is_it = |(of, _): &(Span, Arc<Landed>)| of.offset == n * u64::from(PAGE);
+    bench.visitor.landings().into_iter().find(is_it).unwrap().1
+}
+
+fn answer(bench: &mut Bench, carrier: &mut Carrier<'_>, ended: impl IntoIterator<Item = AskEnded>) {
+    for ended in ended {
+        bench.visitor.answer(carrier, ended, bench.stage.as_mut());
+    }
+}
+
+/// A DPU has threads that complete requests. A read that comes alone is not passed on to them, which would only hold it up: its page is put where it goes as it comes. Of four that come at once those behind the first are passed on, with
+/// the slots that their bytes came in: nothing of them is put before, all of a page by one call, and its slot is given back. No byte is copied by the DPU in either way. Before, each page that was passed on went by a buffer.
+#[test]
+fn requests_are_passed_on_where_many_are_under_way() {
+    with_stage(|bench, carrier, memory| {
+        let slots = Slots::new(16);
+        let (mut passed, mut calls) = (0, 0);
+        for (asked, others) in [(0..1, 0), (1..5, 3), (5..6, 0)] {
+            let requests: Vec<_> = asked.clone().map(read).collect();
+            let ended = fetch(bench, carrier, &requests);
+            for n in asked.clone() {
+                slots.bring(usize::try_from(n).unwrap(), &landing(bench, n));
+            }
+            assert_eq!(slots.lent(), others, "of {asked:?}");
+            let first = asked.start;
+            assert_eq!(u64::from(byte_of(memory, first)), 100 + first, "put as it came");
+            assert!(asked.clone().skip(1).all(|n| u64::from(byte_of(memory, n)) == n), "not put yet");
+            answer(bench, carrier, ended);
+            bench.serve(carrier);
+            let answers = bench.answers();
+            assert!(answers.len() == requests.len() && answers.iter().all(|it| it.2 == Ended::Done));
+            assert!(asked.clone().all(|n| u64::from(byte_of(memory, n)) == 100 + n));
+            let carried = bench.visitor.carried();
+            assert_eq!((carried.passed, carried.copies), (passed + others as u64, 0), "of {asked:?}");
+            // As it came first, and then by halves; or all that was lent at once.
+            let by_call = 3 + 2 * others as u64;
+            assert_eq!((carried.calls, slots.lent()), (calls + by_call, 0), "of {asked:?}");
+            (passed, calls) = (carried.passed, carried.calls);
+        }
+    });
+}
+
+/// A read fails, or is lost, when half of its page has come, into a slot that is lent. The process is told by the thread that receives, the slot is given back, and nobody puts that half: not after the process was told, and not before.
+#[test]
+fn a_read_that_failed_puts_nothing_that_was_lent() {
+    with_stage(|bench, carrier, memory| {
+        let slots = Slots::new(16);
+        for (n, cause, how) in [(1, Cause::Failed, Ended::Failed), (3, Cause::Lost, Ended::Lost)] {
+            let mut ended = fetch(bench, carrier, &[read(n - 1), read(n)]);
+            let half = &slots.all[0][..LEN / 2];
+            landing(bench, n).put_from(0, &[half], &slots);
+            assert_eq!(slots.lent(), 1);
+            ended[1].result = Err(Failed { cause, error: None });
+            answer(bench, carrier, ended);
+            assert_eq!(slots.lent(), 0);
+            assert!(bench.visitor.is_idle(), "no other thread has anything of it");
+            bench.visitor.publish();
+            let answers: Vec<_> = bench.answers().into_iter().map(|(.., ended, _)| ended).collect();
+            assert_eq!(answers, [Ended::Done, how]);
+        }
+        bench.stage = None;
+        assert_eq!([1, 3].map(|n| byte_of(memory, n)), [1, 3]);
+        assert_eq!(bench.visitor.carried().passed, 0);
+    });
+}
+
+/// As much is lent as may be, or what comes is nobody's to lend. Then the landing puts it, and before it what it has kept of that read, so the bytes that came last are the ones that stay. When it has kept nothing, the read is answered
+/// by the thread that receives.
+#[test]
+fn what_cannot_be_lent_is_put_at_once() {
+    with_stage(|bench, carrier, memory| {
+        let slots = Slots::new(1);
+        let ended = fetch(bench, carrier, &[read(0), read(1), read(2)]);
+        let bring = |n: usize, landed: &Landed| landed.put_from(0, &[&slots.all[n]], &slots);
+        bring(4, &landing(bench, 1));
+        assert_eq!((slots.lent(), byte_of(memory, 1)), (1, 1), "kept");
+        bring(5, &landing(bench, 2));
+        assert_eq!((slots.lent(), byte_of(memory, 2)), (1, 105), "put: one is out");
+        bring(6, &landing(bench, 1));
+        assert_eq!((slots.lent(), byte_of(memory, 1)), (0, 106), "put behind what was kept");
+        bring(7, &landing(bench, 1));
+        landing(bench, 1).put_from(0, &[&[9; LEN]], &slots);
+        assert_eq!((slots.lent(), byte_of(memory, 1)), (0, 9), "no bytes of a slot");
+        answer(bench, carrier, ended);
+        assert!(bench.visitor.is_idle(), "all were there");
+        bench.visitor.publish();
+        assert!(bench.answers().iter().all(|it| it.2 == Ended::Done));
+        let carried = bench.visitor.carried();
+        assert_eq!((carried.requests, carried.passed, carried.copies), (3, 0, 0));
+    });
+}
+
+/// A process goes while another thread has a read of it, and cannot go on. Until that thread has put the bytes, answered and given the slot back, the process is busy and its region open: only then it hears a farewell (PROTOCOL 17.17), and
+/// from then on nobody writes to its memory.
+#[test]
+fn whoever_goes_waits_for_what_is_lent() {
+    with_stage(|bench, carrier, _| {
+        let slots = Slots::new(16);
+        let dest = Dest::Write { addr: 0, rkey: Rkey(1) };
+        let behind = Request::Read { span: span(2, u64::from(PAGE), PAGE), dest };
+        let mut ended = fetch(bench, carrier, &[read(0), behind]);
+        let second = ended.pop().unwrap();
+        answer(bench, carrier, ended);
+        let landed = landing(bench, 1);
+        slots.bring(8, &landed);
+        let (to, came) = std::sync::mpsc::channel();
+        let mail = Mail { to, bell: Arc::new(Bell::new().unwrap()) };
+        // Whoever puts bytes behind the rings, or answers, waits for this.
+        let line = lock(landed.answering());
+        answer(bench, carrier, [second]);
+        bench.visitor.close(2, mail.reply(Question { guest: 7, number: 1 }));
+        assert!(!bench.visitor.is_idle() && came.try_recv().is_err() && slots.lent() == 1);
+        let mut page = vec![0; LEN];
+        bench.process.take(0, &mut page);
+        assert_eq!(page, [1; LEN]);
+        drop(line);
+        bench.serve(carrier);
+        assert!(bench.visitor.is_idle() && slots.lent() == 0);
+        assert!(matches!(came.try_recv().unwrap().1, Came::Done(true)));
+        bench.process.take(0, &mut page);
+        assert_eq!((page, bench.answers().len()), (vec![108; LEN], 2));
+    });
+}
+
+/// A DPU ends, or its host was fenced: what was passed on is done when the stage has ended, and what had come of reads that have not ended is put nowhere.
+#[test]
+fn a_dpu_that_ends_has_put_what_it_passed_on() {
+    with_stage(|bench, carrier, memory| {
+        let slots = Slots::new(16);
+        let mut ended = fetch(bench, carrier, &(0..16).map(read).collect::<Vec<_>>());
+        for n in 0..16 {
+            slots.bring(n, &landing(bench, n as u64));
+        }
+        assert_eq!(slots.lent(), 15);
+        let last = ended.pop().unwrap();
+        answer(bench, carrier, ended);
+        bench.stage = None;
+        assert_eq!(slots.lent(), 1, "of the read that has not ended");
+        assert!((0..15).all(|n| u64::from(byte_of(memory, n)) == 100 + n));
+        assert_eq!(bench.answers().len(), 15);
+        drop(last);
+        // The last page of another file, which has nothing.
+        let (file, answering) = (memory_file(LEN), landing(bench, 15));
+        let page = file.metadata().unwrap().len() / u64::from(PAGE) - 1;
+        let registered = Registered::of(file.try_clone().unwrap().into(), 1 << 20).unwrap();
+        let place = Place::Registered(Arc::new(registered), page * u64::from(PAGE));
+        let landed = Landed::new(place, answering.answering(), true);
+        slots.bring(0, &landed);
+        assert_eq!(slots.lent(), 2);
+        drop(landed);
+        assert_eq!((slots.lent(), byte_of(&file, page)), (1, 0));
+        assert_eq!(byte_of(memory, 15), 15);
+    });
+}
