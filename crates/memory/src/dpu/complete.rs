@@ -17,6 +17,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+const PANICKED: &str = "a thread of the DPU panicked while it completed a request";
+
 /// Bytes of a request from which on it pays to have another thread complete it.
 pub(super) const PASSED_MIN: u32 = 16 << 10;
 
@@ -109,7 +111,12 @@ impl Stage {
     }
 
     /// The next that was completed.
+    ///
+    /// # Panics
+    /// When one of its threads has panicked: nobody answers what it was told, and processes that wait for that would wait beside a DPU that seems to serve.
     pub(super) fn take(&self) -> Option<Completed> {
+        // They end when they are told to, and never before.
+        assert!(!self.threads.iter().any(JoinHandle::is_finished), "{PANICKED}");
         self.done.try_recv().ok()
     }
 }
@@ -120,10 +127,7 @@ impl Drop for Stage {
         self.jobs.clear();
         for thread in self.threads.drain(..) {
             let panicked = thread.join().is_err();
-            assert!(
-                !panicked || thread::panicking(),
-                "a thread of the DPU panicked while it completed a request"
-            );
+            assert!(!panicked || thread::panicking(), "{PANICKED}");
         }
     }
 }

@@ -193,6 +193,8 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
     };
     let mut slow = Slow::new(ground.section.slowdown);
     while !ground.stop.is_set() {
+        // First: what has been completed is under way no more, neither beside what is asked now nor for whom goes now.
+        lane.take_completed();
         if !lane.take_orders(orders) {
             break;
         }
@@ -286,7 +288,6 @@ impl Serving<'_> {
         for visitor in &mut self.visitors {
             visitor.take_requests(&mut self.carrier, self.batch);
         }
-        self.take_completed();
         self.carrier.look_into_inbox();
         while let Some(completed) = self.carrier.client.poll_ended() {
             // This client carries out nothing else.

@@ -3,7 +3,7 @@
 
 use super::super::carrier::{AskEnded, Carrier, Failed};
 use super::super::complete::{Stage, lock};
-use super::super::landed::{Landed, Place};
+use super::super::landed::Landed;
 use super::super::visitor::Terms;
 use super::{Bench, Came, Mail, PAGE, Question, Registered, USUAL, memory_file, span, with_bench};
 use farmem_client::{Landing as _, Lender, Loan};
@@ -13,7 +13,9 @@ use farmem_wire::Rkey;
 use farmem_wire::soda::{Dest, Ended, Request, Span};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const LEN: usize = PAGE as usize;
 
@@ -183,10 +185,10 @@ fn what_cannot_be_lent_is_put_at_once() {
     });
 }
 
-/// A process goes while another thread has a read of it, and cannot go on. Until that thread has put the bytes, answered and given the slot back, the process is busy and its region open: only then it hears a farewell (PROTOCOL 17.17), and
-/// from then on nobody writes to its memory.
+/// A process closes a region while another thread has a read of it, and cannot go on. Until that thread has put the bytes, answered and given the slot back, the process is not idle, which is what its farewell waits for (PROTOCOL 17.17),
+/// and its region stays open; from then on nobody writes to its memory.
 #[test]
-fn whoever_goes_waits_for_what_is_lent() {
+fn a_region_is_closed_behind_what_is_lent() {
     with_stage(|bench, carrier, _| {
         let slots = Slots::new(16);
         let dest = Dest::Write { addr: 0, rkey: Rkey(1) };
@@ -215,9 +217,9 @@ fn whoever_goes_waits_for_what_is_lent() {
     });
 }
 
-/// A DPU ends, or its host was fenced: what was passed on is done when the stage has ended, and what had come of reads that have not ended is put nowhere.
+/// The stage ends, as it does with its DPU: what was passed on is done then, and what had come of reads that have not ended is put nowhere.
 #[test]
-fn a_dpu_that_ends_has_put_what_it_passed_on() {
+fn a_stage_that_ends_has_put_what_was_passed_on() {
     with_stage(|bench, carrier, memory| {
         let slots = Slots::new(16);
         let mut ended = fetch(bench, carrier, &(0..16).map(read).collect::<Vec<_>>());
@@ -232,16 +234,28 @@ fn a_dpu_that_ends_has_put_what_it_passed_on() {
         assert!((0..15).all(|n| u64::from(byte_of(memory, n)) == 100 + n));
         assert_eq!(bench.answers().len(), 15);
         drop(last);
-        // The last page of another file, which has nothing.
-        let (file, answering) = (memory_file(LEN), landing(bench, 15));
-        let page = file.metadata().unwrap().len() / u64::from(PAGE) - 1;
-        let registered = Registered::of(file.try_clone().unwrap().into(), 1 << 20).unwrap();
-        let place = Place::Registered(Arc::new(registered), page * u64::from(PAGE));
-        let landed = Landed::new(place, answering.answering(), true);
-        slots.bring(0, &landed);
-        assert_eq!(slots.lent(), 2);
-        drop(landed);
-        assert_eq!((slots.lent(), byte_of(&file, page)), (1, 0));
         assert_eq!(byte_of(memory, 15), 15);
+    });
+}
+
+/// A thread that completes requests panics: who serves the domain does so, too, when it next looks, instead of serving on beside processes that nobody answers. (What panics here is what wakes it.)
+#[test]
+fn a_thread_that_panicked_is_not_served_beside() {
+    with_stage(|bench, carrier, _| {
+        let slots = Slots::new(16);
+        bench.stage = Some(Stage::begin(1, 1.0, || panic!("of this test")).unwrap());
+        bench.stage.as_ref().unwrap().await_it(true);
+        let ended = fetch(bench, carrier, &[read(0), read(1)]);
+        slots.bring(1, &landing(bench, 1));
+        answer(bench, carrier, ended);
+        let stage = bench.stage.take().unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        let looks = catch_unwind(AssertUnwindSafe(|| {
+            while Instant::now() < until {
+                drop(stage.take());
+            }
+        }));
+        assert!(looks.is_err(), "it goes on for half a minute");
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(stage))).is_err(), "and it ends so");
     });
 }
