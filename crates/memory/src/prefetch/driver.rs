@@ -74,7 +74,7 @@ pub struct Driver<V, L, Z> {
     places: Vec<(usize, usize)>,
     spare: Vec<Vec<usize>>,
     unheard: u64,
-    /// Operations that far memory carried out; those that it did not, or that could not be asked for.
+    /// Operations that far memory carried out; those that it did not, or that could not be asked for. Of a turn in which the structure cannot be entered one counts.
     came: (u64, u64),
     /// Its client can wait for what comes.
     sleeps: bool,
@@ -129,7 +129,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
     }
 
-    /// Does what there is to do, and waits for nothing. False when there was nothing.
+    /// Does what there is to do. False when there was nothing. It waits for nothing but a structure that has to be entered or left by asking far memory ([`LookUp::begin`], [`LookUp::end`]), as a lease that is
+    /// to be renewed; where far memory does not answer, for one such request of each kind.
     ///
     /// # Errors
     /// [`Error::System`] when the link failed, or what another process says makes no sense: nothing is prefetched any more, and the program goes on without.
@@ -147,7 +148,10 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
         while let Some(completed) = self.client.poll()? {
             worked = true;
-            self.looked_up(completed)?;
+            if !self.looked_up(completed)? {
+                // The others wait for the next turn: each may ask far memory again, which does not answer.
+                break;
+            }
         }
         let prefetcher = &mut self.prefetcher;
         self.zone.clean(&mut |item, used| prefetcher.cleaned(item, used));
@@ -191,7 +195,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         let _its_lease_ends = self.look_up.leave(&mut self.client);
     }
 
-    /// Operations that far memory carried out; those that it did not, or that could not be asked for.
+    /// Operations that far memory carried out; those that it did not, or that could not be asked for: a turn in which the structure cannot be entered counts as one.
     pub(crate) const fn came(&self) -> (u64, u64) {
         self.came
     }
@@ -284,24 +288,30 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Ok(worked)
     }
 
-    /// Submits the messages that the prefetcher wants.
+    /// Submits the messages that the prefetcher wants. When one cannot be begun, those behind it have failed, too, and nobody asks before the next turn: an answer that does not come takes seconds, and meanwhile
+    /// nobody hears the program.
     fn act(&mut self) -> Result<(), Error> {
         let mut actions = std::mem::take(&mut self.actions);
+        let mut is_open = true;
         for action in actions.drain(..) {
             if let Action::Fetch { op, keys } = action {
-                self.submit(op, keys)?;
+                if is_open {
+                    is_open = self.submit(op, keys)?;
+                } else {
+                    self.prefetcher.failed(op);
+                }
             }
         }
         self.actions = actions;
         Ok(())
     }
 
-    /// Submits what looks a message's keys up: those of one place together, as far as the structure does that.
-    fn submit(&mut self, op: u64, keys: Keys) -> Result<(), Error> {
+    /// Submits what looks a message's keys up: those of one place together, as far as the structure does that. False when the structure could not be entered, or left.
+    fn submit(&mut self, op: u64, keys: Keys) -> Result<bool, Error> {
         if self.look_up.begin(&mut self.client).is_err() {
             self.came.1 += 1;
             self.prefetcher.failed(op);
-            return Ok(());
+            return Ok(false);
         }
         self.held += 1;
         let mut places = std::mem::take(&mut self.places);
@@ -330,21 +340,22 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         places.clear();
         self.places = places;
         self.messages.insert(op, Message { keys, ended: Vec::with_capacity(left), left });
-        if left == 0 { self.ended(op) } else { Ok(()) }
+        if left == 0 { self.ended(op) } else { Ok(true) }
     }
 
-    fn looked_up(&mut self, completed: Completed) -> Result<(), Error> {
-        let Some((op, ats)) = self.under_way.remove(&completed.ticket) else { return Ok(()) };
+    /// An operation ended. False when it was its message's last, and the structure could not be left.
+    fn looked_up(&mut self, completed: Completed) -> Result<bool, Error> {
+        let Some((op, ats)) = self.under_way.remove(&completed.ticket) else { return Ok(true) };
         let is_good = u64::from(completed.result.is_ok());
         self.came = (self.came.0 + is_good, self.came.1 + 1 - is_good);
         let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
         message.ended.push((ats, completed));
         message.left -= 1;
-        if message.left == 0 { self.ended(op) } else { Ok(()) }
+        if message.left == 0 { self.ended(op) } else { Ok(true) }
     }
 
-    /// All look-ups of a message ended.
-    fn ended(&mut self, op: u64) -> Result<(), Error> {
+    /// All look-ups of a message ended. False when what they found must not be used.
+    fn ended(&mut self, op: u64) -> Result<bool, Error> {
         let message = self.messages.remove(&op).expect("a message under way");
         let is_good = self.look_up.end(&mut self.client).is_ok();
         if self.messages.is_empty() {
@@ -379,7 +390,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
                 self.spare.push(ats);
             }
         }
-        Ok(())
+        Ok(is_good)
     }
 }
 

@@ -10,13 +10,14 @@ use farmem_io::dpu::zone::{Finding, ZoneProducer, make_zone};
 use farmem_io::dpu::{Listener, SubmissionSender, Submissions, Talk, make_submissions};
 use farmem_io::{OpenError, OutsideWaker, WakeAt};
 use farmem_machine::{Duration, Rng};
+use farmem_paging::Waste;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const SECRET: KeySecret = KeySecret([17, 4791]);
 const RING: usize = 1 << 15;
@@ -28,10 +29,13 @@ struct Records {
     base: u64,
     /// Nothing can be looked up, as where a lease on the structure cannot be had.
     is_shut: Arc<AtomicBool>,
+    /// Times that it was to be entered.
+    entered: Arc<AtomicU32>,
 }
 
 impl LookUp for Records {
     fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
+        self.entered.fetch_add(1, Ordering::Relaxed);
         let what = || "records, which are shut".to_owned();
         if self.is_shut.load(Ordering::Relaxed) { Err(Error::Missing { what: what() }) } else { Ok(()) }
     }
@@ -63,6 +67,7 @@ struct World {
     client: Client,
     base: u64,
     is_shut: Arc<AtomicBool>,
+    entered: Arc<AtomicU32>,
     _door: (Listener, tempfile::TempDir),
 }
 
@@ -101,9 +106,11 @@ impl World {
         let config = Config { flying_keys_max: 40, ..Config::DEFAULT };
         let (view, of_dpu) = (KeySet::new(100), rack.client("far").unwrap());
         let is_shut = Arc::<AtomicBool>::default();
-        let records = Records { base, is_shut: Arc::clone(&is_shut) };
+        let entered = Arc::<AtomicU32>::default();
+        let records = Records { base, is_shut: Arc::clone(&is_shut), entered: Arc::clone(&entered) };
         let driver = Driver::of(config, view, (watch, hearing, Change(1)), of_dpu, records, zone);
-        Self { files, tap, beside, taker, driver, client, base, is_shut, _door: (listener, directory) }
+        let _door = (listener, directory);
+        Self { files, tap, beside, taker, driver, client, base, is_shut, entered, _door }
     }
 
     fn flush(&mut self, number: u64, item: u64) {
@@ -169,7 +176,7 @@ fn a_driver_is_given_what_it_hears() {
     let new = |beside: &Beside, watch| {
         let parts = (watch, beside, Change(1));
         let client = rack.client("far").unwrap();
-        let records = Records { base, is_shut: Arc::default() };
+        let records = Records { base, is_shut: Arc::default(), entered: Arc::default() };
         Driver::new(Config::DEFAULT, KeySet::new(10), parts, client, records, LocalZone::new(1))
     };
     let refused = new(&beside, watch).err().expect("it hears nothing");
@@ -197,6 +204,32 @@ fn a_structure_that_cannot_be_entered_counts_as_failed() {
     world.driver.settle().unwrap();
     assert_eq!((world.driver.came(), world.take(2)), ((1, 1), Some(2)));
     world.driver.prefetcher().check();
+}
+
+/// Two messages want a structure that cannot be entered, in one turn: it is asked once, which may take seconds where far memory is silent, and both have failed. The next turn asks again, and what can be
+/// entered then brings items. Before, each message asked, and nobody was heard meanwhile.
+#[test]
+fn a_structure_that_cannot_be_entered_is_asked_once_a_turn() {
+    let rack = Rack::embedded_with(1, 64 << 20).unwrap();
+    let mut world = World::new(&rack, FLOORS);
+    let connection = world.tap.connection_of(Known::HashMap).unwrap();
+    let counts = |world: &World| {
+        let prefetcher = world.driver.prefetcher();
+        prefetcher.check();
+        let failed = prefetcher.account().wasted_by(Waste::Failed);
+        (world.entered.load(Ordering::Relaxed), prefetcher.stats().messages, failed, world.driver.came())
+    };
+    world.is_shut.store(true, Ordering::Relaxed);
+    connection.received(&(0..40).flat_map(read).collect::<Vec<u8>>());
+    assert!(world.driver.turn().unwrap());
+    assert_eq!(counts(&world), (1, 2, 40, (0, 1)));
+    connection.received(&(0..40).flat_map(read).collect::<Vec<u8>>());
+    assert!(world.driver.turn().unwrap());
+    assert_eq!(counts(&world), (2, 4, 80, (0, 2)));
+    world.is_shut.store(false, Ordering::Relaxed);
+    connection.received(&(40..50).flat_map(read).collect::<Vec<u8>>());
+    world.driver.settle().unwrap();
+    assert_eq!((counts(&world), world.take(44)), ((3, 5, 80, (10, 2)), Some(44)));
 }
 
 /// Sound records that lie: connections that are none, positions and marks of any size, changes of what was never there, reads that nobody asked for.
