@@ -38,7 +38,7 @@ pub(crate) use lines::{bring_lines, copy_window, lines_in};
 pub(crate) use record::{Decoded, Header, decode};
 pub use record::{HEADER_LEN, LINE_LEN, RECORD_LEN_MAX, Record, Tag};
 pub use room::FREED_PROGRAM;
-pub(crate) use room::node_of;
+pub(crate) use room::{node_of, room_from};
 pub use roots::ROOT_NAME_MAX;
 
 use arena::Arena;

@@ -11,7 +11,7 @@
 //! The heap keeps a replaced record readable as long as a reader may have its address. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
 
 use crate::form::Form;
-use crate::heap::{Fresh, Heap, LINE_LEN, RECORD_LEN_MAX, Record, lines_in, node_of, write_all};
+use crate::heap::{Fresh, Heap, LINE_LEN, RECORD_LEN_MAX, Record, lines_in, node_of, room_from, write_all};
 use farmem_client::{Error, FarMemory, NodeId, Policy, TraversalStop};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
@@ -99,7 +99,7 @@ impl Table {
         }
         let count = nodes.len() as u64;
         let buckets = buckets.max(GROUP * count).checked_next_power_of_two().unwrap_or(1 << 63);
-        let bytes = buckets.div_ceil(count).next_multiple_of(GROUP).saturating_mul(8);
+        let bytes = in_shard(buckets, count).saturating_mul(8);
         let mut shards: Vec<(NodeId, VirtAddr)> = Vec::with_capacity(nodes.len());
         let made = nodes.iter().try_for_each(|&node| {
             shards.push((node, memory.allocate_on(bytes, node)?.base));
@@ -126,7 +126,8 @@ impl Table {
     /// Opens the table called `name` of a heap.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none; [`Error::Broken`] when the name is another kind of structure's.
+    /// [`Error::Missing`] when there is none; [`Error::Broken`] when the name is another kind of structure's, or the memory of the last buckets is none; [`Error::Count`] when its record says more shards than
+    /// there may be, or more buckets than memory nodes have room for behind where the shards begin.
     pub fn open(memory: &mut (impl FarMemory + ?Sized), heap: &mut Heap, name: &str) -> Result<Self, Error> {
         let at = heap.root(memory, name, ROOT_KIND)?;
         let len = 8 + 8 * u32::try_from(memory.nodes().len()).unwrap_or(u32::MAX);
@@ -134,10 +135,12 @@ impl Table {
         let words = crate::words(&content);
         let buckets = words.first().copied().unwrap_or(0);
         let bases = words.into_iter().skip(1);
+        within("shards of a table of records", bases.len() as u64, SHARDS_MAX as u64)?;
         let shards: Option<Vec<(NodeId, VirtAddr)>> =
             bases.map(|base| Some((node_of(memory, base)?, VirtAddr(base)))).collect();
         let shards = shards.filter(|shards| !shards.is_empty() && kind == KIND && buckets.is_power_of_two());
         let shards = shards.ok_or(Error::Broken { addr: at, what: "a table of records" })?;
+        check(memory, buckets, &shards)?;
         let len = u32::try_from(content.len()).expect("a record's length");
         Ok(Self::new(memory, name, Record { at, len }, buckets, shards))
     }
@@ -493,6 +496,45 @@ fn allowed(what: &'static str, bytes: &[u8]) -> Result<(), Error> {
         len if len > BYTES_MAX => Err(Error::TooLong { len, max: BYTES_MAX }),
         _ => Ok(()),
     }
+}
+
+/// Holds a number of buckets that far memory says against the shards: who wrote it may be anybody of the domain. No bucket's address leaves its memory node then.
+fn check(
+    memory: &mut (impl FarMemory + ?Sized),
+    buckets: u64,
+    shards: &[(NodeId, VirtAddr)],
+) -> Result<(), Error> {
+    let count = shards.len() as u64;
+    let rooms = shards.iter().map(|(_, base)| room_from(memory, base.0) / LINE_LEN as u64 * GROUP);
+    let most = rooms.min().unwrap_or(0).saturating_mul(count);
+    within("buckets of a table of records", buckets, most)?;
+    let last = (in_shard(buckets, count) - GROUP) * 8;
+    let mut lines = vec![[0; LINE_LEN]; shards.len()];
+    let mut reads: Vec<(VirtAddr, &mut [u8])> = shards
+        .iter()
+        .zip(&mut lines)
+        .map(|((_, base), line)| (VirtAddr(base.0 + last), line.as_mut_slice()))
+        .collect();
+    let read = memory.read_many(&mut reads);
+    read.map_err(|error| match error {
+        Error::NotMapped { addr } | Error::NoPermission { addr } | Error::OutOfBounds { addr, .. } => {
+            Error::Broken { addr, what: "the last buckets of a table of records" }
+        }
+        other => other,
+    })
+}
+
+/// Buckets that each of so many shards has room for.
+const fn in_shard(buckets: u64, shards: u64) -> u64 {
+    buckets.div_ceil(shards).next_multiple_of(GROUP)
+}
+
+fn within(what: &'static str, have: u64, most: u64) -> Result<(), Error> {
+    if (1..=most).contains(&have) {
+        return Ok(());
+    }
+    let number = |value| usize::try_from(value).unwrap_or(usize::MAX);
+    Err(Error::Count { what, have: number(have), least: 1, most: number(most) })
 }
 
 fn read_node(memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) -> Result<Node, Error> {

@@ -7,6 +7,7 @@ use crate::map_program::{
     self, InHeap, Items, KEYS, MapProgram, SECRET, ZONE, await_it, options, record, settle, table_of,
 };
 use farmem::form::Form;
+use farmem::heap::Record;
 use farmem::prefetch::parse::records::{Records, Request};
 use farmem::prefetch::tap::{Known, tap};
 use farmem::prefetch::{
@@ -379,6 +380,21 @@ fn what_cannot_be_prefetched_from_is_refused() {
         let refused = AtDpu::connect(&client, &good, (SECRET, Change(1)), options).unwrap_err();
         assert!(refused.to_string().contains(why), "{refused}");
     }
+    // What is said in far memory is said by the program, too.
+    let InHeap { mut heap, table } = table_of(&mut client, "items");
+    let at = heap.root(&mut client, "items", *b"farmemTB").unwrap();
+    let (kind, good_record) = heap.read(&mut client, Record { at, len: 8 }).unwrap();
+    let said = Record { at, len: u32::try_from(good_record.len()).unwrap() };
+    let forged = [&(1_u64 << 63).to_le_bytes(), &good_record[8..]].concat();
+    heap.write(&mut client, said, kind, &forged).unwrap();
+    let refused = AtDpu::connect(&client, &table.form(&heap), (SECRET, Change(1)), options()).unwrap_err();
+    assert!(refused.to_string().contains("9223372036854775808 buckets"), "{refused}");
+    heap.write(&mut client, said, kind, &good_record).unwrap();
+    let of_table = AtDpu::connect(&client, &table.form(&heap), (SECRET, Change(1)), options()).unwrap();
+    let connection = of_table.tap().connection_of(Known::HashMap).unwrap();
+    connection.received(&record(Request::Read, &7_u64.to_le_bytes(), &[]));
+    assert_eq!(settle(&of_table, 1).account.wanted, 1);
+    drop((connection, of_table));
     await_it("nothing is left", || of_programs(&rack).0 == 0);
     // What lies elsewhere than it says is found by nobody, and costs nobody else anything.
     let away = with("/flat_map/shards/0/base", serde_json::json!(1_u64 << 60));

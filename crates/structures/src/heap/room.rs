@@ -398,6 +398,12 @@ pub(crate) fn node_of(memory: &(impl FarMemory + ?Sized), at: u64) -> Option<Nod
     owner.map(|node| NodeId(node.node))
 }
 
+/// Bytes from an address to the end of the memory node that it belongs to; 0 when it belongs to none.
+pub(crate) fn room_from(memory: &(impl FarMemory + ?Sized), at: u64) -> u64 {
+    let rooms = memory.nodes().iter().map(|node| node.capacity.saturating_sub(at.wrapping_sub(node.base)));
+    rooms.max().unwrap_or(0)
+}
+
 /// `size` bytes on `node`, or half, a quarter... of it; `None` when there is no room for the smallest chunk.
 fn allocate(
     memory: &mut (impl FarMemory + ?Sized),

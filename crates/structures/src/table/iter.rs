@@ -4,7 +4,7 @@
 //! once or not at all, and none comes twice.
 
 use super::node::{Contents, Node, unpair};
-use super::{GROUP, Table};
+use super::{GROUP, Table, in_shard};
 use crate::heap::{HEADER_LEN, Heap, LINE_LEN, Record};
 use farmem_client::{Error, FarMemory};
 use farmem_wire::VirtAddr;
@@ -101,7 +101,7 @@ impl Chains<'_> {
     ) -> Result<Option<Vec<(VirtAddr, Node)>>, Error> {
         let Some(&(_, base)) = self.table.shards.get(self.shard) else { return Ok(None) };
         let count = self.table.shards.len() as u64;
-        let in_shard = self.table.buckets.div_ceil(count).next_multiple_of(GROUP);
+        let in_shard = in_shard(self.table.buckets, count);
         let here = BUCKETS.min(in_shard - self.bucket);
         let mut bytes = vec![0; usize::try_from(here * 8).expect("a page")];
         memory.read(VirtAddr(base.0 + self.bucket * 8), &mut bytes)?;

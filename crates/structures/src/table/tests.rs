@@ -33,3 +33,40 @@ fn keys_of_one_hash_are_told_apart() {
     assert_eq!(table.remove(&mut client, &mut heap, b"key").unwrap(), Some(b"new".to_vec()));
     assert_eq!(table.get(&mut client, &mut heap, b"key").unwrap(), None);
 }
+
+/// What a table's own record says is held against what there is: as many buckets as its shards can have, the last of them in memory of the domain, and no more shards than tables have. Before, any power of
+/// two was a number of buckets, and a look-up went wherever that led, or panicked.
+#[test]
+fn a_record_that_cannot_be_a_tables_is_refused() {
+    let mut client = Rack::embedded_with(2, 16 << 20).unwrap().client("record").unwrap();
+    let mut heap = Heap::create(&mut client, "heap", HeapOptions::default()).unwrap();
+    let mut open = |buckets: u64, shards: &dyn Fn(&Table) -> Vec<u64>| {
+        let table = Table::create(&mut client, &mut heap, "table", 512).unwrap();
+        let content: Vec<u8> =
+            [buckets].into_iter().chain(shards(&table)).flat_map(u64::to_le_bytes).collect();
+        let said = heap.put(&mut client, KIND, &content).unwrap();
+        heap.remove_root(&mut client, "table").unwrap();
+        heap.set_root(&mut client, "table", ROOT_KIND, said.at).unwrap();
+        let opened = Table::open(&mut client, &mut heap, "table").map(|table| table.buckets());
+        heap.remove_root(&mut client, "table").unwrap();
+        opened
+    };
+    let bases = |table: &Table| table.shards.iter().map(|(_, base)| base.0).collect::<Vec<_>>();
+    assert_eq!(open(512, &bases).unwrap(), 512);
+    for buckets in [1 << 63, 1 << 40, 1 << 23] {
+        match open(buckets, &bases) {
+            Err(Error::Count { what: "buckets of a table of records", have, .. }) => {
+                assert_eq!(have as u64, buckets);
+            }
+            went => panic!("{buckets}: {went:?}"),
+        }
+    }
+    // The memory nodes have so much, and the domain has not.
+    let broken = open(1 << 21, &bases).unwrap_err();
+    assert!(
+        matches!(broken, Error::Broken { what: "the last buckets of a table of records", .. }),
+        "{broken}"
+    );
+    let many = open(512, &|table| bases(table).repeat(SHARDS_MAX)).unwrap_err();
+    assert!(matches!(many, Error::Count { what: "shards of a table of records", have: 2048, .. }), "{many}");
+}
