@@ -553,3 +553,34 @@ fn a_destroyed_heap_leaves_nothing() {
     assert!(matches!(Heap::open(&mut last, "the heap", HeapOptions::default()), Err(Error::Missing { .. })));
     drop(rack);
 }
+
+/// A program dies with the heap open, and no other one works in it. Who wants to free the heap looks whether it is alone, and the second look, three leases after the first, takes the dead one out: not a look
+/// before that, nor a first one, however late. One that says that it is there stays. Before, looking took nobody out, and the heap could not be freed for ever.
+#[test]
+fn who_looks_whether_it_is_alone_takes_out_who_is_silent() {
+    let time = Time::default();
+    let (_rack, mut hosts) = hosts(1, 16 << 20, 3, &time);
+    let [last, died, lives] = hosts.as_mut_slice() else { unreachable!() };
+    died.heap.pin(&mut died.client).unwrap();
+    time.pass(100);
+    let mut look = |seconds: u64, lives: &mut Host| {
+        time.pass(seconds);
+        lives.heap.keep(&mut lives.client).unwrap();
+        match last.heap.alone(&mut last.client) {
+            Err(Error::Locked { holder, .. }) => holder,
+            went => format!("{went:?}"),
+        }
+    };
+    assert!(look(0, lives).contains("in slot 1."), "a first look takes nobody out");
+    assert!(look(15, lives).contains("in slot 1."));
+    assert!(look(14, lives).contains("in slot 1."), "29 seconds are no three leases");
+    assert!(look(1, lives).contains("in slot 2."), "the one that lives is there still");
+    assert!(look(40, lives).contains("in slot 2."), "and however long it is watched");
+    let evicted = died.heap.keep(&mut died.client).unwrap_err();
+    assert!(matches!(evicted, Error::Evicted { .. }), "{evicted}");
+    let Host { mut client, heap } = hosts.pop().unwrap();
+    heap.close(&mut client).unwrap();
+    let Host { mut client, mut heap } = hosts.swap_remove(0);
+    heap.alone(&mut client).unwrap();
+    heap.destroy(&mut client).unwrap();
+}

@@ -188,7 +188,8 @@ impl Heap {
     /// before.
     ///
     /// # Errors
-    /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. [`Error`] when the control plane does not answer.
+    /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. One that died has it open until it was evicted: ask [`Heap::alone`] before
+    /// until it was. [`Error`] when the control plane does not answer.
     pub fn destroy(mut self, client: &mut Client) -> Result<(), Error> {
         if let Err(error) = self.alone(client) {
             return self.close(client).and(Err(error));
@@ -202,14 +203,16 @@ impl Heap {
 
     /// Looks whether any other program has the heap open: who is to free what is in it asks before.
     ///
+    /// A program that died has it open until somebody evicts it, and looking does: this program must have seen it silent for three leases ([`HeapOptions::lease`]), by two looks through one `Heap` that are so
+    /// far apart, and no more than twelve. So asked again and again it says for three leases at most that one has it open which died. A program that lives and says nothing for so long counts as dead, too
+    /// ([`Heap::keep`]).
+    ///
     /// # Errors
-    /// [`Error::Locked`] with one that has; [`Error`] when far memory does not answer.
+    /// [`Error::Locked`] with one that has; [`Error::Evicted`] when this one was evicted meanwhile; [`Error`] when far memory does not answer.
     pub fn alone(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
-        let seen = member::standing(memory, self.base)?;
-        let mut others =
-            seen.words.iter().enumerate().filter(|(slot, word)| *slot != self.member.slot && !word.is_free());
-        others.next().map_or(Ok(()), |(slot, word)| {
+        let Some(others) = self.member.others(memory)? else { return Err(self.evicted()) };
+        others.first().map_or(Ok(()), |(slot, word)| {
             let holder =
                 format!("the program in slot {slot}.{}, which has {} open", word.generation(), self.title());
             Err(Error::Locked { addr: self.base, holder, tries: 1 })

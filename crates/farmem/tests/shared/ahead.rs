@@ -15,6 +15,9 @@ use farmem::prefetch::{
     SharedZone, Taker,
 };
 use farmem::{Client, Error, FlatMap, PageStore, Rack, Rng, SharedSpace, serve};
+use farmem_io::Stop;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A map of the program.
@@ -196,6 +199,33 @@ fn a_heap_is_left_with_the_program() {
     let refused = AtDpu::connect(&stranger, &form, (SECRET, Change(1)), options()).unwrap_err();
     assert!(refused.to_string().contains("heap called"), "{refused}");
     heap.alone(&mut client).unwrap();
+    table.destroy(&mut client, &mut heap).unwrap();
+    heap.destroy(&mut client).unwrap();
+}
+
+/// A DPU that is stopped in good order, as by `farmem down`, has left the heap whose table it read when it has ended. Before, it left as if it had died.
+#[test]
+fn a_dpu_that_is_stopped_has_left_the_heap() {
+    let rack = TestRack::start_with("shm", 2, DPU);
+    let mut client = client(&rack, DOMAIN);
+    let InHeap { mut heap, table } = table_of(&mut client, "items");
+    let (stop, (begun, has_begun)) = (Stop::new(), mpsc::channel());
+    thread::scope(|scope| {
+        let role = scope.spawn(|| {
+            let mut begun = || begun.send(()).unwrap();
+            let serving = serve::Serving::new(&stop, &mut begun);
+            farmem::dpu::serve_with(&rack.config, serving, farmem::form::look_up)
+        });
+        has_begun.recv().unwrap();
+        let dpu = AtDpu::connect(&client, &table.form(&heap), (SECRET, Change(1)), options()).unwrap();
+        let connection = dpu.tap().connection_of(Known::HashMap).unwrap();
+        connection.received(&record(Request::Read, &7_u64.to_le_bytes(), &[]));
+        assert_eq!(settle(&dpu, 1).account.wanted, 1);
+        assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
+        stop.set();
+        role.join().unwrap().unwrap();
+        heap.alone(&mut client).unwrap();
+    });
     table.destroy(&mut client, &mut heap).unwrap();
     heap.destroy(&mut client).unwrap();
 }

@@ -20,7 +20,7 @@ use farmem_io::dpu::Submissions;
 use farmem_io::dpu::zone::ZoneProducer;
 use farmem_machine::Duration;
 use std::io::{self, Write as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -144,10 +144,11 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
     let Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone: _ } = job;
     let (pieces, words, zone) = parts;
     let begun = join(&ground, domain).and_then(|(mut client, member)| {
-        let look_up = make(&structure, &mut client)?;
-        Ok((client, member, look_up, HostKeys::new(KeysConfig::new(keys))?))
+        // The structure last: nothing fails after it was entered.
+        let view = HostKeys::new(KeysConfig::new(keys))?;
+        Ok((make(&structure, &mut client)?, client, member, view))
     });
-    let (client, (_, _, wake), look_up, view): (Client, Member, AnyLookUp, HostKeys) = match begun {
+    let (look_up, client, (_, _, wake), view): (AnyLookUp, Client, Member, HostKeys) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             mail.say(question, Came::Prefetches(Err(told(error))));
@@ -159,6 +160,18 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
     let mut driver =
         Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
     mail.say(question, Came::Prefetches(Ok(wake)));
+    let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut driver, &ground, questions)));
+    // Whatever ended it, the structure's other readers and writers need not wait for this one.
+    driver.leave();
+    ended.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Turns the driver until the DPU ends, or false when the door let the thread go.
+fn attend(
+    driver: &mut Driver<HostKeys, AnyLookUp, SharedZone>,
+    ground: &Ground,
+    questions: &Receiver<Reply>,
+) -> Result<bool, Error> {
     let mut slow = Slow::new(ground.section.slowdown);
     let clock = Clock::start();
     let (mut known, mut since) = (driver.came(), clock.now());
@@ -168,19 +181,10 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
                 reply.say_prefetched(driver.prefetched());
             }
             Err(TryRecvError::Empty) => {}
-            // The door let it go: the program has gone, or was told to try again.
-            Err(TryRecvError::Disconnected) => {
-                driver.leave();
-                return Ok(false);
-            }
+            // The program has gone, or was told to try again.
+            Err(TryRecvError::Disconnected) => return Ok(false),
         }
-        let worked = match driver.turn() {
-            Ok(worked) => worked,
-            Err(error) => {
-                driver.leave();
-                return Err(error);
-            }
-        };
+        let worked = driver.turn()?;
         slow.down();
         let (now, came) = (clock.now(), driver.came());
         if came.0 != known.0 || came.1 == known.1 && !driver.is_waiting() {

@@ -182,17 +182,38 @@ impl Member {
         Ok(true)
     }
 
-    /// Takes back the words of members that did not change them for too long.
+    /// The other members and their words, once those are evicted that are silent. `None` when this member was evicted.
+    pub(crate) fn others(
+        &mut self,
+        memory: &mut (impl FarMemory + ?Sized),
+    ) -> Result<Option<Vec<(usize, Word)>>, Error> {
+        let asked = self.clock.now();
+        let seen = standing(memory, self.base)?;
+        if seen.words[self.slot] != self.word {
+            return Ok(None);
+        }
+        self.evict_silent(memory, &seen, asked).map(Some)
+    }
+
+    /// Takes back the words of members that did not change them for too long; answers the others that are left.
     fn evict_silent(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
         seen: &Standing,
         asked: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<(usize, Word)>, Error> {
+        let mut left = Vec::new();
         for (slot, &word) in seen.words.iter().enumerate() {
-            self.evict_if_silent(memory, slot, word, asked)?;
+            if !self.evict_if_silent(memory, slot, word, asked)? && !word.is_free() && !self.is_own(slot) {
+                left.push((slot, word));
+            }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// True for the slot that it has.
+    const fn is_own(&self, slot: usize) -> bool {
+        slot == self.slot && !self.word.is_free()
     }
 
     fn evict_if_silent(
@@ -202,8 +223,7 @@ impl Member {
         word: Word,
         asked: Duration,
     ) -> Result<bool, Error> {
-        let is_own = slot == self.slot && !self.word.is_free();
-        if word.is_free() || is_own {
+        if word.is_free() || self.is_own(slot) {
             self.watched.remove(&slot);
             return Ok(false);
         }
