@@ -187,6 +187,8 @@ impl Heap {
     /// Frees the heap with all its records, and its name. No other program may have it open. Tables and trees in it have memory of their own: destroy them
     /// before.
     ///
+    /// A program that was evicted since it was silent ([`Heap::alone`]) must not go on with the heap after that: nothing keeps it from joining again where the heap was (docs/security.md).
+    ///
     /// # Errors
     /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. One that died has it open until it was evicted: ask [`Heap::alone`] before
     /// until it was. [`Error`] when the control plane does not answer.
