@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+mod heap_destroyed;
 mod hooked;
 
 const LEASE: Duration = Duration::from_secs(10);

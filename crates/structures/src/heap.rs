@@ -17,11 +17,13 @@ use crate::words;
 use farmem_client::{Client, Error, FarMemory, NodeId};
 use farmem_wire::VirtAddr;
 use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 mod access;
 mod arena;
+mod closing;
 mod epoch;
 mod layout;
 mod lines;
@@ -42,7 +44,8 @@ pub(crate) use room::{node_of, room_from};
 pub use roots::ROOT_NAME_MAX;
 
 use arena::Arena;
-use layout::{EPOCH_AT, LEASE_AT, MAGIC, ROOT_LEN, VERSION, VERSION_AT};
+use epoch::EpochWord;
+use layout::{IDENTITY_AT, LEASE_AT, MAGIC, ROOT_LEN, Root, VERSION, VERSION_AT, epoch_at};
 use member::Member;
 use record::{Class, encode};
 
@@ -130,8 +133,9 @@ impl Heap {
         if room::read_word(client, base)? != 0 {
             return Err(exists());
         }
-        // Each word by compare-and-swap: another program that makes the heap at the same time writes the same, or finds it made.
-        client.compare_swap(VirtAddr(base.0 + EPOCH_AT), 0, 1)?;
+        // Each word by compare-and-swap: another program that makes the heap at the same time finds what is written, or all of it made.
+        client.compare_swap(epoch_at(base), 0, EpochWord::open(1).word())?;
+        client.compare_swap(VirtAddr(base.0 + IDENTITY_AT), 0, identity())?;
         let lease = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
         client.compare_swap(VirtAddr(base.0 + LEASE_AT), 0, lease)?;
         client.compare_swap(VirtAddr(base.0 + VERSION_AT), 0, VERSION)?;
@@ -144,7 +148,7 @@ impl Heap {
     /// Opens the heap called `name`. Its lease is the one that it was made with.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none; [`Error::Broken`] when the memory of that name is no heap, or of another version; [`Error::Full`] when
+    /// [`Error::Missing`] when there is none, or another program destroys it; [`Error::Broken`] when the memory of that name is no heap, or of another version; [`Error::Full`] when
     /// 64 programs have it open.
     pub fn open(client: &mut Client, name: &str, options: HeapOptions) -> Result<Self, Error> {
         let named = match client.open_named(name) {
@@ -154,14 +158,14 @@ impl Heap {
             other => other?,
         };
         let base = named.base;
-        let mut bytes = [0; 24];
+        let mut bytes = [0; 32];
         client.read(base, &mut bytes)?;
         let words = words(&bytes);
         if words[0] != MAGIC || words[1] != VERSION || named.length != ROOT_LEN {
             return Err(Error::Broken { addr: base, what: "a heap of this version" });
         }
         let options = HeapOptions { lease: Duration::from_nanos(words[2]), ..options };
-        let member = Member::join(client, base, &options)?;
+        let member = Member::join(client, Root { base, identity: words[3] }, &options)?;
         let arena = Arena::default();
         Ok(Self { name: name.into(), base, options, member, arena, pins: 0, is_out: false, turn: 0 })
     }
@@ -187,20 +191,22 @@ impl Heap {
     /// Frees the heap with all its records, and its name. No other program may have it open. Tables and trees in it have memory of their own: destroy them
     /// before.
     ///
-    /// A program that was evicted since it was silent ([`Heap::alone`]) must not go on with the heap after that: nothing keeps it from joining again where the heap was (docs/security.md).
+    /// A program that opens the heap at the same moment keeps it from being destroyed, or is told that there is none. So is one that was evicted since it was silent ([`Heap::alone`]) and goes on: its next
+    /// operation fails, and changes nothing, unless it stood still in the middle of one for longer than two leases.
     ///
     /// # Errors
     /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. One that died has it open until it was evicted: ask [`Heap::alone`] before
-    /// until it was. [`Error`] when the control plane does not answer.
+    /// until it was. [`Error`] when far memory does not answer: nothing is freed then either. [`Error`] when the control plane does not answer: then no program opens the heap any more, and what could not be freed
+    /// goes with the domain; where its name is left, [`Client::unlink_named`] takes it away.
     pub fn destroy(mut self, client: &mut Client) -> Result<(), Error> {
-        if let Err(error) = self.alone(client) {
+        if let Err(error) = self.shut(client) {
             return self.close(client).and(Err(error));
         }
-        self.read_rows(client)?;
-        for row in self.arena.rows.iter().filter(|row| row.base != 0) {
-            client.free(VirtAddr(row.base))?;
-        }
-        client.unlink_named(&self.name)
+        // Nobody can come again for what one of them leaves, so all are tried.
+        let chunks = self.arena.rows.iter().filter(|row| row.base != 0);
+        let freed = chunks.map(|row| client.free(VirtAddr(row.base))).fold(Ok(()), Result::and);
+        let unlinked = client.unlink_named(&self.name);
+        freed.and(unlinked)
     }
 
     /// Looks whether any other program has the heap open: who is to free what is in it asks before.
@@ -213,12 +219,20 @@ impl Heap {
     /// [`Error::Locked`] with one that has; [`Error::Evicted`] when this one was evicted meanwhile; [`Error`] when far memory does not answer.
     pub fn alone(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
+        self.look_for_others(memory)
+    }
+
+    fn look_for_others(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         let Some(others) = self.member.others(memory)? else { return Err(self.evicted()) };
         others.first().map_or(Ok(()), |(slot, word)| {
-            let holder =
-                format!("the program in slot {slot}.{}, which has {} open", word.generation(), self.title());
-            Err(Error::Locked { addr: self.base, holder, tries: 1 })
+            let generation = word.generation();
+            let holder = format!("the program in slot {slot}.{generation}, which has {} open", self.title());
+            Err(self.held_by(holder))
         })
+    }
+
+    fn held_by(&self, holder: String) -> Error {
+        Error::Locked { addr: self.base, holder, tries: 1 }
     }
 
     /// Its name.
@@ -368,7 +382,7 @@ impl Heap {
         if self.pins > 0 {
             return Err(self.evicted_error());
         }
-        self.member = Member::join(memory, self.base, &self.options)?;
+        self.member = Member::join(memory, self.member.root, &self.options)?;
         self.is_out = false;
         Ok(())
     }
@@ -425,6 +439,11 @@ impl Heap {
     fn title(&self) -> String {
         format!("the heap {:?}", self.name)
     }
+}
+
+/// A number that no other heap has, by chance.
+fn identity() -> u64 {
+    RandomState::new().build_hasher().finish().max(1)
 }
 
 /// A record with its bytes, before they are written.

@@ -53,6 +53,56 @@ impl Word {
     }
 }
 
+/// The word of the heap's epoch: the epoch (32 bits); who closes the heap or has destroyed it, as generation (16) and number (14) of the slot; and in the
+/// two bits above, which of the two it is. An epoch is never 0, and so is no such word.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct EpochWord(u64);
+
+const CLOSING: u64 = 1 << 62;
+const DESTROYED: u64 = 1 << 63;
+
+impl EpochWord {
+    /// Of a heap that programs may open.
+    pub(crate) const fn open(epoch: u32) -> Self {
+        Self(epoch as u64)
+    }
+
+    /// In the same epoch, the member in `slot` closes the heap.
+    pub(crate) const fn closing(self, slot: usize, generation: u16) -> Self {
+        Self(CLOSING | (slot as u64) << 48 | (generation as u64) << 32 | self.epoch() as u64)
+    }
+
+    /// The member that closes it has destroyed it.
+    pub(crate) const fn destroyed(self) -> Self {
+        Self(self.0 & !CLOSING | DESTROYED)
+    }
+
+    /// `None` of a word that is none.
+    pub(crate) const fn parse(word: u64) -> Option<Self> {
+        let is_whole = match word & (CLOSING | DESTROYED) {
+            0 => word >> 32 == 0,
+            both => both != CLOSING | DESTROYED,
+        };
+        if is_whole && Self(word).epoch() != 0 { Some(Self(word)) } else { None }
+    }
+
+    pub(crate) const fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn epoch(self) -> u32 {
+        (self.0 & 0xffff_ffff) as u32
+    }
+
+    pub(crate) const fn is_open(self) -> bool {
+        self.0 & (CLOSING | DESTROYED) == 0
+    }
+
+    pub(crate) const fn is_destroyed(self) -> bool {
+        self.0 & DESTROYED != 0
+    }
+}
+
 /// The stamp of what a member frees that stands in `own`: the epoch of the heap in which it may be used again.
 pub(crate) const fn stamp(own: u32) -> u32 {
     own.saturating_add(EPOCHS_TO_REUSE)

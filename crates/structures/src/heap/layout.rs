@@ -5,13 +5,15 @@
 //! | 0 | "farmemHP", written last: a program that finds it finds a whole heap |
 //! | 8 | version of the layout |
 //! | 16 | the lease in nanoseconds |
-//! | 24 | the epoch, from 1 |
-//! | 32 | 64 words of members |
+//! | 24 | its identity: drawn at random when it is made, never 0 |
+//! | 32 | the epoch, from 1, and whether a member closes the heap or has destroyed it ([`super::epoch::EpochWord`]) |
+//! | 40 | 64 words of members |
 //! | 1024 | 64 named roots: addresses of records |
 //! | 2048 | 512 rows of chunks, 24 bytes each: owner, first byte and log2 of the size, records that others freed |
 
 use super::epoch::MEMBERS_MAX;
 use crate::words;
+use farmem_client::Error;
 use farmem_wire::VirtAddr;
 
 /// Bytes of the root.
@@ -19,7 +21,7 @@ pub(crate) const ROOT_LEN: u64 = 16 << 10;
 /// The first word.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farmemHP");
 /// The version of this layout.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 /// Named roots of a heap.
 pub const ROOTS_MAX: usize = 64;
 /// Pieces that a heap gets its memory in.
@@ -27,8 +29,11 @@ pub const CHUNKS_MAX: usize = 512;
 
 pub(crate) const VERSION_AT: u64 = 8;
 pub(crate) const LEASE_AT: u64 = 16;
-pub(crate) const EPOCH_AT: u64 = 24;
-const MEMBERS_AT: u64 = 32;
+pub(crate) const IDENTITY_AT: u64 = 24;
+const EPOCH_AT: u64 = 32;
+/// Words before the members'.
+pub(crate) const HEAD_WORDS: usize = 5;
+const MEMBERS_AT: u64 = 8 * HEAD_WORDS as u64;
 pub(crate) const ROOTS_AT: u64 = 1024;
 pub(crate) const CHUNKS_AT: u64 = 2048;
 /// Bytes of a chunk's row.
@@ -42,8 +47,27 @@ const _: () = assert!(MEMBERS_AT + 8 * MEMBERS_MAX as u64 <= ROOTS_AT);
 const _: () = assert!(ROOTS_AT + 8 * ROOTS_MAX as u64 <= CHUNKS_AT);
 const _: () = assert!(CHUNKS_AT + (ROW_LEN * CHUNKS_MAX) as u64 <= ROOT_LEN);
 
-/// From the epoch to the last member's word.
-pub(crate) const STANDING_LEN: usize = 8 * (MEMBERS_MAX + 1);
+/// From the first word to the last member's. What says which heap it is, and its epoch, are in one packet of a READ.
+pub(crate) const STANDING_LEN: usize = 8 * (HEAD_WORDS + MEMBERS_MAX);
+
+/// Where the word of the epoch is.
+pub(crate) const fn epoch_at(base: VirtAddr) -> VirtAddr {
+    VirtAddr(base.0 + EPOCH_AT)
+}
+
+/// Which heap it is: a root is freed with its heap, and its memory may be another one's root by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Root {
+    pub(crate) base: VirtAddr,
+    pub(crate) identity: u64,
+}
+
+impl Root {
+    /// What is said to who comes too late.
+    pub(crate) fn gone(self) -> Error {
+        Error::Missing { what: format!("heap at {} any more: it was destroyed", self.base) }
+    }
+}
 
 pub(crate) const fn member_at(base: VirtAddr, slot: usize) -> VirtAddr {
     VirtAddr(base.0 + MEMBERS_AT + 8 * slot as u64)

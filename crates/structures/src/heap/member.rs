@@ -3,29 +3,29 @@
 //! Key type: [`Member`]. A member changes its word at least once a lease, between operations, and then moves on to the heap's epoch if nothing of the
 //! program holds pointers. That is all that reclamation costs a reader: no message of its own for an operation.
 
-use super::epoch::{MEMBERS_MAX, Watch, Word, may_advance, stamp};
-use super::layout::{EPOCH_AT, STANDING_LEN, member_at};
+use super::epoch::{EpochWord, MEMBERS_MAX, Watch, Word, may_advance, stamp};
+use super::layout::{HEAD_WORDS, MAGIC, Root, STANDING_LEN, VERSION, epoch_at, member_at};
 use super::record::Tag;
 use super::{Clock, HeapOptions};
 use crate::words;
 use farmem_client::{Error, FarMemory};
-use farmem_wire::VirtAddr;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Renewals of the lease in the time of one.
 const RENEWALS: u32 = 8;
 /// Times that a slot is looked for while others join.
-const JOIN_TRIES: u32 = 64;
+pub(super) const JOIN_TRIES: u32 = 64;
 
 /// What a look at the members' words brought.
 pub(crate) struct Standing {
-    pub(crate) epoch: u32,
+    /// Of a heap that is not destroyed.
+    pub(crate) word: EpochWord,
     pub(crate) words: Vec<Word>,
 }
 
 pub(crate) struct Member {
-    base: VirtAddr,
+    pub(super) root: Root,
     pub(crate) slot: usize,
     pub(crate) word: Word,
     lease: Duration,
@@ -38,25 +38,43 @@ pub(crate) struct Member {
     watched: BTreeMap<usize, Watch>,
 }
 
-/// The heap's epoch and its members' words, in one READ.
-pub(crate) fn standing(memory: &mut (impl FarMemory + ?Sized), base: VirtAddr) -> Result<Standing, Error> {
+/// The heap's epoch and its members' words, in one READ, of a root that is this heap's and was not destroyed.
+///
+/// # Errors
+/// [`Error::Missing`] when it was destroyed, or something else lies where its root was.
+fn standing(memory: &mut (impl FarMemory + ?Sized), root: Root) -> Result<Standing, Error> {
     let mut bytes = [0; STANDING_LEN];
-    memory.read(VirtAddr(base.0 + EPOCH_AT), &mut bytes)?;
+    memory.read(root.base, &mut bytes)?;
     let all = words(&bytes);
-    let broken = Error::Broken { addr: base, what: "a heap's root" };
-    let epoch = u32::try_from(all[0]).ok().filter(|&epoch| epoch > 0).ok_or(broken)?;
-    Ok(Standing { epoch, words: all[1..].iter().map(|&word| Word(word)).collect() })
+    let (head, members) = all.split_at(HEAD_WORDS);
+    let [magic, version, _lease, identity, epoch] = head else { unreachable!("so many words come first") };
+    if (*magic, *version, *identity) != (MAGIC, VERSION, root.identity) {
+        return Err(root.gone());
+    }
+    let broken = Error::Broken { addr: root.base, what: "a heap's root" };
+    let word = EpochWord::parse(*epoch).ok_or(broken)?;
+    if word.is_destroyed() {
+        return Err(root.gone());
+    }
+    Ok(Standing { word, words: members.iter().map(|&word| Word(word)).collect() })
 }
 
 impl Member {
-    /// Takes a slot of the heap at `base`.
+    /// Takes a slot of the heap of this root, and looks once more whether it is there still (the argument is in [`super::closing`]).
+    ///
+    /// Who comes late, after the heap was destroyed, writes nothing: the READ that brings the slot's word says whose root it is. What is left is that the
+    /// root is freed, and given to another structure of the domain, between that READ and the compare-and-swap of the slot's word, and has there what the
+    /// word was, as 0. Then the look behind it finds no heap, and what was there is put back.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the heap was destroyed; [`Error::Full`].
     pub(crate) fn join(
         memory: &mut (impl FarMemory + ?Sized),
-        base: VirtAddr,
+        root: Root,
         options: &HeapOptions,
     ) -> Result<Self, Error> {
         let mut member = Self {
-            base,
+            root,
             slot: 0,
             word: Word::default(),
             lease: options.lease,
@@ -67,31 +85,46 @@ impl Member {
         };
         for _ in 0..JOIN_TRIES {
             let asked = member.clock.now();
-            let standing = standing(memory, base)?;
+            let standing = member.standing(memory)?;
             let Some(slot) = standing.words.iter().position(|word| word.is_free()) else {
                 member.evict_silent(memory, &standing, asked)?;
                 continue;
             };
-            let (free, taken) = (standing.words[slot], standing.words[slot].joined(standing.epoch));
+            let (free, taken) = (standing.words[slot], standing.words[slot].joined(standing.word.epoch()));
             member.renewed = member.clock.now();
-            if memory.compare_swap(member_at(base, slot), free.0, taken.0)? == free.0 {
-                (member.slot, member.word) = (slot, taken);
-                // The epoch may have gone on by more than one before the slot was taken: nothing was read yet, so nothing is lost by moving on.
-                member.catch_up(memory)?;
-                return Ok(member);
+            let at = member_at(root.base, slot);
+            if memory.compare_swap(at, free.0, taken.0)? != free.0 {
+                continue;
             }
+            (member.slot, member.word) = (slot, taken);
+            // The epoch may have gone on by more than one before the slot was taken: nothing was read yet, so nothing is lost by moving on.
+            let stands = member.catch_up(memory);
+            if matches!(stands, Err(Error::Missing { .. })) {
+                // As it was: it may be another's memory by now. Where it cannot be, nobody looks at it any more.
+                let _as_it_was = memory.compare_swap(at, member.word.0, free.0);
+            }
+            return stands.map(|()| member);
         }
         Err(Error::Full { what: format!("the list of programs that have a heap open, {MEMBERS_MAX},") })
     }
 
-    /// Moves on until the heap's epoch is the one that it stands in, seen after it stood there.
+    /// The heap's epoch and its members' words; see [`standing`].
+    pub(crate) fn standing(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<Standing, Error> {
+        standing(memory, self.root)
+    }
+
+    /// Moves on until the heap is open in the epoch that it stands in, seen after it stood there.
     fn catch_up(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         for _ in 0..JOIN_TRIES {
-            let epoch = standing(memory, self.base)?.epoch;
-            if epoch == self.word.epoch() {
+            let word = self.standing(memory)?.word;
+            if !word.is_open() {
+                self.reopen(memory, word)?;
+                continue;
+            }
+            if word.epoch() == self.word.epoch() {
                 return Ok(());
             }
-            if !self.change(memory, epoch)? {
+            if !self.change(memory, word.epoch())? {
                 break;
             }
         }
@@ -100,7 +133,7 @@ impl Member {
 
     /// Gives the slot back.
     pub(crate) fn leave(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        memory.compare_swap(member_at(self.base, self.slot), self.word.0, self.word.left().0).map(|_| ())
+        memory.compare_swap(member_at(self.root.base, self.slot), self.word.0, self.word.left().0).map(|_| ())
     }
 
     pub(crate) const fn generation(&self) -> u16 {
@@ -136,7 +169,7 @@ impl Member {
     /// Says that it is there, standing in `epoch`; false when it was evicted.
     fn change(&mut self, memory: &mut (impl FarMemory + ?Sized), epoch: u32) -> Result<bool, Error> {
         let (asked, next) = (self.clock.now(), self.word.moved(epoch));
-        let at = member_at(self.base, self.slot);
+        let at = member_at(self.root.base, self.slot);
         let seen = memory.compare_swap(at, self.word.0, next.0)?;
         // `next` is there when an earlier change was carried out although its answer did not come.
         if seen != self.word.0 && seen != next.0 {
@@ -153,7 +186,7 @@ impl Member {
         memory: &mut (impl FarMemory + ?Sized),
         moves: bool,
     ) -> Result<bool, Error> {
-        let epoch = if moves { standing(memory, self.base)?.epoch } else { self.epoch() };
+        let epoch = if moves { self.standing(memory)?.word.epoch() } else { self.epoch() };
         self.change(memory, epoch)
     }
 
@@ -164,19 +197,20 @@ impl Member {
         moves: bool,
     ) -> Result<bool, Error> {
         let asked = self.clock.now();
-        let seen = standing(memory, self.base)?;
+        let seen = self.standing(memory)?;
         if seen.words[self.slot] != self.word {
             return Ok(false);
         }
-        if self.epoch() != seen.epoch {
+        let epoch = seen.word.epoch();
+        if self.epoch() != epoch {
             // The asking member must have stood in the epoch before it read the others' words: they are not all read at one moment.
-            return Ok(!moves || self.change(memory, seen.epoch)?);
+            return Ok(!moves || self.change(memory, epoch)?);
         }
-        if may_advance(seen.epoch, &seen.words) {
-            let at = VirtAddr(self.base.0 + EPOCH_AT);
-            let was = memory.compare_swap(at, u64::from(seen.epoch), u64::from(seen.epoch) + 1)?;
-            let now = if was == u64::from(seen.epoch) { seen.epoch + 1 } else { seen.epoch };
-            return Ok(!moves || self.change(memory, now)?);
+        if may_advance(epoch, &seen.words) {
+            // Who closes the heap meanwhile is not alone in it: the heap is open then ([`super::closing`]).
+            let (was, next) = (seen.word.word(), EpochWord::open(epoch + 1).word());
+            let moved = memory.compare_swap(epoch_at(self.root.base), was, next)? == was;
+            return Ok(!moves || self.change(memory, if moved { epoch + 1 } else { epoch })?);
         }
         self.evict_silent(memory, &seen, asked)?;
         Ok(true)
@@ -188,7 +222,7 @@ impl Member {
         memory: &mut (impl FarMemory + ?Sized),
     ) -> Result<Option<Vec<(usize, Word)>>, Error> {
         let asked = self.clock.now();
-        let seen = standing(memory, self.base)?;
+        let seen = self.standing(memory)?;
         if seen.words[self.slot] != self.word {
             return Ok(None);
         }
@@ -233,7 +267,7 @@ impl Member {
             return Ok(false);
         }
         self.watched.remove(&slot);
-        Ok(memory.compare_swap(member_at(self.base, slot), word.0, word.left().0)? == word.0)
+        Ok(memory.compare_swap(member_at(self.root.base, slot), word.0, word.left().0)? == word.0)
     }
 
     /// True when the member of this slot and generation is there no more: it left, or was evicted, by this call if it is time.
@@ -247,7 +281,7 @@ impl Member {
         }
         let asked = self.clock.now();
         let mut bytes = [0; 8];
-        memory.read(member_at(self.base, slot), &mut bytes)?;
+        memory.read(member_at(self.root.base, slot), &mut bytes)?;
         let word = Word(u64::from_le_bytes(bytes));
         let is_other = word.is_free() || word.generation() != generation;
         Ok(is_other || self.evict_if_silent(memory, slot, word, asked)?)

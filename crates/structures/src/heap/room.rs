@@ -3,7 +3,6 @@
 use super::arena::{CHUNK_MIN, Chunk, Freed};
 use super::epoch::EPOCHS_TO_REUSE;
 use super::layout::{CHUNKS_AT, CHUNKS_MAX, Owner, ROW_BASE, ROW_FREED, ROW_LEN, Row, row_at};
-use super::member::standing;
 use super::record::{Class, HEADER_LEN, Header, LINK_AT};
 use super::{Heap, UNMARKED_MAX};
 use crate::assembled;
@@ -271,7 +270,7 @@ impl Heap {
     /// One chunk more on `node`: one whose owner is gone, else a new one. False when there is neither.
     fn grow(&mut self, memory: &mut (impl FarMemory + ?Sized), node: NodeId) -> Result<bool, Error> {
         self.read_rows(memory)?;
-        let seen = standing(memory, self.base)?;
+        let seen = self.member.standing(memory)?;
         let me = Owner::new(self.member.slot, self.member.generation());
         let is_left = |owner: Owner| match owner.member() {
             None => owner.0 == 0,

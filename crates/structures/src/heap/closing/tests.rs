@@ -1,0 +1,512 @@
+//! Who destroys a heap, beside programs that open it: every order of three programs as rules, and every order of two with far memory, also of which one dies or gets no answer.
+
+use super::super::epoch::{Word, may_advance};
+use super::super::{Clock, HeapOptions};
+use super::*;
+use farmem_client::{Client, Dispatched, NodeId, Policy, Program, Rack, VirtAddr, forward_far_memory};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Programs in the model.
+const PROGRAMS: usize = 3;
+/// Times that each of them joins.
+const JOINS_MAX: [u16; PROGRAMS] = [2, 2, 1];
+/// The last epoch that is looked at.
+const EPOCH_MAX: u32 = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Doing {
+    Out,
+    /// It has read the word of the epoch and will take its slot.
+    Joining(EpochWord),
+    /// It has a slot, and looks.
+    Checking,
+    /// It has seen a closed heap, and will open it.
+    Opening(EpochWord),
+    In,
+    /// It has seen that all stand in this epoch.
+    Advancing(EpochWord),
+    /// It will close the heap.
+    Closing(EpochWord),
+    /// It has closed it, and looks at the words of all, in any order.
+    Looking(EpochWord, [bool; PROGRAMS]),
+    /// It has seen nobody.
+    Ending(EpochWord),
+    /// It has destroyed the heap.
+    Ended,
+    /// It was told that there is no heap any more.
+    Told,
+}
+
+/// What the programs do, and what they leave out where the model is to find what that does.
+#[derive(Clone, Copy)]
+struct Rules {
+    looks_after_joining: bool,
+    looks_after_closing: bool,
+    closes_by_name: bool,
+}
+
+const RULES: Rules = Rules { looks_after_joining: true, looks_after_closing: true, closes_by_name: true };
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct World {
+    word: EpochWord,
+    slots: [u64; PROGRAMS],
+    doing: [Doing; PROGRAMS],
+}
+
+impl World {
+    fn start() -> Self {
+        let mut slots = [0; PROGRAMS];
+        slots[0] = Word::default().joined(1).0;
+        let mut doing = [Doing::Out; PROGRAMS];
+        doing[0] = Doing::In;
+        Self { word: EpochWord::open(1), slots, doing }
+    }
+
+    fn slot(&self, program: usize) -> Word {
+        Word(self.slots[program])
+    }
+
+    fn with(&self, program: usize, next: Doing, change: impl FnOnce(&mut Self)) -> Self {
+        let mut world = self.clone();
+        world.doing[program] = next;
+        change(&mut world);
+        world
+    }
+
+    /// The word is replaced if it is this one.
+    fn swap(&mut self, was: EpochWord, next: EpochWord) -> bool {
+        let is_it = self.word == was;
+        if is_it {
+            self.word = next;
+        }
+        is_it
+    }
+
+    fn steps(&self, program: usize, rules: Rules) -> Vec<Self> {
+        let (word, own) = (self.word, self.slot(program));
+        let leaves = |world: &mut Self| world.slots[program] = own.left().0;
+        let one = |next: Doing| vec![self.with(program, next, |_| {})];
+        match self.doing[program] {
+            Doing::Ended | Doing::Told => Vec::new(),
+            Doing::Out if word.is_destroyed() => one(Doing::Told),
+            Doing::Out if own.generation() >= JOINS_MAX[program] => Vec::new(),
+            Doing::Out => one(Doing::Joining(word)),
+            Doing::Joining(seen) => {
+                let next = if rules.looks_after_joining { Doing::Checking } else { Doing::In };
+                let joins = |world: &mut Self| world.slots[program] = own.joined(seen.epoch()).0;
+                vec![self.with(program, next, joins)]
+            }
+            Doing::Checking if word.is_destroyed() => vec![self.with(program, Doing::Told, leaves)],
+            Doing::Checking if own.is_free() => one(Doing::Out),
+            Doing::Checking if !word.is_open() => one(Doing::Opening(word)),
+            Doing::Checking if word.epoch() == own.epoch() => one(Doing::In),
+            Doing::Checking => vec![self.moved(program, Doing::Checking)],
+            Doing::Opening(seen) => vec![self.with(program, Doing::Checking, |world| {
+                world.swap(seen, EpochWord::open(seen.epoch()));
+            })],
+            Doing::In => self.member(program),
+            Doing::Advancing(seen) => vec![self.with(program, Doing::In, |world| {
+                world.swap(seen, EpochWord::open(seen.epoch() + 1));
+            })],
+            Doing::Closing(seen) => {
+                let (slot, generation) =
+                    if rules.closes_by_name { (program, own.generation()) } else { (0, 0) };
+                let closing = seen.closing(slot, generation);
+                let mut world = self.clone();
+                world.doing[program] = match (world.swap(seen, closing), rules.looks_after_closing) {
+                    (false, _) => Doing::In,
+                    (true, true) => Doing::Looking(closing, [false; PROGRAMS]),
+                    (true, false) => Doing::Ending(closing),
+                };
+                vec![world]
+            }
+            Doing::Looking(closing, seen) => self.look(program, closing, seen),
+            Doing::Ending(closing) => {
+                let mut world = self.clone();
+                let ends = world.swap(closing, closing.destroyed());
+                world.doing[program] = if ends { Doing::Ended } else { Doing::In };
+                vec![world]
+            }
+        }
+    }
+
+    fn moved(&self, program: usize, next: Doing) -> Self {
+        // Without the beat there are fewer worlds.
+        let moved = self.slot(program).moved(self.word.epoch()).0 & !0xffff;
+        self.with(program, next, |world| world.slots[program] = moved)
+    }
+
+    fn member(&self, program: usize) -> Vec<Self> {
+        let (word, own) = (self.word, self.slot(program));
+        // Its next renewal says so, and it has done nothing since the last one.
+        if own.is_free() {
+            return vec![self.with(program, Doing::Out, |_| {})];
+        }
+        if word.is_destroyed() {
+            return vec![self.with(program, Doing::Told, |_| {})];
+        }
+        let mut worlds = vec![
+            self.with(program, Doing::Out, |world| world.slots[program] = own.left().0),
+            self.with(program, Doing::Closing(word), |_| {}),
+        ];
+        let words: Vec<Word> = self.slots.iter().map(|&word| Word(word)).collect();
+        if own.epoch() != word.epoch() {
+            worlds.push(self.moved(program, Doing::In));
+        } else if word.epoch() < EPOCH_MAX && may_advance(word.epoch(), &words) {
+            worlds.push(self.with(program, Doing::Advancing(word), |_| {}));
+        }
+        // Others stood still for three leases, whatever they were at.
+        for other in (0..PROGRAMS).filter(|&other| other != program && !self.slot(other).is_free()) {
+            let left = self.slot(other).left().0;
+            worlds.push(self.with(program, Doing::In, |world| world.slots[other] = left));
+        }
+        worlds
+    }
+
+    fn look(&self, program: usize, closing: EpochWord, seen: [bool; PROGRAMS]) -> Vec<Self> {
+        if seen == [true; PROGRAMS] {
+            return vec![self.with(program, Doing::Ending(closing), |_| {})];
+        }
+        let unseen = (0..PROGRAMS).filter(|&other| !seen[other]);
+        let look = |other: usize| {
+            if self.slot(other).is_free() == (other == program) {
+                // One is there, or this one was evicted.
+                return self.with(program, Doing::In, |world| {
+                    world.swap(closing, EpochWord::open(closing.epoch()));
+                });
+            }
+            let mut seen = seen;
+            seen[other] = true;
+            self.with(program, Doing::Looking(closing, seen), |_| {})
+        };
+        unseen.map(look).collect()
+    }
+
+    /// A program has the heap open, and was not evicted.
+    fn is_member(&self, program: usize) -> bool {
+        let outside = matches!(
+            self.doing[program],
+            Doing::Out | Doing::Joining(_) | Doing::Checking | Doing::Opening(_) | Doing::Ended | Doing::Told
+        );
+        !outside && !self.slot(program).is_free()
+    }
+
+    /// What the rules are for.
+    fn is_right(&self) -> bool {
+        let ended = self.doing.iter().filter(|&&doing| doing == Doing::Ended).count();
+        let members = (0..PROGRAMS).filter(|&program| self.is_member(program)).count();
+        if self.word.is_destroyed() { ended == 1 && members == 0 } else { ended == 0 }
+    }
+
+    /// Whoever comes joins, although all others stand still where they are.
+    fn lets_in(&self, program: usize) -> bool {
+        let mut world = self.clone();
+        for _ in 0..8 {
+            if world.doing[program] == Doing::In {
+                return true;
+            }
+            match world.steps(program, RULES).pop() {
+                Some(next) => world = next,
+                None => break,
+            }
+        }
+        false
+    }
+}
+
+/// Worlds, and the first wrong one.
+fn explore(rules: Rules) -> (BTreeSet<World>, Option<World>) {
+    let mut seen = BTreeSet::from([World::start()]);
+    let mut open = vec![World::start()];
+    while let Some(world) = open.pop() {
+        for next in (0..PROGRAMS).flat_map(|program| world.steps(program, rules)) {
+            if !next.is_right() || next.word.epoch() < world.word.epoch() {
+                return (seen, Some(next));
+            }
+            if seen.insert(next.clone()) {
+                open.push(next);
+            }
+        }
+    }
+    (seen, None)
+}
+
+/// No program has a heap open that is destroyed, one destroys it, no epoch is lost; and as long as it is not, whoever comes is let in, wherever others died.
+#[test]
+fn what_is_destroyed_nobody_has_open() {
+    let (worlds, wrong) = explore(RULES);
+    assert_eq!(wrong, None);
+    assert!(worlds.len() > 100_000, "{} worlds", worlds.len());
+    assert!(worlds.iter().any(|world| world.word.is_destroyed()));
+    for world in worlds.iter().filter(|world| !world.word.is_destroyed()) {
+        for program in 0..PROGRAMS {
+            let may_join = world.slot(program).generation() < JOINS_MAX[program];
+            let comes = world.doing[program] == Doing::Out && may_join;
+            assert!(!comes || world.lets_in(program), "{program} in {world:?}");
+        }
+    }
+}
+
+/// The same worlds find what is wrong without one of the looks, and with a closed word that says nothing of who has closed.
+#[test]
+fn each_look_is_needed() {
+    assert!(explore(Rules { looks_after_joining: false, ..RULES }).1.is_some());
+    assert!(explore(Rules { looks_after_closing: false, ..RULES }).1.is_some());
+    assert!(explore(Rules { closes_by_name: false, ..RULES }).1.is_some());
+}
+
+#[test]
+fn the_word_of_the_epoch_has_its_parts() {
+    let open = EpochWord::open(u32::MAX);
+    let closing = open.closing(63, u16::MAX);
+    assert_eq!((open.word(), open.epoch(), closing.epoch()), (u64::from(u32::MAX), u32::MAX, u32::MAX));
+    assert!(open.is_open() && !open.is_destroyed());
+    assert!(!closing.is_open() && !closing.is_destroyed());
+    assert!(closing.destroyed().is_destroyed() && !closing.destroyed().is_open());
+    assert_ne!(closing, open.closing(62, u16::MAX));
+    assert_ne!(closing, open.closing(63, 0));
+    assert_eq!(closing.closing(1, 2), open.closing(1, 2), "who closes a closed one has closed it");
+    for good in [open, closing, closing.destroyed()] {
+        assert_eq!(EpochWord::parse(good.word()), Some(good));
+    }
+    for bad in [0, 1 << 32 | 1, closing.word() & !0xffff_ffff, closing.word() | closing.destroyed().word()] {
+        assert_eq!(EpochWord::parse(bad), None, "{bad:#x}");
+    }
+}
+
+/// What becomes of a verb.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    /// It is carried out, and nobody hears of it.
+    Unanswered,
+    /// Nor is it carried out.
+    Lost,
+}
+
+/// A client's far memory that a test acts in: before each verb it is asked what becomes of it.
+struct Acted<'a> {
+    client: &'a mut Client,
+    act: &'a mut dyn FnMut(u32) -> Fate,
+    verbs: u32,
+}
+
+impl<'a> Acted<'a> {
+    fn new(client: &'a mut Client, act: &'a mut dyn FnMut(u32) -> Fate) -> Self {
+        Self { client, act, verbs: 0 }
+    }
+
+    fn carry_out<T>(&mut self, verb: impl FnOnce(&mut Client) -> Result<T, Error>) -> Result<T, Error> {
+        self.verbs += 1;
+        let fate = (self.act)(self.verbs);
+        let unheard = Error::Unreachable { what: "memory that a test took away".into() };
+        match fate {
+            Fate::Answered => verb(self.client),
+            Fate::Unanswered => verb(self.client).and(Err(unheard)),
+            Fate::Lost => Err(unheard),
+        }
+    }
+}
+
+impl FarMemory for Acted<'_> {
+    forward_far_memory!(client: allocate, allocate_on, free, nodes, scratch_len_max);
+
+    fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
+        self.carry_out(|client| client.read(addr, into))
+    }
+
+    fn write(&mut self, addr: VirtAddr, data: &[u8]) -> Result<(), Error> {
+        self.carry_out(|client| client.write(addr, data))
+    }
+
+    fn compare_swap(&mut self, addr: VirtAddr, compare: u64, swap: u64) -> Result<u64, Error> {
+        self.carry_out(|client| client.compare_swap(addr, compare, swap))
+    }
+
+    fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
+        self.carry_out(|client| client.fetch_add(addr, add))
+    }
+
+    fn dispatch(
+        &mut self,
+        program: &Program,
+        start: VirtAddr,
+        scratch: Vec<u8>,
+        limit: u32,
+        policy: &Policy,
+    ) -> Result<Dispatched, Error> {
+        self.carry_out(|client| client.dispatch(program, start, scratch, limit, policy))
+    }
+}
+
+const LEASE: Duration = Duration::from_secs(10);
+
+/// A rack with a heap, and a time that stands still until a test moves it.
+struct Site {
+    rack: Rack,
+    seconds: Arc<AtomicU64>,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self { rack: Rack::embedded_with(1, 16 << 20).unwrap(), seconds: Arc::default() }
+    }
+
+    fn options(&self) -> HeapOptions {
+        let seconds = Arc::clone(&self.seconds);
+        let clock = Clock::new(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
+        HeapOptions { lease: LEASE, clock }
+    }
+
+    fn program(&self, creates: bool) -> (Client, Heap) {
+        let mut client = self.rack.client("closing").unwrap();
+        let open = if creates { Heap::create } else { Heap::open };
+        let heap = open(&mut client, "heap", self.options()).unwrap();
+        (client, heap)
+    }
+
+    /// A further program: it works in the heap when there is one, and answers what opening it said. Room comes back, so the epoch goes on.
+    fn works(&self) -> Result<(), Error> {
+        let mut client = self.rack.client("closing").unwrap();
+        let mut heap = Heap::open(&mut client, "heap", self.options())?;
+        let record = heap.put_on(&mut client, NodeId(1), 9, b"a record").unwrap();
+        assert_eq!(heap.read(&mut client, record).unwrap().1, b"a record");
+        heap.free(&mut client, record).unwrap();
+        for _ in 0..8 {
+            self.seconds.fetch_add(9, Ordering::Relaxed);
+            heap.reclaim(&mut client).unwrap();
+        }
+        assert_eq!(heap.waiting(), 0);
+        heap.close(&mut client)
+    }
+}
+
+fn is_missing(result: &Result<(), Error>) -> bool {
+    matches!(result, Err(error @ Error::Missing { .. }) if error.to_string().contains("destroyed"))
+}
+
+/// A program opens the heap before any verb of one that destroys it: it has it open, and the other one is told.
+#[test]
+fn who_opens_a_heap_that_is_being_destroyed_keeps_it() {
+    let mut verbs = 0;
+    for at in 1.. {
+        let site = Site::new();
+        let (mut client, mut heap) = site.program(true);
+        let mut opened = None;
+        let mut act = |verb| {
+            if verb == at {
+                opened = Some(site.program(false));
+            }
+            Fate::Answered
+        };
+        let shut = heap.shut(&mut Acted::new(&mut client, &mut act));
+        let Some((mut other, mut its)) = opened else {
+            shut.unwrap();
+            assert!(is_missing(&site.works()), "it is destroyed");
+            break;
+        };
+        assert!(matches!(shut, Err(Error::Locked { .. })), "before verb {at}: {shut:?}");
+        its.put_on(&mut other, NodeId(1), 9, b"its").unwrap();
+        heap.close(&mut client).unwrap();
+        site.works().unwrap();
+        its.destroy(&mut other).unwrap();
+        verbs = at;
+    }
+    // Two looks by two READs each, the rows, and two compare-and-swaps at least.
+    assert!(verbs >= 5, "{verbs} verbs");
+}
+
+/// A program destroys the heap before any verb of one that opens it: one of the two has it, and the other one is told, and leaves the root as it was.
+#[test]
+fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
+    let (mut kept, mut told) = (0, 0);
+    for at in 1.. {
+        let site = Site::new();
+        let (mut client, mut heap) = site.program(true);
+        let (mut other, mut its) = site.program(false);
+        its.leave(&mut other).unwrap();
+        let base = heap.base;
+        let (mut shut, mut root) = (None, vec![0; 1024]);
+        let mut act = |verb| {
+            if verb == at {
+                shut = Some(heap.shut(&mut client));
+                client.read(base, &mut root).unwrap();
+            }
+            Fate::Answered
+        };
+        let joined = its.keep(&mut Acted::new(&mut other, &mut act));
+        let mut now = vec![0; 1024];
+        match (shut, joined) {
+            (None, joined) => {
+                joined.unwrap();
+                break;
+            }
+            (Some(Err(Error::Locked { .. })), Ok(())) => {
+                heap.close(&mut client).unwrap();
+                site.works().unwrap();
+                kept += 1;
+            }
+            (Some(Ok(())), joined) => {
+                assert!(is_missing(&joined), "{joined:?}");
+                client.read(base, &mut now).unwrap();
+                // Its slot may have been taken, and is free.
+                let left = |bytes: &[u8]| {
+                    crate::words(bytes).into_iter().filter(|&word| !Word(word).is_free()).count()
+                };
+                assert!(left(&now) <= left(&root), "it has left");
+                assert!(is_missing(&its.keep(&mut other)) && is_missing(&site.works()));
+                told += 1;
+            }
+            other => panic!("before verb {at}: {other:?}"),
+        }
+    }
+    assert!(kept >= 1 && told >= 2, "{kept} kept, {told} told");
+}
+
+/// Far memory takes a verb of the destroying program and does not answer, or takes none from there on, as of a program that died. A program that was told of an error has destroyed nothing, and others go on with
+/// the heap; but for the very last word, of which nobody may hear.
+#[test]
+fn who_cannot_destroy_a_heap_leaves_it() {
+    let fates = |at: u32| -> [Box<dyn Fn(u32) -> Fate>; 4] {
+        [
+            Box::new(move |verb| if verb == at { Fate::Unanswered } else { Fate::Answered }),
+            Box::new(move |verb| if verb == at { Fate::Lost } else { Fate::Answered }),
+            Box::new(move |verb| if verb >= at { Fate::Lost } else { Fate::Answered }),
+            Box::new(move |verb| match verb.cmp(&at) {
+                core::cmp::Ordering::Less => Fate::Answered,
+                core::cmp::Ordering::Equal => Fate::Unanswered,
+                core::cmp::Ordering::Greater => Fate::Lost,
+            }),
+        ]
+    };
+    let verbs = {
+        let site = Site::new();
+        let (mut client, mut heap) = site.program(true);
+        let mut act = |_| Fate::Answered;
+        let mut memory = Acted::new(&mut client, &mut act);
+        heap.shut(&mut memory).unwrap();
+        memory.verbs
+    };
+    for at in 1..=verbs {
+        for (which, fate) in fates(at).iter().enumerate() {
+            let site = Site::new();
+            let (mut client, mut heap) = site.program(true);
+            let mut act = |verb| fate(verb);
+            let shut = heap.shut(&mut Acted::new(&mut client, &mut act));
+            // Whether it went or not, it has gone: nothing of it is left but what it did.
+            drop((heap, client));
+            let works = site.works();
+            let unheard = at == verbs && which == 3;
+            match shut {
+                Ok(()) => assert!(is_missing(&works) && at == verbs && which == 0, "{at}, {which}"),
+                Err(Error::Unreachable { .. }) if unheard => assert!(is_missing(&works)),
+                Err(Error::Unreachable { .. }) => works.unwrap(),
+                other => panic!("{at}, {which}: {other:?}"),
+            }
+        }
+    }
+}
