@@ -243,8 +243,8 @@ fn what_is_destroyed_nobody_has_open() {
     assert!(worlds.len() > 100_000, "{} worlds", worlds.len());
     assert!(worlds.iter().any(|world| world.word.is_destroyed()));
     for world in worlds.iter().filter(|world| !world.word.is_destroyed()) {
-        for program in 0..PROGRAMS {
-            let may_join = world.slot(program).generation() < JOINS_MAX[program];
+        for (program, joins_max) in JOINS_MAX.into_iter().enumerate() {
+            let may_join = world.slot(program).generation() < joins_max;
             let comes = world.doing[program] == Doing::Out && may_join;
             assert!(!comes || world.lets_in(program), "{program} in {world:?}");
         }
