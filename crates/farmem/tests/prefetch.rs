@@ -5,8 +5,8 @@ use farmem::prefetch::parse::records::{Header, Records, Request};
 use farmem::prefetch::parse::resp::Resp;
 use farmem::prefetch::tap::{Tap, TapConnection, tap};
 use farmem::prefetch::{
-    Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySet, KeyShards, KeysConfig,
-    LocalZone, Position, SharedZone, Taker, ZoneSize,
+    ANSWERS_BYTES_MAX, Beside, Change, Config, Copy, Driver, FLOORS, HostKeys, HostView, KeySet, KeyShards,
+    KeysConfig, LocalZone, Position, SharedZone, Taker, ZoneSize,
 };
 use farmem::table::Ahead;
 use farmem::{
@@ -437,6 +437,41 @@ fn keys_that_are_looked_up_together_find_what_each_finds_alone() {
         assert!(operations <= 2 * (2 + keys.len().div_ceil(map.together())), "{operations}");
         map.destroy(&mut client).unwrap();
     }
+}
+
+/// A program wants twice as many bytes of pages at once as answers may have, the largest records there are: buffers have so many bytes and no more, what has no room waits its turn, and all comes.
+#[test]
+fn answers_have_so_many_bytes_and_no_more() {
+    const PAGES: u64 = 8000;
+    let rack = Rack::embedded_with(2, 64 << 20).unwrap();
+    let mut client = rack.client("pages").unwrap();
+    let store = PageStore::create(&mut client, PAGES).unwrap();
+    assert!(store.bytes() > 2 * ANSWERS_BYTES_MAX as u64);
+    store.load(&mut client, 1, |page, bytes| bytes.fill(u8::try_from(page % 251).unwrap())).unwrap();
+    let (tap, watch) = tap(1 << 20, SECRET);
+    let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
+    let connection = tap.connection(Box::new(Records::pages())).unwrap();
+    let pages = usize::try_from(PAGES).unwrap();
+    let (view, zone, parts) = (KeySet::new(pages), LocalZone::new(pages), (watch, &beside, Change(1)));
+    let config = Config { flying_keys_max: 1 << 16, ..Config::DEFAULT };
+    let mut driver = Driver::new(config, view, parts, client, store, zone.clone()).unwrap();
+    for page in 0..PAGES {
+        let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
+        connection.received(&[&header[..], &page.to_be_bytes()].concat());
+    }
+    driver.turn().unwrap();
+    assert_eq!(driver.prefetcher().stats().reads, PAGES, "all are wanted in one turn");
+    driver.settle().unwrap();
+    let (under_way, most) = driver.answers();
+    assert_eq!(under_way, 0);
+    assert!((ANSWERS_BYTES_MAX / 2..=ANSWERS_BYTES_MAX).contains(&most), "{most} bytes at once");
+    let (account, stats) = (*driver.prefetcher().account(), *driver.prefetcher().stats());
+    assert_eq!((account.wanted, account.wasted, stats.bounded), (PAGES, 0, 0), "{account:?}, {stats:?}");
+    for page in [0, 1, 4000, PAGES - 1] {
+        let item = zone.take(&page.to_be_bytes(), |_| true).unwrap();
+        assert!(item.len() == 4096 && item.iter().all(|byte| u64::from(*byte) == page % 251), "{page}");
+    }
+    driver.prefetcher().check();
 }
 
 /// A client on a rack whose datagrams have room for short pads alone.

@@ -13,6 +13,7 @@
 //!
 //! What it does not do: the program's own reads and changes of far memory.
 
+mod answers;
 mod at_dpu;
 mod beside;
 mod driver;
@@ -23,6 +24,7 @@ pub mod tap;
 mod tests;
 mod zone;
 
+pub use answers::ANSWERS_BYTES_MAX;
 pub use at_dpu::{AtDpu, AtDpuOptions, Prefetched};
 pub(crate) use at_dpu::{PrefetchHow, PrefetchedSaid};
 pub(crate) use beside::Hearing;

@@ -11,6 +11,7 @@
 //!
 //! What it does not do: carry a parser or a structure that the DPU does not know, or fence anything: no item of a DPU that is gone is newer than its stamp says (PROTOCOL 19.5).
 
+use super::answers::ANSWERS_BYTES_MAX;
 use super::beside::Beside;
 use super::ring::{Life, Line, PIECE_MAX, lock};
 use super::tap::{PARSERS_BYTES_MAX, Tap, TapStats};
@@ -50,6 +51,8 @@ const RECENT_LEN: u64 = 48;
 const FLYING_LEN: u64 = 2 * KEY_LEN_MAX as u64 + 256;
 /// Bytes of the lists of what the program said and was not heard, what it reads itself, and what parsers said.
 const LISTS_LEN: u64 = 8 << 20;
+/// Bytes of the buffers that answers of far memory come in: of those under way or kept, and of one that waits for room.
+const ANSWERS_LEN: u64 = ANSWERS_BYTES_MAX as u64 + (1 << 20);
 /// Keys of a host view at most, and bytes of each.
 const KEYS_MAX: u64 = 1 << 28;
 const KEY_LEN: u64 = 9;
@@ -279,12 +282,13 @@ impl PrefetchHow {
         Ok((config, usize::try_from(keys).expect("a bounded number")))
     }
 
-    /// Bytes of its own memory that the DPU fills for it at most, where it was checked: the host view, what is remembered of keys, keys on their way, what parsers keep, lists.
+    /// Bytes of its own memory that the DPU fills for it at most, where it was checked: the host view, what is remembered of keys, keys on their way, what their answers come in, what
+    /// parsers keep, lists.
     pub(crate) fn bytes(&self) -> u64 {
         let ConfigSaid { recent_keys, flying_keys_max, .. } = self.config;
         let recent = u64::from(recent_keys).next_power_of_two() * RECENT_LEN;
         let flying = u64::from(flying_keys_max) * FLYING_LEN;
-        self.keys * KEY_LEN + recent + flying + PARSERS_BYTES_MAX + LISTS_LEN
+        self.keys * KEY_LEN + recent + flying + ANSWERS_LEN + PARSERS_BYTES_MAX + LISTS_LEN
     }
 }
 
@@ -380,6 +384,21 @@ mod tests {
             let refused = how.checked().unwrap_err();
             assert!(refused.contains(what), "{refused}");
         }
+    }
+
+    /// What is promised has the bounds of all that a program can have its DPU keep, and grows with what it may choose.
+    #[test]
+    fn what_a_program_is_promised_has_all_of_it() {
+        let least = ConfigSaid { flying_keys_max: 1, recent_keys: 1, ..ConfigSaid::of(Config::DEFAULT) };
+        let least = PrefetchHow { secret: [1, 2], keys: 1, config: least };
+        let fixed = PARSERS_BYTES_MAX + LISTS_LEN + ANSWERS_BYTES_MAX as u64;
+        assert!((fixed..fixed + (2 << 20)).contains(&least.bytes()), "{}", least.bytes());
+        let more = |how: PrefetchHow| how.bytes() - least.bytes();
+        assert_eq!(more(PrefetchHow { keys: 1001, ..least }), 1000 * KEY_LEN);
+        let config = ConfigSaid { flying_keys_max: 11, ..least.config };
+        assert_eq!(more(PrefetchHow { config, ..least }), 10 * FLYING_LEN);
+        let config = ConfigSaid { recent_keys: 1 << 20, ..least.config };
+        assert_eq!(more(PrefetchHow { config, ..least }), ((1 << 20) - 1) * RECENT_LEN);
     }
 
     /// Counts come through the socket's form as they were, each cause under its own.

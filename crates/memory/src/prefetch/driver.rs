@@ -3,20 +3,23 @@
 //! Key type: [`Driver`]. All of a message's keys are submitted together: those of one place in as few operations as the structure has for several keys ([`LookUp::op_for`]), and
 //! where the rack's link has batches, operations that begin at one node and have small pads share a datagram.
 //!
-//! What it does not do: wait; ask again (a message that fails costs speed only).
+//! The buffers of what is under way are bounded together ([`ANSWERS_BYTES_MAX`](super::ANSWERS_BYTES_MAX)): operations that have no room wait their turn, in order.
+//!
+//! What it does not do: wait itself; ask again (a message that fails costs speed only).
 
+use super::answers::{Answers, room_of};
 use super::at_dpu::Prefetched;
 use super::beside::{Beside, Hearing, Talk, Told};
 use super::tap::{TapStats, Watch};
 use super::zone::{Placing, Zone};
-use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Ticket};
+use farmem_client::{Client, Completed, Error, LookUp, LookedUp, Op, Ticket};
 use farmem_dpu::accesses::Keys;
 use farmem_dpu::changes::Change;
 use farmem_dpu::prefetcher::{Action, Config, Fetched, Prefetcher};
 use farmem_dpu::view::HostView;
 use farmem_io::dpu::Broken;
 use farmem_machine::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 /// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
@@ -34,8 +37,17 @@ struct Message {
     keys: Keys,
     /// What came of its operations so far, each with the keys that it looked up.
     ended: Vec<(Vec<usize>, Completed)>,
-    /// Operations that have not ended.
+    /// Operations that have not ended, or wait for room.
     left: usize,
+    /// Bytes of the buffers of those that were submitted.
+    bytes: usize,
+}
+
+/// Keys of a message that one operation looks up.
+#[derive(Debug)]
+struct Group {
+    op: u64,
+    ats: Vec<usize>,
 }
 
 /// What is made of a message's end, and used again for the next one.
@@ -63,7 +75,11 @@ pub struct Driver<V, L, Z> {
     look_up: L,
     zone: Z,
     /// Operations under way: the message of each, and which of its keys it looks up.
-    under_way: BTreeMap<Ticket, (u64, Vec<usize>)>,
+    under_way: BTreeMap<Ticket, Group>,
+    answers: Answers,
+    /// What is to be submitted, in order; the operation of the first one may be made already.
+    waiting: VecDeque<Group>,
+    made: Option<Op>,
     messages: BTreeMap<u64, Message>,
     /// Messages since none was under way.
     held: u64,
@@ -116,6 +132,9 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             look_up,
             zone,
             under_way: BTreeMap::new(),
+            answers: Answers::default(),
+            waiting: VecDeque::new(),
+            made: None,
             messages: BTreeMap::new(),
             held: 0,
             told: Talk::default(),
@@ -146,12 +165,14 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
             worked |= drained.map_err(nonsense)?;
             self.act()?;
         }
-        while let Some(completed) = self.client.poll()? {
+        let mut goes_on = true;
+        while goes_on && let Some(completed) = self.client.poll()? {
             worked = true;
-            if !self.looked_up(completed)? {
-                // The others wait for the next turn: each may ask far memory again, which does not answer.
-                break;
-            }
+            goes_on = self.looked_up(completed)?;
+        }
+        // Otherwise all others wait for the next turn: each may ask far memory again, which does not answer.
+        if goes_on {
+            self.submit_waiting()?;
         }
         let prefetcher = &mut self.prefetcher;
         self.zone.clean(&mut |item, used| prefetcher.cleaned(item, used));
@@ -240,6 +261,12 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         Prefetched { account, stats, seen: self.watch.stats(), flying: self.prefetcher.flying().into() }
     }
 
+    /// Bytes of the buffers that answers of far memory come in: of what is under way, and the most that were at once.
+    #[must_use]
+    pub const fn answers(&self) -> (usize, usize) {
+        self.answers.bytes()
+    }
+
     /// Items whose value it copied between the buffer in which it came and the zone: those that came in several pieces.
     #[must_use]
     pub const fn copied(&self) -> u64 {
@@ -317,39 +344,75 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         let mut places = std::mem::take(&mut self.places);
         places.extend(keys.iter().enumerate().filter_map(|(at, key)| Some((self.look_up.place(key)?, at))));
         places.sort_unstable();
-        let mut left = 0;
+        let before = self.waiting.len();
         for of_place in places.chunk_by(|(one, _), (other, _)| one == other) {
             for group in of_place.chunks(self.look_up.together().max(1)) {
-                // Longer ones are not filled with zeros first: who looks several keys up knows what he sets.
-                let scratch = self.client.any_buffer();
-                let mut each = group.iter().map(|(_, at)| keys.get(*at));
-                // What cannot be asked has failed, and what no record can have is not there.
-                let wanted = self.look_up.op_for(&mut each, scratch);
-                match wanted.map(|wanted| self.client.submit(wanted)) {
-                    Some(Ok(ticket)) => {
-                        let mut ats = self.spare.pop().unwrap_or_default();
-                        ats.extend(group.iter().map(|(_, at)| *at));
-                        self.under_way.insert(ticket, (op, ats));
-                        left += 1;
-                    }
-                    Some(Err(_)) => self.came.1 += 1,
-                    None => {}
-                }
+                let mut ats = self.spare.pop().unwrap_or_default();
+                ats.extend(group.iter().map(|(_, at)| *at));
+                self.waiting.push_back(Group { op, ats });
             }
         }
         places.clear();
         self.places = places;
-        self.messages.insert(op, Message { keys, ended: Vec::with_capacity(left), left });
-        if left == 0 { self.ended(op) } else { Ok(true) }
+        let left = self.waiting.len() - before;
+        self.messages.insert(op, Message { keys, ended: Vec::with_capacity(left), left, bytes: 0 });
+        if left == 0 { self.ended(op) } else { self.submit_waiting() }
+    }
+
+    /// Submits what waits, as far as there is room for the answers. False when the structure could not be left.
+    fn submit_waiting(&mut self) -> Result<bool, Error> {
+        while let Some(Group { op, ats }) = self.waiting.front() {
+            let op = *op;
+            let message = self.messages.get(&op).expect("its look-ups have not all ended");
+            let made = self.made.take().or_else(|| {
+                let mut keys = ats.iter().map(|at| message.keys.get(*at));
+                // Longer ones are not filled with zeros first: who looks several keys up knows what he sets.
+                self.look_up.op_for(&mut keys, self.answers.buffer())
+            });
+            if let Some(made) = made {
+                let bytes = room_of(&made);
+                let is_oldest = self.messages.first_key_value().is_some_and(|(first, _)| *first == op);
+                if !self.answers.may_go(bytes, is_oldest) {
+                    self.made = Some(made);
+                    break;
+                }
+                let Some(group) = self.waiting.pop_front() else { break };
+                match self.client.submit(made) {
+                    Ok(ticket) => {
+                        self.under_way.insert(ticket, group);
+                        self.messages.get_mut(&op).expect("it has one more under way").bytes += bytes;
+                        continue;
+                    }
+                    Err(_) => {
+                        // What cannot be asked has failed.
+                        self.came.1 += 1;
+                        self.answers.ended(bytes);
+                    }
+                }
+            } else {
+                // What no record can have is not there.
+                self.waiting.pop_front();
+            }
+            if !self.one_ended(op)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// An operation ended. False when it was its message's last, and the structure could not be left.
     fn looked_up(&mut self, completed: Completed) -> Result<bool, Error> {
-        let Some((op, ats)) = self.under_way.remove(&completed.ticket) else { return Ok(true) };
+        let Some(Group { op, ats }) = self.under_way.remove(&completed.ticket) else { return Ok(true) };
         let is_good = u64::from(completed.result.is_ok());
         self.came = (self.came.0 + is_good, self.came.1 + 1 - is_good);
         let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
         message.ended.push((ats, completed));
+        self.one_ended(op)
+    }
+
+    /// One of a message's operations is not to be waited for any more. False when it was the last, and the structure could not be left.
+    fn one_ended(&mut self, op: u64) -> Result<bool, Error> {
+        let message = self.messages.get_mut(&op).expect("its look-ups have not all ended");
         message.left -= 1;
         if message.left == 0 { self.ended(op) } else { Ok(true) }
     }
@@ -383,8 +446,9 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
         self.zone.publish();
         self.brought = brought;
+        self.answers.ended(message.bytes);
         for (mut ats, completed) in message.ended {
-            self.client.recycle(completed.buf);
+            self.answers.keep(completed.buf);
             if self.spare.len() < SPARE_MAX {
                 ats.clear();
                 self.spare.push(ats);
