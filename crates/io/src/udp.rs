@@ -27,6 +27,7 @@ use farmem_wire::icrc::{self, Route};
 use farmem_wire::{Gid, UDP_PORT, WireError, bth};
 use inbound::{Datagram, Inbound};
 use outbound::{Destination, Outbound};
+use smallvec::SmallVec;
 use sockaddr::SockAddr;
 use socket::Socket;
 use std::io;
@@ -217,28 +218,28 @@ const RUN_MAX: usize = 64;
 /// A run as it grows, out of what one system call brought.
 struct Row<'a> {
     port: Port,
-    frames: [&'a [u8]; RUN_MAX],
-    count: usize,
+    /// Never more than there is room for here; one is made for each system call, so the places are not written before they are used.
+    frames: SmallVec<[&'a [u8]; RUN_MAX]>,
     lender: &'a dyn Lender,
 }
 
 impl<'a> Row<'a> {
-    const fn new(lender: &'a dyn Lender) -> Self {
-        Self { port: Port::UNKNOWN, frames: [&[]; RUN_MAX], count: 0, lender }
+    fn new(lender: &'a dyn Lender) -> Self {
+        Self { port: Port::UNKNOWN, frames: SmallVec::new(), lender }
     }
 
     fn add(&mut self, port: Port, frame: &'a [u8], each: &mut EachRun<'_>) {
-        if self.count == RUN_MAX || self.port != port {
+        if self.frames.len() == RUN_MAX || self.port != port {
             self.hand_over(each);
         }
-        (self.port, self.frames[self.count]) = (port, frame);
-        self.count += 1;
+        self.port = port;
+        self.frames.push(frame);
     }
 
     fn hand_over(&mut self, each: &mut EachRun<'_>) {
-        if self.count > 0 {
-            each(&Run { port: self.port, frames: &self.frames[..self.count], lender: self.lender });
-            self.count = 0;
+        if !self.frames.is_empty() {
+            each(&Run { port: self.port, frames: &self.frames, lender: self.lender });
+            self.frames.clear();
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn store_words(words: &[AtomicU64], bytes: &[[u8; WORD]]) {
         unsafe { move_lines(bytes.as_ptr().cast(), to, lines * WORD) };
     }
     let moved = if cfg!(target_arch = "x86_64") { lines } else { 0 };
-    for (word, chunk) in words.iter().zip(bytes).skip(moved) {
+    for (word, chunk) in words[moved..].iter().zip(&bytes[moved..]) {
         word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
     }
 }
@@ -44,7 +44,7 @@ pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [[u8; WORD]]) {
         unsafe { move_lines(words.as_ptr().cast(), bytes.as_mut_ptr().cast(), lines * WORD) };
     }
     let moved = if cfg!(target_arch = "x86_64") { lines } else { 0 };
-    for (word, chunk) in words.iter().zip(bytes).skip(moved) {
+    for (word, chunk) in words[moved..].iter().zip(&mut bytes[moved..]) {
         *chunk = word.load(Ordering::Relaxed).to_le_bytes();
     }
 }

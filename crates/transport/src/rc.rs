@@ -217,6 +217,7 @@ impl Work {
     }
 
     /// The buffer, back for reuse; an empty one where there is none.
+    #[inline]
     #[must_use]
     pub fn into_buf(self) -> Vec<u8> {
         match self {

@@ -73,6 +73,7 @@ impl Job {
     }
 
     /// The packet number after the last one that the request packet starting at `index` asks for or carries.
+    #[inline]
     pub(super) fn request_end(&self, index: u32, segment_packets: u32) -> u32 {
         match self.work {
             Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. } => {
@@ -143,6 +144,7 @@ impl Job {
     }
 
     /// Writes packets `index..end` of a WRITE that takes its bytes as they leave, [`PACKETS_MAX`] at most: they are taken for all of these at once. False, and nothing is sent, when they cannot be had.
+    #[inline(never)] // its list of pieces would stand in the frame of every other request
     pub(super) fn emit_from<O, N>(
         &self,
         (index, end): (u32, u32),
@@ -300,6 +302,7 @@ pub(super) fn psn_of(config: &RequesterConfig, seq: u64) -> Psn {
     config.first_psn.plus(low)
 }
 
+#[inline]
 fn len_of(work: &Work) -> u32 {
     match work {
         Work::Read { buf, .. }

@@ -6,6 +6,7 @@
 use super::part::Part;
 use core::fmt::Debug;
 use farmem_machine::Lender;
+use smallvec::SmallVec;
 
 /// Memory that takes bytes as they come.
 pub trait Landing: Debug + Send + Sync {
@@ -42,8 +43,8 @@ const PIECES_MAX: usize = 32;
 pub struct Arrivals<'p> {
     /// Where the first piece goes, and where the next one would.
     to: Option<(Spot, usize, usize)>,
-    pieces: [&'p [u8]; PIECES_MAX],
-    count: usize,
+    /// Never more than there is room for here. A requester has one of these for each datagram, of which most bring nothing for a spot: so the places are not written before they are used.
+    pieces: SmallVec<[&'p [u8]; PIECES_MAX]>,
     /// Who has the memory of all of them.
     lender: &'p dyn Lender,
 }
@@ -51,29 +52,28 @@ pub struct Arrivals<'p> {
 impl<'p> Arrivals<'p> {
     /// Nothing has come yet; what comes lies in memory that this one may lend.
     #[must_use]
-    pub const fn new(lender: &'p dyn Lender) -> Self {
-        Self { to: None, pieces: [&[]; PIECES_MAX], count: 0, lender }
+    pub fn new(lender: &'p dyn Lender) -> Self {
+        Self { to: None, pieces: SmallVec::new(), lender }
     }
 
     /// Bytes go to a spot, from its `offset`-th on.
     pub(super) fn add(&mut self, spot: &Spot, offset: usize, bytes: &'p [u8]) {
         let goes_on = |(to, _, end): &(Spot, usize, usize)| *end == offset && to == spot;
-        if self.count == PIECES_MAX || !self.to.as_ref().is_some_and(goes_on) {
+        if self.pieces.len() == PIECES_MAX || !self.to.as_ref().is_some_and(goes_on) {
             self.put();
             self.to = Some((spot.clone(), offset, offset));
         }
-        self.pieces[self.count] = bytes;
-        self.count += 1;
+        self.pieces.push(bytes);
         if let Some((.., end)) = &mut self.to {
             *end += bytes.len();
         }
     }
 
     fn put(&mut self) {
-        let count = core::mem::take(&mut self.count);
         if let Some((spot, offset, _)) = self.to.take() {
-            spot.put(offset, &self.pieces[..count], self.lender);
+            spot.put(offset, &self.pieces, self.lender);
         }
+        self.pieces.clear();
     }
 }
 
