@@ -355,7 +355,12 @@ impl Connections {
         if from.is_behind() && self.must_wait(domain, place, &item.work) {
             return self.wait(domain, item, from, out);
         }
-        let Some(item) = self.post_beside(now, place, item, from, out) else { return };
+        let item = if self.may_go_beside(&item, from) {
+            let Some(item) = self.post_beside(now, place, item, from, out) else { return };
+            item
+        } else {
+            item
+        };
         let line = &mut self.lines[place];
         let up = line.requester.as_mut().filter(|requester| !requester.is_broken());
         let QueuedOp { id, work, trail } = item;

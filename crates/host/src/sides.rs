@@ -195,7 +195,12 @@ const fn is_read(work: &Work) -> bool {
 }
 
 impl Connections {
-    /// Gives a READ to a connection beside the first, at `place`, when that has no room for it, or when what it has bytes in common with is there; gives it back when it is for the first.
+    /// True of a READ where a domain may have several connections to a node: most hosts have one, and every operation asks.
+    pub(crate) fn may_go_beside(&self, item: &QueuedOp, from: From) -> bool {
+        self.sides.each >= 2 && from.is_behind() && is_read(&item.work) && item.trail == Trail::default()
+    }
+
+    /// Gives an operation that [may](Connections::may_go_beside) to a connection beside the first, at `place`, when that has no room for it, or when what it has bytes in common with is there; gives it back when it is for the first.
     pub(crate) fn post_beside(
         &mut self,
         now: Instant,
@@ -204,10 +209,6 @@ impl Connections {
         from: From,
         out: &mut Sink,
     ) -> Option<QueuedOp> {
-        if self.sides.each < 2 || !from.is_behind() || !is_read(&item.work) || item.trail != Trail::default()
-        {
-            return Some(item);
-        }
         let (line, len) = (&self.lines[place], item.work.span());
         let (domain, node) = (line.domain, line.node);
         let at = match self.sides.met_by(domain, node, &item.work) {
