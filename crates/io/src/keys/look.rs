@@ -8,6 +8,8 @@ use farmem_dpu::view::KeyId;
 
 /// Keys whose first buckets are asked for together, while as many are compared.
 const BLOCK: usize = 64;
+/// First buckets that are asked for at a time where they are asked for in between.
+const BURST: usize = 4;
 /// Fewer keys are looked up one by one: there is nothing to read meanwhile.
 const FEW: usize = 4;
 /// Keys of which both buckets are asked for together.
@@ -22,15 +24,36 @@ pub struct Lookup {
     pub compare: Compare,
 }
 
-/// In which order buckets are asked for and compared. The last is the best; the others are there to compare.
+/// In which order buckets are asked for and compared. One of the last two is the best, by the processor; the others are there to compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// A key at a time.
     OneByOne,
     /// The lines of both buckets of all keys of a batch, then the comparisons.
     Both,
-    /// The first buckets of a batch, and the second ones only of keys that were not found.
+    /// The first buckets of a batch, in bursts of a block, and the second ones only of keys that were not found.
     Delayed,
+    /// The same, with four first buckets asked for whenever four others were compared.
+    InBetween,
+}
+
+impl Order {
+    /// The best on this processor: Intel's read a tenth more lines when few are asked for at a time, and on AMD's a burst was the faster way.
+    #[must_use]
+    pub fn best() -> Self {
+        if is_intel() { Self::InBetween } else { Self::Delayed }
+    }
+}
+
+/// True on a processor by Intel.
+fn is_intel() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let said = std::arch::x86_64::__cpuid(0);
+        [said.ebx, said.edx, said.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// With which instructions the slots of a bucket are compared.
@@ -75,7 +98,7 @@ impl Lookup {
     /// The best that this CPU has.
     #[must_use]
     pub fn best() -> Self {
-        Self { order: Order::Delayed, compare: Compare::best() }
+        Self { order: Order::best(), compare: Compare::best() }
     }
 
     pub(super) fn check(self) -> Result<(), OpenError> {
@@ -119,7 +142,8 @@ fn ordered(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Buck
                 both(set, keys, held, has);
             }
         }
-        Order::Delayed => delayed(set, keys, held, has),
+        Order::Delayed => delayed(set, keys, held, has, BLOCK),
+        Order::InBetween => delayed(set, keys, held, has, BURST),
     }
 }
 
@@ -145,14 +169,20 @@ fn both(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Bucket,
     }
 }
 
-/// A block's first lines are asked for in a burst, while the block before is compared; the second lines of keys that were not found are read a block later.
+/// A block's first lines are asked for while the block before is compared, a burst at a time; the second lines of keys that were not found are read a block later.
 #[inline(always)]
-fn delayed(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Bucket, u64) -> bool) {
+fn delayed(
+    set: &HostKeys,
+    keys: &[KeyId],
+    held: &mut [bool],
+    has: impl Fn(&Bucket, u64) -> bool,
+    burst: usize,
+) {
     if keys.len() < FEW {
         return one_by_one(set, keys, held, has);
     }
     let buckets = set.table.buckets();
-    let ask = |keys: &[KeyId], homes: &mut [usize; BLOCK]| {
+    let ask = |keys: &[KeyId], homes: &mut [usize]| {
         for (&KeyId(key), home) in keys.iter().zip(homes) {
             *home = set.hashes.first(key, buckets.len());
             prefetch(set.table.line(*home));
@@ -173,14 +203,18 @@ fn delayed(set: &HostKeys, keys: &[KeyId], held: &mut [bool], has: impl Fn(&Buck
         let (now, next) = if turned { (next, now) } else { (now, next) };
         let (misses, older) = if turned { (older, misses) } else { (misses, older) };
         let block = start..keys.len().min(start + BLOCK);
-        ask(&keys[block.end..keys.len().min(block.end + BLOCK)], next);
         let mut count = 0;
-        let its = keys[block.clone()].iter().zip(&*now).zip(&mut held[block.clone()]);
-        for (n, ((&KeyId(key), &home), held)) in block.zip(its) {
-            *held = has(&buckets[home], key);
-            // Each is noted, and the count goes on only past those that were not found: there is no branch to mispredict.
-            misses[count].0 = n;
-            count += usize::from(!*held);
+        for from in block.clone().step_by(burst) {
+            let part = from..block.end.min(from + burst);
+            let [ahead, end] = [part.start, part.end].map(|at| keys.len().min(at + BLOCK));
+            ask(&keys[ahead..end], &mut next[from - start..]);
+            let its = keys[part.clone()].iter().zip(&now[from - start..]).zip(&mut held[part.clone()]);
+            for (n, ((&KeyId(key), &home), held)) in part.zip(its) {
+                *held = has(&buckets[home], key);
+                // Each is noted, and the count goes on only past those that were not found: there is no branch to mispredict.
+                misses[count].0 = n;
+                count += usize::from(!*held);
+            }
         }
         for (n, home) in &mut misses[..count] {
             *home = set.hashes.second(keys[*n].0, buckets.len());

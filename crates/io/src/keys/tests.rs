@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 /// Every way that this CPU has.
 fn lookups() -> impl Iterator<Item = Lookup> {
-    let orders = [Order::OneByOne, Order::Both, Order::Delayed];
+    let orders = [Order::OneByOne, Order::Both, Order::Delayed, Order::InBetween];
     let compares = Compare::ALL.into_iter().filter(|compare| compare.is_there());
     compares.flat_map(move |compare| orders.map(|order| Lookup { order, compare }))
 }
