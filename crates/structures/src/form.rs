@@ -6,7 +6,7 @@
 //! What it does not do: say what lies there. A form of memory that is no such structure finds nothing, or nonsense, for whoever said it.
 
 use crate::table::Ahead;
-use crate::{FlatMap, PageStore};
+use crate::{FlatMap, HashTable, PageStore};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::{Client, Error, FarMemory, LookUp, NodeId, VirtAddr, Vma};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,13 @@ pub enum Form {
         value_len: u64,
         /// What homes of keys depend on.
         secret: [u64; 2],
+    },
+    /// A chained hash table of values of 40 bytes ([`HashTable::form`]).
+    HashTable {
+        /// Where it lies, likewise.
+        shards: Vec<Shard>,
+        /// How many buckets it has: a power of two.
+        buckets: u64,
     },
     /// Pages by number ([`PageStore::form`]).
     PageStore {
@@ -65,7 +72,7 @@ pub(crate) fn refused(what: impl Into<String>) -> Error {
     Error::Refused(ApiError {
         code: ErrorCode::BadRequest,
         message: format!("a structure's form: {}", what.into()),
-        remedy: "say the form that the structure gives (`FlatMap::form`, `PageStore::form`, `Table::form`)"
+        remedy: "say the form that the structure gives (`FlatMap::form`, `HashTable::form`, `PageStore::form`, `Table::form`)"
             .into(),
     })
 }
@@ -116,6 +123,7 @@ pub fn look_up(form: &serde_json::Value, client: &mut Client) -> Result<Box<dyn 
         Form::FlatMap { shards, homes, value_len, secret } => {
             Ok(Box::new(FlatMap::of(&*client, &shards, (homes, value_len), secret)?))
         }
+        Form::HashTable { shards, buckets } => Ok(Box::new(HashTable::of(&*client, &shards, buckets)?)),
         Form::PageStore { shards, pages } => Ok(Box::new(PageStore::of(&*client, &shards, pages)?)),
         Form::Table { heap, table } => Ok(Box::new(Ahead::open(client, &heap, &table)?)),
     }

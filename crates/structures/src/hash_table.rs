@@ -20,13 +20,13 @@
 //! A reader that cannot bear the last looks between two equal even [`LockWord::version`]s, when all writers take the lock.
 
 use crate::assembled;
-use farmem_client::{
-    Answer, Client, Completed, Error, FarMemory, LockWord, LookUp, LookedUp, Op, Policy, TraversalStop, Vma,
-};
+use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
 use farmem_traversal::Program;
 use farmem_wire::{NodeId, VirtAddr};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher as _;
+
+mod ahead;
 
 /// Bytes of a value.
 pub const VALUE_LEN: usize = 40;
@@ -504,30 +504,6 @@ impl HashTable {
         let addr = VirtAddr(shard.next);
         shard.next += NODE_LEN as u64;
         Ok(addr)
-    }
-}
-
-impl LookUp for HashTable {
-    /// Nothing: nodes of removed keys are used again when the writer says so ([`HashTable::reclaim`]).
-    fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
-        Some(self.find_op(Key::of(key), scratch))
-    }
-
-    fn looked_up(&self, _: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
-        if completed.result.is_err() {
-            return LookedUp::Elsewhere;
-        }
-        let Some(value) = found_in(&completed.buf) else { return LookedUp::Absent };
-        into.extend_from_slice(&value);
-        LookedUp::Value
-    }
-
-    fn end(&mut self, _: &mut Client) -> Result<(), Error> {
-        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use crate::map_program::{
     self, InHeap, Items, KEYS, MapProgram, SECRET, ZONE, await_it, options, record, settle, table_of,
 };
 use farmem::form::Form;
+use farmem::hash_table::{Key, Spread};
 use farmem::heap::Record;
 use farmem::prefetch::parse::records::{Records, Request};
 use farmem::prefetch::tap::{Known, tap};
@@ -14,7 +15,7 @@ use farmem::prefetch::{
     AtDpu, AtDpuOptions, Beside, Change, Config, Driver, FLOORS, HostKeys, KeysConfig, Prefetched,
     SharedZone, Taker,
 };
-use farmem::{Client, Error, FlatMap, PageStore, Rack, Rng, SharedSpace, serve};
+use farmem::{Client, Error, FlatMap, HashTable, PageStore, Rack, Rng, SharedSpace, serve};
 use farmem_io::Stop;
 use std::sync::mpsc;
 use std::thread;
@@ -94,6 +95,31 @@ fn pages_come_by_the_process() {
     let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
     assert!(dpu.tap().connection(Box::new(Records::pages())).is_none());
     assert_eq!(dpu.tap().unseen(), (0, 1));
+}
+
+/// Items of a chained hash table, whose chains go from node to node, and some that are not there.
+#[test]
+fn chained_items_come_by_the_process() {
+    let rack = rack("shm", DPU);
+    let mut client = client(&rack, DOMAIN);
+    let mut table = HashTable::create(&mut client, 100, 16, Spread::Scattered).unwrap();
+    let item_of = |key: u64| [key; 4].map(u64::to_le_bytes).concat();
+    let value_of = |key: u64| Change(1 + key).onto(&item_of(key)).try_into().unwrap();
+    for key in (0..100_u64).filter(|key| key % 10 != 0) {
+        table.insert(&mut client, Key::of(&key.to_le_bytes()), &value_of(key)).unwrap();
+    }
+    let dpu = AtDpu::connect(&client, &table.form(), (SECRET, Change(101)), options()).unwrap();
+    let connection = dpu.tap().connection_of(Known::HashMap).unwrap();
+    let piece: Vec<u8> =
+        (40..110_u64).flat_map(|key| record(Request::Read, &key.to_le_bytes(), &[])).collect();
+    connection.received(&piece);
+    settle(&dpu, 1);
+    let (mut taker, mut into) = (dpu.taker(), Vec::new());
+    for key in 40..110_u64 {
+        let is_there = key < 100 && key % 10 != 0;
+        assert_eq!(taker.take(&key.to_le_bytes(), &mut into), is_there.then_some(32), "{key}");
+        assert!(!is_there || into == item_of(key), "{key}");
+    }
 }
 
 /// A program that reads, writes, removes, evicts and drops beside a DPU that does its work whenever it comes to it: nothing stale is ever taken, and much is, of a map and of a table in a heap.
@@ -380,6 +406,13 @@ fn what_cannot_be_prefetched_from_is_refused() {
         *form.pointer_mut(at).expect("a value of the form") = value;
         form
     };
+    let table = HashTable::create(&mut client, 100, 64, Spread::Scattered).unwrap();
+    let of_table = serde_json::to_value(table.form()).unwrap();
+    let chained = |at: &str, value: serde_json::Value| {
+        let mut form = of_table.clone();
+        *form["hash_table"].pointer_mut(at).expect("a value of the form") = value;
+        form
+    };
     let huge = serde_json::json!(u64::MAX);
     for (form, why) in [
         (serde_json::json!({"tree": {}}), "unknown variant `tree`"),
@@ -394,6 +427,14 @@ fn what_cannot_be_prefetched_from_is_refused() {
         (with("/flat_map/value_len", huge), "value_len is"),
         (with("/flat_map/secret", serde_json::json!([1])), "secret"),
         (serde_json::json!({"page_store": {"shards": [], "pages": 0}}), "pages is 0"),
+        (chained("/shards", serde_json::json!([])), "number of shards"),
+        (chained("/shards/0/node", serde_json::json!(99)), "memory node 99"),
+        (chained("/shards/1/base", serde_json::json!(u64::MAX)), "leave all memory"),
+        (chained("/shards/1/size", serde_json::json!(64)), "shard 1 has a size"),
+        (chained("/buckets", serde_json::json!(0)), "buckets is 0"),
+        (chained("/buckets", serde_json::json!(1_u64 << 51)), "buckets is 2251799813685248"),
+        (chained("/buckets", serde_json::json!(48)), "must be a power of two"),
+        (chained("/buckets", serde_json::json!(1_u64 << 50)), "shard 0 has a size"),
     ] {
         match AtDpu::connect(&client, &form, (SECRET, Change(1)), options()) {
             Err(Error::Refused(refused)) => {
