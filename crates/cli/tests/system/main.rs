@@ -47,6 +47,8 @@ mod run_nonsense;
 mod run_pins;
 mod run_shared;
 mod service;
+#[path = "../../../farmem/tests/signals/mod.rs"]
+mod signals;
 mod sim;
 mod soak;
 mod trace;

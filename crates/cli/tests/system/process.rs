@@ -1,5 +1,6 @@
 //! Running the command: what it said, how it ended, what it left.
 
+pub(crate) use crate::signals::signal;
 use procfs_core::FromRead as _;
 use procfs_core::process::Stat;
 use serde_json::Value;
@@ -140,21 +141,6 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within {} s: {what}", PATIENCE.as_secs());
         sleep(Duration::from_millis(5));
     }
-}
-
-/// Sends a signal, by its name without SIG; who is told to stop has stopped when this returns.
-pub(crate) fn signal(pid: u32, name: &str) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
-    assert!(status.expect("there is a shell").success(), "kill -{name} {pid}");
-    if name == "STOP" {
-        eventually("all its threads stand still", || stands_still(pid));
-    }
-}
-
-/// True while all threads of the process are stopped.
-fn stands_still(pid: u32) -> bool {
-    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-    threads.all(|thread| Stat::from_file(thread.path().join("stat")).is_ok_and(|stat| stat.state == 'T'))
 }
 
 /// True while the process runs: one that has ended and that nobody has waited for does not.

@@ -1,5 +1,6 @@
 //! A rack of processes, and programs that share memory on it: this test program again, told by its environment what to be.
 
+use crate::signals::signal;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_io::Stop;
@@ -101,9 +102,9 @@ impl TestRack {
         self.roles.push((role.to_owned(), child));
     }
 
-    /// Sends a signal to a role, by its name, as [`signal_to`] does.
-    pub(crate) fn send(&self, role: &str, signal: &str) {
-        signal_to(self.pid(role), signal);
+    /// Sends a signal to a role, by its name, as [`signal`] does.
+    pub(crate) fn send(&self, role: &str, name: &str) {
+        signal(self.pid(role), name);
     }
 
     /// The number of a role's process.
@@ -211,9 +212,9 @@ impl Worker {
         writeln!(self.input.as_mut().expect("it was not ended"), "{word}").unwrap();
     }
 
-    /// Sends a signal, by its name, as [`signal_to`] does.
-    pub(crate) fn send(&self, signal: &str) {
-        signal_to(self.child.id(), signal);
+    /// Sends a signal, by its name, as [`signal`] does.
+    pub(crate) fn send(&self, name: &str) {
+        signal(self.child.id(), name);
     }
 
     pub(crate) fn kill(&mut self) {
@@ -314,23 +315,4 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
         }
     }
     true
-}
-
-/// Sends a signal to a process, by its name; one that is told to stop has stopped when this returns, with all its threads. `kill` does not wait for that, and a thread on another CPU
-/// would still do what it was asked.
-fn signal_to(pid: u32, signal: &str) {
-    let sent = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
-    assert!(sent.unwrap().success(), "{signal} to {pid}");
-    while signal == "STOP" && !has_stopped(pid) {
-        std::thread::yield_now();
-    }
-}
-
-/// Whether all threads of a process stand still.
-fn has_stopped(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap()).all(|stat| {
-        let (_, behind_name) = stat.rsplit_once(") ").unwrap();
-        behind_name.starts_with('T')
-    })
 }
