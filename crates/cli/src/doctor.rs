@@ -42,6 +42,7 @@ pub(crate) fn run(args: &Doctor) -> Result<End, Failure> {
         findings.extend(rack.examine_links().into_iter().map(line));
         findings.extend(rack.examine_service().into_iter().map(line));
         findings.push(line(cards(&rack)));
+        findings.extend(rack.examine_mirrors().into_iter().map(line));
         findings.extend(plain(&rack).map(line));
     }
     output::print(&Findings { findings }, args.json);

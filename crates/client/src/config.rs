@@ -28,7 +28,7 @@ use toml::{Spanned, Value};
 
 pub(crate) use doors::Credentials;
 pub use doors::{IdentityFiles, Join};
-pub use dpu::{DpuCaching, DpuForward, DpuSection};
+pub use dpu::{DpuCaching, DpuForward, DpuMirror, DpuSection};
 
 /// How frames travel between the roles. Always as written: asking for one never gives another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]

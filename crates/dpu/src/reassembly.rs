@@ -12,6 +12,8 @@ use alloc::vec::Vec;
 pub const EARLY_BYTES_MAX: usize = 256 << 10;
 /// Packets that wait at most.
 pub const EARLY_PACKETS_MAX: usize = 64;
+/// Bytes that a packet which waits takes beside its own: its place among others, which may be half empty, and what the allocator adds.
+const EARLY_PACKET_LEN: usize = 96;
 
 /// What comes next on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +91,12 @@ impl Stream {
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.early_bytes
+    }
+
+    /// Bytes of memory that what waits takes: 0 where nothing does.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.early_bytes + self.early.len() * EARLY_PACKET_LEN
     }
 
     fn pass(&mut self, bytes: &[u8], each: &mut dyn FnMut(Next<'_>)) {

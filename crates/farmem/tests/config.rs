@@ -403,7 +403,7 @@ fn each_number_of_a_description_may_be_wrong() {
         .replace(
             "[hosts]",
             "[dpu]\ncache = 1073741824\nstatic = \"64 MiB\"\npage = 65536\nentry = 1048576\nbatch = 64\nthreads = 2\nconnections = 3\n\
-             link = \"rate=10Gbit/s\"\ncpu = 1\nslowdown = 2.5\n\n[hosts]",
+             link = \"rate=10Gbit/s\"\ncpu = 1\nslowdown = 2.5\nmirror = [\"eth0 10.0.0.5:6379\", \"lo [fd08::1]:80\"]\n\n[hosts]",
         );
     let right = parse(&full).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(right.dpu.as_ref().map(|dpu| (dpu.threads, dpu.connections.get())), Some((2, 3)));
@@ -438,6 +438,7 @@ fn each_number_of_a_description_may_be_wrong() {
             assert!((1..=1 << 24).contains(&rack.switch.slots));
             let dpu = rack.dpu.as_ref().expect("it has one");
             assert!(dpu.page > 0 && dpu.entry % u64::from(dpu.page) == 0 && dpu.cache >= dpu.entry);
+            assert!(dpu.mirror.iter().all(|one| one.server.port() > 0 && one.interface.len() < 16));
             assert!(!format!("{rack:?} {dpu}").is_empty());
         }
     }

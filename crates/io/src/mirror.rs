@@ -7,6 +7,9 @@
 
 use crate::OpenError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_error;
+use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::io;
 use std::mem::size_of;
@@ -28,7 +31,8 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const TCP: u32 = 6;
 
 /// Which packets are copied.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MirrorConfig {
     /// The interface's name, as `ip link` has it.
     pub interface: String,
@@ -38,6 +42,32 @@ pub struct MirrorConfig {
     pub client: Option<SocketAddr>,
     /// Frames of the ring, 1 to [`FRAMES_MAX`], of 128 KiB each.
     pub frames: usize,
+}
+
+impl MirrorConfig {
+    /// Whether there can be such a mirror, wherever it is opened.
+    ///
+    /// # Errors
+    /// [`OpenError::Setting`] for a ring that cannot be, or addresses of two families.
+    pub fn check(&self) -> Result<(), OpenError> {
+        let Self { server, client, frames, .. } = self;
+        if (1..=FRAMES_MAX).contains(frames)
+            && client.is_none_or(|client| client.is_ipv4() == server.is_ipv4())
+        {
+            return Ok(());
+        }
+        Err(OpenError::Setting {
+            setting: "a mirror",
+            value: format!("{self:?}"),
+            remedy: format!("choose 1 to {FRAMES_MAX} frames, and addresses of one family"),
+        })
+    }
+
+    /// Bytes of the ring.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        (self.frames as u64).saturating_mul(FRAME as u64)
+    }
 }
 
 /// A packet of a connection, from client to program.
@@ -76,15 +106,7 @@ impl Mirror {
     pub fn open(config: &MirrorConfig) -> Result<Self, OpenError> {
         let MirrorConfig { interface, server, client, frames } = config;
         let doing = || format!("mirror packets of {interface}");
-        if !(1..=FRAMES_MAX).contains(frames)
-            || client.is_some_and(|client| client.is_ipv4() != server.is_ipv4())
-        {
-            return Err(OpenError::Setting {
-                setting: "a mirror",
-                value: format!("{config:?}"),
-                remedy: format!("choose 1 to {FRAMES_MAX} frames, and addresses of one family"),
-            });
-        }
+        config.check()?;
         let name = CString::new(interface.as_str()).unwrap_or_default();
         // SAFETY: the name is a string with its NUL that outlives the call.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -134,6 +156,8 @@ impl Mirror {
         let start = start.ok_or_else(|| system(io::Error::last_os_error()))?;
         let mirror = Self { socket, ring: start, frames: *frames, next: 0, lost: 0 };
         mirror.bind(index, server.is_ipv4()).map_err(system)?;
+        // Of an interface that is down nothing comes.
+        mirror.failure().map_err(system)?;
         Ok(mirror)
     }
 
@@ -207,11 +231,20 @@ impl Mirror {
     /// Waits until a packet has come, at most `most`.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says: that the interface went down or is no more, too. Nothing comes from it then, and a wait would end at once, again and again.
     pub fn wait(&self, most: Duration) -> io::Result<()> {
         let most = Timespec::try_from(most).map_err(|_| io::ErrorKind::InvalidInput)?;
-        poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&most))?;
-        Ok(())
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        match poll(&mut polled, Some(&most)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if polled[0].revents().contains(PollFlags::ERR) { self.failure() } else { Ok(()) }
+    }
+
+    /// What became of the interface, where that was not asked before.
+    fn failure(&self) -> io::Result<()> {
+        Ok(socket_error(&self.socket)??)
     }
 }
 
@@ -341,6 +374,24 @@ mod tests {
         let ip = [0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let tcp = [0x30, 0x39, 0, 80, 0, 0, 1, 2, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0];
         [&ip[..], &tcp, bytes].concat()
+    }
+
+    /// What a mirror takes is known before it is opened, whatever number its frames are; a ring and addresses that cannot be are refused.
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let (interface, server) = (String::from("lo"), "10.0.0.2:80".parse().unwrap());
+        let good = MirrorConfig { interface, server, client: None, frames: FRAMES };
+        assert_eq!((good.bytes(), good.check().is_ok()), (8 << 20, true));
+        let v6 = Some("[fd08::1]:1".parse().unwrap());
+        for (bad, why) in [
+            (MirrorConfig { frames: 0, ..good.clone() }, "frames"),
+            (MirrorConfig { frames: FRAMES_MAX + 1, ..good.clone() }, "frames"),
+            (MirrorConfig { frames: usize::MAX, ..good.clone() }, "frames"),
+            (MirrorConfig { client: v6, ..good }, "one family"),
+        ] {
+            assert!(bad.check().unwrap_err().to_string().contains(why), "{bad:?}");
+            assert!(bad.frames != usize::MAX || bad.bytes() == u64::MAX);
+        }
     }
 
     /// A packet says who sent it, its number and its bytes; padding behind it is none of them, and whatever is cut or no TCP is none.

@@ -12,6 +12,7 @@ mod intra;
 mod landed;
 mod lane;
 mod mail;
+mod mirroring;
 mod prefetching;
 pub(crate) mod pulse;
 mod region;

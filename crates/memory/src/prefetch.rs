@@ -38,4 +38,5 @@ pub use farmem_dpu::view::{HostView, KeyId, KeySecret, KeySet};
 pub use farmem_io::dpu::zone::{Found, ZoneReader};
 pub use farmem_io::keys::{HostKeys, KeyShards, KeysConfig};
 pub use farmem_io::mirror::{FRAMES as MIRROR_FRAMES, MirrorConfig};
+pub use mirror::MirrorStats;
 pub use zone::{Lines, LocalZone, Placing, SharedZone, Taker, Zone, ZoneCounts, ZoneSize};

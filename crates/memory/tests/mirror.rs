@@ -225,6 +225,25 @@ fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
     serving.join().expect("it serves");
 }
 
+/// The interface goes down while it is mirrored: that is told, and counted, in place of waits that end at once for ever. One that is down cannot be mirrored.
+#[test]
+fn an_interface_that_goes_down_is_told() {
+    let Some(all) = joined("mirror-down") else { return };
+    let server = SocketAddr::new([10, 8, 0, 2].into(), PORT);
+    let open = || {
+        all.within("server", move || {
+            MirrorTap::open(&config(server, 4), tap(1, SECRET).0, || Box::new(Resp::new()))
+        })
+    };
+    let mut mirror = open().expect("root may");
+    mirror.wait(Duration::from_millis(1)).expect("it is up");
+    all.ip("server", "link set eth0 down");
+    let failed = (0..WAITS_MAX).find_map(|_| mirror.wait(Duration::from_millis(10)).err());
+    assert!(failed.expect("it is down").to_string().contains("down"));
+    assert_eq!(mirror.stats(), MirrorStats { failed: 1, ..MirrorStats::default() });
+    assert!(open().unwrap_err().to_string().contains("down"));
+}
+
 /// An interface that is not there, and settings that cannot be, are refused with a word.
 #[test]
 fn what_cannot_be_mirrored_is_refused() {

@@ -243,6 +243,29 @@ fn members_of_another_build_are_named() {
     assert_eq!(up.stop().code, Some(0));
 }
 
+/// What a DPU may mirror is looked at by its name: an interface that is not there is missing, whoever runs this. A description that says nothing of it has no such finding.
+#[test]
+fn what_cannot_be_mirrored_is_said() {
+    let with = |dpu: &'static str| {
+        let rack = Description::new("doctor-mirror", "udp").with(dpu);
+        let report = run(&["doctor", "--json", "--rack", &rack.file()]).json();
+        let all = report["findings"].as_array().expect("a list").clone();
+        all.into_iter().filter(|f| text(&f["name"]).starts_with("mirror ")).collect::<Vec<Value>>()
+    };
+    assert_eq!(with("[dpu]\nsocket = \"dpu/socket\"\n"), Vec::<Value>::new());
+    let found = with(
+        "[dpu]\nsocket = \"dpu/socket\"\nmirror = [\"no-such-link 127.0.0.1:80\", \"lo 127.0.0.1:80\"]\n",
+    );
+    let names: Vec<String> = found.iter().map(|f| text(&f["name"])).collect();
+    assert_eq!(names, ["mirror no-such-link 127.0.0.1:80", "mirror lo 127.0.0.1:80"]);
+    assert!(
+        found[0]["state"] == "missing" && text(&found[0]["detail"]).contains("no-such-link"),
+        "{found:?}"
+    );
+    let (state, detail) = (text(&found[1]["state"]), text(&found[1]["detail"]));
+    assert!(state == "ok" || state == "missing" && detail.contains("CAP_NET_RAW"), "{found:?}");
+}
+
 /// A link whose MTU is smaller than the rack's packets: which one, by how much, and what to write.
 #[test]
 fn a_pmtu_above_the_links_mtu_is_said() {

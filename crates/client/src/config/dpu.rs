@@ -1,13 +1,16 @@
 //! `[dpu]` of `rack.toml`: the DPU beside each host (SODA).
 
-use super::{Credentials, Page};
+use super::{Credentials, Page, RackConfig};
 use crate::Error;
 use farmem_io::LinkProfile;
+use farmem_io::doctor::{Finding, Support};
+use farmem_io::mirror::{Mirror, MirrorConfig};
 use farmem_machine::Duration;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -35,6 +38,24 @@ pub enum DpuForward {
     /// More are taken while others are under way: asynchronous request forwarding.
     #[default]
     Async,
+}
+
+/// Packets that a DPU may mirror for a program that it prefetches for (PD3 5.1; PROTOCOL 19.19). It may listen where its programs may not, so it listens where whoever describes the rack says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DpuMirror {
+    /// The interface that receives them, as `ip link` has it.
+    pub interface: String,
+    /// Where clients send them: address and port; the unspecified address is any of this machine's of its family.
+    pub server: SocketAddr,
+}
+
+impl DpuMirror {
+    /// Whether what this interface receives for that address is among them.
+    fn has(&self, interface: &str, server: SocketAddr) -> bool {
+        let is_any = self.server.ip().is_unspecified() && self.server.is_ipv4() == server.is_ipv4();
+        let is_address = is_any || self.server.ip() == server.ip();
+        self.interface == interface && is_address && self.server.port() == server.port()
+    }
 }
 
 /// The DPU's part of `rack.toml`: each machine may run one, `farmem role dpu`, for the windows of its processes.
@@ -70,6 +91,8 @@ pub struct DpuSection {
     pub cpu: Option<usize>,
     /// How many times as long as here its work takes: a DPU's cores are slower than a host's.
     pub slowdown: f64,
+    /// What it may mirror for programs that it prefetches for; nothing, unless written.
+    pub mirror: Vec<DpuMirror>,
 }
 
 /// Its settings, as `rack.toml` would have them: what a figure is measured with.
@@ -113,6 +136,12 @@ impl fmt::Display for DpuSection {
 }
 
 impl DpuSection {
+    /// Whether it may mirror what this interface receives for that address.
+    #[must_use]
+    pub fn may_mirror(&self, interface: &str, server: SocketAddr) -> bool {
+        self.mirror.iter().any(|one| one.has(interface, server))
+    }
+
     /// What only those know who have this rack's token: two racks of one name have two. (PROTOCOL 17.2)
     ///
     /// # Errors
@@ -150,6 +179,7 @@ pub(super) struct RawDpu {
     link: Option<Spanned<String>>,
     cpu: Option<usize>,
     slowdown: Option<Spanned<f64>>,
+    mirror: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 /// Most bytes of a page: what one request carries.
@@ -160,6 +190,10 @@ const ENTRY_PAGES_MAX: u64 = 64;
 const THREADS_MAX: u64 = 64;
 /// Connections of a domain to a memory node.
 const CONNECTIONS_MAX: u64 = 64;
+/// Places whose packets may be mirrored.
+const MIRRORS_MAX: usize = 64;
+/// Bytes of an interface's name at most (linux/if.h: IFNAMSIZ, without the zero byte).
+const INTERFACE_LEN_MAX: usize = 15;
 /// Slower than this nobody's cores are.
 const SLOWDOWN_MAX: f64 = 1000.0;
 
@@ -218,6 +252,7 @@ impl Page<'_> {
             let message = format!("slowdown is {slowdown}: expected 1.0 to {SLOWDOWN_MAX}");
             return Err(self.fault(&at(&raw.slowdown), message));
         }
+        let mirror = raw.mirror.as_ref().map_or(Ok(Vec::new()), |raw| self.mirrors(raw))?;
         let usual = || PathBuf::from(format!("/dev/shm/dpu-farmem-{rack}/socket"));
         Ok(DpuSection {
             socket: raw.socket.as_ref().map_or_else(usual, |raw| self.beside.join(raw.as_ref())),
@@ -235,6 +270,152 @@ impl Page<'_> {
             link,
             cpu: raw.cpu,
             slowdown,
+            mirror,
         })
+    }
+
+    /// What may be mirrored, each as "eth0 10.0.0.5:6379".
+    fn mirrors(&self, raw: &Spanned<Vec<Spanned<String>>>) -> Result<Vec<DpuMirror>, Error> {
+        let all = raw.as_ref();
+        if all.len() > MIRRORS_MAX {
+            let message = format!("mirror of [dpu] has {} places: expected at most {MIRRORS_MAX}", all.len());
+            return Err(self.fault(&raw.span(), message));
+        }
+        let each = all.iter().map(|raw| {
+            mirror(raw.as_ref()).map_err(|wrong| {
+                let said = raw.as_ref();
+                let message = format!("{said:?} in mirror of [dpu] {wrong}: expected an interface, and the address and port that clients send to, as in \"eth0 10.0.0.5:6379\"");
+                self.fault(&raw.span(), message)
+            })
+        });
+        each.collect()
+    }
+}
+
+impl RackConfig {
+    /// For each place whose packets the DPU may mirror: whether one of this machine could, as this user.
+    #[must_use]
+    pub fn examine_mirrors(&self) -> Vec<Finding> {
+        let all = self.dpu.iter().flat_map(|dpu| &dpu.mirror);
+        all.map(|DpuMirror { interface, server }| {
+            let name = format!("mirror {interface} {server}");
+            let packets =
+                MirrorConfig { interface: interface.clone(), server: *server, client: None, frames: 1 };
+            match Mirror::open(&packets) {
+                Ok(_) => {
+                    let detail = "a DPU of this machine and user may mirror it".into();
+                    Finding { name, state: Support::Ok, detail, remedy: String::new() }
+                }
+                Err(error) => {
+                    let remedy = "only a machine with a program that asks for it needs it: there run `farmem role dpu` with CAP_NET_RAW, beside that interface".into();
+                    Finding { name, state: Support::Missing, detail: error.to_string(), remedy }
+                }
+            }
+        })
+        .collect()
+    }
+}
+
+/// What is said in these words, or what is wrong with them.
+fn mirror(text: &str) -> Result<DpuMirror, &'static str> {
+    let mut words = text.split_ascii_whitespace();
+    let (Some(interface), Some(server), None) = (words.next(), words.next(), words.next()) else {
+        return Err("is not two words");
+    };
+    // What the kernel takes as a name (dev_valid_name).
+    let is_name = interface.len() <= INTERFACE_LEN_MAX
+        && !interface.contains(|letter: char| matches!(letter, '/' | ':') || letter.is_control())
+        && !matches!(interface, "." | "..");
+    if !is_name {
+        return Err("names what no interface is called");
+    }
+    let server: SocketAddr = server.parse().map_err(|_| "has no address with a port")?;
+    if server.port() == 0 {
+        return Err("has port 0, which nobody sends to");
+    }
+    Ok(DpuMirror { interface: interface.into(), server })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const RACK: &str = r#"
+name = "rack"
+transport = "udp"
+control = { address = "127.71.0.1", state = "state" }
+switch = { address = "127.71.0.2" }
+hosts = { first = "127.71.1.1", count = 3 }
+node = [{ name = "node1", address = "127.71.0.11", memory = "1 MiB" }]
+[dpu]
+"#;
+
+    fn parse(mirror: &str) -> Result<Vec<DpuMirror>, String> {
+        let rack = RackConfig::parse(&format!("{RACK}{mirror}\n"), Path::new("rack.toml"));
+        rack.map(|rack| rack.dpu.unwrap().mirror).map_err(|error| error.to_string())
+    }
+
+    /// Without a word nothing may be mirrored; each place is as it was written, and each that cannot be is named with its line and what is wrong.
+    #[test]
+    fn what_may_be_mirrored_is_checked() {
+        assert!(parse("").unwrap().is_empty());
+        let two = parse("mirror = [\"eth0  10.0.0.5:6379\", \"lo [::]:80\"]").unwrap();
+        let two: Vec<_> = two.iter().map(|one| format!("{} {}", one.interface, one.server)).collect();
+        assert_eq!(two, ["eth0 10.0.0.5:6379", "lo [::]:80"]);
+        for (wrong, why) in [
+            ("", "is not two words"),
+            ("eth0", "is not two words"),
+            ("eth0 10.0.0.5:6379 resp", "is not two words"),
+            ("eth0 10.0.0.5", "has no address with a port"),
+            ("eth0 fd08::1:80", "has no address with a port"),
+            ("eth0 redis:6379", "has no address with a port"),
+            ("eth0 10.0.0.5:65536", "has no address with a port"),
+            ("eth0 10.0.0.5:0", "has port 0"),
+            ("10.0.0.5:6379 eth0", "names what no interface is called"),
+            ("eth/0 10.0.0.5:80", "names what no interface is called"),
+            (".. 10.0.0.5:80", "names what no interface is called"),
+            ("aaaaaaaaaaaaaaaa 10.0.0.5:80", "names what no interface is called"),
+        ] {
+            let said = parse(&format!("mirror = [\"lo 127.0.0.1:80\", {wrong:?}]")).unwrap_err();
+            let begins = format!("rack.toml: line 9: {wrong:?} in mirror of [dpu] {why}");
+            assert!(said.starts_with(&begins) && said.contains("expected an interface"), "{said}");
+        }
+        let many = (1..=65).map(|port| format!("\"lo 127.0.0.1:{port}\"")).collect::<Vec<_>>().join(", ");
+        let said = parse(&format!("mirror = [{many}]")).unwrap_err();
+        assert_eq!(said, "rack.toml: line 9: mirror of [dpu] has 65 places: expected at most 64");
+        let said = parse("mirror = \"lo 127.0.0.1:80\"").unwrap_err();
+        assert!(said.starts_with("rack.toml: line 9: "), "{said}");
+    }
+
+    /// What is said is mirrored and nothing else: neither another interface, address or port, nor all addresses where one was said; and all of a family where it was said so.
+    #[test]
+    fn what_is_said_may_be_mirrored_and_nothing_else() {
+        let may = |said: &str, interface: &str, server: &str| {
+            mirror(said).unwrap().has(interface, server.parse().unwrap())
+        };
+        let one = "eth0 10.0.0.5:6379";
+        assert!(may(one, "eth0", "10.0.0.5:6379"));
+        for (interface, server) in [
+            ("eth1", "10.0.0.5:6379"),
+            ("eth0", "10.0.0.6:6379"),
+            ("eth0", "10.0.0.5:6380"),
+            ("eth0", "0.0.0.0:6379"),
+            ("eth0", "[::ffff:10.0.0.5]:6379"),
+            ("", "10.0.0.5:6379"),
+        ] {
+            assert!(!may(one, interface, server), "{interface} {server}");
+        }
+        let any = "eth0 0.0.0.0:6379";
+        for (server, is_of_it) in [
+            ("0.0.0.0:6379", true),
+            ("10.0.0.6:6379", true),
+            ("10.0.0.6:6380", false),
+            ("[::]:6379", false),
+            ("[fd08::1]:6379", false),
+        ] {
+            assert_eq!(may(any, "eth0", server), is_of_it, "{server}");
+        }
+        assert!(may("lo [::]:80", "lo", "[fd08::1]:80") && !may("lo [::]:80", "eth0", "[fd08::1]:80"));
     }
 }

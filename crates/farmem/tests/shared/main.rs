@@ -9,6 +9,7 @@ mod forwarding;
 mod leases;
 #[path = "../map_program/mod.rs"]
 mod map_program;
+mod mirror;
 mod moves;
 mod packets;
 mod prefetch;

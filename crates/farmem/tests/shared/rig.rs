@@ -4,6 +4,7 @@ use crate::signals::signal;
 use farmem::window::{FaultMode, Place, WindowOptions};
 use farmem::{Rack, RackConfig, ShareOptions, SharedSpace, serve};
 use farmem_io::Stop;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Lines};
 use std::net::UdpSocket;
@@ -291,6 +292,13 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
         "control" => serve::control(&config, serving).unwrap(),
         "switch" => serve::switch(&config, serving).unwrap(),
         "dpu" => farmem::dpu::serve_with(&config, serving, farmem::form::look_up).unwrap(),
+        "dpu without privileges" => {
+            // Threads that this one starts have none either.
+            let (effective, permitted, inheritable) =
+                (CapabilitySet::empty(), CapabilitySet::empty(), CapabilitySet::empty());
+            set_capabilities(None, CapabilitySets { effective, permitted, inheritable }).unwrap();
+            farmem::dpu::serve_with(&config, serving, farmem::form::look_up).unwrap();
+        }
         node if node.starts_with("node") => {
             let node = config.nodes.iter().find(|known| known.name == *node).unwrap();
             serve::node(&config, node, serving).unwrap();

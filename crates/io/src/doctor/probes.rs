@@ -16,6 +16,7 @@ pub(super) fn privileges() -> Finding {
     let user = if geteuid().is_root() { "root" } else { "an ordinary user" };
     let list = [
         (CapabilitySet::NET_ADMIN, "NET_ADMIN"),
+        (CapabilitySet::NET_RAW, "NET_RAW"),
         (CapabilitySet::BPF, "BPF"),
         (CapabilitySet::SYS_ADMIN, "SYS_ADMIN"),
         (CapabilitySet::SYS_PTRACE, "SYS_PTRACE"),

@@ -30,6 +30,8 @@ pub(super) enum Came {
     Prefetches(Result<WakeAt, Said>),
     /// By the same: what it did.
     Prefetched(Box<Prefetched>),
+    /// By a thread that mirrors, or is to: what the process is told, and what all that is mirrored for it takes then.
+    Mirrors { said: Said, bytes: u64 },
 }
 
 /// Where the door is told things.
@@ -53,7 +55,7 @@ impl Mail {
 }
 
 /// The answer that the thread of a domain owes the door.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Reply {
     mail: Mail,
     question: Question,
@@ -66,6 +68,10 @@ impl Reply {
 
     pub(super) fn say_prefetched(self, prefetched: Prefetched) {
         self.mail.say(self.question, Came::Prefetched(Box::new(prefetched)));
+    }
+
+    pub(super) fn say_mirrors(self, said: Said, bytes: u64) {
+        self.mail.say(self.question, Came::Mirrors { said, bytes });
     }
 
     pub(super) fn say_carried(self, carried: Carried) {

@@ -8,11 +8,12 @@
 
 use super::lane::{Member, join};
 use super::mail::{Came, Mail, Question, Reply};
+use super::mirroring::{Mirrors, Wanted};
 use super::serve::{Ground, told};
 use super::slow::Slow;
 use super::words::{Said, refusal};
 use crate::prefetch::tap::Watch;
-use crate::prefetch::{Change, Config, Driver, Hearing, HostKeys, KeysConfig, SharedZone};
+use crate::prefetch::{Change, Config, Driver, Hearing, HostKeys, KeysConfig, Prefetched, SharedZone};
 use farmem_client::api::ErrorCode;
 use farmem_client::{Client, Error, LookUp};
 use farmem_io::Clock;
@@ -87,9 +88,17 @@ pub(super) struct Job {
     pub(super) gone: Arc<AtomicBool>,
 }
 
+/// What the door asks of the thread.
+pub(super) enum Order {
+    /// To say what it did.
+    Tell,
+    /// To have packets mirrored.
+    Mirror(Wanted),
+}
+
 /// The thread, as the door knows it. It ends when this is dropped.
 pub(super) struct Prefetching {
-    asked: Sender<Reply>,
+    asked: Sender<(Order, Reply)>,
     pub(super) thread: JoinHandle<()>,
 }
 
@@ -105,9 +114,9 @@ impl Prefetching {
         Ok(Self { asked, thread })
     }
 
-    /// Has it say what it did; false when it has ended.
-    pub(super) fn ask(&self, reply: Reply) -> bool {
-        self.asked.send(reply).is_ok()
+    /// Asks it for something; false when it has ended.
+    pub(super) fn ask(&self, order: Order, reply: Reply) -> bool {
+        self.asked.send((order, reply)).is_ok()
     }
 
     /// Has it end, and does not wait for that.
@@ -116,7 +125,7 @@ impl Prefetching {
     }
 }
 
-fn run(job: Job, questions: &Receiver<Reply>) {
+fn run(job: Job, questions: &Receiver<(Order, Reply)>) {
     let gone = Arc::clone(&job.gone);
     let (domain, bell) = (job.domain, job.mail.clone());
     // Nothing that another thread uses is half done then.
@@ -140,7 +149,7 @@ fn run(job: Job, questions: &Receiver<Reply>) {
 }
 
 /// False when it could not begin, or was let go.
-fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
+fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> {
     let Job { ground, domain, make, parts, structure, config, keys, through, mail, question, gone: _ } = job;
     let (pieces, words, zone) = parts;
     let begun = join(&ground, domain).and_then(|(mut client, member)| {
@@ -148,19 +157,20 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
         let view = HostKeys::new(KeysConfig::new(keys))?;
         Ok((make(&structure, &mut client)?, client, member, view))
     });
-    let (look_up, client, (_, _, wake), view): (AnyLookUp, Client, Member, HostKeys) = match begun {
+    let (look_up, client, (_, waker, wake), view): (AnyLookUp, Client, Member, HostKeys) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             mail.say(question, Came::Prefetches(Err(told(error))));
             return Ok(false);
         }
     };
-    let watch = Watch::far(pieces, config.secret);
+    let mut watch = Watch::far(pieces, config.secret);
+    let mut mirrors = Mirrors::new(&mut watch, waker, question.guest, ground.section.slowdown);
     let hearing = Hearing::Far(Box::new(words));
     let mut driver =
         Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
     mail.say(question, Came::Prefetches(Ok(wake)));
-    let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut driver, &ground, questions)));
+    let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut driver, &mut mirrors, &ground, questions)));
     // Whatever ended it, the structure's other readers and writers need not wait for this one.
     driver.leave();
     ended.unwrap_or_else(|panic| resume_unwind(panic))
@@ -169,17 +179,19 @@ fn serve(job: Job, questions: &Receiver<Reply>) -> Result<bool, Error> {
 /// Turns the driver until the DPU ends, or false when the door let the thread go.
 fn attend(
     driver: &mut Driver<HostKeys, AnyLookUp, SharedZone>,
+    mirrors: &mut Mirrors,
     ground: &Ground,
-    questions: &Receiver<Reply>,
+    questions: &Receiver<(Order, Reply)>,
 ) -> Result<bool, Error> {
     let mut slow = Slow::new(ground.section.slowdown);
     let clock = Clock::start();
     let (mut known, mut since) = (driver.came(), clock.now());
     while !ground.stop.is_set() {
         match questions.try_recv() {
-            Ok(reply) => {
-                reply.say_prefetched(driver.prefetched());
+            Ok((Order::Tell, reply)) => {
+                reply.say_prefetched(Prefetched { mirror: mirrors.seen(), ..driver.prefetched() });
             }
+            Ok((Order::Mirror(wanted), reply)) => mirrors.begin(wanted, reply),
             Err(TryRecvError::Empty) => {}
             // The program has gone, or was told to try again.
             Err(TryRecvError::Disconnected) => return Ok(false),

@@ -89,7 +89,9 @@ struct Guest {
     parts: Parts,
     /// Bytes that this DPU may fill to prefetch for it: of those, and of its own memory. None once they are given back.
     ahead: u64,
-    /// The thread that does.
+    /// Bytes that this DPU may fill to mirror packets for it.
+    mirror: u64,
+    /// The thread that prefetches.
     prefetching: Option<Prefetching>,
     /// What it waits for.
     asked: Option<Asked>,
@@ -481,6 +483,7 @@ impl Door {
             gone,
             parts: Parts::default(),
             ahead: 0,
+            mirror: 0,
             prefetching: None,
             asked: None,
             questions: 0,
@@ -525,8 +528,8 @@ impl Door {
     /// Whether processes may have so many bytes more filled by this DPU.
     fn may_fill(&self, more: u64) -> Result<(), Said> {
         let coming = self.joining.iter().flat_map(|(_, callers)| callers.iter().map(|caller| caller.fills));
-        let filled: u64 =
-            self.guests.values().map(|guest| guest.fills.saturating_add(guest.ahead)).chain(coming).sum();
+        let of = |guest: &Guest| guest.fills.saturating_add(guest.ahead).saturating_add(guest.mirror);
+        let filled: u64 = self.guests.values().map(of).chain(coming).sum();
         if filled.checked_add(more).is_some_and(|all| all <= self.fills_max) {
             return Ok(());
         }

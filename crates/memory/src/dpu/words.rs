@@ -1,7 +1,8 @@
 //! What a process and its DPU say to each other over their socket, one message of JSON at a time (PROTOCOL 17.4): who comes, which regions are open, what is cached
 //! statically, what was done. Requests of pages go through the rings ([`farmem_wire::soda`]).
 
-use crate::prefetch::{PrefetchHow, PrefetchedSaid};
+use crate::prefetch::tap::Known;
+use crate::prefetch::{MirrorConfig, PrefetchHow, PrefetchedSaid};
 use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::{Client, DpuSection, Error};
 use farmem_dpu::{Evidence, Leap, Neighbours, Nothing, Policy, Stats};
@@ -101,6 +102,13 @@ pub(crate) enum Ask {
         how: PrefetchHow,
         /// Up to this change of the process far memory has all.
         through: u64,
+    },
+    /// The DPU is to see, of itself, what clients send to the process that it prefetches for (PROTOCOL 19.19); answered when it does.
+    Mirror {
+        /// Which packets.
+        packets: MirrorConfig,
+        /// What reads them.
+        parser: Known,
     },
     /// What it prefetched for the process.
     Prefetched {},

@@ -1,4 +1,4 @@
-//! A program whose DPU is a process beside it, and prefetches for it (PD3; PROTOCOL 19.15 to 19.18): the program's threads take from the zone, and do nothing else for that.
+//! A program whose DPU is a process beside it, and prefetches for it (PD3; PROTOCOL 19.15 to 19.19): the program's threads take from the zone, and do nothing else for that.
 //!
 //! Key types: [`AtDpu`], a program's hold of the DPU; [`AtDpuOptions`]; [`Prefetched`], what the DPU says that it did. What is said over the socket once is here too: how a prefetcher works,
 //! checked, and its counts.
@@ -9,12 +9,15 @@
 //!     '------- looks first ---> zone <---------'          a DPU that dies or hangs: nothing is taken any more
 //! ```
 //!
+//! What clients send may come to the DPU by itself, from an interface of the machine ([`AtDpu::mirror`]).
+//!
 //! What it does not do: carry a parser or a structure that the DPU does not know, or fence anything: no item of a DPU that is gone is newer than its stamp says (PROTOCOL 19.5).
 
 use super::answers::ANSWERS_BYTES_MAX;
 use super::beside::Beside;
+use super::mirror::MirrorStats;
 use super::ring::{Life, Line, PIECE_MAX, lock};
-use super::tap::{PARSERS_BYTES_MAX, Tap, TapStats};
+use super::tap::{Known, PARSERS_BYTES_MAX, Tap, TapStats};
 use super::zone::{Taker, ZoneSize};
 use crate::dpu::words::{Ask, Said, ask, come_in};
 use farmem_client::own::wrong_answer;
@@ -25,6 +28,7 @@ use farmem_dpu::prefetcher::{Config, Stats};
 use farmem_dpu::view::KeySecret;
 use farmem_io::dpu::zone::{Finding, ZoneReader, make_zone};
 use farmem_io::dpu::{PairSize, SubmissionSender, make_pair, make_submissions};
+use farmem_io::mirror::MirrorConfig;
 use farmem_io::{OpenError, OutsideWaker};
 use farmem_machine::Duration;
 use farmem_paging::{Account, Miss, Waste};
@@ -32,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Bytes of the ring of the tap, at least.
 const TAP_MIN: usize = 4 * PIECE_MAX;
@@ -94,6 +98,7 @@ pub struct AtDpu {
     structure: serde_json::Value,
     secret: KeySecret,
     options: AtDpuOptions,
+    mirror: Mutex<Option<(MirrorConfig, Known)>>,
 }
 
 impl AtDpu {
@@ -116,13 +121,40 @@ impl AtDpu {
     }
 
     /// Comes to the DPU again, after it died and another one began: the same program, whose changes and floors go on. What this gave is of no use any more: threads take new connections,
-    /// takers, and a new [`Beside`] from the answer. The old DPU, where it is there still, hears that the program has gone.
+    /// takers, and a new [`Beside`] from the answer. The old DPU, where it is there still, hears that the program has gone. The new one is asked for the mirror that the old one had.
     ///
     /// # Errors
-    /// As [`AtDpu::connect`].
+    /// As [`AtDpu::connect`], and as [`AtDpu::mirror`]: whoever goes on without a mirror then says [`AtDpu::forget_mirror`], and comes again.
     pub fn again(&self, client: &Client) -> Result<Self, Error> {
         self.life.end();
-        Self::come(client, self.structure.clone(), self.secret, self.options, self.beside.clone())
+        let next =
+            Self::come(client, self.structure.clone(), self.secret, self.options, self.beside.clone())?;
+        if let Some((packets, protocol)) = &*lock(&self.mirror) {
+            next.mirror(packets, *protocol)?;
+        }
+        Ok(next)
+    }
+
+    /// Has the DPU see, of itself, what clients send to this program: the packets that an interface of the machine receives (PD3 5.1; PROTOCOL 19.19), by a parser that both know. The program needs no privileges for that, the DPU
+    /// has CAP_NET_RAW, and mirrors what `mirror` in [dpu] of rack.toml lets it. The program's own taps go on beside it. It has one mirror at a time; after one that failed ([`MirrorStats::failed`]) it may ask again.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with what the DPU says: it may not mirror this, it has no such privilege, or the interface is not there; the program is prefetched for as before. [`Error::System`] when the DPU does not answer.
+    pub fn mirror(&self, packets: &MirrorConfig, protocol: Known) -> Result<(), Error> {
+        let asked = Ask::Mirror { packets: packets.clone(), parser: protocol };
+        let alone = lock(&self.life.asks);
+        match ask(&self.life.socket, &asked, None)? {
+            Said::Done {} => {}
+            _ => return Err(wrong_answer("mirror")),
+        }
+        drop(alone);
+        *lock(&self.mirror) = Some((packets.clone(), protocol));
+        Ok(())
+    }
+
+    /// The next DPU ([`AtDpu::again`]) is asked for no mirror.
+    pub fn forget_mirror(&self) {
+        *lock(&self.mirror) = None;
     }
 
     fn come(
@@ -165,7 +197,8 @@ impl AtDpu {
         let tap = Tap::far(Line::new(pieces, Arc::clone(&life), true));
         // What is said there counts before the next piece, and wakes nobody.
         let beside = beside.by(tap.clone(), Line::new(words, Arc::clone(&life), false));
-        Ok(Self { life, tap, beside, reader, structure, secret, options })
+        let mirror = Mutex::default();
+        Ok(Self { life, tap, beside, reader, structure, secret, options, mirror })
     }
 
     /// Where the program hands its clients' bytes over.
@@ -221,8 +254,10 @@ pub struct Prefetched {
     pub account: Account,
     /// What the prefetcher did beside that.
     pub stats: Stats,
-    /// What the DPU's end of the tap saw.
+    /// What the DPU's end of the tap saw, what came by a mirror included.
     pub seen: TapStats,
+    /// What the mirrors saw that the program asked a DPU that is a process for ([`AtDpu::mirror`]).
+    pub mirror: MirrorStats,
     /// Keys on their way.
     pub flying: u64,
 }
@@ -313,10 +348,11 @@ pub(crate) struct PrefetchedSaid {
     view_full: u64,
     flying: u64,
     seen: TapStats,
+    mirror: MirrorStats,
 }
 
 impl From<Prefetched> for PrefetchedSaid {
-    fn from(Prefetched { account, stats, seen, flying }: Prefetched) -> Self {
+    fn from(Prefetched { account, stats, seen, mirror, flying }: Prefetched) -> Self {
         let wasted = Waste::ALL.map(|cause| (cause.name().to_owned(), account.wasted_by(cause)));
         let missed = Miss::ALL.map(|cause| (cause.name().to_owned(), account.missed_by(cause)));
         let Stats { reads, writes, held, shared, over, deleted, bounded, messages, view_full } = stats;
@@ -337,13 +373,14 @@ impl From<Prefetched> for PrefetchedSaid {
             view_full,
             flying,
             seen,
+            mirror,
         }
     }
 }
 
 impl From<PrefetchedSaid> for Prefetched {
     fn from(said: PrefetchedSaid) -> Self {
-        let PrefetchedSaid { wanted, used, late, wasted, missed, seen, flying, .. } = said;
+        let PrefetchedSaid { wanted, used, late, wasted, missed, seen, mirror, flying, .. } = said;
         let mut account = Account::of(wanted, used, late, 0);
         let by = |all: &BTreeMap<String, u64>, name| all.get(name).copied().unwrap_or_default();
         Waste::ALL.into_iter().for_each(|cause| account.waste(cause, by(&wasted, cause.name())));
@@ -352,7 +389,7 @@ impl From<PrefetchedSaid> for Prefetched {
             reads, writes, held, shared, over, deleted, bounded, messages, view_full, ..
         } = said;
         let stats = Stats { reads, writes, held, shared, over, deleted, bounded, messages, view_full };
-        Self { account, stats, seen, flying }
+        Self { account, stats, seen, mirror, flying }
     }
 }
 
@@ -419,7 +456,8 @@ mod tests {
             view_full: 9,
         };
         let seen = TapStats { pieces: 10, wild: 11, ..TapStats::default() };
-        let prefetched = Prefetched { account, stats, seen, flying: 12 };
+        let mirror = MirrorStats { packets: 13, failed: 14, ..MirrorStats::default() };
+        let prefetched = Prefetched { account, stats, seen, mirror, flying: 12 };
         let text = serde_json::to_string(&PrefetchedSaid::from(prefetched)).unwrap();
         let said: PrefetchedSaid = serde_json::from_str(&text).unwrap();
         assert_eq!(Prefetched::from(said), prefetched);

@@ -258,7 +258,8 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
     #[must_use]
     pub fn prefetched(&self) -> Prefetched {
         let (account, stats) = (*self.prefetcher.account(), *self.prefetcher.stats());
-        Prefetched { account, stats, seen: self.watch.stats(), flying: self.prefetcher.flying().into() }
+        let (seen, flying) = (self.watch.stats(), self.prefetcher.flying().into());
+        Prefetched { account, stats, seen, flying, ..Prefetched::default() }
     }
 
     /// Bytes of the buffers that answers of far memory come in: of what is under way, and the most that were at once.

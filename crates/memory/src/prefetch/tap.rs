@@ -4,12 +4,13 @@
 //! privileges, and it sees through TLS. Handing over takes a lock for as long as a copy takes and waits for nothing else: when there is no room, or the other end
 //! parses no more, the bytes count as not seen, and the parser is told (PROTOCOL 19.13).
 //!
-//! The DPU may be a process of its own ([`super::AtDpu`]): then pieces go through a ring, and threads share no lock.
+//! The DPU may be a process of its own ([`super::AtDpu`]): then pieces go through a ring, and threads share no lock. Its end may have a tap of its own process beside the ring, for a mirror.
 //!
 //! What it does not do: keep order between threads that hand over pieces of one connection, or find out that a parser never returns.
 
 mod far;
 mod guards;
+mod near;
 
 use super::ring::{self, Line};
 use far::{FarTap, FarWatch};
@@ -20,14 +21,13 @@ use farmem_dpu::view::KeySecret;
 use farmem_io::dpu::{Broken, Submissions};
 use guards::Guards;
 pub(super) use guards::PARSERS_BYTES_MAX;
+use near::{Bell, Came, NearTap, NearWatch, Piece};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Connections that are watched at once; those beyond are not seen.
 pub const CONNECTIONS_MAX: usize = 1 << 16;
-/// Pieces that wait to be parsed.
-const PIECES_MAX: usize = 1 << 14;
 /// Accesses after which they are handed on.
 const HAND_ON: usize = ACCESSES_MAX / 2;
 
@@ -35,7 +35,8 @@ const HAND_ON: usize = ACCESSES_MAX / 2;
 pub type AnyParser = Box<dyn Parser + Send>;
 
 /// A protocol whose parser is here: a DPU that is a process has these.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Known {
     /// Redis's clients ([`farmem_dpu::parse::resp`]).
     Resp,
@@ -54,61 +55,11 @@ impl Known {
     pub const ALL: [Self; 5] = [Self::Resp, Self::Memcached, Self::Http, Self::HashMap, Self::Pages];
 }
 
-/// What an application said of a connection.
-#[derive(Debug)]
-enum Piece {
-    /// So many of the bytes are its.
-    Bytes { connection: u64, len: usize, position: Position },
-    /// Bytes that there was no room for.
-    Lost { connection: u64, bytes: u64 },
-    /// It is closed.
-    Closed { connection: u64 },
-}
-
-/// What waits to be parsed.
-#[derive(Default)]
-struct Waiting {
-    bytes: Vec<u8>,
-    pieces: Vec<Piece>,
-    opened: Vec<(u64, AnyParser)>,
-    /// There was no room even to say what was lost: all connections up to this one are not seen any more.
-    blind_through: u64,
-    /// Open connections, and the number of the next.
-    open: usize,
-    next: u64,
-    position: u64,
-    lost_bytes: u64,
-    refused: u64,
-}
-
-struct Shared {
-    waiting: Mutex<Waiting>,
-    bytes_max: usize,
-    executed: AtomicU64,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing that panics is done under it.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn executed(&self) -> Position {
-        Position(self.executed.load(Ordering::Acquire))
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
-    }
-}
-
 /// What lies between the two ends.
 #[derive(Debug)]
 enum Way {
     /// A list of this process.
-    Near(Arc<Shared>),
+    Near(Arc<NearTap>),
     /// A ring to another one.
     Far(FarTap),
 }
@@ -122,11 +73,8 @@ pub struct Tap {
 /// A mirror that holds at most `bytes_max` bytes that were not parsed yet.
 #[must_use]
 pub fn tap(bytes_max: usize, secret: KeySecret) -> (Tap, Watch) {
-    let waiting = Mutex::new(Waiting::default());
-    let shared = Arc::new(Shared { waiting, bytes_max, executed: AtomicU64::new(0) });
-    let (bytes, pieces) = (Vec::new(), Vec::new());
-    let watch = Watch::of(Source::Near { shared: Arc::clone(&shared), bytes, pieces }, secret);
-    (Tap { way: Arc::new(Way::Near(shared)) }, watch)
+    let (tap, watch) = NearTap::make(bytes_max, CONNECTIONS_MAX, None);
+    (Tap { way: Arc::new(Way::Near(tap)) }, Watch::of(Source::Near(watch), secret))
 }
 
 impl Tap {
@@ -137,23 +85,13 @@ impl Tap {
     /// A connection whose bytes this parser reads. `None` when [`CONNECTIONS_MAX`] are open, and where the DPU is a process of its own, to which no parser goes along: it is not seen.
     #[must_use]
     pub fn connection(&self, parser: AnyParser) -> Option<TapConnection> {
-        let shared = match &*self.way {
-            Way::Near(shared) => shared,
+        match &*self.way {
+            Way::Near(near) => near.open(parser).map(|connection| self.opened(connection)),
             Way::Far(far) => {
                 far.refuse();
-                return None;
+                None
             }
-        };
-        let mut waiting = shared.lock();
-        if waiting.open >= CONNECTIONS_MAX || waiting.opened.len() >= CONNECTIONS_MAX {
-            waiting.refused += 1;
-            return None;
         }
-        waiting.open += 1;
-        waiting.next += 1;
-        let connection = waiting.next;
-        waiting.opened.push((connection, parser));
-        Some(self.opened(connection))
     }
 
     /// A connection of a known protocol, wherever the DPU is. `None` when [`CONNECTIONS_MAX`] are open, or it cannot be told: it is not seen.
@@ -172,9 +110,7 @@ impl Tap {
     /// The application has carried out all requests that end in pieces up to here.
     pub fn executed(&self, position: Position) {
         match &*self.way {
-            Way::Near(shared) => {
-                shared.executed.fetch_max(position.0, Ordering::Release);
-            }
+            Way::Near(near) => near.executed(position),
             Way::Far(far) => far.executed(position),
         }
     }
@@ -183,7 +119,7 @@ impl Tap {
     #[must_use]
     pub fn executed_through(&self) -> Position {
         match &*self.way {
-            Way::Near(shared) => shared.executed(),
+            Way::Near(near) => near.executed_through(),
             Way::Far(far) => far.executed_through(),
         }
     }
@@ -192,10 +128,7 @@ impl Tap {
     #[must_use]
     pub fn unseen(&self) -> (u64, u64) {
         match &*self.way {
-            Way::Near(shared) => {
-                let waiting = shared.lock();
-                (waiting.lost_bytes, waiting.refused)
-            }
+            Way::Near(near) => near.unseen(),
             Way::Far(far) => far.unseen(),
         }
     }
@@ -222,68 +155,27 @@ pub struct TapConnection {
 impl TapConnection {
     /// The next bytes of the connection. The piece's number, over all connections; [`Position::UNKNOWN`] when there was no room for it.
     pub fn received(&self, bytes: &[u8]) -> Position {
-        let connection = self.connection;
-        let shared = match &*self.way {
-            Way::Near(shared) => shared,
-            Way::Far(far) => return far.received(connection, &self.missing, bytes),
-        };
-        let mut waiting = shared.lock();
-        if waiting.bytes.len() + bytes.len() > shared.bytes_max || waiting.pieces.len() >= PIECES_MAX {
-            waiting.lost_bytes += bytes.len() as u64;
-            waiting.lost(connection, bytes.len() as u64);
-            return Position::UNKNOWN;
+        match &*self.way {
+            Way::Near(near) => near.received(self.connection, bytes),
+            Way::Far(far) => far.received(self.connection, &self.missing, bytes),
         }
-        waiting.position += 1;
-        let position = Position(waiting.position);
-        waiting.bytes.extend_from_slice(bytes);
-        waiting.pieces.push(Piece::Bytes { connection, len: bytes.len(), position });
-        position
     }
-}
 
-impl TapConnection {
     /// A mirror did not see so many of its bytes; `None` when it does not know how many.
     pub(super) fn lost(&self, bytes: Option<u64>) {
         let bytes = bytes.unwrap_or(u64::MAX);
         match &*self.way {
-            Way::Near(shared) => {
-                let mut waiting = shared.lock();
-                waiting.lost_bytes = waiting.lost_bytes.saturating_add(bytes);
-                waiting.lost(self.connection, bytes);
-            }
+            Way::Near(near) => near.lost(self.connection, bytes),
             Way::Far(far) => far.lost(&self.missing, bytes),
-        }
-    }
-}
-
-impl Waiting {
-    /// Says that bytes of a connection were lost, behind what waits.
-    fn lost(&mut self, connection: u64, more: u64) {
-        if let Some(Piece::Lost { connection: of, bytes }) = self.pieces.last_mut()
-            && *of == connection
-        {
-            *bytes = bytes.saturating_add(more);
-        } else if self.pieces.len() < 2 * PIECES_MAX {
-            self.pieces.push(Piece::Lost { connection, bytes: more });
-        } else {
-            self.blind_through = self.next;
         }
     }
 }
 
 impl Drop for TapConnection {
     fn drop(&mut self) {
-        let shared = match &*self.way {
-            Way::Near(shared) => shared,
-            Way::Far(far) => return far.close(self.connection),
-        };
-        let mut waiting = shared.lock();
-        waiting.open -= 1;
-        // A guard that is not told stays until there are too many; it holds nothing that is needed.
-        if waiting.pieces.len() < 3 * PIECES_MAX {
-            waiting.pieces.push(Piece::Closed { connection: self.connection });
-        } else {
-            waiting.blind_through = waiting.next;
+        match &*self.way {
+            Way::Near(near) => near.close(self.connection),
+            Way::Far(far) => far.close(self.connection),
         }
     }
 }
@@ -321,18 +213,37 @@ pub struct TapStats {
 /// Where pieces come from.
 #[derive(Debug)]
 enum Source {
-    /// The list of this process, and what was taken out of it.
-    Near {
-        shared: Arc<Shared>,
-        bytes: Vec<u8>,
-        pieces: Vec<Piece>,
-    },
+    Near(NearWatch),
     Far(FarWatch),
 }
+
+impl Source {
+    /// How far the program is.
+    fn executed(&self) -> Position {
+        match self {
+            Self::Near(near) => near.executed(),
+            Self::Far(far) => far.executed(),
+        }
+    }
+}
+
+/// Who hands bytes of a connection over. Each numbers its connections by itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum By {
+    /// The program.
+    Program,
+    /// A mirror beside it. Its pieces have no place among those of the program.
+    Mirror,
+}
+
+/// A connection that is watched.
+type Connection = (By, u64);
 
 /// The DPU's end.
 pub struct Watch {
     source: Source,
+    /// A tap of this process beside the ring of another.
+    beside: Option<NearWatch>,
     reading: Reading,
 }
 
@@ -352,7 +263,7 @@ impl std::fmt::Debug for Watch {
 impl Watch {
     fn of(source: Source, secret: KeySecret) -> Self {
         let (guards, accesses, seen) = (Guards::default(), Accesses::new(secret), TapStats::default());
-        Self { source, reading: Reading { guards, accesses, seen } }
+        Self { source, beside: None, reading: Reading { guards, accesses, seen } }
     }
 
     /// The end of a DPU that is a process; ids of keys are made by the program's secret.
@@ -360,38 +271,57 @@ impl Watch {
         Self::of(Source::Far(FarWatch::new(pieces)), secret)
     }
 
+    /// A tap of this process beside the ring of another, for a mirror: it holds at most `bytes_max` bytes that were not parsed yet, has so many connections, and calls `bell` when the DPU sleeps. What comes by it has no
+    /// positions: those of the program are numbers of another row.
+    pub(crate) fn beside(&mut self, bytes_max: usize, connections_max: usize, bell: Bell) -> Tap {
+        let (tap, beside) = NearTap::make(bytes_max, connections_max, Some(bell));
+        self.beside = Some(beside);
+        Tap { way: Arc::new(Way::Near(tap)) }
+    }
+
+    /// Bytes that such a tap takes at most.
+    pub(crate) const fn beside_bytes(bytes_max: usize, connections_max: usize) -> u64 {
+        near::bytes(bytes_max, connections_max)
+    }
+
     /// Parses what waits, and hands on what it says, in one or several parts. False when nothing waited.
     ///
     /// # Errors
     /// [`Broken`] when another process handed over what are no pieces: nothing more is taken.
     pub fn drain(&mut self, each: &mut dyn FnMut(&Accesses, Position)) -> Result<bool, Broken> {
-        let Self { source, reading } = self;
-        match source {
-            Source::Near { shared, bytes, pieces } => Ok(reading.drain(shared, bytes, pieces, each)),
+        let Self { source, beside, reading } = self;
+        let worked = match source {
+            Source::Near(near) => reading.drain(By::Program, near, NearWatch::executed, each),
             Source::Far(far) => {
                 let taken = far.take(|piece| {
                     reading.take(piece);
                     reading.accesses.len() < HAND_ON
                 });
                 reading.hand_on(far.executed(), each);
-                taken
+                taken?
             }
-        }
+        };
+        let Some(beside) = beside else { return Ok(worked) };
+        Ok(reading.drain(By::Mirror, beside, |_| source.executed(), each) || worked)
     }
 
-    /// From here on another process wakes the DPU, unless it handed something over already; true when it has not. A program of this process wakes nobody.
+    /// From here on another process, or a mirror beside it, wakes the DPU, unless it handed something over already; true when it has not. A program of this process wakes nobody.
     pub(super) fn may_sleep(&self) -> bool {
-        match &self.source {
-            Source::Near { .. } => true,
+        let may_sleep = match &self.source {
+            Source::Near(near) => near.may_sleep(),
             Source::Far(far) => far.may_sleep(),
-        }
+        };
+        // Both are told, whatever the first one says.
+        self.beside.as_ref().is_none_or(NearWatch::may_sleep) && may_sleep
     }
 
-    /// Another process need not wake the DPU.
+    /// Nobody need wake the DPU.
     pub(super) fn stays_awake(&self) {
-        if let Source::Far(far) = &self.source {
-            far.stays_awake();
+        match &self.source {
+            Source::Near(near) => near.stays_awake(),
+            Source::Far(far) => far.stays_awake(),
         }
+        self.beside.iter().for_each(NearWatch::stays_awake);
     }
 
     /// Another process sees that the DPU serves.
@@ -415,76 +345,80 @@ impl Watch {
 }
 
 impl Reading {
-    /// All that waits in a list of this process; `bytes` and `pieces` take its place.
+    /// All that waits in a list of this process.
     fn drain(
         &mut self,
-        shared: &Shared,
-        bytes: &mut Vec<u8>,
-        pieces: &mut Vec<Piece>,
+        by: By,
+        near: &mut NearWatch,
+        executed: impl Fn(&NearWatch) -> Position,
         each: &mut dyn FnMut(&Accesses, Position),
     ) -> bool {
-        bytes.clear();
-        let mut waiting = shared.lock();
-        std::mem::swap(&mut waiting.bytes, bytes);
-        std::mem::swap(&mut waiting.pieces, pieces);
-        self.seen.lost_bytes = waiting.lost_bytes;
-        self.seen.refused = waiting.refused;
-        let opened = std::mem::take(&mut waiting.opened);
-        let blind_through = std::mem::take(&mut waiting.blind_through);
-        drop(waiting);
+        let Came { bytes, mut pieces, opened, blind_through, unseen } = near.take();
+        self.seen.lost_bytes = self.seen.lost_bytes.saturating_add(unseen.0);
+        self.seen.refused += unseen.1;
         for (connection, parser) in opened {
-            self.guards.open(connection, parser);
+            match by {
+                // Its end of the tap counts them; those that end in what was taken are here still.
+                By::Program => self.guards.open((by, connection), parser),
+                By::Mirror => self.open((by, connection), parser),
+            }
         }
         let worked = !pieces.is_empty();
         let mut from = 0;
         for piece in pieces.drain(..) {
             match piece {
                 Piece::Bytes { connection, len, position } => {
-                    self.parse(connection, &bytes[from..from + len], position);
+                    let position = if by == By::Program { position } else { Position::UNKNOWN };
+                    self.parse((by, connection), &bytes[from..from + len], position);
                     from += len;
                 }
-                Piece::Lost { connection, bytes } => self.lost(connection, bytes),
-                Piece::Closed { connection } => self.guards.close(connection),
+                Piece::Lost { connection, bytes } => self.lost((by, connection), bytes),
+                Piece::Closed { connection } => self.guards.close((by, connection)),
             }
             if self.accesses.len() >= HAND_ON {
-                self.hand_on(shared.executed(), each);
+                self.hand_on(executed(near), each);
             }
         }
-        self.hand_on(shared.executed(), each);
+        self.hand_on(executed(near), each);
         if blind_through > 0 {
-            self.seen.cut_by_loss += self.guards.close_through(blind_through);
+            self.seen.cut_by_loss += self.guards.close_through((by, blind_through));
         }
+        near.give_back(bytes, pieces);
         worked
+    }
+
+    /// A connection begins, unless there are too many.
+    fn open(&mut self, connection: Connection, parser: AnyParser) {
+        if self.guards.len() < CONNECTIONS_MAX || self.guards.has(connection) {
+            self.guards.open(connection, parser);
+        } else {
+            self.seen.refused += 1;
+        }
     }
 
     /// A piece of another process, which may have written anything.
     fn take(&mut self, piece: ring::Piece<'_>) {
+        let by = By::Program;
         match piece {
-            ring::Piece::Opens { connection, parser } => {
-                if self.guards.len() < CONNECTIONS_MAX || self.guards.has(connection) {
-                    self.guards.open(connection, parser.parser());
-                } else {
-                    self.seen.refused += 1;
-                }
-            }
+            ring::Piece::Opens { connection, parser } => self.open((by, connection), parser.parser()),
             ring::Piece::Bytes { connection, position, lost, bytes } => {
                 if lost > 0 {
                     self.seen.lost_bytes = self.seen.lost_bytes.saturating_add(lost);
-                    self.lost(connection, lost);
+                    self.lost((by, connection), lost);
                 }
-                self.parse(connection, bytes, position);
+                self.parse((by, connection), bytes, position);
             }
-            ring::Piece::Closes { connection } => self.guards.close(connection),
+            ring::Piece::Closes { connection } => self.guards.close((by, connection)),
         }
     }
 
-    fn lost(&mut self, connection: u64, bytes: u64) {
+    fn lost(&mut self, connection: Connection, bytes: u64) {
         let cut = self.guards.lost(connection, bytes);
         self.count(cut);
         self.seen.crowded += self.guards.make_room();
     }
 
-    fn parse(&mut self, connection: u64, bytes: &[u8], position: Position) {
+    fn parse(&mut self, connection: Connection, bytes: &[u8], position: Position) {
         self.seen.pieces += 1;
         let Some(fed) = self.guards.feed(connection, bytes, position, &mut self.accesses) else {
             self.seen.passed_over += bytes.len() as u64;

@@ -1,10 +1,11 @@
 //! What processes ask the door of a DPU to be prefetched for (PROTOCOL 19.15): they hand over memory, piece by piece, and then say from which structure.
 
-use super::super::prefetching::{Job, PROGRAMS_MAX, Parts, Prefetching};
+use super::super::mirroring::Wanted;
+use super::super::prefetching::{Job, Order, PROGRAMS_MAX, Parts, Prefetching};
 use super::super::words::{Said, refusal};
 use super::questions::Answered;
 use super::{Door, SAME, busy};
-use crate::prefetch::{Change, PrefetchHow};
+use crate::prefetch::{Change, MirrorConfig, PrefetchHow};
 use farmem_client::api::ErrorCode;
 use farmem_io::dpu::Submissions;
 use farmem_io::dpu::zone::{ZoneProducer, ZoneSize};
@@ -111,17 +112,43 @@ impl Door {
     /// The thread of a process could not begin, or not in time, and has ended, or will at once. The process may hand over all again; what was promised to it for this is given back.
     pub(super) fn prefetches_no_more(&mut self, number: u32) {
         let Some(guest) = self.guests.get_mut(&number) else { return };
-        guest.ahead = 0;
+        (guest.ahead, guest.mirror) = (0, 0);
         let ended = guest.prefetching.take();
         self.aheads.extend(ended.map(Prefetching::let_go));
     }
 
     /// A process asks what was prefetched for it.
     pub(super) fn prefetched(&mut self, number: u32) -> Answered {
+        self.ask_ahead(number, Order::Tell)
+    }
+
+    /// A process that is prefetched for wants the DPU to see what its clients send. It has what the rack's description says, and nothing else: the DPU may listen where its processes may not.
+    pub(super) fn mirror(&mut self, number: u32, wanted: Wanted) -> Answered {
+        let MirrorConfig { interface, server, .. } = &wanted.packets;
+        if !self.ground.section.may_mirror(interface, *server) {
+            let message = format!("this DPU may not mirror what {interface:?} receives for {server}");
+            let remedy = format!(
+                "put {:?} into mirror of [dpu] in rack.toml, if it is this program's, and start the DPU again; or hand the bytes over by a tap",
+                format!("{interface} {server}")
+            );
+            return Err(refusal(ErrorCode::NotOwner, message, remedy));
+        }
+        wanted.packets.check().map_err(|error| wrong(error.to_string()))?;
+        let more = wanted.bytes();
+        self.may_fill(more)?;
+        let asked = self.ask_ahead(number, Order::Mirror(wanted))?;
+        // Until the answer says what it takes.
+        let guest = self.guest(number)?;
+        guest.mirror = guest.mirror.saturating_add(more);
+        Ok(asked)
+    }
+
+    /// Asks the thread of a process that is prefetched for.
+    fn ask_ahead(&mut self, number: u32, order: Order) -> Answered {
         let question = self.later(number, busy())?;
         let reply = self.mail.reply(question);
-        let asked = self.guest(number)?.prefetching.as_ref().map(|prefetching| prefetching.ask(reply));
-        match asked {
+        let guest = self.guest(number)?;
+        match guest.prefetching.as_ref().map(|prefetching| prefetching.ask(order, reply)) {
             Some(true) => Ok(None),
             Some(false) => Err(busy()),
             None => Err(refusal(

@@ -3,6 +3,7 @@
 use super::super::clerk::{Errand, Open};
 use super::super::lane::Order;
 use super::super::mail::{Came, Question, Reply};
+use super::super::mirroring::Wanted;
 use super::super::visitor::{REGISTERED_MAX, RegionAt};
 use super::super::words::{self, Ask, Foresight, Said, refusal};
 use super::{Asked, Door, Guest, PATIENCE, REGIONS_MAX, SAME, busy, say};
@@ -67,6 +68,7 @@ impl Door {
             Ask::Tap { .. } | Ask::Beside { .. } | Ask::Zone { .. } | Ask::Prefetch { .. } => {
                 unreachable!("it was heard with its file")
             }
+            Ask::Mirror { packets, parser } => self.mirror(number, Wanted { packets, parser }),
             Ask::Prefetched {} => self.prefetched(number),
             Ask::Carried {} => {
                 let asker = Asker(number);
@@ -99,6 +101,10 @@ impl Door {
         self.mail.bell.hear();
         while let Ok((question, came)) = self.came.try_recv() {
             let number = question.guest;
+            if let (Came::Mirrors { bytes, .. }, Some(guest)) = (&came, self.guests.get_mut(&number)) {
+                // Also when it was told before that this takes too long.
+                guest.mirror = *bytes;
+            }
             let asked = self
                 .guests
                 .get_mut(&number)
@@ -120,6 +126,7 @@ impl Door {
                 Came::Carried(carried) => Ok(Some(Said::Carried(carried))),
                 Came::Prefetches(begun) => begun.map(|wake| Some(Said::Prefetches { wake })),
                 Came::Prefetched(done) => Ok(Some(Said::Prefetched(Box::new((*done).into())))),
+                Came::Mirrors { said, .. } => Ok(Some(said)),
                 Came::Found { open, found } => found.and_then(|vma| self.found(number, open, &vma)),
             };
             if let Some(said) = answered.unwrap_or_else(Some) {

@@ -4,7 +4,7 @@
 //!
 //! What it does not do: decide which connections there are, or count what came of them.
 
-use super::{AnyParser, CONNECTIONS_MAX};
+use super::{AnyParser, CONNECTIONS_MAX, Connection};
 use farmem_dpu::accesses::{Accesses, Position};
 use farmem_dpu::parse::guard::{Cut, Guard, Seen};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,8 @@ const KEPT_MAX: usize = 16 << 20;
 const ONE_MAX: usize = 128 << 10;
 /// Bytes of a connection beside what its parser keeps: parser, guard, and a list that may be half empty.
 const CONNECTION_LEN: usize = 512;
-const _: () = assert!(2 * size_of::<(u64, Guard<AnyParser>)>() + 2 * size_of::<(usize, u64)>() < 300);
+const _: () =
+    assert!(2 * size_of::<(Connection, Guard<AnyParser>)>() + 2 * size_of::<(usize, Connection)>() < 300);
 
 /// What all parsers of a program take at most.
 pub(in crate::prefetch) const PARSERS_BYTES_MAX: u64 =
@@ -28,9 +29,9 @@ struct Stopped;
 /// The connections that are watched, those that were cut off among them.
 #[derive(Default)]
 pub(super) struct Guards {
-    all: BTreeMap<u64, Guard<AnyParser>>,
+    all: BTreeMap<Connection, Guard<AnyParser>>,
     /// Those whose parsers keep something, by how much.
-    keeping: BTreeSet<(usize, u64)>,
+    keeping: BTreeSet<(usize, Connection)>,
     /// The sum.
     kept: usize,
 }
@@ -40,32 +41,34 @@ impl Guards {
         self.all.len()
     }
 
-    pub(super) fn has(&self, connection: u64) -> bool {
+    pub(super) fn has(&self, connection: Connection) -> bool {
         self.all.contains_key(&connection)
     }
 
     /// A connection begins, in place of one of its number.
-    pub(super) fn open(&mut self, connection: u64, parser: AnyParser) {
+    pub(super) fn open(&mut self, connection: Connection, parser: AnyParser) {
         self.close(connection);
         // Not `panic!`: that would call the hook and print.
         self.all.insert(connection, Guard::new(parser, || resume_unwind(Box::new(Stopped))));
     }
 
-    pub(super) fn close(&mut self, connection: u64) {
+    pub(super) fn close(&mut self, connection: Connection) {
         if let Some(guard) = self.all.remove(&connection) {
             self.weigh(connection, guard.kept(), 0);
         }
     }
 
-    /// All up to this one end; how many.
-    pub(super) fn close_through(&mut self, connection: u64) -> u64 {
-        let all: Vec<u64> = self.all.range(..=connection).map(|(connection, _)| *connection).collect();
+    /// All of whoever has this one, up to it, end; how many.
+    pub(super) fn close_through(&mut self, connection: Connection) -> u64 {
+        let (by, _) = connection;
+        let all = self.all.range((by, 0)..=connection).map(|(connection, _)| *connection);
+        let all: Vec<Connection> = all.collect();
         all.iter().for_each(|connection| self.close(*connection));
         all.len() as u64
     }
 
     /// Bytes of a connection were lost.
-    pub(super) fn lost(&mut self, connection: u64, bytes: u64) -> Option<Cut> {
+    pub(super) fn lost(&mut self, connection: Connection, bytes: u64) -> Option<Cut> {
         let guard = self.all.get_mut(&connection)?;
         let before = guard.kept();
         let cut = guard.lost(bytes);
@@ -77,7 +80,7 @@ impl Guards {
     /// The next bytes of a connection: what came of them, or why it was cut off. `None` when it is not watched.
     pub(super) fn feed(
         &mut self,
-        connection: u64,
+        connection: Connection,
         bytes: &[u8],
         position: Position,
         into: &mut Accesses,
@@ -105,7 +108,7 @@ impl Guards {
         cut
     }
 
-    fn weigh(&mut self, connection: u64, before: usize, now: usize) {
+    fn weigh(&mut self, connection: Connection, before: usize, now: usize) {
         if before != now {
             self.keeping.remove(&(before, connection));
             if now > 0 {
@@ -118,7 +121,7 @@ impl Guards {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Known, Reading, Watch, ring, tap};
+    use super::super::{By, Known, Reading, Watch, ring, tap};
     use super::*;
     use farmem_dpu::parse::records::{Header, Request};
     use farmem_dpu::view::KeySecret;
@@ -185,8 +188,8 @@ mod tests {
                 assert_eq!(reading.guards.kept, sum(&reading.guards));
                 match end {
                     0 => reading.take(ring::Piece::Opens { connection: 1, parser }),
-                    1 => reading.lost(1, 1),
-                    _ => assert_eq!(reading.guards.close_through(1), 1),
+                    1 => reading.lost((By::Program, 1), 1),
+                    _ => assert_eq!(reading.guards.close_through((By::Program, 1)), 1),
                 }
                 assert_eq!((reading.guards.kept, reading.guards.keeping.len()), (0, 0), "{parser:?}");
             }

@@ -1,10 +1,15 @@
 //! What is handed over to a tap, and what its other end makes of it.
 
+use super::near::PIECES_MAX;
 use super::*;
 use farmem_dpu::parse::records::{Header, Records, Request};
 use farmem_dpu::parse::resp::Resp;
 use farmem_dpu::parse::{Access, Broken, Op};
+use farmem_io::dpu::{SubmissionSender, make_submissions};
+use farmem_io::{OutsideWaker, WakeAt};
+use std::net::{IpAddr, Ipv4Addr};
 use std::panic::resume_unwind;
+use std::sync::atomic::Ordering;
 
 const SECRET: KeySecret = KeySecret([3, 4]);
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
@@ -78,8 +83,8 @@ fn countless_losses_blind_what_is_open() {
             connection.received(b"x");
         });
     }
-    let Way::Near(shared) = &*tap.way else { unreachable!() };
-    assert!(shared.lock().pieces.len() <= 2 * PIECES_MAX, "bounded");
+    let Way::Near(near) = &*tap.way else { unreachable!() };
+    assert!(near.pieces() <= 2 * PIECES_MAX, "bounded");
     drain(&mut watch);
     assert_eq!(watch.reading.guards.len(), 0);
     let _later = tap.connection(Box::new(Resp::new())).unwrap();
@@ -128,4 +133,76 @@ fn bad_parsers_cost_their_own_connection() {
     assert_eq!(keys, *b"aawab");
     let stats = watch.stats();
     assert_eq!((stats.panicked, stats.wild, stats.passed_over), (1, 1, 2));
+}
+
+/// A mirror beside a program of another process: the pieces of both are parsed, each connection by its own parser although both number theirs from 1, and bytes and connections that were not seen are counted of both. What
+/// the mirror says has no position: the program may have carried out more pieces than the mirror saw, and its requests count.
+#[test]
+fn a_mirror_is_beside_the_ring_of_a_program() {
+    const RING: usize = 1 << 15;
+    let file = make_submissions(RING).unwrap();
+    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
+    let ring = SubmissionSender::of(&file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+    let push = |piece: ring::Piece<'_>| {
+        let mut record = Vec::new();
+        piece.emit(&mut record);
+        assert!(ring.push_quietly(&record).unwrap());
+    };
+    let mut watch = Watch::far(Submissions::of(&file, RING).unwrap(), SECRET);
+    let rung = Arc::new(AtomicU64::new(0));
+    let bell = Arc::clone(&rung);
+    let mirror = watch.beside(
+        2 * GET.len(),
+        2,
+        Box::new(move || {
+            bell.fetch_add(1, Ordering::Relaxed);
+        }),
+    );
+    let mirrored = [(); 2].map(|()| mirror.connection(Known::Resp.parser()).unwrap());
+    assert!(mirror.connection(Known::Resp.parser()).is_none(), "it may have two");
+    push(ring::Piece::Opens { connection: 1, parser: Known::Memcached });
+    let bytes = |connection, bytes| ring::Piece::Bytes { connection, position: Position(9), lost: 3, bytes };
+    push(ring::Piece::Bytes { connection: 1, position: Position(7), lost: 0, bytes: b"get of-program\r\n" });
+    ring.raise_mark(100);
+    mirrored[0].received(GET);
+    let mut all = Vec::new();
+    let drained = watch.drain(&mut |accesses, executed| {
+        all.extend(accesses.iter().map(|one| (one.key.to_vec(), one.position)));
+        assert_eq!(executed, Position(100));
+    });
+    assert!(drained.unwrap());
+    assert_eq!(all, [(b"of-program".to_vec(), Position(7)), (b"k".to_vec(), Position::UNKNOWN)]);
+    // One of each is cut off, and ends, and the others are what they were.
+    push(bytes(1, b"get lost\r\n"));
+    mirrored[1].received(&GET[..3]);
+    mirrored[1].received(GET);
+    mirrored[1].received(GET);
+    assert!(drain(&mut watch).is_empty());
+    push(ring::Piece::Closes { connection: 1 });
+    mirrored[0].received(GET);
+    assert_eq!(drain(&mut watch), [(b"k".to_vec(), 0)]);
+    let seen = watch.stats();
+    let unseen = (seen.lost_bytes, seen.refused, seen.cut_by_loss, seen.broken);
+    assert_eq!(unseen, (3 + GET.len() as u64, 1, 1, 1), "{seen:?}");
+    assert_eq!(watch.reading.guards.len(), 2);
+    drop(mirrored);
+    assert!(drain(&mut watch).is_empty());
+    assert_eq!(watch.reading.guards.len(), 0);
+    // Who sleeps is woken once, by whatever comes first; who has something to do does not sleep.
+    assert_eq!(rung.load(Ordering::Relaxed), 0);
+    let connection = mirror.connection(Known::Resp.parser()).unwrap();
+    assert!(watch.may_sleep());
+    connection.received(GET);
+    connection.received(&GET[..2]);
+    assert_eq!(rung.load(Ordering::Relaxed), 1);
+    assert!(!watch.may_sleep());
+    watch.stays_awake();
+    drain(&mut watch);
+    connection.received(&GET[2..]);
+    assert_eq!(rung.load(Ordering::Relaxed), 1);
+    assert!(!watch.may_sleep());
+    drain(&mut watch);
+    assert!(watch.may_sleep());
+    push(bytes(2, b""));
+    assert!(!watch.may_sleep());
 }

@@ -1,0 +1,319 @@
+//! The DPU that is a process sees of itself what clients send to a program (PD3 5.1; PROTOCOL 19.19): the packets of the loopback interface, which it may listen to and the program need not. It listens where the rack's
+//! description says, and nowhere else; whatever becomes of a mirror, prefetching by what the program hands over goes on.
+
+use super::ahead::map_of;
+use super::dpu::{DPU, client, rack};
+use super::rig::{DOMAIN, TestRack};
+use crate::map_program::{SECRET, await_it, options, record};
+use farmem::api::ErrorCode;
+use farmem::prefetch::parse::records::Request;
+use farmem::prefetch::tap::Known;
+use farmem::prefetch::{AtDpu, Change, MIRROR_FRAMES, MirrorConfig, Prefetched, Taker};
+use farmem::{Client, Error};
+use farmem_io::OpenError;
+use farmem_io::mirror::{FRAMES_MAX, Mirror};
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::thread;
+
+/// A program's port: it reads what clients send, and no more.
+fn serves() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || io::copy(&mut stream, &mut io::sink()));
+        }
+    });
+    server
+}
+
+fn packets(server: SocketAddr) -> MirrorConfig {
+    MirrorConfig { interface: "lo".into(), server, client: None, frames: MIRROR_FRAMES }
+}
+
+/// Whether this user may mirror at all; said where not. Roles are its processes, too.
+fn may_mirror(server: SocketAddr) -> bool {
+    match Mirror::open(&packets(server)) {
+        Err(refused @ OpenError::NotPermitted { .. }) => {
+            eprintln!("skipped: {refused}");
+            false
+        }
+        opened => opened.is_ok(),
+    }
+}
+
+/// A rack whose DPU may mirror these.
+fn rack_with(transport: &str, mirror: &[String]) -> TestRack {
+    rack(transport, &format!("{DPU}mirror = {mirror:?}\n"))
+}
+
+fn come(client: &mut Client) -> AtDpu {
+    let map = map_of(client);
+    AtDpu::connect(client, &map.form(), (SECRET, Change(1)), options()).unwrap()
+}
+
+fn reads(keys: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    keys.into_iter().flat_map(|key| record(Request::Read, &key.to_le_bytes(), &[])).collect()
+}
+
+/// Waits until the DPU has seen that these are read, and has fetched what it wants.
+fn settled(dpu: &AtDpu, reads: u64) -> Prefetched {
+    let mut last = Prefetched::default();
+    await_it("the DPU has seen and fetched all", || {
+        last = dpu.prefetched().unwrap();
+        last.stats.reads >= reads && last.flying == 0
+    });
+    last
+}
+
+fn takes(taker: &mut Taker, keys: impl IntoIterator<Item = u64>) {
+    let mut into = Vec::new();
+    for key in keys {
+        assert!(taker.take(&key.to_le_bytes(), &mut into).is_some(), "key {key}");
+        assert_eq!(into, (key + 1).to_le_bytes());
+    }
+}
+
+/// What the DPU refused, and why.
+fn refusal(mirrored: Result<(), Error>) -> (ErrorCode, String) {
+    match mirrored {
+        Err(Error::Refused(refused)) => (refused.code, format!("{}; {}", refused.message, refused.remedy)),
+        went => panic!("{went:?}"),
+    }
+}
+
+/// Threads of the DPU that mirror.
+fn mirroring(rack: &TestRack) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", rack.pid("dpu"))).unwrap();
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("dpu mirror")).count()
+}
+
+/// Clients send requests to the program, which hands nothing over: all items are in its zone, none was fetched for nothing, and its client sends no packet. One that sends nonsense costs its own connection. What the program
+/// hands over of another connection is prefetched beside that, and when it goes nothing listens any more.
+#[test]
+fn what_clients_send_is_seen_without_the_program_s_doing() {
+    let server = serves();
+    if !may_mirror(server) {
+        return;
+    }
+    for transport in ["shm", "udp"] {
+        let rack = rack_with(transport, &[format!("lo {server}")]);
+        let mut client = client(&rack, DOMAIN);
+        let dpu = come(&mut client);
+        let (tap, mut taker) = (dpu.tap(), dpu.taker());
+        let own = tap.connection_of(Known::HashMap).unwrap();
+        let before = client.packets();
+        // One that was there before: where a request begins is not known.
+        let mut early = TcpStream::connect(server).unwrap();
+        dpu.mirror(&packets(server), Known::HashMap).unwrap();
+        assert_eq!(mirroring(&rack), 1);
+        early.write_all(&reads(0..3)).unwrap();
+        let mut both = [(); 2].map(|()| TcpStream::connect(server).unwrap());
+        let mut many = 0;
+        for round in 0..5 {
+            for (connection, first) in both.iter_mut().zip([0, 50]) {
+                let keys = first + 10 * round..first + 10 * (round + 1);
+                let bytes = reads(keys.clone());
+                let (one, other) = bytes.split_at(bytes.len() / 3);
+                connection.write_all(one).unwrap();
+                connection.write_all(other).unwrap();
+                many += 10;
+                settled(&dpu, many);
+                takes(&mut taker, keys);
+            }
+        }
+        let mut nonsense = TcpStream::connect(server).unwrap();
+        nonsense.write_all(&[0xff; 100]).unwrap();
+        own.received(&reads(100..110));
+        many += 10;
+        settled(&dpu, many);
+        takes(&mut taker, 100..110);
+        await_it("nonsense is seen", || dpu.prefetched().unwrap().seen.broken == 1);
+        let Prefetched { account, stats, seen, mirror, .. } = dpu.prefetched().unwrap();
+        let counts = (account.wanted, account.used, account.late, account.wasted, account.missed());
+        assert_eq!(counts, (many, many, 0, 0, 0), "{account:?}");
+        assert_eq!((stats.reads, seen.lost_bytes, tap.unseen()), (many, 0, (0, 0)));
+        let failures = (mirror.lost_packets, mirror.gaps, mirror.failed);
+        assert_eq!((mirror.connections, failures), (3, (0, 0, 0)), "{mirror:?}");
+        assert!(mirror.passed_over > 0 && mirror.packets >= 14, "{mirror:?}");
+        assert_eq!(client.packets(), before, "the program reads nothing");
+        drop(dpu);
+        await_it("nothing listens for it", || mirroring(&rack) == 0);
+    }
+}
+
+/// A program asks for packets of others: another port, another address, all addresses, another interface, and any at all where the description says none. Each is refused, and told what to do; so is what may be mirrored and
+/// cannot, which costs the program nothing of what it may have the DPU fill. It has one mirror, and is prefetched for all the while.
+#[test]
+fn what_may_not_be_mirrored_is_refused() {
+    let server = serves();
+    let rack = rack_with("shm", &[format!("lo {server}"), format!("no-such-link {server}")]);
+    let mut client = client(&rack, DOMAIN);
+    let dpu = come(&mut client);
+    let good = packets(server);
+    let other = |server: &str| server.parse::<SocketAddr>().unwrap();
+    for wrong in [
+        MirrorConfig { server: SocketAddr::new(server.ip(), server.port() ^ 1), ..good.clone() },
+        MirrorConfig { server: SocketAddr::new([127, 0, 0, 2].into(), server.port()), ..good.clone() },
+        MirrorConfig { server: SocketAddr::new([0, 0, 0, 0].into(), server.port()), ..good.clone() },
+        MirrorConfig { server: other("[::1]:80"), ..good.clone() },
+        MirrorConfig { interface: "eth0".into(), ..good.clone() },
+        MirrorConfig { interface: "lo\0".into(), ..good.clone() },
+        MirrorConfig { interface: String::new(), ..good.clone() },
+    ] {
+        let (code, said) = refusal(dpu.mirror(&wrong, Known::HashMap));
+        assert_eq!(code, ErrorCode::NotOwner, "{said}");
+        assert!(said.contains(&wrong.server.to_string()) && said.contains("mirror of [dpu]"), "{said}");
+    }
+    for (wrong, why) in [
+        (MirrorConfig { frames: 0, ..good.clone() }, "frames"),
+        (MirrorConfig { frames: usize::MAX, ..good.clone() }, "frames"),
+        (MirrorConfig { client: Some(other("[fd08::1]:1")), ..good.clone() }, "one family"),
+    ] {
+        let (code, said) = refusal(dpu.mirror(&wrong, Known::HashMap));
+        assert!(code == ErrorCode::BadRequest && said.contains(why), "{said}");
+    }
+    // So often that it would be more than the machine has, were it charged.
+    let nowhere = MirrorConfig { interface: "no-such-link".into(), frames: FRAMES_MAX, ..good.clone() };
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: u64 = memory.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap();
+    for _ in 0..=(kib << 10) / nowhere.bytes() {
+        let (_, said) = refusal(dpu.mirror(&nowhere, Known::HashMap));
+        assert!(said.contains("no-such-link") && said.contains("ip link"), "{said}");
+    }
+    if may_mirror(server) {
+        dpu.mirror(&good, Known::HashMap).unwrap();
+        dpu.mirror(&good, Known::HashMap).unwrap();
+        let of_one = MirrorConfig { client: Some(other("127.0.0.1:1")), ..good };
+        let (code, said) = refusal(dpu.mirror(&of_one, Known::HashMap));
+        assert!(code == ErrorCode::Conflict && said.contains("one mirror"), "{said}");
+        assert_eq!(mirroring(&rack), 1);
+    }
+    dpu.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    settled(&dpu, 10);
+    takes(&mut dpu.taker(), 0..10);
+    let plain = super::dpu::rack("shm", DPU);
+    let mut client = self::client(&plain, DOMAIN);
+    let (code, _) = refusal(come(&mut client).mirror(&packets(server), Known::HashMap));
+    assert_eq!(code, ErrorCode::NotOwner);
+}
+
+/// A DPU without CAP_NET_RAW may mirror nothing: it says so, and the program goes on without.
+#[test]
+fn a_dpu_without_the_privilege_says_so() {
+    let server = serves();
+    let mut rack = TestRack::start_with("shm", 2, &format!("{DPU}mirror = [\"lo {server}\"]\n"));
+    rack.begin("dpu without privileges");
+    let mut client = client(&rack, DOMAIN);
+    let dpu = come(&mut client);
+    let (_, said) = refusal(dpu.mirror(&packets(server), Known::HashMap));
+    assert!(said.contains("CAP_NET_RAW") && said.contains("by a tap"), "{said}");
+    dpu.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    settled(&dpu, 10);
+    takes(&mut dpu.taker(), 0..10);
+}
+
+/// The DPU dies, and another one begins: the program that comes to it again has its mirror again, and new clients are seen. One that may mirror nothing any more refuses the program, which comes without a mirror then.
+#[test]
+fn a_dpu_that_is_started_again_mirrors_again() {
+    let server = serves();
+    if !may_mirror(server) {
+        return;
+    }
+    let mut rack = rack_with("shm", &[format!("lo {server}")]);
+    let mut client = client(&rack, DOMAIN);
+    let mut dpu = come(&mut client);
+    dpu.mirror(&packets(server), Known::HashMap).unwrap();
+    for life in 0..2 {
+        if life > 0 {
+            rack.kill("dpu");
+            rack.begin("dpu");
+            dpu = dpu.again(&client).unwrap();
+        }
+        let mut connection = TcpStream::connect(server).unwrap();
+        connection.write_all(&reads(0..10)).unwrap();
+        settled(&dpu, 10);
+        takes(&mut dpu.taker(), 0..10);
+        let mirror = dpu.prefetched().unwrap().mirror;
+        assert_eq!((mirror.connections, mirror.failed), (1, 0), "life {life}: {mirror:?}");
+    }
+    rack.kill("dpu");
+    let text = std::fs::read_to_string(&rack.config.file).unwrap();
+    std::fs::write(&rack.config.file, text.replace("mirror =", "# mirror =")).unwrap();
+    rack.begin("dpu");
+    let (code, _) = refusal(dpu.again(&client).map(drop));
+    assert_eq!(code, ErrorCode::NotOwner);
+    dpu.forget_mirror();
+    let next = dpu.again(&client).unwrap();
+    next.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    settled(&next, 10);
+    takes(&mut next.taker(), 0..10);
+}
+
+/// A pair of interfaces that are up, by the name of one; gone with this.
+struct Pair(String);
+
+impl Pair {
+    /// `None`, and said so, where this process may not make them.
+    fn new() -> Option<Self> {
+        let name = format!("fm{}a", std::process::id());
+        let other = format!("fm{}b", std::process::id());
+        let made = ip(&format!("link add {name} type veth peer name {other}"));
+        if let Err(why) = made {
+            eprintln!("skipped: no interfaces: {why}");
+            return None;
+        }
+        let pair = Self(name);
+        for end in [&pair.0, &other] {
+            ip(&format!("link set {end} up")).unwrap();
+        }
+        Some(pair)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _gone = ip(&format!("link del {}", self.0));
+    }
+}
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    let output = output.map_err(|error| format!("no command ip (package iproute2): {error}"))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+/// The interface of a mirror goes: that is counted, the program is prefetched for by what it hands over, and may ask for another mirror.
+#[test]
+fn a_mirror_whose_interface_goes_costs_itself_only() {
+    let server = serves();
+    if !may_mirror(server) {
+        return;
+    }
+    let Some(pair) = Pair::new() else { return };
+    let rack = rack_with("shm", &[format!("{} {server}", pair.0), format!("lo {server}")]);
+    let mut client = client(&rack, DOMAIN);
+    let dpu = come(&mut client);
+    let of_pair = MirrorConfig { interface: pair.0.clone(), ..packets(server) };
+    dpu.mirror(&of_pair, Known::HashMap).unwrap();
+    drop(pair);
+    await_it("that is counted", || dpu.prefetched().unwrap().mirror.failed == 1);
+    await_it("and its thread ends", || mirroring(&rack) == 0);
+    assert!(dpu.is_served());
+    dpu.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
+    settled(&dpu, 10);
+    takes(&mut dpu.taker(), 0..10);
+    let (_, said) = refusal(dpu.mirror(&of_pair, Known::HashMap));
+    assert!(said.contains(&of_pair.interface), "{said}");
+    dpu.mirror(&packets(server), Known::HashMap).unwrap();
+    let mut connection = TcpStream::connect(server).unwrap();
+    connection.write_all(&reads(10..20)).unwrap();
+    settled(&dpu, 20);
+    takes(&mut dpu.taker(), 10..20);
+    let mirror = dpu.prefetched().unwrap().mirror;
+    assert_eq!((mirror.connections, mirror.failed), (1, 1), "{mirror:?}");
+}

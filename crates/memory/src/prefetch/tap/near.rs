@@ -1,0 +1,237 @@
+//! A tap whose other end is in this process: pieces go through a list, under a lock for as long as a copy takes.
+//!
+//! Key types: [`NearTap`], the end that hands over; [`NearWatch`], the one that parses, which whoever hands something over wakes, where it sleeps and has a bell.
+//!
+//! What it does not do: parse, or wait for room.
+
+use super::super::ring::lock;
+use super::AnyParser;
+use farmem_dpu::accesses::Position;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Pieces that wait to be parsed.
+pub(super) const PIECES_MAX: usize = 1 << 14;
+
+/// Bytes of the parser of a connection that was not looked at yet, and of its place.
+const OPENED_LEN: usize = 256;
+/// Pieces of any kind at most.
+const ANY_PIECES_MAX: usize = 3 * PIECES_MAX;
+
+/// Bytes that a list of so many bytes and connections takes at most: there are two of each, and either may be half empty.
+pub(super) const fn bytes(bytes_max: usize, connections_max: usize) -> u64 {
+    let lists = 4 * (bytes_max + ANY_PIECES_MAX * size_of::<Piece>());
+    (lists + connections_max * OPENED_LEN) as u64
+}
+
+/// What wakes the end that parses.
+pub(super) type Bell = Box<dyn Fn() + Send + Sync>;
+
+/// What an application said of a connection.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// So many of the bytes are its.
+    Bytes { connection: u64, len: usize, position: Position },
+    /// Bytes that there was no room for.
+    Lost { connection: u64, bytes: u64 },
+    /// It is closed.
+    Closed { connection: u64 },
+}
+
+/// What waits to be parsed.
+#[derive(Default)]
+struct Waiting {
+    /// The other end sleeps, and is to be woken when there is something.
+    is_asleep: bool,
+    bytes: Vec<u8>,
+    pieces: Vec<Piece>,
+    opened: Vec<(u64, AnyParser)>,
+    /// There was no room even to say what was lost: all connections up to this one are not seen any more.
+    blind_through: u64,
+    /// Open connections, and the number of the next.
+    open: usize,
+    next: u64,
+    position: u64,
+    lost_bytes: u64,
+    refused: u64,
+}
+
+impl Waiting {
+    /// Says that bytes of a connection were lost, behind what waits.
+    fn lost(&mut self, connection: u64, more: u64) {
+        self.lost_bytes = self.lost_bytes.saturating_add(more);
+        if let Some(Piece::Lost { connection: of, bytes }) = self.pieces.last_mut()
+            && *of == connection
+        {
+            *bytes = bytes.saturating_add(more);
+        } else if self.pieces.len() < 2 * PIECES_MAX {
+            self.pieces.push(Piece::Lost { connection, bytes: more });
+        } else {
+            self.blind_through = self.next;
+        }
+    }
+}
+
+/// The application's end.
+pub(super) struct NearTap {
+    waiting: Mutex<Waiting>,
+    bytes_max: usize,
+    connections_max: usize,
+    executed: AtomicU64,
+    bell: Option<Bell>,
+}
+
+impl std::fmt::Debug for NearTap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NearTap").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+    }
+}
+
+impl NearTap {
+    /// Both ends of a list of at most so many bytes, and connections.
+    pub(super) fn make(
+        bytes_max: usize,
+        connections_max: usize,
+        bell: Option<Bell>,
+    ) -> (Arc<Self>, NearWatch) {
+        let (waiting, executed) = Default::default();
+        let tap = Arc::new(Self { waiting, bytes_max, connections_max, executed, bell });
+        let (spare, counted) = Default::default();
+        (Arc::clone(&tap), NearWatch { tap, spare, counted })
+    }
+
+    /// A connection's number; `None` when it is not seen.
+    pub(super) fn open(&self, parser: AnyParser) -> Option<u64> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.open.max(waiting.opened.len()) >= self.connections_max {
+            waiting.refused += 1;
+            return None;
+        }
+        waiting.open += 1;
+        waiting.next += 1;
+        let connection = waiting.next;
+        waiting.opened.push((connection, parser));
+        Some(connection)
+    }
+
+    pub(super) fn received(&self, connection: u64, bytes: &[u8]) -> Position {
+        self.hand_over(|waiting| {
+            if waiting.bytes.len() + bytes.len() > self.bytes_max || waiting.pieces.len() >= PIECES_MAX {
+                waiting.lost(connection, bytes.len() as u64);
+                return Position::UNKNOWN;
+            }
+            waiting.position += 1;
+            let position = Position(waiting.position);
+            waiting.bytes.extend_from_slice(bytes);
+            waiting.pieces.push(Piece::Bytes { connection, len: bytes.len(), position });
+            position
+        })
+    }
+
+    /// So many of a connection's bytes are not seen.
+    pub(super) fn lost(&self, connection: u64, bytes: u64) {
+        self.hand_over(|waiting| waiting.lost(connection, bytes));
+    }
+
+    pub(super) fn close(&self, connection: u64) {
+        let mut waiting = lock(&self.waiting);
+        waiting.open -= 1;
+        // A guard that is not told stays until there are too many; it holds nothing that is needed.
+        if waiting.pieces.len() < ANY_PIECES_MAX {
+            waiting.pieces.push(Piece::Closed { connection });
+        } else {
+            waiting.blind_through = waiting.next;
+        }
+    }
+
+    pub(super) fn executed(&self, position: Position) {
+        self.executed.fetch_max(position.0, Ordering::Release);
+    }
+
+    pub(super) fn executed_through(&self) -> Position {
+        Position(self.executed.load(Ordering::Acquire))
+    }
+
+    /// Bytes and connections that are not seen.
+    pub(super) fn unseen(&self) -> (u64, u64) {
+        let waiting = lock(&self.waiting);
+        (waiting.lost_bytes, waiting.refused)
+    }
+
+    /// Does it under the lock, and wakes the other end if that sleeps.
+    fn hand_over<R>(&self, does: impl FnOnce(&mut Waiting) -> R) -> R {
+        let mut waiting = lock(&self.waiting);
+        let done = does(&mut waiting);
+        let is_asleep = std::mem::take(&mut waiting.is_asleep);
+        drop(waiting);
+        if let Some(bell) = self.bell.as_ref().filter(|_| is_asleep) {
+            bell();
+        }
+        done
+    }
+
+    #[cfg(test)]
+    pub(super) fn pieces(&self) -> usize {
+        lock(&self.waiting).pieces.len()
+    }
+}
+
+/// What has come.
+pub(super) struct Came {
+    /// Of all pieces, one after the other.
+    pub(super) bytes: Vec<u8>,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) opened: Vec<(u64, AnyParser)>,
+    /// All connections up to this one are not seen any more; 0 where none is meant.
+    pub(super) blind_through: u64,
+    /// Bytes and connections that are not seen, since it was asked last.
+    pub(super) unseen: (u64, u64),
+}
+
+/// The end that parses.
+#[derive(Debug)]
+pub(super) struct NearWatch {
+    tap: Arc<NearTap>,
+    /// Lists that were emptied, to be filled again.
+    spare: (Vec<u8>, Vec<Piece>),
+    /// Bytes and connections that are not seen, as was told.
+    counted: (u64, u64),
+}
+
+impl NearWatch {
+    /// Takes all that waits.
+    pub(super) fn take(&mut self) -> Came {
+        let (bytes, pieces) = std::mem::take(&mut self.spare);
+        let mut waiting = lock(&self.tap.waiting);
+        let bytes = std::mem::replace(&mut waiting.bytes, bytes);
+        let pieces = std::mem::replace(&mut waiting.pieces, pieces);
+        let opened = std::mem::take(&mut waiting.opened);
+        let blind_through = std::mem::take(&mut waiting.blind_through);
+        let now = (waiting.lost_bytes, waiting.refused);
+        drop(waiting);
+        let before = std::mem::replace(&mut self.counted, now);
+        Came { bytes, pieces, opened, blind_through, unseen: (now.0 - before.0, now.1 - before.1) }
+    }
+
+    /// What was taken is done with.
+    pub(super) fn give_back(&mut self, mut bytes: Vec<u8>, mut pieces: Vec<Piece>) {
+        bytes.clear();
+        pieces.clear();
+        self.spare = (bytes, pieces);
+    }
+
+    pub(super) fn executed(&self) -> Position {
+        self.tap.executed_through()
+    }
+
+    /// Whoever hands something over from here on rings the bell; true when nothing waits.
+    pub(super) fn may_sleep(&self) -> bool {
+        let mut waiting = lock(&self.tap.waiting);
+        waiting.is_asleep = true;
+        waiting.pieces.is_empty()
+    }
+
+    pub(super) fn stays_awake(&self) {
+        lock(&self.tap.waiting).is_asleep = false;
+    }
+}
