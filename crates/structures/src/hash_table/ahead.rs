@@ -5,13 +5,16 @@
 use super::{FIND_PROGRAM, HashTable, Key, NODE_LEN, Shard, Spread, at, found_in, offset};
 use crate::assembled;
 use crate::form::{self, Form};
-use farmem_client::{Client, Completed, Error, FarMemory, LockWord, LookUp, LookedUp, Op, Policy, Vma};
+use farmem_client::{
+    Answer, Client, Completed, Error, FarMemory, LockWord, LookUp, LookedUp, Op, Policy, Vma,
+};
 
 /// Buckets of a table that somebody says lies somewhere: what they take is a number of bytes still.
 const BUCKETS_MAX: u64 = 1 << 50;
 
 impl HashTable {
-    /// What another process makes this table of, to look keys up ([`crate::form`]). It is no writer: what it looks up is there as for any reader beside one.
+    /// What another process makes this table of, to look keys up ahead ([`crate::form`]). Each value is then one that a program's `Beside` made: the number of its change and 32 bytes behind it (PROTOCOL 19.2); of others no item is what it
+    /// seems. It is no writer: what it looks up is there as for any reader beside one.
     #[must_use]
     pub fn form(&self) -> Form {
         let shards = self.shards.iter().map(|shard| form::Shard::from(shard.vma)).collect();
@@ -59,7 +62,9 @@ impl LookUp for HashTable {
     }
 
     fn looked_up(&self, _: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
-        if completed.result.is_err() {
+        // A program that came to its limit has found nothing out.
+        let returned = matches!(&completed.result, Ok(Answer::Traversed(end)) if end.returned);
+        if !returned {
             return LookedUp::Elsewhere;
         }
         let Some(value) = found_in(&completed.buf) else { return LookedUp::Absent };
