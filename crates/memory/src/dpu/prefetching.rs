@@ -171,6 +171,8 @@ fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> 
         Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
     mail.say(question, Came::Prefetches(Ok(wake)));
     let ended = catch_unwind(AssertUnwindSafe(|| attend(&mut driver, &mut mirrors, &ground, questions)));
+    // Nothing is listened to for a program that has gone, however long far memory keeps the next line waiting.
+    drop(mirrors);
     // Whatever ended it, the structure's other readers and writers need not wait for this one.
     driver.leave();
     ended.unwrap_or_else(|panic| resume_unwind(panic))

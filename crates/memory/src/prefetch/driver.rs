@@ -172,7 +172,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         }
         // Otherwise all others wait for the next turn: each may ask far memory again, which does not answer.
         if goes_on {
-            self.submit_waiting()?;
+            worked |= !self.submit_waiting()?;
         }
         let prefetcher = &mut self.prefetcher;
         self.zone.clean(&mut |item, used| prefetcher.cleaned(item, used));

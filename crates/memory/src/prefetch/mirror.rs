@@ -11,12 +11,13 @@ use super::tap::{AnyParser, Tap, TapConnection};
 use farmem_dpu::reassembly::{Next, Segment, Stream};
 use farmem_io::OpenError;
 use farmem_io::mirror::{Copied, Mirror, MirrorConfig};
+use lru::LruCache;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Connections that are followed at once.
+/// Connections that are followed at once. Where there are more, the one that was heard of longest ago makes room: a client that vanished never says that it ends.
 pub(crate) const CONNECTIONS_MAX: usize = 1 << 14;
 /// Bytes of memory that packets which wait for earlier ones take, of all connections together: where it is more, the connection of which most wait goes on without what it waits for.
 const EARLY_MAX: usize = 16 << 20;
@@ -43,7 +44,7 @@ pub struct MirrorStats {
     pub gaps: u64,
     /// Connections that were followed.
     pub connections: u64,
-    /// Packets of connections that were not: too many were open, or their begin was not seen.
+    /// Packets of connections that were not: their begin was not seen, or they made room for others.
     pub passed_over: u64,
     /// Mirrors that failed, as when their interface went: nothing is seen by them from then on.
     pub failed: u64,
@@ -135,7 +136,8 @@ impl MirrorTap {
 struct Following {
     tap: Tap,
     parser: Box<dyn FnMut() -> AnyParser + Send>,
-    followed: BTreeMap<SocketAddr, Followed>,
+    /// By when they were heard of.
+    followed: LruCache<SocketAddr, Followed>,
     /// Clients of which packets wait for earlier ones, by the memory that those take.
     waiting: BTreeSet<(usize, SocketAddr)>,
     /// The sum.
@@ -145,18 +147,22 @@ struct Following {
 
 impl Following {
     fn new(tap: Tap, parser: Box<dyn FnMut() -> AnyParser + Send>) -> Self {
-        let (followed, waiting, kept, stats) = Default::default();
-        Self { tap, parser, followed, waiting, kept, stats }
+        let (waiting, kept, stats) = Default::default();
+        Self { tap, parser, followed: LruCache::unbounded(), waiting, kept, stats }
     }
 
     fn packet(&mut self, copied: Copied<'_>) {
         let Copied { client, seq, syn, ends, bytes } = copied;
-        if syn && self.followed.len() < CONNECTIONS_MAX {
+        if syn {
             // An old one of the same client is over.
             self.end(client);
+            let is_full = self.followed.len() == CONNECTIONS_MAX;
+            if let Some(silent) = self.followed.peek_lru().filter(|_| is_full).map(|(client, _)| *client) {
+                self.end(silent);
+            }
             if let Some(connection) = self.tap.connection((self.parser)()) {
                 self.stats.connections += 1;
-                self.followed.insert(client, Followed { stream: Stream::default(), connection });
+                self.followed.put(client, Followed { stream: Stream::default(), connection });
             }
         }
         let Self { followed, stats, .. } = self;
@@ -191,7 +197,7 @@ impl Following {
     /// A connection goes on behind what it waits for.
     fn give_up(&mut self, client: SocketAddr) {
         let Self { followed, stats, .. } = self;
-        let Followed { stream, connection } = followed.get_mut(&client).expect("what waits is followed");
+        let Followed { stream, connection } = followed.peek_mut(&client).expect("what waits is followed");
         let before = stream.kept();
         stream.give_up(&mut |next| hand_on(connection, next, stats));
         let now = stream.kept();
@@ -199,7 +205,7 @@ impl Following {
     }
 
     fn end(&mut self, client: SocketAddr) {
-        if let Some(Followed { stream, .. }) = self.followed.remove(&client) {
+        if let Some(Followed { stream, .. }) = self.followed.pop(&client) {
             self.weigh(client, stream.kept(), 0);
         }
     }
@@ -243,7 +249,7 @@ mod tests {
         let (tap, mut watch) = tap(64 << 10, KeySecret([3, 4]));
         let mut following = Following::new(tap, Box::new(|| Known::Memcached.parser()));
         let sum =
-            |following: &Following| following.followed.values().map(|of| of.stream.kept()).sum::<usize>();
+            |following: &Following| following.followed.iter().map(|(_, of)| of.stream.kept()).sum::<usize>();
         let drain = |watch: &mut Watch| {
             let mut accesses = 0;
             watch.drain(&mut |all, _| accesses += all.len()).unwrap();
@@ -282,5 +288,35 @@ mod tests {
         }
         assert_eq!((following.kept, following.waiting.len()), (0, 0));
         assert_eq!(following.followed.len(), 2000);
+    }
+
+    /// As many clients as may be begin connections and say no more; one among them goes on. Others that come later are seen, in the places of those that were silent for longest, also one that begins anew; the one that goes on is
+    /// put together all the time. Before, a mirror saw no new client any more.
+    #[test]
+    fn who_is_silent_makes_room() {
+        let (tap, mut watch) = tap(1 << 20, KeySecret([3, 4]));
+        let mut following = Following::new(tap, Box::new(|| Known::Memcached.parser()));
+        let drain = |watch: &mut Watch| {
+            let mut accesses = 0;
+            watch.drain(&mut |all, _| accesses += all.len()).unwrap();
+            accesses
+        };
+        let (request, most) = (b"get one\r\n", u32::try_from(CONNECTIONS_MAX).unwrap());
+        following.packet(packet(0, 0, true, b""));
+        for client in 1..3 * most {
+            following.packet(packet(client, 0, true, b""));
+            if client % 1000 == 0 {
+                following.packet(packet(0, 1 + (client / 1000 - 1) * 9, false, request));
+                assert_eq!(drain(&mut watch), 1, "at {client}");
+            }
+            assert!(following.followed.len() <= CONNECTIONS_MAX);
+        }
+        following.packet(packet(3 * most - 1, 1, false, &request[..4]));
+        following.packet(packet(3 * most - 1, 70, true, b""));
+        following.packet(packet(3 * most - 1, 71, false, request));
+        assert_eq!(drain(&mut watch), 1, "what a connection of before had begun is not before it");
+        let before = following.stats.passed_over;
+        following.packet(packet(1, 1, false, request));
+        assert_eq!((drain(&mut watch), following.stats.passed_over), (0, before + 1));
     }
 }

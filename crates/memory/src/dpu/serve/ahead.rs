@@ -134,12 +134,13 @@ impl Door {
             return Err(refusal(ErrorCode::NotOwner, message, remedy));
         }
         wanted.packets.check().map_err(|error| wrong(error.to_string()))?;
-        let more = wanted.bytes();
-        self.may_fill(more)?;
+        // One at a time: what it has already is that of one that is over, or that this one finds there.
+        let (bytes, has) = (wanted.bytes(), self.guest(number)?.mirror);
+        self.may_fill(bytes.saturating_sub(has))?;
         let asked = self.ask_ahead(number, Order::Mirror(wanted))?;
         // Until the answer says what it takes.
         let guest = self.guest(number)?;
-        guest.mirror = guest.mirror.saturating_add(more);
+        guest.mirror = guest.mirror.max(bytes);
         Ok(asked)
     }
 
