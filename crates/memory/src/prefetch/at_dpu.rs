@@ -136,7 +136,7 @@ impl AtDpu {
     }
 
     /// Has the DPU see, of itself, what clients send to this program: the packets that an interface of the machine receives (PD3 5.1; PROTOCOL 19.19), by a parser that both know. The program needs no privileges for that, the DPU
-    /// has CAP_NET_RAW, and mirrors what `mirror` in [dpu] of rack.toml lets it. The program's own taps go on beside it. It has one mirror at a time; after one that failed ([`MirrorStats::failed`]) it may ask again.
+    /// has CAP_NET_RAW, and mirrors what `mirror` in `[dpu]` of rack.toml lets it. The program's own taps go on beside it. It has one mirror at a time; after one that failed ([`MirrorStats::failed`]) it may ask again.
     ///
     /// # Errors
     /// [`Error::Refused`] with what the DPU says: it may not mirror this, it has no such privilege, or the interface is not there; the program is prefetched for as before. [`Error::System`] when the DPU does not answer.
