@@ -3,7 +3,7 @@
 use super::super::epoch::{Word, may_advance};
 use super::super::{Clock, HeapOptions};
 use super::*;
-use farmem_client::{Client, Dispatched, NodeId, Policy, Program, Rack, VirtAddr, forward_far_memory};
+use farmem_client::{Client, NodeId, Rack, VirtAddr, forward_far_memory};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -288,7 +288,7 @@ enum Fate {
     Lost,
 }
 
-/// A client's far memory that a test acts in: before each verb it is asked what becomes of it.
+/// A client's far memory that a test acts in: before each verb it is asked what becomes of it. A traversal, of which destroying and joining have none, would be READs here.
 struct Acted<'a> {
     client: &'a mut Client,
     act: &'a mut dyn FnMut(u32) -> Fate,
@@ -329,17 +329,6 @@ impl FarMemory for Acted<'_> {
 
     fn fetch_add(&mut self, addr: VirtAddr, add: u64) -> Result<u64, Error> {
         self.carry_out(|client| client.fetch_add(addr, add))
-    }
-
-    fn dispatch(
-        &mut self,
-        program: &Program,
-        start: VirtAddr,
-        scratch: Vec<u8>,
-        limit: u32,
-        policy: &Policy,
-    ) -> Result<Dispatched, Error> {
-        self.carry_out(|client| client.dispatch(program, start, scratch, limit, policy))
     }
 }
 
