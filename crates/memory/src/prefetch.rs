@@ -17,6 +17,7 @@ mod answers;
 mod at_dpu;
 mod beside;
 mod driver;
+mod kept;
 pub mod mirror;
 mod ring;
 pub mod tap;

@@ -7,13 +7,13 @@
 //!
 //! What it does not do: see what TLS hides, or connections that began before it: their parsers do not know where a request begins.
 
+use super::kept::Kept;
 use super::tap::{AnyParser, Tap, TapConnection};
 use farmem_dpu::reassembly::{Next, Segment, Stream};
 use farmem_io::OpenError;
 use farmem_io::mirror::{Copied, Mirror, MirrorConfig};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -138,17 +138,15 @@ struct Following {
     parser: Box<dyn FnMut() -> AnyParser + Send>,
     /// By when they were heard of.
     followed: LruCache<SocketAddr, Followed>,
-    /// Clients of which packets wait for earlier ones, by the memory that those take.
-    waiting: BTreeSet<(usize, SocketAddr)>,
-    /// The sum.
-    kept: usize,
+    /// Memory that packets which wait for earlier ones take.
+    kept: Kept<SocketAddr>,
     stats: MirrorStats,
 }
 
 impl Following {
     fn new(tap: Tap, parser: Box<dyn FnMut() -> AnyParser + Send>) -> Self {
-        let (waiting, kept, stats) = Default::default();
-        Self { tap, parser, followed: LruCache::unbounded(), waiting, kept, stats }
+        let (kept, stats) = Default::default();
+        Self { tap, parser, followed: LruCache::unbounded(), kept, stats }
     }
 
     fn packet(&mut self, copied: Copied<'_>) {
@@ -174,12 +172,12 @@ impl Following {
         let before = stream.kept();
         stream.packet(Segment { seq, syn }, bytes, &mut |next| hand_on(connection, next, stats));
         let now = stream.kept();
-        self.weigh(client, before, now);
+        self.kept.weigh(client, before, now);
         if ends {
             self.end(client);
         }
-        while self.kept > EARLY_MAX
-            && let Some(&(_, most)) = self.waiting.last()
+        while self.kept.sum() > EARLY_MAX
+            && let Some((_, most)) = self.kept.most()
         {
             self.give_up(most);
         }
@@ -189,7 +187,7 @@ impl Following {
     fn lost(&mut self, packets: u64) {
         if packets != self.stats.lost_packets {
             self.stats.lost_packets = packets;
-            let all: Vec<SocketAddr> = self.waiting.iter().map(|(_, client)| *client).collect();
+            let all: Vec<SocketAddr> = self.kept.all().map(|(_, client)| client).collect();
             all.into_iter().for_each(|client| self.give_up(client));
         }
     }
@@ -201,22 +199,12 @@ impl Following {
         let before = stream.kept();
         stream.give_up(&mut |next| hand_on(connection, next, stats));
         let now = stream.kept();
-        self.weigh(client, before, now);
+        self.kept.weigh(client, before, now);
     }
 
     fn end(&mut self, client: SocketAddr) {
         if let Some(Followed { stream, .. }) = self.followed.pop(&client) {
-            self.weigh(client, stream.kept(), 0);
-        }
-    }
-
-    fn weigh(&mut self, client: SocketAddr, before: usize, now: usize) {
-        if before != now {
-            self.waiting.remove(&(before, client));
-            if now > 0 {
-                self.waiting.insert((now, client));
-            }
-            self.kept = self.kept - before + now;
+            self.kept.weigh(client, stream.kept(), 0);
         }
     }
 }
@@ -265,19 +253,19 @@ mod tests {
                 following.packet(packet(client, 2 + n * (16 << 10), false, &bytes));
             }
             drain(&mut watch);
-            assert!(following.kept <= EARLY_MAX && following.kept == sum(&following));
+            assert!(following.kept.sum() <= EARLY_MAX && following.kept.sum() == sum(&following));
         }
         let gaps = following.stats.gaps;
-        assert!(gaps > 100 && following.kept > EARLY_MAX / 2, "{:?}", following.stats);
+        assert!(gaps > 100 && following.kept.sum() > EARLY_MAX / 2, "{:?}", following.stats);
         for client in 200..4000_u32 {
             following.packet(packet(client, 0, true, b""));
             for n in 0..60_u32 {
                 following.packet(packet(client, 2 + 2 * n, false, b"k"));
             }
             drain(&mut watch);
-            assert!(following.kept <= EARLY_MAX, "{} bytes", following.kept);
+            assert!(following.kept.sum() <= EARLY_MAX, "{} bytes", following.kept.sum());
         }
-        assert_eq!(following.kept, sum(&following));
+        assert_eq!(following.kept.sum(), sum(&following));
         assert!(following.stats.gaps > gaps + 1000, "{:?}", following.stats);
         following.packet(packet(1, 1, false, &request[..1]));
         assert_eq!(drain(&mut watch), 1);
@@ -286,7 +274,7 @@ mod tests {
             let ends = Copied { ends: client % 2 == 0, ..packet(client, 7, client % 2 == 1, b"") };
             following.packet(ends);
         }
-        assert_eq!((following.kept, following.waiting.len()), (0, 0));
+        assert_eq!((following.kept.sum(), following.kept.all().count()), (0, 0));
         assert_eq!(following.followed.len(), 2000);
     }
 

@@ -4,10 +4,11 @@
 //!
 //! What it does not do: decide which connections there are, or count what came of them.
 
+use super::super::kept::Kept;
 use super::{AnyParser, CONNECTIONS_MAX, Connection};
 use farmem_dpu::accesses::{Accesses, Position};
 use farmem_dpu::parse::guard::{Cut, Guard, Seen};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Bytes that the parsers of a program keep together: 256 for each connection.
@@ -30,10 +31,8 @@ struct Stopped;
 #[derive(Default)]
 pub(super) struct Guards {
     all: BTreeMap<Connection, Guard<AnyParser>>,
-    /// Those whose parsers keep something, by how much.
-    keeping: BTreeSet<(usize, Connection)>,
-    /// The sum.
-    kept: usize,
+    /// What their parsers keep.
+    kept: Kept<Connection>,
 }
 
 impl Guards {
@@ -54,7 +53,7 @@ impl Guards {
 
     pub(super) fn close(&mut self, connection: Connection) {
         if let Some(guard) = self.all.remove(&connection) {
-            self.weigh(connection, guard.kept(), 0);
+            self.kept.weigh(connection, guard.kept(), 0);
         }
     }
 
@@ -73,7 +72,7 @@ impl Guards {
         let before = guard.kept();
         let cut = guard.lost(bytes);
         let now = guard.kept();
-        self.weigh(connection, before, now);
+        self.kept.weigh(connection, before, now);
         cut
     }
 
@@ -91,31 +90,21 @@ impl Guards {
         let fed = catch_unwind(AssertUnwindSafe(|| guard.feed(bytes, position, into)));
         let fed = fed.map_err(|_| guard.panicked());
         let now = guard.kept();
-        self.weigh(connection, before, now);
+        self.kept.weigh(connection, before, now);
         Some(fed)
     }
 
     /// Cuts off those that keep most, until all together keep no more than they may; how many.
     pub(super) fn make_room(&mut self) -> u64 {
         let mut cut = 0;
-        while self.kept > KEPT_MAX
-            && let Some((kept, connection)) = self.keeping.pop_last()
+        while self.kept.sum() > KEPT_MAX
+            && let Some((kept, connection)) = self.kept.most()
         {
-            self.kept -= kept;
+            self.kept.weigh(connection, kept, 0);
             self.all.get_mut(&connection).expect("one that keeps something is watched").crowded();
             cut += 1;
         }
         cut
-    }
-
-    fn weigh(&mut self, connection: Connection, before: usize, now: usize) {
-        if before != now {
-            self.keeping.remove(&(before, connection));
-            if now > 0 {
-                self.keeping.insert((now, connection));
-            }
-            self.kept = self.kept - before + now;
-        }
     }
 }
 
@@ -151,11 +140,11 @@ mod tests {
         for connection in 1..CONNECTIONS_MAX as u64 {
             reading.take(ring::Piece::Opens { connection, parser: Known::Memcached });
             reading.take(bytes(connection, &half));
-            assert!(reading.guards.kept <= KEPT_MAX, "{} bytes", reading.guards.kept);
+            assert!(reading.guards.kept.sum() <= KEPT_MAX, "{} bytes", reading.guards.kept.sum());
         }
         assert_eq!(reading.guards.len(), CONNECTIONS_MAX);
-        let (kept, open) = (sum(&reading.guards), reading.guards.keeping.len());
-        assert!(kept == reading.guards.kept && kept > KEPT_MAX / 2 && kept <= KEPT_MAX, "{kept} bytes");
+        let (kept, open) = (sum(&reading.guards), reading.guards.kept.all().count());
+        assert!(kept == reading.guards.kept.sum() && kept > KEPT_MAX / 2 && kept <= KEPT_MAX, "{kept} bytes");
         assert_eq!(reading.seen.crowded, (CONNECTIONS_MAX - open) as u64);
         reading.take(bytes(0, b"two\n"));
         assert_eq!(reading.accesses.len(), 2);
@@ -165,7 +154,7 @@ mod tests {
         assert!(reading.seen.passed_over >= before.passed_over + before.crowded - 1);
         assert!(sum(&reading.guards) <= KEPT_MAX);
         (0..CONNECTIONS_MAX as u64).for_each(|connection| reading.take(ring::Piece::Closes { connection }));
-        assert_eq!((reading.guards.kept, reading.guards.keeping.len()), (0, 0));
+        assert_eq!((reading.guards.kept.sum(), reading.guards.kept.all().count()), (0, 0));
     }
 
     /// Each parser that is here says at least what it was given and cannot act on yet; a connection that begins anew, or loses what it kept, gives that back.
@@ -184,14 +173,22 @@ mod tests {
             for end in 0..3 {
                 reading.take(ring::Piece::Opens { connection: 1, parser });
                 half.chunks(7).for_each(|piece| reading.take(bytes(1, piece)));
-                assert!(reading.guards.kept >= half.len(), "{parser:?} keeps {}", reading.guards.kept);
-                assert_eq!(reading.guards.kept, sum(&reading.guards));
+                assert!(
+                    reading.guards.kept.sum() >= half.len(),
+                    "{parser:?} keeps {}",
+                    reading.guards.kept.sum()
+                );
+                assert_eq!(reading.guards.kept.sum(), sum(&reading.guards));
                 match end {
                     0 => reading.take(ring::Piece::Opens { connection: 1, parser }),
                     1 => reading.lost((By::Program, 1), 1),
                     _ => assert_eq!(reading.guards.close_through((By::Program, 1)), 1),
                 }
-                assert_eq!((reading.guards.kept, reading.guards.keeping.len()), (0, 0), "{parser:?}");
+                assert_eq!(
+                    (reading.guards.kept.sum(), reading.guards.kept.all().count()),
+                    (0, 0),
+                    "{parser:?}"
+                );
             }
         }
     }
