@@ -3,6 +3,8 @@
 //! Key types: [`Mirror`]; [`Copied`], a packet of a TCP connection. The kernel copies a packet into the ring without delaying or changing it, and the mirror holds nobody up: what there is no
 //! room for is not copied and counted ([`Mirror::lost`]).
 //!
+//! What is not for this machine is not shown: packets that a link hands to all who listen to it are left out by the filter, and connections that the machine passes on to others, as a router does, by their first packet.
+//!
 //! What it does not do: put connections together ([`farmem_dpu::reassembly`]), see packets that leave the machine or what TLS hides, or follow IP fragments, of which TCP has none.
 
 use crate::OpenError;
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -36,7 +38,7 @@ const TCP: u32 = 6;
 pub struct MirrorConfig {
     /// The interface's name, as `ip link` has it.
     pub interface: String,
-    /// Where clients send to: address and port of the program.
+    /// Where clients send to: address and port of the program. The unspecified address is any of this machine's of its family.
     pub server: SocketAddr,
     /// Only packets of this client; of all where it is `None`.
     pub client: Option<SocketAddr>,
@@ -93,6 +95,8 @@ pub struct Mirror {
     frames: usize,
     next: usize,
     lost: u64,
+    /// Where the server's address is any of this machine's: the interface's number.
+    any: Option<u32>,
 }
 
 // SAFETY: the ring is this value's own mapping, and all that touches it takes `&mut self`.
@@ -154,7 +158,8 @@ impl Mirror {
         let start =
             NonNull::new(start.cast::<u8>()).filter(|start| start.as_ptr().cast() != libc::MAP_FAILED);
         let start = start.ok_or_else(|| system(io::Error::last_os_error()))?;
-        let mirror = Self { socket, ring: start, frames: *frames, next: 0, lost: 0 };
+        let any = server.ip().is_unspecified().then_some(index);
+        let mirror = Self { socket, ring: start, frames: *frames, next: 0, lost: 0, any };
         mirror.bind(index, server.is_ipv4()).map_err(system)?;
         // Of an interface that is down nothing comes.
         mirror.failure().map_err(system)?;
@@ -192,7 +197,9 @@ impl Mirror {
                 let start = unsafe { frame.add(from) };
                 // SAFETY: the bytes lie in the frame, and the kernel leaves it alone, as above.
                 let bytes = unsafe { slice::from_raw_parts(start.as_ptr(), len) };
-                if let Some(copied) = parse(bytes) {
+                if let Some((copied, to)) = parse(bytes)
+                    && (!copied.syn || self.any.is_none_or(|interface| is_here(to, interface)))
+                {
                     each(copied);
                 }
             }
@@ -278,6 +285,18 @@ fn set<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) 
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether packets to this address are for this machine, and none that it passes on: somebody could listen there. It is asked for each connection, as addresses come and go. Where it cannot be asked, a connection is not seen.
+fn is_here(address: IpAddr, interface: u32) -> bool {
+    let at = match address {
+        IpAddr::V4(address) => (address, 0).into(),
+        // Which of the links an address is of that each has.
+        IpAddr::V6(address) => SocketAddrV6::new(address, 0, 0, interface).into(),
+    };
+    UdpSocket::bind::<SocketAddr>(at).is_ok()
+}
+
+/// Whom the link says that a packet is for (linux/filter.h).
+const KIND: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
 const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
 const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
@@ -304,7 +323,8 @@ fn filter(server: SocketAddr, client: Option<SocketAddr>) -> Vec<libc::sock_filt
     };
     let is_v4 = server.is_ipv4();
     let (protocol, source, dest) = if is_v4 { (9, 12, 16) } else { (6, 8, 24) };
-    steps.push((LOAD_BYTE, protocol, TCP));
+    // The system passes over what is for other machines, and so does a server on this one.
+    steps.extend([(LOAD_WORD, KIND, libc::PACKET_HOST.into()), (LOAD_BYTE, protocol, TCP)]);
     if !server.ip().is_unspecified() {
         steps.extend(words(dest, server.ip()));
     }
@@ -336,24 +356,26 @@ fn filter(server: SocketAddr, client: Option<SocketAddr>) -> Vec<libc::sock_filt
     each.collect()
 }
 
-/// The packet of a TCP connection, from its IP header on; `None` when it is none, or cut before its bytes.
-fn parse(packet: &[u8]) -> Option<Copied<'_>> {
-    let (source, segment) = match packet.first()? >> 4 {
+/// The packet of a TCP connection, from its IP header on, and the address that it was sent to; `None` when it is none, or cut before its bytes.
+fn parse(packet: &[u8]) -> Option<(Copied<'_>, IpAddr)> {
+    let (source, to, segment) = match packet.first()? >> 4 {
         4 => {
             let header = usize::from(packet[0] & 15) * 4;
             let source = Ipv4Addr::from(*packet.get(12..)?.first_chunk::<4>()?);
+            let to = Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?);
             // 0 where it does not fit: the largest of segmentation offload.
             let total = usize::from(u16::from_be_bytes(*packet.get(2..)?.first_chunk()?));
             let end = if total == 0 { packet.len() } else { total.min(packet.len()) };
             let is_tcp = u32::from(*packet.get(9)?) == TCP && header >= 20;
-            (IpAddr::V4(source), is_tcp.then(|| packet.get(header..end))??)
+            (IpAddr::V4(source), IpAddr::V4(to), is_tcp.then(|| packet.get(header..end))??)
         }
         6 => {
             let source = Ipv6Addr::from(*packet.get(8..)?.first_chunk::<16>()?);
+            let to = Ipv6Addr::from(*packet.get(24..)?.first_chunk::<16>()?);
             let payload = usize::from(u16::from_be_bytes(*packet.get(4..)?.first_chunk()?));
             let end = if payload == 0 { packet.len() } else { (40 + payload).min(packet.len()) };
             let is_tcp = u32::from(*packet.get(6)?) == TCP;
-            (IpAddr::V6(source), is_tcp.then(|| packet.get(40..end))??)
+            (IpAddr::V6(source), IpAddr::V6(to), is_tcp.then(|| packet.get(40..end))??)
         }
         _ => return None,
     };
@@ -362,7 +384,7 @@ fn parse(packet: &[u8]) -> Option<Copied<'_>> {
     let (offset, flags) = (usize::from(segment.get(12)? >> 4) * 4, *segment.get(13)?);
     let bytes = segment.get(offset..).filter(|_| offset >= 20)?;
     let (fin, syn, rst) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
-    Some(Copied { client: SocketAddr::new(source, port), seq, syn, ends: fin || rst, bytes })
+    Some((Copied { client: SocketAddr::new(source, port), seq, syn, ends: fin || rst, bytes }, to))
 }
 
 #[cfg(test)]
@@ -399,16 +421,17 @@ mod tests {
     fn packets_are_taken_apart() {
         let packet = [packet_v4(2, b"abc"), vec![0; 6]].concat();
         let client = "10.0.0.1:12345".parse().unwrap();
-        assert_eq!(parse(&packet), Some(Copied { client, seq: 258, syn: true, ends: false, bytes: b"abc" }));
-        assert!(parse(&packet_v4(1, b"")).unwrap().ends && parse(&packet_v4(4, b"")).unwrap().ends);
+        let copied = Copied { client, seq: 258, syn: true, ends: false, bytes: b"abc" };
+        assert_eq!(parse(&packet), Some((copied, [10, 0, 0, 2].into())));
+        assert!([1, 4].into_iter().all(|flags| parse(&packet_v4(flags, b"")).unwrap().0.ends));
         for cut in 0..40 {
             assert_eq!(parse(&packet[..cut]), None, "{cut} bytes");
         }
         let mut v6 = vec![0x60, 0, 0, 0, 0, 23, 6, 64];
         v6.extend([[1; 16], [2; 16]].concat());
         v6.extend(&packet_v4(0, b"xyz")[20..]);
-        let copied = parse(&v6).unwrap();
-        assert_eq!((copied.bytes, copied.client.port()), (&b"xyz"[..], 12345));
+        let (copied, to) = parse(&v6).unwrap();
+        assert_eq!((copied.bytes, copied.client.port(), to), (&b"xyz"[..], 12345, [2; 16].into()));
         assert_eq!(parse(&[0x70; 60]), None);
     }
 }

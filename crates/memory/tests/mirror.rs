@@ -35,6 +35,33 @@ fn joined(test: &str) -> Option<Namespaces> {
     Some(all)
 }
 
+/// A client and a server as [`joined`], whose machine passes packets on to another one behind it.
+fn routed(test: &str) -> Option<Namespaces> {
+    let all = Namespaces::new(test, &["client", "server", "far"])?;
+    let links = [("client", "eth0", "server", "eth0", 8), ("server", "eth1", "far", "eth0", 9)];
+    for (one, link, other, of_other, net) in links {
+        all.ip(one, &format!("link add {link} type veth peer name {of_other} netns {}", all.full(other)));
+        for (name, link) in [(one, link), (other, of_other)] {
+            let host = match name {
+                "client" => 1,
+                "server" => 2,
+                _ => 3,
+            };
+            all.sysctl(name, "net.ipv6.conf.all.accept_dad=0");
+            all.ip(name, &format!("link set {link} up"));
+            all.ip(name, &format!("address add 10.{net}.0.{host}/24 dev {link}"));
+            all.ip(name, &format!("address add fd0{net}::{host}/64 dev {link} nodad"));
+        }
+    }
+    for (name, net) in [("client", 8), ("far", 9)] {
+        all.ip(name, &format!("route add default via 10.{net}.0.2"));
+        all.ip(name, &format!("-6 route add default via fd0{net}::2"));
+    }
+    all.sysctl("server", "net.ipv4.ip_forward=1");
+    all.sysctl("server", "net.ipv6.conf.all.forwarding=1");
+    Some(all)
+}
+
 fn config(server: SocketAddr, frames: usize) -> MirrorConfig {
     MirrorConfig { interface: "eth0".into(), server, client: None, frames }
 }
@@ -60,9 +87,18 @@ fn serve(address: SocketAddr, stop: &AtomicBool) {
 }
 
 /// A server in its namespace: threads have the namespace of the thread that starts them.
-fn begin_server(all: &Namespaces, address: SocketAddr, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
+fn begin_server(all: &Namespaces, name: &str, address: SocketAddr, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let stop = Arc::clone(stop);
-    all.within("server", move || thread::spawn(move || serve(address, &stop)))
+    all.within(name, move || thread::spawn(move || serve(address, &stop)))
+}
+
+/// A connection to a server that may not listen yet.
+fn connect(server: SocketAddr) -> TcpStream {
+    let connected = (0..WAITS_MAX).find_map(|_| {
+        thread::sleep(Duration::from_millis(10));
+        TcpStream::connect(server).ok()
+    });
+    connected.expect("it listens")
 }
 
 /// What a mirror is asked to do in its namespace.
@@ -138,21 +174,14 @@ fn what_clients_send_is_seen() {
         let other = SocketAddr::new(server.ip(), PORT + 1);
         let stop: Arc<AtomicBool> = Arc::default();
         let servers: Vec<_> =
-            [server, other].into_iter().map(|address| begin_server(&all, address, &stop)).collect();
+            [server, other].into_iter().map(|address| begin_server(&all, "server", address, &stop)).collect();
         let mirrored = Mirrored::begin(&all, config(server, FRAMES));
         let sent = 3 * EACH;
         // It is turned while they send.
         mirrored.orders.send(Order::Until(sent)).expect("the mirror runs");
         all.within("client", move || {
-            let connect = |address| {
-                (0..WAITS_MAX).find_map(|_| {
-                    thread::sleep(Duration::from_millis(10));
-                    TcpStream::connect(address).ok()
-                })
-            };
-            let mut connections: Vec<TcpStream> =
-                (0..3).map(|_| connect(server).expect("it listens")).collect();
-            let mut unseen = connect(other).expect("it listens");
+            let mut connections: Vec<TcpStream> = (0..3).map(|_| connect(server)).collect();
+            let mut unseen = connect(other);
             unseen.write_all(&request("of another port")).expect("it reads");
             for n in 0..EACH {
                 for (at, connection) in connections.iter_mut().enumerate() {
@@ -188,16 +217,10 @@ fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
     let Some(all) = joined("mirror-loss") else { return };
     let server = SocketAddr::new([10, 8, 0, 2].into(), PORT);
     let stop: Arc<AtomicBool> = Arc::default();
-    let serving = begin_server(&all, server, &stop);
+    let serving = begin_server(&all, "server", server, &stop);
     let mirrored = Mirrored::begin(&all, config(server, 4));
-    let connect = move || {
-        (0..WAITS_MAX).find_map(|_| {
-            thread::sleep(Duration::from_millis(10));
-            TcpStream::connect(server).ok()
-        })
-    };
     all.within("client", move || {
-        let mut connection = connect().expect("it listens");
+        let mut connection = connect(server);
         connection.set_nodelay(true).expect("it is a socket");
         for n in 0..300 {
             connection.write_all(&request(&format!("lost{n}"))).expect("it reads");
@@ -210,7 +233,7 @@ fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
     let (orders, seen) = (mirrored.orders, mirrored.seen);
     orders.send(Order::Until(before + 20)).expect("the mirror runs");
     all.within("client", move || {
-        let mut connection = connect().expect("it listens");
+        let mut connection = connect(server);
         for n in 0..20 {
             connection.write_all(&request(&format!("later{n}"))).expect("it reads");
             thread::sleep(Duration::from_millis(5));
@@ -223,6 +246,48 @@ fn what_is_lost_is_counted_and_the_next_connection_is_seen() {
     assert!(later.iter().copied().eq(&expected), "{stats:?}: {later:?}");
     stop.store(true, Ordering::Release);
     serving.join().expect("it serves");
+}
+
+/// Packets come to the server's interface that are for others: of a link that hands them to all, by another machine's address on it; and of connections that the server's machine passes on, as a router, to the same port of another
+/// machine. Neither is seen, of what is for the server all. Before, the unspecified address was that of every machine, so whoever may mirror it saw what clients ask others for. (PROTOCOL 19.19)
+#[test]
+fn what_is_for_other_machines_is_not_seen() {
+    let Some(all) = routed("mirror-others") else { return };
+    let stop: Arc<AtomicBool> = Arc::default();
+    let mut servers = Vec::new();
+    for (own, far, any) in [("10.8.0.2", "10.9.0.3", "0.0.0.0"), ("fd08::2", "fd09::3", "::")] {
+        let at = |host: &str| SocketAddr::new(host.parse().expect("an address"), PORT);
+        let (own, far, any) = (at(own), at(far), at(any));
+        servers.push(begin_server(&all, "server", own, &stop));
+        servers.push(begin_server(&all, "far", far, &stop));
+        let mirrored = Mirrored::begin(&all, config(any, 64));
+        // The link is told another machine's address for the server's: no packet of it is answered.
+        let (ip, ask) = (own.ip(), Order::While(Duration::from_millis(200)));
+        all.ip("client", &format!("neighbor replace {ip} lladdr 02:00:00:00:00:77 dev eth0 nud permanent"));
+        all.within("client", move || {
+            TcpStream::connect_timeout(&own, Duration::from_millis(100)).expect_err("nobody hears it");
+        });
+        assert_eq!(mirrored.ask(ask), (Vec::new(), MirrorStats::default()), "of a link that all hear");
+        all.ip("client", &format!("neighbor del {ip} dev eth0"));
+        mirrored.orders.send(Order::Until(20)).expect("the mirror runs");
+        all.within("client", move || {
+            let mut both = [(far, "far"), (own, "own")].map(|(at, name)| (connect(at), name));
+            for n in 0..20 {
+                for (connection, name) in &mut both {
+                    connection.write_all(&request(&format!("{name}{n}"))).expect("it reads");
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            // It is open until all was seen.
+            thread::sleep(Duration::from_millis(50));
+        });
+        let (keys, stats) = mirrored.seen.recv().expect("the mirror runs");
+        assert_eq!(keys, (0..20).map(|n| format!("own{n}")).collect::<Vec<_>>(), "{any}");
+        let counts = (stats.connections, stats.lost_packets, stats.gaps);
+        assert!(counts == (1, 0, 0) && stats.passed_over >= 19, "{any}: {stats:?}");
+    }
+    stop.store(true, Ordering::Release);
+    servers.into_iter().for_each(|server| server.join().expect("it serves"));
 }
 
 /// The interface goes down while it is mirrored: that is told, and counted, in place of waits that end at once for ever. One that is down cannot be mirrored.

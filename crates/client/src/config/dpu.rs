@@ -45,7 +45,7 @@ pub enum DpuForward {
 pub struct DpuMirror {
     /// The interface that receives them, as `ip link` has it.
     pub interface: String,
-    /// Where clients send them: address and port; the unspecified address is any of its family, also of packets that this machine forwards.
+    /// Where clients send them: address and port; the unspecified address is any of this machine's of its family.
     pub server: SocketAddr,
 }
 

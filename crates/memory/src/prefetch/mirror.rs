@@ -44,7 +44,7 @@ pub struct MirrorStats {
     pub gaps: u64,
     /// Connections that were followed.
     pub connections: u64,
-    /// Packets of connections that were not: their begin was not seen, or they made room for others.
+    /// Packets of connections that were not: their begin was not seen, they made room for others, or this machine passes them on to another one.
     pub passed_over: u64,
     /// Mirrors that failed, as when their interface went: nothing is seen by them from then on.
     pub failed: u64,
