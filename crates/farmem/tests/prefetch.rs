@@ -439,10 +439,13 @@ fn keys_that_are_looked_up_together_find_what_each_finds_alone() {
     }
 }
 
-/// A program wants twice as many bytes of pages at once as answers may have, the largest records there are: buffers have so many bytes and no more, what has no room waits its turn, and all comes.
+/// A program wants twice as many bytes of pages as answers may have, the largest records there are, and more than those have room for at once: buffers have so many bytes and no more, what has no room waits its turn, and all comes.
 #[test]
 fn answers_have_so_many_bytes_and_no_more() {
     const PAGES: u64 = 8000;
+    const TURN: usize = 4096;
+    // A page and its version.
+    const { assert!(TURN * (4096 + 8) > ANSWERS_BYTES_MAX) };
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
     let mut client = rack.client("pages").unwrap();
     let store = PageStore::create(&mut client, PAGES).unwrap();
@@ -455,12 +458,15 @@ fn answers_have_so_many_bytes_and_no_more() {
     let (view, zone, parts) = (KeySet::new(pages), LocalZone::new(pages), (watch, &beside, Change(1)));
     let config = Config { flying_keys_max: 1 << 16, ..Config::DEFAULT };
     let mut driver = Driver::new(config, view, parts, client, store, zone.clone()).unwrap();
-    for page in 0..PAGES {
-        let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
-        connection.received(&[&header[..], &page.to_be_bytes()].concat());
+    let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
+    // A turn takes 64 KiB: as many requests as want more bytes than there may be.
+    let all: Vec<u64> = (0..PAGES).collect();
+    for some in all.chunks(TURN) {
+        let piece = some.iter().flat_map(|page| [&header[..], &page.to_be_bytes()].concat());
+        connection.received(&piece.collect::<Vec<u8>>());
     }
     driver.turn().unwrap();
-    assert_eq!(driver.prefetcher().stats().reads, PAGES, "all are wanted in one turn");
+    assert_eq!(driver.prefetcher().stats().reads, TURN as u64, "so many are wanted in one turn");
     driver.settle().unwrap();
     let (under_way, most) = driver.answers();
     assert_eq!(under_way, 0);

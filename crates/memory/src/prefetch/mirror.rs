@@ -240,7 +240,7 @@ mod tests {
             |following: &Following| following.followed.iter().map(|(_, of)| of.stream.kept()).sum::<usize>();
         let drain = |watch: &mut Watch| {
             let mut accesses = 0;
-            watch.drain(&mut |all, _| accesses += all.len()).unwrap();
+            while watch.drain(&mut |all, _| accesses += all.len()).unwrap() {}
             accesses
         };
         let request = b"get one\r\n";
@@ -286,7 +286,7 @@ mod tests {
         let mut following = Following::new(tap, Box::new(|| Known::Memcached.parser()));
         let drain = |watch: &mut Watch| {
             let mut accesses = 0;
-            watch.drain(&mut |all, _| accesses += all.len()).unwrap();
+            while watch.drain(&mut |all, _| accesses += all.len()).unwrap() {}
             accesses
         };
         let (request, most) = (b"get one\r\n", u32::try_from(CONNECTIONS_MAX).unwrap());

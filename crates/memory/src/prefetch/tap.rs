@@ -70,7 +70,7 @@ pub struct Tap {
     way: Arc<Way>,
 }
 
-/// A mirror that holds at most `bytes_max` bytes that were not parsed yet.
+/// A mirror in which at most `bytes_max` bytes wait, beside as many that were taken and are parsed turn by turn.
 #[must_use]
 pub fn tap(bytes_max: usize, secret: KeySecret) -> (Tap, Watch) {
     let (tap, watch) = NearTap::make(bytes_max, CONNECTIONS_MAX, None);
@@ -271,7 +271,7 @@ impl Watch {
         Self::of(Source::Far(FarWatch::new(pieces)), secret)
     }
 
-    /// A tap of this process beside the ring of another, for a mirror: it holds at most `bytes_max` bytes that were not parsed yet, has so many connections, and calls `bell` when the DPU sleeps. What comes by it has no
+    /// A tap of this process beside the ring of another, for a mirror: at most `bytes_max` bytes wait in it, it has so many connections, and calls `bell` when the DPU sleeps. What comes by it has no
     /// positions: those of the program are numbers of another row.
     pub(crate) fn beside(&mut self, bytes_max: usize, connections_max: usize, bell: Bell) -> Tap {
         let (tap, beside) = NearTap::make(bytes_max, connections_max, Some(bell));
@@ -284,7 +284,7 @@ impl Watch {
         near::bytes(bytes_max, connections_max)
     }
 
-    /// Parses what waits, and hands on what it says, in one or several parts. False when nothing waited.
+    /// Parses what waits, as much of it as a turn has room for, and hands on what it says, in one or several parts. False when nothing waited.
     ///
     /// # Errors
     /// [`Broken`] when another process handed over what are no pieces: nothing more is taken.
@@ -345,7 +345,7 @@ impl Watch {
 }
 
 impl Reading {
-    /// All that waits in a list of this process.
+    /// What waits in a list of this process, as much as a turn has room for.
     fn drain(
         &mut self,
         by: By,
@@ -353,7 +353,7 @@ impl Reading {
         executed: impl Fn(&NearWatch) -> Position,
         each: &mut dyn FnMut(&Accesses, Position),
     ) -> bool {
-        let Came { bytes, mut pieces, opened, blind_through, unseen } = near.take();
+        let Came { opened, unseen } = near.take();
         self.seen.lost_bytes = self.seen.lost_bytes.saturating_add(unseen.0);
         self.seen.refused += unseen.1;
         for (connection, parser) in opened {
@@ -363,14 +363,13 @@ impl Reading {
                 By::Mirror => self.open((by, connection), parser),
             }
         }
-        let worked = !pieces.is_empty();
-        let mut from = 0;
-        for piece in pieces.drain(..) {
+        let mut worked = false;
+        while let Some((piece, bytes)) = near.next() {
+            worked = true;
             match piece {
-                Piece::Bytes { connection, len, position } => {
+                Piece::Bytes { connection, position, .. } => {
                     let position = if by == By::Program { position } else { Position::UNKNOWN };
-                    self.parse((by, connection), &bytes[from..from + len], position);
-                    from += len;
+                    self.parse((by, connection), bytes, position);
                 }
                 Piece::Lost { connection, bytes } => self.lost((by, connection), bytes),
                 Piece::Closed { connection } => self.guards.close((by, connection)),
@@ -380,10 +379,10 @@ impl Reading {
             }
         }
         self.hand_on(executed(near), each);
+        let blind_through = near.blind_through();
         if blind_through > 0 {
             self.seen.cut_by_loss += self.guards.close_through((by, blind_through));
         }
-        near.give_back(bytes, pieces);
         worked
     }
 

@@ -1,6 +1,7 @@
 //! A tap whose other end is in this process: pieces go through a list, under a lock for as long as a copy takes.
 //!
-//! Key types: [`NearTap`], the end that hands over; [`NearWatch`], the one that parses, which whoever hands something over wakes, where it sleeps and has a bell.
+//! Key types: [`NearTap`], the end that hands over; [`NearWatch`], the one that parses, which whoever hands something over wakes, where it sleeps and has a bell. It takes all that waits at once, and parses a bounded part of it in
+//! each turn.
 //!
 //! What it does not do: parse, or wait for room.
 
@@ -12,6 +13,10 @@ use std::sync::{Arc, Mutex};
 
 /// Pieces that wait to be parsed.
 pub(super) const PIECES_MAX: usize = 1 << 14;
+/// Bytes that are parsed in one turn, unless its first piece has more: between two turns a DPU counts its beat, and hears its program.
+pub(super) const TURN_BYTES: usize = 64 << 10;
+/// Pieces of any kind, likewise.
+pub(super) const TURN_PIECES: usize = 1 << 10;
 
 /// Bytes of the parser of a connection that was not looked at yet, and of its place.
 const OPENED_LEN: usize = 256;
@@ -28,7 +33,7 @@ pub(super) const fn bytes(bytes_max: usize, connections_max: usize) -> u64 {
 pub(super) type Bell = Box<dyn Fn() + Send + Sync>;
 
 /// What an application said of a connection.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Piece {
     /// So many of the bytes are its.
     Bytes { connection: u64, len: usize, position: Position },
@@ -36,6 +41,15 @@ pub(super) enum Piece {
     Lost { connection: u64, bytes: u64 },
     /// It is closed.
     Closed { connection: u64 },
+}
+
+impl Piece {
+    const fn len(&self) -> usize {
+        match self {
+            Self::Bytes { len, .. } => *len,
+            Self::Lost { .. } | Self::Closed { .. } => 0,
+        }
+    }
 }
 
 /// What waits to be parsed.
@@ -96,8 +110,8 @@ impl NearTap {
     ) -> (Arc<Self>, NearWatch) {
         let (waiting, executed) = Default::default();
         let tap = Arc::new(Self { waiting, bytes_max, connections_max, executed, bell });
-        let (spare, counted) = Default::default();
-        (Arc::clone(&tap), NearWatch { tap, spare, counted })
+        let (taken, turn, counted) = Default::default();
+        (Arc::clone(&tap), NearWatch { tap, taken, turn, counted })
     }
 
     /// A connection's number; `None` when it is not seen.
@@ -176,32 +190,54 @@ impl NearTap {
     }
 }
 
-/// What has come.
+/// What has come beside pieces.
+#[derive(Default)]
 pub(super) struct Came {
-    /// Of all pieces, one after the other.
-    pub(super) bytes: Vec<u8>,
-    pub(super) pieces: Vec<Piece>,
     pub(super) opened: Vec<(u64, AnyParser)>,
-    /// All connections up to this one are not seen any more; 0 where none is meant.
-    pub(super) blind_through: u64,
     /// Bytes and connections that are not seen, since it was asked last.
     pub(super) unseen: (u64, u64),
+}
+
+/// What was taken, and how far it was parsed.
+#[derive(Debug, Default)]
+struct Taken {
+    /// Of all pieces, one after the other.
+    bytes: Vec<u8>,
+    pieces: Vec<Piece>,
+    /// Of both, those that were parsed.
+    parsed: (usize, usize),
+    /// Behind the last piece all connections up to this one are not seen any more; 0 where none is meant.
+    blind_through: u64,
+}
+
+impl Taken {
+    fn is_parsed(&self) -> bool {
+        self.parsed.1 == self.pieces.len()
+    }
 }
 
 /// The end that parses.
 #[derive(Debug)]
 pub(super) struct NearWatch {
     tap: Arc<NearTap>,
-    /// Lists that were emptied, to be filled again.
-    spare: (Vec<u8>, Vec<Piece>),
+    /// Its lists are filled again when all was parsed.
+    taken: Taken,
+    /// Bytes and pieces of this turn.
+    turn: (usize, usize),
     /// Bytes and connections that are not seen, as was told.
     counted: (u64, u64),
 }
 
 impl NearWatch {
-    /// Takes all that waits.
+    /// Begins a turn: takes all that waits, where what was taken before was parsed.
     pub(super) fn take(&mut self) -> Came {
-        let (bytes, pieces) = std::mem::take(&mut self.spare);
+        self.turn = (0, 0);
+        if !self.taken.is_parsed() {
+            return Came::default();
+        }
+        let Taken { mut bytes, mut pieces, .. } = std::mem::take(&mut self.taken);
+        bytes.clear();
+        pieces.clear();
         let mut waiting = lock(&self.tap.waiting);
         let bytes = std::mem::replace(&mut waiting.bytes, bytes);
         let pieces = std::mem::replace(&mut waiting.pieces, pieces);
@@ -209,15 +245,29 @@ impl NearWatch {
         let blind_through = std::mem::take(&mut waiting.blind_through);
         let now = (waiting.lost_bytes, waiting.refused);
         drop(waiting);
+        self.taken = Taken { bytes, pieces, parsed: (0, 0), blind_through };
         let before = std::mem::replace(&mut self.counted, now);
-        Came { bytes, pieces, opened, blind_through, unseen: (now.0 - before.0, now.1 - before.1) }
+        Came { opened, unseen: (now.0 - before.0, now.1 - before.1) }
     }
 
-    /// What was taken is done with.
-    pub(super) fn give_back(&mut self, mut bytes: Vec<u8>, mut pieces: Vec<Piece>) {
-        bytes.clear();
-        pieces.clear();
-        self.spare = (bytes, pieces);
+    /// The next piece of this turn, and its bytes.
+    pub(super) fn next(&mut self) -> Option<(Piece, &[u8])> {
+        let Self { taken: Taken { bytes, pieces, parsed, .. }, turn, .. } = self;
+        let piece = *pieces.get(parsed.1)?;
+        let has_room = turn.1 < TURN_PIECES && turn.0 + piece.len() <= TURN_BYTES;
+        if turn.1 > 0 && !has_room {
+            return None;
+        }
+        let from = parsed.0;
+        for count in [parsed, turn] {
+            *count = (count.0 + piece.len(), count.1 + 1);
+        }
+        Some((piece, &bytes[from..from + piece.len()]))
+    }
+
+    /// All connections up to this one are not seen any more, said once, behind the last piece of what was taken; 0 where none is meant.
+    pub(super) fn blind_through(&mut self) -> u64 {
+        if self.taken.is_parsed() { std::mem::take(&mut self.taken.blind_through) } else { 0 }
     }
 
     pub(super) fn executed(&self) -> Position {
@@ -228,7 +278,7 @@ impl NearWatch {
     pub(super) fn may_sleep(&self) -> bool {
         let mut waiting = lock(&self.tap.waiting);
         waiting.is_asleep = true;
-        waiting.pieces.is_empty()
+        waiting.pieces.is_empty() && self.taken.is_parsed()
     }
 
     pub(super) fn stays_awake(&self) {

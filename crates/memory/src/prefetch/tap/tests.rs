@@ -1,6 +1,6 @@
 //! What is handed over to a tap, and what its other end makes of it.
 
-use super::near::PIECES_MAX;
+use super::near::{PIECES_MAX, TURN_BYTES, TURN_PIECES};
 use super::*;
 use farmem_dpu::parse::records::{Header, Records, Request};
 use farmem_dpu::parse::resp::Resp;
@@ -14,14 +14,25 @@ use std::sync::atomic::Ordering;
 const SECRET: KeySecret = KeySecret([3, 4]);
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
 
-/// Keys, each with its position.
+/// Keys, each with its position, of all that waits.
 fn drain(watch: &mut Watch) -> Vec<(Vec<u8>, u64)> {
     let mut all = Vec::new();
-    let drained = watch.drain(&mut |accesses, _| {
-        all.extend(accesses.iter().map(|one| (one.key.to_vec(), one.position.0)));
-    });
-    drained.unwrap();
+    let mut turn = || {
+        watch.drain(&mut |accesses, _| {
+            all.extend(accesses.iter().map(|one| (one.key.to_vec(), one.position.0)));
+        })
+    };
+    while turn().unwrap() {}
     all
+}
+
+/// The end of a DPU that is a process, and its program's ring.
+fn of_a_process() -> (SubmissionSender, Watch) {
+    const RING: usize = 1 << 15;
+    let file = make_submissions(RING).unwrap();
+    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
+    let ring = SubmissionSender::of(&file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+    (ring, Watch::far(Submissions::of(&file, RING).unwrap(), SECRET))
 }
 
 /// Pieces of two connections, one of them split within a request: the accesses come with the numbers of the pieces that made them whole.
@@ -139,16 +150,12 @@ fn bad_parsers_cost_their_own_connection() {
 /// the mirror says has no position: the program may have carried out more pieces than the mirror saw, and its requests count.
 #[test]
 fn a_mirror_is_beside_the_ring_of_a_program() {
-    const RING: usize = 1 << 15;
-    let file = make_submissions(RING).unwrap();
-    let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 4)) };
-    let ring = SubmissionSender::of(&file, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+    let (ring, mut watch) = of_a_process();
     let push = |piece: ring::Piece<'_>| {
         let mut record = Vec::new();
         piece.emit(&mut record);
         assert!(ring.push_quietly(&record).unwrap());
     };
-    let mut watch = Watch::far(Submissions::of(&file, RING).unwrap(), SECRET);
     let rung = Arc::new(AtomicU64::new(0));
     let bell = Arc::clone(&rung);
     let mirror = watch.beside(
@@ -205,4 +212,75 @@ fn a_mirror_is_beside_the_ring_of_a_program() {
     assert!(watch.may_sleep());
     push(bytes(2, b""));
     assert!(!watch.may_sleep());
+}
+
+/// A piece of so many bytes: one record, whose key is this number.
+fn record(key: u64, len: usize) -> Vec<u8> {
+    let request = if len == 16 { Request::Read } else { Request::Write };
+    let value_len = u32::try_from(len - 16).unwrap();
+    let header = Header { request, key_len: 8, value_len }.emit();
+    [&header[..], &key.to_be_bytes(), &vec![7; len - 16]].concat()
+}
+
+/// Far more waits than a turn takes, from a program of the same process and from a mirror beside one of another: each turn takes whole pieces of 64 KiB and no more, a longer one alone, and of short ones so many; nothing is lost, and all
+/// comes in order, also what is handed over meanwhile. Whoever turns does not sleep before. In one turn all of it was parsed, and a process heard no beat of its DPU for as long.
+#[test]
+fn a_turn_takes_a_part_of_what_waits() {
+    const PIECE: usize = 10 << 10;
+    let (near, of_near) = tap(1 << 20, SECRET);
+    let (_ring, mut of_far) = of_a_process();
+    let beside = of_far.beside(1 << 20, 4, Box::new(|| {}));
+    for (tap, mut watch) in [(near, of_near), (beside, of_far)] {
+        let connections = [(); 2].map(|()| tap.connection(Known::HashMap.parser()).unwrap());
+        let mut many = 0;
+        let hand_over = |many: &mut usize, count: usize, len: usize| {
+            for _ in 0..count {
+                connections[*many % 2].received(&record(*many as u64, len));
+                *many += 1;
+            }
+        };
+        hand_over(&mut many, 13, PIECE);
+        hand_over(&mut many, 1, 2 * TURN_BYTES);
+        hand_over(&mut many, 1, PIECE);
+        hand_over(&mut many, 2 * TURN_PIECES + 7, 16);
+        hand_over(&mut many, 20, PIECE);
+        let (mut turns, mut keys) = (Vec::new(), Vec::new());
+        loop {
+            let before = watch.stats();
+            let turned = watch.drain(&mut |accesses, _| {
+                keys.extend(accesses.iter().map(|one| u64::from_be_bytes(one.key.try_into().unwrap())));
+            });
+            if !turned.unwrap() {
+                break;
+            }
+            let now = watch.stats();
+            turns.push((now.pieces - before.pieces, now.bytes - before.bytes));
+            if turns.len() == 1 {
+                hand_over(&mut many, 8, PIECE);
+            }
+            assert_eq!(watch.may_sleep(), keys.len() == many, "after {turns:?}");
+            watch.stays_awake();
+        }
+        let (piece, long, short) = (PIECE as u64, 2 * TURN_BYTES as u64, TURN_PIECES as u64);
+        // The last of the long ones is behind as many short ones as the turn has pieces for.
+        let first_short = short - 1;
+        let expected = [
+            (6, 6 * piece),
+            (6, 6 * piece),
+            (1, piece),
+            (1, long),
+            (short, piece + 16 * first_short),
+            (short, 16 * short),
+            (8 + 6, 16 * 8 + 6 * piece),
+            (6, 6 * piece),
+            (6, 6 * piece),
+            (2, 2 * piece),
+            (6, 6 * piece),
+            (2, 2 * piece),
+        ];
+        assert_eq!(turns, expected);
+        assert!(turns.iter().all(|(_, bytes)| *bytes <= TURN_BYTES as u64 || *bytes == long));
+        assert_eq!(keys, (0..many as u64).collect::<Vec<_>>());
+        assert_eq!((watch.stats().lost_bytes, tap.unseen()), (0, (0, 0)));
+    }
 }
