@@ -3,6 +3,7 @@
 
 use super::ahead::map_of;
 use super::dpu::{DPU, client, rack};
+use super::dpu_hostile::{ask, guest};
 use super::rig::{DOMAIN, TestRack};
 use crate::map_program::{SECRET, await_it, options, record};
 use farmem::api::ErrorCode;
@@ -11,9 +12,11 @@ use farmem::prefetch::tap::Known;
 use farmem::prefetch::{AtDpu, Change, MIRROR_FRAMES, MirrorConfig, Prefetched, Taker};
 use farmem::{Client, Error};
 use farmem_io::OpenError;
+use farmem_io::dpu::{Talk, make_submissions};
 use farmem_io::mirror::{FRAMES_MAX, Mirror};
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::process::Command;
 use std::thread;
 
@@ -287,7 +290,16 @@ fn ip(arguments: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// The interface of a mirror goes: that is counted, the program is prefetched for by what it hands over, and may ask for another mirror.
+/// Bytes that the DPU has promised to its processes, as it says to one that wants more than there are.
+fn promised(asks: &Talk) -> u64 {
+    let file = make_submissions(1 << 16).unwrap();
+    let said = ask(asks, &format!(r#"{{"register":{{"rkey":2,"most":{}}}}}"#, u64::MAX), Some(file.as_fd()));
+    let bytes = said.split("beside ").nth(1).and_then(|said| said.split(' ').next());
+    bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+/// The interface of a mirror goes: that is counted, the program is prefetched for by what it hands over, and may ask for another mirror. What it was promised for the one that is over is given back at once, although it asks for nothing.
+/// Before, it was kept from others until the program asked again, or went.
 #[test]
 fn a_mirror_whose_interface_goes_costs_itself_only() {
     let server = serves();
@@ -299,17 +311,24 @@ fn a_mirror_whose_interface_goes_costs_itself_only() {
     let mut client = client(&rack, DOMAIN);
     let dpu = come(&mut client);
     let of_pair = MirrorConfig { interface: pair.0.clone(), ..packets(server) };
+    let other = guest(&rack, &client);
+    let before = promised(&other);
     dpu.mirror(&of_pair, Known::HashMap).unwrap();
+    let with_one = promised(&other);
+    assert!(with_one > before + of_pair.bytes(), "{with_one} bytes, {before} before");
     drop(pair);
     await_it("that is counted", || dpu.prefetched().unwrap().mirror.failed == 1);
     await_it("and its thread ends", || mirroring(&rack) == 0);
+    await_it("what it was promised is given back", || promised(&other) == before);
     assert!(dpu.is_served());
     dpu.tap().connection_of(Known::HashMap).unwrap().received(&reads(0..10));
     settled(&dpu, 10);
     takes(&mut dpu.taker(), 0..10);
     let (_, said) = refusal(dpu.mirror(&of_pair, Known::HashMap));
     assert!(said.contains(&of_pair.interface), "{said}");
+    assert_eq!(promised(&other), before, "one that cannot be is promised nothing");
     dpu.mirror(&packets(server), Known::HashMap).unwrap();
+    assert_eq!(promised(&other), with_one);
     let mut connection = TcpStream::connect(server).unwrap();
     connection.write_all(&reads(10..20)).unwrap();
     settled(&dpu, 20);

@@ -1,7 +1,7 @@
 //! The thread of a DPU that copies what clients send to a program, as an interface of the machine receives it, into a tap beside the program's own (PD3 5.1; PROTOCOL 19.19).
 //!
 //! Key types: [`Mirrors`], what the thread that prefetches for the program knows of it; [`Wanted`], what a program asked for. It is a thread of its own since it waits for packets, as the other one does for far memory; what it
-//! hands over wakes that. A mirror that fails is said, and prefetching goes on without.
+//! hands over wakes that. A mirror that fails is said, and prefetching goes on without; when what it had handed over was parsed, its tap is given back, and the door is told that nothing is taken for it any more.
 //!
 //! What it does not do: decide who may have what mirrored; the door does.
 
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Bytes of the tap that a mirror hands over to: what comes while the other thread waits for far memory.
+/// Bytes that wait in the tap that a mirror hands over to: what comes while the other thread waits for far memory.
 const TAP_BYTES: usize = 1 << 20;
 /// The longest that it waits before it looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -72,11 +72,20 @@ struct Mirroring {
     wanted: Wanted,
     state: Shared,
     thread: JoinHandle<()>,
+    /// Who is told that it is over.
+    reply: Reply,
+}
+
+impl Mirroring {
+    /// Its thread has nothing of a mirror any more.
+    fn is_over(&self) -> bool {
+        with(&self.state, |state| state.phase == Phase::Over) || self.thread.is_finished()
+    }
 }
 
 /// The mirror of one program: one at a time.
 pub(super) struct Mirrors {
-    tap: Tap,
+    waker: Waker,
     guest: u32,
     slowdown: f64,
     now: Option<Mirroring>,
@@ -86,19 +95,14 @@ pub(super) struct Mirrors {
 
 impl Mirrors {
     /// None yet. What comes is handed over beside what the program does, to an end that `waker` wakes.
-    pub(super) fn new(watch: &mut Watch, waker: Waker, guest: u32, slowdown: f64) -> Self {
-        let tap = watch.beside(TAP_BYTES, CONNECTIONS_MAX, Box::new(move || waker.wake()));
-        Self { tap, guest, slowdown, now: None, before: MirrorStats::default() }
+    pub(super) fn new(waker: Waker, guest: u32, slowdown: f64) -> Self {
+        Self { waker, guest, slowdown, now: None, before: MirrorStats::default() }
     }
 
     /// Begins one, by a thread that answers when packets are copied, or why they are not.
-    pub(super) fn begin(&mut self, wanted: Wanted, reply: Reply) {
-        let is_over = |now: &Mirroring| {
-            with(&now.state, |state| state.phase == Phase::Over) || now.thread.is_finished()
-        };
-        if let Some(ended) = self.now.take_if(|now| is_over(now)) {
-            self.before = self.before.and(with(&ended.state, |state| state.stats));
-        }
+    pub(super) fn begin(&mut self, watch: &mut Watch, wanted: Wanted, reply: Reply) {
+        // What one that is over is promised goes to this one, and is told with its answer.
+        let _over = self.take_over();
         if let Some(now) = &self.now {
             // Who was not told in time asks again.
             let is_here = now.wanted == wanted && with(&now.state, |state| state.phase == Phase::Copies);
@@ -106,16 +110,40 @@ impl Mirrors {
             return reply.say_mirrors(said, now.wanted.bytes());
         }
         let state = Shared::default();
-        let (name, failed) = (format!("dpu mirror {}", self.guest), reply.clone());
-        let job = Job { wanted, tap: self.tap.clone(), state: Arc::clone(&state), slowdown: self.slowdown };
+        let (name, answer) = (format!("dpu mirror {}", self.guest), reply.clone());
+        let waker = self.waker.clone();
+        let tap = watch.beside(TAP_BYTES, CONNECTIONS_MAX, Box::new(move || waker.wake()));
+        let job = Job { wanted, tap, state: Arc::clone(&state), slowdown: self.slowdown };
         let wanted = job.wanted.clone();
         match thread::Builder::new().name(name).spawn(move || job.run(reply)) {
-            Ok(thread) => self.now = Some(Mirroring { wanted, state, thread }),
+            Ok(thread) => self.now = Some(Mirroring { wanted, state, thread, reply: answer }),
             Err(error) => {
+                watch.alone();
                 let message = format!("no thread for a mirror: {error}");
-                failed.say_mirrors(refusal(ErrorCode::Unavailable, message, "try again"), 0);
+                answer.say_mirrors(refusal(ErrorCode::Unavailable, message, "try again"), 0);
             }
         }
+    }
+
+    /// Gives back all of a mirror that is over, when what it had handed over was parsed; the door is told that nothing is taken for it any more.
+    pub(super) fn look(&mut self, watch: &mut Watch) {
+        // In this order: one that is over hands over nothing more.
+        if self.now.as_ref().is_some_and(Mirroring::is_over)
+            && watch.beside_is_empty()
+            && let Some(Mirroring { reply, .. }) = self.take_over()
+        {
+            watch.alone();
+            // Who was answered hears nothing of it; who was not, since its thread panicked, does.
+            let message = "the thread of this mirror has ended";
+            reply.say_mirrors(refusal(ErrorCode::Unavailable, message, "ask for the mirror again"), 0);
+        }
+    }
+
+    /// A mirror that is over, if there is one; what it saw is counted with those before.
+    fn take_over(&mut self) -> Option<Mirroring> {
+        let over = self.now.take_if(|now| now.is_over())?;
+        self.before = self.before.and(with(&over.state, |state| state.stats));
+        Some(over)
     }
 
     /// What all of them saw.
@@ -156,9 +184,12 @@ impl Job {
         let mut mirror = match MirrorTap::open(packets, tap, move || parser.parser()) {
             Ok(mirror) => mirror,
             Err(error) => {
-                // First: who is refused may ask again at once.
-                with(&state, |state| state.phase = Phase::Over);
-                return reply.say_mirrors(told(error.into()), 0);
+                let refused = told(error.into());
+                // Both at once: who is refused may ask again, and whoever sees that it is over says nothing before.
+                return with(&state, |state| {
+                    state.phase = Phase::Over;
+                    reply.say_mirrors(refused, 0);
+                });
             }
         };
         with(&state, |state| state.phase = Phase::Copies);
@@ -171,7 +202,7 @@ impl Job {
             Err(_) => ("its thread panicked".into(), 1),
         };
         let stats = mirror.stats().and(MirrorStats { failed, ..MirrorStats::default() });
-        // Its ring is given back before another one is opened.
+        // Its ring is given back before another one is opened, or promised to somebody.
         drop(mirror);
         with(&state, |state| (state.phase, state.stats) = (Phase::Over, stats));
         let MirrorConfig { interface, server, .. } = packets;

@@ -164,8 +164,8 @@ fn serve(job: Job, questions: &Receiver<(Order, Reply)>) -> Result<bool, Error> 
             return Ok(false);
         }
     };
-    let mut watch = Watch::far(pieces, config.secret);
-    let mut mirrors = Mirrors::new(&mut watch, waker, question.guest, ground.section.slowdown);
+    let watch = Watch::far(pieces, config.secret);
+    let mut mirrors = Mirrors::new(waker, question.guest, ground.section.slowdown);
     let hearing = Hearing::Far(Box::new(words));
     let mut driver =
         Driver::of(config, view, (watch, hearing, through), client, look_up, SharedZone::of(zone));
@@ -193,11 +193,12 @@ fn attend(
             Ok((Order::Tell, reply)) => {
                 reply.say_prefetched(Prefetched { mirror: mirrors.seen(), ..driver.prefetched() });
             }
-            Ok((Order::Mirror(wanted), reply)) => mirrors.begin(wanted, reply),
+            Ok((Order::Mirror(wanted), reply)) => mirrors.begin(driver.watch(), wanted, reply),
             Err(TryRecvError::Empty) => {}
             // The program has gone, or was told to try again.
             Err(TryRecvError::Disconnected) => return Ok(false),
         }
+        mirrors.look(driver.watch());
         let worked = driver.turn()?;
         slow.down();
         let (now, came) = (clock.now(), driver.came());

@@ -27,6 +27,7 @@ use super::region::Objects;
 use super::visitor::{Terms, Visitor};
 use super::words::{self, Ask, Said, VERSION, refusal};
 use crate::window::memory_of_machine;
+use ahead::Promise;
 use farmem_client::api::{ActFor, ApiError, ErrorCode, Overview};
 use farmem_client::own::api_client;
 use farmem_client::serve::{Serving, Stop};
@@ -89,8 +90,8 @@ struct Guest {
     parts: Parts,
     /// Bytes that this DPU may fill to prefetch for it: of those, and of its own memory. None once they are given back.
     ahead: u64,
-    /// Bytes that this DPU may fill to mirror packets for it.
-    mirror: u64,
+    /// What this DPU may fill to mirror packets for it.
+    mirror: Promise,
     /// The thread that prefetches.
     prefetching: Option<Prefetching>,
     /// What it waits for.
@@ -483,7 +484,7 @@ impl Door {
             gone,
             parts: Parts::default(),
             ahead: 0,
-            mirror: 0,
+            mirror: Promise::default(),
             prefetching: None,
             asked: None,
             questions: 0,
@@ -528,7 +529,7 @@ impl Door {
     /// Whether processes may have so many bytes more filled by this DPU.
     fn may_fill(&self, more: u64) -> Result<(), Said> {
         let coming = self.joining.iter().flat_map(|(_, callers)| callers.iter().map(|caller| caller.fills));
-        let of = |guest: &Guest| guest.fills.saturating_add(guest.ahead).saturating_add(guest.mirror);
+        let of = |guest: &Guest| guest.fills.saturating_add(guest.ahead).saturating_add(guest.mirror.bytes());
         let filled: u64 = self.guests.values().map(of).chain(coming).sum();
         if filled.checked_add(more).is_some_and(|all| all <= self.fills_max) {
             return Ok(());

@@ -254,6 +254,11 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         self.watch.stats()
     }
 
+    /// The end of the tap, for one beside it.
+    pub(crate) const fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
+
     /// What it did, in one.
     #[must_use]
     pub fn prefetched(&self) -> Prefetched {

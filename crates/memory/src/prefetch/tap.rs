@@ -271,12 +271,28 @@ impl Watch {
         Self::of(Source::Far(FarWatch::new(pieces)), secret)
     }
 
-    /// A tap of this process beside the ring of another, for a mirror: at most `bytes_max` bytes wait in it, it has so many connections, and calls `bell` when the DPU sleeps. What comes by it has no
+    /// A tap of this process beside the ring of another, for a mirror, in place of one that is over: at most `bytes_max` bytes wait in it, it has so many connections, and calls `bell` when the DPU sleeps. What comes by it has no
     /// positions: those of the program are numbers of another row.
     pub(crate) fn beside(&mut self, bytes_max: usize, connections_max: usize, bell: Bell) -> Tap {
+        self.alone();
         let (tap, beside) = NearTap::make(bytes_max, connections_max, Some(bell));
         self.beside = Some(beside);
         Tap { way: Arc::new(Way::Near(tap)) }
+    }
+
+    /// Nothing of such a tap waits to be parsed, if there is one.
+    pub(crate) fn beside_is_empty(&self) -> bool {
+        self.beside.as_ref().is_none_or(NearWatch::is_empty)
+    }
+
+    /// Such a tap is over: its memory is given back, and what was not parsed of it counts as not seen.
+    pub(crate) fn alone(&mut self) {
+        let Self { beside, reading: Reading { guards, seen, .. }, .. } = self;
+        let Some(beside) = beside.take() else { return };
+        let (bytes, connections) = beside.left();
+        seen.lost_bytes = seen.lost_bytes.saturating_add(bytes);
+        seen.refused += connections;
+        guards.close_through((By::Mirror, u64::MAX));
     }
 
     /// Bytes that such a tap takes at most.

@@ -15,6 +15,33 @@ use std::sync::Arc;
 /// Bytes of an item in the lists of what is in a zone; they may be half empty.
 const ITEM_LEN: u64 = 128;
 
+/// Bytes that a process is promised for a mirror: it has one at a time, and what one takes is known when its thread has answered, or has said that it is over.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Promise {
+    /// What is taken, as was said last.
+    taken: u64,
+    /// The last question by which one was asked for and that was not answered, and the most that any of those wants.
+    asked: Option<(u64, u64)>,
+}
+
+impl Promise {
+    /// What one that is asked for has already is that of one that is over, or that it finds there.
+    pub(super) fn bytes(&self) -> u64 {
+        self.asked.map_or(self.taken, |(_, wanted)| wanted.max(self.taken))
+    }
+
+    fn asks(&mut self, question: u64, bytes: u64) {
+        let wanted = self.asked.map_or(bytes, |(_, wanted)| wanted.max(bytes));
+        self.asked = Some((question, wanted));
+    }
+
+    /// So much is taken, said of the mirror of this question. What is over of an earlier one frees nothing of what is asked for.
+    pub(super) fn hears(&mut self, question: u64, bytes: u64) {
+        self.taken = bytes;
+        self.asked.take_if(|(last, _)| *last == question);
+    }
+}
+
 /// A part is handed over once.
 fn twice(what: &str) -> Said {
     let message = format!("this process has handed over {what}");
@@ -112,7 +139,7 @@ impl Door {
     /// The thread of a process could not begin, or not in time, and has ended, or will at once. The process may hand over all again; what was promised to it for this is given back.
     pub(super) fn prefetches_no_more(&mut self, number: u32) {
         let Some(guest) = self.guests.get_mut(&number) else { return };
-        (guest.ahead, guest.mirror) = (0, 0);
+        (guest.ahead, guest.mirror) = (0, Promise::default());
         let ended = guest.prefetching.take();
         self.aheads.extend(ended.map(Prefetching::let_go));
     }
@@ -134,13 +161,11 @@ impl Door {
             return Err(refusal(ErrorCode::NotOwner, message, remedy));
         }
         wanted.packets.check().map_err(|error| wrong(error.to_string()))?;
-        // One at a time: what it has already is that of one that is over, or that this one finds there.
-        let (bytes, has) = (wanted.bytes(), self.guest(number)?.mirror);
+        let (bytes, has) = (wanted.bytes(), self.guest(number)?.mirror.bytes());
         self.may_fill(bytes.saturating_sub(has))?;
         let asked = self.ask_ahead(number, Order::Mirror(wanted))?;
-        // Until the answer says what it takes.
         let guest = self.guest(number)?;
-        guest.mirror = guest.mirror.max(bytes);
+        guest.mirror.asks(guest.questions, bytes);
         Ok(asked)
     }
 
@@ -158,5 +183,33 @@ impl Door {
                 "hand over tap, beside and zone, and say prefetch, before",
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Promise;
+
+    /// A mirror is asked for, answered, and over: what it was promised is given back. The word that one is over comes when the next one is asked for already: what that wants stays promised until it is answered, however late the
+    /// first one that asked is, and whatever is asked for between. Before, one that was over kept its promise.
+    #[test]
+    fn what_a_mirror_was_promised_is_given_back() {
+        let mut promise = Promise::default();
+        let mut step = |does: &dyn Fn(&mut Promise)| {
+            does(&mut promise);
+            promise.bytes()
+        };
+        assert_eq!(step(&|promise| promise.asks(1, 50)), 50);
+        assert_eq!(step(&|promise| promise.hears(1, 50)), 50);
+        assert_eq!(step(&|promise| promise.asks(2, 30)), 50, "it has the first one");
+        assert_eq!(step(&|promise| promise.hears(1, 0)), 30, "the first one is over");
+        assert_eq!(step(&|promise| promise.hears(2, 30)), 30);
+        assert_eq!(step(&|promise| promise.hears(2, 0)), 0, "and the second");
+        // It is told that this takes too long, and asks again.
+        assert_eq!(step(&|promise| promise.asks(3, 70)), 70);
+        assert_eq!(step(&|promise| promise.asks(4, 20)), 70);
+        assert_eq!(step(&|promise| promise.hears(3, 0)), 70, "the first one was refused");
+        assert_eq!(step(&|promise| promise.hears(4, 20)), 20);
+        assert_eq!(step(&|promise| promise.hears(4, 0)), 0);
     }
 }

@@ -102,8 +102,8 @@ impl Door {
         while let Ok((question, came)) = self.came.try_recv() {
             let number = question.guest;
             if let (Came::Mirrors { bytes, .. }, Some(guest)) = (&came, self.guests.get_mut(&number)) {
-                // Also when it was told before that this takes too long.
-                guest.mirror = *bytes;
+                // Also when it was told before that this takes too long, and when what it was told is over.
+                guest.mirror.hears(question.number, *bytes);
             }
             let asked = self
                 .guests

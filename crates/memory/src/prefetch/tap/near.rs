@@ -270,6 +270,19 @@ impl NearWatch {
         if self.taken.is_parsed() { std::mem::take(&mut self.taken.blind_through) } else { 0 }
     }
 
+    /// True when nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken.is_parsed() && lock(&self.tap.waiting).pieces.is_empty()
+    }
+
+    /// Nothing more is parsed: bytes and connections that were not, and were not told.
+    pub(super) fn left(self) -> (u64, u64) {
+        let waiting = lock(&self.tap.waiting);
+        let bytes = waiting.bytes.len() + self.taken.bytes.len() - self.taken.parsed.0;
+        let lost = waiting.lost_bytes - self.counted.0;
+        (lost.saturating_add(bytes as u64), waiting.refused - self.counted.1)
+    }
+
     pub(super) fn executed(&self) -> Position {
         self.tap.executed_through()
     }

@@ -258,7 +258,7 @@ fn a_turn_takes_a_part_of_what_waits() {
             if turns.len() == 1 {
                 hand_over(&mut many, 8, PIECE);
             }
-            assert_eq!(watch.may_sleep(), keys.len() == many, "after {turns:?}");
+            assert_eq!(watch.may_sleep(), watch.beside_is_empty() && keys.len() == many, "after {turns:?}");
             watch.stays_awake();
         }
         let (piece, long, short) = (PIECE as u64, 2 * TURN_BYTES as u64, TURN_PIECES as u64);
@@ -282,5 +282,40 @@ fn a_turn_takes_a_part_of_what_waits() {
         assert!(turns.iter().all(|(_, bytes)| *bytes <= TURN_BYTES as u64 || *bytes == long));
         assert_eq!(keys, (0..many as u64).collect::<Vec<_>>());
         assert_eq!((watch.stats().lost_bytes, tap.unseen()), (0, (0, 0)));
+    }
+}
+
+/// A mirror is over, with half a request parsed, and more that waits: all of it is given back, what was not parsed counts as not seen, and its connections end. The next one, whose connections have the same numbers, is read from
+/// its first byte on; the program's own are what they were.
+#[test]
+fn a_mirror_that_is_over_leaves_nothing() {
+    let (ring, mut watch) = of_a_process();
+    let mut opens = Vec::new();
+    ring::Piece::Opens { connection: 1, parser: Known::Resp }.emit(&mut opens);
+    assert!(ring.push_quietly(&opens).unwrap());
+    for _ in 0..2 {
+        let mirror = watch.beside(3 * TURN_BYTES, 2, Box::new(|| {}));
+        let Way::Near(near) = &*mirror.way else { unreachable!() };
+        let memory = Arc::downgrade(near);
+        let both = [(); 2].map(|()| mirror.connection(Known::Resp.parser()).unwrap());
+        assert!(mirror.connection(Known::Resp.parser()).is_none());
+        both[0].received(GET);
+        both[1].received(&GET[..7]);
+        let before = watch.stats();
+        assert_eq!(drain(&mut watch), [(b"k".to_vec(), 0)]);
+        assert_eq!((watch.reading.guards.len(), watch.beside_is_empty()), (3, true));
+        both[0].received(&[b'x'; TURN_BYTES]);
+        both[0].received(GET);
+        watch.drain(&mut |_, _| ()).unwrap();
+        both[1].received(&GET[7..]);
+        both[1].received(&[b'x'; 3 * TURN_BYTES]);
+        assert!(!watch.beside_is_empty());
+        drop((both, mirror));
+        watch.alone();
+        assert!(memory.upgrade().is_none() && watch.beside_is_empty());
+        let (lost, refused) =
+            (watch.stats().lost_bytes - before.lost_bytes, watch.stats().refused - before.refused);
+        assert_eq!((lost, refused), ((2 * GET.len() - 7 + 3 * TURN_BYTES) as u64, 1));
+        assert_eq!(watch.reading.guards.len(), 1);
     }
 }
