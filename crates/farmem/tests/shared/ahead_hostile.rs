@@ -3,13 +3,20 @@
 use super::ahead::{map_of, of_programs};
 use super::dpu::{DPU, client, rack};
 use super::dpu_hostile::{ask, guest, hear};
-use super::rig::DOMAIN;
-use crate::map_program::{SECRET, ZONE, await_it, options};
+use super::rig::{DOMAIN, TestRack};
+use crate::map_program::{InHeap, SECRET, ZONE, await_it, options, record, table_of};
+use farmem::dpu::AnyLookUp;
+use farmem::prefetch::parse::records::Request;
 use farmem::prefetch::tap::Known;
 use farmem::prefetch::{AtDpu, Change};
+use farmem::{Client, Completed, Error, LookUp, LookedUp, Op, serve};
 use farmem_io::dpu::zone::make_zone;
-use farmem_io::dpu::{Talk, make_submissions};
-use std::os::fd::AsFd as _;
+use farmem_io::dpu::{SubmissionSender, Talk, make_submissions};
+use farmem_io::{OutsideWaker, Stop, WakeAt};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::mpsc;
+use std::thread;
 
 const RING: usize = 1 << 16;
 
@@ -53,8 +60,8 @@ fn a_program_that_says_nothing_notices_too() {
     }
 }
 
-/// Hands over all three parts.
-fn hand_over(talk: &Talk) {
+/// Hands over all three parts, one ring as two of them.
+fn hand_over(talk: &Talk) -> OwnedFd {
     let ring = make_submissions(RING).unwrap();
     for which in ["tap", "beside"] {
         let said = ask(talk, &format!(r#"{{"{which}":{{"bytes":{RING}}}}}"#), Some(ring.as_fd()));
@@ -67,6 +74,7 @@ fn hand_over(talk: &Talk) {
         Some(zone.as_fd()),
     );
     assert!(said.contains("done"), "{said}");
+    ring
 }
 
 fn prefetch(structure: &serde_json::Value, keys: u64) -> String {
@@ -126,4 +134,94 @@ fn what_did_not_begin_in_time_is_tried_again() {
     await_it("the first thread has ended", || of_programs(&rack).0 == 1);
     let said = ask(&talk, r#"{"prefetched":{}}"#, None);
     assert!(said.contains("wanted"), "{said}");
+}
+
+/// A table that cannot be read where this key is.
+struct Fragile(AnyLookUp);
+
+const UNREADABLE: u64 = 13;
+
+impl LookUp for Fragile {
+    fn begin(&mut self, client: &mut Client) -> Result<(), Error> {
+        self.0.begin(client)
+    }
+
+    fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
+        assert_ne!(key, UNREADABLE.to_le_bytes(), "this key is wanted by a test that a thread panics of");
+        self.0.op(key, scratch)
+    }
+
+    fn looked_up(&self, at: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
+        self.0.looked_up(at, key, completed, into)
+    }
+
+    fn end(&mut self, client: &mut Client) -> Result<(), Error> {
+        self.0.end(client)
+    }
+
+    fn leave(&mut self, client: &mut Client) -> Result<(), Error> {
+        self.0.leave(client)
+    }
+}
+
+/// Ends a DPU that is a thread of the test, also where the test fails: else it would wait for that without an end.
+struct Ends<'a>(&'a Stop);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+fn fragile(form: &serde_json::Value, client: &mut Client) -> Result<AnyLookUp, Error> {
+    Ok(Box::new(Fragile(farmem::form::look_up(form, client)?)))
+}
+
+/// The thread that prefetches for a program from a table in a heap ends by itself: it panics while it looks something up, or its program writes what is no piece into its ring. The program is sent away, and by then the heap has
+/// been left, so that whoever has it alone need not wait for a lease of one that died; another program beside it is prefetched for all the while. (PROTOCOL 19.18)
+#[test]
+fn whatever_ends_a_thread_leaves_its_heap() {
+    let rack = TestRack::start_with("shm", 2, DPU);
+    let mut client = client(&rack, DOMAIN);
+    let map = map_of(&mut client);
+    let InHeap { mut heap, table } = table_of(&mut client, "items");
+    let (stop, (begun, has_begun)) = (Stop::new(), mpsc::channel());
+    let reads = |key: u64| record(Request::Read, &key.to_le_bytes(), &[]);
+    thread::scope(|scope| {
+        let role = scope.spawn(|| {
+            let mut begun = || begun.send(()).unwrap();
+            farmem::dpu::serve_with(&rack.config, serve::Serving::new(&stop, &mut begun), fragile)
+        });
+        let ends = Ends(&stop);
+        has_begun.recv().unwrap();
+        let other = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
+        let of_other = other.tap().connection_of(Known::HashMap).unwrap();
+        for round in 0..2 {
+            let panics = AtDpu::connect(&client, &table.form(&heap), (SECRET, Change(1)), options()).unwrap();
+            let connection = panics.tap().connection_of(Known::HashMap).unwrap();
+            connection.received(&reads(UNREADABLE - 1));
+            await_it("it prefetches", || panics.prefetched().unwrap().account.wanted == 1);
+            assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
+            connection.received(&reads(UNREADABLE));
+            await_it("it is sent away", || !panics.is_served());
+            heap.alone(&mut client).unwrap();
+            let talk = guest(&rack, &client);
+            let ring = hand_over(&talk);
+            let said = ask(&talk, &prefetch(&serde_json::to_value(table.form(&heap)).unwrap(), 1000), None);
+            assert!(said.contains("prefetches"), "{said}");
+            assert!(matches!(heap.alone(&mut client), Err(Error::Locked { .. })), "the DPU has it open");
+            let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 3, 5)) };
+            let ring = SubmissionSender::of(&ring, RING, OutsideWaker::open(&nobody).unwrap()).unwrap();
+            assert!(ring.push_quietly(b"no piece of a connection").unwrap());
+            assert!(hear(&talk).contains("farewell"), "it is sent away");
+            heap.alone(&mut client).unwrap();
+            of_other.received(&reads(round));
+            await_it("the other one is served", || other.prefetched().unwrap().account.wanted == round + 1);
+        }
+        drop((of_other, other));
+        drop(ends);
+        role.join().unwrap().unwrap();
+    });
+    table.destroy(&mut client, &mut heap).unwrap();
+    heap.destroy(&mut client).unwrap();
 }

@@ -182,20 +182,11 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
     let stage = (more > 0 && ground.intra.is_none()).then(begin).transpose();
     let stage =
         stage.map_err(|source| Error::System { what: "no more threads for a domain".into(), source })?;
-    let mut lane = Serving {
-        carrier: Carrier::new(client, ground.memory.clone(), Some(waker)),
-        stage,
-        visitors: Vec::new(),
-        leaving: Vec::new(),
-        batch: ground.section.batch,
-        is_doubtful: false,
-        is_fenced: false,
-    };
+    let carrier = Carrier::new(client, ground.memory.clone(), Some(waker));
+    let mut lane = Serving::new(carrier, stage, ground.section.batch);
     let mut slow = Slow::new(ground.section.slowdown);
     while !ground.stop.is_set() {
-        // First: what has been completed is under way no more, neither beside what is asked now nor for whom goes now.
-        lane.take_completed();
-        if !lane.take_orders(orders) {
+        if !lane.begin_turn(orders) {
             break;
         }
         let is_doubtful = std::mem::take(&mut lane.is_doubtful);
@@ -222,21 +213,41 @@ fn serve(ground: &Ground, client: &mut Client, orders: &Receiver<Order>) -> Resu
     Ok(())
 }
 
-struct Serving<'a> {
-    carrier: Carrier<'a>,
+/// What the thread has.
+pub(super) struct Serving<'a> {
+    pub(super) carrier: Carrier<'a>,
     /// Completes requests on threads of its own, where the DPU has more than one.
     stage: Option<Stage>,
-    visitors: Vec<Visitor>,
+    pub(super) visitors: Vec<Visitor>,
     /// Those that went, and of which something is under way.
     leaving: Vec<Visitor>,
     batch: u32,
     /// Something happened that happens when the host is fenced.
-    is_doubtful: bool,
+    pub(super) is_doubtful: bool,
     /// The control plane has said that the host was fenced. It is not asked again: it may not answer the next time.
     is_fenced: bool,
 }
 
-impl Serving<'_> {
+impl<'a> Serving<'a> {
+    pub(super) const fn new(carrier: Carrier<'a>, stage: Option<Stage>, batch: u32) -> Self {
+        Self {
+            carrier,
+            stage,
+            visitors: Vec::new(),
+            leaving: Vec::new(),
+            batch,
+            is_doubtful: false,
+            is_fenced: false,
+        }
+    }
+
+    /// Hears what came since the last turn. False when the door is gone.
+    pub(super) fn begin_turn(&mut self, orders: &Receiver<Order>) -> bool {
+        // First: what has been completed is under way no more, neither beside what is asked now nor for whom goes now.
+        self.take_completed();
+        self.take_orders(orders)
+    }
+
     /// False when the door is gone.
     fn take_orders(&mut self, orders: &Receiver<Order>) -> bool {
         loop {
@@ -284,7 +295,7 @@ impl Serving<'_> {
     }
 
     /// Takes what processes ask, and answers what has ended.
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         for visitor in &mut self.visitors {
             visitor.take_requests(&mut self.carrier, self.batch);
         }

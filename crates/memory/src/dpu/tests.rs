@@ -1,6 +1,7 @@
 //! One process at a DPU, without threads: what it may ask for, and what a hostile one gets.
 
 mod closing;
+mod completed;
 mod copies;
 mod lending;
 
