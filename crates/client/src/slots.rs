@@ -25,6 +25,7 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
+    #[inline]
     pub(crate) fn of(op: &Op) -> Self {
         let (addr, len, touch) = match op {
             Op::Read { addr, buf } | Op::RegionRead { addr, buf } => (*addr, buf.len(), Touch::Read),
@@ -68,6 +69,7 @@ const SLOT_BITS: u32 = 24;
 const SLOTS_MAX: usize = 1 << SLOT_BITS;
 
 impl Slots {
+    #[inline]
     pub(crate) fn take(&mut self, meta: Meta) -> u64 {
         self.counter += 1;
         let slot = self.slots.vacant_entry();
@@ -76,10 +78,12 @@ impl Slots {
         ticket
     }
 
+    #[inline]
     pub(crate) fn holds(&self, ticket: u64) -> bool {
         self.slots.get(place(ticket)).is_some_and(|slot| slot.ticket == ticket)
     }
 
+    #[inline]
     pub(crate) fn give_back(&mut self, ticket: u64) -> Meta {
         assert!(self.holds(ticket), "an operation ends once");
         self.slots.remove(place(ticket)).meta

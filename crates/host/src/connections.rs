@@ -315,6 +315,9 @@ impl Connections {
 
     /// True when something with bytes of `work` is on no connection, and waits for none.
     fn is_aside(&self, domain: Domain, work: &Work) -> bool {
+        if self.unproven.is_empty() && self.waiting.is_empty() {
+            return false;
+        }
         let over = |of: Domain, item: &QueuedOp| of == domain && overlap(&item.work, work);
         self.unproven.values().any(|(of, items)| items.iter().any(|item| over(*of, item)))
             || self.waiting.iter().any(|(of, item)| over(*of, item))

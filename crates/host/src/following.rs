@@ -34,17 +34,33 @@ pub const MOVES_MAX: u8 = 64;
 impl Connections {
     /// Takes what ended on a connection. When it broke, what is asked again is queued from here on.
     pub(crate) fn finish(&mut self, now: Instant, place: usize, out: &mut Sink) {
+        let line = &self.lines[place];
+        // Others wait for what is astray or queued, and for no more of a connection that is up (`must_wait`).
+        self.may_go_on |= !line.is_up() || line.astray > 0 || !line.queued.is_empty();
+        if !line.is_up() {
+            return self.finish_broken(now, place, out);
+        }
+        while let Some(Completion { id, result, work }) = self.lines[place].pop_completion() {
+            if !self.trails.is_empty() {
+                self.trails.remove(&id);
+            }
+            self.end_done(id, result, work, out);
+        }
+        if !self.lines[place].queued.is_empty() {
+            // There may be room for what waited for it.
+            self.release(now, place, out);
+        }
+    }
+
+    /// As [`Connections::finish`] on a connection that is not up.
+    fn finish_broken(&mut self, now: Instant, place: usize, out: &mut Sink) {
         let mut broke = None;
         let mut again = VecDeque::new();
         let mut leads = false;
-        let line = &self.lines[place];
-        let is_broken = !line.is_up();
-        // Others wait for what is astray or queued, and for no more of a connection that is up (`must_wait`).
-        self.may_go_on |= is_broken || line.astray > 0 || !line.queued.is_empty();
         while let Some(Completion { id, result, work }) = self.lines[place].pop_completion() {
-            let trail = if self.trails.is_empty() { None } else { self.trails.remove(&id) };
+            let trail = self.trails.remove(&id);
             match result {
-                Err(failure) if is_broken => {
+                Err(failure) => {
                     let cause = *broke.get_or_insert(failure);
                     if goes_on(cause, failure, &work) {
                         // Which piece of a gather READ was refused is not known: each is asked for by itself.
@@ -55,24 +71,21 @@ impl Connections {
                         self.end(id, Err(Failure::Connection(failure)), work, out);
                     }
                 }
-                result => {
-                    let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);
-                    self.end(id, result, work, out);
-                }
+                done => self.end_done(id, done, work, out),
             }
         }
-        let line = &mut self.lines[place];
-        if broke.is_some() {
-            line.astray = 0;
-        }
         if let Some(cause) = broke {
+            let line = &mut self.lines[place];
+            line.astray = 0;
             again.append(&mut line.queued);
             line.queued = again;
             self.settle(now, place, cause, leads, out);
-        } else if !line.queued.is_empty() && line.is_up() {
-            // There may be room for what waited for it.
-            self.release(now, place, out);
         }
+    }
+
+    fn end_done(&mut self, id: u64, result: Result<u64, rc::Failure>, work: Work, out: &mut Sink) {
+        let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);
+        self.end(id, result, work, out);
     }
 
     /// A connection with nothing under way is down as well as another one to its node, which broke for `cause` with these READs on it.

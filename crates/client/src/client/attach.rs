@@ -174,10 +174,12 @@ impl Client {
     }
 
     /// Takes the answers to what nobody waited for.
+    #[inline]
     pub(super) fn take_told(&mut self) -> Result<(), Error> {
-        if self.aside.is_empty() {
-            return Ok(());
-        }
+        if self.aside.is_empty() { Ok(()) } else { self.take_all_told() }
+    }
+
+    fn take_all_told(&mut self) -> Result<(), Error> {
         while let Some((number, told)) = self.path.told() {
             let asked = self.aside.iter().position(|(want, _)| want.number == number);
             let Some((_, generation)) = asked.map(|at| self.aside.swap_remove(at)) else { continue };

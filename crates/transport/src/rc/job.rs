@@ -85,6 +85,7 @@ impl Job {
     }
 
     /// First byte and bytes of packet `index`: its place in the buffer.
+    #[inline]
     pub(super) fn span(&self, index: u32, config: &RequesterConfig) -> (usize, usize) {
         let pmtu = config.pmtu.bytes();
         let offset = index as usize * pmtu;
@@ -201,6 +202,7 @@ impl Job {
         });
     }
 
+    #[inline]
     fn headers(&self, index: u32, end: u32, config: &RequesterConfig) -> (Opcode, Extension) {
         let rkey = config.rkey;
         match &self.work {
