@@ -192,7 +192,7 @@ impl<V: HostView> Prefetcher<V> {
         for (chunk, ids) in accesses.ids().chunks(LOOKUP_KEYS).enumerate() {
             let mut held = [false; LOOKUP_KEYS];
             self.view.contains(ids, &mut held[..ids.len()]);
-            self.recent.look_ahead(ids);
+            self.recent.look_ahead(ids.iter().copied());
             // An access changes what the answers say of those behind it.
             let mut changed = false;
             for (index, mut held) in (chunk * LOOKUP_KEYS..).zip(held).take(ids.len()) {
@@ -278,7 +278,7 @@ impl<V: HostView> Prefetcher<V> {
 
     /// The host dropped items that far memory has as they are. It has carried out all requests up to `seen`.
     pub fn host_drops(&mut self, keys: &[KeyId], seen: Position) {
-        self.recent.look_ahead(keys);
+        self.recent.look_ahead(keys.iter().copied());
         for &key in keys {
             if self.recent.dropped(key, seen) {
                 self.view.remove(key);
@@ -293,6 +293,7 @@ impl<V: HostView> Prefetcher<V> {
     pub fn fetched(&mut self, op: u64, each: &[Fetched], out: &mut Vec<Action>) {
         let message = self.flight.ended(op);
         assert_eq!(message.keys.len(), each.len(), "an answer for each key");
+        self.recent.look_ahead(message.keys.iter().map(|sent| sent.key));
         for (at, (sent, &fetched)) in (0..).zip(message.keys.iter().zip(each)) {
             let late = sent.position.is_over(self.executed);
             match (sent.fate, fetched) {

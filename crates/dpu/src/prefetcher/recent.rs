@@ -78,8 +78,8 @@ impl Recent {
     }
 
     /// Reads what there is of all these keys, so that their lines come from memory together and not one after the other.
-    pub(super) fn look_ahead(&self, keys: &[KeyId]) {
-        let each = keys.iter().map(|&key| self.slots[self.slot(key)].key.0);
+    pub(super) fn look_ahead(&self, keys: impl Iterator<Item = KeyId>) {
+        let each = keys.map(|key| self.slots[self.slot(key)].key.0);
         core::hint::black_box(each.fold(0, |all, key| all ^ key));
     }
 

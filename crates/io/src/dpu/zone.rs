@@ -95,6 +95,11 @@ pub fn make_zone(size: ZoneSize) -> Result<OwnedFd, OpenError> {
     shared::make(words, &[magic, version, items, data, secret])
 }
 
+/// Where a word lies, for hints.
+fn line(word: &AtomicU64) -> *const u8 {
+    std::ptr::from_ref(word).cast()
+}
+
 fn map(file: &OwnedFd, size: ZoneSize) -> Result<(Mapping, Shape), OpenError> {
     let memory = shared::map_huge(file, size.shape(0)?.words(), &size.identity())?;
     let shape = size.shape(memory.words()[SECRET].load(Ordering::Relaxed))?;
@@ -124,6 +129,15 @@ impl ZoneProducer {
     /// once, by their tags.
     pub fn put(&mut self, item: &Item<'_>, mut gone: impl FnMut(u64, Fate)) -> Placed {
         self.steps.put(self.memory.words(), item, &mut gone)
+    }
+
+    /// Asks the caches for what puts of items with these keys will write, in this order: consumers had it last, and each line of theirs would be waited for by itself.
+    pub fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        let (zone, shape) = (self.memory.words(), self.steps.shape());
+        for (number, key) in (self.steps.next()..).zip(keys) {
+            prefetch_to_write(line(&shape.desc(zone, number)[steps::CLAIM]));
+            prefetch_to_write(line(&shape.buckets(zone, mix::hash_bytes(shape.secret, key))[0][0]));
+        }
     }
 
     /// Lets readers see what was put there.
@@ -203,7 +217,6 @@ impl ZoneReader {
     /// another core has just written it. It changes nothing, and promises nothing.
     pub fn look_ahead<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
         let (zone, shape) = (self.memory.words(), self.steps.shape);
-        let line = |word: &AtomicU64| std::ptr::from_ref(word).cast();
         loop {
             let (mut hashes, mut count) = ([0; TOGETHER], 0);
             for (hash, key) in hashes.iter_mut().zip(&mut keys) {

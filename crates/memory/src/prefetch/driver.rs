@@ -24,6 +24,8 @@ use std::ops::Range;
 
 /// Messages after which all that is under way must end before more begin: what a structure keeps for its readers can go then.
 pub const MESSAGES_HELD_MAX: u64 = 256;
+/// Items whose places in the zone are asked for together: as many lines as a core waits for at once, twice over.
+const LOOK_AHEAD: usize = 16;
 
 /// The longest sleep between two looks at what the program said.
 const REST: Duration = Duration::from_millis(1);
@@ -436,8 +438,15 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
         brought.take(&message, &self.look_up, is_good);
         let Brought { each, spans, values, actions, .. } = &mut brought;
         self.prefetcher.fetched(op, each, actions);
-        for action in actions.drain(..) {
-            if let Action::Place { at, item, stamp, .. } = action {
+        let placed = |action: &Action| match action {
+            Action::Place { at, .. } => Some(message.keys.get(*at as usize)),
+            _ => None,
+        };
+        for (n, action) in actions.iter().enumerate() {
+            if n % LOOK_AHEAD == 0 {
+                self.zone.look_ahead(actions[n..].iter().take(LOOK_AHEAD).filter_map(placed));
+            }
+            if let &Action::Place { at, item, stamp, .. } = action {
                 let at = at as usize;
                 let (of, span) = &spans[at];
                 let bytes = of.map_or(&*values, |of| &message.ended[of].1.buf);
@@ -450,6 +459,7 @@ impl<V: HostView, L: LookUp, Z: Zone> Driver<V, L, Z> {
                 }
             }
         }
+        actions.clear();
         self.zone.publish();
         self.brought = brought;
         self.answers.ended(message.bytes);

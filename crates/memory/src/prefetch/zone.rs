@@ -31,6 +31,9 @@ pub trait Zone {
     /// Puts an item there; false when there is no room. `gone` hears of items that went for it: their numbers, and whether they were taken.
     fn put(&mut self, placing: &Placing<'_>, gone: &mut dyn FnMut(u64, bool)) -> bool;
 
+    /// Items of these keys will be put there, in this order: so that lines of memory come together and not one after the other. It changes nothing.
+    fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>);
+
     /// Lets the program see what was put there.
     fn publish(&mut self);
 
@@ -75,6 +78,10 @@ impl Zone for SharedZone {
         let &Placing { item: tag, key, stamp: Change(version), value: data, lines } = placing;
         let item = Put { tag, id: 0, key, version, data, lines };
         self.producer.put(&item, |tag, fate| gone(tag, fate == Fate::Taken)) == Placed::There
+    }
+
+    fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        self.producer.look_ahead(keys);
     }
 
     fn publish(&mut self) {
@@ -183,6 +190,8 @@ impl Zone for LocalZone {
         }
         fits
     }
+
+    fn look_ahead<'k>(&self, _keys: impl Iterator<Item = &'k [u8]>) {}
 
     fn publish(&mut self) {}
 

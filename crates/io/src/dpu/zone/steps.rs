@@ -274,6 +274,15 @@ impl Producer {
         self.counts
     }
 
+    pub(crate) const fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The number of the next item.
+    pub(crate) const fn next(&self) -> u64 {
+        self.tail
+    }
+
     /// Puts an item there. Consumers that scan find it after [`Producer::publish`]. `gone` hears of items whose places are free again.
     pub(crate) fn put(
         &mut self,
