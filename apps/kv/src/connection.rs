@@ -1,20 +1,23 @@
 //! One connection: its bytes, requests and replies.
 
 mod carry;
+mod flow;
 
 pub(crate) use carry::{Reading, carry_out_of};
+pub(crate) use flow::Outcome;
 
 use crate::session::Session;
 use crate::store::Store;
 use crate::stream::Stream;
 use crate::world::World;
+use flow::{Flow, Step};
 use std::io::{self, ErrorKind};
 use std::time::Instant;
 
 /// Bytes that are read at once.
 pub(crate) const CHUNK: usize = 64 << 10;
-/// Chunks that one connection is read for in a turn; then others have theirs.
-const CHUNKS_A_TURN: usize = 8;
+/// Steps of one connection in a turn, each with a chunk at most; then other connections have their turn.
+const STEPS_A_TURN: usize = 8;
 /// Replies that wait for a client, when buffers are scarce: with more, no more of its requests are carried out.
 pub(crate) const OUT_PAUSE_MIN: usize = 16 << 10;
 /// Bytes of a request that is not whole, which are kept in any case.
@@ -73,17 +76,6 @@ pub(crate) struct Connection {
     ends: bool,
 }
 
-/// How a connection goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Goes {
-    /// It waits for the client.
-    On,
-    /// There is more to do at once.
-    Again,
-    /// It ends.
-    Away,
-}
-
 impl Connection {
     pub(crate) fn new(stream: Stream, speaks: Speaks, session: Session, now: Instant) -> Self {
         Self {
@@ -124,17 +116,22 @@ impl Connection {
         was_full || self.closing || self.stream.reads_in_parts()
     }
 
-    /// True while it waits for a key.
-    const fn waits(&self) -> bool {
-        self.session.waiting_bytes.is_some()
+    /// Returns the state that decides what the connection does next, while more than `pause` bytes of replies keep it from executing.
+    fn flow(&self, pause: usize) -> Flow {
+        Flow {
+            unread: self.unread,
+            readable: self.readable,
+            closing: self.closing,
+            at_end: self.at_end,
+            ends: self.ends,
+            waits_for_key: self.session.waiting_bytes.is_some(),
+            held: self.session.is_held(),
+            has_output: self.waiting() > 0 || self.stream.has_output(),
+            over_bound: self.waiting() > pause,
+        }
     }
 
-    /// True while nothing of it is carried out: it waits for a key, or too many wrong passwords came from where it is.
-    const fn stands(&self) -> bool {
-        self.waits() || self.session.is_held()
-    }
-
-    /// Goes on with what a client has sent that was held up for wrong passwords, when it was held long enough; whether it does.
+    /// Outcome on with what a client has sent that was held up for wrong passwords, when it was held long enough; whether it does.
     pub(crate) fn release(&mut self, now: Instant) -> bool {
         let is_over = self.session.held_until.is_some_and(|until| until <= now);
         if is_over {
@@ -160,61 +157,46 @@ impl Connection {
         self.out.len() - self.sent
     }
 
-    /// Reads what the client sent, and carries it out.
+    /// Reads what the client sent and executes it, while there is room for the replies. [`Connection::send`] says how the connection continues.
     pub(crate) fn serve(
         &mut self,
         store: &mut Store,
         world: &mut World,
         chunk: &mut [u8],
         now: Instant,
-    ) -> Goes {
+    ) -> Outcome {
         if world.kill.contains(&self.session.id) && !self.ends {
-            return Goes::Away;
+            return Outcome::Close;
         }
-        for _ in 0..CHUNKS_A_TURN {
-            // While it waits for a key nothing is read; but one that has gone waits no more, and gets what it was to get before.
-            if self.waits() && self.closing {
-                world.waiting.forget(self.session.id);
-                self.session.waiting_bytes = None;
-                self.ends = true;
-            }
-            if self.ends || self.stands() || self.waiting() > out_pause(world) {
-                return Goes::On;
-            }
-            // What was left when the client did not read. What comes behind it is not read before it is done with.
-            if self.unread && (!self.carry_out_input(store, world) || self.ends || self.stands()) {
-                continue;
-            }
-            if !self.readable || self.at_end {
-                break;
-            }
-            match self.stream.read(chunk) {
-                Ok(0) => self.at_end = true,
-                Ok(len) => {
-                    self.last_heard = now;
-                    // Less than was asked for: that is all there is.
-                    self.readable = self.has_more(len == chunk.len());
-                    self.take(store, world, &chunk[..len]);
+        for _ in 0..STEPS_A_TURN {
+            match self.flow(out_pause(world)).step() {
+                Step::Wait => break,
+                Step::Abandon => {
+                    world.waiting.forget(self.session.id);
+                    self.session.waiting_bytes = None;
+                    self.ends = true;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Goes::Away,
+                Step::Execute => self.carry_out_input(store, world),
+                Step::Read => match self.stream.read(chunk) {
+                    Ok(0) => self.at_end = true,
+                    Ok(len) => {
+                        self.last_heard = now;
+                        // A read that is shorter than its buffer has emptied the socket.
+                        self.readable = self.has_more(len == chunk.len());
+                        self.take(store, world, &chunk[..len]);
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => return Outcome::Close,
+                },
             }
         }
-        if self.at_end {
-            return if self.waiting() == 0 { Goes::Away } else { Goes::On };
-        }
-        if self.readable && !self.ends && !self.stands() { Goes::Again } else { Goes::On }
+        Outcome::Wait
     }
 
-    /// True when there may be bytes of its client, and room for them.
+    /// Returns whether the stream may have bytes, and there is room for them.
     pub(crate) fn wants_to_read(&self) -> bool {
-        self.readable
-            && !self.at_end
-            && !self.ends
-            && !self.stands()
-            && self.input.is_empty()
-            && self.waiting() == 0
+        self.flow(0).step() == Step::Read && self.input.is_empty()
     }
 
     /// True when replies wait for its client.
@@ -223,7 +205,7 @@ impl Connection {
     }
 
     /// Reads what the client sent, so many bytes at the most; nothing is carried out.
-    pub(crate) fn read_in(&mut self, chunk: &mut [u8], most: usize, now: Instant) -> Goes {
+    pub(crate) fn read_in(&mut self, chunk: &mut [u8], most: usize, now: Instant) -> Outcome {
         while self.input.len() < most && self.readable {
             let len = chunk.len().min(most - self.input.len());
             match self.stream.read(&mut chunk[..len]) {
@@ -241,10 +223,10 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 // There is more, in another turn.
                 Err(error) if error.kind() == ErrorKind::Interrupted => break,
-                Err(_) => return Goes::Away,
+                Err(_) => return Outcome::Close,
             }
         }
-        Goes::On
+        Outcome::Wait
     }
 
     /// Reads what the client sent, and notes which values its requests ask for; nothing is carried out. For the begin of a turn, when values are far.
@@ -255,12 +237,15 @@ impl Connection {
         chunk: &mut [u8],
         now: Instant,
     ) {
-        let is_paused = self.ends || self.stands() || self.waiting() > out_pause(world);
-        if is_paused || !self.session.authenticated || self.session.queues() || self.input.len() > chunk.len()
+        let step = self.flow(out_pause(world)).step();
+        if !matches!(step, Step::Execute | Step::Read)
+            || !self.session.authenticated
+            || self.session.queues()
+            || self.input.len() > chunk.len()
         {
             return;
         }
-        if self.input.is_empty() && self.readable && !self.at_end {
+        if self.input.is_empty() && step == Step::Read {
             // What else may come of it is seen again by who serves.
             if let Ok(len @ 1..) = self.stream.read(chunk) {
                 self.last_heard = now;
@@ -274,12 +259,11 @@ impl Connection {
         self.reading.want_all(&self.input, (self.session.db, most), store, world);
     }
 
-    /// Carries out what is in the input; true when that is all that can be done with it.
-    fn carry_out_input(&mut self, store: &mut Store, world: &mut World) -> bool {
+    /// Executes the requests of the input buffer, until replies or the client keep the next one waiting.
+    fn carry_out_input(&mut self, store: &mut Store, world: &mut World) {
         let input = std::mem::take(&mut self.input);
         let done = self.carry_out_bytes(store, world, &input);
         self.input = input;
-        let all = self.waiting() <= out_pause(world);
         self.input.drain(..done);
         if self.input.capacity() > KEPT && self.input.len() < self.input.capacity() / 4 {
             self.input.shrink_to(self.input.len().max(KEPT));
@@ -287,7 +271,6 @@ impl Connection {
         if self.input.is_empty() && self.input.capacity() > kept(world) {
             self.input = Vec::new();
         }
-        all
     }
 
     /// New bytes: carried out where they are when nothing came before them.
@@ -342,50 +325,34 @@ impl Connection {
         carried.len
     }
 
-    /// Sends replies, as many as the client takes.
-    /// While more than `pause` bytes of them wait nothing more is carried out; an empty buffer of `kept` bytes is kept.
-    pub(crate) fn send(&mut self, pause: usize, kept: usize) -> Goes {
+    /// Sends as many replies as the socket takes, and returns how the connection continues. While more than `pause` bytes of replies
+    /// wait, nothing more is executed. An empty buffer of up to `kept` bytes is kept.
+    pub(crate) fn send(&mut self, pause: usize, kept: usize) -> Outcome {
         match self.stream.flush() {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => return Goes::Away,
+            Err(_) => return Outcome::Close,
         }
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
-                Ok(0) => return Goes::Away,
+                Ok(0) => return Outcome::Close,
                 Ok(len) => self.sent += len,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // What is sent goes when it is half of it.
-                    if self.sent > self.out.len() / 2 {
-                        self.out.drain(..self.sent);
-                        self.sent = 0;
-                    }
-                    // Few replies wait, and it has asked for more.
-                    if self.waiting() <= pause
-                        && !self.ends
-                        && !self.stands()
-                        && (self.readable || self.unread)
-                    {
-                        return Goes::Again;
-                    }
-                    return Goes::On;
-                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Goes::Away,
+                Err(_) => return Outcome::Close,
             }
         }
-        self.sent = 0;
-        self.out.clear();
-        if self.out.capacity() > kept {
-            self.out = Vec::new();
+        if self.sent == self.out.len() {
+            self.sent = 0;
+            self.out.clear();
+            if self.out.capacity() > kept {
+                self.out = Vec::new();
+            }
+        } else if self.sent > self.out.len() / 2 {
+            self.out.drain(..self.sent);
+            self.sent = 0;
         }
-        if self.ends || self.at_end {
-            // What TLS has taken and the socket has not goes first.
-            let waits = self.stream.flush().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
-            return if waits { Goes::On } else { Goes::Away };
-        }
-        // It may have been paused.
-        if self.unread && !self.stands() { Goes::Again } else { Goes::On }
+        self.flow(pause).outcome()
     }
 
     /// A client that has said nothing for a while needs no empty buffers.
@@ -421,7 +388,7 @@ impl Connection {
     /// Ends the connection so that its last reply arrives: a socket that is closed with unread bytes takes it back.
     pub(crate) fn leave(&mut self, chunk: &mut [u8]) -> io::Result<()> {
         self.stream.shut_down()?;
-        for _ in 0..CHUNKS_A_TURN {
+        for _ in 0..STEPS_A_TURN {
             if self.stream.read(chunk)? == 0 {
                 break;
             }

@@ -3,7 +3,7 @@
 //! Key types: [`Crew`], the threads; [`Connections`], which lends them connections. In a turn with many clients all that have something are read at once, commands are carried out one after the
 //! other as always, and all replies are sent at once. A connection is in one thread at a time, and comes back before anything else is done with it.
 
-use crate::connection::{CHUNK, Connection, Goes};
+use crate::connection::{CHUNK, Connection, Outcome};
 use slab::Slab;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,12 +27,12 @@ pub(crate) struct Job {
     pub(crate) number: usize,
     connection: Box<Connection>,
     task: Task,
-    pub(crate) goes: Goes,
+    pub(crate) outcome: Outcome,
 }
 
 impl Job {
     fn run(&mut self, chunk: &mut [u8]) {
-        self.goes = match self.task {
+        self.outcome = match self.task {
             Task::Read { most, now } => self.connection.read_in(chunk, most, now),
             Task::Send { pause, kept } => self.connection.send(pause, kept),
         };
@@ -145,7 +145,7 @@ impl Connections {
             Task::Send { .. } => place.as_ref()?.wants_to_send(),
         };
         let connection = if has_some { place.take()? } else { return None };
-        Some(Job { number, connection, task, goes: Goes::On })
+        Some(Job { number, connection, task, outcome: Outcome::Wait })
     }
 
     /// It is here again.

@@ -8,7 +8,7 @@ mod chores;
 mod spread;
 
 use crate::clock::Clock;
-use crate::connection::{CHUNK, Connection, Goes, Speaks, kept, out_pause};
+use crate::connection::{CHUNK, Connection, Outcome, Speaks, kept, out_pause};
 use crate::io_threads::{Connections, Crew};
 use crate::session::Session;
 use crate::store::Store;
@@ -265,8 +265,8 @@ impl Turns {
         world.follow_changes(store);
         self.settle_log(&ready, world);
         let sent = if self.crew.helps(ready.len()) { self.send_by_all(&ready, world) } else { Vec::new() };
-        for (number, goes) in sent {
-            self.was_sent(number, goes, world, now, &mut again, store);
+        for (number, outcome) in sent {
+            self.was_sent(number, outcome, world, now, &mut again, store);
         }
         for &number in &ready {
             self.send(number, world, now, &mut again, store);
@@ -391,16 +391,16 @@ impl Turns {
         again: &mut Vec<usize>,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let goes = connection.serve(store, world, &mut self.chunk, now);
+        let outcome = connection.serve(store, world, &mut self.chunk, now);
         connection.count(world);
         // Many clients in one turn may bring, and be sent, more than is left free.
         if accounted(store, world) > self.settled_at + store.memory.local / GROWTH_SHARE {
             self.settle(store, world);
         }
-        match goes {
-            Goes::On => {}
-            Goes::Again => again.push(number),
-            Goes::Away => self.remove(number, store, world),
+        match outcome {
+            Outcome::Wait => {}
+            Outcome::Again => again.push(number),
+            Outcome::Close => self.remove(number, store, world),
         }
     }
 
@@ -448,14 +448,14 @@ impl Turns {
         store: &mut Store,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let goes = connection.send(out_pause(world), kept(world));
-        self.was_sent(number, goes, world, now, again, store);
+        let outcome = connection.send(out_pause(world), kept(world));
+        self.was_sent(number, outcome, world, now, again, store);
     }
 
     fn was_sent(
         &mut self,
         number: usize,
-        goes: Goes,
+        outcome: Outcome,
         world: &mut World,
         now: Instant,
         again: &mut Vec<usize>,
@@ -467,10 +467,10 @@ impl Turns {
             world.stats.cut_off += 1;
             return self.remove(number, store, world);
         }
-        match goes {
-            Goes::On => {}
-            Goes::Again => again.push(number),
-            Goes::Away => self.remove(number, store, world),
+        match outcome {
+            Outcome::Wait => {}
+            Outcome::Again => again.push(number),
+            Outcome::Close => self.remove(number, store, world),
         }
     }
 

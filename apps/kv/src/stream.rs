@@ -43,6 +43,11 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
+    /// Returns whether TLS has bytes that the socket has not taken.
+    pub(crate) fn has_output(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
     /// True when a short read does not say that there is no more.
     pub(crate) const fn reads_in_parts(&self) -> bool {
         self.tls.is_some()

@@ -1,7 +1,7 @@
 //! What all threads do together in a turn: reading sockets, and writing to them.
 
 use super::Turns;
-use crate::connection::{CHUNK, Goes, kept, out_pause};
+use crate::connection::{CHUNK, Outcome, kept, out_pause};
 use crate::io_threads::Task;
 use crate::store::Store;
 use crate::world::World;
@@ -24,24 +24,24 @@ impl Turns {
         let task = Task::Read { most: room.min(CHUNK), now };
         let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
         for job in self.crew.spread(jobs) {
-            let (number, goes) = (job.number, job.goes);
+            let (number, outcome) = (job.number, job.outcome);
             self.connections.give_back(job);
             world.io_reads += 1;
             if let Some(connection) = self.connections.get_mut(number) {
                 connection.count(world);
             }
-            if goes == Goes::Away {
+            if outcome == Outcome::Close {
                 self.remove(number, store, world);
             }
         }
     }
 
     /// Sends many clients' replies, in all threads; how each goes on.
-    pub(super) fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Goes)> {
+    pub(super) fn send_by_all(&mut self, ready: &[usize], world: &mut World) -> Vec<(usize, Outcome)> {
         let task = Task::Send { pause: out_pause(world), kept: kept(world) };
         let jobs: Vec<_> = ready.iter().filter_map(|&number| self.connections.lend(number, task)).collect();
         let sent = self.crew.spread(jobs).into_iter().map(|job| {
-            let told = (job.number, job.goes);
+            let told = (job.number, job.outcome);
             self.connections.give_back(job);
             told
         });

@@ -237,6 +237,35 @@ fn what_is_kept_for_clients_has_a_bound() {
     service.end();
 }
 
+/// A request arrives while the client's replies exceed their bound: the server executes it when the client has read them. The replies are
+/// larger than what the sockets' buffers take, so the server has to pause, and has seen the last request before it resumes.
+#[test]
+fn a_request_behind_large_replies_is_executed() {
+    const LEN: usize = 100_000;
+    const GETS: usize = 100;
+    let service = Service::start(&["--far", "64MiB", "--local", "16MiB", "--memcached-port", "0"]);
+    let value = vec![b'v'; LEN];
+    assert_eq!(service.client().asks(&[b"SET", b"large", &value]), Reply::ok());
+    let one = [format!("${LEN}\r\n").as_bytes(), &value, b"\r\n"].concat();
+    let of_redis = (service.address, request(&[b"GET", b"large"]), &b"PING\r\n"[..], &b"+PONG\r\n"[..], one);
+    let one = [format!("VALUE large 0 {LEN}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat();
+    let memcached = service.memcached.unwrap();
+    let of_memcached = (memcached, b"get large\r\n".to_vec(), &b"verbosity 1\r\n"[..], &b"OK\r\n"[..], one);
+    for (address, get, last, last_reply, one) in [of_redis, of_memcached] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(&get.repeat(GETS)).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        stream.write_all(last).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        let mut replies = vec![0; GETS * one.len() + last_reply.len()];
+        stream.read_exact(&mut replies).expect("all replies arrive");
+        assert!(replies.chunks(one.len()).take(GETS).all(|reply| reply == one), "other replies");
+        assert!(replies.ends_with(last_reply), "no reply to the last request");
+    }
+    service.end();
+}
+
 /// What is noted of clients has a bound too: names, keys that they watch, what they were refused.
 #[test]
 fn what_is_noted_of_clients_has_a_bound() {
