@@ -1,29 +1,32 @@
-//! Room for the nodes of a linked structure: which memory node a tree node or list element lies on.
+//! Memory allocation for the nodes of a linked structure.
 //!
-//! Key type: [`Arena`]. It takes far memory in pieces and hands out nodes of one length; it never gives a piece back before the
-//! structure is destroyed. It lives with the program that writes the structure, as a heap's free lists do.
+//! Key type: [`Arena`]. An arena takes far memory in pieces and hands out nodes of one length. The arena
+//! frees no piece before the structure is destroyed. An arena lives in the program that writes the structure.
 
 use farmem_client::{Error, FarMemory, Vma};
 use farmem_wire::message::PAGE_LEN;
 use farmem_wire::{NodeId, VirtAddr};
 use std::collections::BTreeMap;
 
-/// How a structure's nodes are laid out over the memory nodes.
+/// The layout of a structure's nodes over the memory nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// Each memory node has one range of the keys (a list: all its elements on one memory node): few hops cross.
+    /// Each memory node holds one range of the keys (of a list: all elements on one memory node). Few hops
+    /// cross memory nodes.
     Partitioned,
-    /// Pieces of this many bytes on the memory nodes in turn, filled one after the other in the order in which nodes are made:
-    /// the allocation granularities of PULSE's figure 2. Rounded up to a power of two of at least 4096.
+    /// Pieces of this many bytes, on the memory nodes in turn. Pieces fill in the order in which nodes are
+    /// created: the allocation granularities of PULSE's figure 2. The size is rounded up to a power of two of
+    /// at least 4096.
     Scattered {
         /// Bytes of a piece.
         granularity: u64,
     },
 }
 
-/// The first piece of a partitioned structure on a memory node, in bytes; each further one is twice as large.
+/// The first piece of a partitioned structure on a memory node, in bytes. Each further piece is twice as
+/// large.
 const PIECE_MIN: u64 = 64 << 10;
-/// Its largest piece.
+/// The largest piece, in bytes.
 const PIECE_MAX: u64 = 64 << 20;
 
 /// The unused rest of a piece.
@@ -40,20 +43,20 @@ pub(crate) struct Arena {
     layout: Layout,
     node_len: u64,
     nodes: Vec<NodeId>,
-    /// Partitioned: of each memory node. Scattered: one.
+    /// Partitioned: one room per memory node. Scattered: a single room.
     rooms: Vec<Room>,
-    /// The memory node whose turn it is.
+    /// Index of the memory node that receives the next piece.
     turn: usize,
-    /// Bytes of each piece, by its first one.
+    /// Bytes of each piece, keyed by the piece's first address.
     pieces: BTreeMap<VirtAddr, u64>,
-    /// Nodes that nothing links to any more, where a reader may still stand.
+    /// Unlinked nodes that a reader may still visit.
     retired: Vec<VirtAddr>,
-    /// Nodes to be handed out again.
+    /// Nodes free for reuse.
     free: Vec<VirtAddr>,
 }
 
 impl Arena {
-    /// An arena for nodes of `node_len` bytes, a divisor of 4096, over the memory nodes that there are.
+    /// Creates an arena for nodes of `node_len` bytes, a divisor of 4096, over all memory nodes of the rack.
     pub(crate) fn new(memory: &(impl FarMemory + ?Sized), layout: Layout, node_len: usize) -> Self {
         assert!(node_len > 0 && 4096 % node_len == 0, "nodes of {node_len} bytes tile no page");
         let nodes: Vec<NodeId> = memory.nodes().iter().map(|n| NodeId(n.node)).collect();
@@ -75,12 +78,12 @@ impl Arena {
         }
     }
 
-    /// Memory nodes it spreads over.
+    /// Returns the number of memory nodes that the arena uses.
     pub(crate) fn homes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node; of a partitioned structure on the memory node number `home`.
+    /// Allocates a node. In a partitioned structure the node lies on memory node number `home`.
     pub(crate) fn take(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -99,13 +102,13 @@ impl Arena {
         Ok(addr)
     }
 
-    /// True when the next node there needs no more memory of the rack.
+    /// Returns true when the next node on `home` needs no further allocation from the rack.
     pub(crate) fn has_room(&self, home: usize) -> bool {
         let place = self.place_of(home);
         self.rooms[place].end - self.rooms[place].next >= self.node_len
     }
 
-    /// The memory node number `home`.
+    /// Returns the id of memory node number `home`.
     pub(crate) fn node(&self, home: usize) -> NodeId {
         self.nodes[home]
     }
@@ -117,28 +120,30 @@ impl Arena {
         }
     }
 
-    /// Nodes from elsewhere, to be handed out first, in this order; whose they are frees them.
+    /// Adds nodes that another owner allocated. The arena hands them out first, in this order; the other
+    /// owner frees them.
     pub(crate) fn reserve(&mut self, nodes: Vec<VirtAddr>) {
         self.free.extend(nodes.into_iter().rev());
     }
 
-    /// Nothing links to this node any more; a reader may still stand on it.
+    /// Marks a node as unlinked. A reader may still visit the node.
     pub(crate) fn retire(&mut self, addr: VirtAddr) {
         self.retired.push(addr);
     }
 
-    /// No reader stands on a retired node any more: they are handed out again.
+    /// Makes all retired nodes free for reuse, because no reader visits them any more.
     pub(crate) fn reclaim(&mut self) {
         self.free.append(&mut self.retired);
     }
 
-    /// The number of the memory node that `addr` is on, as [`Arena::take`] counts them.
+    /// Returns the number of the memory node that holds `addr`, as [`Arena::take`] counts memory nodes.
     pub(crate) fn home_of(&self, memory: &(impl FarMemory + ?Sized), addr: VirtAddr) -> usize {
         let owner = memory.nodes().iter().find(|n| addr.0.wrapping_sub(n.base) < n.capacity);
         owner.and_then(|owner| self.nodes.iter().position(|node| node.0 == owner.node)).unwrap_or(0)
     }
 
-    /// True when the node at `addr` and the byte before it lie in one allocation, so that one WRITE may go over both (PROTOCOL 7.45).
+    /// Returns true when `addr` and the byte before `addr` lie in one allocation, so that one WRITE may cover
+    /// both (PROTOCOL 7.45).
     pub(crate) fn goes_on_at(&self, addr: VirtAddr) -> bool {
         // An allocation begins at a page.
         !addr.0.is_multiple_of(PAGE_LEN as u64)
@@ -169,7 +174,7 @@ impl Arena {
     }
 }
 
-/// A piece of `size` bytes on `node`, or the largest half, quarter... of it that there is room for.
+/// Allocates a piece of `size` bytes on `node`, or the largest half, quarter and so on that fits.
 fn largest(memory: &mut (impl FarMemory + ?Sized), node: NodeId, mut size: u64) -> Result<Vma, Error> {
     loop {
         match memory.allocate_on(size, node) {

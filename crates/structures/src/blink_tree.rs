@@ -1,16 +1,23 @@
-//! A B-link tree in far memory: 64-bit keys, all of them, with 64-bit values (numbers, or addresses of records), and any number of writers at once.
+//! A B-link tree in far memory: 64-bit keys (the full range), 64-bit values (numbers or record addresses),
+//! and any number of concurrent writers.
 //!
-//! Key type: [`BLinkTree`]. A look-up, an insertion and a removal are one traversal each, which goes down the tree at the memory nodes and does its work
-//! at the leaf in one step: one round trip, no lock. A change of a key whose leaf the handle was at last begins there, and needs no way down. Where a leaf is full or nearly empty the host goes on: it splits and merges by READs and by
-//! traversals that replace a node if it is still the one that was read ([`farmem_index::blink`] says in which order, and why readers and other writers
-//! always find a whole tree). Beside any writers a look-up finds what is there; a scan finds each key that stands still while it runs, once, and may or
-//! may not find one that comes or goes meanwhile.
+//! Key type: [`BLinkTree`]. A look-up, an insertion and a removal are one traversal each: one round trip, no
+//! lock. The traversal descends at the memory nodes and finishes at the leaf in one step. A change of a key
+//! in the leaf that the handle visited last starts at that leaf and skips the descent.
 //!
-//! Changes need a path MTU of 1024 or more: a request that stores has its program with it. Scans need 4096 to run at the memory nodes, and run at the
-//! host where there is less.
+//! If a leaf is full or nearly empty, the host takes over. The host splits and merges by READs and by
+//! traversals that replace a node only if the node is unchanged. [`farmem_index::blink`] gives the order of
+//! these steps, and explains why readers and other writers always find a whole tree.
 //!
-//! The place of a node that was merged away is used again by this handle, or by any other: whoever is led there by an old pointer notices. A root that has one
-//! child left takes that one's entries, and the tree is a level lower. What it does not do: it gives memory back only when it is destroyed.
+//! Concurrent writers do not disturb a look-up. A scan finds each key that is stable during the scan exactly
+//! once. Keys inserted or removed during the scan may or may not appear.
+//!
+//! Changes need a path MTU of 1024 or more, because a request that stores carries its program. Scans run at
+//! the memory nodes if the path MTU is 4096, and at the host otherwise.
+//!
+//! The place of a merged node is reused by this handle or by any other. A reader led there by an old pointer
+//! notices the reuse. A root with one remaining child absorbs the child's entries, and the tree becomes one
+//! level lower. Memory returns to the rack only when the tree is destroyed.
 
 use crate::arena::Layout;
 use crate::heap::lines_in;
@@ -44,23 +51,26 @@ pub use agent::{GAIN_MIN, IndexAgent, IndexWatch, Layer, Stepped, Target};
 pub use cursor::Cursor;
 pub use fabric::{publish_fabric, withdraw_fabric};
 pub use farmem_index::Extent;
-/// Bytes of all that is published in a rack at most.
+/// The largest total size, in bytes, of all soft state published in a rack.
 pub use farmem_wire::message::SOFT_IMAGE_MAX;
 pub use keyed::KeyedServers;
 pub use places::{KEPT_MAX, PlacesUsed};
 pub use publish::{publish, soft_section, withdraw};
 pub use ranges::{AHEAD_DEFAULT, PARTS_MAX, RangeQuery, Separators};
 
-/// "farmemB2": the first word of a tree's header. Behind it are the tag, the entries of a node, a word that is 0, and the free places ([`places`]).
+/// "farmemB2": the first word of a tree's header. The tag, the entries of a node, a zero word and the lists
+/// of free places ([`places`]) follow.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmemB2");
-/// Bytes from the header to the root; both are in one allocation of their own.
+/// Bytes from the header to the root. Both lie in one allocation.
 const ROOT: u64 = NODE_LEN as u64;
-/// Nodes that one traversal visits at most: levels, and steps to the right through splits under way. More are asked for again.
+/// Bound on the nodes that one traversal visits: levels, plus steps to the right through splits in progress.
+/// A longer visit continues with another request.
 const VISITS_MAX: u32 = 1 << 10;
-/// How often a change is tried at the memory nodes before the host does all of it.
+/// Attempts of a change at the memory nodes before the host does all of the change.
 const TRIES_MAX: u32 = 64;
 
-/// A program's hold of a tree. The tree itself is in far memory, and can be opened by others at [`BLinkTree::address`].
+/// A program's handle of a tree. The tree lies in far memory; other programs can open the tree at
+/// [`BLinkTree::address`].
 #[derive(Debug)]
 pub struct BLinkTree {
     at: VirtAddr,
@@ -69,22 +79,23 @@ pub struct BLinkTree {
     programs: Programs,
     policy: Policy,
     writes: Writes,
-    /// The leaf that this handle was at last.
+    /// The leaf that this handle visited last.
     last: Cell<Option<Leaf>>,
 }
 
-/// How a change comes to its leaf when the handle was at another one last.
+/// The way a change reaches its leaf when the handle visited another leaf last.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Writes {
-    /// By itself, from the root: one round trip.
+    /// The change itself descends from the root: one round trip.
     #[default]
     Descend,
-    /// By a look-up before it, which switches may have begin further down (PROTOCOL 13.14): two round trips of few visits. Better where the tree is deep and scattered over
-    /// memory nodes.
+    /// A look-up finds the leaf first; switches may start the look-up further down (PROTOCOL 13.14). Two
+    /// round trips with few visits. This is better where the tree is deep and scattered over memory nodes.
     Find,
 }
 
-/// A leaf as a look-up or a change found it. Changes of its keys begin there: if it has given keys away since, they are to its right.
+/// A leaf as a look-up or a change found it. Changes of the leaf's keys start here. Keys that the leaf has
+/// given away since are to its right.
 #[derive(Clone, Copy, Debug)]
 struct Leaf {
     at: VirtAddr,
@@ -114,7 +125,7 @@ impl Programs {
 }
 
 impl BLinkTree {
-    /// An empty tree.
+    /// Creates an empty tree.
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
@@ -122,7 +133,8 @@ impl BLinkTree {
         Self::create_with(memory, layout, ENTRIES_MAX)
     }
 
-    /// An empty tree whose nodes have room for `entries`, 2 to [`ENTRIES_MAX`]: small ones make small trees deep.
+    /// Creates an empty tree whose nodes hold `entries`, 2 to [`ENTRIES_MAX`]. Small nodes make small trees
+    /// deep.
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
@@ -136,14 +148,14 @@ impl BLinkTree {
         let tag = tag_of(base);
         let tree = Tree { root: VirtAddr(base.0 + ROOT), tag, entries };
         memory.write(tree.root, &Node::root(tag).emit())?;
-        // The first word comes last: a client that finds it finds a whole tree.
+        // The first word is written last: a client that finds the magic finds a whole tree.
         let rest = [u64::from(tag.get()), entries as u64].map(u64::to_le_bytes).concat();
         memory.write(VirtAddr(base.0 + 8), &rest)?;
         memory.write(base, &MAGIC.to_le_bytes())?;
         Ok(Self::at(memory, base, tree, layout))
     }
 
-    /// The tree at `address`. New nodes that this handle makes are laid out as `layout` says.
+    /// Opens the tree at `address`. `layout` places the new nodes that this handle creates.
     ///
     /// # Errors
     /// [`Error::Broken`] when there is no tree at `address`; [`Error`] when far memory does not answer.
@@ -169,8 +181,8 @@ impl BLinkTree {
         Self { at, tree, places, programs: Programs::new(), policy, writes, last }
     }
 
-    /// Frees header, root and the nodes that this handle made; other handles free those that they made. No other handle may use the tree meanwhile or
-    /// afterwards.
+    /// Frees the header, the root and the nodes that this handle created. Other handles free the nodes that
+    /// they created. No other handle may use the tree during or after this call.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
@@ -179,7 +191,8 @@ impl BLinkTree {
         self.places.destroy(memory)
     }
 
-    /// Frees the nodes that this handle made, when no handle uses the tree any more; [`BLinkTree::destroy`] of another handle frees header and root.
+    /// Frees the nodes that this handle created. No handle may use the tree any more. [`BLinkTree::destroy`]
+    /// of another handle frees the header and the root.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
@@ -187,19 +200,19 @@ impl BLinkTree {
         self.places.destroy(memory)
     }
 
-    /// Where others open it.
+    /// Returns the address at which other programs open the tree.
     #[must_use]
     pub const fn address(&self) -> VirtAddr {
         self.at
     }
 
-    /// Root, tag and entries of a node: what an index of it is made from.
+    /// Returns the root, the tag and the entries per node: the base of an index of the tree.
     #[must_use]
     pub const fn tree(&self) -> Tree {
         self.tree
     }
 
-    /// How high the tree is now: 1 when its root is a leaf.
+    /// Returns the current height of the tree: 1 when the root is a leaf.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or the tree is broken.
@@ -208,28 +221,28 @@ impl BLinkTree {
         Ok(root.level + 1)
     }
 
-    /// Places of nodes that this handle has taken from the rack so far, and free ones that it keeps.
+    /// Returns how many node places this handle has allocated so far, and how many free places it keeps.
     #[must_use]
     pub const fn places(&self) -> PlacesUsed {
         self.places.used()
     }
 
-    /// Says where this handle's look-ups and scans run. What changes the tree runs at the memory nodes, whatever is said.
+    /// Sets where this handle's look-ups and scans run. Changes always run at the memory nodes.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// Says how this handle's changes come to their leaves.
+    /// Sets how this handle's changes reach their leaves.
     pub const fn set_writes(&mut self, writes: Writes) {
         self.writes = writes;
     }
 
-    /// Where they run.
+    /// Returns where this handle's look-ups and scans run.
     pub(crate) const fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or the tree is broken.
@@ -242,20 +255,22 @@ impl BLinkTree {
         }
     }
 
-    /// The traversal of [`BLinkTree::get`], for who has several under way.
+    /// Returns the traversal of [`BLinkTree::get`], for callers with several operations in flight.
     #[must_use]
     pub fn get_op(&self, key: u64) -> Op {
         self.key_op(&self.programs.get, key, 0)
     }
 
-    /// The traversal of [`BLinkTree::insert`] for a key that is there: its value is another one behind that.
+    /// Returns the traversal of [`BLinkTree::insert`] for a key that exists. The operation replaces the
+    /// value.
     #[must_use]
     pub fn replace_op(&self, key: u64, value: u64) -> Op {
         self.key_op(&self.programs.insert, key, value)
     }
 
-    /// The value that a finished [`BLinkTree::get_op`] found, or that a finished [`BLinkTree::replace_op`] replaced; none when there was none, or the tree was in between two
-    /// forms: then [`BLinkTree::get`] tells.
+    /// Returns the value that a finished [`BLinkTree::get_op`] found, or that a finished
+    /// [`BLinkTree::replace_op`] replaced. Returns `None` when the key has no value, or when the tree was
+    /// changing; [`BLinkTree::get`] tells these cases apart.
     #[must_use]
     pub fn value_in(scratch: &[u8]) -> Option<u64> {
         let words = words(scratch);
@@ -267,8 +282,8 @@ impl BLinkTree {
         Op::Traverse { program: program.clone(), cur_ptr: self.tree.root, scratch, limit: VISITS_MAX }
     }
 
-    /// As [`BLinkTree::get`] for a tree whose values are words that stand for records, with a program of [`record_program`]: the word, and the lines of the record
-    /// that came along.
+    /// Works as [`BLinkTree::get`], for a tree whose values are record words, with a program of
+    /// [`record_program`]. Returns the word and the record lines that the traversal copied.
     pub(crate) fn get_record(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -291,13 +306,14 @@ impl BLinkTree {
         }
     }
 
-    /// The traversal of [`BLinkTree::get_record`].
+    /// Returns the traversal of [`BLinkTree::get_record`].
     pub(crate) fn record_op(&self, program: &Program, key: u64, scratch: Vec<u8>) -> Op {
         let scratch = start_pad(program, &self.pad(key, 0), scratch);
         Op::Traverse { program: program.clone(), cur_ptr: self.tree.root, scratch, limit: VISITS_MAX }
     }
 
-    /// The lines that a finished [`BLinkTree::record_op`] brought; none when it found no key, or failed.
+    /// Returns the lines that a finished [`BLinkTree::record_op`] copied; `None` when the operation found no
+    /// key or failed.
     pub(crate) fn lines_brought(completed: &Completed) -> Option<&[u8]> {
         let Ok(Answer::Traversed(Traversed { returned: true, .. })) = completed.result else { return None };
         let found =
@@ -305,11 +321,12 @@ impl BLinkTree {
         completed.buf.get(programs::LINES..).filter(|_| found)
     }
 
-    /// Puts `value` under `key`; answers the one there was.
+    /// Stores `value` under `key` and returns the previous value.
     ///
     /// # Errors
-    /// [`Error`] when far memory has no room or does not answer, or the tree is broken. The tree is whole in any case; whether the key is in it is
-    /// open when a request was not answered. [`Error::Traversal`] where memory runs no programs that store.
+    /// [`Error`] when far memory has no room or does not answer, or the tree is broken. The tree is whole in
+    /// any case. Whether the key is in the tree is unknown when a request was not answered.
+    /// [`Error::Traversal`] where the memory does not run programs that store.
     pub fn insert(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -336,7 +353,7 @@ impl BLinkTree {
         tree.insert(&mut self.writer(memory), key, value).map_err(Error::from)
     }
 
-    /// Takes `key` out; answers the value that it had.
+    /// Removes `key` and returns its value.
     ///
     /// # Errors
     /// As [`BLinkTree::insert`].
@@ -367,15 +384,17 @@ impl BLinkTree {
         Ok(Some(old))
     }
 
-    /// Merges the leaf that a key was taken out of, as far as that succeeds. The key is out, and its caller is to know what value it had, whatever becomes of this: what is left of
-    /// a merge the next writer there carries on, and who cannot be reached the next request tells.
+    /// Merges the leaf from which a key was removed, as far as possible. The key is gone and the caller must
+    /// learn its value, whatever this merge does. The next writer there continues an unfinished merge, and
+    /// the next request reports an unreachable node.
     fn merge_behind(&mut self, memory: &mut (impl FarMemory + ?Sized), key: u64) {
         let tree = self.tree;
         let _left_to_others = tree.merge_sparse(&mut self.writer(memory), key);
     }
 
-    /// The first `most` pairs of `range`, in ascending order, with a request for every 43 to 56 of them. Only the first one goes down the tree: each other
-    /// begins at the leaf that the one before had come to. [`Cursor`] is for scans in pieces, [`RangeQuery`] for scans side by side.
+    /// Returns the first `most` pairs of `range`, in ascending order, with one request for every 43 to 56
+    /// pairs. Only the first request descends the tree. Each further request starts at the leaf where the
+    /// previous one ended. [`Cursor`] is for scans in pieces, [`RangeQuery`] for parallel scans.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or the tree is broken.
@@ -400,13 +419,14 @@ impl BLinkTree {
         Ok(pairs)
     }
 
-    /// The words that the programs of one key begin with.
+    /// Returns the words that start the pad of every single-key program.
     fn pad(&self, key: u64, value: u64) -> [u64; programs::PAD_LEN / 8] {
         [key, self.tree.tag.get().into(), 0, value, self.tree.entries as u64, self.tree.root.0]
     }
 
-    /// Where a change of `key` begins: at its leaf when that is known, or worth to be found first; else at the root. A copy of the request takes the same way,
-    /// whatever the switch knows meanwhile (PROTOCOL 7.36).
+    /// Returns the node where a change of `key` starts: the key's leaf when the leaf is known or worth
+    /// finding first, else the root. A retransmitted request takes the same path, whatever the switch learns
+    /// meanwhile (PROTOCOL 7.36).
     fn begin(&self, memory: &mut (impl FarMemory + ?Sized), key: u64) -> Result<VirtAddr, Error> {
         let known = || self.last.get().filter(|leaf| (leaf.first..=leaf.last).contains(&key));
         if known().is_none() && self.writes == Writes::Find {
@@ -415,7 +435,8 @@ impl BLinkTree {
         Ok(known().map_or(self.tree.root, |leaf| leaf.at))
     }
 
-    /// Runs a program that goes down to the leaf of `key`; answers where it ended, and the words of its pad.
+    /// Runs a program that descends to the leaf of `key`. Returns the node where the program ended, and the
+    /// words of its pad.
     fn descend(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -447,7 +468,7 @@ impl BLinkTree {
         Ok((at, words))
     }
 
-    /// Runs a program from a node on; answers where it ended, and its pad.
+    /// Runs a program from a node on. Returns the node where the program ended, and its pad.
     fn traverse(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -465,7 +486,7 @@ impl BLinkTree {
         Ok((end.cur_ptr, scratch))
     }
 
-    /// Hands free places over to all handles when this one keeps many.
+    /// Hands free places over to all handles when this handle keeps many.
     fn share_places(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.places.share(memory, &self.programs.replace)
     }
@@ -479,7 +500,7 @@ impl BLinkTree {
     }
 }
 
-/// A program's pad that begins with these words.
+/// Fills `scratch` as a pad of `program` that begins with these words.
 fn start_pad(program: &Program, words: &[u64], mut scratch: Vec<u8>) -> Vec<u8> {
     scratch.clear();
     scratch.extend(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -487,19 +508,20 @@ fn start_pad(program: &Program, words: &[u64], mut scratch: Vec<u8>) -> Vec<u8> 
     scratch
 }
 
-/// A look-up that brings the record that a key's word stands for, in a pad of `room` bytes at most.
+/// Assembles a look-up that also copies the record that a key's word stands for, into a pad of at most `room`
+/// bytes.
 pub(crate) fn record_program(room: usize) -> Program {
     assembled(&programs::get_record(lines_in(room, programs::LINES)))
 }
 
-/// The tag of a tree with its header there: another one for each page of 2^40 bytes.
+/// Returns the tag of the tree whose header is at `header`. Tags differ for all pages within 2^40 bytes.
 fn tag_of(header: VirtAddr) -> Tag {
     #[expect(clippy::cast_possible_truncation, reason = "a tag has 28 bits")]
     let number = (header.0 / farmem_wire::message::PAGE_LEN as u64) as u32;
     Tag::new(number)
 }
 
-/// The first and the last key of a range; none when it has no key.
+/// Returns the first and the last key of a range; `None` when the range has no key.
 fn ends(range: &impl RangeBounds<u64>) -> Option<(u64, u64)> {
     let first = match range.start_bound() {
         Bound::Included(&first) => first,

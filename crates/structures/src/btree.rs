@@ -1,24 +1,27 @@
-//! A B+tree in far memory: 64-bit keys, 64-bit values (numbers, or addresses of larger ones), nodes of 256 bytes with up to 16
-//! children; a leaf links to the next.
+//! A B+tree in far memory: 64-bit keys, 64-bit values (numbers or addresses of larger values), and nodes of
+//! 256 bytes with up to 16 children. Each leaf links to the next.
 //!
-//! Traversals look, at the memory nodes or at the host as [`BTree::policy`] says: [`BTree::find`],
-//! [`BTree::lower_bound`], [`BTree::scan`], [`BTree::aggregate`]. The host writes, with READs and WRITEs. Deletion is
-//! lazy: a key leaves its leaf, and a leaf that is empty stays until keys of its range come again; nodes are never merged.
+//! Traversals read the tree, at the memory nodes or at the host, as [`BTree::policy`] says: [`BTree::find`],
+//! [`BTree::lower_bound`], [`BTree::scan`], [`BTree::aggregate`]. The host writes, with READs and WRITEs.
+//! Deletion is lazy: a key leaves its leaf, an empty leaf stays for later keys of its range, and nodes are
+//! never merged.
 //!
-//! # Beside a writer
+//! # Concurrent readers
 //!
-//! PULSE leaves synchronisation to the host (PULSE 2.3), and so does this tree: one writer at a time, by agreement or with
-//! [`BTree::lock`]. A node is written by one WRITE of one packet, which a memory node carries out between two loads; a value
-//! that is replaced, by one of eight bytes. A split writes the new nodes first, then the node above that links them, then what
-//! stays of the nodes that were cut, from the top down. The root never moves. So a reader beside a writer
+//! PULSE leaves synchronisation to the host (PULSE 2.3), and so does this tree: one writer at a time, by
+//! agreement or with [`BTree::lock`]. One WRITE of one packet writes a node, and a memory node executes the
+//! WRITE between two loads. One WRITE of eight bytes replaces a value. A split writes the new nodes first,
+//! then the node above that links them, then the shortened nodes from the top down. The root never moves. A
+//! reader during a write therefore
 //!
-//! - never meets a broken pointer or half a node, and never sees a key that was not there or a value that was not its key's;
-//! - sees each key that stands still while it looks, if its traversal starts after a split was finished or sees none;
-//! - may miss keys that stand still when a split falls between its visits of a node that is cut and of the node above: a look-up
-//!   answers "missing", a scan or aggregate lacks keys. It never sees one twice;
-//! - sees of several keys written one after the other any part, not always the older part.
+//! - never meets a broken pointer or half a node, and never sees a key or value that was not in the tree;
+//! - sees each stable key, if its traversal starts after a split finished or meets no split;
+//! - may miss stable keys when a split falls between its visits of a cut node and of the node above: a
+//!   look-up answers "missing", a scan or aggregate lacks keys. No key appears twice;
+//! - sees any subset of several keys written one after the other, not always the older ones.
 //!
-//! A reader that cannot bear the last two looks between two equal even [`LockWord::version`]s, when all writers take the lock.
+//! A reader that cannot tolerate the last two cases reads between two equal even [`LockWord::version`]s. All
+//! writers must then take the lock.
 
 use crate::arena::{Arena, Layout};
 use crate::{assembled, words};
@@ -38,16 +41,16 @@ pub(crate) use load::{Pieces, ascending};
 pub use node::{KEYS_MAX, NODE_LEN};
 pub use records::{Bring, RECORD_LEN_MAX, RECORD_ROOM, RecordScan, Records, records_program};
 
-/// The largest key; 2^64 - 1 marks unused places.
+/// The largest key; 2^64 - 1 marks unused positions.
 pub const KEY_MAX: u64 = UNUSED - 1;
-/// The most pairs that one request of a scan brings.
+/// Bound on the pairs of one scan request.
 pub const SCAN_PAIRS_MAX: usize = 122;
 
-/// The programs of a tree, in their text form.
+/// The program that looks up a key, in text form.
 pub const FIND_PROGRAM: &str = include_str!("../../../testdata/programs/btree_find.pulse");
-/// Range scan and lower bound.
+/// The program for range scans and lower bounds, in text form.
 pub const SCAN_PROGRAM: &str = include_str!("../../../testdata/programs/btree_scan.pulse");
-/// Sum, smallest, largest, number.
+/// The program for sum, smallest, largest and count, in text form.
 pub const AGGREGATE_PROGRAM: &str = include_str!("../../../testdata/programs/btree_aggregate.pulse");
 
 const UNUSED_REASON: &str = "2^64 - 1 is no key, it marks unused places";
@@ -57,34 +60,34 @@ const MAGIC: u64 = u64::from_le_bytes(*b"farmemBT");
 const LOCK: u64 = 16;
 /// Bytes from the header to the root; both are in one allocation of their own.
 const ROOT: u64 = NODE_LEN as u64;
-/// Levels after which a descent is in a cycle: 16^16 leaves.
+/// Depth bound of a descent: a deeper one is in a cycle (16^16 leaves).
 const DEPTH_MAX: u32 = 17;
-/// Iterations after which a walk along the leaves is in a cycle.
+/// Iteration bound of a walk along the leaves: a longer one is in a cycle.
 const LEAVES_MAX: u32 = 1 << 28;
 
-/// Sum, smallest, largest and number of the values of a range.
+/// Sum, minimum, maximum and count of the values of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aggregate {
-    /// Their sum, exactly.
+    /// The exact sum.
     pub sum: u128,
-    /// The smallest.
+    /// The smallest value.
     pub min: u64,
-    /// The largest.
+    /// The largest value.
     pub max: u64,
-    /// How many there are.
+    /// The number of values.
     pub count: u64,
 }
 
-/// What one request of a scan brought.
+/// The result of one scan request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scanned {
     /// Pairs in ascending order of keys.
     pub pairs: Vec<(u64, u64)>,
-    /// Where the scan goes on; `None` when the range is exhausted.
+    /// The position where the scan continues; `None` when the range is exhausted.
     pub next: Option<Cursor>,
 }
 
-/// A place in the leaves where a scan goes on.
+/// A position in the leaves where a scan continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor {
     /// The node where the traversal starts: the root, or a leaf with smaller keys.
@@ -93,16 +96,17 @@ pub struct Cursor {
     from: u64,
 }
 
-/// What the header says.
+/// The contents of a tree's header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     at: VirtAddr,
     root: VirtAddr,
-    /// Keys of a leaf at most.
+    /// Largest number of keys in a leaf.
     leaf_max: usize,
 }
 
-/// A program's hold of a tree. The tree itself is in far memory, and can be opened by others at [`BTree::address`].
+/// A program's handle of a tree. The tree lies in far memory; other programs can open the tree at
+/// [`BTree::address`].
 #[derive(Debug)]
 pub struct BTree {
     header: Header,
@@ -115,7 +119,7 @@ pub struct BTree {
 }
 
 impl BTree {
-    /// An empty tree.
+    /// Creates an empty tree.
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
@@ -131,14 +135,14 @@ impl BTree {
         let Vma { base, .. } = memory.allocate(ROOT + NODE_LEN as u64)?;
         let header = Header { at: base, root: VirtAddr(base.0 + ROOT), leaf_max };
         memory.write(header.root, &Node::leaf(&[], 0).emit())?;
-        // The first word comes last: a client that finds it finds a whole tree.
+        // The first word is written last: a client that finds the magic finds a whole tree.
         let rest = [header.root.0, 0, leaf_max as u64].map(u64::to_le_bytes).concat();
         memory.write(VirtAddr(base.0 + 8), &rest)?;
         memory.write(base, &MAGIC.to_le_bytes())?;
         Ok(Self::at(memory, header, layout))
     }
 
-    /// The tree at `address`. New nodes that this handle makes are laid out as `layout` says.
+    /// Opens the tree at `address`. `layout` places the new nodes that this handle creates.
     ///
     /// # Errors
     /// [`Error::Broken`] when there is no tree at `address`; [`Error`] when far memory does not answer.
@@ -169,7 +173,7 @@ impl BTree {
         }
     }
 
-    /// Frees header, root and the nodes that this handle made; those that other handles made are theirs to free.
+    /// Frees the header, the root and the nodes that this handle created. Other handles free their own nodes.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
@@ -178,45 +182,45 @@ impl BTree {
         self.arena.destroy(memory)
     }
 
-    /// Makes new nodes take these places first, which belong to another owner.
+    /// Adds places that another owner allocated; new nodes take these first.
     pub(crate) fn reserve(&mut self, nodes: Vec<VirtAddr>) {
         self.arena.reserve(nodes);
     }
 
-    /// Where others open it.
+    /// Returns the address at which other programs open the tree.
     #[must_use]
     pub const fn address(&self) -> VirtAddr {
         self.header.at
     }
 
-    /// The root, where traversals start. It never moves.
+    /// Returns the root, where traversals start. The root never moves.
     #[must_use]
     pub const fn root(&self) -> VirtAddr {
         self.header.root
     }
 
-    /// Keys of a leaf at most.
+    /// Returns the largest number of keys in a leaf.
     pub(crate) const fn leaf_max(&self) -> usize {
         self.header.leaf_max
     }
 
-    /// The lock that every writer takes.
+    /// Returns the lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         &mut self.lock
     }
 
-    /// Where this handle's traversals run.
+    /// Returns where this handle's traversals run.
     #[must_use]
     pub const fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Says where this handle's traversals run.
+    /// Sets where this handle's traversals run.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -228,20 +232,22 @@ impl BTree {
         Ok(found)
     }
 
-    /// The traversal that looks `key` up; `scratch` is any buffer, its content is replaced.
+    /// Returns the traversal that looks up `key`. `scratch` is any buffer; its contents are replaced.
     #[must_use]
     pub fn find_op(&self, key: u64, scratch: Vec<u8>) -> Op {
         let scratch = pad(scratch, &[key, 0, 0], self.find.scratch_len());
         Op::Traverse { program: self.find.clone(), cur_ptr: self.header.root, scratch, limit: DEPTH_MAX }
     }
 
-    /// What a finished [`BTree::find_op`] found; `None` when the key is missing or the operation failed.
+    /// Returns the value that a finished [`BTree::find_op`] found; `None` when the key is missing or the
+    /// operation failed.
     #[must_use]
     pub fn found(completed: &Completed) -> Option<u64> {
         completed.result.as_ref().ok().and_then(|_| found_in(&completed.buf))
     }
 
-    /// The leaf that a finished [`BTree::find_op`] ended at, which has the key or would have it; `None` when the operation failed.
+    /// Returns the leaf where a finished [`BTree::find_op`] ended, which has the key or would have it; `None`
+    /// when the operation failed.
     #[must_use]
     pub fn leaf_found(completed: &Completed) -> Option<VirtAddr> {
         match completed.result {
@@ -250,20 +256,21 @@ impl BTree {
         }
     }
 
-    /// The READ of a leaf; `buf` is any buffer.
+    /// Returns the READ of a leaf. `buf` is any buffer.
     #[must_use]
     pub fn leaf_op(leaf: VirtAddr, mut buf: Vec<u8>) -> Op {
         buf.resize(NODE_LEN, 0);
         Op::Read { addr: leaf, buf }
     }
 
-    /// The WRITE that puts a pair into the leaf `at`, which was read as `bytes`, in place of the one of this key if there is one. `None`
-    /// when the leaf is full: then [`BTree::insert`] is needed, which cuts it. `buf` is any buffer.
+    /// Returns the WRITE that stores a pair in the leaf `at`, whose contents are `bytes`, replacing a pair of
+    /// the same key. Returns `None` when the leaf is full; [`BTree::insert`] then splits the leaf. `buf` is
+    /// any buffer.
     ///
-    /// A caller that writes this way must be the one writer from its look-up of the leaf on.
+    /// The caller must be the only writer from its look-up of the leaf on.
     ///
     /// # Errors
-    /// [`Error::Key`] for 2^64 - 1; [`Error::Broken`] when `bytes` are no leaf.
+    /// [`Error::Key`] for 2^64 - 1; [`Error::Broken`] when `bytes` is not a leaf.
     pub fn put_op(
         &self,
         at: VirtAddr,
@@ -290,7 +297,7 @@ impl BTree {
         Ok(Some(Op::Write { addr: at, buf }))
     }
 
-    /// The first pair whose key is not less than `key`.
+    /// Returns the first pair whose key is at least `key`.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -302,7 +309,8 @@ impl BTree {
         Ok(self.scan(memory, key.., 1)?.pop())
     }
 
-    /// The first `most` pairs of `range`, in ascending order, with a request for every [`SCAN_PAIRS_MAX`] of them.
+    /// Returns the first `most` pairs of `range`, in ascending order, with one request for every
+    /// [`SCAN_PAIRS_MAX`] pairs.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -326,13 +334,14 @@ impl BTree {
         Ok(pairs)
     }
 
-    /// Where a scan of the keys from `from` on begins.
+    /// Returns the start of a scan of the keys from `from` on.
     #[must_use]
     pub const fn cursor(&self, from: u64) -> Cursor {
         Cursor { at: self.header.root, from }
     }
 
-    /// The traversal that takes up to `most` pairs below `to` (2^64 - 1 for all), and up to [`SCAN_PAIRS_MAX`].
+    /// Returns the traversal that reads up to `most` pairs below `to` (2^64 - 1 for all), and at most
+    /// [`SCAN_PAIRS_MAX`].
     #[must_use]
     pub fn scan_op(&self, cursor: Cursor, to: u64, most: usize, scratch: Vec<u8>) -> Op {
         let room = most.min(SCAN_PAIRS_MAX) as u64 * 16;
@@ -340,7 +349,7 @@ impl BTree {
         Op::Traverse { program: self.scan.clone(), cur_ptr: cursor.at, scratch, limit: LEAVES_MAX }
     }
 
-    /// What a finished [`BTree::scan_op`] brought; `None` when it failed.
+    /// Returns the result of a finished [`BTree::scan_op`]; `None` when the operation failed.
     #[must_use]
     pub fn scanned(completed: &Completed) -> Option<Scanned> {
         match completed.result {
@@ -349,7 +358,8 @@ impl BTree {
         }
     }
 
-    /// Sum, smallest, largest and number of the values of `range`, by one traversal; `None` when it has no keys.
+    /// Returns sum, minimum, maximum and count of the values of `range`, by one traversal; `None` when the
+    /// range has no keys.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -368,7 +378,7 @@ impl BTree {
         Ok((w[6] > 0).then_some(Aggregate { sum, min: w[4], max: w[5], count: w[6] }))
     }
 
-    /// Runs another program along the leaves; answers the words of its scratch pad.
+    /// Runs another program along the leaves. Returns the words of its scratch pad.
     pub(crate) fn aggregate_by(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -382,18 +392,18 @@ impl BTree {
         Ok(words)
     }
 
-    /// The traversal that runs another program along the leaves.
+    /// Returns the traversal that runs another program along the leaves.
     pub(crate) fn aggregate_op(&self, program: &Program, start: &[u64], scratch: Vec<u8>) -> Op {
         let scratch = pad(scratch, start, program.scratch_len());
         let cur_ptr = self.header.root;
         Op::Traverse { program: program.clone(), cur_ptr, scratch, limit: LEAVES_MAX }
     }
 
-    /// Puts `value` under `key`; answers the one there was.
+    /// Stores `value` under `key` and returns the previous value.
     ///
     /// # Errors
-    /// [`Error::Key`] for 2^64 - 1; [`Error`] when far memory has no room or does not answer. The tree is whole in any case; whether
-    /// the key is in it is open when a write was not answered.
+    /// [`Error::Key`] for 2^64 - 1; [`Error`] when far memory has no room or does not answer. The tree is
+    /// whole in any case. Whether the key is in the tree is unknown when a write was not answered.
     pub fn insert(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -417,8 +427,8 @@ impl BTree {
         Ok(None)
     }
 
-    /// Replaces the value of `key`, by one atomic write of eight bytes; answers the one there was, or `None` and writes nothing when the
-    /// key is missing.
+    /// Replaces the value of `key` by one atomic write of eight bytes and returns the previous value. Writes
+    /// nothing and returns `None` when the key is missing.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -434,7 +444,7 @@ impl BTree {
         Ok(Some(leaf.slots[place]))
     }
 
-    /// Takes `key` out; answers its value.
+    /// Removes `key` and returns its value.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -447,7 +457,8 @@ impl BTree {
         Ok(Some(value))
     }
 
-    /// What to write, in this order, for a node to which a key was added: it, and those above as far as they are too full.
+    /// Returns the writes, in order, for a node that gained a key: the node itself, and the nodes above as
+    /// far as they overflow.
     fn writes(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -466,7 +477,7 @@ impl BTree {
             }
             fresh.push((right_addr, right));
             let Some((above, mut parent)) = path.pop() else {
-                // The root stays where it is, and gets the two halves as its children.
+                // The root keeps its place and takes the two halves as its children.
                 let left_addr = self.arena.take(memory, home)?;
                 fresh.push((left_addr, node));
                 node = Node::inner(vec![between], vec![left_addr.0, right_addr.0]);
@@ -476,11 +487,11 @@ impl BTree {
             parent.insert(between, right_addr.0);
             (addr, node) = (above, parent);
         }
-        // New nodes; the one node that makes them reachable; what stays of the others, from the top down.
+        // Order: new nodes; the one node that makes them reachable; the shortened nodes, from the top down.
         Ok(fresh.into_iter().chain([(addr, node)]).chain(cut.into_iter().rev()).collect())
     }
 
-    /// The nodes from the root to the leaf of `key`.
+    /// Returns the nodes from the root to the leaf of `key`.
     fn descend(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -522,7 +533,7 @@ impl BTree {
     }
 }
 
-/// A scratch pad that begins with `words`.
+/// Fills a scratch pad that begins with `words`.
 fn pad(mut scratch: Vec<u8>, words: &[u64], len: usize) -> Vec<u8> {
     scratch.clear();
     scratch.extend(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -549,7 +560,7 @@ fn scanned_in(scratch: &[u8], leaf: VirtAddr) -> Scanned {
     Scanned { pairs, next }
 }
 
-/// The range as the programs take it: first key, and first key behind.
+/// Converts a range to the programs' form: the first key, and the first key after the range.
 pub(crate) fn half_open(range: &impl RangeBounds<u64>) -> (u64, u64) {
     let from = match range.start_bound() {
         Bound::Included(&key) => key,

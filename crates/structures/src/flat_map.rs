@@ -1,7 +1,9 @@
-//! An open-addressing hash map in far memory: keys of eight bytes, values of one length, and a record is found with one READ.
+//! An open-addressing hash map in far memory: keys of eight bytes, values of one length, and one READ per
+//! look-up.
 //!
-//! Key type: [`FlatMap`], which only says where the map lies and how it is made; clones are the same map, and other clients of the domain read it beside its writer. It is
-//! PD3's hash map (8.1): each record carries the number of the change that wrote it (PROTOCOL 19.2).
+//! Key type: [`FlatMap`], the description of a map's location and layout. Clones describe the same map, and
+//! other clients of the domain read the map beside its writer. The design is PD3's hash map (8.1): each
+//! record carries the number of the change that wrote it (PROTOCOL 19.2).
 //!
 //! ```text
 //!   home of a key = hash modulo the slots; the record lies in one of the WINDOW slots from there on, and one READ brings them all
@@ -9,14 +11,19 @@
 //!   slot:   | version | key | value ... |     a power of two of bytes, 32 to 256; version 0: the slot is empty
 //! ```
 //!
-//! A slot is written in one packet and read in one, so a reader sees it before a write or behind it. When the window is full, records move to later slots of their own
-//! windows, as in hopscotch hashing: a record is written to its new slot before its old one is used for another. A writer that dies in between leaves it in both; the one with
-//! the later version counts, and a removal empties both. A window may come in several packets, so who reads beside an insert may find a record that moves nowhere: that costs a
-//! DPU speed. The program's own threads order look-ups of a key, and inserts that may move it, among themselves.
+//! One packet writes a slot and one packet reads it, so a reader sees the slot before or after a write. When
+//! the window is full, records move to later slots of their own windows, as in hopscotch hashing. A record is
+//! written to its new slot before its old slot is reused. A writer that dies in between leaves the record in
+//! both slots. The record with the later version counts, and a removal empties both.
 //!
-//! A prefetcher looks several keys up by one traversal ([`LookUp::op_for`]), which brings their records and no window.
+//! A window may arrive in several packets, so a reader beside an insert may miss a record in the middle of a
+//! move. For a DPU this costs only speed. The program's own threads must order look-ups of a key against
+//! inserts that may move it.
 //!
-//! What it does not do: grow, order several writers, or have keys that are not eight bytes long.
+//! A prefetcher looks up several keys by one traversal ([`LookUp::op_for`]), which returns their records
+//! without the windows.
+//!
+//! The map does not grow, does not order several writers, and supports only keys of eight bytes.
 
 mod together;
 
@@ -31,17 +38,17 @@ use together::Together;
 
 /// Slots in which a key's record may lie.
 pub const WINDOW: usize = 16;
-/// Bytes of a value at most: a slot is a packet's at the smallest path MTU.
+/// Largest value, in bytes: a slot fits into one packet at the smallest path MTU.
 pub const VALUE_LEN_MAX: usize = SLOT_LEN_MAX - HEAD;
-/// Slots for a hundred records: with fewer, windows of [`WINDOW`] slots fill up.
+/// Slots per hundred records: with fewer, windows of [`WINDOW`] slots fill up.
 const SLOTS_PERCENT: u64 = 200;
-/// Slots that are looked through for an empty one.
+/// Slots searched for an empty one.
 const REACH: usize = 128;
-/// Bytes in front of a value.
+/// Bytes before a value in a slot.
 const HEAD: usize = 16;
 const SLOT_LEN_MIN: usize = 32;
 const SLOT_LEN_MAX: usize = 256;
-/// Homes of a shard that another process may say there are: all shards' slots have bytes that a word counts.
+/// Bound on the homes of a shard in a received form: the bytes of all shards' slots fit into a word.
 const HOMES_MAX: u64 = 1 << 40;
 /// Bytes of a WRITE of [`FlatMap::load`].
 const LOAD_LEN: usize = 1 << 20;
@@ -49,12 +56,12 @@ const LOAD_LEN: usize = 1 << 20;
 /// A key.
 pub type Key = [u8; 8];
 
-/// Where a map lies and how it is made.
+/// The location and layout of a map.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlatMap {
-    /// One on each memory node; homes are spread over them.
+    /// One shard on each memory node; homes are spread over the shards.
     shards: Vec<Vma>,
-    /// Slots of a shard that are homes; [`REACH`] more follow.
+    /// Slots of a shard that are homes; [`REACH`] more slots follow.
     homes: usize,
     value_len: usize,
     slot_len: usize,
@@ -62,23 +69,24 @@ pub struct FlatMap {
     together: Arc<Together>,
 }
 
-/// A record as it lies in a slot.
+/// A record in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found<'a> {
-    /// The change that wrote it.
+    /// The number of the change that wrote the record.
     pub version: u64,
-    /// Its value.
+    /// The record's value.
     pub value: &'a [u8],
 }
 
-/// A slot that has a record.
+/// Returns version and key of the record in a slot; `None` for an empty slot.
 fn record(slot: &[u8]) -> Option<(u64, Key)> {
     let version = u64::from_le_bytes(*slot.first_chunk().expect("a slot has a version"));
     (version != 0).then(|| (version, slot[8..HEAD].try_into().expect("8 bytes")))
 }
 
-/// Where room for a record is made: records that move, from slot to slot, in this order, and the slot that is empty then. `None` when there is no room in reach. `home_of` says of a
-/// slot where its record is at home, or that it has none.
+/// Plans how to make room for a record. Returns the moves from slot to slot, in order, and the slot that is
+/// then empty; `None` when nothing in reach can move. `home_of` returns the home of a slot's record, or
+/// `None` for an empty slot.
 fn make_room(
     home: usize,
     end: usize,
@@ -96,10 +104,12 @@ fn make_room(
 }
 
 impl FlatMap {
-    /// An empty map for `records` records with values of `value_len` bytes, spread over all memory nodes. Keys come from clients, so their places depend on `secret`.
+    /// Creates an empty map for `records` records with values of `value_len` bytes, spread over all memory
+    /// nodes. Keys come from clients, so their positions depend on `secret`.
     ///
     /// # Errors
-    /// [`Error::Count`] for values of no length or of more than [`VALUE_LEN_MAX`] bytes; [`Error::Refused`] when there is no room.
+    /// [`Error::Count`] for values of zero bytes or of more than [`VALUE_LEN_MAX`]; [`Error::Refused`] when
+    /// there is no room.
     pub fn create(
         memory: &mut (impl FarMemory + ?Sized),
         records: u64,
@@ -120,7 +130,7 @@ impl FlatMap {
             match memory.allocate_on(len as u64, node) {
                 Ok(vma) => shards.push(vma),
                 Err(error) => {
-                    // What was allocated goes with its domain where it cannot be given back.
+                    // Memory that cannot be freed now is freed with its domain.
                     shards.iter().for_each(|shard: &Vma| drop(memory.free(shard.base)));
                     return Err(error);
                 }
@@ -130,7 +140,7 @@ impl FlatMap {
         Ok(Self { shards, homes, value_len, slot_len, secret, together })
     }
 
-    /// What another process makes this map of ([`crate::form`]).
+    /// Returns the form from which another process opens this map ([`crate::form`]).
     #[must_use]
     pub fn form(&self) -> Form {
         let shards = self.shards.iter().copied().map(Shard::from).collect();
@@ -138,7 +148,7 @@ impl FlatMap {
         Form::FlatMap { shards, homes, value_len, secret: self.secret }
     }
 
-    /// The map that somebody says lies there.
+    /// Opens the map that a received form describes.
     pub(crate) fn of(
         memory: &(impl FarMemory + ?Sized),
         shards: &[Shard],
@@ -153,7 +163,7 @@ impl FlatMap {
         Ok(Self { shards, homes, value_len, slot_len, secret, together })
     }
 
-    /// Gives its memory back. Nothing may read it any more.
+    /// Frees the map's memory. No reader may use the map any more.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -161,13 +171,13 @@ impl FlatMap {
         self.shards.iter().try_for_each(|shard| memory.free(shard.base))
     }
 
-    /// Fills an empty map with records, all of one change, a megabyte at a time.
+    /// Fills an empty map with records of one change, a megabyte at a time.
     ///
     /// # Errors
-    /// [`Error::Full`] when a record has no room; [`Error`] when far memory does not answer.
+    /// [`Error::Full`] when no slot is free for a record; [`Error`] when far memory does not answer.
     ///
     /// # Panics
-    /// When the version is 0 or a value has another length.
+    /// Panics when the version is 0 or a value has another length.
     pub fn load<'v>(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -207,13 +217,13 @@ impl FlatMap {
         Ok(())
     }
 
-    /// Writes a record, new or in the place of its older one. One writer at a time.
+    /// Writes a new record, or replaces the record of the same key. Only one writer may run at a time.
     ///
     /// # Errors
-    /// [`Error::Full`] when it has no room; [`Error`] when far memory does not answer.
+    /// [`Error::Full`] when no slot is free for the record; [`Error`] when far memory does not answer.
     ///
     /// # Panics
-    /// When the version is 0 or the value has another length.
+    /// Panics when the version is 0 or the value has another length.
     pub fn insert(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -229,7 +239,7 @@ impl FlatMap {
         let there: Vec<usize> =
             (0..WINDOW).filter(|&at| holds(&slots, at).is_some_and(|(_, found)| found == *key)).collect();
         let to = if let [first, rest @ ..] = &there[..] {
-            // A second one is what a writer left that died in the middle of a move.
+            // A second copy was left by a writer that died in the middle of a move.
             for &at in rest {
                 memory.write(self.addr(shard, home + at), &vec![0; self.slot_len])?;
             }
@@ -237,7 +247,8 @@ impl FlatMap {
         } else {
             slots.resize(REACH * self.slot_len, 0);
             memory.read(self.addr(shard, home), &mut slots)?;
-            // Counted from this home. One whose home is before it is near its window's end, and does not move.
+            // Positions count from this home. A record with an earlier home is near its window's end and does
+            // not move.
             let from_here = |key: Key| self.home(&key).1.saturating_sub(home);
             let moved = make_room(0, REACH, |at| holds(&slots, at).map(|(_, key)| from_here(key)));
             let (moves, hole) = moved.ok_or_else(|| self.is_full())?;
@@ -251,7 +262,7 @@ impl FlatMap {
         Ok(())
     }
 
-    /// The record of a key: its value to the front of `into`, and the change that wrote it.
+    /// Reads the record of a key: puts its value at the front of `into` and returns the change that wrote it.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -273,7 +284,7 @@ impl FlatMap {
         Ok(found)
     }
 
-    /// Removes the record of a key; false when there is none.
+    /// Removes the record of a key. Returns false when there is none.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -292,7 +303,7 @@ impl FlatMap {
         Ok(was_there)
     }
 
-    /// The READ that brings the record of a key, if there is one, into `buf`.
+    /// Returns the READ that brings the record of a key, if there is one, into `buf`.
     #[must_use]
     pub fn read_op(&self, key: &Key, mut buf: Vec<u8>) -> Op {
         let (shard, home) = self.home(key);
@@ -300,13 +311,13 @@ impl FlatMap {
         Op::Read { addr: self.addr(shard, home), buf }
     }
 
-    /// The record of a key in what its READ brought.
+    /// Finds the record of a key in the bytes of its READ.
     #[must_use]
     pub fn found<'s>(&self, key: &Key, slots: &'s [u8]) -> Option<Found<'s>> {
         self.latest(key, slots).map(|(version, value)| Found { version, value: &slots[value] })
     }
 
-    /// The version of a key's record in what its READ brought, and where its value is.
+    /// Returns the version of a key's record in the bytes of its READ, and the range of its value.
     fn latest(&self, key: &Key, slots: &[u8]) -> Option<(u64, Range<usize>)> {
         let each = slots.chunks_exact(self.slot_len).take(WINDOW).enumerate();
         let its = each.filter_map(|(at, slot)| match record(slot) {
@@ -317,26 +328,28 @@ impl FlatMap {
         latest.map(|(version, value)| (version, value..value + self.value_len))
     }
 
-    /// Slots in which records may lie, numbered from 0 over all memory nodes: for who reads all of a map, or remembers where a record lies.
+    /// Returns the number of slots, counted from 0 over all memory nodes, for callers that read a whole map
+    /// or remember a record's slot.
     #[must_use]
     pub const fn slots(&self) -> u64 {
         self.shards.len() as u64 * self.shard_slots()
     }
 
-    /// Bytes of a slot.
+    /// Returns the bytes of a slot.
     #[must_use]
     pub const fn slot_len(&self) -> usize {
         self.slot_len
     }
 
-    /// The slot from which on the record of a key lies.
+    /// Returns the first slot that may hold the record of a key.
     #[must_use]
     pub fn home_slot(&self, key: &Key) -> u64 {
         let (shard, home) = self.home(key);
         shard as u64 * self.shard_slots() + home as u64
     }
 
-    /// The READ that brings so many slots into `buf`; fewer where the memory node of the first one has no more. `None` when there is no such slot.
+    /// Returns the READ that brings `count` slots into `buf`, fewer where the memory node of the first slot
+    /// has no more; `None` when there is no such slot.
     #[must_use]
     pub fn slots_op(&self, first: u64, count: usize, mut buf: Vec<u8>) -> Option<Op> {
         let shard = usize::try_from(first / self.shard_slots()).ok().filter(|&at| at < self.shards.len())?;
@@ -346,7 +359,8 @@ impl FlatMap {
         Some(Op::Read { addr: self.addr(shard, slot), buf })
     }
 
-    /// The records in what such a READ brought: which slot of it each is in, its key, and itself. One that is written to another slot meanwhile may be in both, or in none.
+    /// Returns the records in the bytes of such a READ, each with its slot and key. A record that moves
+    /// meanwhile may appear twice or not at all.
     pub fn records<'s>(&self, slots: &'s [u8]) -> impl Iterator<Item = (usize, Key, Found<'s>)> {
         slots.chunks_exact(self.slot_len).enumerate().filter_map(|(at, slot)| {
             let (version, key) = record(slot)?;
@@ -358,13 +372,13 @@ impl FlatMap {
         (self.homes + REACH) as u64
     }
 
-    /// Bytes of far memory that it takes.
+    /// Returns the bytes of far memory that the map occupies.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.size).sum()
     }
 
-    /// The shard of a key, and the slot there from which on its record lies.
+    /// Returns the shard of a key, and the first slot there that may hold its record.
     fn home(&self, key: &Key) -> (usize, usize) {
         let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
         hasher.write(key);
@@ -400,7 +414,7 @@ impl FlatMap {
 }
 
 impl LookUp for FlatMap {
-    /// Nothing: a record is whole, and what it says is compared by its version.
+    /// Does nothing: records are whole, and their versions identify them.
     fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
         Ok(())
     }
@@ -415,7 +429,7 @@ impl LookUp for FlatMap {
 
     fn place(&self, key: &[u8]) -> Option<usize> {
         let key = key.try_into().ok()?;
-        // One shard has them all, whatever their hash is.
+        // A single shard has all keys, whatever their hash.
         Some(if self.shards.len() == 1 { 0 } else { self.home(key).0 })
     }
 
@@ -463,7 +477,8 @@ impl LookUp for FlatMap {
 mod tests {
     use super::{WINDOW, make_room};
 
-    /// Records move to later slots of their own windows until one of the wanted window is empty; where none may move there is no room.
+    /// Records move to later slots of their own windows until a slot of the wanted window is empty. If no
+    /// record can move, there is no room.
     #[test]
     fn records_move_within_their_windows() {
         let at_home = |at: usize| (at < 40).then_some(at);

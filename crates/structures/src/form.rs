@@ -1,9 +1,13 @@
-//! Structures in a form that goes to another process: where they lie and how they are made, so that a DPU looks keys up for a program (PROTOCOL 19.15).
+//! Descriptions of structures for another process: location and layout, so that a DPU can look up keys for a
+//! program (PROTOCOL 19.15).
 //!
-//! Key types: [`Form`], what is said; [`look_up`], which makes a structure of it. Whoever says a form may be hostile: every value is checked against what memory nodes have, and the first one
-//! that cannot be is named. What a form leads to is read in the reader's own domain, so it opens nothing that the domain has not: a table is opened by its name there, as by any program of the domain.
+//! Key types: [`Form`], the description; [`look_up`], which opens the structure of a form. The sender of a
+//! form may be hostile. Every value is checked against the memory nodes, and the error names the first
+//! invalid one. The reader reads in its own domain, so a form gives no access that the domain lacks: a table
+//! is opened by its name, as by any program of the domain.
 //!
-//! What it does not do: say what lies there. A form of memory that is no such structure finds nothing, or nonsense, for whoever said it.
+//! A form does not prove what lies in the memory. A form of other memory finds nothing, or nonsense, for its
+//! sender.
 
 use crate::table::Ahead;
 use crate::{FlatMap, HashTable, PageStore};
@@ -11,36 +15,37 @@ use farmem_client::api::{ApiError, ErrorCode};
 use farmem_client::{Client, Error, FarMemory, LookUp, NodeId, VirtAddr, Vma};
 use serde::{Deserialize, Serialize};
 
-/// A structure, as it is said.
+/// The description of a structure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Form {
     /// An open-addressing hash map ([`FlatMap::form`]).
     FlatMap {
-        /// Where it lies: an allocation on each of its memory nodes.
+        /// The map's allocations, one on each of its memory nodes.
         shards: Vec<Shard>,
         /// Slots of a shard that are homes.
         homes: u64,
         /// Bytes of a value.
         value_len: u64,
-        /// What homes of keys depend on.
+        /// The secret that determines the homes of keys.
         secret: [u64; 2],
     },
     /// A chained hash table of values of 40 bytes ([`HashTable::form`]).
     HashTable {
-        /// Where it lies, likewise.
+        /// The table's allocations, one on each of its memory nodes.
         shards: Vec<Shard>,
-        /// How many buckets it has: a power of two.
+        /// The number of buckets: a power of two.
         buckets: u64,
     },
     /// Pages by number ([`PageStore::form`]).
     PageStore {
-        /// Where they lie, likewise.
+        /// The store's allocations, one on each of its memory nodes.
         shards: Vec<Shard>,
-        /// How many there are.
+        /// The number of pages.
         pages: u64,
     },
-    /// A table of records in a heap ([`Table::form`](crate::Table::form)). Who reads it is a member of the heap.
+    /// A table of records in a heap ([`Table::form`](crate::Table::form)). Its reader is a member of the
+    /// heap.
     Table {
         /// The heap's name.
         heap: String,
@@ -49,15 +54,15 @@ pub enum Form {
     },
 }
 
-/// A part of a structure: an allocation.
+/// One allocation of a structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
-    /// Its first byte.
+    /// The address of the first byte.
     pub base: u64,
-    /// Its bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// The memory node that it is on.
+    /// The memory node that holds the allocation.
     pub node: u16,
 }
 
@@ -67,7 +72,7 @@ impl From<Vma> for Shard {
     }
 }
 
-/// A value that cannot be.
+/// Returns the error for an invalid value in a form.
 pub(crate) fn refused(what: impl Into<String>) -> Error {
     Error::Refused(ApiError {
         code: ErrorCode::BadRequest,
@@ -77,7 +82,7 @@ pub(crate) fn refused(what: impl Into<String>) -> Error {
     })
 }
 
-/// A value that must be in some range.
+/// Checks that a value is in a range.
 pub(crate) fn within(what: &str, have: u64, least: u64, most: u64) -> Result<usize, Error> {
     match usize::try_from(have) {
         Ok(good) if (least..=most).contains(&have) => Ok(good),
@@ -85,7 +90,7 @@ pub(crate) fn within(what: &str, have: u64, least: u64, most: u64) -> Result<usi
     }
 }
 
-/// The allocations of shards that have so many bytes each, or more.
+/// Returns the allocations of shards that have at least `need` bytes each.
 pub(crate) fn allocations(
     shards: &[Shard],
     need: u64,
@@ -114,10 +119,11 @@ pub(crate) fn allocations(
     Ok(known)
 }
 
-/// Makes the structure of a form, for the client that reads it: what a DPU that is a process is started with.
+/// Opens the structure of a form for the client that reads it. A DPU process is started with such a form.
 ///
 /// # Errors
-/// [`Error::Refused`] with the first value that cannot be; of a table what [`Heap::open`](crate::Heap::open) and [`Table::open`](crate::Table::open) say.
+/// [`Error::Refused`] with the first invalid value; for a table, the errors of
+/// [`Heap::open`](crate::Heap::open) and [`Table::open`](crate::Table::open).
 pub fn look_up(form: &serde_json::Value, client: &mut Client) -> Result<Box<dyn LookUp + Send>, Error> {
     match Form::deserialize(form).map_err(|error| refused(error.to_string()))? {
         Form::FlatMap { shards, homes, value_len, secret } => {

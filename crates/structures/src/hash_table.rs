@@ -1,23 +1,29 @@
-//! A chained hash table in far memory: what PULSE's `unordered_map::find` walks (PULSE 3, listings 2 and 3).
+//! A chained hash table in far memory, the structure of PULSE's `unordered_map::find` (PULSE 3, listings 2
+//! and 3).
 //!
-//! Buckets and chain nodes are 64-byte nodes spread over the rack's memory nodes. [`HashTable::find`] is one traversal, run where
-//! [`HashTable::set_policy`] says; [`HashTable::find_by_reads`] follows the same pointers with one-sided READs, one round trip each. Both
-//! forms also come in pieces ([`HashTable::find_op`], [`HashTable::step`]) for programs that keep many look-ups under way.
+//! Buckets and chain nodes are 64-byte nodes spread over the rack's memory nodes. [`HashTable::find`] is one
+//! traversal and runs where [`HashTable::set_policy`] says. [`HashTable::find_by_reads`] follows the same
+//! pointers with one-sided READs, one round trip each. Both also come as single operations
+//! ([`HashTable::find_op`], [`HashTable::step`]) for programs with many look-ups in flight.
 //!
-//! # Beside a writer
+//! # Concurrent readers
 //!
-//! PULSE leaves synchronisation to the host (PULSE 2.3): one writer at a time, by agreement or with [`HashTable::lock`]. Each change that a
-//! reader can see is one WRITE of at most 64 bytes, one packet, which a memory node carries out between two loads: a value that is
-//! replaced; a key that appears behind its value; the word that links a complete node; the word that passes a removed one by; the bucket
-//! that takes in the node behind it. A removed node stays as it was until [`HashTable::reclaim`]. So a reader beside a writer
+//! PULSE leaves synchronisation to the host (PULSE 2.3): one writer at a time, by agreement or with
+//! [`HashTable::lock`]. Each change that a reader can see is one WRITE of at most 64 bytes in one packet, and
+//! a memory node executes the WRITE between two loads. These changes are: a replaced value; a key that
+//! appears after its value; the word that links a complete node; the word that bypasses a removed node; the
+//! bucket that absorbs its next node. A removed node stays unchanged until [`HashTable::reclaim`]. A reader
+//! beside a writer therefore
 //!
 //! - never meets a broken pointer, half a node or half a value, and never sees a value that was not its key's;
-//! - finds each key that stands still while it looks;
-//! - finds a key that is inserted or removed meanwhile, or does not; once it was found after an insert had been answered, and until its
-//!   remove begins, every later look-up finds it;
-//! - sees of several changes any part: two look-ups one after the other may see a later change of another key, and not an earlier one.
+//! - finds each key that is stable during the look-up;
+//! - may or may not find a key that is inserted or removed meanwhile. Once an insert has returned and until
+//!   its remove begins, every look-up finds the key;
+//! - may see any subset of several changes: two successive look-ups may see a later change of another key,
+//!   and miss an earlier one.
 //!
-//! A reader that cannot bear the last looks between two equal even [`LockWord::version`]s, when all writers take the lock.
+//! A reader that cannot tolerate the last case reads between two equal even [`LockWord::version`]s. All
+//! writers must then take the lock.
 
 use crate::assembled;
 use farmem_client::{Answer, Completed, Error, FarMemory, LockWord, Op, Policy, TraversalStop, Vma};
@@ -33,7 +39,7 @@ pub const VALUE_LEN: usize = 40;
 /// Bytes of a bucket or chain node.
 pub const NODE_LEN: usize = 64;
 
-/// Offsets in a node; the program `hash_find.pulse` names the same ones.
+/// The offsets in a node. The program `hash_find.pulse` uses the same ones.
 mod field {
     use core::ops::Range;
     pub(super) const KEY_LO: Range<usize> = 0..8;
@@ -42,7 +48,7 @@ mod field {
     pub(super) const VALUE: Range<usize> = 24..64;
 }
 
-/// Offsets in the scratch pad of `hash_find.pulse`.
+/// The offsets in the scratch pad of `hash_find.pulse`.
 mod scratch {
     use core::ops::Range;
     /// In: the key's low half. Out: 1 when found, 0 when not.
@@ -55,14 +61,14 @@ mod scratch {
 /// The program of [`HashTable::find`], in its text form.
 pub const FIND_PROGRAM: &str = include_str!("../../../testdata/programs/hash_find.pulse");
 
-/// Iterations after which a look-up gives up: longer chains mean a table far too small, or a cycle.
+/// Bound on the iterations of a look-up: longer chains mean a table far too small, or a cycle.
 const CHAIN_MAX: u32 = 1 << 16;
 /// Bytes of one WRITE of a bulk load.
 const BULK_WRITE_LEN: usize = 64 << 10;
-/// WRITEs of a bulk load that go together.
+/// Bound on the WRITEs of a bulk load sent together.
 const BULK_WRITES_MAX: usize = 32;
 
-/// A key: 128 bits that stand for the bytes they were made from.
+/// A key: a 128-bit hash of the original bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     lo: u64,
@@ -70,7 +76,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of some bytes: their SipHash-1-3-128. Two different ones in a billion agree with probability 2^-68.
+    /// Returns the key of some bytes: their SipHash-1-3-128. Among a billion different inputs, two collide
+    /// with probability 2^-68.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let mut hasher = SipHasher13::new();
@@ -84,21 +91,22 @@ impl Key {
 /// A value: [`VALUE_LEN`] bytes.
 pub type Value = [u8; VALUE_LEN];
 
-/// Where a chain's nodes lie.
+/// The placement of a chain's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spread {
     /// On the memory node of their bucket: no look-up crosses nodes (PULSE 6: "partitioned based on primary keys").
     Partitioned,
-    /// On all memory nodes in turn: nearly every hop crosses nodes, the hardest case for a distributed traversal.
+    /// On all memory nodes in turn: nearly every hop crosses memory nodes, the hardest case for a distributed
+    /// traversal.
     Scattered,
 }
 
-/// What one node says to a look-up.
+/// The result of one node visit of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// The key is here.
+    /// The key is in this node.
     Found(Value),
-    /// Look at this node next.
+    /// The look-up continues at this node.
     Next(VirtAddr),
     /// The key is not in the table.
     Missing,
@@ -109,42 +117,44 @@ pub enum Step {
 struct Shard {
     node: NodeId,
     vma: Vma,
-    /// The first byte not used yet; chain nodes follow the buckets and one node that is none: the lock word's, on the first shard.
+    /// The first unused byte. The buckets come first, then a node for the lock word (used on the first
+    /// shard), then chain nodes.
     next: u64,
 }
 
-/// Where a look-up by READs ended.
+/// The node where a look-up by READs ended.
 struct Found {
     addr: VirtAddr,
     node: [u8; NODE_LEN],
-    /// The node that links to it; none of a bucket.
+    /// The node that links to this one; `None` for a bucket.
     before: Option<VirtAddr>,
 }
 
-/// The table. Its description lives with the program that made it; its bytes in far memory.
+/// The handle of a table. The handle lives in the program that created the table, the bytes in far memory.
 #[derive(Debug)]
 pub struct HashTable {
     program: Program,
     shards: Vec<Shard>,
     buckets: u64,
     spread: Spread,
-    /// Whose turn it is to take a scattered node.
+    /// Index of the shard that receives the next scattered node.
     turn: usize,
     policy: Policy,
     lock: LockWord,
-    /// Nodes that nothing links to any more, where a reader may still stand.
+    /// Unlinked nodes that a reader may still visit.
     retired: Vec<VirtAddr>,
-    /// Nodes to be used again, by shard.
+    /// Nodes free for reuse, by shard.
     free: Vec<Vec<VirtAddr>>,
-    /// Nodes that have a key: a table is loaded when there are none.
+    /// Number of nodes that have a key. Only a table with no entries can be loaded.
     entries: u64,
 }
 
 impl HashTable {
-    /// A table with room for `entries`, in about `buckets` buckets (rounded up to a power of two), over all memory nodes.
+    /// Creates a table with room for `entries`, in about `buckets` buckets (rounded up to a power of two),
+    /// over all memory nodes.
     ///
     /// # Errors
-    /// [`Error`] when the rack has no room for it.
+    /// [`Error`] when the rack has no room for the table.
     pub fn create(
         memory: &mut (impl FarMemory + ?Sized),
         entries: u64,
@@ -156,10 +166,10 @@ impl HashTable {
         if count == 0 {
             return Err(Error::Full { what: "a rack without memory nodes".into() });
         }
-        // A table too large for these numbers is far too large for any node, which then says so.
+        // A table too large for these numbers is too large for any node, and the allocation then fails.
         let buckets = buckets.max(count).checked_next_power_of_two().unwrap_or(1 << 63);
         let per_shard = buckets.div_ceil(count);
-        // Partitioned chains fill shards unevenly: room for a quarter more, and for small tables.
+        // Partitioned chains fill shards unevenly: room for a quarter more, plus some for small tables.
         let share = entries.div_ceil(count);
         let chain_nodes = share.saturating_add(share / 4).saturating_add(1024);
         let bytes = per_shard.saturating_add(1).saturating_add(chain_nodes).saturating_mul(NODE_LEN as u64);
@@ -200,17 +210,17 @@ impl HashTable {
         self.shards.iter().try_for_each(|shard| memory.free(shard.vma.base))
     }
 
-    /// Says where [`HashTable::find`] runs.
+    /// Sets where [`HashTable::find`] runs.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// The lock that every writer takes.
+    /// Returns the lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         &mut self.lock
     }
 
-    /// Puts `value` under `key`, in place of the one there was.
+    /// Stores `value` under `key`, replacing the previous value.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer; [`Error::Full`] when the table has no room for another node.
@@ -227,7 +237,7 @@ impl HashTable {
         memory.read(bucket, &mut node)?;
         if is_empty(&node) {
             self.entries += 1;
-            // The key comes last: until then a reader passes the node by.
+            // The key is written last: until then a reader skips the node.
             memory.write(at(bucket, field::VALUE.start), value)?;
             return memory.write(bucket, &[key.lo.to_le_bytes(), key.hi.to_le_bytes()].concat());
         }
@@ -238,7 +248,7 @@ impl HashTable {
         memory.write(at(bucket, field::NEXT.start), &fresh.0.to_le_bytes())
     }
 
-    /// Replaces the value of `key`; false, and nothing is written, when the key is missing.
+    /// Replaces the value of `key`. Returns false and writes nothing when the key is missing.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -253,7 +263,7 @@ impl HashTable {
         Ok(true)
     }
 
-    /// Takes `key` out; answers its value. The node's memory is used again after [`HashTable::reclaim`].
+    /// Removes `key` and returns its value. The node's memory is reused after [`HashTable::reclaim`].
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -264,7 +274,7 @@ impl HashTable {
     ) -> Result<Option<Value>, Error> {
         let Some(Found { addr, node, before }) = self.walk(memory, key)? else { return Ok(None) };
         let next = word(&node, field::NEXT);
-        // A remove that was not answered may have been carried out, and is begun again.
+        // A remove without a reply may have been executed, and is then repeated.
         self.entries = self.entries.saturating_sub(1);
         match before {
             Some(before) => {
@@ -273,7 +283,7 @@ impl HashTable {
             }
             None if next == 0 => memory.write(addr, &[0; NODE_LEN])?,
             None => {
-                // The bucket stays where it is: it becomes what the node behind it is.
+                // The bucket keeps its place and becomes a copy of the next node.
                 let mut behind = [0; NODE_LEN];
                 memory.read(VirtAddr(next), &mut behind)?;
                 memory.write(addr, &behind)?;
@@ -283,8 +293,9 @@ impl HashTable {
         Ok(Some(value_of(&node)))
     }
 
-    /// Lets the nodes of removed keys be used again. For when no look-up that began before the last [`HashTable::remove`] is under way any
-    /// more, anywhere: one that stands on such a node would go on in the chain whose node it becomes, and miss its key.
+    /// Makes the nodes of removed keys available for reuse. No look-up that began before the last
+    /// [`HashTable::remove`] may still run anywhere. Such a look-up could follow a reused node into another
+    /// chain and miss its key.
     pub fn reclaim(&mut self) {
         for addr in core::mem::take(&mut self.retired) {
             let place = self.shard_at(addr);
@@ -292,7 +303,7 @@ impl HashTable {
         }
     }
 
-    /// Looks `key` up with one traversal.
+    /// Looks up `key` with one traversal.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -307,7 +318,7 @@ impl HashTable {
         Ok(found)
     }
 
-    /// Looks `key` up pointer by pointer, with a one-sided READ for each node.
+    /// Looks up `key` pointer by pointer, with one READ per node.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -319,7 +330,7 @@ impl HashTable {
         Ok(self.walk(memory, key)?.map(|found| value_of(&found.node)))
     }
 
-    /// Follows the chain of `key` by READs, to its node.
+    /// Follows the chain of `key` by READs to the key's node.
     fn walk(&self, memory: &mut (impl FarMemory + ?Sized), key: Key) -> Result<Option<Found>, Error> {
         let mut node = [0; NODE_LEN];
         let (mut addr, mut before) = (self.bucket(key), None);
@@ -334,20 +345,22 @@ impl HashTable {
         Err(Error::Traversal { addr, reason: TraversalStop::Stalled })
     }
 
-    /// The traversal that looks `key` up; `scratch` is any buffer, its content is replaced.
+    /// Returns the traversal that looks up `key`. `scratch` is any buffer; its contents are replaced.
     #[must_use]
     pub fn find_op(&self, key: Key, scratch: Vec<u8>) -> Op {
         let scratch = start_pad(key, scratch);
         Op::Traverse { program: self.program.clone(), cur_ptr: self.bucket(key), scratch, limit: CHAIN_MAX }
     }
 
-    /// What a finished [`HashTable::find_op`] found; `None` when the key is missing or the operation failed.
+    /// Returns the value that a finished [`HashTable::find_op`] found; `None` when the key is missing or the
+    /// operation failed.
     #[must_use]
     pub fn found(completed: &Completed) -> Option<Value> {
         completed.result.as_ref().ok().and_then(|_| found_in(&completed.buf))
     }
 
-    /// The WRITE that replaces the value that a finished [`HashTable::find_op`] found; `None` when it found nothing. `buf` is any buffer.
+    /// Returns the WRITE that replaces the value found by a finished [`HashTable::find_op`]; `None` when the
+    /// look-up found nothing. `buf` is any buffer.
     ///
     /// A caller that changes values this way is a writer.
     #[must_use]
@@ -360,23 +373,23 @@ impl HashTable {
         Some(Op::Write { addr: at(end.cur_ptr, field::VALUE.start), buf })
     }
 
-    /// The READ of the bucket where a look-up of `key` begins; `buf` is any buffer.
+    /// Returns the READ of the bucket where a look-up of `key` begins. `buf` is any buffer.
     #[must_use]
     pub fn first_read(&self, key: Key, buf: Vec<u8>) -> Op {
         Self::read_of(self.bucket(key), buf)
     }
 
-    /// The READ of one node; `buf` is any buffer.
+    /// Returns the READ of one node. `buf` is any buffer.
     #[must_use]
     pub fn read_of(addr: VirtAddr, mut buf: Vec<u8>) -> Op {
         buf.resize(NODE_LEN, 0);
         Op::Read { addr, buf }
     }
 
-    /// What a node that was read says to a look-up of `key`.
+    /// Evaluates a node that was read, for a look-up of `key`.
     ///
     /// # Panics
-    /// When `node` is shorter than [`NODE_LEN`].
+    /// Panics when `node` is shorter than [`NODE_LEN`].
     #[must_use]
     pub fn step(key: Key, node: &[u8]) -> Step {
         if key_of(node) == key {
@@ -388,13 +401,15 @@ impl HashTable {
         }
     }
 
-    /// Fills an empty table: the image is built here and written in large pieces. `progress` hears bytes written and bytes in all.
+    /// Fills an empty table: builds the image locally and writes it in large pieces. Calls `progress` with
+    /// the bytes written and the total.
     ///
-    /// A look-up finds the later one of two entries with one key.
+    /// If two entries have one key, a look-up finds the later one.
     ///
     /// # Errors
-    /// [`Error::Broken`] when the table is not empty; [`Error::Full`] when a memory node has no room for its share: the table is then empty as before. [`Error`] when far memory
-    /// does not answer: then it has some of them, and is not empty.
+    /// [`Error::Broken`] when the table is not empty; [`Error::Full`] when a memory node has no room for its
+    /// share, and the table stays empty. [`Error`] when far memory does not answer; the table then holds some
+    /// of the entries.
     pub fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -427,7 +442,7 @@ impl HashTable {
         Ok(())
     }
 
-    /// What each memory node is to have of a table with these entries: their places are taken.
+    /// Builds the image of each memory node for a table with these entries, and allocates their nodes.
     fn images(&mut self, entries: impl Iterator<Item = (Key, Value)>) -> Result<Vec<Vec<u8>>, Error> {
         let mut images: Vec<Vec<u8>> =
             self.shards.iter().map(|s| vec![0; offset(s.next - s.vma.base.0)]).collect();
@@ -443,7 +458,7 @@ impl HashTable {
             let fresh = self.take_node(shard)?;
             images[shard][start + field::NEXT.start..start + field::NEXT.end]
                 .copy_from_slice(&fresh.0.to_le_bytes());
-            // Nodes that were used before lie anywhere, the others follow each other.
+            // Reused nodes lie anywhere; fresh ones are adjacent.
             let home = self.shard_at(fresh);
             let start = offset(fresh.0 - self.shards[home].vma.base.0);
             let image = &mut images[home];
@@ -453,20 +468,20 @@ impl HashTable {
         Ok(images)
     }
 
-    /// Where a look-up of `key` begins.
+    /// Returns the bucket where a look-up of `key` begins.
     #[must_use]
     pub fn bucket(&self, key: Key) -> VirtAddr {
         let (shard, start) = self.bucket_place(key);
         at(self.shards[shard].vma.base, start)
     }
 
-    /// Buckets in all.
+    /// Returns the total number of buckets.
     #[must_use]
     pub const fn buckets(&self) -> u64 {
         self.buckets
     }
 
-    /// The shard of a node.
+    /// Returns the shard of a node.
     fn shard_at(&self, addr: VirtAddr) -> usize {
         let home = self.shards.iter().position(|s| addr.0.wrapping_sub(s.vma.base.0) < s.vma.size);
         home.expect("the node was taken from a shard")
@@ -476,14 +491,14 @@ impl HashTable {
         self.bucket_place(key).0
     }
 
-    /// Shard and byte offset of the key's bucket.
+    /// Returns the shard and the byte offset of the key's bucket.
     fn bucket_place(&self, key: Key) -> (usize, usize) {
         let bucket = key.hi & (self.buckets - 1);
         let count = self.shards.len() as u64;
         (offset(bucket % count), offset(bucket / count) * NODE_LEN)
     }
 
-    /// A fresh chain node for a bucket of shard `home`.
+    /// Allocates a chain node for a bucket of shard `home`.
     fn take_node(&mut self, home: usize) -> Result<VirtAddr, Error> {
         let place = match self.spread {
             Spread::Partitioned => home,
@@ -507,7 +522,7 @@ impl HashTable {
     }
 }
 
-/// The scratch pad of a look-up as it begins.
+/// Returns the initial scratch pad of a look-up.
 fn start_pad(key: Key, mut scratch: Vec<u8>) -> Vec<u8> {
     scratch.clear();
     scratch.reserve_exact(scratch::LEN);
@@ -517,7 +532,7 @@ fn start_pad(key: Key, mut scratch: Vec<u8>) -> Vec<u8> {
     scratch
 }
 
-/// What a look-up's scratch pad says at its end.
+/// Returns the result in a look-up's final scratch pad.
 fn found_in(scratch: &[u8]) -> Option<Value> {
     let scratch = scratch.get(..scratch::LEN)?;
     let found = word(scratch, scratch::KEY_LO_OR_FOUND) == 1;
@@ -525,7 +540,7 @@ fn found_in(scratch: &[u8]) -> Option<Value> {
     found.then(|| scratch[scratch::VALUE].try_into().expect("a value's length"))
 }
 
-/// True of a bucket that no key is in.
+/// Returns true for a bucket without a key.
 fn is_empty(node: &[u8]) -> bool {
     key_of(node) == Key { lo: 0, hi: 0 }
 }
@@ -555,7 +570,7 @@ fn at(base: VirtAddr, bytes: usize) -> VirtAddr {
     base.checked_add(bytes as u64).expect("an allocation does not wrap the address space")
 }
 
-/// Offsets inside an allocation fit the address space of this process.
+/// Converts an offset inside an allocation; it fits this process's address space.
 fn offset(bytes: u64) -> usize {
     usize::try_from(bytes).expect("farmem runs on 64-bit machines")
 }

@@ -1,17 +1,22 @@
-//! A heap of records in far memory, which programs on any host of a rack open by its name.
+//! A heap of records in far memory that programs on any host of a rack open by its name.
 //!
-//! Key types: [`Heap`], a program's hold of one; [`Record`], what it hands out. A record has a header and 1 byte to 128 KiB, and is found by its
-//! address alone. [`Heap::put`] makes one, [`Heap::read`] reads it in one round trip and notices a writer, [`Heap::write`] overwrites it in place,
-//! [`Heap::free`] frees it, also when another program made it. Memory that other programs may still read is not used again: a program that has a heap open
-//! holds a *lease*, and says with each renewal that it holds no older pointers ([`Heap::pin`] while it does). A program that died holds the others up for no
-//! longer than a few leases. Roots are names for records: programs find structures by them ([`Heap::root`]).
+//! Key types: [`Heap`], a program's handle of a heap; [`Record`], an allocation in it. A record has a header
+//! and 1 byte to 128 KiB, and its address alone identifies it. [`Heap::put`] creates a record, [`Heap::read`]
+//! reads it in one round trip and detects a concurrent writer, [`Heap::write`] overwrites it in place.
+//! [`Heap::free`] frees a record that any program created.
+//!
+//! Memory that other programs may still read is not reused. A program that has a heap open holds a *lease*
+//! and with each renewal states that it holds no older pointers (except during [`Heap::pin`]). A dead program
+//! delays the others for a few leases at most. Roots are names for records, by which programs find structures
+//! ([`Heap::root`]).
 //!
 //! Reasons and rejected alternatives: [the decision](../../../docs/decisions/2026-11-23-far-heap.md).
 //!
-//! # What it does not do
+//! # Limits
 //!
-//! Memory goes from records to records of the same class, and back to the rack with [`Heap::destroy`] only. A member that was evicted and had a WRITE on its way all the
-//! time, for longer than [`HeapOptions::lease`] twice, could write into memory that is another's by then: nothing at a memory node looks at leases.
+//! Freed memory serves records of the same class, and returns to the rack only by [`Heap::destroy`]. Memory
+//! nodes do not check leases. An evicted member whose WRITE stays in flight for more than two leases
+//! ([`HeapOptions::lease`]) could therefore write into reused memory.
 
 use crate::words;
 use farmem_client::{Client, Error, FarMemory, NodeId};
@@ -49,23 +54,24 @@ use layout::{IDENTITY_AT, LEASE_AT, MAGIC, ROOT_LEN, Root, VERSION, VERSION_AT, 
 use member::Member;
 use record::{Class, encode};
 
-/// Freed records that are not marked in far memory yet: what a program that dies loses at most, beside what it had just made.
+/// Bound on the freed records not yet marked in far memory. A dying program loses at most these, besides the
+/// record it was creating.
 pub const UNMARKED_MAX: usize = 32;
 /// The shortest lease: renewals are a round trip.
 pub const LEASE_MIN: Duration = Duration::from_millis(10);
 
-/// Where a heap has the time from: a clock that runs on while the machine is suspended.
+/// The time source of a heap: a clock that keeps running while the machine is suspended.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
 impl Clock {
-    /// The machine's.
+    /// Returns the machine's clock.
     #[must_use]
     pub fn system() -> Self {
         Self::new(|| Duration::from_nanos(farmem_client::Clock::boot_time_ns()))
     }
 
-    /// Any that never goes back.
+    /// Returns a clock that calls `now`, which must never go back.
     #[must_use]
     pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
@@ -82,12 +88,13 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// What may be set of a heap.
+/// The options of a heap.
 #[derive(Clone, Debug)]
 pub struct HeapOptions {
-    /// How long a program may be silent before it counts as gone; at least [`LEASE_MIN`]. The creator of the heap sets it.
+    /// The silence after which a program counts as dead; at least [`LEASE_MIN`]. The creator of the heap sets
+    /// the lease.
     pub lease: Duration,
-    /// Where this program has the time from.
+    /// The time source of this program.
     pub clock: Clock,
 }
 
@@ -97,18 +104,18 @@ impl Default for HeapOptions {
     }
 }
 
-/// A program's hold of a heap.
+/// A program's handle of a heap.
 pub struct Heap {
     name: String,
     base: VirtAddr,
     options: HeapOptions,
     member: Member,
     arena: Arena,
-    /// Pins that were not given back.
+    /// Pins not yet released.
     pins: u32,
-    /// It was evicted, and has not joined again since.
+    /// True after an eviction, until the program joins again.
     is_out: bool,
-    /// The memory node whose turn it is.
+    /// Index of the memory node that receives the next record.
     turn: usize,
 }
 
@@ -119,13 +126,14 @@ impl fmt::Debug for Heap {
 }
 
 impl Heap {
-    /// Makes a heap called `name` in the client's domain, and opens it.
+    /// Creates a heap called `name` in the client's domain, and opens it.
     ///
     /// # Errors
-    /// [`Error::Exists`] when there is one; [`Error::Refused`] for a name that is none, or no room.
+    /// [`Error::Exists`] when the heap exists; [`Error::Refused`] for an invalid name, or when there is no
+    /// room.
     ///
     /// # Panics
-    /// When the lease is shorter than [`LEASE_MIN`].
+    /// Panics when the lease is shorter than [`LEASE_MIN`].
     pub fn create(client: &mut Client, name: &str, options: HeapOptions) -> Result<Self, Error> {
         assert!(options.lease >= LEASE_MIN, "a heap's lease is at least {LEASE_MIN:?}");
         let base = client.create_named(name, ROOT_LEN)?.base;
@@ -133,7 +141,8 @@ impl Heap {
         if room::read_word(client, base)? != 0 {
             return Err(exists());
         }
-        // Each word by compare-and-swap: another program that makes the heap at the same time finds what is written, or all of it made.
+        // Each word is written by compare-and-swap: a program that creates the heap concurrently finds the
+        // same words, or the finished heap.
         client.compare_swap(epoch_at(base), 0, EpochWord::open(1).word())?;
         client.compare_swap(VirtAddr(base.0 + IDENTITY_AT), 0, identity())?;
         let lease = u64::try_from(options.lease.as_nanos()).unwrap_or(u64::MAX);
@@ -145,11 +154,12 @@ impl Heap {
         Self::open(client, name, options)
     }
 
-    /// Opens the heap called `name`. Its lease is the one that it was made with.
+    /// Opens the heap called `name`. The heap keeps the lease of its creation.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none, or another program destroys it; [`Error::Broken`] when the memory of that name is no heap, or of another version; [`Error::Full`] when
-    /// 64 programs have it open.
+    /// [`Error::Missing`] when there is no such heap, or another program is destroying it; [`Error::Broken`]
+    /// when the memory of that name is no heap, or has another version; [`Error::Full`] when 64 programs have
+    /// the heap open.
     pub fn open(client: &mut Client, name: &str, options: HeapOptions) -> Result<Self, Error> {
         let named = match client.open_named(name) {
             Err(Error::Missing { .. }) => {
@@ -170,8 +180,8 @@ impl Heap {
         Ok(Self { name: name.into(), base, options, member, arena, pins: 0, is_out: false, turn: 0 })
     }
 
-    /// Leaves the heap, in order: nothing that this program freed is lost, and others use at once what it had. A heap that is dropped is left as by a program
-    /// that died.
+    /// Leaves the heap in order: no freed record is lost, and other programs can use this program's chunks at
+    /// once. Dropping a heap without this call leaves it like a dead program does.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -179,7 +189,7 @@ impl Heap {
         self.leave(memory)
     }
 
-    /// As [`Heap::close`], for a holder that is kept: its next operation joins anew.
+    /// Works as [`Heap::close`], for a handle that is kept. The next operation joins again.
     pub(crate) fn leave(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
         self.mark(memory)?;
@@ -188,35 +198,43 @@ impl Heap {
         Ok(())
     }
 
-    /// Frees the heap with all its records, and its name. No other program may have it open. Tables and trees in it have memory of their own: destroy them
-    /// before.
+    /// Frees the heap with all its records, and its name. No other program may have the heap open. Tables and
+    /// trees in the heap own separate memory; destroy them first.
     ///
-    /// A program that opens the heap at the same moment keeps it from being destroyed, or is told that there is none. So is one that was evicted since it was silent ([`Heap::alone`]) and goes on: its next
-    /// operation fails, and changes nothing, unless it stood still in the middle of one for longer than two leases.
+    /// A program that opens the heap at the same moment either prevents the destruction or learns that the
+    /// heap is gone. The same holds for a program that was evicted for silence ([`Heap::alone`]) and
+    /// continues. Its next operation fails and changes nothing, unless the program paused inside one for more
+    /// than two leases.
     ///
     /// # Errors
-    /// [`Error::Locked`] when another program has it open: nothing is freed then, and this program leaves it as by [`Heap::close`]. One that died has it open until it was evicted: ask [`Heap::alone`] before
-    /// until it was. [`Error`] when far memory does not answer: nothing is freed then either. [`Error`] when the control plane does not answer: then no program opens the heap any more, and what could not be freed
-    /// goes with the domain; where its name is left, [`Client::unlink_named`] takes it away.
+    /// [`Error::Locked`] when another program has the heap open. Nothing is freed then, and this program
+    /// leaves the heap as by [`Heap::close`]. A dead program has the heap open until its eviction, so call
+    /// [`Heap::alone`] first until it succeeds.
+    ///
+    /// [`Error`] when far memory does not answer; nothing is freed then either. [`Error`] when the control
+    /// plane does not answer. No program can open the heap then, and memory that could not be freed goes with
+    /// the domain. [`Client::unlink_named`] removes a name that is left.
     pub fn destroy(mut self, client: &mut Client) -> Result<(), Error> {
         if let Err(error) = self.shut(client) {
             return self.close(client).and(Err(error));
         }
-        // Nobody can come again for what one of them leaves, so all are tried.
+        // No later call can free what one of these leaves, so all are tried.
         let chunks = self.arena.rows.iter().filter(|row| row.base != 0);
         let freed = chunks.map(|row| client.free(VirtAddr(row.base))).fold(Ok(()), Result::and);
         let unlinked = client.unlink_named(&self.name);
         freed.and(unlinked)
     }
 
-    /// Looks whether any other program has the heap open: who is to free what is in it asks before.
+    /// Checks that no other program has the heap open. Call this before you free what is in the heap.
     ///
-    /// A program that died has it open until somebody evicts it, and looking does: this program must have seen it silent for three leases ([`HeapOptions::lease`]), by two looks through one `Heap` that are so
-    /// far apart, and no more than twelve. So asked again and again it says for three leases at most that one has it open which died. A program that lives and says nothing for so long counts as dead, too
-    /// ([`Heap::keep`]).
+    /// A dead program has the heap open until its eviction, and this call evicts. This program must observe
+    /// the silence for three leases ([`HeapOptions::lease`]), by two calls on one `Heap` that far apart, and
+    /// no more than twelve leases apart. Repeated calls therefore report a dead program for three leases at
+    /// most. A live program that is silent for so long counts as dead, too ([`Heap::keep`]).
     ///
     /// # Errors
-    /// [`Error::Locked`] with one that has; [`Error::Evicted`] when this one was evicted meanwhile; [`Error`] when far memory does not answer.
+    /// [`Error::Locked`] with a program that has the heap open; [`Error::Evicted`] when this program was
+    /// evicted meanwhile; [`Error`] when far memory does not answer.
     pub fn alone(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)?;
         self.look_for_others(memory)
@@ -235,23 +253,25 @@ impl Heap {
         Error::Locked { addr: self.base, holder, tries: 1 }
     }
 
-    /// Its name.
+    /// Returns the heap's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Records that were freed and are kept because a member may still read them, as far as this program knows.
+    /// Returns the number of freed records that a member may still read, as far as this program knows.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.arena.retired() + self.arena.unmarked.len()
     }
 
-    /// Makes a record of `content`, on any memory node: one round trip, when a block is at hand. `kind` is the caller's, and comes back with each read.
+    /// Creates a record of `content` on any memory node: one round trip if a free block is at hand. `kind`
+    /// belongs to the caller and is returned by each read.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`] over [`RECORD_LEN_MAX`]; [`Error::Full`] when there is no room; [`Error`] when far memory does not answer: then no
-    /// program has the record, and its block is lost until this program leaves.
+    /// [`Error::Empty`]; [`Error::TooLong`] above [`RECORD_LEN_MAX`]; [`Error::Full`] when there is no room;
+    /// [`Error`] when far memory does not answer. Then no program has the record, and its block is lost until
+    /// this program leaves.
     pub fn put(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -266,7 +286,7 @@ impl Heap {
         self.put_on(memory, node, kind, content)
     }
 
-    /// As [`Heap::put`], on the memory node `node`.
+    /// Works as [`Heap::put`], on the memory node `node`.
     ///
     /// # Errors
     /// As [`Heap::put`].
@@ -284,7 +304,7 @@ impl Heap {
         Ok(fresh.record)
     }
 
-    /// A record that is not written yet: structures write several at once.
+    /// Prepares a record without writing it, so that structures can write several at once.
     pub(crate) fn prepare(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -299,7 +319,7 @@ impl Heap {
         Ok(Fresh { record: Record { at, len }, image: encode(tag, kind, class, content) })
     }
 
-    /// Gives back records that were prepared and whose addresses no other program has.
+    /// Releases prepared records whose addresses no other program has.
     pub(crate) fn drop_fresh(&mut self, fresh: &[Fresh]) {
         for Fresh { record, .. } in fresh {
             let class = Class::of(record.len as usize).expect("a block was taken for it");
@@ -309,11 +329,12 @@ impl Heap {
         }
     }
 
-    /// Frees a record that nothing leads to any more, once; any program may have made it. Its memory is used again when no member can be reading it.
+    /// Frees an unreferenced record, once. Any program may have created it. The memory is reused when no
+    /// member can be reading it.
     ///
     /// # Errors
-    /// [`Error::Broken`] when there is no record, or it was freed already by this program, or by another one that has marked it; [`Error`] when far memory does
-    /// not answer.
+    /// [`Error::Broken`] when there is no record at the address, or the record was already freed by this
+    /// program, or by another program that has marked it; [`Error`] when far memory does not answer.
     pub fn free(&mut self, memory: &mut (impl FarMemory + ?Sized), record: Record) -> Result<(), Error> {
         self.enter(memory)?;
         let mut bytes = [0; HEADER_LEN];
@@ -324,7 +345,7 @@ impl Heap {
         self.retire(memory, record.at, header.class)
     }
 
-    /// Frees what a structure took out, of which it knows that it is a record of `len` bytes.
+    /// Frees a record of `len` bytes that a structure has removed.
     pub(crate) fn retire_record(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -335,7 +356,8 @@ impl Heap {
         self.retire(memory, at, class)
     }
 
-    /// From now on this program may hold pointers that it read here, until it gives the pin back. Nothing that is freed meanwhile is used again.
+    /// Announces that this program may hold pointers that it read here, until [`Heap::unpin`]. Memory freed
+    /// meanwhile is not reused.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -345,24 +367,26 @@ impl Heap {
         Ok(())
     }
 
-    /// Gives a pin back.
+    /// Releases a pin.
     ///
     /// # Panics
-    /// When none was taken.
+    /// Panics when no pin is held.
     pub const fn unpin(&mut self) {
         self.pins = self.pins.checked_sub(1).expect("a pin that is given back was taken");
     }
 
-    /// Says that this program is there, when it is time to: for programs that compute for long. Every operation does it, too.
+    /// Renews the lease when it is due, for programs with long computations. Every operation renews the
+    /// lease, too.
     ///
     /// # Errors
-    /// [`Error::Evicted`] when it was silent for too long, and holds a pin; [`Error`] when far memory does not answer.
+    /// [`Error::Evicted`] when the program was silent for too long and holds a pin; [`Error`] when far memory
+    /// does not answer.
     pub fn keep(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.enter(memory)
     }
 
-    /// Gets back what was freed and no member can be reading, and helps others to get theirs. The heap does so when room is short; this is for programs that
-    /// want it before that.
+    /// Recovers freed records that no member can be reading, and helps other members to recover theirs. The
+    /// heap does this when room is short; call it to recover memory earlier.
     ///
     /// # Errors
     /// As [`Heap::keep`].
@@ -371,7 +395,7 @@ impl Heap {
         self.get_back(memory, true)
     }
 
-    /// Begins an operation: the lease runs. A member that was evicted and holds nothing joins anew.
+    /// Begins an operation with a running lease. An evicted member without pins joins again.
     pub(crate) fn enter(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         if !self.is_out && self.member.is_due() && !self.member.renew(memory, self.pins == 0)? {
             self.drop_out();
@@ -387,10 +411,10 @@ impl Heap {
         Ok(())
     }
 
-    /// Goes on with an operation that has read or written something: it counts only if no member can have taken the memory meanwhile.
+    /// Confirms that an operation's reads and writes count: no member can have taken the memory meanwhile.
     ///
     /// # Errors
-    /// [`Error::Evicted`] when a member may have.
+    /// [`Error::Evicted`] when a member may have taken it.
     pub(crate) fn still(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         if self.is_out || !self.member.holds() && !self.member.renew(memory, false)? {
             return Err(self.evicted());
@@ -398,7 +422,7 @@ impl Heap {
         Ok(())
     }
 
-    /// As [`Heap::still`] for a read that can be begun anew: false when it must be.
+    /// Works as [`Heap::still`], for a read that can restart. Returns false when it must restart.
     fn holds_on(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<bool, Error> {
         match self.still(memory) {
             Ok(()) => Ok(true),
@@ -410,7 +434,7 @@ impl Heap {
         }
     }
 
-    /// It was evicted: what it had is others'.
+    /// Handles an eviction: what this member owned now belongs to others.
     pub(crate) fn evicted(&mut self) -> Error {
         self.drop_out();
         self.evicted_error()
@@ -425,12 +449,12 @@ impl Heap {
         Error::Evicted { heap: self.title() }
     }
 
-    /// A tag for a write.
+    /// Returns a tag for a write.
     fn tag(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<Tag, Error> {
         if let Some(tag) = self.member.tag() {
             return Ok(tag);
         }
-        // It has written 2^37 times: as another member it begins again.
+        // This member has written 2^37 times. It starts again as another member.
         self.mark(memory)?;
         self.member.leave(memory)?;
         Err(self.evicted())
@@ -441,19 +465,19 @@ impl Heap {
     }
 }
 
-/// A number that no other heap has, by chance.
+/// Returns a random number that identifies the heap.
 fn identity() -> u64 {
     RandomState::new().build_hasher().finish().max(1)
 }
 
-/// A record with its bytes, before they are written.
+/// A record with its bytes, not yet written.
 #[derive(Clone, Debug)]
 pub(crate) struct Fresh {
     pub(crate) record: Record,
     pub(crate) image: Vec<u8>,
 }
 
-/// Writes several records at once: no other program has their addresses yet.
+/// Writes several records at once. No other program has their addresses yet.
 pub(crate) fn write_all(memory: &mut (impl FarMemory + ?Sized), fresh: &[Fresh]) -> Result<(), Error> {
     let writes: Vec<(VirtAddr, &[u8])> =
         fresh.iter().map(|fresh| (fresh.record.at, fresh.image.as_slice())).collect();

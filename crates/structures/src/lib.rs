@@ -1,7 +1,9 @@
-//! Linked structures in far memory, laid out so that a memory node can traverse them: hash table, B-link tree, B+tree, list, time series; and two that are read at once, a flat hash map and pages by number.
+//! Data structures in far memory. Memory nodes can traverse the linked ones: hash table, B-link tree, B+tree,
+//! list, time series. Two more need a single READ per look-up: a flat hash map and numbered pages.
 //!
-//! Key types: [`HashTable`], [`BLinkTree`], [`BTree`], [`List`], [`Series`], [`FlatMap`], [`PageStore`]. Each is made of any [`FarMemory`](farmem_client::FarMemory), and finds what it looks for
-//! by READs of the host or by a traversal, as a [`Policy`](farmem_client::Policy) says.
+//! Key types: [`HashTable`], [`BLinkTree`], [`BTree`], [`List`], [`Series`], [`FlatMap`], [`PageStore`]. Each
+//! works on any [`FarMemory`](farmem_client::FarMemory). Look-ups run by READs of the host or by a traversal,
+//! as a [`Policy`](farmem_client::Policy) says.
 
 mod arena;
 pub mod blink_tree;
@@ -28,13 +30,13 @@ pub use record_tree::RecordTree;
 pub use series::Series;
 pub use table::Table;
 
-/// A program of this crate.
+/// Assembles a program of this crate.
 fn assembled(text: &str) -> farmem_traversal::Program {
     farmem_traversal::Program::assemble(text)
         .expect("the program is part of the crate, and a test assembles it")
 }
 
-/// Little-endian words.
+/// Decodes little-endian words.
 fn words(bytes: &[u8]) -> Vec<u64> {
     let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("a chunk of 8 bytes"));
     bytes.chunks_exact(8).map(word).collect()

@@ -1,16 +1,18 @@
 //! A singly linked list of 64-bit values in far memory (PULSE, table 1: `std::list` and its kin).
 //!
-//! [`List::find`] and [`List::sum`] are one traversal each, run where [`List::set_policy`] says. Pushing and popping are the host's.
+//! [`List::find`] and [`List::sum`] are one traversal each and run where [`List::set_policy`] says. The host
+//! pushes and pops.
 //!
-//! # Beside a writer
+//! # Concurrent readers
 //!
-//! PULSE leaves synchronisation to the host (PULSE 2.3): one writer at a time, by agreement or with [`List::lock`]. An element is complete
-//! before the one word that links it is written, and a popped one stays as it was until [`List::reclaim`]. So a reader beside a writer
+//! PULSE leaves synchronisation to the host (PULSE 2.3): one writer at a time, by agreement or with
+//! [`List::lock`]. An element is complete before the one word that links it is written, and a popped element
+//! stays unchanged until [`List::reclaim`]. A reader beside a writer therefore
 //!
 //! - never meets a broken pointer or half an element, and never sees an element twice or a value that was not in the list;
-//! - sees each element that stands still while it looks;
-//! - sees an element that was pushed or popped meanwhile, or does not; which one is settled when the traversal starts: it sees the list
-//!   as it was at one moment, since lists change only in front, where it begins.
+//! - sees each element that is stable during the traversal;
+//! - may or may not see an element that is pushed or popped meanwhile. The start of the traversal decides:
+//!   lists change only in front, where the traversal begins, so the reader sees the list of one moment.
 
 use crate::arena::{Arena, Layout};
 use crate::assembled;
@@ -20,31 +22,31 @@ use farmem_wire::VirtAddr;
 
 /// Bytes of an element: its value and the address of the next.
 pub const NODE_LEN: usize = 16;
-/// Sum and count, in its text form.
+/// The program for sum and count, in text form.
 pub const SUM_PROGRAM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
-/// Find, in its text form.
+/// The program that finds a value, in text form.
 pub const FIND_PROGRAM: &str = include_str!("../../../testdata/programs/list_find.pulse");
 
-/// Iterations after which a traversal is in a cycle.
+/// Iteration bound of a traversal: a longer one is in a cycle.
 const ELEMENTS_MAX: u32 = 1 << 28;
 /// Offset of the link in an element.
 const NEXT: u64 = 8;
-/// Offset of the lock word, behind the head.
+/// Offset of the lock word, after the head.
 const LOCK: u64 = NODE_LEN as u64;
 
-/// Sum and number of a list's values.
+/// Sum and count of a list's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sum {
-    /// Their sum, modulo 2^64.
+    /// The sum, modulo 2^64.
     pub sum: u64,
-    /// How many there are.
+    /// The number of values.
     pub count: u64,
 }
 
-/// A program's hold of a list; others open it at [`List::address`].
+/// A program's handle of a list; other programs open the list at [`List::address`].
 #[derive(Debug)]
 pub struct List {
-    /// A node that is no element; its value is 0.
+    /// A sentinel node with value 0.
     head: VirtAddr,
     arena: Arena,
     /// The memory node of a partitioned list.
@@ -56,7 +58,7 @@ pub struct List {
 }
 
 impl List {
-    /// An empty list.
+    /// Creates an empty list.
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
@@ -65,7 +67,7 @@ impl List {
         Ok(Self::open(memory, base, layout))
     }
 
-    /// The list at `address`. Elements that this handle pushes are laid out as `layout` says.
+    /// Opens the list at `address`. `layout` places the elements that this handle pushes.
     #[must_use]
     pub fn open(memory: &(impl FarMemory + ?Sized), address: VirtAddr, layout: Layout) -> Self {
         let arena = Arena::new(memory, layout, NODE_LEN);
@@ -89,18 +91,18 @@ impl List {
         self.arena.destroy(memory)
     }
 
-    /// Where others open it, and where traversals start.
+    /// Returns the address at which other programs open the list and traversals start.
     #[must_use]
     pub const fn address(&self) -> VirtAddr {
         self.head
     }
 
-    /// Says where this handle's traversals run.
+    /// Sets where this handle's traversals run.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// Puts `value` in front.
+    /// Inserts `value` at the front.
     ///
     /// # Errors
     /// [`Error`] when far memory has no room or does not answer.
@@ -111,7 +113,7 @@ impl List {
         memory.write(self.link(), &fresh.0.to_le_bytes())
     }
 
-    /// Takes the front value off; `None` when the list is empty.
+    /// Removes and returns the front value; `None` when the list is empty.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -126,30 +128,30 @@ impl List {
         Ok(Some(value))
     }
 
-    /// Lets the memory of popped elements be used again. For when no traversal that began before the last [`List::pop_front`] is under way
-    /// any more, anywhere: one that stands on such an element would go on from whatever it becomes.
+    /// Makes the memory of popped elements available for reuse. No traversal that began before the last
+    /// [`List::pop_front`] may still run anywhere. Such a traversal could follow a reused element.
     pub fn reclaim(&mut self) {
         self.arena.reclaim();
     }
 
-    /// The lock that every writer takes.
+    /// Returns the lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         &mut self.lock
     }
 
-    /// The place of the first element that has `value`, from 0.
+    /// Returns the position of the first element with `value`, counted from 0.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
     pub fn find(&self, memory: &mut (impl FarMemory + ?Sized), value: u64) -> Result<Option<u64>, Error> {
         let scratch = [self.head.0, value, 0].map(u64::to_le_bytes).concat();
         let done = self.dispatch(memory, &self.find, scratch)?;
-        // The first iteration is at the head, which is no element.
+        // The first iteration visits the sentinel.
         let place = u64::from(done.end.iterations).saturating_sub(2);
         Ok((word(&done.scratch, 16) == 1).then_some(place))
     }
 
-    /// Sum and number of all values.
+    /// Returns sum and count of all values.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -176,7 +178,7 @@ impl List {
     }
 }
 
-/// Value and link.
+/// Reads value and link.
 fn read_node(memory: &mut (impl FarMemory + ?Sized), addr: VirtAddr) -> Result<(u64, u64), Error> {
     let mut bytes = [0; NODE_LEN];
     memory.read(addr, &mut bytes)?;

@@ -1,15 +1,18 @@
-//! Pages of 4 KiB in far memory by number, each with the change that wrote it: the store of PD3's page server (8.1).
+//! Numbered pages of 4 KiB in far memory, each with the number of the change that wrote it: the store of
+//! PD3's page server (8.1).
 //!
-//! Key type: [`PageStore`], which only says where the pages lie; clones are the same store, and other clients of the domain read it beside its writer.
+//! Key type: [`PageStore`], the description of the pages' location. Clones describe the same store, and other
+//! clients of the domain read the store beside its writer.
 //!
 //! ```text
 //!   a page's record: 17 lines of 256 bytes, each | version | 248 bytes of the page |
 //! ```
 //!
-//! A line is a packet's at the smallest path MTU, and each begins with the version, which no other change has (PROTOCOL 19.1). So lines of one version are of one write, in whatever
-//! order and at whatever moments they were written and read; a page of which a write is under way is read again. Version 0: the page was never written.
+//! At the smallest path MTU a line is one packet. Each line begins with the version, which no other change
+//! has (PROTOCOL 19.1). Lines of one version therefore belong to one write, in whatever order they were
+//! written and read. A page that is being written is read again. Version 0: the page was never written.
 //!
-//! What it does not do: order several writers, or grow.
+//! The store does not order several writers and does not grow.
 
 use crate::form::{self, Form, Shard};
 use farmem_client::{Client, Completed, Error, FarMemory, Lines, LookUp, LookedUp, Op, Vma};
@@ -23,32 +26,32 @@ pub const RECORD_LEN: usize = LINES * LINE;
 const LINE: usize = 256;
 const VERSION: usize = 8;
 const LINES: usize = PAGE.div_ceil(LINE - VERSION);
-/// Times that a page is read while writes of it are under way.
+/// Attempts to read a page that is being written.
 const TRIES: u32 = 64;
-/// Pages that one gather READ brings at most: their addresses fit a packet of the smallest path MTU.
+/// Bound on the pages of one gather READ: their addresses fit into a packet of the smallest path MTU.
 const TOGETHER: usize = 32;
 /// Records that [`PageStore::load`] writes at once.
 const LOAD_RECORDS: usize = 64;
 
-/// Where pages lie.
+/// The location of the pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PageStore {
-    /// One on each memory node; pages are on them in turn.
+    /// One shard on each memory node; pages alternate between the shards.
     shards: Vec<Vma>,
     pages: u64,
 }
 
-/// What a record is.
+/// The consistency of a record that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whole {
-    /// All of one change; 0 when the page was never written.
+    /// All lines belong to this change; 0 when the page was never written.
     Of(u64),
-    /// A write of it is under way.
+    /// A write of the record is in progress.
     Torn,
 }
 
 impl PageStore {
-    /// So many pages, none of which was written, spread over all memory nodes.
+    /// Creates `pages` unwritten pages, spread over all memory nodes.
     ///
     /// # Errors
     /// [`Error::Refused`] when there is no room.
@@ -60,7 +63,7 @@ impl PageStore {
             match memory.allocate_on(each, node) {
                 Ok(vma) => shards.push(vma),
                 Err(error) => {
-                    // What was allocated goes with its domain where it cannot be given back.
+                    // Memory that cannot be freed now is freed with its domain.
                     shards.iter().for_each(|shard: &Vma| drop(memory.free(shard.base)));
                     return Err(error);
                 }
@@ -69,13 +72,13 @@ impl PageStore {
         Ok(Self { shards, pages })
     }
 
-    /// What another process makes this store of ([`crate::form`]).
+    /// Returns the form from which another process opens this store ([`crate::form`]).
     #[must_use]
     pub fn form(&self) -> Form {
         Form::PageStore { shards: self.shards.iter().copied().map(Shard::from).collect(), pages: self.pages }
     }
 
-    /// The store that somebody says lies there.
+    /// Opens the store that a received form describes.
     pub(crate) fn of(
         memory: &(impl FarMemory + ?Sized),
         shards: &[Shard],
@@ -86,7 +89,7 @@ impl PageStore {
         Ok(Self { shards: form::allocations(shards, need, memory)?, pages })
     }
 
-    /// Gives its memory back. Nothing may read it any more.
+    /// Frees the store's memory. No reader may use the store any more.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -94,7 +97,7 @@ impl PageStore {
         self.shards.iter().try_for_each(|shard| memory.free(shard.base))
     }
 
-    /// Writes a page. One writer of a page at a time.
+    /// Writes a page. A page may have only one writer at a time.
     ///
     /// # Errors
     /// [`Error::Missing`] when there is no such page; [`Error`] when far memory does not answer.
@@ -113,7 +116,7 @@ impl PageStore {
         memory.write(self.addr(page).ok_or_else(|| self.missing(page))?, &record)
     }
 
-    /// Writes all pages, of one change, many at a time. `fill` writes page n into the bytes that it is given.
+    /// Writes all pages with one change, many at a time. `fill` writes page n into the given bytes.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -143,10 +146,11 @@ impl PageStore {
         Ok(())
     }
 
-    /// Reads a page into `into`, and says which change wrote it; `None` when it was never written.
+    /// Reads a page into `into` and returns the change that wrote it; `None` when the page was never written.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is no such page; [`Error::Torn`] when it is written all the time; [`Error`] when far memory does not answer.
+    /// [`Error::Missing`] when there is no such page; [`Error::Torn`] when the page was being written during
+    /// every attempt; [`Error`] when far memory does not answer.
     pub fn read(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -169,7 +173,7 @@ impl PageStore {
         Err(Error::Torn { addr, tries: TRIES })
     }
 
-    /// The READ that brings a page's record into `buf`; `None` when there is no such page.
+    /// Returns the READ that brings a page's record into `buf`; `None` when there is no such page.
     #[must_use]
     pub fn read_op(&self, page: u64, mut buf: Vec<u8>) -> Option<Op> {
         let addr = self.addr(page)?;
@@ -177,7 +181,8 @@ impl PageStore {
         Some(Op::Read { addr, buf })
     }
 
-    /// The gather READ that brings the records of several pages into `buf`, one behind the other; `None` when there is one that does not exist.
+    /// Returns the gather READ that brings the records of several pages into `buf`, concatenated; `None` when
+    /// one of the pages does not exist.
     #[must_use]
     pub fn gather_op(&self, pages: impl IntoIterator<Item = u64>, mut buf: Vec<u8>) -> Option<Op> {
         let addrs = pages.into_iter().map(|page| self.addr(page)).collect::<Option<Vec<VirtAddr>>>()?;
@@ -185,7 +190,7 @@ impl PageStore {
         Some(Op::Gather { addrs, buf })
     }
 
-    /// Bytes of far memory that it takes.
+    /// Returns the bytes of far memory that the store occupies.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.size).sum()
@@ -214,7 +219,7 @@ fn emit(version: u64, bytes: &[u8], record: &mut Vec<u8>) {
     record.resize(end, 0);
 }
 
-/// Whether a page's record is of one change.
+/// Checks whether all lines of a page's record belong to one change.
 #[must_use]
 pub fn whole(record: &[u8]) -> Whole {
     let mut versions = record.chunks_exact(LINE).map(|line| *line.first_chunk().expect("a line is longer"));
@@ -223,7 +228,7 @@ pub fn whole(record: &[u8]) -> Whole {
     if is_whole { Whole::Of(u64::from_le_bytes(first)) } else { Whole::Torn }
 }
 
-/// Appends the page that a record has.
+/// Appends the page in a record to `into`.
 pub fn content(record: &[u8], into: &mut Vec<u8>) {
     let end = into.len() + PAGE;
     record.chunks_exact(LINE).for_each(|line| into.extend_from_slice(&line[VERSION..]));
@@ -231,12 +236,12 @@ pub fn content(record: &[u8], into: &mut Vec<u8>) {
 }
 
 impl LookUp for PageStore {
-    /// Nothing: a record says itself whether it is whole.
+    /// Does nothing: a record shows whether it is whole.
     fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
         Ok(())
     }
 
-    /// A page's key is its number, big-endian (PROTOCOL 19.14).
+    /// Takes a page's number as its key, big-endian (PROTOCOL 19.14).
     fn op(&self, key: &[u8], scratch: Vec<u8>) -> Option<Op> {
         self.read_op(u64::from_be_bytes(key.try_into().ok()?), scratch)
     }
@@ -245,7 +250,7 @@ impl LookUp for PageStore {
         TOGETHER
     }
 
-    /// The memory node that it is on.
+    /// Returns the memory node that holds the page.
     fn place(&self, key: &[u8]) -> Option<usize> {
         let page = u64::from_be_bytes(key.try_into().ok()?);
         let node = usize::try_from(page % self.shards.len() as u64).ok()?;
@@ -253,7 +258,7 @@ impl LookUp for PageStore {
     }
 
     fn op_for(&self, keys: &mut dyn Iterator<Item = &[u8]>, scratch: Vec<u8>) -> Option<Op> {
-        // A key that is none has no place, and is not asked for.
+        // Invalid keys have no page and are skipped.
         let pages = keys.filter_map(|key| Some(u64::from_be_bytes(key.try_into().ok()?)));
         self.gather_op(pages, scratch)
     }
@@ -297,7 +302,7 @@ impl LookUp for PageStore {
 mod tests {
     use super::*;
 
-    /// A record gives its page back, and one of which any line is of another change is not whole.
+    /// A record gives back its page. A record with any line of another change is not whole.
     #[test]
     fn lines_of_two_changes_are_no_page() {
         let page: Vec<u8> = (0..=250).cycle().take(PAGE).collect();

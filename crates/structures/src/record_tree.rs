@@ -1,8 +1,11 @@
-//! A B-link tree of records: all 64-bit keys in order, values of 1 byte to 128 KiB, opened by name from any host, and any number of writers at once.
+//! A B-link tree of records: 64-bit keys in order, values of 1 byte to 128 KiB, opened by name from any host,
+//! with any number of concurrent writers.
 //!
-//! Key type: [`RecordTree`]. It is a [`BLinkTree`] whose values are words that stand for records of a [`Heap`]. A value that is replaced is another record, so a reader
-//! sees the old or the new one, whole. A look-up goes on from the leaf to the record at the memory nodes and brings it along: one round trip, as far as a
-//! datagram has room; what is longer takes a READ more. No locks: a writer that dies leaves a whole tree, and at most a record that nothing leads to.
+//! Key type: [`RecordTree`], a [`BLinkTree`] whose values are words for records of a [`Heap`]. Replacing a
+//! value creates a new record, so a reader sees the old or the new value, whole. A look-up continues from the
+//! leaf to the record at the memory nodes and copies the record: one round trip, as far as a datagram has
+//! room. A longer record takes one more READ. There are no locks: a writer that dies leaves a whole tree and
+//! at most one unreachable record.
 
 use crate::blink_tree::{Extent, record_program};
 use crate::heap::{Decoded, Fresh, Heap, Record, decode, write_all};
@@ -13,30 +16,31 @@ use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::RangeBounds;
 
-/// What a root says of a tree.
+/// The structure kind in the root of a tree.
 const ROOT_KIND: [u8; 8] = *b"farmemRT";
-/// The kind of the record that describes it.
+/// The kind of the record that describes a tree.
 const KIND: u8 = 9;
 /// The kind of a value's record.
 const VALUE: u8 = 8;
 /// Records that a bulk load writes together.
 const WRITES: usize = 256;
 
-/// A program's hold of a tree.
+/// A program's handle of a tree.
 #[derive(Debug)]
 pub struct RecordTree {
-    /// Its name, and the record that describes it.
+    /// The tree's name, and the record that describes the tree.
     named: Option<(String, Record)>,
     tree: BLinkTree,
-    /// Looks a key up and brings its record.
+    /// The program that looks up a key and copies its record.
     get: Program,
 }
 
 impl RecordTree {
-    /// Makes a tree called `name` in a heap.
+    /// Creates a tree called `name` in a heap.
     ///
     /// # Errors
-    /// [`Error::Exists`] when the heap has something of this name; [`Error::Full`], [`Error::Refused`] when there is no room.
+    /// [`Error::Exists`] when the heap has another root of this name; [`Error::Full`], [`Error::Refused`]
+    /// when there is no room.
     pub fn create(
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
@@ -55,10 +59,11 @@ impl RecordTree {
         }
     }
 
-    /// Opens the tree called `name` of a heap. Nodes that this handle makes are laid out as `layout` says.
+    /// Opens the tree called `name` of a heap. `layout` places the nodes that this handle creates.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none; [`Error::Broken`] when the name is another kind of structure's.
+    /// [`Error::Missing`] when there is no such tree; [`Error::Broken`] when the name belongs to another kind
+    /// of structure.
     pub fn open(
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
@@ -74,7 +79,8 @@ impl RecordTree {
         Ok(Self::new(memory, Some((name.into(), at)), tree))
     }
 
-    /// Makes a tree without a name. Whoever has its address ([`BLinkTree::address`] of [`RecordTree::tree`]) opens it; its records are of any one heap.
+    /// Creates a tree without a name. Any program with the tree's address ([`BLinkTree::address`] of
+    /// [`RecordTree::tree`]) can open the tree. The records belong to any one heap.
     ///
     /// # Errors
     /// [`Error::Refused`] when there is no room.
@@ -86,7 +92,7 @@ impl RecordTree {
     /// Opens the tree at this address.
     ///
     /// # Errors
-    /// [`Error::Broken`] when there is none.
+    /// [`Error::Broken`] when there is no tree.
     pub fn open_unnamed(
         memory: &mut (impl FarMemory + ?Sized),
         address: VirtAddr,
@@ -100,8 +106,8 @@ impl RecordTree {
         Self { named, tree, get: record_program(memory.scratch_len_max()) }
     }
 
-    /// Frees the tree: its values, its name, and the nodes that this handle made; those that other handles made are lost room. No other handle may use it
-    /// meanwhile or afterwards.
+    /// Frees the tree: its values, its name, and the nodes that this handle created. Nodes of other handles
+    /// are lost room. No other handle may use the tree during or after this call.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -116,18 +122,18 @@ impl RecordTree {
         self.named.map_or(Ok(()), |(_, at)| heap.free(memory, at))
     }
 
-    /// The tree of words: its address, and what an index of it is made from.
+    /// Returns the tree of words: its address, and the base of an index.
     #[must_use]
     pub const fn tree(&self) -> &BLinkTree {
         &self.tree
     }
 
-    /// Says where this handle's look-ups and scans run.
+    /// Sets where this handle's look-ups and scans run.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.tree.set_policy(policy);
     }
 
-    /// What a switch is told of the tree, as [`BLinkTree::section`] has it, with this handle's look-ups.
+    /// Selects a section of the tree for a switch, as [`BLinkTree::section`], with this handle's look-ups.
     ///
     /// # Errors
     /// As [`BLinkTree::section`].
@@ -141,7 +147,7 @@ impl RecordTree {
         Ok(section)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -165,7 +171,7 @@ impl RecordTree {
     ) -> Result<Option<Vec<u8>>, Error> {
         let found = match self.tree.policy().verdict(&self.get) {
             Site::MemoryNodes => self.tree.get_record(memory, &self.get, key)?,
-            // A READ of the whole record is less than one of each line.
+            // One READ of the whole record costs less than one per line.
             Site::Host => self.tree.get(memory, key)?.map(|word| (word, Vec::new())),
         };
         heap.still(memory)?;
@@ -179,11 +185,13 @@ impl RecordTree {
         value(record.at, content).map(Some)
     }
 
-    /// The value that a word of [`RecordTree::tree`] stands for, by a READ: for a program that finds leaves its own way.
+    /// Reads the value that a word of [`RecordTree::tree`] stands for, for programs that find leaves in
+    /// another way.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer or the word stands for no value. A word that was read before another program replaced the value may stand for
-    /// another one by now, unless the caller holds a [`Heap::pin`] from before it was read.
+    /// [`Error`] when far memory does not answer, or the word does not stand for a value. If another program
+    /// replaced the value after the word was read, the word may stand for another value. A [`Heap::pin`]
+    /// taken before that read prevents this.
     pub fn value_of(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -194,8 +202,8 @@ impl RecordTree {
         value(record.at, heap.read(memory, record)?)
     }
 
-    /// The value of `key`, by a keyed READ over a connection through the switch that was opened with this tree's root, by READs from the node that it brings on, and a
-    /// READ of the record ([`BLinkTree::get_through`]).
+    /// Returns the value of `key` by a keyed READ, READs from the returned node on, and a READ of the record
+    /// ([`BLinkTree::get_through`]). The connection through the switch was opened with this tree's root.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -216,21 +224,22 @@ impl RecordTree {
         value
     }
 
-    /// Where its root is: what [`Client::open_through`] takes for keyed READs of this tree.
+    /// Returns the address of the root, which [`Client::open_through`] takes for keyed READs of this tree.
     #[must_use]
     pub const fn root(&self) -> VirtAddr {
         self.tree.tree().root
     }
 
-    /// The traversal that looks `key` up and brings its value; `scratch` is any buffer, its content is replaced. Its caller holds a [`Heap::pin`] from before it
-    /// is submitted until its answer was looked at.
+    /// Returns the traversal that looks up `key` and copies its value. `scratch` is any buffer; its contents
+    /// are replaced. The caller holds a [`Heap::pin`] from before submission until it has examined the reply.
     #[must_use]
     pub fn get_op(&self, key: u64, scratch: Vec<u8>) -> Op {
         self.tree.record_op(&self.get, key, scratch)
     }
 
-    /// The value that a finished [`RecordTree::get_op`] brought along. `None` when the key is missing, when its value is longer than what comes along or was being
-    /// written, and when the operation failed: [`RecordTree::get`] tells which.
+    /// Returns the value that a finished [`RecordTree::get_op`] copied. Returns `None` when the key is
+    /// missing, when its value was too long or was being written, and when the operation failed;
+    /// [`RecordTree::get`] tells these cases apart.
     #[must_use]
     pub fn brought(completed: &Completed) -> Option<Vec<u8>> {
         let lines = BLinkTree::lines_brought(completed)?;
@@ -240,7 +249,8 @@ impl RecordTree {
         }
     }
 
-    /// The first `most` keys of `range` with their values, in ascending order. The values are read side by side.
+    /// Returns the first `most` keys of `range` with their values, in ascending order. The values are read in
+    /// parallel.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -262,11 +272,11 @@ impl RecordTree {
         pairs
     }
 
-    /// Puts `value` under `key`; true when there was one.
+    /// Stores `value` under `key`. Returns true when the key existed.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`] for a value that is none; [`Error::Full`]; [`Error`] when far memory does not answer: then it is open whether the value
-    /// is there.
+    /// [`Error::Empty`], [`Error::TooLong`] for an invalid value; [`Error::Full`]; [`Error`] when far memory
+    /// does not answer. Then it is unknown whether the value was stored.
     pub fn insert(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -278,7 +288,7 @@ impl RecordTree {
         match self.tree.insert(memory, key, record.packed()?) {
             Ok(Some(old)) => heap.free(memory, Record::unpacked(old)?).map(|()| true),
             Ok(None) => Ok(false),
-            // There was no room for a node: no node leads to the record.
+            // There was no room for a node, so no node leads to the record.
             Err(error @ (Error::Full { .. } | Error::Contended { .. })) => {
                 heap.free(memory, record).and(Err(error))
             }
@@ -286,7 +296,7 @@ impl RecordTree {
         }
     }
 
-    /// Takes `key` out; true when it was there.
+    /// Removes `key`. Returns true when the key existed.
     ///
     /// # Errors
     /// As [`RecordTree::insert`].
@@ -302,15 +312,16 @@ impl RecordTree {
         }
     }
 
-    /// Fills an empty tree from pairs in ascending order of keys, `fill` to a leaf, as [`BLinkTree::load`] does. A partitioned tree has the values of a leaf on
-    /// the leaf's memory node, so that a look-up crosses no further.
+    /// Fills an empty tree from pairs in ascending order of keys, with `fill` entries per leaf, as
+    /// [`BLinkTree::load`]. A partitioned tree keeps the values of a leaf on the leaf's memory node, so a
+    /// look-up does not cross memory nodes again.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`] for a value that is none, and as [`BLinkTree::load`]. The tree is then empty as before; records that were written are lost
-    /// room until the heap is destroyed.
+    /// [`Error::Empty`], [`Error::TooLong`] for an invalid value, and as [`BLinkTree::load`]. The tree then
+    /// stays empty. Records already written are lost room until the heap is destroyed.
     ///
     /// # Panics
-    /// When `pairs` has fewer items than it says.
+    /// Panics when `pairs` yields fewer items than its length says.
     pub fn load<V: AsRef<[u8]>>(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -338,7 +349,7 @@ impl RecordTree {
     }
 }
 
-/// The content of a value's record.
+/// Returns the content of a value's record.
 fn value(at: VirtAddr, (kind, content): (u8, Vec<u8>)) -> Result<Vec<u8>, Error> {
     if kind == VALUE { Ok(content) } else { Err(Error::Broken { addr: at, what: "a tree's value" }) }
 }

@@ -1,9 +1,9 @@
-//! A time series in far memory: a B+tree of (timestamp, value) with 14 points to a leaf, aggregated by traversals along the leaves
-//! (BTrDB in PULSE 6).
+//! A time series in far memory: a B+tree of (timestamp, value) with 14 points per leaf, aggregated by
+//! traversals along the leaves (BTrDB in PULSE 6).
 //!
-//! Timestamps are unsigned, values signed; both are whole numbers in units of the caller's choice, such as microseconds and
-//! microvolts, since programs compute in whole numbers ([`load_csv`] scales decimals exactly). A sum is exact whatever its size. What
-//! a reader may see beside the writer is what [`crate::btree`] says of keys and values.
+//! Timestamps are unsigned, values signed. Both are integers in units that the caller chooses, such as
+//! microseconds and microvolts, because programs compute with integers ([`load_csv`] scales decimals
+//! exactly). A sum of any size is exact. Concurrent readers have the guarantees of [`crate::btree`].
 
 use crate::arena::Layout;
 use crate::assembled;
@@ -20,50 +20,50 @@ mod csv;
 pub use channels::Channels;
 pub use csv::{Columns, CsvError, CsvFault, load_csv};
 
-/// Points of a leaf at most: sixteen values of less than 2^59 could overflow a word, these cannot.
+/// Bound on the points of a leaf: sixteen values of less than 2^59 could overflow a word, fourteen cannot.
 pub const LEAF_POINTS_MAX: usize = 14;
 /// The largest magnitude of a value.
 pub const VALUE_MAX: i64 = (1 << 59) - 1;
-/// The program of a window, in its text form.
+/// The program of a window, in text form.
 pub const WINDOW_PROGRAM: &str = include_str!("../../../testdata/programs/series_window.pulse");
 
 /// A measurement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Point {
-    /// When; at most 2^64 - 2.
+    /// The time; at most 2^64 - 2.
     pub time: u64,
-    /// What; at most [`VALUE_MAX`] in magnitude.
+    /// The value; at most [`VALUE_MAX`] in magnitude.
     pub value: i64,
 }
 
-/// What is known of a window that has points.
+/// The aggregates of a window that has points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// The sum of the values, exactly.
+    /// The exact sum of the values.
     pub sum: i128,
-    /// The smallest.
+    /// The smallest value.
     pub min: i64,
-    /// The largest.
+    /// The largest value.
     pub max: i64,
-    /// How many points there are; at least one.
+    /// The number of points; at least one.
     pub count: u64,
 }
 
 impl Window {
-    /// The mean of the values, to the nearest that a double can say.
+    /// Returns the mean of the values as the nearest double.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         reason = "a mean is a fraction; the parts are exact in sum and count"
     )]
     pub fn mean(&self) -> f64 {
-        // The whole part apart from the rest, so that a large sum does not cost the small digits.
+        // The whole part is separate, so that a large sum does not cost the small digits.
         let count = i128::from(self.count);
         (self.sum / count) as f64 + (self.sum % count) as f64 / self.count as f64
     }
 }
 
-/// A program's hold of a series; others open it at [`Series::address`].
+/// A program's handle of a series; other programs open the series at [`Series::address`].
 #[derive(Debug)]
 pub struct Series {
     tree: BTree,
@@ -71,7 +71,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// An empty series. With [`Layout::Partitioned`] each memory node has one span of time.
+    /// Creates an empty series. With [`Layout::Partitioned`] each memory node holds one span of time.
     ///
     /// # Errors
     /// [`Error`] when the rack has no room for it.
@@ -79,10 +79,10 @@ impl Series {
         BTree::create_with(memory, layout, LEAF_POINTS_MAX).map(Self::of)
     }
 
-    /// The series at `address`. New nodes that this handle makes are laid out as `layout` says.
+    /// Opens the series at `address`. `layout` places the new nodes that this handle creates.
     ///
     /// # Errors
-    /// [`Error::Broken`] when there is none at `address`; [`Error`] when far memory does not answer.
+    /// [`Error::Broken`] when there is no series at `address`; [`Error`] when far memory does not answer.
     pub fn open(
         memory: &mut (impl FarMemory + ?Sized),
         address: VirtAddr,
@@ -99,7 +99,7 @@ impl Series {
         Self { tree, window: assembled(WINDOW_PROGRAM) }
     }
 
-    /// Frees what this handle allocated for it.
+    /// Frees the memory that this handle allocated for the series.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
@@ -107,18 +107,18 @@ impl Series {
         self.tree.destroy(memory)
     }
 
-    /// Where others open it.
+    /// Returns the address at which other programs open the series.
     #[must_use]
     pub const fn address(&self) -> VirtAddr {
         self.tree.address()
     }
 
-    /// The lock that every writer takes.
+    /// Returns the lock that every writer takes.
     pub const fn lock(&mut self) -> &mut LockWord {
         self.tree.lock()
     }
 
-    /// Says where this handle's traversals run.
+    /// Sets where this handle's traversals run.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.tree.set_policy(policy);
     }
@@ -126,18 +126,20 @@ impl Series {
     /// Fills an empty series from points in ascending order of time, with full leaves.
     ///
     /// # Errors
-    /// [`Error::Key`] for the first point that does not ascend or whose value is too large; [`Error`] when far memory has no room or
-    /// does not answer. The series is then empty as before.
+    /// [`Error::Key`] for the first point that does not ascend or whose value is too large; [`Error`] when
+    /// far memory has no room or does not answer. The series then stays empty.
     pub fn load(&mut self, memory: &mut (impl FarMemory + ?Sized), points: &[Point]) -> Result<(), Error> {
         points.iter().try_for_each(|point| check(*point))?;
         let pairs = points.iter().map(|point| (point.time, point.value.cast_unsigned()));
         self.tree.load(memory, pairs, LEAF_POINTS_MAX)
     }
 
-    /// Adds a point, or replaces the value of its instant; answers the one there was. Points that come in order fill their leaves.
+    /// Adds a point, or replaces the value at its time. Returns the previous value. Points appended in order
+    /// fill their leaves.
     ///
     /// # Errors
-    /// [`Error::Key`] for an instant or value that is too large; [`Error`] when far memory has no room or does not answer.
+    /// [`Error::Key`] for a time or value that is too large; [`Error`] when far memory has no room or does
+    /// not answer.
     pub fn append(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -148,7 +150,8 @@ impl Series {
         Ok(old.map(u64::cast_signed))
     }
 
-    /// Sum, smallest, largest and number of the points of a span of time, by one traversal; `None` when it has none.
+    /// Returns sum, minimum, maximum and count of the points in a span of time, by one traversal; `None` when
+    /// the span has no points.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -164,14 +167,15 @@ impl Series {
         Ok(window_in(&self.tree.aggregate_by(memory, &self.window, &start_pad(from, to))?))
     }
 
-    /// The traversal of [`Series::window`]; `scratch` is any buffer, its content is replaced.
+    /// Returns the traversal of [`Series::window`]. `scratch` is any buffer; its contents are replaced.
     #[must_use]
     pub fn window_op(&self, span: impl RangeBounds<u64>, scratch: Vec<u8>) -> Op {
         let (from, to) = half_open(&span);
         self.tree.aggregate_op(&self.window, &start_pad(from, to), scratch)
     }
 
-    /// What a finished [`Series::window_op`] says of its span; `None` when the span has no points, or the operation failed.
+    /// Returns the result of a finished [`Series::window_op`]; `None` when the span has no points or the
+    /// operation failed.
     #[must_use]
     pub fn windowed(completed: &Completed) -> Option<Window> {
         match completed.result {
@@ -180,13 +184,14 @@ impl Series {
         }
     }
 
-    /// The windows of `width` from `from` on that together reach to `to`; a last one that is narrower when `width` does not divide.
+    /// Returns the windows of `width` that cover `from` to `to`. The last one is narrower when `width` does
+    /// not divide the span.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
     ///
     /// # Panics
-    /// When `width` is zero.
+    /// Panics when `width` is zero.
     pub fn windows(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -205,7 +210,7 @@ impl Series {
         Ok(windows)
     }
 
-    /// The first `most` points of a span of time, in order.
+    /// Returns the first `most` points of a span of time, in order.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -220,12 +225,12 @@ impl Series {
     }
 }
 
-/// The scratch pad of a window as it begins.
+/// Returns the initial scratch pad of a window.
 const fn start_pad(from: u64, to: u64) -> [u64; 7] {
     [from, to, 0, 0, i64::MAX.cast_unsigned(), i64::MIN.cast_unsigned(), 0]
 }
 
-/// What the scratch pad of a window says at its end.
+/// Returns the result in a window's final scratch pad.
 fn window_in(w: &[u64]) -> Option<Window> {
     let sum = i128::from(w[3].cast_signed()) << 64 | i128::from(w[2]);
     let (min, max) = (w[4].cast_signed(), w[5].cast_signed());

@@ -1,14 +1,17 @@
-//! A hash table of records: keys and values of 1 byte to 64 KiB, opened by name from any host, written by many at once without locks.
+//! A hash table of records: keys and values of 1 byte to 64 KiB, opened by name from any host, with many
+//! concurrent writers and no locks.
 //!
-//! Key type: [`Table`]. It lies in a [`Heap`]: a bucket is a word, the address of a chain of nodes that never change (`table/node.rs`). A change makes
-//! new nodes in the place of those up to the changed one, and swaps the bucket's word: it happens at once, or not at all. So
+//! Key type: [`Table`], which lies in a [`Heap`]. A bucket is a word: the address of a chain of immutable
+//! nodes (`table/node.rs`). A change creates new nodes in place of those up to the changed one and swaps the
+//! bucket's word, so the change is atomic. Therefore
 //!
-//! - [`Table::get`] is one traversal, which compares 128 bits of hash at the memory node and brings the node, or the body behind it as far as a datagram has
-//!   room; the key is compared here. A value that is longer takes a READ more;
-//! - every operation on a key happens at one moment between its call and its answer (it is linearizable), also beside others on other hosts;
-//! - a writer that dies at any point leaves a whole table, and at most what it was making as lost room.
+//! - [`Table::get`] is one traversal. The memory node compares 128 bits of hash and copies the node, or its
+//!   body as far as a datagram has room; the host compares the key. A longer value takes one more READ;
+//! - every operation on a key is linearizable, even beside operations of other hosts;
+//! - a writer that dies at any point leaves a whole table, and at most its unfinished records as lost room.
 //!
-//! The heap keeps a replaced record readable as long as a reader may have its address. [`crate::HashTable`] has values of 40 bytes in place, and one writer.
+//! The heap keeps a replaced record readable while a reader may have its address. [`crate::HashTable`] stores
+//! values of 40 bytes in place and has one writer.
 
 use crate::form::Form;
 use crate::heap::{Fresh, Heap, LINE_LEN, RECORD_LEN_MAX, Record, lines_in, node_of, room_from, write_all};
@@ -31,38 +34,38 @@ pub use node::{WHOLE_MAX, find_program};
 pub const BYTES_MAX: usize = 64 << 10;
 const _: () = assert!(body_len(BYTES_MAX, BYTES_MAX) <= RECORD_LEN_MAX);
 
-/// What a root says of a table.
+/// The structure kind in the root of a table.
 const ROOT_KIND: [u8; 8] = *b"farmemTB";
-/// The kind of the record that describes it.
+/// The kind of the record that describes a table.
 const KIND: u8 = 5;
-/// Buckets that one load has.
+/// Buckets per load.
 const GROUP: u64 = (LINE_LEN / 8) as u64;
-/// Memory nodes that a table's buckets lie on at most.
+/// Bound on the memory nodes of a table's buckets.
 const SHARDS_MAX: usize = 1024;
-/// Nodes of a chain after which it is a cycle.
+/// Bound on the nodes of a chain: a longer one is a cycle.
 const CHAIN_MAX: u32 = 1 << 16;
-/// Times that a bucket is tried which others change.
+/// Attempts to change a bucket that other programs change.
 const CHANGE_TRIES: u32 = 1000;
 
-/// A program's hold of a table.
+/// A program's handle of a table.
 #[derive(Debug)]
 pub struct Table {
     name: String,
-    /// The record that describes it.
+    /// The record that describes the table.
     at: Record,
     buckets: u64,
-    /// Where each memory node's buckets begin.
+    /// The start of each memory node's buckets.
     shards: Vec<(NodeId, VirtAddr)>,
     program: Program,
     policy: Policy,
 }
 
-/// What a look-up saw.
+/// The result of a look-up.
 struct Seen {
     bucket: VirtAddr,
     /// The bucket's word.
     head: u64,
-    /// Nodes before the one that was found.
+    /// The number of nodes before the found one.
     before: u64,
     found: Option<FoundNode>,
 }
@@ -70,7 +73,7 @@ struct Seen {
 struct FoundNode {
     at: VirtAddr,
     node: Node,
-    /// The key and the value, as [`pair`] has them.
+    /// The key and the value, encoded by [`pair`].
     content: Vec<u8>,
 }
 
@@ -81,11 +84,12 @@ impl FoundNode {
 }
 
 impl Table {
-    /// Makes a table called `name` in a heap, with about `buckets` buckets (rounded up to a power of two) over all memory nodes; as many as it will have keys is
-    /// right. The number stays as it is.
+    /// Creates a table called `name` in a heap, with about `buckets` buckets (rounded up to a power of two)
+    /// over all memory nodes. Choose about as many buckets as keys; the number is fixed.
     ///
     /// # Errors
-    /// [`Error::Exists`] when the heap has something of this name; [`Error::Full`], [`Error::Refused`] when there is no room.
+    /// [`Error::Exists`] when the heap has another root of this name; [`Error::Full`], [`Error::Refused`]
+    /// when there is no room.
     pub fn create(
         memory: &mut (impl FarMemory + ?Sized),
         heap: &mut Heap,
@@ -126,8 +130,9 @@ impl Table {
     /// Opens the table called `name` of a heap.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none; [`Error::Broken`] when the name is another kind of structure's, or the memory of the last buckets is none; [`Error::Count`] when its record says more shards than
-    /// there may be, or more buckets than memory nodes have room for behind where the shards begin.
+    /// [`Error::Missing`] when there is no such table; [`Error::Broken`] when the name belongs to another
+    /// kind of structure, or the last buckets lie outside the domain's memory; [`Error::Count`] when its
+    /// record states too many shards, or more buckets than the memory nodes have room for.
     pub fn open(memory: &mut (impl FarMemory + ?Sized), heap: &mut Heap, name: &str) -> Result<Self, Error> {
         let at = heap.root(memory, name, ROOT_KIND)?;
         let len = 8 + 8 * u32::try_from(memory.nodes().len()).unwrap_or(u32::MAX);
@@ -157,16 +162,19 @@ impl Table {
         Self { name: name.into(), at, buckets, shards, program, policy: Policy::default() }
     }
 
-    /// What another process looks keys up in this table by ([`crate::form`]). It opens heap and table by their names, in its own domain, as a program of its own; its look-ups are [`Ahead`].
+    /// Returns the form from which another process opens this table ([`crate::form`]). The process opens heap
+    /// and table by their names, in its own domain, like any program; its look-ups are [`Ahead`].
     #[must_use]
     pub fn form(&self, heap: &Heap) -> Form {
         Form::Table { heap: heap.name().to_owned(), table: self.name.clone() }
     }
 
-    /// Frees the table: its keys, its buckets and its name. No other handle may use it meanwhile or afterwards.
+    /// Frees the table: its keys, its buckets and its name. No other handle may use the table during or after
+    /// this call.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer; what is left then is the heap's until that is destroyed.
+    /// [`Error`] when far memory does not answer. The rest then belongs to the heap until the heap is
+    /// destroyed.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized), heap: &mut Heap) -> Result<(), Error> {
         heap.remove_root(memory, &self.name)?;
         let mut chains = self.chains();
@@ -182,21 +190,22 @@ impl Table {
         heap.free(memory, self.at)
     }
 
-    /// Says where this handle's look-ups run.
+    /// Sets where this handle's look-ups run.
     pub const fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// Buckets in all.
+    /// Returns the total number of buckets.
     #[must_use]
     pub const fn buckets(&self) -> u64 {
         self.buckets
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`] for a key that is none; [`Error`] when far memory does not answer or is not a table's.
+    /// [`Error::Empty`], [`Error::TooLong`] for an invalid key; [`Error`] when far memory does not answer or
+    /// holds no table.
     pub fn get(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -212,11 +221,12 @@ impl Table {
         Ok(Some(value.to_vec()))
     }
 
-    /// Puts `value` under `key`; answers the one there was.
+    /// Stores `value` under `key` and returns the previous value.
     ///
     /// # Errors
-    /// [`Error::Empty`], [`Error::TooLong`] for a key or value that is none; [`Error::Full`]; [`Error::Contended`] when others change the same bucket all
-    /// the time; [`Error::Evicted`]; [`Error`] when far memory does not answer: then it is open whether the value is there.
+    /// [`Error::Empty`], [`Error::TooLong`] for an invalid key or value; [`Error::Full`];
+    /// [`Error::Contended`] when other programs keep changing the same bucket; [`Error::Evicted`]; [`Error`]
+    /// when far memory does not answer. Then it is unknown whether the value was stored.
     pub fn insert(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -229,7 +239,7 @@ impl Table {
         self.change(memory, heap, &key, Some(value))
     }
 
-    /// Takes `key` out; answers its value.
+    /// Removes `key` and returns its value.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -271,7 +281,7 @@ impl Table {
         key: &Key<'_>,
         value: Option<&[u8]>,
     ) -> Result<Option<Vec<u8>>, Error> {
-        // The body is the same, however often the bucket has to be tried.
+        // The body is written once, however often the bucket is tried.
         let mut body = Vec::new();
         let held = match value {
             Some(value) if key.is_whole_with(value) => Some(Contents::Whole(pair(key.bytes, value))),
@@ -305,7 +315,7 @@ impl Table {
         Err(Error::Contended { what: format!("a bucket of table {:?}", self.name), tries: CHANGE_TRIES })
     }
 
-    /// Frees what a change took out; answers the value there was.
+    /// Frees the nodes that a change replaced. Returns the previous value.
     fn changed(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -325,7 +335,7 @@ impl Table {
         Ok(Some(value.to_vec()))
     }
 
-    /// The nodes before the one that was found; none when none was.
+    /// Returns the nodes before the found one; empty when the key was not found.
     fn before(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -342,7 +352,7 @@ impl Table {
         Ok(nodes)
     }
 
-    /// The nodes that take the place of those up to the one that was found; the last is the first of the chain.
+    /// Builds the nodes that replace those up to the found one. The last of them is the head of the chain.
     fn rebuilt(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -352,7 +362,7 @@ impl Table {
         old: &[(VirtAddr, Node)],
         held: Option<Contents>,
     ) -> Result<Vec<Fresh>, Error> {
-        // Behind the key's place the chain stays.
+        // The chain after the key's node stays.
         let mut next = seen.found.as_ref().map_or(seen.head, |found| found.node.next);
         let mut fresh = Vec::with_capacity(old.len() + 1);
         let new = held.map(|held| Node { next: 0, hash: key.hash, held });
@@ -364,7 +374,7 @@ impl Table {
         Ok(fresh)
     }
 
-    /// Looks `key` up with one traversal.
+    /// Looks up `key` with one traversal.
     fn look_up(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -388,13 +398,14 @@ impl Table {
         }
         memory.recycle(done.scratch);
         match &seen.found {
-            // Two keys of one hash: what 128 bits do not tell apart is told apart here.
+            // Two keys have one hash: the key comparison tells them apart.
             Some(found) if found.key_value()?.0 != key.bytes => self.look_further(memory, heap, seen, key),
             _ => Ok(seen),
         }
     }
 
-    /// Where a look-up begins: the bucket's group, the bucket's place in it, and the pad in `scratch`.
+    /// Returns the start of a look-up: the bucket's group, the bucket's position in it, and the pad in
+    /// `scratch`.
     fn start(&self, key: &Key<'_>, mut scratch: Vec<u8>) -> (VirtAddr, u64, Vec<u8>) {
         let (shard, bucket) = self.place(key);
         let start = VirtAddr(self.shards[shard].1.0 + bucket / GROUP * LINE_LEN as u64);
@@ -406,7 +417,7 @@ impl Table {
         (start, within, scratch)
     }
 
-    /// Goes on behind a node that has the hash and another key.
+    /// Continues after a node with the same hash and another key.
     fn look_further(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -431,7 +442,7 @@ impl Table {
         Ok(Seen { before, found: None, ..seen })
     }
 
-    /// Key and value of a node; of its body `lines` may be here.
+    /// Returns key and value of a node. `lines` holds the body's lines that the traversal copied.
     fn content(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -447,12 +458,12 @@ impl Table {
         if kind == BODY { Ok(content) } else { Err(Error::Broken { addr: body, what: "a key and a value" }) }
     }
 
-    /// The memory node that a key's nodes are made on.
+    /// Returns the memory node on which a key's nodes are created.
     fn home(&self, key: &Key<'_>) -> NodeId {
         self.shards[self.place(key).0].0
     }
 
-    /// Shard and number in it of a key's bucket.
+    /// Returns the shard of a key's bucket and the bucket's number there.
     fn place(&self, key: &Key<'_>) -> (usize, u64) {
         let half = u64::from_le_bytes(key.hash[8..].try_into().expect("8 bytes"));
         let bucket = half & (self.buckets - 1);
@@ -461,7 +472,7 @@ impl Table {
     }
 }
 
-/// A key of a length that a table takes, and its hash.
+/// A key of valid length, and its hash.
 struct Key<'a> {
     bytes: &'a [u8],
     hash: [u8; 16],
@@ -473,13 +484,13 @@ impl<'a> Key<'a> {
         Ok(Self { bytes, hash: hash_of(bytes) })
     }
 
-    /// True when key and value fit into the key's node.
+    /// Returns true when key and value fit into the key's node.
     const fn is_whole_with(&self, value: &[u8]) -> bool {
         self.bytes.len() + value.len() <= WHOLE_MAX
     }
 }
 
-/// The SipHash-1-3-128 of a key's bytes.
+/// Returns the SipHash-1-3-128 of a key's bytes.
 fn hash_of(key: &[u8]) -> [u8; 16] {
     let mut hasher = SipHasher13::new();
     hasher.write(key);
@@ -498,7 +509,8 @@ fn allowed(what: &'static str, bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Holds a number of buckets that far memory says against the shards: who wrote it may be anybody of the domain. No bucket's address leaves its memory node then.
+/// Checks a bucket count from far memory against the shards, because any program of the domain may have
+/// written it. The addresses of all buckets then stay inside their memory nodes.
 fn check(
     memory: &mut (impl FarMemory + ?Sized),
     buckets: u64,
@@ -524,7 +536,7 @@ fn check(
     })
 }
 
-/// Buckets that each of so many shards has room for.
+/// Returns the bucket capacity of each of `shards` shards.
 const fn in_shard(buckets: u64, shards: u64) -> u64 {
     buckets.div_ceil(shards).next_multiple_of(GROUP)
 }

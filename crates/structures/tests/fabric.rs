@@ -1,5 +1,7 @@
-//! A tree in the switches of a FatTree of k = 4 (Fat-B+Tree IV-A): a core, four pods of an aggregation switch and two edges, a memory node at each edge. What is found beside a plain map,
-//! and what it takes in frames and visits: by traversals alone and in batches, by keyed READs, and with an agent that follows the look-ups.
+//! A tree in the switches of a FatTree of k = 4 (Fat-B+Tree IV-A): a core, four pods of an aggregation switch
+//! and two edges, a memory node at each edge. The results are compared with a plain map, and frames and
+//! visits are counted: by traversals alone and in batches, by keyed READs, and with an agent that follows the
+//! look-ups.
 
 use farmem_client::{Client, Policy, Rack, Rng, VirtAddr};
 use farmem_structures::blink_tree::{
@@ -13,14 +15,14 @@ const EDGES: u16 = 2;
 const SWITCHES: usize = 13;
 const SERVERS: u64 = 8;
 const SEED: u64 = 4791;
-/// Keys of a leaf and children of an inner node.
+/// Keys per leaf and children per inner node.
 const FILL: usize = 7;
-/// Six levels with the leaves, as even as they can be: 7 to the 5th leaves would be one more.
+/// Six levels including the leaves, as even as possible: 7 to the 5th leaves would be one more.
 const KEYS: u64 = 7 * 2_401;
-/// Ranges and nodes for all inner nodes of it.
+/// Room for all inner nodes of the tree.
 const EXTENT: Extent = Extent { ranges: 400, sets: 2, nodes: 400 };
 
-/// A tree of the keys 0, 2, 4 and so on, each with its half.
+/// Creates a tree of the keys 0, 2, 4 and so on, each with half of itself as its value.
 fn scene() -> (Rack, Client, BLinkTree) {
     let rack = Rack::embedded_fat_tree(PODS, EDGES, 8 << 20).unwrap();
     let mut client = rack.client("fabric").unwrap();
@@ -41,8 +43,10 @@ fn published(client: &mut Client, tree: &BLinkTree) -> farmem_index::TreeSection
     parts.pop().expect("the core's").1
 }
 
-/// PROTOCOL 16.10 to 16.14: a keyed READ goes up to the core and down by its pod and its edge, four switches in all; with all inner nodes in them it brings the leaf. Frames: host, rack's
-/// switch, core, pod, edge, node, and the answer by the rack's switch: seven. Without the index switches it is four for each level.
+/// PROTOCOL 16.10 to 16.14: a keyed READ goes up to the core and down by its pod and its edge, four switches
+/// in all. With all inner nodes in them, the READ brings the leaf. The READ takes seven frames: host, rack's
+/// switch, core, pod, edge, node, and the reply by the rack's switch. Without the index switches there are
+/// four frames per level.
 #[test]
 fn keyed_reads_are_led_by_first_intermediate_and_last_switch() {
     let (rack, mut client, mut tree) = scene();
@@ -69,7 +73,7 @@ fn keyed_reads_are_led_by_first_intermediate_and_last_switch() {
     // A node above a border of two servers is in no switch below the core.
     assert!(one * 10 >= all * 9, "{one} of {all} look-ups were one READ");
 
-    // The tree changes, and what the switches know grows old: what is found is what a map says.
+    // The tree changes and the switches' sections grow old: the results still match the map.
     let mut model: BTreeMap<u64, u64> = (0..KEYS).map(|n| (2 * n, n)).collect();
     let mut rng = Rng::from_number(SEED);
     let most = u32::try_from(2 * KEYS).unwrap();
@@ -87,7 +91,8 @@ fn keyed_reads_are_led_by_first_intermediate_and_last_switch() {
             "key {asked}"
         );
     }
-    // Withdrawn: every READ begins at the root, which is at one memory node; the others' connections are refused there, and the answers are the same.
+    // Withdrawn: every READ begins at the root, on one memory node. The connections to the others are refused
+    // there, and the results are the same.
     withdraw_fabric(&mut client, tree.tree().root).unwrap();
     for key in keys().step_by(7) {
         assert_eq!(servers.get(&tree, &mut client, key).unwrap(), model.get(&key).copied(), "key {key}");
@@ -95,14 +100,15 @@ fn keyed_reads_are_led_by_first_intermediate_and_last_switch() {
     servers.close(&mut client).unwrap();
 }
 
-/// PROTOCOL 16.6, 16.7: sub-ranges that are asked for at once share datagrams; these go up, part at the core, and come to each server further down. The pairs are the same as without.
+/// PROTOCOL 16.6, 16.7: parallel sub-ranges share datagrams. The datagrams go up, split at the core, and
+/// reach each server further down. The pairs are the same as without.
 #[test]
 fn look_ups_that_share_a_datagram_are_led() {
     let (_rack, mut client, tree) = scene();
     let visits = |client: &mut Client, separators: &Separators| {
         let (mut rng, before) = (Rng::from_number(SEED), client.tally());
         for _ in 0..60 {
-            // Ranges of the keys of all servers, so that a batch has pairs for several.
+            // Ranges over the keys of all servers, so that a batch has pairs for several.
             let first = u64::from(rng.below(u32::try_from(KEYS / 4).unwrap()));
             let last = first + 2 * KEYS / SERVERS * 3;
             let mut query = tree.range(first..=last).parallel_at(24, separators).unwrap();
@@ -122,11 +128,12 @@ fn look_ups_that_share_a_datagram_are_led() {
     let from_the_root = visits(&mut client, &separators);
     publish_fabric(&mut client, &parts).unwrap();
     let led = visits(&mut client, &separators);
-    // Of each descent the inner nodes are saved.
+    // The inner nodes of each descent are saved.
     assert!(led < from_the_root && from_the_root - led > 60 * 24 * 2, "{led} visits for {from_the_root}");
 }
 
-/// An agent at index switches sees what each of them counted, and moves what is come by often into tables that are too small for the tree; a watch sees the same.
+/// An agent at index switches sees the counters of each switch, and moves frequently visited nodes into
+/// tables too small for the tree. A watch sees the same.
 #[test]
 fn an_agent_follows_the_look_ups_in_all_tiers() {
     let (_rack, mut client, tree) = scene();
@@ -143,7 +150,7 @@ fn an_agent_follows_the_look_ups_in_all_tiers() {
         "{names:?}"
     );
     assert!(first.layers.iter().all(|layer| layer.entries <= 55.max(12 * layer.switches)), "{first:?}");
-    // Look-ups of a few leaves in each server.
+    // Look-ups of a few leaves on each server.
     let mut visits = Vec::new();
     for epoch in 0..8_u64 {
         let (mut rng, before) = (Rng::from_number(SEED + epoch), client.tally().iterations);
@@ -173,7 +180,7 @@ fn an_agent_follows_the_look_ups_in_all_tiers() {
     );
 }
 
-/// What is no FatTree is said to be none.
+/// A rack without a core switch is reported as such.
 #[test]
 fn a_rack_without_a_core_has_no_fat_tree() {
     let rack = Rack::embedded_with(1, 8 << 20).unwrap();

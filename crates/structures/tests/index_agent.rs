@@ -1,4 +1,5 @@
-//! An agent keeps the index of a tree as its look-ups have it: what it selects beside the best selection that there is, by counts of visits.
+//! An agent adapts the index of a tree to its look-ups: its selections are compared with the best possible
+//! ones, by counts of visits.
 
 use farmem_client::{Client, Error, Policy, Rack, Rng, VirtAddr};
 use farmem_index::blink::{NODE_LEN, Node};
@@ -9,16 +10,16 @@ use farmem_structures::blink_tree::{Extent, IndexAgent, IndexWatch, publish, wit
 use farmem_structures::{BLinkTree, Layout};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keys of a leaf and children of an inner node.
+/// Keys per leaf and children per inner node.
 const FILL: usize = 7;
-/// Look-ups of an epoch.
+/// Look-ups per epoch.
 const LOOK_UPS: u32 = 10_000;
-/// Epochs that a selection has to come after the look-ups.
+/// Bound on the epochs until a selection follows the look-ups.
 const EPOCHS_MAX: u32 = 10;
-/// What the selection has to save then, of what the best one does.
+/// The saving required then, relative to the best selection.
 const SHARE: f64 = 0.95;
 
-/// A tree of keys 0, 2, 4 and so on, each with its half.
+/// Creates a tree of keys 0, 2, 4 and so on, each with half of itself as its value.
 fn tree_of(client: &mut Client, keys: u32) -> BLinkTree {
     let mut tree = BLinkTree::create(client, Layout::Partitioned).unwrap();
     tree.load(client, (0..keys).map(|n| (2 * u64::from(n), u64::from(n))), FILL).unwrap();
@@ -28,11 +29,11 @@ fn tree_of(client: &mut Client, keys: u32) -> BLinkTree {
     tree
 }
 
-/// The same tree as a plain list of nodes, with how often each is come by.
+/// Models the same tree as a plain list of nodes, with their visit counts.
 fn model(keys: u32, accesses: &[u64]) -> TreeView {
     let mut nodes = BTreeMap::new();
     let mut next = 0;
-    // Of each node of a level: its first key, its address, its accesses.
+    // For each node of a level: its first key, its address, its accesses.
     let leaves = (0..keys as usize).step_by(FILL);
     let mut level: Vec<(u64, VirtAddr, u64)> = leaves
         .map(|at| {
@@ -59,14 +60,15 @@ fn model(keys: u32, accesses: &[u64]) -> TreeView {
     TreeView::new(level[0].1, nodes).unwrap()
 }
 
-/// What look-ups find of a selection: the part of all visits of inner nodes that it saves, and the part of look-ups that begin at their leaf.
+/// The effect of a selection: the share of all visits of inner nodes that it saves, and the share of look-ups
+/// that begin at their leaf.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     saved: f64,
     at_leaf: f64,
 }
 
-/// What look-ups find of the best selection.
+/// Computes the effect of the best selection.
 fn oracle(keys: u32, accesses: &[u64], extent: Extent) -> Found {
     let view = model(keys, accesses);
     let ranges = fat_root(&view, extent.ranges);
@@ -83,7 +85,8 @@ fn oracle(keys: u32, accesses: &[u64], extent: Extent) -> Found {
     Found { saved: saved(u8::MAX), at_leaf: saved(1) }
 }
 
-/// Which keys are looked up: three in four from a hundred clusters of leaves, the first ones most often, and others from anywhere.
+/// The distribution of look-ups: three in four from a hundred clusters of leaves, the first ones most often,
+/// and others from anywhere.
 struct Popularity {
     keys: u32,
     clusters: Vec<u32>,
@@ -94,7 +97,7 @@ impl Popularity {
         Self { keys, clusters: (0..100).map(|_| rng.below(keys / 20) * 20).collect() }
     }
 
-    /// The number of a key.
+    /// Draws the number of a key.
     fn draw(&self, rng: &mut Rng) -> u32 {
         if rng.chance(1, 4) {
             return rng.below(self.keys);
@@ -104,7 +107,7 @@ impl Popularity {
         (cluster + rng.below(20)).min(self.keys - 1)
     }
 
-    /// How often each key is looked up in many epochs.
+    /// Counts the look-ups of each key over many epochs.
     fn accesses(&self, rng: &mut Rng) -> Vec<u64> {
         let mut accesses = vec![0; self.keys as usize];
         (0..40 * LOOK_UPS).for_each(|_| accesses[self.draw(rng) as usize] += 1);
@@ -112,7 +115,7 @@ impl Popularity {
     }
 }
 
-/// An epoch of look-ups.
+/// Runs an epoch of look-ups.
 fn epoch(
     client: &mut Client,
     tree: &BLinkTree,
@@ -136,9 +139,9 @@ fn epoch(
     Found { saved, at_leaf: f64::from(at_leaf) / f64::from(LOOK_UPS) }
 }
 
-/// The popular keys are others at once: within ten epochs the tables save 95 % of the visits that the best selection for the new ones does, and have 95 % as
-/// many look-ups begin at their leaf; and from then on they do.
-/// Fewer ranges and nodes than the tree has of any lower level: what is not selected is missed.
+/// The popular keys change at once. Within ten epochs the tables save 95 % of the visits that the best
+/// selection for the new ones does, and 95 % as many look-ups begin at their leaf. From then on both hold.
+/// The tables have fewer ranges and nodes than the tree has on any lower level, so a wrong selection shows.
 #[test]
 fn a_selection_comes_after_the_look_ups() {
     const KEYS: u32 = 7 * 2_401;
@@ -174,7 +177,7 @@ fn a_selection_comes_after_the_look_ups() {
                 settled.iter().all(|share| share.saved >= SHARE),
                 "seed {seed}, turn {turn}: {shares:.3?}"
             );
-            // Of few look-ups chance makes some hundredths in an epoch.
+            // With few look-ups, chance makes a difference of some hundredths per epoch.
             let at_leaf = settled.iter().map(|share| share.at_leaf).sum::<f64>() / settled.len() as f64;
             assert!(at_leaf >= SHARE, "seed {seed}, turn {turn}: {at_leaf:.3} of {shares:.3?}");
         }
@@ -185,7 +188,7 @@ fn a_selection_comes_after_the_look_ups() {
     }
 }
 
-/// Look-ups that stay as they are: after a few epochs most have nothing published.
+/// With stable look-ups, most epochs after the first few publish nothing.
 #[test]
 fn what_saves_little_is_not_published() {
     const KEYS: u32 = 7 * 343;
@@ -202,10 +205,10 @@ fn what_saves_little_is_not_published() {
         })
         .collect();
     assert!(published[0], "{published:?}");
-    // Chance makes one of nodes that are come by about as often look better now and then.
+    // Chance now and then makes one of several equally visited nodes look better.
     let again = published[10..].iter().filter(|&&published| published).count();
     assert!(again <= 7, "{published:?}");
-    // An epoch without look-ups says nothing.
+    // An epoch without look-ups gives no information.
     let before = agent.section().cloned();
     for _ in 0..5 {
         let stepped = agent.step(&mut client).unwrap();
@@ -214,7 +217,7 @@ fn what_saves_little_is_not_published() {
     assert_eq!(agent.section().cloned(), before);
 }
 
-/// What was withdrawn by others, or published over by others, is published again; so it is when the tree has grown.
+/// Sections that other publishers withdrew or replaced are published again; so is a grown tree.
 #[test]
 fn what_is_gone_is_published_again() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("tree").unwrap();
@@ -231,7 +234,7 @@ fn what_is_gone_is_published_again() {
     publish(&mut client, &[other]).unwrap();
     assert!(agent.step(&mut client).unwrap().published);
     assert!(!agent.step(&mut client).unwrap().published);
-    // New keys at one place: look-ups go there, and step to the right where what the switch knows is old.
+    // New keys in one place: look-ups go there, and step to the right where the switch's section is old.
     for n in 0..3_000 {
         tree.insert(&mut client, 10_001 + 2 * n, n).unwrap();
     }
@@ -250,7 +253,7 @@ fn what_is_gone_is_published_again() {
     assert_eq!(client.tally().iterations - before, 1_000, "each begins at its leaf");
 }
 
-/// Who watches sees what the agent does, and what it could do; and changes nothing.
+/// A watch sees the agent's published state and the best possible one, and changes nothing.
 #[test]
 fn a_watch_sees_what_stands() {
     const KEYS: u32 = 7 * 343;
@@ -273,14 +276,15 @@ fn a_watch_sees_what_stands() {
     assert!(seen.saved_ppm <= seen.best_ppm && seen.best_ppm < seen.visits_ppm, "{seen:?}");
     assert_eq!(seen.visits_ppm, 3_000_000, "three levels of inner nodes");
     assert_eq!(watch.look(&mut other).unwrap().hits.queries, 0, "since the look before");
-    // Another domain sees nothing of it.
+    // Another domain sees nothing of the tree.
     let mut stranger = rack.client("stranger").unwrap();
     assert!(matches!(watch.look(&mut stranger), Err(Error::Refused { .. })));
     withdraw(&mut client, tree.tree().root).unwrap();
     assert!(watch.look(&mut other).is_err());
 }
 
-/// 600 ranges and three sets of 3,600 nodes of 16 children (Fat-B+Tree V-B): they stand, and each of their counters is read.
+/// 600 ranges and three sets of 3,600 nodes of 16 children (Fat-B+Tree V-B) are published, and each of their
+/// counters is read.
 #[test]
 fn the_papers_index_is_published_and_counted() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("tree").unwrap();
@@ -314,7 +318,7 @@ fn the_papers_index_is_published_and_counted() {
     assert_eq!(client.soft_section(name).unwrap(), section.emit());
 }
 
-/// Children of inner nodes that two of them lead to.
+/// Counts the children that two inner nodes lead to.
 fn with_two_parents(client: &mut Client, tree: &BLinkTree) -> usize {
     let (mut level, mut seen, mut twice) = (vec![tree.tree().root], BTreeSet::new(), 0);
     while let Some(at) = level.pop() {
@@ -329,8 +333,9 @@ fn with_two_parents(client: &mut Client, tree: &BLinkTree) -> usize {
     twice
 }
 
-/// A sparse leaf that is the last of its parent is merged into the first of the next parent, and both lead there from then on. Such a tree is published as any, and every
-/// key is found by what is published of it.
+/// A sparse leaf, the last of its parent, is merged into the first leaf of the next parent, and then both
+/// parents lead to that leaf. Such a tree is published like any other, and every key is found through the
+/// published section.
 #[test]
 fn a_child_of_two_parents_is_published() {
     let mut client = Rack::embedded_with(2, 64 << 20).unwrap().client("merged").unwrap();

@@ -1,4 +1,5 @@
-//! Keyed READs of a B-link tree, through the switch of a rack in one process: what is found beside a plain map, what it takes in READs, and what does not work.
+//! Keyed READs of a B-link tree through the switch of a rack in one process: results compared with a plain
+//! map, READs counted, and errors.
 
 use farmem_client::api::PermName;
 use farmem_client::{Client, Error, FarMemory, NodeId, Rack, Rng, Through, Verb, VirtAddr};
@@ -11,7 +12,8 @@ use std::collections::BTreeMap;
 
 const SEED: u64 = 4791;
 
-/// A tree of so many keys, 0, 3, 6 and so on and the last one, on one node, and a connection through the switch that means it.
+/// Creates a tree on one node with this many keys: 0, 3, 6 and so on, and the last key. Opens a connection
+/// through the switch with the tree's root.
 fn scene(rack: &Rack, keys: u64) -> (Client, BLinkTree, Through, BTreeMap<u64, u64>) {
     let mut client = rack.client("keys").unwrap();
     let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
@@ -22,14 +24,15 @@ fn scene(rack: &Rack, keys: u64) -> (Client, BLinkTree, Through, BTreeMap<u64, u
     (client, tree, over, model)
 }
 
-/// READs that a look-up takes: each is a packet.
+/// Returns the value and the number of READs of a look-up: each READ is a packet.
 fn get(client: &mut Client, tree: &BLinkTree, over: Through, key: u64) -> (Option<u64>, u64) {
     let before = client.packets().0;
     let value = tree.get_through(client, over, key).unwrap();
     (value, client.packets().0 - before)
 }
 
-/// PROTOCOL 15.5: with all inner nodes in the tables each look-up is one READ; with none of them known it is one for each level; and what is found is the same.
+/// PROTOCOL 15.5: with all inner nodes in the tables each look-up is one READ; with none of them it is one
+/// per level. The results are the same.
 #[test]
 fn a_look_up_is_one_read_where_the_switch_knows_the_way() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -53,15 +56,15 @@ fn a_look_up_is_one_read_where_the_switch_knows_the_way() {
     assert_eq!(get(&mut client, &tree, over, 9), (Some(3), levels));
 }
 
-/// The bytes that a keyed READ brings.
+/// Returns the node that a keyed READ brings.
 fn node_of(client: &mut Client, over: Through, key: u64) -> Node {
     let mut bytes = [0; NODE_LEN];
     client.keyed_read(over, key, &mut bytes).unwrap();
     Node::parse(&bytes).unwrap()
 }
 
-/// PROTOCOL 15.10, 13.15: the tree goes on to split and merge, and what the switch knows grows old, is published anew with other extents, and is withdrawn: each
-/// look-up finds what a map says.
+/// PROTOCOL 15.10, 13.15: the tree splits and merges, and the published section grows old, is republished
+/// with other extents, and is withdrawn. Each look-up still matches a map.
 #[test]
 fn a_tree_that_changes_is_found_whatever_the_switch_knows() {
     for (round, entries) in [(0, 14), (1, 8), (2, 4)] {
@@ -97,7 +100,7 @@ fn a_tree_that_changes_is_found_whatever_the_switch_knows() {
                             publish(&mut client, &[section]).unwrap();
                             published += 1;
                         }
-                        // An inner node that removals left as none of a plain tree: what stood goes on to stand.
+                        // Removals left an inner node that no plain tree has: the previous section stays.
                         Err(Error::Contended { .. }) => contended += 1,
                         Err(error) => panic!("{error}"),
                     }
@@ -111,7 +114,7 @@ fn a_tree_that_changes_is_found_whatever_the_switch_knows() {
     }
 }
 
-/// PROTOCOL 15.5: the edges of all keys, an empty tree, one of one key.
+/// PROTOCOL 15.5: the first and last keys, an empty tree, a tree of one key.
 #[test]
 fn empty_trees_and_the_last_keys_have_their_answers() {
     let rack = Rack::embedded_with(1, 16 << 20).unwrap();
@@ -135,7 +138,8 @@ fn empty_trees_and_the_last_keys_have_their_answers() {
     assert_eq!(get(&mut client, &tree, over, 0), (None, 1));
 }
 
-/// PROTOCOL 15.2, 11.14: READs of many packets, WRITEs and atomics of the same connection are as they ever were, keyed READs among them in order.
+/// PROTOCOL 15.2, 11.14: READs of many packets, WRITEs and atomics of the same connection work as before, in
+/// order with keyed READs among them.
 #[test]
 fn ordinary_verbs_go_through_untouched() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -157,7 +161,7 @@ fn ordinary_verbs_go_through_untouched() {
     let mut direct = vec![0; data.len()];
     client.read(VirtAddr(vma.base.0 + 5), &mut direct).unwrap();
     assert!(direct == data, "the same bytes by another way");
-    // Side by side: a keyed READ, a WRITE that waits for it, and a READ of what was written.
+    // In parallel: a keyed READ, a WRITE that waits for it, and a READ of the written bytes.
     let (leaf, key) = (node_of(&mut client, over, 300), 300);
     assert_eq!((leaf.level, leaf.value(key)), (0, Some(100)));
     let tickets: Vec<_> = (0..40)
@@ -185,7 +189,7 @@ fn ordinary_verbs_go_through_untouched() {
     }
 }
 
-/// PROTOCOL 15.4 to 15.6: each wrong keyed READ says what is wrong, and the connection goes on working.
+/// PROTOCOL 15.4 to 15.6: each wrong keyed READ returns the matching error, and the connection keeps working.
 #[test]
 fn wrong_keyed_reads_are_named() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -200,16 +204,17 @@ fn wrong_keyed_reads_are_named() {
     check(&mut client, "at least one", result);
     let result = client.keyed_read(over, 7, &mut [0; 4097]);
     check(&mut client, "4097 bytes are more than the 4096", result);
-    // The host role does not look: what a card could send as well the node refuses in its turn, and what is behind it is flushed.
+    // The host role does not check. The memory node in turn refuses what a card could send as well, and
+    // flushes what follows.
     let bare = client.open_through(NodeId(1), None).unwrap();
     let result = client.keyed_read(bare, 7, &mut [0; 256]);
     check(&mut client, "opened without a root", result);
-    // The root is at node 1: by way of node 2 nothing is found.
+    // The root is on node 1: a connection to node 2 finds nothing.
     let elsewhere = client.open_through(NodeId(2), Some(tree.tree().root)).unwrap();
     let result = client.keyed_read(elsewhere, 7, &mut [0; 256]);
     check(&mut client, "not at the node of its connection", result);
     assert_eq!(tree.get_through(&mut client, elsewhere, 300).unwrap(), Some(100), "but read past it");
-    // A domain that may not read the tree learns nothing of it, whatever root it names.
+    // A domain without read access to the tree learns nothing of it, whatever root it names.
     let mut stranger = rack.client("other").unwrap();
     let theirs = stranger.open_through(NodeId(1), Some(tree.tree().root)).unwrap();
     for key in [0, 300, u64::MAX] {
@@ -220,7 +225,7 @@ fn wrong_keyed_reads_are_named() {
     let mut bytes = [0; 256];
     stranger.keyed_read(theirs, 300, &mut bytes).unwrap();
     assert_eq!(Node::parse(&bytes).unwrap().tag, tree.tree().tag);
-    // A node without such a number, a root that is none, and a connection that was closed.
+    // A node without such a number, an invalid root, and a closed connection.
     assert!(matches!(client.open_through(NodeId(9), None), Err(Error::Refused(_))));
     assert!(matches!(client.open_through(NodeId(1), Some(VirtAddr(8))), Err(Error::Refused(_))));
     client.close_through(bare).unwrap();
@@ -229,7 +234,8 @@ fn wrong_keyed_reads_are_named() {
     assert!(matches!(client.close_through(bare), Err(Error::Missing { .. })));
 }
 
-/// A hostile publisher: tables of its own domain that lead to memory of others, to no memory, past the end of its own, and in circles, bring nothing that a READ would not.
+/// A hostile publisher: tables of its own domain that lead to others' memory, to no memory, past the end of
+/// its own, and in circles, bring nothing that a READ would not.
 #[test]
 fn tables_that_lie_bring_nothing_of_others() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -243,7 +249,7 @@ fn tables_that_lie_bring_nothing_of_others() {
     let own = client.allocate(4096).unwrap().base;
     client.write(own, &[1; 4096]).unwrap();
     let over = client.open_through(NodeId(1), Some(own)).unwrap();
-    // Where there is no memory of the node, the root is what is left.
+    // Where the node has no memory, the root remains.
     for (to, reads, one_more) in [
         (secret, false, false),
         (VirtAddr(secret.0 + 0xf00), false, false),
@@ -260,14 +266,15 @@ fn tables_that_lie_bring_nothing_of_others() {
         let result = client.keyed_read(over, 7, &mut bytes);
         assert_eq!(result.is_ok(), reads, "{to}: {result:?}");
         assert!(bytes == [1; 256] || bytes == [0xee; 256], "a byte of somebody else came");
-        // One byte past the end of what it has.
+        // One byte past the end of the memory.
         let past = client.keyed_read(over, 7, &mut [0; 257]);
         assert_eq!(past.is_ok(), one_more, "{to}");
     }
     drop(victim);
 }
 
-/// PROTOCOL 15.5, 11.14: a part of the tree moves to another node while its tables stand: its nodes are not taken any more, and read where they are.
+/// PROTOCOL 15.5, 11.14: a part of the tree moves to another node while its tables stand. The switch no
+/// longer uses the moved nodes, and the look-up reads them at their new place.
 #[test]
 fn a_tree_whose_nodes_move_is_found() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -293,7 +300,7 @@ fn a_tree_whose_nodes_move_is_found() {
     }
 }
 
-/// Values that are records: one READ more.
+/// Values that are records take one READ more.
 #[test]
 fn records_take_one_read_more() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();

@@ -1,8 +1,12 @@
-//! Who keeps the index of a tree in switches as the look-ups have it: counts are read, the tree is read, nodes are selected, what differs enough is
-//! published (Fat-B+Tree II, III-C).
+//! Agents that keep a tree's index in switches up to date with its look-ups: read the counters, read the
+//! tree, select nodes, and publish the selection when it differs enough (Fat-B+Tree II, III-C).
 //!
-//! Key types: [`IndexAgent`], which publishes, and [`IndexWatch`], which only looks: at the rack's switch, or at the index switches of a FatTree ([`Target`]). Both go step by step, an epoch each; nothing here has a clock. An
-//! agent alone reads the tree, in its owner's domain. One tree has one agent: two would take turns to publish over each other.
+//! Key types: [`IndexAgent`], which publishes, and [`IndexWatch`], which only observes. Both work at the
+//! rack's switch or at the index switches of a FatTree ([`Target`]). Both advance in steps of one epoch and
+//! have no clock.
+//!
+//! An agent reads the tree in the domain of the tree's owner. One tree has one agent: two agents would
+//! overwrite each other.
 
 mod held;
 
@@ -18,44 +22,46 @@ use farmem_index::{
 use farmem_wire::ProgramHash;
 use held::{Counters, Held, HeldPart, records_of};
 
-/// What is published is replaced when that saves, of all visits of inner nodes, more than one in so many.
+/// A new selection is published when it saves more than one visit in this many, of all visits of inner nodes.
 pub const GAIN_MIN: u64 = 1024;
 
-/// What became of an epoch.
+/// The outcome of one epoch.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Stepped {
-    /// The epoch of the image that the switch has; of a FatTree, the core.
+    /// The epoch of the image at the switch; in a FatTree, at the core switch.
     pub epoch: u64,
-    /// Something was published in this step.
+    /// True when this step published something.
     pub published: bool,
-    /// What the tables answered since the step before. Sets are those of [`Stepped::layers`].
+    /// Hits of the tables since the previous step. The sets are those of [`Stepped::layers`].
     pub hits: Hits,
-    /// Ranges of the fat root that stands now.
+    /// Ranges of the published fat root.
     pub ranges: usize,
-    /// Nodes of the sets that stand now, layer by layer.
+    /// Nodes of the published sets, layer by layer.
     pub sets: Vec<usize>,
-    /// The fat root and the sets, with what each answered. Behind a step that published, what answered had other entries than these.
+    /// The fat root and the sets, with the hits of each. After a step that published, the hits belong to the
+    /// previous entries.
     pub layers: Vec<Layer>,
     /// Bytes of all sections of the tree.
     pub bytes: usize,
-    /// The switches that have a part; none is the rack's.
+    /// The switches that hold a part; `None` is the rack's switch.
     pub switches: Vec<Option<u16>>,
     /// Visits of inner nodes that look-ups make without an index, in millionths of a look-up.
     pub visits_ppm: u64,
-    /// Of these, what the tables that stood in the epoch save.
+    /// The share of these visits that the tables of the epoch save.
     pub saved_ppm: u64,
-    /// Of these, what the best selection for the same rates saves.
+    /// The share of these visits that the best selection for the same rates saves.
     pub best_ppm: u64,
 }
 
 impl Stepped {
-    /// What the selection saves of what the best one for the same rates does: 1 when that saves nothing.
+    /// Returns the visits that the selection saves, relative to the best selection for the same rates: 1 when
+    /// the best saves nothing.
     #[must_use]
     pub fn of_best(&self) -> f64 {
         if self.best_ppm == 0 { 1.0 } else { self.saved_ppm as f64 / self.best_ppm as f64 }
     }
 
-    /// What answered.
+    /// Records the hits.
     fn answered(&mut self, held: &Held, counts: &[Vec<u32>]) {
         let layers = held.layers(counts);
         let mut hits = layers.iter().map(|layer| layer.hits);
@@ -63,7 +69,7 @@ impl Stepped {
         self.layers = layers;
     }
 
-    /// What stands now.
+    /// Records what is published now.
     fn describes(&mut self, held: &Held) {
         let layers = held.layers(&[]);
         let mut entries = layers.iter().map(|layer| layer.entries);
@@ -75,7 +81,7 @@ impl Stepped {
         self.switches = held.parts.iter().map(|part| part.switch).collect();
     }
 
-    /// What is saved, what could be, and all visits: of rates, as millionths of a look-up.
+    /// Records the saved visits, the best possible saving, and all visits, as millionths of a look-up.
     fn weigh(&mut self, rates: &Rates, (saved, best, all): (u64, u64, u64)) {
         let whole = u128::from(rates.whole().max(RATE_ONE));
         let ppm = |visits: u64| u64::try_from(u128::from(visits) * 1_000_000 / whole).unwrap_or(u64::MAX);
@@ -83,7 +89,7 @@ impl Stepped {
     }
 }
 
-/// Publishes a tree, and goes on to as its look-ups change.
+/// An agent that publishes a tree's index and follows the tree's look-ups.
 #[derive(Debug)]
 pub struct IndexAgent {
     tree: BLinkTree,
@@ -92,47 +98,51 @@ pub struct IndexAgent {
     rates: Rates,
     counters: Counters,
     standing: Option<Held>,
-    /// The look-ups of a tree of records: they go down the same tree.
+    /// The look-up program of a tree of records, which descends the same tree.
     records: Option<ProgramHash>,
 }
 
 impl IndexAgent {
-    /// An agent of a tree for the rack's switch, which publishes nothing yet.
+    /// Creates an agent of a tree for the rack's switch. Nothing is published yet.
     ///
     /// # Errors
-    /// [`Error::Count`] when more is asked for than a switch takes.
+    /// [`Error::Count`] when `extent` exceeds what a switch takes.
     pub fn new(tree: BLinkTree, extent: Extent) -> Result<Self, Error> {
         Self::at(tree, extent, Target::RackSwitch)
     }
 
-    /// The same for these switches. In a FatTree `extent` is ranges of the core, and sets of each switch below it ([`Extent::FAT_TREE`] is the paper's).
+    /// Creates an agent for these switches. In a FatTree, `extent` gives the ranges of the core and the sets
+    /// of each switch below ([`Extent::FAT_TREE`] is the paper's).
     ///
     /// # Errors
-    /// [`Error::Count`] when more is asked for than a switch takes.
+    /// [`Error::Count`] when `extent` exceeds what a switch takes.
     pub fn at(tree: BLinkTree, extent: Extent, target: Target) -> Result<Self, Error> {
         check(&extent)?;
         let (rates, counters) = (Rates::default(), Counters::default());
         Ok(Self { tree, extent, target, rates, counters, standing: None, records: None })
     }
 
-    /// The tree.
+    /// Returns the tree.
     #[must_use]
     pub const fn tree(&self) -> &BLinkTree {
         &self.tree
     }
 
-    /// What was published last, and not withdrawn: the part with the fat root.
+    /// Returns the section published last and not withdrawn: the part with the fat root.
     #[must_use]
     pub fn section(&self) -> Option<&TreeSection> {
         self.standing.as_ref().and_then(|held| held.parts.last()).map(|part| &part.section)
     }
 
-    /// One epoch: reads what the tables counted and the part of the tree that a selection may be of, selects, and publishes when nothing of this tree
-    /// stands, or what stands saves less than it could by more than one visit in [`GAIN_MIN`].
+    /// Runs one epoch: reads the counters and the part of the tree that a selection may use, selects, and
+    /// publishes. The agent publishes when nothing of this tree is published, or when a new selection saves
+    /// more than one visit in [`GAIN_MIN`].
     ///
     /// # Errors
-    /// [`Error::Refused`] and [`Error::Api`] when a switch or the control plane do not answer, or have no room; [`Error::Missing`] when there is no FatTree; [`Error::Contended`] when others changed the tree
-    /// each time it was read; [`Error`] when it cannot be read. What stood goes on to stand, and the next step tries again.
+    /// [`Error::Refused`] and [`Error::Api`] when a switch or the control plane does not answer, or has no
+    /// room; [`Error::Missing`] when there is no FatTree; [`Error::Contended`] when other writers changed the
+    /// tree during every read; [`Error`] when the tree cannot be read. The published index stays, and the
+    /// next step tries again.
     pub fn step(&mut self, client: &mut Client) -> Result<Stepped, Error> {
         let mut stepped = Stepped::default();
         let overview = overview_of(client, self.target)?;
@@ -146,7 +156,7 @@ impl IndexAgent {
         let gains = (u128::from(best_saved.saturating_sub(saved))) * u128::from(GAIN_MIN) > u128::from(all);
         let stands = self.standing.as_ref().is_some_and(|standing| !gains || standing.is(&best));
         if !stands {
-            // Until it stands nobody knows what does.
+            // Until the publication succeeds, the state of the switches is unknown.
             self.standing = None;
             stepped.epoch = best.publish(client)?;
             stepped.published = true;
@@ -161,7 +171,7 @@ impl IndexAgent {
     /// Withdraws the tree.
     ///
     /// # Errors
-    /// [`Error::Refused`] and [`Error::Api`] when a switch or the control plane do not answer.
+    /// [`Error::Refused`] and [`Error::Api`] when a switch or the control plane does not answer.
     pub fn withdraw(&mut self, client: &mut Client) -> Result<(), Error> {
         self.standing = None;
         match self.target {
@@ -170,7 +180,8 @@ impl IndexAgent {
         }
     }
 
-    /// Takes what the tables counted. What is not there any more, or is somebody else's, is to be published again.
+    /// Reads the hits of the tables. A part that is gone or was replaced by another publisher is published
+    /// again.
     fn count(&mut self, client: &mut Client, stepped: &mut Stepped) -> Result<(), Error> {
         let Some(standing) = &self.standing else { return Ok(()) };
         let mut counts = Vec::with_capacity(standing.parts.len());
@@ -204,7 +215,7 @@ impl IndexAgent {
     }
 }
 
-/// Who is there, where that matters.
+/// Returns the rack's overview where the target needs one.
 fn overview_of(client: &mut Client, target: Target) -> Result<Option<RackOverview>, Error> {
     match target {
         Target::RackSwitch => Ok(None),
@@ -212,19 +223,21 @@ fn overview_of(client: &mut Client, target: Target) -> Result<Option<RackOvervie
     }
 }
 
-/// What is to be read of a tree: of each level as many nodes as all switches of a tier have room for.
+/// Returns the extent to read of a tree: of each level, as many nodes as all switches of a tier can hold.
 fn read_extent(extent: Extent, overview: Option<&RackOverview>) -> Extent {
     let switches = overview.map_or(1, |overview| overview.index.len().max(1));
     Extent { nodes: extent.nodes.saturating_mul(switches), ..extent }
 }
 
-/// Visits that a section saves, less the steps to the right that it costs where the tree has been split and merged since (Fat-B+Tree IV-B); and all of them.
+/// Returns the visits that a section saves, less the extra steps to the right where the tree was split or
+/// merged since (Fat-B+Tree IV-B), and all visits.
 fn net_saved(view: &TreeView, section: &TreeSection) -> (u64, u64) {
     let (saved, all) = visits_saved(view, section);
     (saved.saturating_sub(led_astray(view, section)), all)
 }
 
-/// Looks at a tree that an agent has published, from anywhere in its domain, and publishes nothing.
+/// An observer of a tree that an agent has published. A watch works from anywhere in the agent's domain and
+/// publishes nothing.
 #[derive(Debug)]
 pub struct IndexWatch {
     tree: BLinkTree,
@@ -233,38 +246,41 @@ pub struct IndexWatch {
     counters: Counters,
 }
 
-/// The epoch, what stands at the switches, and what each counted.
+/// The epoch, the parts published at the switches, and the counters of each.
 type Looked = (u64, Held, Vec<Vec<u32>>);
 
 impl IndexWatch {
-    /// A watch of a tree at the rack's switch. The best selection that [`Stepped::best_ppm`] is of has this extent.
+    /// Creates a watch of a tree at the rack's switch. The best selection behind [`Stepped::best_ppm`] has
+    /// this extent.
     ///
     /// # Errors
-    /// [`Error::Count`] when more is asked for than a switch takes.
+    /// [`Error::Count`] when `extent` exceeds what a switch takes.
     pub fn new(tree: BLinkTree, extent: Extent) -> Result<Self, Error> {
         Self::at(tree, extent, Target::RackSwitch)
     }
 
-    /// The same at these switches.
+    /// Creates a watch of a tree at these switches.
     ///
     /// # Errors
-    /// [`Error::Count`] when more is asked for than a switch takes.
+    /// [`Error::Count`] when `extent` exceeds what a switch takes.
     pub fn at(tree: BLinkTree, extent: Extent, target: Target) -> Result<Self, Error> {
         check(&extent)?;
         Ok(Self { tree, extent, target, counters: Counters::default() })
     }
 
-    /// What the tables answered since the last look, at the first one since the image stands; and what a selection would have saved that had known it. Of what
-    /// lies further down than the tables lead nothing is known but the number of children.
+    /// Returns the hits since the last look, or since publication at the first look, and what a selection
+    /// with knowledge of these hits would have saved. Below the nodes that the tables lead to, only the
+    /// number of children is known.
     ///
     /// # Errors
-    /// [`Error::Refused`] with [`ErrorCode::NotFound`] when nothing is published of the tree, or does not stand; [`Error::Contended`] when what was
-    /// published changed each time it was read; others as [`IndexAgent::step`].
+    /// [`Error::Refused`] with [`ErrorCode::NotFound`] when nothing of the tree is published or the image
+    /// does not stand; [`Error::Contended`] when the publication changed during every read; other errors as
+    /// [`IndexAgent::step`].
     pub fn look(&mut self, client: &mut Client) -> Result<Stepped, Error> {
         let overview = overview_of(client, self.target)?;
         for _ in 0..LOOKS_MAX {
             let Some((epoch, held, counts)) = self.read(client, overview.as_ref())? else {
-                // An agent publishes just now.
+                // An agent is publishing right now.
                 continue;
             };
             let mut rates = Rates::default();
@@ -283,7 +299,8 @@ impl IndexWatch {
         Err(Error::Contended { what: "what is published of a tree".into(), tries: LOOKS_MAX })
     }
 
-    /// What stands at each switch, and what that counted since the last look; none while an agent publishes.
+    /// Returns the published part at each switch and its counters since the last look; `None` while an agent
+    /// publishes.
     fn read(
         &mut self,
         client: &mut Client,
@@ -294,7 +311,7 @@ impl IndexWatch {
             Some(overview) => super::fabric::downwards(overview)?,
         };
         let (mut held, mut all, mut epoch) = (Held::default(), Vec::new(), 0);
-        // The one with the fat root is the last.
+        // The part with the fat root comes last.
         for (switch, tier) in switches.into_iter().rev() {
             let bytes = client.soft_section_at(switch, name_of(self.tree.tree.root))?;
             let (counted, since) = self.counters.read(client, &self.tree, switch)?;
@@ -311,5 +328,5 @@ impl IndexWatch {
     }
 }
 
-/// How often a look is taken when an agent publishes meanwhile.
+/// Attempts of a look while an agent publishes.
 const LOOKS_MAX: u32 = 8;

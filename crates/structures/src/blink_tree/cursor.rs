@@ -6,31 +6,32 @@ use crate::heap::Heap;
 use farmem_client::{Error, FarMemory};
 use std::ops::{RangeBounds, RangeInclusive};
 
-/// A scan that is asked for in pieces. It is a key, and no place in the tree: whatever splits and merges between two pieces, each key that stands still is found
-/// once, and it goes on wherever it is kept, over any handle of the tree.
+/// A scan that the caller requests in pieces. The cursor is a key, not a place in the tree. Splits and merges
+/// between two pieces therefore do no harm: each stable key is found once. The cursor works over any handle
+/// of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cursor {
-    /// What is still to come; none at the end.
+    /// The keys still to scan; `None` at the end.
     left: Option<RangeInclusive<u64>>,
 }
 
 impl Cursor {
-    /// A scan of `range`, in ascending order.
+    /// Creates a scan of `range`, in ascending order.
     #[must_use]
     pub fn new(range: impl RangeBounds<u64>) -> Self {
         Self { left: ends(&range).map(|(first, last)| first..=last) }
     }
 
-    /// True when there is nothing left.
+    /// Returns true when no keys are left.
     #[must_use]
     pub const fn is_at_end(&self) -> bool {
         self.left.is_none()
     }
 
-    /// The next `most` pairs of a tree, fewer at its end.
+    /// Returns the next `most` pairs of a tree, fewer at its end.
     ///
     /// # Errors
-    /// As [`BLinkTree::scan`]; the cursor is where it was then.
+    /// As [`BLinkTree::scan`]. The cursor then keeps its position.
     pub fn next(
         &mut self,
         tree: &BLinkTree,
@@ -43,10 +44,10 @@ impl Cursor {
         Ok(pairs)
     }
 
-    /// The next `most` keys of a tree of records with their values, fewer at its end.
+    /// Returns the next `most` keys of a tree of records with their values, fewer at its end.
     ///
     /// # Errors
-    /// As [`RecordTree::scan`]; the cursor is where it was then.
+    /// As [`RecordTree::scan`]. The cursor then keeps its position.
     pub fn next_records(
         &mut self,
         tree: &RecordTree,
@@ -60,7 +61,7 @@ impl Cursor {
         Ok(pairs)
     }
 
-    /// These were the next `most`.
+    /// Advances the cursor past `pairs`, the result of a request for `most`.
     fn pass<V>(&mut self, pairs: &[(u64, V)], most: usize) {
         let Some(end) = self.left.as_ref().map(|left| *left.end()) else { return };
         self.left = match pairs.last() {

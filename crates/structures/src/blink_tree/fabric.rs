@@ -1,7 +1,8 @@
-//! A tree in the switches of a FatTree (Fat-B+Tree IV-A).
+//! Publication of a tree in the switches of a FatTree (Fat-B+Tree IV-A).
 //!
-//! The tree of all servers is one B-link tree. With [`Layout::Partitioned`](crate::Layout::Partitioned) and [`BLinkTree::load`] each server has one range of the
-//! keys and the nodes above them: its own tree. What joins these is the super-root; a new node is made at the server of the one that it is split from.
+//! The tree of all servers is one B-link tree. With [`Layout::Partitioned`](crate::Layout::Partitioned) and
+//! [`BLinkTree::load`], each server holds one range of the keys and the nodes above them: the server's own
+//! tree. The super-root joins these trees. A split creates the new node at the server of the old one.
 
 use super::publish::{check, name_of, soft_section};
 use super::{BLinkTree, Extent};
@@ -10,25 +11,25 @@ use farmem_client::{Client, Error, FarMemory};
 use farmem_index::{FabricSwitch, Rates, TreeSection, divide};
 use farmem_wire::{NodeId, VirtAddr};
 
-/// The core switch of a rack, with those below it.
+/// Returns the core switch of a rack, with the switches below it.
 ///
 /// # Errors
-/// [`Error::Missing`] when it has no core switch.
+/// [`Error::Missing`] when the rack has no core switch.
 pub(super) fn core_of(overview: &RackOverview) -> Result<FabricSwitch, Error> {
     let core = overview.index.iter().find(|info| info.tier == Tier::Core);
     core.and_then(|core| fabric_switch(overview, &core.name, Tier::Core))
         .ok_or_else(|| Error::Missing { what: "core switch in this rack".into() })
 }
 
-/// Where in the FatTree a switch is.
+/// Returns the tier of a switch.
 pub(super) fn tier_of(overview: &RackOverview, index: u16) -> Option<Tier> {
     overview.index.iter().find(|info| info.index == index).map(|info| info.tier)
 }
 
-/// An index switch and its tier; none for the rack's switch.
+/// An index switch and its tier; `None` for the rack's switch.
 pub(super) type AtSwitch = (Option<u16>, Option<Tier>);
 
-/// The switches with their tiers as look-ups come by them: the core first, each before those below it.
+/// Returns the switches with their tiers in look-up order: the core first, each switch before those below it.
 ///
 /// # Errors
 /// As [`core_of`].
@@ -43,7 +44,7 @@ pub(super) fn downwards(overview: &RackOverview) -> Result<Vec<AtSwitch>, Error>
     Ok(all.iter().map(|switch| (Some(switch.index), tier_of(overview, switch.index))).collect())
 }
 
-/// The switch of this name and tier. Those below it are of lower tiers, so this ends.
+/// Returns the switch of this name and tier. The recursion ends, because switches below have lower tiers.
 fn fabric_switch(overview: &RackOverview, name: &str, tier: Tier) -> Option<FabricSwitch> {
     let info = overview.index.iter().find(|info| info.name == name && info.tier >= tier)?;
     let lower = [Tier::Aggregation, Tier::Edge].into_iter().find(|lower| *lower > info.tier);
@@ -56,11 +57,12 @@ fn fabric_switch(overview: &RackOverview, name: &str, tier: Tier) -> Option<Fabr
 }
 
 impl BLinkTree {
-    /// What each switch of a rack's FatTree is told of the tree as it is now, by the switch's number: the core the fat root, the others node sets of what
-    /// lies at the servers that they lead to. `overview` says which switches there are ([`Client::overview`]).
+    /// Selects the section of each switch of a rack's FatTree for the tree's present state, keyed by the
+    /// switch's number. The core receives the fat root. Each other switch receives node sets of the servers
+    /// that it leads to. `overview` lists the switches ([`Client::overview`]).
     ///
     /// # Errors
-    /// [`Error::Missing`] when the rack has no core switch; else as [`BLinkTree::section`].
+    /// [`Error::Missing`] when the rack has no core switch; otherwise as [`BLinkTree::section`].
     pub fn fabric_sections(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -69,7 +71,7 @@ impl BLinkTree {
     ) -> Result<Vec<(u16, TreeSection)>, Error> {
         check(&extent)?;
         let core = core_of(overview)?;
-        // As many nodes of a level as all switches of a tier have room for.
+        // As many nodes of a level as all switches of a tier can hold.
         let switches = overview.index.len();
         let nodes = extent.nodes.saturating_mul(switches);
         let read = Extent { ranges: extent.ranges, sets: 1, nodes };
@@ -83,12 +85,13 @@ impl BLinkTree {
     }
 }
 
-/// Publishes the parts of a tree ([`BLinkTree::fabric_sections`]) at their switches, in this order, so the core's last: from then on traversals of this client's domain
-/// go by way of it.
-/// They go with [`withdraw_fabric`], and when the client leaves.
+/// Publishes the parts of a tree ([`BLinkTree::fabric_sections`]) at their switches in the given order, the
+/// core's last. From then on, traversals of this client's domain go through the core switch.
+/// [`withdraw_fabric`] or the end of the client removes the parts.
 ///
 /// # Errors
-/// [`Error::Refused`] when a switch has no room, or is not there any more; [`Error::Api`] when nobody answers. Some may have their part then.
+/// [`Error::Refused`] when a switch has no room or is gone; [`Error::Api`] when the control plane does not
+/// answer. Some switches may then have their part.
 pub fn publish_fabric(client: &mut Client, parts: &[(u16, TreeSection)]) -> Result<(), Error> {
     for (switch, tree) in parts {
         client.load_soft_state_at(Some(*switch), vec![soft_section(tree)])?;
@@ -99,7 +102,7 @@ pub fn publish_fabric(client: &mut Client, parts: &[(u16, TreeSection)]) -> Resu
 /// Withdraws the tree with this root from all switches of the FatTree, the core's part first.
 ///
 /// # Errors
-/// [`Error::Refused`] when a switch does not answer; [`Error::Api`] when nobody does.
+/// [`Error::Refused`] when a switch does not answer; [`Error::Api`] when the control plane does not.
 pub fn withdraw_fabric(client: &mut Client, root: VirtAddr) -> Result<(), Error> {
     let mut switches = client.overview()?.index;
     switches.sort_by_key(|info| info.tier);

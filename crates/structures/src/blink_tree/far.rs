@@ -1,4 +1,4 @@
-//! The tree's nodes where they are: as its algorithms read, replace and make them.
+//! Access to the tree's nodes in far memory: reads, replacements and new nodes for the tree algorithms.
 
 use super::places::Places;
 use super::programs;
@@ -7,7 +7,7 @@ use farmem_index::blink::{Fault, Head, NODE_LEN, Node, Nodes};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 
-/// Why an operation of the tree stopped.
+/// The cause that stopped an operation of the tree.
 pub(super) enum Stop {
     Memory(Error),
     Tree(Fault),
@@ -31,11 +31,11 @@ impl From<Stop> for Error {
     }
 }
 
-/// Far memory as nodes.
+/// Far memory seen as tree nodes.
 pub(super) struct FarNodes<'a, M: ?Sized> {
     pub(super) memory: &'a mut M,
     pub(super) replace: &'a Program,
-    /// Room for new nodes; readers need none.
+    /// Places for new nodes; `None` for readers.
     pub(super) places: Option<&'a mut Places>,
 }
 
@@ -63,7 +63,7 @@ impl<M: FarMemory + ?Sized> Nodes for FarNodes<'_, M> {
     }
 }
 
-/// Replaces what is at a place, in one step, if it still has this head; answers whether it had.
+/// Replaces the node at a place in one step if the node still has this head. Returns whether it had.
 pub(super) fn replace(
     memory: &mut (impl FarMemory + ?Sized),
     program: &Program,

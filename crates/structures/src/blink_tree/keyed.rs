@@ -1,4 +1,5 @@
-//! Look-ups by keyed READs: the switch finds the node, and one-sided READs go on from there, without a program at the memory node (PROTOCOL 15.10; Fat-B+Tree III-D).
+//! Look-ups by keyed READs. The switch finds the node, and one-sided READs continue from there, without a
+//! program at the memory node (PROTOCOL 15.10; Fat-B+Tree III-D).
 
 use super::{BLinkTree, Stop};
 use farmem_client::{Client, Error, Through};
@@ -8,15 +9,17 @@ use farmem_wire::{NodeId, VirtAddr};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Where a look-up is before its first READ: no node is there ([`VirtAddr::NULL`]).
+/// The position of a look-up before its first READ. No node has this address ([`VirtAddr::NULL`]).
 const BY_KEY: VirtAddr = VirtAddr::NULL;
 
 impl BLinkTree {
-    /// The value of `key`, by a keyed READ over a connection through the switch that was opened with this tree's root ([`BLinkTree::tree`]), and by READs from
-    /// the node that it brings on: over the same connection, or straight to where a node is when that is another memory node.
+    /// Returns the value of `key` by a keyed READ, and by READs from the returned node on. `over` is a
+    /// connection through the switch that was opened with this tree's root ([`BLinkTree::tree`]). The further
+    /// READs use the same connection, or go straight to another memory node.
     ///
-    /// The node may be as old as what was published of the tree, or older: it is checked as any node of a B-link tree is. One that does not lead to the key, and
-    /// what the switch or the node refuses, cost READs from the root on, and no more.
+    /// The returned node may be as old as the published index, or older, and is checked like any node of a
+    /// B-link tree. If the node does not lead to the key, or the switch or the memory node refuses, the
+    /// look-up reads from the root instead.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or the tree is broken.
@@ -26,12 +29,14 @@ impl BLinkTree {
     }
 }
 
-/// Keyed READs of a tree whose keys lie over several memory nodes: a connection through the switch to each of them, since one leads to one (PROTOCOL 15.5).
+/// Keyed READs of a tree whose keys lie on several memory nodes: one connection through the switch to each
+/// memory node (PROTOCOL 15.5).
 ///
-/// Which node has a key is what was published of the tree. It may be old: then a look-up takes more READs, and finds the same.
+/// The published index says which memory node has a key. An old index costs a look-up more READs but never
+/// changes the result.
 #[derive(Debug)]
 pub struct KeyedServers {
-    /// From which key on the fat root leads to which memory node, ascending.
+    /// The first key of each range of the fat root with its memory node, in ascending order.
     ranges: Vec<(u64, NodeId)>,
     over: BTreeMap<NodeId, Through>,
     /// The memory node of the root.
@@ -39,11 +44,11 @@ pub struct KeyedServers {
 }
 
 impl KeyedServers {
-    /// Sets up connections to all memory nodes that `top` leads to, which is the part of a tree's index that has the fat root: [`BLinkTree::section`], or the last one of
-    /// [`BLinkTree::fabric_sections`].
+    /// Opens connections to all memory nodes that `top` leads to. `top` is the index part with the fat root:
+    /// [`BLinkTree::section`], or the last part of [`BLinkTree::fabric_sections`].
     ///
     /// # Errors
-    /// [`Error::Broken`] when an address in it is no memory node's; those of [`Client::open_through`].
+    /// [`Error::Broken`] when no memory node has an address in `top`; otherwise as [`Client::open_through`].
     pub fn open(client: &mut Client, tree: &BLinkTree, top: &TreeSection) -> Result<Self, Error> {
         let node_of = |client: &Client, at: VirtAddr| {
             let its = client.nodes().iter().find(|node| at.0.wrapping_sub(node.base) < node.capacity);
@@ -67,7 +72,8 @@ impl KeyedServers {
         Ok(servers)
     }
 
-    /// The value of `key`, as [`BLinkTree::get_through`] has it, over the connection to the memory node that has it as far as is known.
+    /// Returns the value of `key`, as [`BLinkTree::get_through`], over the connection to the memory node that
+    /// probably holds the key.
     ///
     /// # Errors
     /// As [`BLinkTree::get_through`].
@@ -77,7 +83,7 @@ impl KeyedServers {
         tree.get_through(client, self.over[&node], key)
     }
 
-    /// Takes the connections down.
+    /// Closes the connections.
     ///
     /// # Errors
     /// As [`Client::close_through`].
@@ -95,7 +101,7 @@ struct KeyedNodes<'a> {
 }
 
 impl KeyedNodes<'_> {
-    /// The node that the switch finds for the key; none when it finds nothing that is one.
+    /// Returns the node that the switch finds for the key; `None` when the switch finds no node.
     fn found(&mut self) -> Result<Option<Node>, Error> {
         let mut bytes = [0; NODE_LEN];
         match self.client.keyed_read(self.over, self.key, &mut bytes) {
@@ -111,7 +117,7 @@ impl KeyedNodes<'_> {
             match self.client.read_through(self.over, at, &mut bytes) {
                 Ok(()) => return Ok(bytes),
                 Err(error) if is_lasting(&error) => return Err(error),
-                // It may have moved: the client's own connections follow.
+                // The node may have moved. The client's own connections follow it.
                 Err(_) => {}
             }
         }
@@ -119,7 +125,8 @@ impl KeyedNodes<'_> {
     }
 }
 
-/// True for what another way to the node would meet too: a connection that was closed, or was opened without a tree, and a rack that does not answer.
+/// Returns true for errors that every path to the node would meet: a closed connection, a connection opened
+/// without a tree, a rack that does not answer.
 const fn is_lasting(error: &Error) -> bool {
     matches!(
         error,

@@ -1,4 +1,5 @@
-//! Bulk load: leaves and inner nodes are made from left to right, level by level, and written in large pieces.
+//! Bulk load: creates leaves and inner nodes from left to right, level by level, and writes them in large
+//! pieces.
 
 use super::BLinkTree;
 use crate::btree::{Pieces, ascending};
@@ -6,21 +7,23 @@ use farmem_client::{Error, FarMemory};
 use farmem_index::blink::{Node, Nodes as _, State};
 use farmem_wire::VirtAddr;
 
-/// A key and its value, or a child behind its smallest key.
+/// A key and its value, or a child after its smallest key.
 type Entry = (u64, u64);
 
 impl BLinkTree {
-    /// Fills an empty tree from pairs in ascending order of keys, `fill` to a node: the tree's most at most, and at least two. Readers see the empty
-    /// tree or the whole one.
+    /// Fills an empty tree from pairs in ascending order of keys, with `fill` entries per node: at least two,
+    /// at most the tree's maximum. Readers see either the empty tree or the whole one.
     ///
-    /// A partitioned tree gives each memory node an equal share of the leaves; an inner node lies where its first child does.
+    /// A partitioned tree gives each memory node an equal share of the leaves. An inner node lies on the
+    /// memory node of its first child.
     ///
     /// # Errors
-    /// [`Error::Key`] for the first key that does not ascend; [`Error`] when far memory has no room or does not answer. The tree is then empty as before.
-    /// [`Error::Broken`] when it is not empty, or another writer wrote to it meanwhile.
+    /// [`Error::Key`] for the first key that does not ascend; [`Error`] when far memory has no room or does
+    /// not answer. The tree then stays empty. [`Error::Broken`] when the tree is not empty, or another writer
+    /// changed it meanwhile.
     ///
     /// # Panics
-    /// When `pairs` has fewer items than it says.
+    /// Panics when `pairs` yields fewer items than its length says.
     pub fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -39,12 +42,12 @@ impl BLinkTree {
         let finished = pieces.send(memory);
         let (level, entries) = built?;
         finished?;
-        // The tree below stands: one step makes it the tree.
+        // All nodes below the root are written: replacing the root publishes them.
         let root = Node { level, entries, version: old.version + 1, ..old.clone() };
         if self.writer(memory).replace(at, old.head(), &root)? { Ok(()) } else { Err(broken) }
     }
 
-    /// Makes everything below the root; answers its level and its entries.
+    /// Creates everything below the root. Returns the root's level and entries.
     fn build(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -75,7 +78,8 @@ impl BLinkTree {
         Ok((level, entries))
     }
 
-    /// Makes the `count` nodes of a level, of the entries that `next` has; answers their entries in the level above.
+    /// Creates the `count` nodes of a level from the entries of `next`. Returns their entries in the level
+    /// above.
     fn level(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -104,7 +108,7 @@ impl BLinkTree {
         Ok(above)
     }
 
-    /// A place for node number `number` of `count` on its level.
+    /// Allocates a place for node number `number` of `count` on its level.
     fn place(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -116,7 +120,7 @@ impl BLinkTree {
             0 => number * self.places.arena.homes() / count,
             _ => self.places.arena.home_of(memory, VirtAddr(entries[0].1)),
         };
-        // Nobody is led to a place that never had a node: there is no harm in nodes that are live before the tree leads to them.
+        // No pointer leads to a fresh place, so nodes may be live before the tree leads to them.
         self.places.fresh(memory, home)
     }
 }

@@ -1,27 +1,29 @@
-//! A part of a scan under way: what came of it, what is still to be asked for, and where the next request begins.
+//! A part of a running scan: the received pairs, the keys still to request, and the start of the next
+//! request.
 
 use super::{BLinkTree, VISITS_MAX, programs, start_pad};
 use farmem_client::{Error, FarMemory, Op, TraversalStop, Traversed};
 use farmem_wire::VirtAddr;
 use std::collections::VecDeque;
 
-/// Consecutive keys of a scan. A place in the tree is only where a request begins: a descent goes right from any leaf that had the key once.
+/// Consecutive keys of a scan. A leaf address is only a starting point: from any leaf that once held the key,
+/// a descent goes right.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Part {
-    /// Pairs that came, ascending.
+    /// Received pairs, ascending.
     pub(super) pairs: VecDeque<(u64, u64)>,
-    /// The first and the last key that is still to be asked for; none when all of them were.
+    /// The first and the last key still to request; `None` when nothing is left.
     pub(super) left: Option<(u64, u64)>,
-    /// The leaf that has the first of them, where it is known.
+    /// The leaf that holds the first of these keys, where known.
     leaf: Option<VirtAddr>,
 }
 
-/// How a request of a part ended.
+/// The outcome of one request of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Took {
-    /// It brought something, or the part is at its end.
+    /// The request brought pairs, or the part is at its end.
     Pairs,
-    /// The tree led nowhere: the host reads the leaf itself.
+    /// The tree led nowhere. The host must read the leaf itself.
     Lost,
 }
 
@@ -30,17 +32,18 @@ impl Part {
         Self { pairs: VecDeque::new(), left, leaf: None }
     }
 
-    /// These pairs, and nothing more to come.
+    /// Creates a finished part with these pairs.
     pub(super) const fn of(pairs: VecDeque<(u64, u64)>) -> Self {
         Self { pairs, left: None, leaf: None }
     }
 
-    /// True while it has fewer than `most` pairs and there are keys to ask for.
+    /// Returns true while the part has fewer than `most` pairs and keys are left to request.
     pub(super) fn wants(&self, most: usize) -> bool {
         self.left.is_some() && self.pairs.len() < most
     }
 
-    /// Where the traversal begins that brings pairs until there are `most`, if one brings so many, and its pad; `scratch` is any buffer.
+    /// Returns the start of the traversal that brings the part to `most` pairs, as far as one traversal can,
+    /// and its pad. `scratch` is any buffer.
     pub(super) fn request(&self, tree: &BLinkTree, most: usize, scratch: Vec<u8>) -> (VirtAddr, Vec<u8>) {
         let (first, last) = self.left.expect("a part that asks has keys left");
         let wanted = 16 * most.saturating_sub(self.pairs.len()).min(programs::PAIRS_MAX) as u64;
@@ -48,13 +51,13 @@ impl Part {
         (self.leaf.unwrap_or(tree.tree.root), start_pad(&tree.programs.scan, &pad, scratch))
     }
 
-    /// That traversal.
+    /// Returns that traversal as an operation.
     pub(super) fn op(&self, tree: &BLinkTree, most: usize, scratch: Vec<u8>) -> Op {
         let (cur_ptr, scratch) = self.request(tree, most, scratch);
         Op::Traverse { program: tree.programs.scan.clone(), cur_ptr, scratch, limit: VISITS_MAX }
     }
 
-    /// Takes the end of it, with its pad.
+    /// Takes the result of a traversal, with its pad.
     pub(super) fn ended(&mut self, end: &Traversed, scratch: &[u8]) -> Result<Took, Error> {
         if end.returned {
             return Ok(self.take(scratch));
@@ -84,13 +87,13 @@ impl Part {
                 self.left = None;
                 Took::Pairs
             }
-            // The next request begins at the root.
+            // The next request starts at the root.
             _ if had_leaf => Took::Pairs,
             _ => Took::Lost,
         }
     }
 
-    /// Takes the pairs of the next leaf as the host reads it, after [`Took::Lost`].
+    /// Reads the next leaf at the host and takes its pairs, after [`Took::Lost`].
     pub(super) fn leaf_at_host(
         &mut self,
         tree: &BLinkTree,

@@ -1,10 +1,13 @@
-//! Places for nodes: room that nobody had before, and places of nodes that were merged away.
+//! Places for nodes: fresh memory, and places of merged nodes.
 //!
-//! Key type: [`Places`], which a handle has. A handle keeps at most [`KEPT_MAX`] free places for its own next nodes. It hands more over to all handles of the tree:
-//! the tree's header has lists of free places, one for the memory nodes of a number modulo [`LISTS`]. A place of a list leads to the next one ([`State::Free`]). A list's
-//! word counts its changes, so that who reads it and is slow changes nothing. Handles look at the lists before they ask the rack for more room.
+//! Key type: [`Places`], one per handle. A handle keeps at most [`KEPT_MAX`] free places for its next nodes
+//! and shares the rest with all handles. The tree's header has lists of free places, one for the memory nodes
+//! of a number modulo [`LISTS`]. Each free place links to the next one ([`State::Free`]). A list's word
+//! counts its changes, so a slow writer with an old word changes nothing. Handles look at the lists before
+//! they allocate more memory.
 //!
-//! What it does not do: free places that a program keeps when it ends are lost room until the tree is destroyed, as is a place that it was about to take or give.
+//! Limits: free places that a program keeps when it ends are lost until the tree is destroyed. So is a place
+//! that the program was taking or giving at that moment.
 
 use super::far::replace;
 use crate::arena::{Arena, Layout};
@@ -14,44 +17,44 @@ use farmem_index::blink::{Head, NODE_LEN, Node, State, Tag};
 use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 
-/// Free places that a handle keeps at most when an operation begins.
+/// Bound on the free places that a handle keeps when an operation begins.
 pub const KEPT_MAX: usize = 64;
 /// Lists of free places in a tree's header.
 const LISTS: usize = 28;
-/// Where the lists are in the header.
+/// Offset of the lists in the header.
 const LISTS_AT: u64 = 32;
-/// How often a list is read again when others change it.
+/// Bound on the re-reads of a list that other handles change.
 const TRIES_MAX: u32 = 1 << 10;
 
 const _: () = assert!(LISTS_AT + 8 * LISTS as u64 <= NODE_LEN as u64, "the root is behind the header");
 
-/// Places of nodes as a handle counts them.
+/// A handle's counts of node places.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PlacesUsed {
-    /// Places that it has had of the rack since it was opened, those of nodes that it loaded among them.
+    /// Places that the handle has allocated since it was opened, bulk-loaded nodes included.
     pub made: u64,
-    /// Nodes that it put where one had been before.
+    /// Nodes that the handle placed where another node had been.
     pub again: u64,
-    /// Free places that it keeps.
+    /// Free places that the handle keeps.
     pub kept: usize,
 }
 
-/// What a handle has for new nodes.
+/// A handle's stock of places for new nodes.
 #[derive(Debug)]
 pub(super) struct Places {
     pub(super) arena: Arena,
-    /// Free places, whoever had them of the rack.
+    /// Free places, whichever handle allocated them.
     kept: Vec<VirtAddr>,
     made: u64,
     again: u64,
-    /// The lists may have places that this handle gave.
+    /// True when the lists may hold places that this handle gave.
     gave: bool,
     header: VirtAddr,
     tag: Tag,
     layout: Layout,
 }
 
-/// A list's word: the first place, and how often the list was changed, modulo 2^24.
+/// A list's word: the first place, and the list's change count modulo 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ListWord(u64);
 
@@ -62,7 +65,7 @@ impl ListWord {
         VirtAddr((self.0 & ((1 << Self::PLACE_BITS) - 1)) * NODE_LEN as u64)
     }
 
-    /// The word behind this one, of a list that begins with `first`.
+    /// Returns the next word of this list, with `first` as the first place.
     const fn next(self, first: VirtAddr) -> Self {
         let changes = (self.0 >> Self::PLACE_BITS).wrapping_add(1) << Self::PLACE_BITS;
         Self(changes | (first.0 / NODE_LEN as u64))
@@ -84,17 +87,17 @@ impl Places {
         PlacesUsed { made: self.made, again: self.again, kept: self.kept.len() }
     }
 
-    /// Frees the room that this handle has had of the rack.
+    /// Frees the memory that this handle has allocated.
     pub(super) fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.arena.destroy(memory)
     }
 
-    /// This place is free.
+    /// Adds a free place.
     pub(super) fn keep(&mut self, at: VirtAddr) {
         self.kept.push(at);
     }
 
-    /// A place that never had a node, on the memory node number `home` of a partitioned tree.
+    /// Allocates a place that never held a node, on memory node number `home` of a partitioned tree.
     pub(super) fn fresh(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -105,7 +108,8 @@ impl Places {
         Ok(at)
     }
 
-    /// Puts a node that no node leads to into a place, if possible beside `near`; answers where, and its head there.
+    /// Writes an unlinked node to a place, if possible near `near`. Returns the place and the node's head
+    /// there.
     pub(super) fn create(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -117,7 +121,7 @@ impl Places {
         while let Some(at) = self.free_place(memory, home)? {
             let head = match self.free_head(memory, at) {
                 Ok(head) => head,
-                // The place went with its memory node.
+                // The place was lost with its memory node.
                 Err(Error::MemoryLost { .. }) => continue,
                 Err(error) => return Err(error),
             };
@@ -133,8 +137,8 @@ impl Places {
         Ok((at, node.head()))
     }
 
-    /// A place that had a node before, where one of this memory node is at hand. The lists of all handles are looked at when this one gave some, or there is no room that
-    /// nobody had.
+    /// Returns a place that held a node before, if one on this memory node is available. The shared lists are
+    /// searched when this handle gave places, or when no fresh place is left.
     fn free_place(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -159,7 +163,7 @@ impl Places {
         }
     }
 
-    /// The head of what is at a free place.
+    /// Returns the head of the node at a free place.
     fn free_head(&self, memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) -> Result<Head, Error> {
         let mut word = [0; 8];
         memory.read(at, &mut word)?;
@@ -169,7 +173,7 @@ impl Places {
         Head::parse(u64::from_le_bytes(word)).ok().filter(is_free).ok_or_else(|| not_free(at))
     }
 
-    /// The list of the free places on a memory node.
+    /// Returns the list of the free places on a memory node.
     fn list_of(&self, home: usize) -> usize {
         usize::from(self.arena.node(home).0) % LISTS
     }
@@ -184,7 +188,7 @@ impl Places {
         Ok(ListWord(u64::from_le_bytes(word)))
     }
 
-    /// Changes a list if it is as it was read; answers whether it was.
+    /// Changes a list if its word is still the old one. Returns whether it was.
     fn change(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -194,7 +198,7 @@ impl Places {
         Ok(memory.compare_swap(self.list_at(list), old.0, old.next(first).0)? == old.0)
     }
 
-    /// Takes the first place out of a list.
+    /// Removes the first place from a list.
     fn pop(&self, memory: &mut (impl FarMemory + ?Sized), list: usize) -> Result<Option<VirtAddr>, Error> {
         for _ in 0..TRIES_MAX {
             let word = self.list_word(memory, list)?;
@@ -205,11 +209,11 @@ impl Places {
             let mut bytes = [0; 16];
             let next = match memory.read(at, &mut bytes) {
                 Ok(()) => VirtAddr(words(&bytes)[1]),
-                // The places behind it are not known any more.
+                // The places after this one are no longer known.
                 Err(Error::MemoryLost { .. }) => VirtAddr::NULL,
                 Err(error) => return Err(error),
             };
-            // When the place is not the first one any more, what was read there is not looked at.
+            // If the place is no longer the first, the compare-and-swap fails and `next` is discarded.
             if self.change(memory, list, (word, next))? {
                 return Ok(Some(at));
             }
@@ -217,7 +221,7 @@ impl Places {
         Err(Error::Contended { what: "a B-link tree's free places".into(), tries: TRIES_MAX })
     }
 
-    /// Hands half of the free places over to all handles, when there are more than [`KEPT_MAX`].
+    /// Hands half of the free places over to all handles when there are more than [`KEPT_MAX`].
     pub(super) fn share(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -230,7 +234,7 @@ impl Places {
         while self.kept.len() > KEPT_MAX / 2 {
             let at = self.kept.swap_remove(0);
             match self.push(memory, program, at) {
-                // The place went with its memory node.
+                // The place was lost with its memory node.
                 Ok(()) | Err(Error::MemoryLost { .. }) => {}
                 Err(error) => {
                     self.kept.push(at);
@@ -241,7 +245,7 @@ impl Places {
         Ok(())
     }
 
-    /// Puts a place in front of the list of its memory node.
+    /// Prepends a place to the list of its memory node.
     fn push(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -265,7 +269,7 @@ impl Places {
     }
 }
 
-/// Something else wrote to a place that no node leads to.
+/// Returns the error for a free place that something else has written to.
 const fn not_free(at: VirtAddr) -> Error {
     Error::Broken { addr: at, what: "a free place of a B-link tree" }
 }

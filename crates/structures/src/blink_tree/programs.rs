@@ -1,57 +1,62 @@
-//! The programs of the tree. Each goes down to the leaf of a key by the same instructions ([`DESCENT`]) and does its own there, in one iteration.
+//! The traversal programs of the tree. Each program descends to the leaf of a key by the same instructions
+//! ([`DESCENT`]) and does its own work there, in one iteration.
 //!
-//! A node's layout is in `farmem_index::blink`. The pad begins with the same words for all programs: the key first, where a switch finds it.
+//! `farmem_index::blink` defines a node's layout. The pad begins with the same words for all programs: the
+//! key first, where a switch finds it.
 
 use crate::heap::{LINE_LEN, bring_lines};
 use farmem_index::blink::{ASIDE_MAX, ENTRIES_MAX, NODE_LEN};
 use std::fmt::Write as _;
 
-/// In: the key. Out of what ends at a leaf, but scans: the largest key that the leaf may have.
+/// In: the key. Out, of programs that end at a leaf except scans: the largest key that the leaf may have.
 pub(super) const KEY: usize = 0;
-/// In: the tree's tag. Out of what ends at a leaf, but scans: the smallest key that the leaf may have.
+/// In: the tree's tag. Out, of programs that end at a leaf except scans: the smallest key that the leaf may
+/// have.
 pub(super) const TAG: usize = 8;
-/// Out: what came of it. On the way to the leaf: steps to the right so far, and 0 at first.
+/// Out: the status. During the descent: steps to the right so far, 0 at first.
 pub(super) const STATUS: usize = 16;
 /// In and out: the value.
 pub(super) const VALUE: usize = 24;
-/// In: entries that a leaf takes. Out of a removal: entries that it still has.
+/// In: the capacity of a leaf. Out of a removal: the entries that the leaf still has.
 pub(super) const ENTRIES: usize = 32;
-/// In: the root, where a descent begins anew when what it came to leads nowhere. Out: 0 when it did.
+/// In: the root, where a descent restarts when its current node leads nowhere. Out: 0 after such a restart.
 const ROOT: usize = 40;
-/// Bytes of the pad of all but scans.
+/// Bytes of the pad of all programs except scans.
 pub(super) const PAD_LEN: usize = 48;
 
-/// Out, in a look-up that brings a record: the record's lines. Before them are two words of the program's own: where the next line goes, and how many are still
-/// to come.
+/// Out, in a look-up that copies a record: the record's lines. The two words before them belong to the
+/// program: the address of the next line, and the number of lines left.
 pub(super) const LINES: usize = PAD_LEN + 16;
 
 /// In, for a scan: the largest key.
 pub(super) const LAST: usize = 24;
-/// In: bytes of pairs that are wanted at most. Out, where there is more: the leaf that has the pad's key.
+/// In: the largest number of pair bytes wanted. Out, if there is more: the leaf that has the pad's key.
 pub(super) const WANTED: usize = 32;
-/// Out: how many bytes of pairs there are.
+/// Out: the number of pair bytes returned.
 pub(super) const FILLED: usize = 40;
 /// In and out, for a scan: as [`ROOT`].
 const SCAN_ROOT: usize = 48;
-/// Out: the pairs; those of one leaf are in no order.
+/// Out: the pairs. Pairs of one leaf are unordered.
 pub(super) const PAIRS: usize = 56;
-/// Pairs that a scan brings at most: what a pad beside its program has room for in a datagram.
+/// Bound on the pairs of one scan: what fits into a datagram beside the program.
 pub(super) const PAIRS_MAX: usize = 56;
 
-/// There is no such key; after an insertion: there was none, and there is now.
+/// The key does not exist. After an insertion: the key did not exist and does now.
 pub(super) const MISSING: u64 = 0;
-/// The key is there; after a change: it was there.
+/// The key exists. After a change: the key existed before.
 pub(super) const FOUND: u64 = 1;
-/// What the traversal came to is of another tree, or no node is known to lead there, or its keys begin behind the key; and so it was from the root.
+/// The traversal reached a node of another tree, a place without a known path, or a node whose keys begin
+/// after the key, and so did the retry from the root.
 pub(super) const LOST: u64 = 2;
 /// The leaf has no room.
 pub(super) const FULL: u64 = 3;
-/// The leaf is being merged: it closes, or takes.
+/// The leaf is being merged: the leaf is closing or taking entries.
 pub(super) const CLOSING: u64 = 4;
-/// Status of a scan: it ended at the last key, or there is more from the pad's key on.
+/// Status of a scan: the scan ended at the last key, or more keys follow from the pad's key on.
 pub(super) const MORE: u64 = 5;
 
-/// Descends to the leaf of the key, and to the right. Afterwards r3 has the leaf's head, r7 the number of its entries, r2 the key.
+/// Descends to the leaf of the key, and to the right. Afterwards r3 has the leaf's head, r7 the number of its
+/// entries, r2 the key.
 const DESCENT: &str = "
 .def HEAD   0
 .def RIGHT  8
@@ -120,7 +125,7 @@ const WRITABLE: &str = "
 live:
 ";
 
-/// The head's version goes up by one, modulo 2^24.
+/// Increments the head's version modulo 2^24.
 const CHANGED: &str = "
     mov r8, r3
     and r8, 0xffffff
@@ -140,14 +145,15 @@ fn program(stores: &str, scratch: usize, before: &str, tail: &str) -> String {
     descending(stores, (scratch, ROOT), before, tail)
 }
 
-/// A program with the root at this word of its pad.
+/// Assembles the text of a program with the root at this word of its pad.
 fn descending(stores: &str, (scratch, root): (usize, usize), before: &str, tail: &str) -> String {
     format!(
         ".window {NODE_LEN}\n.scratch {scratch}\n{stores}\n.def KEY {KEY}\n.def TAG {TAG}\n.def STATUS {STATUS}\n.def ROOT {root}\n.def ASIDE {ASIDE_MAX}\n{before}{DESCENT}{tail}"
     )
 }
 
-/// Tells which keys the leaf may have: the next change of one of them can begin there.
+/// Returns the key bounds of the leaf in the pad, so that the next change of one of these keys can start
+/// there.
 const TOLD: &str = "
     ld8 r5, window[FIRST]
     st8 scratch[TAG], r5
@@ -155,7 +161,7 @@ const TOLD: &str = "
     st8 scratch[KEY], r5
 ";
 
-/// Looks a key up at its leaf. In r5 is its value then.
+/// Looks up a key in its leaf. Afterwards r5 has the value.
 fn found() -> String {
     format!(
         "
@@ -170,12 +176,13 @@ fn found() -> String {
     )
 }
 
-/// Looks a key up.
+/// Returns the program that looks up a key.
 pub(super) fn get() -> String {
     with_descent(false, PAD_LEN, &format!("{TOLD}{}missing:\n    ret\n", found()))
 }
 
-/// Looks a key up, whose value is a word that stands for a record, and brings the record along, as far as the pad has room for its lines.
+/// Returns the program that looks up a key whose value is a record word and copies the record, as far as the
+/// pad has room for lines.
 pub(super) fn get_record(lines: usize) -> String {
     const { assert!(LINE_LEN == NODE_LEN, "one load has a node, or a line") };
     let before = format!(
@@ -200,7 +207,7 @@ body:
     program("", LINES + lines * LINE_LEN, &before, &tail)
 }
 
-/// Puts a value under a key where the leaf has it, or has room.
+/// Returns the program that stores a value under a key if the leaf has the key or has room.
 pub(super) fn insert() -> String {
     let tail = format!(
         "{WRITABLE}{TOLD}
@@ -230,7 +237,7 @@ full:
     with_descent(true, PAD_LEN, &tail)
 }
 
-/// Takes a key out; the leaf's last entry takes its place.
+/// Returns the program that removes a key. The leaf's last entry moves to the free position.
 pub(super) fn remove() -> String {
     let tail = format!(
         "{WRITABLE}{TOLD}
@@ -261,7 +268,8 @@ none:
     with_descent(true, PAD_LEN, &tail)
 }
 
-/// Brings the pairs from the key on, leaf after leaf. The key in the pad is the first one that is not looked at yet.
+/// Returns the program that collects the pairs from the key on, leaf after leaf. The key in the pad is the
+/// first key not yet visited.
 pub(super) fn scan() -> String {
     let mut tail = format!("    ld8 r4, scratch[{LAST}]\n    ld8 r5, scratch[{FILLED}]\n");
     for i in 0..ENTRIES_MAX {
@@ -312,10 +320,10 @@ end:
     descending("", (PAIRS + room, SCAN_ROOT), "", &tail)
 }
 
-/// The pad of [`replace`]: the head that is expected, the new node, what came of it.
+/// The pad of [`replace`]: the expected head, the new node, the status.
 pub(super) const REPLACED: usize = 8 + NODE_LEN;
 
-/// Replaces a node if it has the head that is expected.
+/// Returns the program that replaces a node if it has the expected head.
 pub(super) fn replace() -> String {
     let mut text = format!(
         ".window {NODE_LEN}\n.scratch {}\n.stores\n    ld8 r2, window[0]\n    ld8 r3, scratch[0]\n    jne r2, r3, other\n",
@@ -340,8 +348,9 @@ mod tests {
     use farmem_wire::Pmtu;
     use farmem_wire::message::Traverse;
 
-    /// A request that stores has its program with it: all of that is one datagram of a path MTU of 1024. So is a look-up that a memory node does not know
-    /// yet; one that brings a line of a record is one of 2048, and a scan is one of 4096.
+    /// A request that stores carries its program, and all of the request fits into one datagram of a path MTU
+    /// of 1024. A look-up that a memory node does not know yet fits as well. A look-up that copies a record
+    /// line needs 2048, a scan 4096.
     #[test]
     fn requests_are_datagrams() {
         for (text, pmtu, stores) in [

@@ -1,4 +1,5 @@
-//! What switches are told of a tree: its inner nodes are read, the fat root and the node sets selected (Fat-B+Tree II, III-B, III-C).
+//! Publication of a tree's index at switches: reads the inner nodes and selects the fat root and the node
+//! sets (Fat-B+Tree II, III-B, III-C).
 
 use super::BLinkTree;
 use farmem_client::api::{Base64, SoftName, SoftSection};
@@ -11,7 +12,7 @@ use farmem_wire::VirtAddr;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often the inner nodes are read when others change them meanwhile.
+/// Attempts to read the inner nodes while other writers change them.
 const READS_MAX: u32 = 8;
 
 /// # Errors
@@ -23,45 +24,52 @@ pub(super) fn check(extent: &Extent) -> Result<(), Error> {
     }
 }
 
-/// Publishes these trees, at least one, for the traversals of this client's domain; answers the epoch of what stands at the switch then. What the domain
-/// published of other trees stays, and so does what other domains published. It goes with [`withdraw`], and when the client leaves.
+/// Publishes these trees, at least one, for the traversals of this client's domain. Returns the epoch of the
+/// image that then stands at the switch. Sections of other trees and of other domains stay. [`withdraw`] or
+/// the end of the client removes the sections.
 ///
-/// It is in no log: a switch that starts again is given it again, a control plane that starts again is not, and the trees are entered at their roots.
+/// Published sections are in no log. A restarted switch receives them again. After a restart of the control
+/// plane they are gone, and traversals enter the trees at their roots.
 ///
 /// # Errors
-/// [`Error::Refused`] when the switch has no room for them, or two have one root; [`Error::Api`] when nobody answers.
+/// [`Error::Refused`] when the switch has no room for the trees, or two trees have one root; [`Error::Api`]
+/// when the control plane does not answer.
 pub fn publish(client: &mut Client, trees: &[TreeSection]) -> Result<u64, Error> {
     client.load_soft_state(trees.iter().map(soft_section).collect())
 }
 
-/// A tree, or a part of one, as it is loaded.
+/// Encodes a tree, or a part of one, for loading into a switch.
 #[must_use]
 pub fn soft_section(tree: &TreeSection) -> SoftSection {
     SoftSection { kind: SECTION_KIND, id: tree.root.0, bytes: Base64(tree.emit()) }
 }
 
-/// Withdraws the tree with this root: traversals of this client's domain begin there again. What is not published is withdrawn already.
+/// Withdraws the tree with this root: traversals of this client's domain start at the root again. Withdrawing
+/// an unpublished tree succeeds.
 ///
 /// # Errors
-/// [`Error::Refused`] when the switch does not answer; [`Error::Api`] when nobody does.
+/// [`Error::Refused`] when the switch does not answer; [`Error::Api`] when the control plane does not.
 pub fn withdraw(client: &mut Client, root: VirtAddr) -> Result<(), Error> {
     client.clear_soft_state(vec![name_of(root)])
 }
 
-/// What the section of a tree is found by.
+/// Returns the name of a tree's section.
 pub(super) const fn name_of(root: VirtAddr) -> SoftName {
     SoftName { kind: SECTION_KIND, id: root.0 }
 }
 
 impl BLinkTree {
-    /// What a switch is told of the tree as it is now, for [`publish`]: look-ups and scans begin at the deepest node that it has of this. It holds however
-    /// the tree changes later; look-ups then take some steps more.
+    /// Selects a section of the tree's present state, for [`publish`]. Look-ups and scans then start at the
+    /// deepest published node. The section stays valid when the tree changes; look-ups then take some extra
+    /// steps.
     ///
-    /// Look-ups are taken to be divided evenly among the children of each node. [`IndexAgent`](super::IndexAgent) goes by how often they were come by.
+    /// The selection assumes that look-ups are spread evenly over the children of each node.
+    /// [`IndexAgent`](super::IndexAgent) uses measured rates.
     ///
     /// # Errors
-    /// [`Error::Count`] when more is asked for than a switch takes; [`Error::Contended`] when the tree changed each time it was read; [`Error::Broken`] when
-    /// it is broken; [`Error`] when far memory does not answer.
+    /// [`Error::Count`] when `extent` exceeds what a switch takes; [`Error::Contended`] when the tree changed
+    /// during every read; [`Error::Broken`] when the tree is broken; [`Error`] when far memory does not
+    /// answer.
     pub fn section(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -72,17 +80,19 @@ impl BLinkTree {
         Ok(self.select(&view, extent))
     }
 
-    /// Where the tree's header and its nodes are, whoever made them. No other program may change it meanwhile.
+    /// Returns the addresses of the tree's header and of all its nodes, whichever handle created them. No
+    /// other program may change the tree during the call.
     ///
     /// # Errors
-    /// [`Error::Broken`] when it is broken; [`Error`] when far memory does not answer, or lost some of it.
+    /// [`Error::Broken`] when the tree is broken; [`Error`] when far memory does not answer or has lost a
+    /// part of the tree.
     pub fn addresses(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<BTreeSet<VirtAddr>, Error> {
         let inner = self.inner_nodes(memory, &Rates::default(), usize::MAX)?;
         let nodes = inner.into_iter().flat_map(|(at, node)| node.children.into_iter().chain([at]));
         Ok(nodes.chain([self.at, self.tree.root]).collect())
     }
 
-    /// What goes into the tables, of what was read of the tree.
+    /// Selects the contents of the switch tables from the nodes in `view`.
     pub(super) fn select(&self, view: &TreeView, extent: Extent) -> TreeSection {
         let mut ranges = fat_root(view, extent.ranges);
         if ranges.is_empty() {
@@ -94,7 +104,8 @@ impl BLinkTree {
         TreeSection { root: self.tree.root, programs, ranges, sets }
     }
 
-    /// The inner nodes as they are now, as many as a selection of this extent may be of: of each level those with the highest rates.
+    /// Reads the current inner nodes, as many as a selection of this extent may use: of each level those with
+    /// the highest rates.
     pub(super) fn view(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -106,7 +117,7 @@ impl BLinkTree {
             if nodes.is_empty() {
                 return Ok(TreeView::default());
             }
-            // Nodes of a split or merge under way make no tree: read again.
+            // During a split or merge the nodes form no tree: read again.
             if let Ok(view) = TreeView::partial(self.tree.root, nodes) {
                 return Ok(view);
             }
@@ -114,7 +125,7 @@ impl BLinkTree {
         Err(Error::Contended { what: "the inner nodes of a B-link tree".into(), tries: READS_MAX })
     }
 
-    /// The inner nodes that the root leads to, read level by level: of each `most`.
+    /// Reads the inner nodes that the root leads to, level by level, at most `most` of each.
     fn inner_nodes(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -124,7 +135,7 @@ impl BLinkTree {
         let mut found: BTreeMap<VirtAddr, TreeNode> = BTreeMap::new();
         let mut level = vec![Wanted { at: self.tree.root, first: 0, rate: rates.whole() }];
         while !level.is_empty() {
-            // The most often come by; of equals those with the smaller keys.
+            // Most visited nodes first; among equals, smaller keys first.
             level.sort_unstable_by_key(|wanted| (Reverse(wanted.rate), wanted.first));
             level.truncate(most.max(1));
             let mut bytes = vec![[0; NODE_LEN]; level.len()];
@@ -136,7 +147,8 @@ impl BLinkTree {
                 let at = wanted.at;
                 let node = Node::parse(&bytes).map_err(|error| Error::Broken { addr: at, what: error.0 })?;
                 let is_inner = node.level > 0 && node.tag == self.tree.tag && node.state.is_read();
-                // One that has other keys than its parent knew was merged into meanwhile, or has two parents.
+                // A node whose first key differs from its parent's was merged into meanwhile, or has two
+                // parents.
                 if is_inner && node.first == wanted.first && !found.contains_key(&at) {
                     nodes.push((wanted, node));
                 }
@@ -165,15 +177,17 @@ impl BLinkTree {
     }
 }
 
-/// Leaves of two parents of a child the right one. A node that was merged into its right neighbour across a border of parents leaves its own parent with a way to
-/// that neighbour, which has two parents then; tables have one. Keys between come there by a step to the right. Nodes are in the order of their keys.
+/// Keeps a child with two parents only under the right parent. A merge into the right neighbour across a
+/// border of parents leaves the left parent with a pointer to that neighbour. The neighbour then has two
+/// parents, and a table allows one. Keys between reach the neighbour by a step to the right. `nodes` is in
+/// key order.
 fn apart(nodes: &mut Vec<(Wanted, Node)>) {
     let mut right = None;
     for (_, node) in nodes.iter_mut().rev() {
         let first_child = node.entries.first().map(|(_, child)| *child);
-        // Two parents that were merged have both of their ways to one child.
+        // Two merged parents both point to one child.
         node.entries.dedup_by_key(|(_, child)| *child);
-        // A neighbour that was split since has its right half behind it here.
+        // A neighbour that was split since is followed by its right half here.
         let shared = node.entries.iter().position(|(_, child)| right == Some(*child));
         node.entries.truncate(shared.unwrap_or(node.entries.len()));
         right = first_child;
@@ -181,7 +195,7 @@ fn apart(nodes: &mut Vec<(Wanted, Node)>) {
     nodes.retain(|(_, node)| !node.entries.is_empty());
 }
 
-/// A node that is to be read: the first key that its parent has for it, and how often it is come by.
+/// A node to read: the first key that its parent has for it, and its visit rate.
 struct Wanted {
     at: VirtAddr,
     first: u64,

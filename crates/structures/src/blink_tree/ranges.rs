@@ -1,12 +1,15 @@
-//! Range queries in parallel (Fat-B+Tree IV-C): a range in consecutive sub-ranges, which are asked for side by side, and whose pairs come in order.
+//! Parallel range queries (Fat-B+Tree IV-C). A query cuts a range into consecutive sub-ranges, requests them
+//! in parallel, and returns the pairs in order.
 //!
-//! Key types: [`RangeQuery`], [`Separators`]. A sub-range costs a descent more. With an index in the switch that is a visit or two, without it the height of
-//! the tree: which is why the paper divides ranges at all (figures of 18 % and 59 % more accesses, `crates/farmem/tests/ranges.rs`). The requests of a round
-//! leave together, in batches where they go to one node (PROTOCOL 3.13, 11.13).
+//! Key types: [`RangeQuery`], [`Separators`]. Each sub-range costs one more descent: a visit or two with an
+//! index in the switch, the height of the tree without. The paper divides ranges for this reason (18 % and 59
+//! % more accesses, `crates/farmem/tests/ranges.rs`). The requests of a round leave together, in batches if
+//! they go to one node (PROTOCOL 3.13, 11.13).
 //!
-//! Where a range is cut decides about balance alone, never about the answer. Cut *evenly by keys*, nothing must be known, and keys that lie close together end up in one
-//! sub-range. Cut at *separators*, the keys between the children of inner nodes, sub-ranges have about as many nodes each. A host has them of what was published of the
-//! tree, or reads them once, and keeps them: old ones are as right as new ones.
+//! The cut positions affect only the balance, never the result. An *even cut by keys* needs no knowledge, but
+//! dense keys end up in one sub-range. A cut at *separators*, the keys between the children of inner nodes,
+//! gives sub-ranges about equal numbers of nodes. A host takes separators from the published index, or reads
+//! them once and keeps them. Old separators give the same result as new ones.
 
 use super::part::{Part, Took};
 use super::{BLinkTree, ends, programs};
@@ -20,46 +23,47 @@ use farmem_wire::VirtAddr;
 use std::collections::VecDeque;
 use std::ops::{RangeBounds, RangeInclusive};
 
-/// Sub-ranges of a range at most.
+/// Bound on the sub-ranges of a range.
 pub const PARTS_MAX: usize = 256;
-/// Pairs that a query keeps before its caller takes them at most, unless told otherwise: a quarter of a mebibyte.
+/// Default bound on the pairs that a query keeps for its caller: a quarter of a mebibyte.
 pub const AHEAD_DEFAULT: usize = 16 << 10;
-/// Inner nodes that are read for separators at most.
+/// Bound on the inner nodes read for separators.
 const SEPARATOR_NODES_MAX: usize = 4_096;
 
-/// A range query in pieces, as [`Cursor`](super::Cursor) is one, with up to [`PARTS_MAX`] sub-ranges asked for side by side.
+/// A range query in pieces, like [`Cursor`](super::Cursor), with up to [`PARTS_MAX`] parallel sub-ranges.
 ///
-/// It has keys and no hold of the tree: whatever splits and merges meanwhile, each key that stands still is found once, in order. A range whose first key is
-/// larger than its last has no keys: its answer is empty, without a request.
+/// A query holds keys and no node of the tree. Splits and merges meanwhile do no harm: each stable key is
+/// found once, in order. A range whose first key exceeds its last is empty and sends no request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RangeQuery {
-    /// In order of keys. Only the first one's pairs are taken.
+    /// The sub-ranges in key order. The caller receives pairs of the first one only.
     parts: VecDeque<Part>,
-    /// Sub-ranges that are asked for side by side.
+    /// Number of parallel sub-ranges.
     width: usize,
-    /// Those inside the range, ascending.
+    /// The separators inside the range, ascending.
     separators: Vec<u64>,
     ahead: usize,
 }
 
 impl RangeQuery {
-    /// A query of `range`, in one part.
+    /// Creates a query of `range`, in one part.
     #[must_use]
     pub fn new(range: impl RangeBounds<u64>) -> Self {
         let parts = ends(&range).map(|ends| Part::new(Some(ends)));
         Self { parts: parts.into_iter().collect(), width: 1, separators: Vec::new(), ahead: AHEAD_DEFAULT }
     }
 
-    /// In `n` sub-ranges, or as many as there are keys, of about as many keys each.
+    /// Divides the query into `n` sub-ranges of about equal key counts, or into one per key if there are
+    /// fewer keys.
     ///
     /// # Errors
-    /// [`Error::Count`] for 0, and more than [`PARTS_MAX`].
+    /// [`Error::Count`] for 0 and for more than [`PARTS_MAX`].
     pub fn parallel(self, n: usize) -> Result<Self, Error> {
         self.parallel_at(n, &Separators::default())
     }
 
-    /// In `n` sub-ranges that begin at separators, with about as many of them in each. Where there are too few in the range, the pieces between them are cut
-    /// evenly by keys.
+    /// Divides the query into `n` sub-ranges that begin at separators, with about as many separators in each.
+    /// If the range has too few separators, the pieces between them are cut evenly by keys.
     ///
     /// # Errors
     /// As [`RangeQuery::parallel`].
@@ -75,35 +79,38 @@ impl RangeQuery {
         Ok(self)
     }
 
-    /// Keeps at most `pairs` of 16 bytes before they are taken, beside those of one request for each sub-range. A sub-range that has its share of them waits; when
-    /// the others wait for the first one, what is left of that is divided in turn.
+    /// Keeps at most `pairs` of 16 bytes for the caller, besides the pairs of one request per sub-range. A
+    /// sub-range that has its share waits. When all others wait for the first sub-range, the rest of the
+    /// first one is divided again.
     #[must_use]
     pub const fn ahead(mut self, pairs: usize) -> Self {
         self.ahead = pairs;
         self
     }
 
-    /// The sub-ranges of which something is still to come.
+    /// Returns the sub-ranges that are not exhausted.
     pub fn parts(&self) -> impl Iterator<Item = RangeInclusive<u64>> {
         self.parts.iter().filter_map(|part| part.left).map(|(first, last)| first..=last)
     }
 
-    /// Pairs that came and were not taken.
+    /// Returns the number of pairs received and not yet taken.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.parts.iter().map(|part| part.pairs.len()).sum()
     }
 
-    /// True when there is nothing left. A query that has asked for all keys may find only then that there were none.
+    /// Returns true when nothing is left. A query that has requested all keys may learn only later that none
+    /// remained.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         self.parts.iter().all(|part| part.left.is_none() && part.pairs.is_empty())
     }
 
-    /// The next `most` pairs of a tree, in order, fewer at its end. No sub-range brings more than its share of them at once.
+    /// Returns the next `most` pairs of a tree in order, fewer at its end. Each sub-range brings at most its
+    /// share at once.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer or the tree is broken; the query is where it was then.
+    /// [`Error`] when far memory does not answer or the tree is broken. The query then keeps its position.
     pub fn next(
         &mut self,
         tree: &BLinkTree,
@@ -128,9 +135,10 @@ impl RangeQuery {
         Ok(out.into())
     }
 
-    /// The next `most` keys of a tree of records with their values, in order, fewer at its end. The values are read side by side.
+    /// Returns the next `most` keys of a tree of records with their values, in order, fewer at its end. The
+    /// values are read in parallel.
     ///
-    /// What came and was not taken is asked for again by the next call: between two calls nothing keeps records from being used again.
+    /// The next call requests untaken pairs again, because between two calls records may be freed and reused.
     ///
     /// # Errors
     /// As [`RangeQuery::next`]; and as [`RecordTree::scan`].
@@ -158,7 +166,7 @@ impl RangeQuery {
         pairs
     }
 
-    /// What came and was not taken is to come again.
+    /// Discards untaken pairs; their keys are requested again.
     fn forget(&mut self) {
         for part in &mut self.parts {
             if let Some((first, _)) = part.pairs.front() {
@@ -168,13 +176,14 @@ impl RangeQuery {
         }
     }
 
-    /// The first and the last key that were not taken.
+    /// Returns the first and the last key not yet taken.
     fn bounds(&self) -> Option<(u64, u64)> {
         let first = self.parts.front()?.left?.0;
         Some((first, self.parts.back()?.left?.1))
     }
 
-    /// Asks for pairs of every sub-range that has none, at least one of them: together as many as are wanted and there is room for.
+    /// Requests pairs for every sub-range that has none, at least one of them, within the wanted number and
+    /// the free room.
     fn fetch(&mut self, tree: &BLinkTree, memory: &mut impl Concurrent, wanted: usize) -> Result<(), Error> {
         let room = self.ahead.saturating_sub(self.waiting());
         let hungry = |part: &Part| part.left.is_some() && part.pairs.is_empty();
@@ -187,7 +196,7 @@ impl RangeQuery {
         let share = (room.min(wanted) / count).max(1);
         let scans = self.parts.iter_mut().filter(|part| hungry(part)).map(|part| Scan { tree, part, share });
         run_tasks(memory, scans, self.width.max(1), tree.policy(), |_, _| {})?;
-        // The first one stays: its caller takes it away.
+        // The first part stays; the caller removes it.
         let mut at = 0;
         self.parts.retain(|part| {
             at += 1;
@@ -196,7 +205,7 @@ impl RangeQuery {
         Ok(())
     }
 
-    /// The others have their share: what is left of the first one is divided among as many again.
+    /// Divides the rest of the first sub-range again, once all others have their share.
     fn divide_first(&mut self) {
         let first = self.parts.pop_front().expect("there is a first one");
         let (from, last) = first.left.expect("it has keys left");
@@ -207,7 +216,7 @@ impl RangeQuery {
     }
 }
 
-/// The requests of a sub-range, until it has its share.
+/// The requests of a sub-range until it has its share.
 struct Scan<'a> {
     tree: &'a BLinkTree,
     part: &'a mut Part,
@@ -237,11 +246,12 @@ impl Task for Scan<'_> {
     }
 }
 
-/// `first` to `last` in `n` parts, at these separators inside.
+/// Cuts `first` to `last` into `n` parts at these separators.
 fn cut(first: u64, last: u64, n: usize, separators: &[u64]) -> VecDeque<Part> {
     let pieces = separators.len() + 1;
     let mut parts = VecDeque::with_capacity(n);
-    // Of all pieces in order, as many as possible to each part; or of each piece as many parts as possible.
+    // With more pieces than parts, each part takes consecutive pieces. With fewer, each piece is cut into
+    // several parts.
     let groups = pieces.min(n);
     let begin_of = |group: usize| match group * pieces / groups {
         0 => first,
@@ -256,7 +266,7 @@ fn cut(first: u64, last: u64, n: usize, separators: &[u64]) -> VecDeque<Part> {
     parts
 }
 
-/// `first` to `last` in `n` pieces, or one for each key, of as many keys each.
+/// Cuts `first` to `last` into `n` pieces of equal key counts, or into one per key.
 fn evenly(first: u64, last: u64, n: usize) -> impl Iterator<Item = (u64, u64)> {
     let keys = u128::from(last - first) + 1;
     let n = u128::try_from(n).unwrap_or(1).clamp(1, keys);
@@ -266,12 +276,12 @@ fn evenly(first: u64, last: u64, n: usize) -> impl Iterator<Item = (u64, u64)> {
     (0..n).map(move |piece| (begin(piece), if piece + 1 < n { begin(piece + 1) - 1 } else { last }))
 }
 
-/// Keys at which a tree's nodes begin, as they were once. They say where ranges are cut well.
+/// Keys at which a tree's nodes began at some time. Separators are good cut positions for ranges.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Separators(Vec<u64>);
 
 impl Separators {
-    /// Those of what was published of a tree: the ranges of its fat root, and the pivots of its sets.
+    /// Returns the separators of a published index: the ranges of the fat root and the pivots of the sets.
     #[must_use]
     pub fn published(section: &TreeSection) -> Self {
         let ranges = section.ranges.iter().map(|range| range.first);
@@ -279,7 +289,7 @@ impl Separators {
         Self::of(ranges.chain(sets))
     }
 
-    /// Any keys.
+    /// Creates separators from any keys.
     #[must_use]
     pub fn of(keys: impl IntoIterator<Item = u64>) -> Self {
         let mut keys: Vec<u64> = keys.into_iter().collect();
@@ -288,38 +298,39 @@ impl Separators {
         Self(keys)
     }
 
-    /// How many there are.
+    /// Returns the number of separators.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True when there are none: ranges are cut evenly by keys.
+    /// Returns true when there are none. Ranges are then cut evenly by keys.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Those that may begin a sub-range of this one, its own first key not among them.
+    /// Returns the separators that may begin a sub-range of this range, excluding its first key.
     fn inside(&self, first: u64, last: u64) -> &[u64] {
         &self.0[within(&self.0, first, last)]
     }
 }
 
-/// The places of those behind `first` and not behind `last`.
+/// Returns the positions of the keys above `first` and not above `last`.
 fn within(keys: &[u64], first: u64, last: u64) -> std::ops::Range<usize> {
     keys.partition_point(|key| *key <= first)..keys.partition_point(|key| *key <= last)
 }
 
 impl BLinkTree {
-    /// A query of `range`, which may be divided: [`RangeQuery::parallel`].
+    /// Creates a query of `range`, which [`RangeQuery::parallel`] can divide.
     #[must_use]
     pub fn range(&self, range: impl RangeBounds<u64>) -> RangeQuery {
         RangeQuery::new(range)
     }
 
-    /// At least `least` separators in `range`, if the tree has so many, of the highest level that has them: a round trip for each level down to there, and a READ
-    /// for each inner node that has keys of the range, 4,096 at most. Nodes that others change meanwhile are left out.
+    /// Reads at least `least` separators in `range`, if the tree has so many, from the highest level that has
+    /// them. The cost is one round trip per level, and one READ per inner node in the range, at most 4,096.
+    /// Nodes that other writers are changing are skipped.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -358,7 +369,8 @@ impl BLinkTree {
 }
 
 impl RecordTree {
-    /// A query of `range`, which may be divided: [`RangeQuery::parallel`], [`RangeQuery::next_records`].
+    /// Creates a query of `range`, which can be divided: [`RangeQuery::parallel`],
+    /// [`RangeQuery::next_records`].
     #[must_use]
     pub fn range(&self, range: impl RangeBounds<u64>) -> RangeQuery {
         RangeQuery::new(range)

@@ -1,4 +1,5 @@
-//! Bulk load: leaves and inner nodes are made from left to right, level by level, and written in large pieces.
+//! Bulk load: creates leaves and inner nodes from left to right, level by level, and writes them in large
+//! pieces.
 
 use super::node::{NODE_LEN, Node, UNUSED};
 use super::{BTree, KEYS_MAX};
@@ -8,7 +9,7 @@ use farmem_wire::VirtAddr;
 
 /// Bytes of one WRITE of a bulk load.
 const WRITE_LEN: usize = 64 << 10;
-/// WRITEs that go together.
+/// Bound on the WRITEs sent together.
 const PIECES_MAX: usize = 32;
 /// Children of an inner node.
 const CHILDREN_MAX: usize = KEYS_MAX + 1;
@@ -16,20 +17,22 @@ const CHILDREN_MAX: usize = KEYS_MAX + 1;
 /// A key and its value.
 type Pair = (u64, u64);
 
-/// A node of the level below: its smallest key, and where it is.
+/// A node of the level below: its smallest key and its address.
 type Child = (u64, u64);
 
 impl BTree {
-    /// Fills an empty tree from pairs in ascending order of keys, `fill` to a leaf: the tree's most at most, and at least one.
+    /// Fills an empty tree from pairs in ascending order of keys, with `fill` keys per leaf: at least one, at
+    /// most the tree's maximum.
     ///
-    /// A partitioned tree gives each memory node an equal share of the leaves; an inner node lies where its first child does.
+    /// A partitioned tree gives each memory node an equal share of the leaves. An inner node lies on the
+    /// memory node of its first child.
     ///
     /// # Errors
-    /// [`Error::Key`] for the first key that does not ascend; [`Error`] when far memory has no room or does not answer. The tree
-    /// is then empty as before. [`Error::Broken`] when it is not empty.
+    /// [`Error::Key`] for the first key that does not ascend; [`Error`] when far memory has no room or does
+    /// not answer. The tree then stays empty. [`Error::Broken`] when the tree is not empty.
     ///
     /// # Panics
-    /// When `pairs` has not as many items as it says.
+    /// Panics when `pairs` yields fewer items than its length says.
     pub fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -44,11 +47,11 @@ impl BTree {
         let finished = pieces.send(memory);
         let root = built?;
         finished?;
-        // The tree below stands: one write makes it the tree.
+        // All nodes below the root are written: one write publishes them.
         memory.write(self.header.root, &root.emit())
     }
 
-    /// Makes everything below the root; answers the root.
+    /// Creates everything below the root. Returns the root.
     fn build(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -104,7 +107,7 @@ fn inner(children: &[Child]) -> Node {
     Node::inner(keys, children.iter().map(|child| child.1).collect())
 }
 
-/// The pairs, as long as their keys ascend and none is `refused`.
+/// Returns the pairs as long as their keys ascend and no key is `refused`.
 pub(crate) fn ascending(
     pairs: impl Iterator<Item = (u64, u64)>,
     refused: Option<u64>,
@@ -123,7 +126,7 @@ pub(crate) fn ascending(
     })
 }
 
-/// Nodes on their way: those that follow each other in one allocation go in one WRITE, and several WRITEs together.
+/// Pending node writes. Nodes adjacent in one allocation share one WRITE, and several WRITEs go together.
 #[derive(Default)]
 pub(crate) struct Pieces {
     pieces: Vec<Piece>,

@@ -1,13 +1,13 @@
-//! A tree node, as bytes and as a value. The programs `btree_*.pulse` and `series_window.pulse` name the same offsets.
+//! The encoding of a tree node. The programs `btree_*.pulse` and `series_window.pulse` use the same offsets.
 
 use farmem_client::Error;
 use farmem_wire::VirtAddr;
 
 /// Bytes of a node: the largest load window.
 pub const NODE_LEN: usize = 256;
-/// Keys of a node at most; an inner node has one child more.
+/// Largest number of keys in a node; an inner node has one child more.
 pub const KEYS_MAX: usize = 15;
-/// Marks unused places; not a key itself.
+/// Marks unused positions; not a valid key.
 pub(crate) const UNUSED: u64 = u64::MAX;
 
 const KEYS: usize = 8;
@@ -15,7 +15,8 @@ pub(crate) const SLOTS: usize = 128;
 /// The slot of a leaf that links to the next one.
 const LINK: usize = KEYS_MAX;
 
-/// A node. Slot i of a leaf is the value of key i. Child i of an inner node has the keys from key i - 1 on and below key i.
+/// A node. Slot i of a leaf is the value of key i. Child i of an inner node holds the keys from key i - 1 on
+/// and below key i.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Node {
     pub(crate) leaf: bool,
@@ -36,21 +37,23 @@ impl Node {
         Self { leaf: false, keys, slots: children, link: 0 }
     }
 
-    /// How many keys are not greater: the child that has `key`.
+    /// Returns the number of keys not greater than `key`: the index of the child that holds `key`.
     pub(crate) fn rank(&self, key: u64) -> usize {
         self.keys.partition_point(|&k| k <= key)
     }
 
-    /// Puts a key in its place; what comes with it goes behind the key: a leaf's value, an inner node's child.
+    /// Inserts a key with its slot: a leaf's value, or an inner node's child to the right of the key.
     pub(crate) fn insert(&mut self, key: u64, slot: u64) {
         let rank = self.rank(key);
         self.keys.insert(rank, key);
         self.slots.insert(if self.leaf { rank } else { rank + 1 }, slot);
     }
 
-    /// Cuts a node that has one key too many. Answers the key between the two and the right one; the caller links the leaf.
+    /// Splits a node that has one key too many. Returns the separator key and the right half. The caller
+    /// links the leaf.
     ///
-    /// When the new key is the last, the left node stays full: keys that come in order fill their leaves.
+    /// If the new key is the last, the left node stays full: keys inserted in ascending order fill their
+    /// leaves.
     pub(crate) fn split(&mut self, ordered: bool) -> (u64, Self) {
         let at = if ordered { self.keys.len() - 1 } else { self.keys.len() / 2 };
         if self.leaf {
@@ -124,7 +127,8 @@ mod tests {
         assert!(matches!(Node::parse(&bytes, AT), Err(Error::Broken { .. })), "neither leaf nor inner node");
     }
 
-    /// Cut in the middle both halves have room; cut behind keys that came in order the left one stays full.
+    /// A split in the middle leaves room in both halves. A split after ascending inserts leaves the left half
+    /// full.
     #[test]
     fn a_cut_keeps_every_key_once() {
         for (ordered, left_keys) in [(false, 8), (true, 15)] {

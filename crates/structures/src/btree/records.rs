@@ -1,19 +1,24 @@
-//! Scans that bring records: what the values of a tree point at, in as few datagrams as hold them (PULSE 6: WiredTiger).
+//! Scans that return records: copies the records that a tree's values point to, in as few datagrams as hold
+//! them (PULSE 6: WiredTiger).
 //!
-//! Key types: [`Records`], what a tree's values point at; [`RecordScan`], a scan under way. A scan begins with a traversal from the root
-//! along the leaves, which takes pairs of key and address into its scratch pad and then follows the addresses, and copies one record
-//! after the other behind the pairs until the pad is full. The rest come by traversals that start with the pairs in the pad, all of them at once:
-//! so a scan takes two round trips, however many records it has, up to the pairs that one pad holds. Records that lie side by side come by one READ.
+//! Key types: [`Records`], the records of a tree; [`RecordScan`], a running scan. A scan begins with a
+//! traversal from the root along the leaves. The traversal collects key-address pairs in its scratch pad,
+//! then follows the addresses and copies record after record after the pairs until the pad is full. Further
+//! traversals start with pairs in the pad and fetch the rest, all in parallel. A scan thus takes two round
+//! trips for any number of records, up to the pairs that one pad holds. One READ fetches adjacent records.
 //!
-//! Where there are several memory nodes, records may lie on others than the leaves do. A traversal would carry its pad from one to the
-//! next; so the first one takes only pairs, and each memory node gets traversals of its own for the records that it has.
+//! With several memory nodes, records may lie on other nodes than the leaves. A traversal would carry its pad
+//! from node to node. The first traversal therefore collects only pairs, and each memory node receives
+//! traversals of its own for its records.
 //!
-//! # Beside a writer
+//! # Concurrent readers
 //!
-//! For pairs, all that [the tree](super) says holds. A record is read by one load, and a WRITE of one packet comes before it or behind it, so
-//! a reader sees it whole. An insert writes the record first and then the tree's leaf; a replacement writes a new record and puts its address in
-//! place of the old ([`BTree::update`]), or overwrites it by one WRITE, when readers may see the new one beside older neighbours. A record that
-//! is no longer in the tree must stay as it is until all scans that may have its address have ended.
+//! For pairs, the guarantees of [the tree](super) hold. One load reads a record, and a WRITE of one packet
+//! comes before or after that load, so a reader sees whole records. An insert writes the record first and
+//! then the tree's leaf. A replacement writes a new record and stores its address in place of the old one
+//! ([`BTree::update`]). A replacement may also overwrite the record by one WRITE, if readers may see the new
+//! record beside older neighbours. A removed record must stay unchanged until all scans that may have its
+//! address have ended.
 
 use super::{BTree, Cursor, LEAVES_MAX, half_open};
 use farmem_client::dispatch::Policy;
@@ -30,20 +35,20 @@ pub const RECORD_LEN_MAX: usize = WINDOW_LEN_MAX;
 /// Bytes from the start of each record that must be in its allocation, however long the record is: those of a load.
 pub const RECORD_ROOM: usize = WINDOW_LEN_MAX;
 
-/// Records side by side for which a READ costs less than their places in scratch pads.
+/// Number of adjacent records from which a READ costs less than their space in scratch pads.
 const READ_MIN: usize = 8;
 
-/// How a scan gets its records.
+/// The way a scan fetches its records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Bring {
-    /// In the scratch pads of traversals; those that lie side by side, at least eight, by one READ.
+    /// In the scratch pads of traversals; at least eight adjacent records by one READ.
     #[default]
     Traversals,
-    /// By READs, one for those that lie side by side: what costs least where traversals run at the host.
+    /// By READs, one per run of adjacent records. This costs least where traversals run at the host.
     Reads,
 }
 
-/// The scratch pad's words, by their place in bytes.
+/// The byte offsets of the scratch pad's words.
 mod field {
     pub(super) const FROM: usize = 0;
     pub(super) const TO: usize = 8;
@@ -57,7 +62,7 @@ mod field {
 }
 use field::{ALONG, FILL, FROM, LEAF, PAIRS, PLACE, ROOM, TAKEN, TO};
 
-/// What all pads begin with, and the search for the child; see `btree_scan.pulse`.
+/// The common start of all pads, and the search for the child; see `btree_scan.pulse`.
 const DESCENT: &str = "
 .def KIND  0
 .def KEYS  8
@@ -106,7 +111,7 @@ leaf:
     ld8 r7, scratch[FILL]
 ";
 
-/// The end of a leaf, and of the pairs: the first record is next when there is room for one.
+/// The end of a leaf and of the pairs: continues with the first record when there is room for one.
 const BEHIND_PAIRS: &str = "
 past:
     jne r4, -1, paired          ; an unused key: only the leaf is over, not the range
@@ -130,7 +135,7 @@ paired:
     next r5
 ";
 
-/// A record was copied: on to the next one that there is room for.
+/// Runs after a record was copied: continues with the next record that fits.
 const BEHIND_RECORD: &str = "
     add r6, LEN
     st8 scratch[PLACE], r6
@@ -146,7 +151,8 @@ end:
     ret
 ";
 
-/// The program that scans for records of `len` bytes, a multiple of 8, with a scratch pad of `scratch_len`, in its text form.
+/// Returns the text of the program that scans for records of `len` bytes, a multiple of 8, with a scratch pad
+/// of `scratch_len`.
 #[must_use]
 pub fn records_program(len: usize, scratch_len: usize) -> String {
     let mut text = format!(
@@ -170,7 +176,7 @@ pub fn records_program(len: usize, scratch_len: usize) -> String {
     text
 }
 
-/// Records of one length, at the addresses that a tree has as its values.
+/// Records of one length at the addresses that a tree's values give.
 #[derive(Clone, Debug)]
 pub struct Records(Arc<Shape>);
 
@@ -180,16 +186,18 @@ struct Shape {
     len: usize,
     program: Program,
     bring: Bring,
-    /// First byte and bytes of each memory node.
+    /// First address and capacity of each memory node.
     nodes: Vec<(u64, u64)>,
 }
 
 impl BTree {
-    /// Its values are addresses of records of `len` bytes, a multiple of 8 up to [`RECORD_LEN_MAX`]; what scans of them need. Each record
-    /// begins at least [`RECORD_ROOM`] bytes before the end of its allocation, and those that touch lie in one.
+    /// Prepares scans of records of `len` bytes, a multiple of 8 up to [`RECORD_LEN_MAX`], to which this
+    /// tree's values point. Each record begins at least [`RECORD_ROOM`] bytes before the end of its
+    /// allocation. Adjacent records lie in one allocation.
     ///
     /// # Errors
-    /// [`Error::TooLong`] when a datagram of this rack has no room for a record of `len` bytes, or no record has it.
+    /// [`Error::TooLong`] when a datagram of this rack cannot hold a record of `len` bytes, or `len` exceeds
+    /// the limit.
     pub fn records(
         &self,
         memory: &(impl FarMemory + ?Sized),
@@ -209,13 +217,13 @@ impl BTree {
 }
 
 impl Records {
-    /// Bytes of each.
+    /// Returns the bytes of each record.
     #[must_use]
     pub fn record_len(&self) -> usize {
         self.0.len
     }
 
-    /// A scan of the first `most` records of `range`, to be carried out as a [`Task`], or as part of one.
+    /// Returns a scan of the first `most` records of `range`, to run as a [`Task`] or as part of one.
     #[must_use]
     pub fn scan(&self, range: impl RangeBounds<u64>, most: usize) -> RecordScan {
         let (from, to) = half_open(&range);
@@ -233,7 +241,7 @@ impl Records {
         }
     }
 
-    /// As [`Records::scan`], carried out.
+    /// Runs [`Records::scan`] to its end.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer or a pointer is broken.
@@ -249,12 +257,12 @@ impl Records {
         Ok(scan)
     }
 
-    /// The memory node that an address is on, by number.
+    /// Returns the number of the memory node that holds an address.
     fn home(&self, addr: u64) -> usize {
         self.0.nodes.iter().position(|(base, len)| addr.wrapping_sub(*base) < *len).unwrap_or(0)
     }
 
-    /// A traversal with a pad of its own; its fields are the caller's.
+    /// Returns a traversal with a fresh pad in which the given fields are set.
     fn traverse(&self, mut scratch: Vec<u8>, cur_ptr: VirtAddr, fields: &[(usize, u64)]) -> Op {
         scratch.clear();
         scratch.resize(self.0.program.scratch_len(), 0);
@@ -262,60 +270,60 @@ impl Records {
         Op::Traverse { program: self.0.program.clone(), cur_ptr, scratch, limit: LEAVES_MAX }
     }
 
-    /// Pairs that a pad holds.
+    /// Returns how many pairs a pad holds.
     fn pairs_max(&self) -> usize {
         (self.0.program.scratch_len() - PAIRS) / 16
     }
 
-    /// Records that a pad holds together with their pairs.
+    /// Returns how many records a pad holds together with their pairs.
     fn records_max(&self) -> usize {
         (self.0.program.scratch_len() - PAIRS) / (16 + self.0.len)
     }
 }
 
-/// A scan under way, and what it brought.
+/// A running scan and its results.
 #[derive(Clone, Debug)]
 pub struct RecordScan {
     records: Records,
     to: u64,
     most: usize,
-    /// Where pairs are still to be looked for.
+    /// The position where the search for pairs continues.
     cursor: Option<Cursor>,
     pairs: Vec<(u64, u64)>,
-    /// As many records as pairs, one behind the other; complete at the end.
+    /// One record per pair, concatenated; complete at the end.
     records_read: Vec<u8>,
-    /// The pairs whose records did not come along, by the memory nodes that they are on.
+    /// The pairs whose records are still missing, sorted by memory node.
     order: Vec<usize>,
-    /// How many of those have been asked for.
+    /// The number of these records already requested.
     asked: usize,
-    /// What is under way, in the order in which it was asked for.
+    /// The requests in flight, in the order in which they were sent.
     under_way: Vec<Part>,
 }
 
-/// Part of a scan that is under way.
+/// A request of a scan in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     /// The next pairs.
     Pairs,
-    /// So many records, from this place of the order on, in the pad of a traversal.
+    /// This many records, from this position in `order` on, in the pad of a traversal.
     Pad { first: usize, count: usize },
-    /// So many records, from this place of the order on, side by side.
+    /// This many adjacent records, from this position in `order` on, by a READ.
     Bytes { first: usize, count: usize },
 }
 
 impl RecordScan {
-    /// Keys and addresses, in ascending order of keys.
+    /// Returns keys and addresses, in ascending order of keys.
     #[must_use]
     pub fn pairs(&self) -> &[(u64, u64)] {
         &self.pairs
     }
 
-    /// The keys with their records, once it has ended.
+    /// Returns the keys with their records, once the scan has ended.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.pairs.iter().map(|pair| pair.0).zip(self.records_read.chunks_exact(self.records.0.len))
     }
 
-    /// Takes what came of `part`.
+    /// Takes the result of `part`.
     fn take(&mut self, part: Part, queue: &mut OpQueue) -> Result<(), Error> {
         let completed = queue.take().expect("all that was needed has ended");
         let answer = completed.result?;
@@ -339,7 +347,7 @@ impl RecordScan {
         Ok(())
     }
 
-    /// The pairs in a pad, and the records behind them.
+    /// Takes the pairs in a pad, and the records after them.
     fn take_pairs(&mut self, pad: &[u8]) {
         let len = self.records.0.len;
         let fill = size(pad, FILL).min(pad.len() - PAIRS) / 16 * 16;
@@ -362,7 +370,7 @@ impl RecordScan {
             .map(|last| Cursor { at: VirtAddr(get(pad, LEAF)), from: last.0 + 1 });
     }
 
-    /// Puts records in their places.
+    /// Copies records to their positions.
     fn keep(&mut self, first: usize, records: &[u8]) {
         let len = self.records.0.len;
         for (at, record) in self.order[first..].iter().zip(records.chunks_exact(len)) {
@@ -370,7 +378,7 @@ impl RecordScan {
         }
     }
 
-    /// Asks for the next pairs, with records if they can come along.
+    /// Requests the next pairs, with their records if possible.
     fn need_pairs(&mut self, cursor: Cursor, queue: &mut OpQueue) {
         let along = self.records.0.bring == Bring::Traversals && self.records.0.nodes.len() == 1;
         let room = (self.most - self.pairs.len()).min(self.records.pairs_max()) * 16;
@@ -380,7 +388,7 @@ impl RecordScan {
         self.under_way.push(Part::Pairs);
     }
 
-    /// The next request for records that were not asked for yet.
+    /// Returns the next request for missing records.
     fn next_part(&self) -> Part {
         let (first, rest) = (self.asked, &self.order[self.asked..]);
         let addr = |at: usize| self.pairs[at].1;
@@ -400,7 +408,7 @@ impl RecordScan {
         Part::Pad { first, count }
     }
 
-    /// Asks for the records that were not asked for yet.
+    /// Requests the records that were not requested yet.
     fn need_records(&mut self, queue: &mut OpQueue) {
         while self.asked < self.order.len() {
             let addr = |at: usize| self.pairs[at].1;
@@ -452,7 +460,7 @@ fn get(pad: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(pad[at..at + 8].try_into().expect("a range of 8 bytes"))
 }
 
-/// A number of bytes.
+/// Reads a byte count from the pad.
 fn size(pad: &[u8], at: usize) -> usize {
     usize::try_from(get(pad, at)).unwrap_or(usize::MAX)
 }

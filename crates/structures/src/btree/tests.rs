@@ -1,7 +1,7 @@
 use super::*;
 use farmem_client::{Client, Rack};
 
-/// A tree of even keys, full from root to leaves: three levels.
+/// Creates a tree of even keys that is full from root to leaves: three levels.
 fn full(client: &mut Client) -> (BTree, Vec<(u64, u64)>) {
     let pairs: Vec<(u64, u64)> = (0..15 * 16 * 16).map(|n| (n * 2, n)).collect();
     let mut tree = BTree::create(client, Layout::Scattered { granularity: 4096 }).unwrap();
@@ -9,8 +9,8 @@ fn full(client: &mut Client) -> (BTree, Vec<(u64, u64)>) {
     (tree, pairs)
 }
 
-/// One insert cuts every level of a full tree. Between any two of its writes, a reader that starts afresh sees every key that was
-/// there, once and in order; the new one appears at one write and stays.
+/// One insert splits every level of a full tree. Between any two of its writes, a fresh reader sees every
+/// existing key once and in order. The new key appears with one write and stays.
 #[test]
 fn a_fresh_reader_beside_a_split_sees_every_key() {
     for key in [1, 2001, 3841, 5761, 7679, 9001] {
@@ -40,7 +40,7 @@ fn a_fresh_reader_beside_a_split_sees_every_key() {
     }
 }
 
-/// Keys in order fill their leaves: no node of the left edge is cut in halves.
+/// Ascending inserts fill their leaves: no node on the left edge is halved.
 #[test]
 fn keys_in_order_fill_their_leaves() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("order").unwrap();
@@ -58,7 +58,7 @@ fn keys_in_order_fill_their_leaves() {
     assert_eq!(leaves, 1500 / KEYS_MAX);
 }
 
-/// A leaf whose node was overwritten is reported with its address, not followed.
+/// A leaf with overwritten bytes is reported with its address and not followed.
 #[test]
 fn what_is_no_node_is_reported() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("broken").unwrap();

@@ -1,9 +1,13 @@
-//! One traversal that finds the records of several keys: what goes over the wire for a key is its slot's address and itself, and its record back, in place of a window of slots.
+//! A traversal that finds the records of several keys. Per key, the request carries the slot's address and
+//! the key, and the reply carries the record instead of a window of slots.
 //!
-//! Key type: [`Together`]. The scratch pad is a head of eight bytes (where the entry that is looked for lies, where the entries end, windows of it that were looked through; two
-//! bytes each) and an entry for each key: before the traversal the address of its home and the key, after it the record's version, 0 where there is none, and its value.
-//! Of a key that stands in two slots (a writer died in the middle of a move) the first counts: they are of one version, since an insert empties the later one before it
-//! writes the first.
+//! Key type: [`Together`]. The scratch pad has a head of eight bytes and an entry per key. The head holds the
+//! offset of the current entry, the end of the entries, and the number of windows searched, two bytes each.
+//! An entry starts as the address of the key's home and the key. Afterwards the entry holds the record's
+//! version, 0 for none, and its value.
+//!
+//! If a key is in two slots (a writer died in the middle of a move), the first one counts. Both have one
+//! version, because an insert empties the later slot before it writes the first.
 
 use super::{FlatMap, HEAD, Key, WINDOW};
 use farmem_client::{FarMemory, Op};
@@ -12,14 +16,15 @@ use farmem_wire::VirtAddr;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// Keys of one traversal, at most.
+/// Bound on the keys of one traversal.
 const KEYS_MAX: usize = 64;
-/// Keys of shorter pads: for messages of a few, and for a prefetcher's usual ones.
+/// Key counts of shorter pads: for small messages, and for a prefetcher's usual ones.
 const KEYS_FEWER: [usize; 2] = [8, 32];
 /// Bytes of the pad before its entries.
 const PAD_HEAD: usize = 8;
 
-/// The programs for a map's slots, with pads of several lengths. None where no datagram of the rack carries them.
+/// The programs for a map's slots, with pads of several lengths. Empty where no datagram of the rack carries
+/// them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Together {
     programs: Vec<(usize, Program)>,
@@ -45,12 +50,13 @@ impl Together {
         Self { programs, entry_len, windows }
     }
 
-    /// Keys of one traversal, at most; 1 where there is none.
+    /// Returns the bound on the keys of one traversal; 1 where no program fits.
     pub(super) fn keys_max(&self) -> usize {
         self.programs.last().map_or(1, |(keys, _)| *keys)
     }
 
-    /// The traversal that finds these keys, which have one shard, and are as many as one traversal may have.
+    /// Returns the traversal that finds these keys. All keys have one shard, and their number is within the
+    /// bound.
     pub(super) fn op<'k>(
         &self,
         map: &FlatMap,
@@ -78,7 +84,7 @@ impl Together {
         Some(Op::Traverse { program: program.clone(), cur_ptr: first?, scratch: pad, limit })
     }
 
-    /// The record of the key that came as number `at`: its version, and where its value is.
+    /// Returns the record of key number `at`: its version, and the range of its value.
     pub(super) fn found(&self, at: usize, pad: &[u8], value_len: usize) -> Option<(u64, Range<usize>)> {
         let value = PAD_HEAD + at * self.entry_len + size_of::<u64>();
         let value = value..value + value_len;
@@ -87,7 +93,8 @@ impl Together {
     }
 }
 
-/// An iteration has a window of slots of one key; it looks for the key there, and goes on to the next window of this key, or to the next key.
+/// Assembles the program. Each iteration searches one window of slots of one key, then continues with the
+/// key's next window or with the next key.
 fn assembled(slot_len: usize, value_len: usize, scratch_len: usize) -> Program {
     let window = WINDOW_LEN_MAX.min(WINDOW * slot_len);
     let entry_len = 8 + value_len.next_multiple_of(8);
@@ -116,14 +123,14 @@ fn assembled(slot_len: usize, value_len: usize, scratch_len: usize) -> Program {
     crate::assembled(&text)
 }
 
-/// The address of a home is as an entry has it.
+/// An entry has room for the address of a home.
 const _: () = assert!(size_of::<VirtAddr>() == 8 && HEAD == 16);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Slots and values of every length make a program that a node takes, and whose pads fit.
+    /// Slots and values of every length give a program that a memory node accepts and whose pads fit.
     #[test]
     fn every_length_has_a_program() {
         for value_len in 1..=super::super::VALUE_LEN_MAX {

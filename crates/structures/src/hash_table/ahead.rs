@@ -1,6 +1,7 @@
-//! A hash table for who looks keys up ahead: in this process, or by its form in another one.
+//! Look-ups of a hash table by a prefetcher: in this process, or in another process that has the table's
+//! form.
 //!
-//! What it does not do: write. Who has the table by its form only reads it, beside its writer.
+//! A table opened by its form is read-only; its writer is elsewhere.
 
 use super::{FIND_PROGRAM, HashTable, Key, NODE_LEN, Shard, Spread, at, found_in, offset};
 use crate::assembled;
@@ -9,19 +10,22 @@ use farmem_client::{
     Answer, Client, Completed, Error, FarMemory, LockWord, LookUp, LookedUp, Op, Policy, Vma,
 };
 
-/// Buckets of a table that somebody says lies somewhere: what they take is a number of bytes still.
+/// Bound on the buckets in a received form: the bytes of all buckets fit into a word.
 const BUCKETS_MAX: u64 = 1 << 50;
 
 impl HashTable {
-    /// What another process makes this table of, to look keys up ahead ([`crate::form`]). Each value is then one that a program's `Beside` made: the number of its change and 32 bytes behind it (PROTOCOL 19.2); of others no item is what it
-    /// seems. It is no writer: what it looks up is there as for any reader beside one.
+    /// Returns the form from which another process opens this table for prefetching ([`crate::form`]). Each
+    /// value must then come from a program's `Beside`: the number of its change and 32 bytes after it
+    /// (PROTOCOL 19.2). Other values yield meaningless items. The other process only reads, with the
+    /// guarantees of any reader beside a writer.
     #[must_use]
     pub fn form(&self) -> Form {
         let shards = self.shards.iter().map(|shard| form::Shard::from(shard.vma)).collect();
         Form::HashTable { shards, buckets: self.buckets }
     }
 
-    /// The table that somebody says lies there, for look-ups alone: it has no room, and counts as full of entries.
+    /// Opens the table of a received form, for look-ups alone. The handle has no free nodes and refuses a
+    /// bulk load.
     pub(crate) fn of(
         memory: &(impl FarMemory + ?Sized),
         shards: &[form::Shard],
@@ -52,7 +56,7 @@ impl HashTable {
 }
 
 impl LookUp for HashTable {
-    /// Nothing: nodes of removed keys are used again when the writer says so ([`HashTable::reclaim`]).
+    /// Does nothing: the writer decides when nodes of removed keys are reused ([`HashTable::reclaim`]).
     fn begin(&mut self, _: &mut Client) -> Result<(), Error> {
         Ok(())
     }
@@ -62,7 +66,7 @@ impl LookUp for HashTable {
     }
 
     fn looked_up(&self, _: usize, _: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
-        // A program that came to its limit has found nothing out.
+        // A program that reached its iteration limit has no result.
         let returned = matches!(&completed.result, Ok(Answer::Traversed(end)) if end.returned);
         if !returned {
             return LookedUp::Elsewhere;

@@ -1,24 +1,26 @@
-//! Reading and overwriting records where they are: the validated read, and the lock in a record's first word.
+//! Reads and in-place writes of records: the validated read, and the lock in a record's first word.
 
 use super::record::{Class, encode, image_len};
 use super::{Decoded, HEADER_LEN, Header, Heap, LINE_LEN, RECORD_LEN_MAX, Record, Tag, decode};
 use farmem_client::{Error, FarMemory};
 use farmem_wire::VirtAddr;
 
-/// Reads of a record after which its reader is told that it is being written all the time.
+/// Reads of a record that is always being written, before the read fails.
 pub const READ_TRIES: u32 = 64;
-/// Looks at a locked record after which a writer is told the lock's holder.
+/// Reads of a locked record, before the write fails with the lock's holder.
 pub const LOCK_TRIES: u32 = 64;
-/// Records that are read together at most.
+/// Bound on the records read together.
 const READ_MANY: usize = 64;
 
 impl Heap {
-    /// Reads a record: its kind and content, all of one write. One round trip, when it has at most the bytes that `record` says and no writer is at it. A caller
-    /// that read its address somewhere holds a pin from before that; else the address may be another record's by now.
+    /// Reads a record: kind and content of one write. The read takes one round trip if the record has at most
+    /// the bytes that `record` says and no writer is active. A caller that read the address elsewhere must
+    /// have held a pin since then; otherwise another record may have the address by now.
     ///
     /// # Errors
-    /// [`Error::Torn`] when it was being written in each of [`READ_TRIES`] reads; [`Error::Locked`] when its writer does not go on; [`Error::Broken`] when there
-    /// is no record; [`Error::Evicted`].
+    /// [`Error::Torn`] when the record was being written during each of [`READ_TRIES`] reads;
+    /// [`Error::Locked`] when its writer does not finish; [`Error::Broken`] when there is no record;
+    /// [`Error::Evicted`].
     pub fn read(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -30,7 +32,8 @@ impl Heap {
         for _ in 0..READ_TRIES {
             let mut image = memory.buffer(want);
             match memory.read(record.at, &mut image) {
-                // It is shorter than its holder believed, and the last one of its chunk. A line is always there.
+                // The record is shorter than its caller believed, and the last one of its chunk. One line
+                // always exists.
                 Err(Error::OutOfBounds { .. }) if want > LINE_LEN => {
                     want = LINE_LEN;
                     continue;
@@ -56,7 +59,8 @@ impl Heap {
         }
     }
 
-    /// Reads several records at once: one round trip for those that have at most the bytes that they say, one more for the others.
+    /// Reads several records at once: one round trip for those that have at most the bytes they state, one
+    /// more for the others.
     ///
     /// # Errors
     /// As [`Heap::read`].
@@ -91,7 +95,7 @@ impl Heap {
                     }
                 }
             }
-            // Those that are being written.
+            // Records that are being written are read one by one.
             for (record, found) in wanted.into_iter().zip(found) {
                 all.push(found.map_or_else(|| self.read(memory, record), Ok)?);
             }
@@ -99,15 +103,18 @@ impl Heap {
         Ok(all)
     }
 
-    /// Overwrites a record in place, with as many bytes as its block has room for: its first length, rounded up. Readers get the old or the new
-    /// content. Four round trips; replacing a record by another one takes two, when there is one word that names it.
+    /// Overwrites a record in place, with at most as many bytes as its block holds: the original length,
+    /// rounded up. Readers see the old or the new content. This takes four round trips. Replacing a record by
+    /// a new one takes two, if a single word refers to it.
     ///
-    /// A record whose writer died has neither content until the next write: reads of it fail, and a write takes the lock over, once the lease of the other
-    /// writer has surely ended.
+    /// A record whose writer died has neither content until the next write. Reads of it fail. A write takes
+    /// over the lock once the other writer's lease has surely ended.
     ///
     /// # Errors
-    /// [`Error::Locked`] when another program's write does not end in [`LOCK_TRIES`] looks; [`Error::TooLong`] when the block has no room for it; [`Error::Broken`] when there is no
-    /// record; [`Error::Evicted`]; [`Error`] when far memory does not answer: then the record stays locked until this program leaves, or writes it again.
+    /// [`Error::Locked`] when another program's write does not end within [`LOCK_TRIES`] looks;
+    /// [`Error::TooLong`] when the block is too small; [`Error::Broken`] when there is no record;
+    /// [`Error::Evicted`]; [`Error`] when far memory does not answer. Then the record stays locked until this
+    /// program leaves or writes it again.
     pub fn write(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -120,7 +127,8 @@ impl Heap {
         Class::of(content.len())?;
         let tag = self.tag(memory)?;
         let class = self.take_lock(memory, addr, tag, content.len())?;
-        // Locked until all of it is there; then by compare-and-swap, since a WRITE whose connection breaks may be carried out twice.
+        // The record stays locked until all bytes are written. Compare-and-swap unlocks it, because a WRITE
+        // on a broken connection may be executed twice.
         let image = encode(tag.locked(), kind, class, content);
         memory.write(addr, &image)?;
         self.still(memory)?;
@@ -131,7 +139,7 @@ impl Heap {
         Ok(Record { at: addr, len })
     }
 
-    /// Takes the lock of the record at `addr`; answers its block's class.
+    /// Takes the lock of the record at `addr`. Returns its block's class.
     fn take_lock(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -161,7 +169,7 @@ impl Heap {
         Err(Error::Locked { addr, holder, tries: LOCK_TRIES })
     }
 
-    /// The holder of a record's lock, in words.
+    /// Describes the holder of a record's lock.
     fn holder(&mut self, memory: &mut (impl FarMemory + ?Sized), tag: Tag) -> Result<String, Error> {
         let (slot, generation) = tag.writer();
         let gone = self.member.is_gone(memory, (slot, generation))?;

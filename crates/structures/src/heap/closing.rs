@@ -1,16 +1,26 @@
-//! How a heap is destroyed, beside programs that open it at the same moment.
+//! Destruction of a heap, beside programs that open it at the same moment.
 //!
-//! Key: [`Heap::shut`]. Who destroys a heap *closes* it first: the word of the epoch says so, with its slot and generation. Then it looks at the members' words again, and if it is alone it says
-//! that the heap *is destroyed*. Only after that is anything freed. All three are compare-and-swaps of one word, the epoch's, so nothing that is said there is lost:
+//! Key function: [`Heap::shut`]. The destroying program first *closes* the heap: it writes its slot and
+//! generation into the epoch word. Then it reads the members' words again, and if no other member is present
+//! it marks the heap *destroyed*. Only then is memory freed. All three steps are compare-and-swaps of one
+//! word, the epoch word, so none is lost:
 //!
-//! - *Who joins* takes a slot, and then reads the word. Closed, it opens the heap again, and reads anew; destroyed, it gives the slot back. It is a member when it has read an open one. If
-//!   that was before the heap was closed, its slot was taken before the second look, which finds it. If it was later, somebody has opened the heap since, and then the closer's last
-//!   compare-and-swap fails: the word that it compares has its slot and generation, which are never closed by twice. So no program has a heap open that is destroyed.
-//! - *What moves the epoch on* compares with the word as it read it. An open one: then the heap was not closed since, or the compare-and-swap fails. A closed one: who moves the epoch on is a
-//!   member, or was, and the heap is open in the next epoch, as if it had been opened again first. Opening and closing keep the epoch. So none goes back, and none is lost.
-//! - *Who makes a heap* writes a first epoch where 0 is. No closed word is 0: a maker that comes late does not open a heap that was destroyed.
-//! - *A closer that dies*, or to whom far memory does not answer, leaves a closed word. It means nothing to members, and the next one that joins, or moves the epoch on, takes it away.
-//! - *A closer that was evicted* finds its own word gone, or the heap opened: others were there, to evict it, and who joined after it had closed has opened.
+//! - A *joining program* takes a slot and then reads the epoch word. If the heap is closed, the program
+//!   reopens it and reads again. If the heap is destroyed, the program gives the slot back. A program that
+//!   has read an open word is a member. If that read came before the close, the slot was taken before the
+//!   closer's second look, which finds it. If it came later, some program has reopened the heap, and the
+//!   closer's last compare-and-swap fails: its expected word holds the closer's slot and generation, which
+//!   never close twice. So no program has a destroyed heap open.
+//! - An *epoch advance* compares with the word as it was read. With an open word, either the heap was not
+//!   closed since, or the compare-and-swap fails. With a closed word, the advancing program is or was a
+//!   member. The heap is open in the next epoch, as if it had been reopened first. Opening and closing keep
+//!   the epoch, so no epoch goes back or is lost.
+//! - A *creating program* writes a first epoch over 0. No closed word is 0, so a late creator does not reopen
+//!   a destroyed heap.
+//! - A *closer that dies*, or that receives no reply, leaves a closed word. Members ignore it, and the next
+//!   program that joins or advances the epoch removes it.
+//! - An *evicted closer* finds its word gone or the heap reopened: the evicting members were present, and
+//!   programs that joined after the close have reopened the heap.
 
 use super::Heap;
 use super::epoch::EpochWord;
@@ -19,7 +29,7 @@ use super::member::{JOIN_TRIES, Member};
 use farmem_client::{Error, FarMemory};
 
 impl Member {
-    /// Closes the heap, in the epoch in which it is; the word that says so.
+    /// Closes the heap in its present epoch. Returns the word that it wrote.
     fn close(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<EpochWord, Error> {
         for _ in 0..JOIN_TRIES {
             let seen = self.standing(memory)?.word;
@@ -28,7 +38,7 @@ impl Member {
                 Ok(was) if was == seen.word() => return Ok(closing),
                 Ok(_) => {}
                 Err(error) => {
-                    // It may have been carried out.
+                    // The write may have been executed.
                     let _may_stay_closed = self.reopen(memory, closing);
                     return Err(error);
                 }
@@ -37,7 +47,8 @@ impl Member {
         Err(Error::Contended { what: "the epoch of the heap".into(), tries: JOIN_TRIES })
     }
 
-    /// Opens a heap that is closed by this word, unless it was opened or destroyed meanwhile; what the word was.
+    /// Reopens a heap that this word closed, unless it was reopened or destroyed meanwhile. Returns the
+    /// previous word.
     pub(super) fn reopen(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -47,12 +58,12 @@ impl Member {
         memory.compare_swap(epoch_at(self.root.base), closing.word(), open.word())
     }
 
-    /// Says that the heap which it has closed is destroyed; false when others have opened it.
+    /// Marks the heap that this member closed as destroyed. Returns false when others have reopened it.
     fn end(&self, memory: &mut (impl FarMemory + ?Sized), closing: EpochWord) -> Result<bool, Error> {
         let destroyed = closing.destroyed().word();
         match memory.compare_swap(epoch_at(self.root.base), closing.word(), destroyed) {
             Ok(was) => Ok(was == closing.word()),
-            // It may have been carried out, and the next answer tells.
+            // The write may have been executed; the next reply tells.
             Err(error) => match self.reopen(memory, closing) {
                 Ok(was) if was == destroyed => Ok(true),
                 _ => Err(error),
@@ -62,17 +73,19 @@ impl Member {
 }
 
 impl Heap {
-    /// Lets no program open the heap from now on, if this one is alone in it; its rows are read then.
+    /// Prevents all programs from opening the heap from now on, if this one is the only member, and reads its
+    /// rows.
     ///
     /// # Errors
-    /// [`Error::Locked`] when another program has it open; [`Error`] when far memory does not answer. Then it is open as before: at once, or, where far memory did not take that, when the next
-    /// program opens it. Only where the answer to the very last word is lost, and no further one comes, it may be destroyed and not freed.
+    /// [`Error::Locked`] when another program has the heap open; [`Error`] when far memory does not answer.
+    /// The heap is then open as before: at once, or when the next program opens it. If only the reply to the
+    /// very last write is lost, and no further reply comes, the heap may be destroyed and not freed.
     pub(super) fn shut(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         self.alone(memory)?;
         let closing = self.member.close(memory)?;
         let ended = self.shut_closed(memory, closing);
         if ended.is_err() {
-            // Its last word may have been carried out without an answer: only it writes this one.
+            // The last write may have been executed without a reply. Only this member writes this word.
             return match self.member.reopen(memory, closing) {
                 Ok(was) if was == closing.destroyed().word() => Ok(()),
                 _ => ended,

@@ -1,4 +1,5 @@
-//! Where what is in a heap's root: named memory of [`ROOT_LEN`] bytes, of which every word is little-endian and changed by compare-and-swap.
+//! Layout of a heap's root: named memory of [`ROOT_LEN`] bytes. Every word is little-endian and changed by
+//! compare-and-swap.
 //!
 //! | byte | what |
 //! |---|---|
@@ -24,38 +25,38 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"farmemHP");
 pub(crate) const VERSION: u64 = 2;
 /// Named roots of a heap.
 pub const ROOTS_MAX: usize = 64;
-/// Pieces that a heap gets its memory in.
+/// Bound on the chunks of a heap.
 pub const CHUNKS_MAX: usize = 512;
 
 pub(crate) const VERSION_AT: u64 = 8;
 pub(crate) const LEASE_AT: u64 = 16;
 pub(crate) const IDENTITY_AT: u64 = 24;
 const EPOCH_AT: u64 = 32;
-/// Words before the members'.
+/// Words before the members' words.
 pub(crate) const HEAD_WORDS: usize = 5;
 const MEMBERS_AT: u64 = 8 * HEAD_WORDS as u64;
 pub(crate) const ROOTS_AT: u64 = 1024;
 pub(crate) const CHUNKS_AT: u64 = 2048;
 /// Bytes of a chunk's row.
 pub(crate) const ROW_LEN: usize = 24;
-/// In a row, the first byte of the chunk.
+/// Offset in a row of the chunk's address word.
 pub(crate) const ROW_BASE: u64 = 8;
-/// In a row, the newest record that others freed in the chunk.
+/// Offset in a row of the newest record that other members freed in the chunk.
 pub(crate) const ROW_FREED: u64 = 16;
 
 const _: () = assert!(MEMBERS_AT + 8 * MEMBERS_MAX as u64 <= ROOTS_AT);
 const _: () = assert!(ROOTS_AT + 8 * ROOTS_MAX as u64 <= CHUNKS_AT);
 const _: () = assert!(CHUNKS_AT + (ROW_LEN * CHUNKS_MAX) as u64 <= ROOT_LEN);
 
-/// From the first word to the last member's. What says which heap it is, and its epoch, are in one packet of a READ.
+/// Bytes from the first word to the last member's. The identity and the epoch are in one packet of a READ.
 pub(crate) const STANDING_LEN: usize = 8 * (HEAD_WORDS + MEMBERS_MAX);
 
-/// Where the word of the epoch is.
+/// Returns the address of the epoch word.
 pub(crate) const fn epoch_at(base: VirtAddr) -> VirtAddr {
     VirtAddr(base.0 + EPOCH_AT)
 }
 
-/// Which heap it is: a root is freed with its heap, and its memory may be another one's root by then.
+/// The identity of a heap. A root is freed with its heap, and its memory may then become another heap's root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Root {
     pub(crate) base: VirtAddr,
@@ -63,7 +64,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// What is said to who comes too late.
+    /// Returns the error for a program that uses a destroyed heap.
     pub(crate) fn gone(self) -> Error {
         Error::Missing { what: format!("heap at {} any more: it was destroyed", self.base) }
     }
@@ -81,7 +82,7 @@ pub(crate) const fn root_at(base: VirtAddr, number: usize) -> VirtAddr {
     VirtAddr(base.0 + ROOTS_AT + 8 * number as u64)
 }
 
-/// The owner of a chunk: a member's slot and generation. 0 is no owner.
+/// The owner of a chunk: a member's slot and generation. 0 means no owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(pub(crate) u64);
 
@@ -90,7 +91,7 @@ impl Owner {
         Self(1 << 32 | (slot as u64) << 16 | u64::from(generation))
     }
 
-    /// Its slot and generation.
+    /// Returns the owner's slot and generation.
     pub(crate) fn member(self) -> Option<(usize, u16)> {
         let slot = usize::try_from(self.0 >> 16 & 0xffff).ok()?;
         let generation = u16::try_from(self.0 & 0xffff).ok()?;
@@ -102,7 +103,7 @@ impl Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Row {
     pub(crate) owner: Owner,
-    /// 0 as long as its owner has not said.
+    /// Address of the chunk; 0 until its owner has written it.
     pub(crate) base: u64,
     pub(crate) size: u64,
 }
@@ -114,7 +115,7 @@ impl Row {
         Self { owner: Owner(words[0]), base, size: if base == 0 { 0 } else { 1 << log2 } }
     }
 
-    /// The word that says where the chunk is. Its size is a power of two, at a page.
+    /// Encodes address and size of a chunk. The size is a power of two, and the address is page-aligned.
     pub(crate) const fn base_word(base: u64, size: u64) -> u64 {
         base | size.trailing_zeros() as u64
     }

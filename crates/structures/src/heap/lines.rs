@@ -1,14 +1,16 @@
-//! A record that a traversal brings along: the part of a program that copies its lines into the pad, and what becomes of them here.
+//! Records copied by a traversal: the part of a program that copies a record's lines into the pad, and the
+//! decoding at the host.
 
 use super::{Decoded, HEADER_LEN, Header, Heap, LINE_LEN, Record, decode};
 use farmem_client::{Error, FarMemory};
 use farmem_wire::VirtAddr;
 use std::fmt::Write as _;
 
-/// Lines of a record that come along at most: what is longer costs less as a READ of its own.
+/// Bound on the lines of a record that a traversal copies: a separate READ is cheaper for longer records.
 pub(crate) const LINES_MAX: usize = 8;
 
-/// Lines that a pad of `room` bytes has room for behind its first `taken` bytes: at least one, so that a program has one to load.
+/// Returns how many lines fit into a pad of `room` bytes after its first `taken` bytes: at least one, so that
+/// a program has one to load.
 pub(crate) const fn lines_in(room: usize, taken: usize) -> usize {
     match room.saturating_sub(taken) / LINE_LEN {
         0 => 1,
@@ -17,17 +19,18 @@ pub(crate) const fn lines_in(room: usize, taken: usize) -> usize {
     }
 }
 
-/// Writes instructions that copy the window from byte `from` on to the pad at `to`.
+/// Emits instructions that copy the window from byte `from` on to the pad at `to`.
 pub(crate) fn copy_window(text: &mut String, from: usize, to: &str) {
     for at in (from..LINE_LEN).step_by(8) {
         writeln!(text, " ld8 r3, window[{at}]\n st8 scratch[{to} + {at}], r3").expect("a string takes it");
     }
 }
 
-/// Writes the end of a program, which brings a record's lines to the pad from `first` on, `lines` at most, one in an iteration. A record that has more ends it
-/// with its first line.
+/// Emits the end of a program that copies a record's lines to the pad from `first` on: at most `lines`, one
+/// per iteration. A longer record ends the program after its first line.
 ///
-/// Its caller names two words of the pad, `PLACE` and `LEFT`, and comes here with the line in the window and the first word in r2: where it goes.
+/// The calling program defines two words of the pad, `PLACE` and `LEFT`. It arrives here with the line in the
+/// window and `PLACE` in r2: the line's destination.
 pub(crate) fn bring_lines(text: &mut String, first: usize, lines: usize) {
     copy_window(text, 0, "r2");
     let (head, share) = (HEADER_LEN - 8, LINE_LEN - 8);
@@ -56,7 +59,8 @@ end:
 }
 
 impl Heap {
-    /// Kind and content of the record at `at`, of which a traversal has brought `lines`. What is longer, or was being written, is read: one round trip more.
+    /// Returns kind and content of the record at `at`, of which a traversal has copied `lines`. A record that
+    /// is longer or was being written is read by one more round trip.
     ///
     /// # Errors
     /// As [`Heap::read`].
@@ -69,7 +73,7 @@ impl Heap {
         if let Decoded::Whole { kind, content } = decode(lines) {
             return Ok((kind, content));
         }
-        // The first line is here, and says how long it is: then it is one READ.
+        // The first line contains the record's length, so one READ is enough.
         let first = lines.get(..LINE_LEN).and_then(Header::parse);
         let len = u32::try_from(first.map_or(1, |header| header.len)).expect("a record's length");
         self.read(memory, Record { at, len })

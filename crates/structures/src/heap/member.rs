@@ -1,7 +1,8 @@
-//! A program's membership of a heap: its slot, its lease, its epoch; and what it does about other members that are silent.
+//! A program's membership of a heap: its slot, lease and epoch, and the eviction of silent members.
 //!
-//! Key type: [`Member`]. A member changes its word at least once a lease, between operations, and then moves on to the heap's epoch if nothing of the
-//! program holds pointers. That is all that reclamation costs a reader: no message of its own for an operation.
+//! Key type: [`Member`]. A member changes its word at least once per lease, between operations. It then moves
+//! on to the heap's epoch if the program holds no pointers. Reclamation costs a reader nothing else: no
+//! operation needs a message of its own.
 
 use super::epoch::{EpochWord, MEMBERS_MAX, Watch, Word, may_advance, stamp};
 use super::layout::{HEAD_WORDS, MAGIC, Root, STANDING_LEN, VERSION, epoch_at, member_at};
@@ -12,14 +13,14 @@ use farmem_client::{Error, FarMemory};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Renewals of the lease in the time of one.
+/// Renewals per lease.
 const RENEWALS: u32 = 8;
-/// Times that a slot is looked for while others join.
+/// Attempts to take a slot while other programs join.
 pub(super) const JOIN_TRIES: u32 = 64;
 
-/// What a look at the members' words brought.
+/// The heap's epoch and its members' words.
 pub(crate) struct Standing {
-    /// Of a heap that is not destroyed.
+    /// The epoch word of a heap that is not destroyed.
     pub(crate) word: EpochWord,
     pub(crate) words: Vec<Word>,
 }
@@ -30,18 +31,19 @@ pub(crate) struct Member {
     pub(crate) word: Word,
     lease: Duration,
     clock: Clock,
-    /// When the last change of the word was asked for.
+    /// The time at which the last change of the word was requested.
     renewed: Duration,
-    /// Writes so far.
+    /// Number of writes so far.
     writes: u64,
-    /// Others' words, by slot.
+    /// Observations of other members' words, by slot.
     watched: BTreeMap<usize, Watch>,
 }
 
-/// The heap's epoch and its members' words, in one READ, of a root that is this heap's and was not destroyed.
+/// Reads the heap's epoch and its members' words in one READ, from a root that belongs to this heap and is
+/// not destroyed.
 ///
 /// # Errors
-/// [`Error::Missing`] when it was destroyed, or something else lies where its root was.
+/// [`Error::Missing`] when the heap was destroyed, or other data lies at its root.
 fn standing(memory: &mut (impl FarMemory + ?Sized), root: Root) -> Result<Standing, Error> {
     let mut bytes = [0; STANDING_LEN];
     memory.read(root.base, &mut bytes)?;
@@ -60,11 +62,13 @@ fn standing(memory: &mut (impl FarMemory + ?Sized), root: Root) -> Result<Standi
 }
 
 impl Member {
-    /// Takes a slot of the heap of this root, and looks once more whether it is there still (the argument is in [`super::closing`]).
+    /// Takes a slot of this root's heap, then checks that the heap still exists ([`super::closing`] has the
+    /// argument).
     ///
-    /// Who comes late, after the heap was destroyed, writes nothing: the READ that brings the slot's word says whose root it is. What is left is that the
-    /// root is freed, and given to another structure of the domain, between that READ and the compare-and-swap of the slot's word, and has there what the
-    /// word was, as 0. Then the look behind it finds no heap, and what was there is put back.
+    /// A program that comes after the destruction writes nothing, because the READ of the slot's word
+    /// identifies the root. One race remains. Between that READ and the compare-and-swap of the slot's word,
+    /// the root may be freed and given to another structure of the domain, with an equal word there, such as
+    /// 0. The following check then finds no heap, and the old word is restored.
     ///
     /// # Errors
     /// [`Error::Missing`] when the heap was destroyed; [`Error::Full`].
@@ -97,10 +101,12 @@ impl Member {
                 continue;
             }
             (member.slot, member.word) = (slot, taken);
-            // The epoch may have gone on by more than one before the slot was taken: nothing was read yet, so nothing is lost by moving on.
+            // The epoch may have advanced by more than one before the slot was taken. Nothing was read yet,
+            // so moving on loses nothing.
             let stands = member.catch_up(memory);
             if matches!(stands, Err(Error::Missing { .. })) {
-                // As it was: it may be another's memory by now. Where it cannot be, nobody looks at it any more.
+                // Restores the word, since the memory may belong to another structure by now. If this fails,
+                // no program uses the word.
                 let _as_it_was = memory.compare_swap(at, member.word.0, free.0);
             }
             return stands.map(|()| member);
@@ -108,12 +114,12 @@ impl Member {
         Err(Error::Full { what: format!("the list of programs that have a heap open, {MEMBERS_MAX},") })
     }
 
-    /// The heap's epoch and its members' words; see [`standing`].
+    /// Reads the heap's epoch and its members' words; see [`standing`].
     pub(crate) fn standing(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<Standing, Error> {
         standing(memory, self.root)
     }
 
-    /// Moves on until the heap is open in the epoch that it stands in, seen after it stood there.
+    /// Moves on until the heap is open in the member's epoch, as seen after the member stood there.
     fn catch_up(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         for _ in 0..JOIN_TRIES {
             let word = self.standing(memory)?.word;
@@ -131,7 +137,7 @@ impl Member {
         Err(Error::Contended { what: "the epoch of the heap".into(), tries: JOIN_TRIES })
     }
 
-    /// Gives the slot back.
+    /// Releases the slot.
     pub(crate) fn leave(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         memory.compare_swap(member_at(self.root.base, self.slot), self.word.0, self.word.left().0).map(|_| ())
     }
@@ -140,38 +146,39 @@ impl Member {
         self.word.generation()
     }
 
-    /// The epoch that it stands in.
+    /// Returns the epoch in which the member stands.
     pub(crate) const fn epoch(&self) -> u32 {
         self.word.epoch()
     }
 
-    /// The stamp of what it frees now.
+    /// Returns the stamp of memory that the member frees now.
     pub(crate) const fn stamp(&self) -> u32 {
         stamp(self.epoch())
     }
 
-    /// A tag that no other write has; `None` when this member has had them all, and must join anew.
+    /// Returns a tag that no other write has; `None` when this member has used all of its tags and must join
+    /// again.
     pub(crate) fn tag(&mut self) -> Option<Tag> {
         self.writes += 1;
         (self.writes <= Tag::COUNT_MAX).then(|| Tag::new(self.slot, self.generation(), self.writes))
     }
 
-    /// True as long as no other member can have evicted it.
+    /// Returns true while no other member can have evicted this one.
     pub(crate) fn holds(&self) -> bool {
         self.clock.now().saturating_sub(self.renewed) < self.lease
     }
 
-    /// True when it is time to change the word.
+    /// Returns true when it is time to change the word.
     pub(crate) fn is_due(&self) -> bool {
         self.clock.now().saturating_sub(self.renewed) >= self.lease / RENEWALS
     }
 
-    /// Says that it is there, standing in `epoch`; false when it was evicted.
+    /// Renews the lease, standing in `epoch`. Returns false when the member was evicted.
     fn change(&mut self, memory: &mut (impl FarMemory + ?Sized), epoch: u32) -> Result<bool, Error> {
         let (asked, next) = (self.clock.now(), self.word.moved(epoch));
         let at = member_at(self.root.base, self.slot);
         let seen = memory.compare_swap(at, self.word.0, next.0)?;
-        // `next` is there when an earlier change was carried out although its answer did not come.
+        // The word is `next` already if an earlier change was executed but its reply was lost.
         if seen != self.word.0 && seen != next.0 {
             return Ok(false);
         }
@@ -180,7 +187,8 @@ impl Member {
         Ok(true)
     }
 
-    /// Says that it is there; false when it was evicted. With `moves` it goes to the heap's epoch: nothing holds pointers then.
+    /// Renews the lease. Returns false when the member was evicted. With `moves` the member moves to the
+    /// heap's epoch; it must hold no pointers then.
     pub(crate) fn renew(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -190,7 +198,8 @@ impl Member {
         self.change(memory, epoch)
     }
 
-    /// Moves the heap's epoch on if all members stand in it, and evicts those that are silent. False when this member was evicted.
+    /// Advances the heap's epoch if all members stand in it, and evicts silent members. Returns false when
+    /// this member was evicted.
     pub(crate) fn advance(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -203,11 +212,13 @@ impl Member {
         }
         let epoch = seen.word.epoch();
         if self.epoch() != epoch {
-            // The asking member must have stood in the epoch before it read the others' words: they are not all read at one moment.
+            // This member must have stood in the epoch before it read the others' words, because they are not
+            // all read at one moment.
             return Ok(!moves || self.change(memory, epoch)?);
         }
         if may_advance(epoch, &seen.words) {
-            // Who closes the heap meanwhile is not alone in it: the heap is open then ([`super::closing`]).
+            // A member that closes the heap meanwhile is not alone, and the heap is then open
+            // ([`super::closing`]).
             let (was, next) = (seen.word.word(), EpochWord::open(epoch + 1).word());
             let moved = memory.compare_swap(epoch_at(self.root.base), was, next)? == was;
             return Ok(!moves || self.change(memory, if moved { epoch + 1 } else { epoch })?);
@@ -216,7 +227,8 @@ impl Member {
         Ok(true)
     }
 
-    /// The other members and their words, once those are evicted that are silent. `None` when this member was evicted.
+    /// Evicts silent members and returns the other members with their words; `None` when this member was
+    /// evicted.
     pub(crate) fn others(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -229,7 +241,7 @@ impl Member {
         self.evict_silent(memory, &seen, asked).map(Some)
     }
 
-    /// Takes back the words of members that did not change them for too long; answers the others that are left.
+    /// Evicts the members whose words did not change for too long. Returns the other remaining members.
     fn evict_silent(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -245,7 +257,7 @@ impl Member {
         Ok(left)
     }
 
-    /// True for the slot that it has.
+    /// Returns true for the member's own slot.
     const fn is_own(&self, slot: usize) -> bool {
         slot == self.slot && !self.word.is_free()
     }
@@ -270,7 +282,8 @@ impl Member {
         Ok(memory.compare_swap(member_at(self.root.base, slot), word.0, word.left().0)? == word.0)
     }
 
-    /// True when the member of this slot and generation is there no more: it left, or was evicted, by this call if it is time.
+    /// Returns true when the member of this slot and generation is gone: it left or was evicted. This call
+    /// evicts the member when it is time.
     pub(crate) fn is_gone(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),

@@ -1,33 +1,36 @@
-//! A far record as bytes: its header, its lines, and how a reader knows that all it read is of one write.
+//! The encoding of a far record: its header, its lines, and the check that all bytes read belong to one
+//! write.
 //!
-//! A record lies in lines of 256 bytes, and each line begins with the record's *tag*. A tag names one write: no two writes have the same, of whatever
-//! program. So bytes whose tags are all equal are of one write, however many packets they came in, at whatever moments the memory node read each of them,
-//! and in whatever order. That is the whole proof ([decision](../../../../docs/decisions/2026-11-23-far-heap.md)); it needs no order of packets.
+//! A record consists of lines of 256 bytes, and each line begins with the record's *tag*. A tag names one
+//! write: no two writes of any program have the same tag. Bytes whose tags are all equal therefore belong to
+//! one write, regardless of packets, read times and order
+//! ([decision](../../../../docs/decisions/2026-11-23-far-heap.md)). The proof needs no packet order.
 //!
-//! Nothing in here reads or writes far memory.
+//! This module does not access far memory.
 
 use farmem_client::Error;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 use std::fmt;
 
-/// Bytes of a line: the largest load window, and the smallest path MTU. One packet and one load have a line whole.
+/// Bytes of a line: the largest load window and the smallest path MTU. One packet or one load contains a
+/// whole line.
 pub const LINE_LEN: usize = 256;
 /// Bytes of a record's header, at the start of its first line.
 pub const HEADER_LEN: usize = 32;
-/// Bytes of the longest record: room for a key and a value of 64 KiB each, and for what a structure adds.
+/// Bytes of the longest record: room for a key and a value of 64 KiB each, plus a structure's overhead.
 pub const RECORD_LEN_MAX: usize = (128 << 10) + 8;
 
-/// Bytes of the tag that a line begins with.
+/// Bytes of the tag at the start of a line.
 const TAG_LEN: usize = 8;
-/// Bytes of the content that the first line has room for.
+/// Content bytes in the first line.
 const FIRST_SHARE: usize = LINE_LEN - HEADER_LEN;
-/// Bytes of the content that each further line has room for.
+/// Content bytes in each further line.
 const SHARE: usize = LINE_LEN - TAG_LEN;
 /// The version of this layout.
 const VERSION: u8 = 1;
 
-/// Offsets in the header. The programs of structures name the same ones.
+/// The offsets in the header. The programs of structures use the same ones.
 mod field {
     use core::ops::Range;
     pub(super) const TAG: Range<usize> = 0..8;
@@ -39,15 +42,16 @@ mod field {
     pub(super) const STAMP: Range<usize> = 24..32;
 }
 
-/// Offset in a header of the free list's words: the link to the next free record, and the stamp behind it.
+/// Offset in a header of the free list's words: the link to the next free record, and the stamp after it.
 pub(crate) const LINK_AT: u64 = field::LINK.start as u64;
 
-/// The name of one write: its writer, and the number of that writer's write. Bit 0 says that the write is under way.
+/// The name of one write: its writer, and the writer's number of the write. Bit 0 is set while the write is
+/// in progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag(pub(crate) u64);
 
 impl Tag {
-    /// Writes of one member, of one generation.
+    /// Bound on the writes of one member in one generation.
     pub(crate) const COUNT_MAX: u64 = (1 << 37) - 1;
 
     pub(crate) fn new(slot: usize, generation: u16, count: u64) -> Self {
@@ -67,7 +71,7 @@ impl Tag {
         self.0 & 1 == 1
     }
 
-    /// The member's slot and its generation in it.
+    /// Returns the member's slot and its generation.
     pub(crate) fn writer(self) -> (usize, u16) {
         let slot = usize::try_from(self.0 >> 54).expect("ten bits");
         (slot, u16::try_from(self.0 >> 38 & 0xffff).expect("sixteen bits"))
@@ -82,23 +86,26 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// A record's place, and its length as far as its holder knows it: what one READ asks for.
+/// The address of a record, and its length as known to the caller: the extent of one READ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
-    /// Its first byte, a multiple of 32. The 256 bytes from there on lie in one page, so that any program can load them.
+    /// Address of the record's first byte, a multiple of 32. The 256 bytes from there on lie in one page, so
+    /// any program can load them.
     pub at: VirtAddr,
-    /// Bytes of its content.
+    /// Bytes of the record's content.
     pub len: u32,
 }
 
 impl Record {
-    /// A word that stands for it: its address, with the class of its block in the five bits that are 0 in it, if the block has more than a line.
+    /// Returns a word for the record: the address, with the class of the block in the five low bits, which
+    /// are 0 in the address, if the block has more than a line.
     pub(crate) fn packed(self) -> Result<u64, Error> {
         let class = usize::from(Class::of(self.len as usize)?.0);
         Ok(self.at.0 | class.saturating_sub(LINES_FROM - 1) as u64)
     }
 
-    /// The record that a word stands for; its length is the most that its block has room for. A READ of that stays in the block.
+    /// Returns the record of such a word. Its length is the block's capacity, so a READ of that length stays
+    /// inside the block.
     pub(crate) fn unpacked(word: u64) -> Result<Self, Error> {
         let (at, class) = (VirtAddr(word & !31), usize::try_from(word & 31).expect("five bits"));
         let class = u8::try_from(LINES_FROM - 1 + class).ok().and_then(Class::numbered);
@@ -107,21 +114,21 @@ impl Record {
     }
 }
 
-/// What a record's first line says.
+/// The parsed header in a record's first line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) tag: Tag,
     pub(crate) len: usize,
     pub(crate) kind: u8,
     pub(crate) class: Class,
-    /// The next one in a list of free records.
+    /// The next record in a list of free records.
     pub(crate) link: u64,
-    /// 0 of a record that is in use.
+    /// The epoch from which on a freed record may be reused; 0 for a record in use.
     pub(crate) stamp: u64,
 }
 
 impl Header {
-    /// The header in a first line; `None` when there is none, as in memory that no record was written to.
+    /// Parses the header in a first line; `None` for memory that never held a record.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         let word = |at: core::ops::Range<usize>| u64::from_le_bytes(line[at].try_into().expect("8 bytes"));
         let len = u32::from_le_bytes(line[field::LEN].try_into().expect("4 bytes")) as usize;
@@ -132,26 +139,26 @@ impl Header {
     }
 }
 
-/// What a read of a record came to.
+/// The result of a validated read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Decoded {
-    /// Its content, all of one write.
+    /// The content, all of one write.
     Whole { kind: u8, content: Vec<u8> },
-    /// So many bytes have to be read.
+    /// The record is longer: this many bytes must be read.
     Longer(usize),
-    /// A write is under way, or came between.
+    /// A write was in progress or came in between.
     Torn(Tag),
     /// No record.
     Not,
 }
 
-/// What the bytes from a record's start on say; they may be more than it has.
+/// Decodes the bytes from a record's start on. The slice may be longer than the record.
 pub(crate) fn decode(image: &[u8]) -> Decoded {
     if image.len() < HEADER_LEN {
         return Decoded::Longer(HEADER_LEN);
     }
     let tag = Tag(u64::from_le_bytes(image[field::TAG].try_into().expect("8 bytes")));
-    // The header is in one line with its tag: it is as that write left it.
+    // Header and tag share a line, so the header belongs to the tag's write.
     if tag.is_locked() {
         return Decoded::Torn(tag);
     }
@@ -171,7 +178,7 @@ pub(crate) fn decode(image: &[u8]) -> Decoded {
     Decoded::Whole { kind: header.kind, content }
 }
 
-/// The record of `content`, as bytes. With a locked tag it is not readable before that is unlocked.
+/// Encodes the record of `content`. With a locked tag, the record is unreadable until the tag is unlocked.
 pub(crate) fn encode(tag: Tag, kind: u8, class: Class, content: &[u8]) -> Vec<u8> {
     assert!(!content.is_empty() && image_len(content.len()) <= class.size(), "the content fits its block");
     let mut image = Vec::with_capacity(image_len(content.len()));
@@ -183,14 +190,14 @@ pub(crate) fn encode(tag: Tag, kind: u8, class: Class, content: &[u8]) -> Vec<u8
     let (first, rest) = content.split_at(content.len().min(FIRST_SHARE));
     image.extend_from_slice(first);
     for share in rest.chunks(SHARE) {
-        // The lock is the first line's.
+        // Only the first line carries the lock bit.
         image.extend_from_slice(&tag.unlocked().0.to_le_bytes());
         image.extend_from_slice(share);
     }
     image
 }
 
-/// Bytes that a record of `len` bytes takes.
+/// Returns the bytes that a record of `len` content bytes occupies.
 pub(crate) const fn image_len(len: usize) -> usize {
     match len.saturating_sub(FIRST_SHARE) {
         0 => HEADER_LEN + len,
@@ -198,23 +205,24 @@ pub(crate) const fn image_len(len: usize) -> usize {
     }
 }
 
-/// A size of blocks. Blocks of one page are multiples of 32 bytes and begin 256 bytes before its end at the latest; larger ones are lines.
+/// A block size class. Blocks up to a line are multiples of 32 bytes and begin at least 256 bytes before the
+/// end of their page. Larger blocks are multiples of a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Class(u8);
 
-/// Block sizes: steps of 32 bytes in a line, then four a doubling.
+/// The block sizes: steps of 32 bytes up to a line, then four per doubling.
 const SIZES: [usize; 38] = [
     64, 96, 128, 160, 192, 224, 256, 512, 768, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120,
     6144, 7168, 8192, 10240, 12288, 14336, 16384, 20480, 24576, 28672, 32768, 40960, 49152, 57344, 65536,
     81920, 98304, 114_688, 139_264,
 ];
-/// The number of the first class of more than a line.
+/// The number of the first class with more than a line.
 const LINES_FROM: usize = 7;
 const _: () = assert!(SIZES[LINES_FROM - 1] == LINE_LEN && SIZES.len() - LINES_FROM < 32);
 const _: () = assert!(image_len(RECORD_LEN_MAX) <= SIZES[SIZES.len() - 1]);
 
 impl Class {
-    /// The smallest class that has room for a record of `len` bytes.
+    /// Returns the smallest class that holds a record of `len` bytes.
     ///
     /// # Errors
     /// [`Error::TooLong`] for more than [`RECORD_LEN_MAX`]; [`Error::Empty`] for none.
@@ -237,28 +245,28 @@ impl Class {
         self.0
     }
 
-    /// Bytes of a block.
+    /// Returns the bytes of a block.
     pub(crate) fn size(self) -> usize {
         SIZES[usize::from(self.0)]
     }
 
-    /// Bytes of content that a block has room for.
+    /// Returns the content bytes that a block holds.
     pub(crate) fn room(self) -> usize {
         let size = self.size();
         if size <= LINE_LEN { size - HEADER_LEN } else { FIRST_SHARE + (size / LINE_LEN - 1) * SHARE }
     }
 
-    /// Pages of a slab: blocks of one class, one behind the other.
+    /// Returns the pages of a slab: adjacent blocks of one class.
     pub(crate) fn slab_pages(self) -> usize {
         match self.size() {
             ..=LINE_LEN => 1,
             size if size <= PAGE_LEN => 4,
-            // The fewest pages that blocks tile: sizes are small multiples of powers of two.
+            // The fewest pages that blocks tile. Sizes are small multiples of powers of two.
             size => (1..).find(|pages| (pages * PAGE_LEN).is_multiple_of(size)).expect("size pages do"),
         }
     }
 
-    /// Where the blocks of a slab begin, in bytes from its start.
+    /// Returns the offsets of the blocks in a slab.
     pub(crate) fn blocks(self) -> impl DoubleEndedIterator<Item = u64> {
         let (size, slab) = (self.size(), self.slab_pages() * PAGE_LEN);
         let count = if size <= LINE_LEN { (PAGE_LEN - LINE_LEN) / size + 1 } else { slab / size };

@@ -1,4 +1,5 @@
-//! How a member comes to room in far memory: blocks, slabs, chunks; what it does with what it frees; what it takes over from members that are gone.
+//! Memory management of a heap member in far memory: allocating blocks, slabs and chunks, marking freed
+//! records, and taking over chunks of dead members.
 
 use super::arena::{CHUNK_MIN, Chunk, Freed};
 use super::epoch::EPOCHS_TO_REUSE;
@@ -12,18 +13,18 @@ use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 use std::collections::BTreeMap;
 
-/// Bit of a freed record's stamp: the record is in the list of its chunk's row, and nowhere else.
+/// Bit of a freed record's stamp: the record is in the list of its chunk's row and nowhere else.
 const LISTED: u64 = 1 << 32;
-/// Times that a word which others change is tried.
+/// Attempts to change a word that other programs change.
 const TRIES: u32 = 100;
-/// READs that are prepared together when a chunk is taken over.
+/// READs prepared together when a chunk is taken over.
 const READS_MAX: usize = 64;
-/// Blocks up to this size are looked through by READs of their slab, larger ones by their headers.
+/// Blocks up to this size are examined by READs of their slab, larger ones by their headers.
 const SLAB_READ_MAX: usize = 1024;
-/// Records that one traversal of a list of freed ones brings.
+/// Bound on the records that one traversal of a list of freed records returns.
 const LISTED_MAX: usize = 48;
 
-/// Takes a list of freed records into the scratch pad.
+/// The program that copies a list of freed records into the scratch pad.
 pub const FREED_PROGRAM: &str = "
 ; Walks a list of freed records. Scratch pad: 0 bytes of records so far; from 8 on, 16 bytes a record: its address, its class and stamp.
 .window 32
@@ -49,7 +50,7 @@ end:
 ";
 
 impl Heap {
-    /// A block of `class` on `node`.
+    /// Allocates a block of `class` on `node`.
     pub(super) fn take(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -67,7 +68,7 @@ impl Heap {
             self.get_back(memory, false)?;
         }
         loop {
-            // What came back, or a chunk that was taken over, may have free blocks and no room for a slab.
+            // Recovered memory or a taken-over chunk may have free blocks but no room for a slab.
             if let Some(at) = self.arena.pop(node, class) {
                 return Ok(at);
             }
@@ -90,7 +91,8 @@ impl Heap {
         Error::Full { what }
     }
 
-    /// Sees to it that a record of `len` bytes can be made on `node` while a pin is held: memory comes back only while none is.
+    /// Ensures that a record of `len` bytes can be created on `node` while a pin is held. Freed memory is
+    /// recovered only while no pin is held.
     pub(crate) fn reserve(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -104,7 +106,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Cuts a slab for `class`; false when no chunk has room for one.
+    /// Cuts a slab for `class`. Returns false when no chunk has room for one.
     fn cut(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -120,7 +122,7 @@ impl Heap {
         Ok(true)
     }
 
-    /// A record of this class is linked nowhere any more; others may still read it.
+    /// Retires an unlinked record of this class, which other programs may still read.
     pub(super) fn retire(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -131,7 +133,8 @@ impl Heap {
         if self.arena.unmarked.len() >= UNMARKED_MAX { self.mark(memory) } else { Ok(()) }
     }
 
-    /// Marks what was freed, so that it is found again when this program is gone; what is in others' chunks goes to their owners.
+    /// Marks freed records in far memory, so that they survive this program's death. Records in other
+    /// members' chunks go to the owners' lists.
     pub(super) fn mark(&mut self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         let (stamp, mut listed) = (self.member.stamp(), BTreeMap::<usize, Vec<Freed>>::new());
         let mut own = Vec::new();
@@ -151,7 +154,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Puts records in front of the list of their chunk's row.
+    /// Prepends records to the list of their chunk's row.
     fn hand_over(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -185,7 +188,8 @@ impl Heap {
         })
     }
 
-    /// Gets back what it can: what others freed here, and what no member can read any more. With `helps` it moves on also when it waits for nothing itself.
+    /// Recovers all memory it can: records that others freed here, and records that no member can read any
+    /// more. With `helps`, the member moves on even when it waits for nothing itself.
     pub(super) fn get_back(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -207,7 +211,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Takes the list of what others freed in a chunk.
+    /// Takes the list of the records that other members freed in a chunk.
     fn drain(&mut self, memory: &mut (impl FarMemory + ?Sized), chunk: &Chunk) -> Result<(), Error> {
         let head = VirtAddr(row_at(self.base, chunk.row).0 + ROW_FREED);
         let mut seen = read_word(memory, head)?;
@@ -250,7 +254,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The row of the chunk that has the address.
+    /// Returns the row of the chunk that contains the address.
     fn row_of(&mut self, memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) -> Result<usize, Error> {
         if let Some(row) = self.arena.rows.iter().position(|row| row.has(at)) {
             return Ok(row);
@@ -267,7 +271,8 @@ impl Heap {
         Ok(())
     }
 
-    /// One chunk more on `node`: one whose owner is gone, else a new one. False when there is neither.
+    /// Adds a chunk on `node`: an abandoned one if possible, else a new one. Returns false when neither
+    /// exists.
     fn grow(&mut self, memory: &mut (impl FarMemory + ?Sized), node: NodeId) -> Result<bool, Error> {
         self.read_rows(memory)?;
         let seen = self.member.standing(memory)?;
@@ -278,7 +283,7 @@ impl Heap {
                 seen.words[slot].is_free() || seen.words[slot].generation() != generation
             }
         };
-        // A row that this member claimed when there was no room for a chunk counts as one without an owner.
+        // A row that this member claimed without getting a chunk counts as unowned.
         let is_ours = |row: &Row| is_left(row.owner) || row.owner == me && row.base == 0;
         let rows = self.arena.rows.iter().copied().enumerate();
         let left: Vec<(usize, Row)> = rows.filter(|(_, row)| is_ours(row)).collect();
@@ -299,7 +304,7 @@ impl Heap {
                 continue;
             }
             let Some(vma) = allocate(memory, node, self.arena.next_size(node))? else { return Ok(false) };
-            // By compare-and-swap: a member that claimed this row before, and was evicted, may come late.
+            // Compare-and-swap, because an evicted member that claimed this row before may write late.
             let (base, size) = (vma.base.0, vma.size);
             if memory.compare_swap(VirtAddr(at.0 + ROW_BASE), 0, Row::base_word(base, size))? != 0 {
                 memory.free(vma.base)?;
@@ -312,7 +317,7 @@ impl Heap {
         Ok(false)
     }
 
-    /// Finds out what a chunk has whose owner is gone.
+    /// Examines the contents of an abandoned chunk.
     fn take_over(&mut self, memory: &mut (impl FarMemory + ?Sized), mut chunk: Chunk) -> Result<(), Error> {
         let pages = usize::try_from(chunk.size / PAGE_LEN as u64).expect("a chunk has bounds");
         let mut map = vec![0; pages];
@@ -351,12 +356,13 @@ impl Heap {
         Ok(())
     }
 
-    /// What a block is whose header is `bytes`: free, freed, or in use.
+    /// Classifies a block by its header in `bytes`: free, freed, or in use.
     fn sort(&mut self, node: NodeId, class: Class, at: VirtAddr, bytes: &[u8]) {
         match Header::parse(bytes) {
             // Never written.
             None if bytes.iter().all(|&byte| byte == 0) => self.arena.push(node, class, at),
-            // The member that freed it has put it into its row's list, or died before: then it is lost until the heap is destroyed.
+            // The freeing member has put the record into its row's list. If the member died before that, the
+            // record is lost until the heap is destroyed.
             Some(header) if header.stamp & LISTED != 0 => {}
             Some(header) if header.stamp != 0 => {
                 let stamp = u32::try_from(header.stamp & 0xffff_ffff).expect("32 bits");
@@ -367,7 +373,7 @@ impl Heap {
     }
 }
 
-/// The mark of a freed record: the next one in a list, and its stamp.
+/// Encodes the mark of a freed record: the next one in a list, and its stamp.
 fn mark_of(freed: &Freed, next: u64, stamp: u64) -> (VirtAddr, [u8; 16]) {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&next.to_le_bytes());
@@ -391,19 +397,21 @@ pub(super) fn read_word(memory: &mut (impl FarMemory + ?Sized), at: VirtAddr) ->
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The memory node that an address belongs to.
+/// Returns the memory node that holds an address.
 pub(crate) fn node_of(memory: &(impl FarMemory + ?Sized), at: u64) -> Option<NodeId> {
     let owner = memory.nodes().iter().find(|node| at.wrapping_sub(node.base) < node.capacity);
     owner.map(|node| NodeId(node.node))
 }
 
-/// Bytes from an address to the end of the memory node that it belongs to; 0 when it belongs to none.
+/// Returns the bytes from an address to the end of its memory node; 0 for an address outside all memory
+/// nodes.
 pub(crate) fn room_from(memory: &(impl FarMemory + ?Sized), at: u64) -> u64 {
     let rooms = memory.nodes().iter().map(|node| node.capacity.saturating_sub(at.wrapping_sub(node.base)));
     rooms.max().unwrap_or(0)
 }
 
-/// `size` bytes on `node`, or half, a quarter... of it; `None` when there is no room for the smallest chunk.
+/// Allocates `size` bytes on `node`, or half, a quarter and so on; `None` when the smallest chunk does not
+/// fit.
 fn allocate(
     memory: &mut (impl FarMemory + ?Sized),
     node: NodeId,

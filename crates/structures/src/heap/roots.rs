@@ -1,7 +1,9 @@
-//! Named roots of a heap: a word for each, the address of a record with the name and what it stands for.
+//! Named roots of a heap. Each has a word with the address of a record that holds the name and the name's
+//! target.
 //!
-//! A name is given once and then changed by compare-and-swap of its word; words are never emptied, so that two programs that give a name at once meet
-//! at the same word. A heap has [`ROOTS_MAX`] names in all its life.
+//! A name is written once, and its word is then changed by compare-and-swap. Words are never cleared, so two
+//! programs that create a name at once meet at the same word. A heap supports [`ROOTS_MAX`] names during its
+//! whole life.
 
 use super::layout::{ROOTS_AT, ROOTS_MAX, root_at};
 use super::{Heap, Record};
@@ -15,13 +17,13 @@ use std::hash::Hasher as _;
 const KIND: u8 = 1;
 /// Bytes before the name: kind of structure, address.
 const HEAD_LEN: usize = 16;
-/// Most bytes of a name: a root is read by one READ of a line.
+/// Largest name, in bytes: one READ of a line reads a root.
 pub const ROOT_NAME_MAX: usize = 200;
 
-/// What a root's word leads to.
+/// A root's word and the parsed record.
 struct Found {
     number: usize,
-    /// 0 of a word that no name has.
+    /// The word; 0 for an unused one.
     word: u64,
     len: u32,
     kind: u64,
@@ -29,10 +31,11 @@ struct Found {
 }
 
 impl Heap {
-    /// The record that `name` stands for, when it is of this kind of structure.
+    /// Returns the record that `name` refers to, if it is of this kind of structure.
     ///
     /// # Errors
-    /// [`Error::Missing`] when the name stands for nothing; [`Error::Broken`] when it stands for another kind of structure.
+    /// [`Error::Missing`] when the name has no target; [`Error::Broken`] when the target is another kind of
+    /// structure.
     pub fn root(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -53,11 +56,11 @@ impl Heap {
         Ok(VirtAddr(found.value))
     }
 
-    /// Lets `name` stand for the record at `value`, if it stands for nothing.
+    /// Sets the target of `name` to the record at `value`, if the name has no target.
     ///
     /// # Errors
-    /// [`Error::Exists`] when it stands for something; [`Error::Full`] when the heap has [`ROOTS_MAX`] names; [`Error::Empty`] and [`Error::TooLong`] for a name
-    /// that is none.
+    /// [`Error::Exists`] when the name has a target; [`Error::Full`] when the heap has [`ROOTS_MAX`] names;
+    /// [`Error::Empty`] and [`Error::TooLong`] for an invalid name.
     pub fn set_root(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -68,10 +71,10 @@ impl Heap {
         self.change_root(memory, name, u64::from_le_bytes(kind), value.0)
     }
 
-    /// Lets `name` stand for nothing. The caller frees what it stood for.
+    /// Removes the target of `name`. The caller frees the target.
     ///
     /// # Errors
-    /// [`Error::Missing`] when it stands for nothing.
+    /// [`Error::Missing`] when the name has no target.
     pub fn remove_root(&mut self, memory: &mut (impl FarMemory + ?Sized), name: &str) -> Result<(), Error> {
         self.change_root(memory, name, 0, 0)
     }
@@ -104,7 +107,7 @@ impl Heap {
         }
     }
 
-    /// Puts `fresh` in the place of what the name leads to; answers what that was, or why not.
+    /// Swaps the name's record for `fresh`. Returns the old target, or the reason why not.
     fn swap_root(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -139,7 +142,7 @@ impl Heap {
         Ok(Err(Error::Contended { what: format!("the root {name:?} of {}", self.title()), tries }))
     }
 
-    /// The word of a name, or the one that it would get.
+    /// Finds the word of a name, or the word that the name would get.
     fn look_up(&mut self, memory: &mut (impl FarMemory + ?Sized), name: &str) -> Result<Found, Error> {
         let mut bytes = vec![0; 8 * ROOTS_MAX];
         memory.read(VirtAddr(self.base.0 + ROOTS_AT), &mut bytes)?;

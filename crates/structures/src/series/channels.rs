@@ -1,12 +1,13 @@
-//! Series of what was measured side by side: the channels of an instrument.
+//! Time series recorded in parallel: the channels of an instrument.
 
 use super::{LEAF_POINTS_MAX, Point, Series};
 use crate::arena::{Arena, Layout};
 use crate::btree::NODE_LEN;
 use farmem_client::{Error, FarMemory};
 
-/// Some series whose leaves lie in the order in which they were filled, whichever series each is of: as memory looks when points of all
-/// channels are stored as they come. Two leaves of one series, one behind the other, have a leaf of every other series between them.
+/// Several series whose leaves lie in the order in which they were filled, regardless of series: the layout
+/// that results when points of all channels are stored as they arrive. Between two adjacent leaves of one
+/// series lies a leaf of every other series.
 #[derive(Debug)]
 pub struct Channels {
     series: Vec<Series>,
@@ -14,18 +15,18 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// A series for each of `channels`, filled with its points in ascending order of time.
+    /// Creates a series for each of `channels` and fills it with its points in ascending order of time.
     ///
     /// # Errors
-    /// [`Error::Key`] for the first point that does not ascend or whose value is too large; [`Error`] when far memory has no room or
-    /// does not answer. What was allocated by then stays the client's.
+    /// [`Error::Key`] for the first point that does not ascend or whose value is too large; [`Error`] when
+    /// far memory has no room or does not answer. Memory allocated before the error stays with the client.
     pub fn load(
         memory: &mut (impl FarMemory + ?Sized),
         layout: Layout,
         channels: &[&[Point]],
     ) -> Result<Self, Error> {
         let mut leaves = Arena::new(memory, layout, NODE_LEN);
-        // When which channel fills a leaf. Points that fit into one leaf are kept in the root.
+        // The times at which channels fill a leaf. Points that fit into one leaf stay in the root.
         let mut filled: Vec<(u64, usize)> = Vec::new();
         for (channel, points) in channels.iter().enumerate().filter(|(_, p)| p.len() > LEAF_POINTS_MAX) {
             let ends = points.chunks(LEAF_POINTS_MAX).filter_map(|leaf| leaf.last());
@@ -47,13 +48,13 @@ impl Channels {
         Ok(Self { series, leaves })
     }
 
-    /// The series, in the order of the channels.
+    /// Returns the series, in the order of the channels.
     #[must_use]
     pub fn series(&self) -> &[Series] {
         &self.series
     }
 
-    /// Frees all of them.
+    /// Frees all series.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
@@ -72,14 +73,15 @@ mod tests {
         (0..count).map(|n| Point { time: n * 10, value: n.cast_signed() * scale }).collect()
     }
 
-    /// Each has its own points, the leaves of the long ones take turns, and nothing stays behind.
+    /// Each series has its own points, the leaves of the long ones alternate, and destroying frees
+    /// everything.
     #[test]
     fn channels_are_filled_side_by_side() {
         let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("channels").unwrap();
         let recorded = [points(1400, 1), points(1400, -3), points(5, 7), Vec::new()];
         let slices: Vec<&[Point]> = recorded.iter().map(Vec::as_slice).collect();
         let channels = Channels::load(&mut client, Layout::Partitioned, &slices).unwrap();
-        // Regions are given out in ascending order, and that of the leaves first.
+        // Regions are allocated in ascending order, the region of the leaves first.
         let vmas = client.overview().unwrap().vmas;
         let first_leaf = vmas.iter().filter(|vma| vma.size > 4096).map(|vma| vma.base).min().unwrap();
         for (series, points) in channels.series().iter().zip(&recorded) {
@@ -88,7 +90,7 @@ mod tests {
             let expected = (!points.is_empty()).then_some((sum, points.len() as u64));
             assert_eq!(window.map(|window| (window.sum, window.count)), expected);
         }
-        // A hundred leaves each, in turns.
+        // A hundred leaves each, alternating.
         let mut second_values = |base: u64| {
             [0, 1].map(|leaf| {
                 let mut value = [0; 8];

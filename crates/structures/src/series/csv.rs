@@ -1,41 +1,41 @@
-//! Points from CSV text: two columns of decimals, scaled to whole numbers without a rounding of binary fractions between.
+//! Points from CSV text: two columns of decimals, scaled to integers without binary rounding.
 
 use super::{Point, VALUE_MAX};
 use std::io::Read;
 
-/// Which columns, by the names in the first line, and how many digits behind the point to keep.
+/// The columns to read, by the names in the first line, and the number of decimals to keep.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Columns {
-    /// The column of the time.
+    /// The name of the time column.
     pub time: String,
-    /// Digits of it to keep: 6 makes microseconds of seconds.
+    /// Decimals of the time to keep: 6 turns seconds into microseconds.
     pub time_decimals: u32,
-    /// The column of the value.
+    /// The name of the value column.
     pub value: String,
-    /// Digits of it to keep.
+    /// Decimals of the value to keep.
     pub value_decimals: u32,
 }
 
 impl Default for Columns {
-    /// `time` in whole units, `value` to six digits.
+    /// Returns the columns `time` in whole units and `value` with six decimals.
     fn default() -> Self {
         Self { time: "time".into(), time_decimals: 0, value: "value".into(), value_decimals: 6 }
     }
 }
 
-/// A text that holds no series: where, and why not.
+/// An error in a CSV text, with its position.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}, column {column}: {fault}")]
 pub struct CsvError {
-    /// Line, from 1.
+    /// The line, counted from 1.
     pub line: u64,
-    /// Column of the table, from 1; 0 for the line as a whole.
+    /// The column of the table, counted from 1; 0 for the line as a whole.
     pub column: usize,
-    /// Why.
+    /// The cause.
     pub fault: CsvFault,
 }
 
-/// What is wrong there.
+/// The cause of a [`CsvError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvFault {
@@ -50,25 +50,26 @@ pub enum CsvFault {
         "{0:?} is out of range: a time is 0 to 2^64 - 2, a value less than 2^59 in magnitude, both after scaling"
     )]
     OutOfRange(String),
-    /// The table is broken, or could not be read.
+    /// The table is malformed or could not be read.
     #[error(transparent)]
     Table(#[from] csv::Error),
 }
 
-/// The most digits behind the point that can be kept.
+/// Bound on the decimals to keep.
 const DECIMALS_MAX: u32 = 18;
-/// Begins a line that is none of the table.
+/// The first byte of a comment line.
 const COMMENT: u8 = b'#';
 
-/// Reads points in the order of the text; a line whose value is empty has no point. They are not sorted.
+/// Reads points in the order of the text, without sorting. A line with an empty value has no point.
 ///
-/// Digits beyond those kept are rounded, half away from zero. The text is held in memory as a whole, so that faults have their line.
+/// Decimals beyond those kept are rounded half away from zero. The whole text is held in memory, so that
+/// errors can state their line.
 ///
 /// # Errors
-/// [`CsvError`] with line and column of the first thing that is wrong.
+/// [`CsvError`] with line and column of the first error.
 ///
 /// # Panics
-/// When more than 18 digits behind the point are asked for.
+/// Panics when more than 18 decimals are requested.
 pub fn load_csv(mut reader: impl Read, columns: &Columns) -> Result<Vec<Point>, CsvError> {
     assert!(
         columns.time_decimals.max(columns.value_decimals) <= DECIMALS_MAX,
@@ -115,7 +116,8 @@ fn broken(error: csv::Error, bytes: &[u8]) -> CsvError {
     CsvError { line: line_of(error.position(), bytes), column: 0, fault: CsvFault::Table(error) }
 }
 
-/// The line of the record at `position`. The position is where the record before ended: empty lines and comments may follow it.
+/// Returns the line of the record at `position`. The position is the end of the previous record: empty lines
+/// and comments may follow it.
 fn line_of(position: Option<&csv::Position>, bytes: &[u8]) -> u64 {
     let Some(position) = position else { return 1 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
@@ -125,8 +127,8 @@ fn line_of(position: Option<&csv::Position>, bytes: &[u8]) -> u64 {
     position.line() + passed.count() as u64
 }
 
-/// The number that `text` says, times 10^`decimals`, rounded half away from zero. `None` when it says none, `Some(None)` when it is
-/// beyond 10^36.
+/// Parses `text`, times 10^`decimals`, rounded half away from zero. Returns `None` when the text is not a
+/// number, and `Some(None)` when the number exceeds 10^36.
 #[expect(clippy::option_option, reason = "not a number and too large a number are different errors")]
 fn decimal(text: &str, decimals: u32) -> Option<Option<i128>> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
@@ -143,7 +145,7 @@ fn decimal(text: &str, decimals: u32) -> Option<Option<i128>> {
     if all().next().is_none() || !all().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // Digits up to here stay in the number; the next one rounds it.
+    // Digits up to here stay in the number; the next digit rounds it.
     let fraction_len = i64::try_from(fraction.len()).ok()?;
     let shift = i64::from(exponent) + i64::from(decimals) - fraction_len;
     let mut number = 0_i128;

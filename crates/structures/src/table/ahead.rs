@@ -1,4 +1,4 @@
-//! Look-ups of a table by who prefetches: many under way, each one traversal.
+//! Look-ups of a table by a prefetcher: many in flight, each one traversal.
 
 use super::node::{BODY, Contents, Node, pad, unpair};
 use super::{CHAIN_MAX, Key, Table};
@@ -6,7 +6,8 @@ use crate::heap::{Decoded, Heap, HeapOptions, decode};
 use farmem_client::{Answer, Client, Completed, Error, LookUp, LookedUp, Op};
 use farmem_wire::VirtAddr;
 
-/// A table and its heap, for look-ups ahead of those who will need the values. While look-ups are under way the heap is pinned, as for any reader.
+/// A table and its heap, for look-ups in advance of the values' consumers. The heap is pinned while look-ups
+/// are in flight, as for any reader.
 #[derive(Debug)]
 pub struct Ahead {
     table: Table,
@@ -14,26 +15,27 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Takes a table and the heap that it was opened in.
+    /// Creates look-ups from a table and the heap in which it was opened.
     #[must_use]
     pub const fn new(table: Table, heap: Heap) -> Self {
         Self { table, heap }
     }
 
-    /// The table that another process says is in this heap, opened for who reads it: as a member of the heap, like any program (PROTOCOL 19.15).
+    /// Opens the table that another process described, as a member of the heap like any program (PROTOCOL
+    /// 19.15).
     pub(crate) fn open(client: &mut Client, heap: &str, table: &str) -> Result<Self, Error> {
         let mut heap = Heap::open(client, heap, HeapOptions::default())?;
         match Table::open(client, &mut heap, table) {
             Ok(table) => Ok(Self { table, heap }),
             Err(error) => {
-                // What keeps it from being opened is what is told.
+                // The first error is returned, not this one.
                 let _silent = heap.leave(client);
                 Err(error)
             }
         }
     }
 
-    /// Gives them back.
+    /// Returns the table and the heap.
     #[must_use]
     pub fn into_parts(self) -> (Table, Heap) {
         (self.table, self.heap)
@@ -54,7 +56,8 @@ impl LookUp for Ahead {
         Key::new(key).ok().map(|_| 0)
     }
 
-    /// A key whose 128 bits of hash another one has, in front of it in its chain, is left to [`Table::get`].
+    /// Leaves a key to [`Table::get`] if another key with the same 128 bits of hash comes before it in the
+    /// chain.
     fn looked_up(&self, _: usize, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> LookedUp {
         let pad = &completed.buf;
         let returned = matches!(&completed.result, Ok(Answer::Traversed(end)) if end.returned);

@@ -1,7 +1,7 @@
-//! Going through a table: some buckets at a time, their chains side by side.
+//! Iteration over a table: a page of buckets at a time, its chains in parallel.
 //!
-//! Key type: [`Iter`]. Each bucket is seen as it was at one moment. So a key that is there all the time comes once, one that is inserted or removed meanwhile
-//! once or not at all, and none comes twice.
+//! Key type: [`Iter`]. Each bucket is seen as of one moment. A stable key therefore appears once, a key
+//! inserted or removed meanwhile at most once.
 
 use super::node::{Contents, Node, unpair};
 use super::{GROUP, Table, in_shard};
@@ -9,9 +9,9 @@ use crate::heap::{HEADER_LEN, Heap, LINE_LEN, Record};
 use farmem_client::{Error, FarMemory};
 use farmem_wire::VirtAddr;
 
-/// Buckets that are looked at together: a page of them.
+/// Buckets read together: a page of them.
 const BUCKETS: u64 = 512;
-/// Bytes of content in the first line of a record.
+/// Content bytes in the first line of a record.
 const FIRST_LINE: u32 = 224;
 const _: () = assert!(FIRST_LINE as usize == LINE_LEN - HEADER_LEN);
 const _: () = assert!(BUCKETS.is_multiple_of(GROUP));
@@ -19,14 +19,14 @@ const _: () = assert!(BUCKETS.is_multiple_of(GROUP));
 /// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// Goes through all keys of a table, in no order.
+/// An iterator over all keys of a table, in no order.
 #[derive(Debug)]
 pub struct Iter<'a> {
     chains: Chains<'a>,
 }
 
 impl Table {
-    /// All keys and values, some at a time.
+    /// Returns an iterator over all keys and values, in batches.
     #[must_use]
     pub const fn iter(&self) -> Iter<'_> {
         Iter { chains: self.chains() }
@@ -38,11 +38,12 @@ impl Table {
 }
 
 impl Iter<'_> {
-    /// The next keys and values, of one page of buckets: a READ for the buckets, then READs side by side for as many rounds as the longest chain has nodes, and two for
-    /// what is not in its node. `None` at the end.
+    /// Returns the next keys and values, of one page of buckets; `None` at the end. The cost is a READ for
+    /// the buckets, then rounds of parallel READs: one per node of the longest chain, and two for bodies.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not answer, or is not a table's; [`Error::Evicted`]. The same page comes with the next call.
+    /// [`Error`] when far memory does not answer or holds no table; [`Error::Evicted`]. The next call repeats
+    /// the same page.
     pub fn next(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -68,7 +69,7 @@ impl Iter<'_> {
         for (at, node) in nodes {
             match node.held {
                 Contents::Whole(content) => whole.push((at, content)),
-                // The node does not say how long the body is: one line is read first, and then the rest.
+                // The node does not state the body's length: the first line is read first, then the rest.
                 Contents::Far(body) => bodies.push(Record { at: body, len: FIRST_LINE }),
             }
         }
@@ -83,17 +84,17 @@ impl Iter<'_> {
     }
 }
 
-/// Goes through all nodes.
+/// An iterator over all nodes.
 #[derive(Debug)]
 pub(super) struct Chains<'a> {
     table: &'a Table,
     shard: usize,
-    /// In the shard.
+    /// The next bucket in the shard.
     bucket: u64,
 }
 
 impl Chains<'_> {
-    /// The nodes of the next page of buckets.
+    /// Returns the nodes of the next page of buckets.
     pub(super) fn next(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -123,7 +124,7 @@ impl Chains<'_> {
     }
 }
 
-/// The nodes at these addresses.
+/// Reads the nodes at these addresses.
 fn nodes_at(memory: &mut (impl FarMemory + ?Sized), at: &[VirtAddr]) -> Result<Vec<(VirtAddr, Node)>, Error> {
     let mut lines = vec![[0; LINE_LEN]; at.len()];
     let mut reads: Vec<(VirtAddr, &mut [u8])> =

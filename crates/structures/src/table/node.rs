@@ -1,51 +1,54 @@
-//! A table's nodes and bodies, as bytes, and the program that looks for one.
+//! The encoding of a table's nodes and bodies, and the program that searches for a hash.
 //!
-//! A *node* is a record of one line: the address of the next one in its chain, the key's hash, and key and value if they fit; else the address of a *body*,
-//! a record with both. Neither ever changes: a writer that replaces a value makes a new node.
+//! A *node* is a record of one line: the address of the next node in its chain, the key's hash, and key and
+//! value if they fit. Otherwise the node has the address of a *body*, a record with both. Neither ever
+//! changes: replacing a value creates a new node.
 
 use crate::heap::{Decoded, HEADER_LEN, LINE_LEN, bring_lines, copy_window, decode};
 use farmem_client::Error;
 use farmem_wire::VirtAddr;
 
-/// The kind of a node that has key and value.
+/// The kind of a node that contains key and value.
 pub(crate) const WHOLE: u8 = 2;
-/// The kind of a node that has the address of its body.
+/// The kind of a node that contains the address of its body.
 pub(crate) const FAR: u8 = 3;
 /// The kind of a body.
 pub(crate) const BODY: u8 = 4;
 
 /// Bytes of a node before key and value: next, hash, length of the key.
 const HEAD_LEN: usize = 28;
-/// Bytes of the length of the key.
+/// Bytes of the key's length field.
 const KEY_LEN_LEN: usize = 4;
-/// Bytes of key and value that a node has room for.
+/// Bytes of key and value that a node can hold.
 pub const WHOLE_MAX: usize = LINE_LEN - HEADER_LEN - HEAD_LEN;
-/// Bytes of a node without them.
+/// Bytes of a node without key and value.
 const FAR_LEN: usize = 32;
 
 /// Offsets in the scratch pad of [`find_program`].
 pub(crate) mod pad {
     /// In: hash of the key, 16 bytes.
     pub(crate) const HASH: usize = 0;
-    /// In: the bucket's place in its group; -1 when the bucket was seen.
+    /// In: the bucket's offset in its group; -1 once the bucket was visited.
     pub(crate) const BUCKET: usize = 16;
     /// Out: the first node's address.
     pub(crate) const HEAD: usize = 24;
-    /// Out: nodes before the one that was found.
+    /// Out: the number of nodes before the found one.
     pub(crate) const BEFORE: usize = 32;
     /// Out: 1 when a node with this hash was found.
     pub(crate) const FOUND: usize = 40;
-    /// Out: its address.
+    /// Out: the found node's address.
     pub(crate) const AT: usize = 48;
-    /// Out: the node. Before it are two words of the program's own: where the next line of the body goes, and how many are still to come.
+    /// Out: the node. The two words before it belong to the program: the address of the body's next line, and
+    /// the number of lines left.
     pub(crate) const NODE: usize = 72;
-    /// Out: the lines of its body.
+    /// Out: the lines of the node's body.
     pub(crate) const LINES: usize = NODE + super::LINE_LEN;
 }
 
-/// The program that looks for a hash from a bucket on, with a pad that has room for `lines` lines of a body, at least one.
+/// Returns the program that searches for a hash from a bucket on, with a pad for `lines` lines of a body, at
+/// least one.
 ///
-/// It compares 128 bits at the memory node. The caller compares the key.
+/// The memory node compares 128 bits of hash. The caller compares the key.
 #[must_use]
 pub fn find_program(lines: usize) -> String {
     let scratch = pad::LINES + lines * LINE_LEN;
@@ -114,27 +117,27 @@ whole:
 body:
 ";
 
-/// What key and value are as a node's or a body's content.
+/// Encodes key and value as the content of a node or body.
 pub(crate) fn pair(key: &[u8], value: &[u8]) -> Vec<u8> {
     let len = u32::try_from(key.len()).expect("a key has bounds");
     [&len.to_le_bytes(), key, value].concat()
 }
 
-/// Bytes of the body of a key and value.
+/// Returns the bytes of the body of a key and value.
 pub(crate) const fn body_len(key: usize, value: usize) -> usize {
     KEY_LEN_LEN + key + value
 }
 
-/// What a node has.
+/// The contents of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Contents {
-    /// Key and value, as [`pair`] has them.
+    /// Key and value, encoded by [`pair`].
     Whole(Vec<u8>),
-    /// A body.
+    /// The address of a body.
     Far(VirtAddr),
 }
 
-/// A node, as a value.
+/// A decoded node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Node {
     pub(crate) next: u64,
@@ -151,7 +154,7 @@ impl Node {
         (kind, [self.next.to_le_bytes().as_slice(), &self.hash, &held].concat())
     }
 
-    /// Bytes of its content.
+    /// Returns the bytes of the node's content.
     pub(crate) fn len(&self) -> usize {
         match &self.held {
             Contents::Whole(pair) => FAR_LEN - 8 + pair.len(),
@@ -159,7 +162,7 @@ impl Node {
         }
     }
 
-    /// The node whose line was loaded at `at`.
+    /// Decodes the node whose line was loaded at `at`.
     pub(crate) fn parse(line: &[u8], at: VirtAddr) -> Result<Self, Error> {
         let broken = Error::Broken { addr: at, what: "a node of a table" };
         let Decoded::Whole { kind, content } = decode(line) else { return Err(broken) };
@@ -176,7 +179,7 @@ impl Node {
     }
 }
 
-/// Key and value of what [`pair`] made, at `at`.
+/// Decodes key and value from the output of [`pair`] at `at`.
 pub(crate) fn unpair(content: &[u8], at: VirtAddr) -> Result<(&[u8], &[u8]), Error> {
     let broken = Error::Broken { addr: at, what: "a key and a value" };
     let Some((len, rest)) = content.split_first_chunk::<KEY_LEN_LEN>() else { return Err(broken) };
@@ -188,7 +191,7 @@ mod tests {
     use super::*;
     use farmem_traversal::Program;
 
-    /// The program is right for every pad that a rack has room for.
+    /// The program assembles for every pad that a rack has room for.
     #[test]
     fn the_program_is_assembled() {
         for lines in 1..=crate::heap::lines_in(4032, pad::LINES) {

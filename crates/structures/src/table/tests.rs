@@ -2,7 +2,8 @@ use super::*;
 use crate::heap::HeapOptions;
 use farmem_client::Rack;
 
-/// Two keys of one hash are two keys: what the memory node takes for equal is told apart here. No two such keys are known, so a node is forged.
+/// Two keys with one hash are two keys: the memory node takes them for equal, and the host tells them apart.
+/// No such pair is known, so the test forges a node.
 #[test]
 fn keys_of_one_hash_are_told_apart() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("hash").unwrap();
@@ -10,7 +11,7 @@ fn keys_of_one_hash_are_told_apart() {
     let table = Table::create(&mut client, &mut heap, "table", 32).unwrap();
     assert_eq!(table.insert(&mut client, &mut heap, b"key", b"old").unwrap(), None);
     let seen = table.look_up(&mut client, &mut heap, &Key::new(b"key").unwrap()).unwrap();
-    // Another key in front of it, with its hash: in its node, and in a body.
+    // Adds other keys with the same hash in front: one in its node, one in a body.
     let body = heap.put(&mut client, BODY, &pair(b"other", &[7; 500])).unwrap();
     let mut head = seen.head;
     for held in [Contents::Whole(pair(b"another", b"value")), Contents::Far(body.at)] {
@@ -34,8 +35,9 @@ fn keys_of_one_hash_are_told_apart() {
     assert_eq!(table.get(&mut client, &mut heap, b"key").unwrap(), None);
 }
 
-/// What a table's own record says is held against what there is: as many buckets as its shards can have, the last of them in memory of the domain, and no more shards than tables have. Before, any power of
-/// two was a number of buckets, and a look-up went wherever that led, or panicked.
+/// A table's own record is checked against the memory: the bucket count fits the shards, the last bucket lies
+/// in the domain's memory, and the shard count is in bounds. Previously any power of two passed as a bucket
+/// count, and a look-up went astray or panicked.
 #[test]
 fn a_record_that_cannot_be_a_tables_is_refused() {
     let mut client = Rack::embedded_with(2, 16 << 20).unwrap().client("record").unwrap();
@@ -61,7 +63,7 @@ fn a_record_that_cannot_be_a_tables_is_refused() {
             went => panic!("{buckets}: {went:?}"),
         }
     }
-    // The memory nodes have so much, and the domain has not.
+    // The memory nodes have this much memory, but the domain does not.
     let broken = open(1 << 21, &bases).unwrap_err();
     assert!(
         matches!(broken, Error::Broken { what: "the last buckets of a table of records", .. }),

@@ -1,7 +1,8 @@
-//! What of a tree is published, and where: a section at the rack's switch, or a part at each index switch of a FatTree; and what all of it counted.
+//! The published parts of a tree: a section at the rack's switch, or one part at each index switch of a
+//! FatTree; and the counters of all parts.
 //!
-//! Key types: [`Target`], [`Held`] and [`Counters`]. What several switches have is weighed as one section: the core's ranges, and behind them the sets of all others, in the order in which
-//! a look-up comes by them.
+//! Key types: [`Target`], [`Held`] and [`Counters`]. The parts of several switches are weighed as one
+//! section: the core's ranges, then the sets of all other switches in look-up order.
 
 use super::super::fabric::{core_of, tier_of};
 use super::super::publish::{name_of, soft_section};
@@ -12,7 +13,7 @@ use farmem_index::{Hits, Rates, TreeSection, TreeView, divide, edition};
 use farmem_wire::{NodeId, ProgramHash, VirtAddr};
 use std::collections::BTreeMap;
 
-/// Which switches lead the look-ups.
+/// The switches that lead the look-ups.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Target {
     /// The rack's switch.
@@ -22,17 +23,17 @@ pub enum Target {
     FatTree,
 }
 
-/// The parts of a tree, each at its switch; none is the rack's. The last one has the fat root.
+/// The parts of a tree, each at its switch; switch `None` is the rack's. The last part has the fat root.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     pub(super) parts: Vec<HeldPart>,
 }
 
-/// What one switch has, or is to have.
+/// The part that one switch holds or is about to load.
 #[derive(Clone, Debug)]
 pub(super) struct HeldPart {
     pub(super) switch: Option<u16>,
-    /// Of an index switch.
+    /// The tier of an index switch; `None` for the rack's switch.
     tier: Option<Tier>,
     pub(super) section: TreeSection,
     pub(super) edition: u64,
@@ -46,21 +47,21 @@ impl HeldPart {
     }
 }
 
-/// A fat root, or sets that look-ups come by one after the other: one set of each switch of a tier.
+/// A fat root, or sets that a look-up passes at one point: one set of each switch of a tier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layer {
-    /// What it is called.
+    /// The layer's name.
     pub name: String,
-    /// Descents that it took a step further.
+    /// Descents that the layer advanced.
     pub hits: u64,
-    /// Ranges, or nodes of all these sets.
+    /// Ranges of the fat root, or nodes of all these sets.
     pub entries: usize,
-    /// Switches that have one.
+    /// Switches that hold a part of the layer.
     pub switches: usize,
 }
 
 impl Held {
-    /// What a selection of this extent is of the nodes that were read.
+    /// Selects a section of this extent from the nodes in `view`.
     pub(super) fn select(
         tree: &BLinkTree,
         view: &TreeView,
@@ -84,7 +85,7 @@ impl Held {
         Ok(Self { parts: parts.into_iter().map(held).collect() })
     }
 
-    /// All of it as one section, which no switch has.
+    /// Merges all parts into one section, for weighing only. No switch holds this section.
     pub(super) fn whole(&self) -> TreeSection {
         let mut parts = self.parts.iter().rev();
         let Some(top) = parts.next() else {
@@ -99,14 +100,14 @@ impl Held {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// The same of another moment: no switch has to be told anything.
+    /// Returns true when the switches already hold these parts, so that no publication is needed.
     pub(super) fn is(&self, other: &Self) -> bool {
         let key =
             |held: &Self| -> Vec<_> { held.parts.iter().map(|part| (part.switch, part.edition)).collect() };
         key(self) == key(other)
     }
 
-    /// Has each switch load its part, the one with the fat root last; answers the epoch of that one's image.
+    /// Loads each part into its switch, the part with the fat root last. Returns the epoch of the last image.
     pub(super) fn publish(&self, client: &mut Client) -> Result<u64, Error> {
         let mut epoch = 0;
         for part in &self.parts {
@@ -115,7 +116,8 @@ impl Held {
         Ok(epoch)
     }
 
-    /// The layers, from the fat root on, with what they answered of `counts`: of each part those of its section.
+    /// Returns the layers, from the fat root on, with their hits in `counts`, which has the counters of each
+    /// part.
     pub(super) fn layers(&self, counts: &[Vec<u32>]) -> Vec<Layer> {
         let mut layers: Vec<(Option<(Tier, usize)>, Layer)> = Vec::new();
         for (n, part) in self.parts.iter().enumerate().rev() {
@@ -145,12 +147,12 @@ impl Held {
                 layer.switches += 1;
             }
         }
-        // Sets of a tier come by one after the other, those of the tier above first.
+        // A look-up passes the sets of a tier one after the other, those of the tier above first.
         layers.sort_by_key(|(key, _)| *key);
         layers.into_iter().map(|(_, layer)| layer).collect()
     }
 
-    /// Tells rates what the parts counted.
+    /// Adds the counters of the parts to `rates`.
     pub(super) fn tell(&self, rates: &mut Rates, counts: &[Vec<u32>]) {
         let parts: Vec<(&TreeSection, &[u32])> =
             self.parts.iter().map(|part| &part.section).zip(counts.iter().map(Vec::as_slice)).collect();
@@ -158,15 +160,16 @@ impl Held {
     }
 }
 
-/// Reads the counters of a tree epoch by epoch, at each switch.
+/// A reader of a tree's counters, epoch by epoch, at each switch.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// The newest that was read at a switch, and its counters.
+    /// The latest reading at each switch, with its counters.
     last: BTreeMap<Option<u16>, (SoftCounted, Vec<u32>)>,
 }
 
 impl Counters {
-    /// What a switch counted since the last reading, and of which image. Counters of another image, or of a switch that was loaded again, began at 0.
+    /// Returns the counts at a switch since the last reading, and the image that they belong to. Counters of
+    /// another image or of a reloaded switch start at 0.
     pub(super) fn read(
         &mut self,
         client: &mut Client,
@@ -190,7 +193,7 @@ impl Counters {
     }
 }
 
-/// The program of look-ups in a tree of records: they go down the same tree.
+/// Returns the hash of the look-up program of record trees, which descends the same tree.
 pub(super) fn records_of(client: &Client) -> ProgramHash {
     record_program(client.scratch_len_max()).hash()
 }

@@ -2,7 +2,8 @@ use super::*;
 use crate::Layout;
 use farmem_client::Rack;
 
-/// Every length assembles, reads its record and no byte behind it, and never leaves the pad, whose size need not be the largest.
+/// The program for every length assembles, copies the record and no byte after it, and stays inside its pad.
+/// The pad may be smaller than the maximum.
 #[test]
 fn there_is_a_program_for_every_length() {
     for len in (8..=RECORD_LEN_MAX).step_by(8) {

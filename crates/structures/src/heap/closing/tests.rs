@@ -1,4 +1,5 @@
-//! Who destroys a heap, beside programs that open it: every order of three programs as rules, and every order of two with far memory, also of which one dies or gets no answer.
+//! Destruction of a heap beside programs that open it: every order of three programs in a model, and every
+//! order of two programs with far memory, including death and lost replies.
 
 use super::super::epoch::{Word, may_advance};
 use super::super::{Clock, HeapOptions};
@@ -11,36 +12,36 @@ use std::time::Duration;
 
 /// Programs in the model.
 const PROGRAMS: usize = 3;
-/// Times that each of them joins.
+/// Number of times each program joins.
 const JOINS_MAX: [u16; PROGRAMS] = [2, 2, 1];
-/// The last epoch that is looked at.
+/// The last epoch that the model visits.
 const EPOCH_MAX: u32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Doing {
     Out,
-    /// It has read the word of the epoch and will take its slot.
+    /// Read the epoch word and is about to take a slot.
     Joining(EpochWord),
-    /// It has a slot, and looks.
+    /// Has a slot and is about to read the epoch word.
     Checking,
-    /// It has seen a closed heap, and will open it.
+    /// Saw a closed heap and is about to reopen it.
     Opening(EpochWord),
     In,
-    /// It has seen that all stand in this epoch.
+    /// Saw that all members stand in this epoch.
     Advancing(EpochWord),
-    /// It will close the heap.
+    /// Is about to close the heap.
     Closing(EpochWord),
-    /// It has closed it, and looks at the words of all, in any order.
+    /// Has closed the heap and reads the words of all, in any order.
     Looking(EpochWord, [bool; PROGRAMS]),
-    /// It has seen nobody.
+    /// Found no other member.
     Ending(EpochWord),
-    /// It has destroyed the heap.
+    /// Has destroyed the heap.
     Ended,
-    /// It was told that there is no heap any more.
+    /// Learned that the heap is gone.
     Told,
 }
 
-/// What the programs do, and what they leave out where the model is to find what that does.
+/// The steps that the programs take. A false field omits a step, to show that the model detects its absence.
 #[derive(Clone, Copy)]
 struct Rules {
     looks_after_joining: bool,
@@ -77,7 +78,7 @@ impl World {
         world
     }
 
-    /// The word is replaced if it is this one.
+    /// Replaces the word if it has this value.
     fn swap(&mut self, was: EpochWord, next: EpochWord) -> bool {
         let is_it = self.word == was;
         if is_it {
@@ -135,14 +136,14 @@ impl World {
     }
 
     fn moved(&self, program: usize, next: Doing) -> Self {
-        // Without the beat there are fewer worlds.
+        // Leaving out the beat reduces the number of worlds.
         let moved = self.slot(program).moved(self.word.epoch()).0 & !0xffff;
         self.with(program, next, |world| world.slots[program] = moved)
     }
 
     fn member(&self, program: usize) -> Vec<Self> {
         let (word, own) = (self.word, self.slot(program));
-        // Its next renewal says so, and it has done nothing since the last one.
+        // The next renewal reports the eviction; the program has done nothing since the last one.
         if own.is_free() {
             return vec![self.with(program, Doing::Out, |_| {})];
         }
@@ -159,7 +160,7 @@ impl World {
         } else if word.epoch() < EPOCH_MAX && may_advance(word.epoch(), &words) {
             worlds.push(self.with(program, Doing::Advancing(word), |_| {}));
         }
-        // Others stood still for three leases, whatever they were at.
+        // Other programs paused for three leases, in any state.
         for other in (0..PROGRAMS).filter(|&other| other != program && !self.slot(other).is_free()) {
             let left = self.slot(other).left().0;
             worlds.push(self.with(program, Doing::In, |world| world.slots[other] = left));
@@ -174,7 +175,7 @@ impl World {
         let unseen = (0..PROGRAMS).filter(|&other| !seen[other]);
         let look = |other: usize| {
             if self.slot(other).is_free() == (other == program) {
-                // One is there, or this one was evicted.
+                // Another member is present, or this one was evicted.
                 return self.with(program, Doing::In, |world| {
                     world.swap(closing, EpochWord::open(closing.epoch()));
                 });
@@ -186,7 +187,7 @@ impl World {
         unseen.map(look).collect()
     }
 
-    /// A program has the heap open, and was not evicted.
+    /// Returns true when a program has the heap open and was not evicted.
     fn is_member(&self, program: usize) -> bool {
         let outside = matches!(
             self.doing[program],
@@ -195,14 +196,14 @@ impl World {
         !outside && !self.slot(program).is_free()
     }
 
-    /// What the rules are for.
+    /// Returns true when the invariants hold.
     fn is_right(&self) -> bool {
         let ended = self.doing.iter().filter(|&&doing| doing == Doing::Ended).count();
         let members = (0..PROGRAMS).filter(|&program| self.is_member(program)).count();
         if self.word.is_destroyed() { ended == 1 && members == 0 } else { ended == 0 }
     }
 
-    /// Whoever comes joins, although all others stand still where they are.
+    /// Returns true when `program` can join while all others stand still.
     fn lets_in(&self, program: usize) -> bool {
         let mut world = self.clone();
         for _ in 0..8 {
@@ -218,7 +219,7 @@ impl World {
     }
 }
 
-/// Worlds, and the first wrong one.
+/// Explores all worlds. Returns them, and the first that violates an invariant.
 fn explore(rules: Rules) -> (BTreeSet<World>, Option<World>) {
     let mut seen = BTreeSet::from([World::start()]);
     let mut open = vec![World::start()];
@@ -235,7 +236,8 @@ fn explore(rules: Rules) -> (BTreeSet<World>, Option<World>) {
     (seen, None)
 }
 
-/// No program has a heap open that is destroyed, one destroys it, no epoch is lost; and as long as it is not, whoever comes is let in, wherever others died.
+/// No program has a destroyed heap open, exactly one program destroys it, and no epoch is lost. Until then
+/// every newcomer can join, wherever others died.
 #[test]
 fn what_is_destroyed_nobody_has_open() {
     let (worlds, wrong) = explore(RULES);
@@ -251,7 +253,7 @@ fn what_is_destroyed_nobody_has_open() {
     }
 }
 
-/// The same worlds find what is wrong without one of the looks, and with a closed word that says nothing of who has closed.
+/// Without either look, and with a closed word that does not name its closer, the model finds a violation.
 #[test]
 fn each_look_is_needed() {
     assert!(explore(Rules { looks_after_joining: false, ..RULES }).1.is_some());
@@ -278,17 +280,18 @@ fn the_word_of_the_epoch_has_its_parts() {
     }
 }
 
-/// What becomes of a verb.
+/// The fate of a verb.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Answered,
-    /// It is carried out, and nobody hears of it.
+    /// The verb is executed, but its reply is lost.
     Unanswered,
-    /// Nor is it carried out.
+    /// The verb is lost before execution.
     Lost,
 }
 
-/// A client's far memory that a test acts in: before each verb it is asked what becomes of it. A traversal, of which destroying and joining have none, would be READs here.
+/// A client's far memory in which a test decides the fate of each verb. Destroying and joining use no
+/// traversals, so a traversal would be READs here.
 struct Acted<'a> {
     client: &'a mut Client,
     act: &'a mut dyn FnMut(u32) -> Fate,
@@ -334,7 +337,7 @@ impl FarMemory for Acted<'_> {
 
 const LEASE: Duration = Duration::from_secs(10);
 
-/// A rack with a heap, and a time that stands still until a test moves it.
+/// A rack with a heap, and a clock that stands still until a test moves it.
 struct Site {
     rack: Rack,
     seconds: Arc<AtomicU64>,
@@ -358,7 +361,8 @@ impl Site {
         (client, heap)
     }
 
-    /// A further program: it works in the heap when there is one, and answers what opening it said. Room comes back, so the epoch goes on.
+    /// Works in the heap as a further program, if there is a heap, and returns the result of opening it.
+    /// Freed room is recovered, so the epoch advances.
     fn works(&self) -> Result<(), Error> {
         let mut client = self.rack.client("closing").unwrap();
         let mut heap = Heap::open(&mut client, "heap", self.options())?;
@@ -378,7 +382,8 @@ fn is_missing(result: &Result<(), Error>) -> bool {
     matches!(result, Err(error @ Error::Missing { .. }) if error.to_string().contains("destroyed"))
 }
 
-/// A program opens the heap before any verb of one that destroys it: it has it open, and the other one is told.
+/// A program opens the heap before any verb of the destroying program. The opener keeps the heap open, and
+/// the destroyer fails.
 #[test]
 fn who_opens_a_heap_that_is_being_destroyed_keeps_it() {
     let mut verbs = 0;
@@ -405,11 +410,12 @@ fn who_opens_a_heap_that_is_being_destroyed_keeps_it() {
         its.destroy(&mut other).unwrap();
         verbs = at;
     }
-    // Two looks by two READs each, the rows, and two compare-and-swaps at least.
+    // At least two looks of two READs each, the rows, and two compare-and-swaps.
     assert!(verbs >= 5, "{verbs} verbs");
 }
 
-/// A program destroys the heap before any verb of one that opens it: one of the two has it, and the other one is told, and leaves the root as it was.
+/// A program destroys the heap before any verb of a program that opens it. One of the two succeeds; the other
+/// fails and leaves the root unchanged.
 #[test]
 fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
     let (mut kept, mut told) = (0, 0);
@@ -442,7 +448,7 @@ fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
             (Some(Ok(())), joined) => {
                 assert!(is_missing(&joined), "{joined:?}");
                 client.read(base, &mut now).unwrap();
-                // Its slot may have been taken, and is free.
+                // The slot may have been taken and is free again.
                 let left = |bytes: &[u8]| {
                     crate::words(bytes).into_iter().filter(|&word| !Word(word).is_free()).count()
                 };
@@ -456,8 +462,9 @@ fn who_opens_a_heap_that_is_destroyed_meanwhile_is_told() {
     assert!(kept >= 1 && told >= 2, "{kept} kept, {told} told");
 }
 
-/// Far memory takes a verb of the destroying program and does not answer, or takes none from there on, as of a program that died. A program that was told of an error has destroyed nothing, and others go on with
-/// the heap; but for the very last word, of which nobody may hear.
+/// Far memory executes a verb of the destroying program without a reply, or drops one verb, or all later
+/// ones, as for a dead program. A program that received an error has destroyed nothing, and others continue
+/// with the heap. The only exception is the very last word, whose reply may be lost.
 #[test]
 fn who_cannot_destroy_a_heap_leaves_it() {
     let fates = |at: u32| -> [Box<dyn Fn(u32) -> Fate>; 5] {
@@ -491,7 +498,7 @@ fn who_cannot_destroy_a_heap_leaves_it() {
             let (mut client, mut heap) = site.program(true);
             let mut act = |verb| fate(verb);
             let shut = heap.shut(&mut Acted::new(&mut client, &mut act));
-            // Whether it went or not, it has gone: nothing of it is left but what it did.
+            // The program is gone, whatever the result. Only its effects remain.
             drop((heap, client));
             let works = site.works();
             let unheard = at == verbs && which == 3;

@@ -1,24 +1,25 @@
-//! The rules of the epochs, explored exhaustively: members that join, read, free, move and advance in every order, words that are read one by one.
+//! The epoch rules, explored exhaustively: members join, read, free, move and advance in every order, and
+//! read words one by one.
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// Members in the model: one reads, one frees, one helps the epoch on.
+/// Members in the model: one reads, one frees, one advances the epoch.
 const MEMBERS: usize = 3;
-/// The last epoch that is looked at.
+/// The last epoch that the model visits.
 const EPOCH_MAX: u32 = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Doing {
     Out,
-    /// It has read the epoch and will take a slot.
+    /// Read the epoch and is about to take a slot.
     Joining(u32),
-    /// It has a slot, and looks whether the epoch is the one it stands in.
+    /// Has a slot and compares the epoch with its own.
     Checking,
     Idle,
-    /// It has read the epoch, and will move there.
+    /// Read the epoch and is about to move there.
     Moving(u32),
-    /// It reads the words of all, in any order; then it will move the epoch on.
+    /// Reads the words of all in any order, then advances the epoch.
     Reading {
         epoch: u32,
         seen: [Option<u64>; MEMBERS],
@@ -30,9 +31,9 @@ struct World {
     epoch: u32,
     words: [u64; MEMBERS],
     doing: [Doing; MEMBERS],
-    /// The reader has a pointer to the record.
+    /// True while the reader has a pointer to the record.
     holds: bool,
-    /// The stamp of the record, once it is freed.
+    /// The stamp of the record, once freed.
     freed: Option<u32>,
     reused: bool,
 }
@@ -53,7 +54,7 @@ impl World {
         let doing = |next: Doing| move |world: &mut Self| world.doing[member] = next;
         let moved = |epoch: u32, next: Doing| {
             move |world: &mut Self| {
-                // The beat only tells that it changed: without it there are fewer worlds.
+                // Only changes of the beat matter: leaving it out reduces the number of worlds.
                 world.words[member] = word.moved(epoch).0 & !0xffff;
                 world.doing[member] = next;
             }
@@ -84,13 +85,13 @@ impl World {
             worlds.push(self.with(|world| world.doing[member] = reading));
         }
         match (is_reader, self.holds, self.freed) {
-            // It reads the pointer to the record, and is done with it at some time.
+            // The reader reads the pointer to the record, and drops it at some time.
             (true, false, None) => worlds.push(self.with(|world| world.holds = true)),
             (true, true, _) => worlds.push(self.with(|world| world.holds = false)),
             (false, _, None) if member == 1 => {
                 worlds.push(self.with(|world| world.freed = Some(own + to_reuse)));
             }
-            // The member that has the record by then uses it again, by the epoch that it stands in.
+            // The owner of the record reuses it, judging by the epoch in which it stands.
             (false, _, Some(stamp)) if own >= stamp => worlds.push(self.with(|world| world.reused = true)),
             _ => {}
         }
@@ -117,7 +118,8 @@ impl World {
     }
 }
 
-/// Worlds, and whether in one the record was used again while the reader had a pointer to it, and whether it was in any.
+/// Explores all worlds. Returns their number, whether the record was reused while the reader had a pointer to
+/// it, and whether it was reused at all.
 fn explore(to_reuse: u32) -> (usize, bool, bool) {
     let start = World {
         epoch: 1,
@@ -148,7 +150,7 @@ fn explore(to_reuse: u32) -> (usize, bool, bool) {
     (seen.len(), wrong, reused)
 }
 
-/// No member holds a pointer to memory that is used again; and freed memory is used again.
+/// No member holds a pointer to reused memory, and freed memory is reused.
 #[test]
 fn what_is_used_again_nobody_holds() {
     let (worlds, wrong, reused) = explore(EPOCHS_TO_REUSE);
@@ -156,7 +158,7 @@ fn what_is_used_again_nobody_holds() {
     assert!(reused && worlds > 10_000, "{worlds} worlds");
 }
 
-/// The same worlds find what is wrong with fewer epochs: the member that frees may stand one behind.
+/// With fewer epochs the model finds an error: the freeing member may stand one epoch behind.
 #[test]
 fn two_epochs_are_too_few() {
     assert!(explore(EPOCHS_TO_REUSE - 1).1);
@@ -177,7 +179,7 @@ fn a_word_has_its_parts() {
     assert_eq!(stamp(u32::MAX - 1), u32::MAX, "what is freed then is never used again");
 }
 
-/// A member that is silent for three leases is evicted, by one that looks often enough to know.
+/// A member that is silent for three leases is evicted by a member that observes often enough.
 #[test]
 fn the_silent_are_evicted() {
     let at = |seconds| Duration::from_secs(seconds);

@@ -1,4 +1,5 @@
-//! Layout, and the validated read explored exhaustively: every order in which packets of a READ can meet packets of writes.
+//! Tests of the layout, and the validated read explored exhaustively: every order in which packets of a READ
+//! can meet packets of writes.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ fn what_is_encoded_is_decoded() {
         assert_eq!(image.len(), image_len(len));
         let whole = Decoded::Whole { kind: 5, content: content(len, 1) };
         assert_eq!(decode(&image), whole);
-        // Decoding does not look at what stands behind the record in its block.
+        // Decoding ignores the bytes after the record in its block.
         assert_eq!(decode(&[image.as_slice(), &[9; 300]].concat()), whole);
         if len > 1 {
             let cut = &image[..image.len() - 1];
@@ -37,8 +38,8 @@ fn what_is_encoded_is_decoded() {
     assert_eq!(decode(&[0xff; 511]), Decoded::Torn(Tag(u64::MAX)), "the lock bit is set");
 }
 
-/// Blocks lie in their slab side by side, and from the start of each one a whole load window is in its page (so no record of up to 256 bytes crosses
-/// one). A record that has more is at a line.
+/// Blocks lie side by side in their slab, and the load window at the start of each block stays in its page.
+/// No record of up to 256 bytes therefore crosses a page. Longer records are line-aligned.
 #[test]
 fn blocks_keep_to_their_pages() {
     let mut last = 0;
@@ -74,16 +75,17 @@ fn tags_name_their_writer() {
 const LINES: usize = 3;
 const LEN: usize = FIRST_SHARE + 2 * SHARE;
 
-/// One program in the model. `at` counts its steps.
+/// A writer in the model. `at` counts its steps.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Writer {
     tag: u64,
     at: usize,
-    /// The tag that it saw.
+    /// The tag that the writer saw.
     seen: u64,
-    /// It takes the lock over from its holder, whose lease ended, though the holder may go on all the same.
+    /// True when the writer takes the lock over from a holder with an ended lease. The holder may continue
+    /// all the same.
     takes_over: bool,
-    /// It makes a new record in the block, which was freed: one WRITE, no lock.
+    /// True when the writer creates a new record in the freed block: one WRITE, no lock.
     puts: bool,
 }
 
@@ -102,7 +104,7 @@ fn image_of(tag: u64) -> Vec<u8> {
 }
 
 impl World {
-    /// The worlds after one step of anything.
+    /// Returns the worlds after one step of any party.
     fn next(&self, pmtu: usize) -> Vec<Self> {
         let mut worlds = Vec::new();
         for (number, writer) in self.writers.iter().enumerate() {
@@ -112,7 +114,7 @@ impl World {
             }
         }
         for &packet in &self.unread {
-            // Packets that were lost are read again, later; so any order.
+            // Lost packets are read again later, so any order can occur.
             let mut world = self.clone();
             let bytes = packet * pmtu..((packet + 1) * pmtu).min(self.memory.len());
             world.image[bytes.clone()].copy_from_slice(&self.memory[bytes]);
@@ -122,7 +124,7 @@ impl World {
         worlds
     }
 
-    /// One step of a writer, as `Heap::write` and `Heap::put` do it; false when it has none.
+    /// Runs one step of a writer, like `Heap::write` and `Heap::put`. Returns false when no step is left.
     fn write(&mut self, number: usize, writer: &Writer, pmtu: usize) -> bool {
         let tag = Tag(writer.tag);
         let image = image_of(if writer.puts { tag } else { tag.locked() }.0);
@@ -161,7 +163,8 @@ impl World {
     }
 }
 
-/// All that can be read, by what a reader takes for whole. Writers may stop for ever at each step: worlds in which they do are among those visited.
+/// Explores all worlds and returns every content that `accepts` takes for whole. Writers may stop for ever at
+/// any step: the visited worlds include these cases.
 fn explore(
     writers: &[Writer],
     pmtu: usize,
@@ -195,7 +198,7 @@ fn whole(image: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What was left: a version in the first line and again in the last.
+/// A rejected design: a version in the first line and again in the last.
 fn first_and_last(image: &[u8]) -> Option<Vec<u8>> {
     let last = (LINES - 1) * LINE_LEN;
     (image[0] & 1 == 0 && image[..8] == image[last..last + 8]).then(|| {
@@ -208,8 +211,8 @@ fn writer(tag: u64, takes_over: bool, puts: bool) -> Writer {
     Writer { tag, at: 0, seen: 0, takes_over, puts }
 }
 
-/// One writes; two write, of which the second waits for the first, or takes over from one that died or only seemed to; the block is freed and
-/// used again meanwhile, once and twice.
+/// The writer scenarios. One writes. Two write, and the second waits for the first, or takes over from a dead
+/// or seemingly dead one. The block is freed and reused meanwhile, once and twice.
 fn stories() -> Vec<Vec<Writer>> {
     vec![
         vec![writer(4, false, false)],
@@ -222,12 +225,13 @@ fn stories() -> Vec<Vec<Writer>> {
     ]
 }
 
-/// A record that a reader takes for whole was written by one write, at any path MTU, with the packets of the READ read at any moments in any order.
+/// A record that a reader accepts comes from one write, at any path MTU, with the packets of the READ
+/// executed at any moments in any order.
 #[test]
 fn what_is_read_is_of_one_write() {
     let mut worlds = 0;
     for writers in stories() {
-        // Three writers, in packets of one line, have worlds for minutes and nothing that two have not.
+        // Three writers in packets of one line take minutes to explore and show nothing new.
         for pmtu in if writers.len() > 2 { [512, 1024].as_slice() } else { &[256, 512, 1024] } {
             let (count, read) = explore(&writers, *pmtu, whole);
             worlds += count;
@@ -245,7 +249,8 @@ fn what_is_read_is_of_one_write() {
     assert!(worlds > 10_000, "{worlds} worlds");
 }
 
-/// The same worlds find what is wrong with a version at both ends only: a READ whose last packet came first, as one that was lost and read again can.
+/// With a version at both ends only, the model finds an error: a READ whose last packet came first, as after
+/// a loss.
 #[test]
 fn a_version_at_both_ends_is_not_enough() {
     let torn = |pmtu| {
