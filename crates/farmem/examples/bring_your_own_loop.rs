@@ -1,14 +1,16 @@
-//! Far memory inside a loop of one's own: many operations under way, and no thread, callback or runtime behind the program's back.
+//! Far memory in a program's own loop: many operations in flight, without a hidden thread, callback or
+//! runtime.
 //!
-//! The program counts how often each letter comes in a text, in counters in far memory. Its loop takes the next letter, hands
-//! operations over with `submit`, looks with `poll` what has ended, and never waits while there is something to do.
+//! The program counts the letters of a text in counters in far memory. Its loop takes the next letter, starts
+//! operations with `submit`, collects completions with `poll`, and waits only when nothing else is left to
+//! do.
 //!
 //! `cargo run --example bring_your_own_loop`.
 
 use farmem::{Answer, Client, Error, Op, Rack, Ticket, VirtAddr};
 use std::collections::BTreeMap;
 
-/// Operations under way at once.
+/// Operations in flight at once.
 const DEPTH: usize = 32;
 /// Bytes from one counter to the next.
 const STRIDE: u64 = 8;
@@ -28,7 +30,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// What the loop did.
+/// The result of the loop.
 #[derive(Debug, Default)]
 struct Counted {
     letters: u64,
@@ -38,11 +40,11 @@ struct Counted {
 fn count_letters(client: &mut Client, counters: VirtAddr, text: &str) -> Result<Counted, Error> {
     let mut counted = Counted::default();
     let mut input = text.chars().map(|c| c.to_ascii_lowercase()).filter(char::is_ascii_lowercase);
-    // What each operation under way was for.
+    // The letter of each operation in flight.
     let mut under_way: BTreeMap<Ticket, char> = BTreeMap::new();
     let mut input_ended = false;
     while !input_ended || !under_way.is_empty() {
-        // The program's own work comes first, as long as there is room for what it asks for.
+        // The program's own work comes first while operations may still start.
         if under_way.len() < DEPTH && !input_ended {
             match input.next() {
                 Some(letter) => {
@@ -54,7 +56,8 @@ fn count_letters(client: &mut Client, counters: VirtAddr, text: &str) -> Result<
                 None => input_ended = true,
             }
         }
-        // Then what has ended. With nothing else to do the program lets the client wait instead of looking again and again.
+        // Completions come next. With nothing else to do, the program lets the client wait instead of
+        // polling.
         let ended = if input_ended { client.next_completed()? } else { client.poll()? };
         let Some(ended) = ended else { continue };
         let letter = under_way.remove(&ended.ticket).expect("each operation ends once");
@@ -85,7 +88,7 @@ mod tests {
         main().unwrap();
     }
 
-    /// Every letter is counted once, and the loop really keeps its operations under way.
+    /// Every letter is counted once, and several operations are in flight at a time.
     #[test]
     fn the_counts_are_right() {
         let mut client = Rack::embedded_with(2, 1 << 20).unwrap().client("test").unwrap();

@@ -1,7 +1,9 @@
-//! Memory that a RoCE card registered, used from a farmem host: READ, WRITE and atomics; and each thing that a card cannot do, refused by name.
+//! Memory registered by a RoCE card, used from a farmem host: READ, WRITE and atomics, and every unsupported
+//! operation with its error.
 //!
-//! `cargo run --example card_memory rack.toml` on a rack that a card's agent has joined for the domain `cards` (docs/roce-peers.md). `make
-//! interop` does, with Soft-RoCE. A line for each thing tried; the exit code is 1 when something was not as it must be.
+//! `cargo run --example card_memory rack.toml` on a rack that a card's agent has joined for the domain
+//! `cards` (docs/roce-peers.md). `make interop` runs the example with Soft-RoCE. The program prints one line
+//! per attempt. Exit code 1 means that a result was wrong.
 
 use farmem::{Client, Error, NodeId, Program, Rack, VirtAddr};
 use std::process::ExitCode;
@@ -23,7 +25,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries everything; answers how much failed.
+/// Runs all attempts. Returns the number of failures.
 fn tried(file: &str) -> Result<u32, Error> {
     let rack = Rack::open(file)?;
     let mut client = rack.client("cards")?;

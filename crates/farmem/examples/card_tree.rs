@@ -1,12 +1,14 @@
-//! A tree for RoCE cards to look up by keyed READs (docs/roce-peers.md): the keys 0, 3, 6 and so on, each with a third of it, and the last key with 7.
+//! A tree that RoCE cards look up by keyed READs (docs/roce-peers.md): the keys 0, 3, 6 and so on, each with
+//! a third of itself as its value, and the last key with 7.
 //!
-//! `cargo run --example card_tree rack.toml DOMAIN KEYS` on a rack of one memory node. It prints the tree's address, its root and its levels; the tree stays when the program ends.
-//! `make interop` does, with Soft-RoCE.
+//! Run `cargo run --example card_tree rack.toml DOMAIN KEYS` on a rack of one memory node. The program prints
+//! the tree's address, root and levels. The tree stays when the program ends. `make interop` runs the example
+//! with Soft-RoCE.
 
 use farmem::{BLinkTree, Error, Layout, Rack};
 use std::process::ExitCode;
 
-/// Entries of a node.
+/// Entries per node.
 const FILL: usize = 7;
 
 fn main() -> ExitCode {

@@ -1,12 +1,13 @@
-//! Far memory in a minute: a rack in this process, bytes, a counter, a linked list, and a hash table.
+//! A tour of far memory: a rack in this process, bytes, a counter, a linked list and a hash table.
 //!
-//! `cargo run --example quickstart`. Nothing here needs sockets or privileges; with `Rack::open("rack.toml")` in the first line the
-//! same program works on the rack that `farmem up rack.toml` runs.
+//! Run `cargo run --example quickstart`. The program needs no sockets or privileges. With
+//! `Rack::open("rack.toml")` in the first line, the same program works on the rack that `farmem up rack.toml`
+//! runs.
 
 use farmem::hash_table::{HashTable, Key, Spread, VALUE_LEN};
 use farmem::{Error, NodeId, Program, Rack, VirtAddr};
 
-/// Adds up a list: each node is a value and the address of the next node, the last one's is 0.
+/// Sums a list: each node is a value and the address of the next node, 0 for the last.
 const LIST_SUM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
 
 fn main() -> Result<(), Error> {
@@ -20,14 +21,15 @@ fn main() -> Result<(), Error> {
     client.read(page.base, &mut bytes)?;
     say(&format!("read back: {}", String::from_utf8_lossy(&bytes)));
 
-    // A counter that any number of programs may add to at once.
+    // A counter to which any number of programs may add at once.
     let counter = VirtAddr(page.base.0 + 64);
     for _ in 0..10 {
         client.fetch_add(counter, 4)?;
     }
     say(&format!("counted to: {}", client.fetch_add(counter, 0)?));
 
-    // A list over three memory nodes. Following it by READs would take a round trip each; as a traversal it takes one.
+    // A list over three memory nodes. READs would take a round trip per element; a traversal takes one in
+    // total.
     let mut next = 0_u64;
     for (node, value) in [(3, 3_u64), (2, 20), (1, 100)] {
         let place = client.allocate_on(4096, NodeId(node))?.base;
@@ -46,7 +48,7 @@ fn main() -> Result<(), Error> {
     let found = table.find(&mut client, Key::of(b"answer"))?;
     say(&format!("found: {:?}", found.map(|value| value[0])));
 
-    // What is wrong is said, with what to do.
+    // Errors state the cause and a remedy.
     if let Err(error) = client.read(VirtAddr(page.base.0 + 4090), &mut bytes) {
         say(&format!("refused: {error}; {}", error.remedy()));
     }
@@ -60,7 +62,7 @@ fn say(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    /// The example runs, every step of it.
+    /// Every step of the example runs.
     #[test]
     fn it_runs() {
         super::main().unwrap();

@@ -1,10 +1,11 @@
-//! What a page of far memory costs when it is touched: a window's fault beside the two things it is made of.
+//! The cost of touching a page of far memory: a window's fault compared with its two parts.
 //!
 //! `cargo run --release -p farmem --example window_faults -- [shm|udp] [--json]`
 //!
-//! Starts a rack of processes on one CPU, and measures in turns, page by page: a fault that is resolved with what is at hand (no network),
-//! a READ of 4 KiB over the same connection (no fault), and the fault of a window, which needs both. The figure is the last one
-//! beside the sum of the first two.
+//! The program starts a rack of processes on one CPU and measures three operations in turn, page by page. The
+//! first is a fault resolved with local bytes (no network). The second is a READ of 4 KiB over the same
+//! connection (no fault). The third is the fault of a window, which needs both. The result compares the third
+//! with the sum of the first two.
 #![expect(clippy::print_stdout, reason = "a report for people and scripts")]
 
 use farmem::window::{Memory, Place, WindowOptions, WindowStats, with_window};
@@ -19,9 +20,9 @@ use std::process::{Child, Command};
 use std::thread;
 
 const PAGE: usize = 4096;
-/// Pages of the allocation; touched once each in a round.
+/// Pages of the allocation; each is touched once per round.
 const PAGES: usize = 4096;
-/// No divisor of the number of pages.
+/// A stride that does not divide the number of pages.
 const STRIDE: usize = 1789;
 const ROUNDS: usize = 4;
 
@@ -41,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A rack of processes, ended with this one.
+/// A rack of processes that ends with this process.
 struct Running {
     dir: PathBuf,
     config: RackConfig,
@@ -70,7 +71,7 @@ impl Running {
         Ok(rack)
     }
 
-    /// Tries until the roles have joined.
+    /// Retries until the roles have joined.
     fn client(&self) -> Result<(Client, Vma), Box<dyn Error>> {
         let clock = Clock::start();
         let begun = clock.now();
@@ -113,7 +114,7 @@ fn run_role(file: &Path, role: &[String]) -> Result<(), farmem::Error> {
             _ => serve::node(&config, &config.nodes[0], &stop),
         };
         match served {
-            // The control plane is not there yet.
+            // The control plane has not started yet.
             Err(farmem::Error::Api { .. }) => thread::yield_now(),
             other => return other,
         }
@@ -197,7 +198,7 @@ fn bare_exchange(client: &mut Client, vma: &Vma, times: &mut Vec<u64>) -> Result
     Ok(())
 }
 
-/// Installs what is at hand.
+/// Resolves faults with local bytes.
 struct AtHand<'w>(&'w Window, [u8; PAGE]);
 
 impl Faults for AtHand<'_> {

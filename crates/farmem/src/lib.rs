@@ -15,10 +15,10 @@
 //! # Ok::<(), farmem::Error>(())
 //! ```
 //!
-//! The same calls work on a rack of processes: [`Rack::open`] with the `rack.toml` that `farmem up` runs.
+//! A rack of processes supports the same calls: [`Rack::open`] with the `rack.toml` that `farmem up` runs.
 //!
-//! This crate is what a program imports; it has no code of its own. A rack and its clients come from `crates/client`, windows and shared
-//! spaces from `crates/memory`, hash table, B+tree, list and series from `crates/structures`.
+//! Programs import this crate, which has no code of its own. Racks and clients come from `crates/client`,
+//! windows and shared spaces from `crates/memory`, data structures from `crates/structures`.
 
 pub use farmem_client::{
     Answer, Client, ClientOptions, Completed, Dispatched, DpuCaching, DpuForward, DpuSection, Error,

@@ -1,4 +1,4 @@
-//! What a B-link tree that shrinks leaves behind: places of merged nodes are used again, and the tree comes down.
+//! Shrinking B-link trees: places of merged nodes are reused, and the tree becomes lower.
 
 use farmem::blink_tree::{Extent, KEPT_MAX, publish};
 use farmem::{BLinkTree, Client, Layout, NodeId, Policy, Rack, VirtAddr};
@@ -12,14 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 mod hooked;
 use hooked::{Hooked, ended};
 
-/// Nodes of the first piece of memory that a handle has of the rack.
+/// Nodes in the first piece of memory that a handle allocates.
 const PIECE: u64 = (64 << 10) / NODE_LEN as u64;
 
 fn embedded(nodes: u16) -> Client {
     Rack::embedded_with(nodes, 64 << 20).unwrap().client("places").unwrap()
 }
 
-/// The places of the tree's nodes, level by level from the root down, as they are read one by one. Each level has each key once; all are live.
+/// Returns the places of the tree's nodes, level by level from the root down, read one by one. Asserts that
+/// each level has each key once and that all nodes are live.
 fn levels(client: &mut Client, tree: &BLinkTree) -> Vec<Vec<VirtAddr>> {
     let mut read = |at: VirtAddr| {
         let mut bytes = [0; NODE_LEN];
@@ -47,8 +48,9 @@ fn levels(client: &mut Client, tree: &BLinkTree) -> Vec<Vec<VirtAddr>> {
     levels
 }
 
-/// Nodes that a tree of so many keys may have on the lower levels, the leaves first, with `entries` to a node: one of two neighbours has more than a quarter of its
-/// entries, and an inner node has at least one. Levels that may have few nodes are left out.
+/// Returns the largest node counts of the lower levels of a tree with this many keys, leaves first, with
+/// `entries` per node. One of two neighbours has more than a quarter of its entries, and an inner node has at
+/// least one. Levels that may have few nodes are left out.
 fn levels_max(keys: usize, entries: usize) -> Vec<usize> {
     let mut most = vec![2 * keys / (entries / 4 + 1) + 2];
     while entries >= 4 && most.last().is_some_and(|last| *last > 6) {
@@ -57,7 +59,7 @@ fn levels_max(keys: usize, entries: usize) -> Vec<usize> {
     most
 }
 
-/// A hundred times all keys come and go: from the second time on no place is made.
+/// All keys are inserted and removed a hundred times: from the second round on no place is allocated.
 #[test]
 fn places_after_a_hundred_rounds_are_those_of_one() {
     const KEYS: u64 = 300;
@@ -83,7 +85,8 @@ fn places_after_a_hundred_rounds_are_those_of_one() {
     }
 }
 
-/// One program inserts at the end, another one removes at the beginning: free places go from the one to the other by way of the tree.
+/// One program inserts at the end, another removes at the beginning: free places pass from one to the other
+/// through the tree.
 #[test]
 fn places_go_from_who_removes_to_who_inserts() {
     const WINDOW: u64 = 300;
@@ -99,14 +102,16 @@ fn places_go_from_who_removes_to_who_inserts() {
             }
         }
         let (one_has, two_has) = (inserts.places(), removes.places());
-        // Leaves of two keys, above them half as many nodes again; a piece or two to begin with; what the other one keeps.
+        // Leaves of two keys, half as many nodes above them, one or two initial pieces, and the other
+        // handle's free places.
         let most = WINDOW + 2 * PIECE + KEPT_MAX as u64;
         assert!(one_has.made <= most, "{one_has:?} of at most {most}");
         assert!(one_has.again > 10 * WINDOW && two_has.kept <= KEPT_MAX + 2, "{one_has:?} {two_has:?}");
     }
 }
 
-/// Of a tree of five levels ten keys are left, in whatever order the others go: so few nodes are left, and levels. An index of before leads to every key.
+/// Ten keys of a five-level tree remain, after removals in different orders: few nodes and levels remain. An
+/// index from before leads to every key.
 #[test]
 fn a_tree_of_ten_keys_is_low_whatever_it_was() {
     const KEYS: u32 = 14 * 600;
@@ -141,7 +146,7 @@ fn a_tree_of_ten_keys_is_low_whatever_it_was() {
             let expected = (n % (KEYS / 10) == 7).then(|| u64::from(n) + 1);
             assert_eq!(tree.get(&mut client, n.into()).unwrap(), expected);
         }
-        // Its places are used for other keys, and the index is older than all of them.
+        // The tree's places are reused for other keys, and the index is older than all of them.
         let made = tree.places().made;
         let new: BTreeSet<u64> = (0..u64::from(KEYS) / 3).map(|n| 3 * n + u64::from(KEYS) / 2).collect();
         for &key in &new {
@@ -161,7 +166,8 @@ fn a_tree_of_ten_keys_is_low_whatever_it_was() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Trees grow and shrink by waves through two handles: they answer as a `BTreeMap`, have no more nodes than their keys need, and no place is two nodes.
+    /// Trees grow and shrink in waves through two handles. They match a `BTreeMap`, have no more nodes than
+    /// their keys need, and no place holds two nodes.
     #[test]
     fn a_tree_in_waves_is_a_map_of_few_nodes(
         entries in 2..=14_usize,
@@ -203,8 +209,8 @@ proptest! {
     }
 }
 
-/// Nodes of two entries make a tree a level higher with nearly every ascending key. One that is as high as nodes can tell takes no more of them, says so, and has all that
-/// it took.
+/// Nodes of two entries make a tree a level higher with nearly every ascending key. A tree of maximum height
+/// refuses further keys with an error and keeps all its keys.
 #[test]
 fn a_tree_that_would_be_too_high_says_so() {
     let mut client = embedded(1);
@@ -223,7 +229,8 @@ fn a_tree_that_would_be_too_high_says_so() {
     }
 }
 
-/// A program that ends at any access of merges, splits and of what hands places over leaves a tree that others go on with, and no place that is two nodes.
+/// A program that ends at any access of a merge, a split or a handover of places leaves a usable tree, and no
+/// place holds two nodes.
 #[test]
 fn a_writer_that_ends_anywhere_leaves_no_place_twice() {
     let mut ends = 0;
@@ -267,8 +274,9 @@ fn a_writer_that_ends_anywhere_leaves_no_place_twice() {
     assert!(ends > 30, "{ends} ends");
 }
 
-/// A place that a switch leads to for keys at the end of a tree is used again for its first leaf: two thousand leaves to the left. What comes there takes a few steps to the right and
-/// begins anew at the root; it does not walk through the whole tree, whoever asks for what.
+/// A switch leads keys at the end of a tree to a place that is now reused for the first leaf, two thousand
+/// leaves to the left. A traversal that arrives there takes a few steps to the right and restarts at the
+/// root. It does not walk through the whole tree, for any operation.
 #[test]
 fn a_place_far_to_the_left_is_left_soon() {
     const KEYS: u64 = 7 * 2_401;
@@ -279,7 +287,7 @@ fn a_place_far_to_the_left_is_left_soon() {
     let levels = levels(&mut client, &tree);
     let height = levels.len() as u64;
     let leaf = *levels.last().unwrap().first().unwrap();
-    // What the tables were when the tree began there.
+    // The tables from when the tree began there.
     let range = Range { first: 0, last: u64::MAX, child: Child { addr: leaf, level: 0 } };
     let section = tree.section(&mut client, Extent::default()).unwrap();
     publish(&mut client, &[TreeSection { ranges: vec![range], sets: Vec::new(), ..section }]).unwrap();
@@ -291,13 +299,13 @@ fn a_place_far_to_the_left_is_left_soon() {
         client.tally().iterations - before
     };
     assert_eq!(visits(&mut |client| assert_eq!(tree.get(client, 6).unwrap(), Some(3))), 1, "where it leads");
-    // The leaf, the steps, and the way from the root.
+    // The leaf, the steps, and the descent from the root.
     let bound = 1 + u64::from(ASIDE_MAX) + height;
     assert_eq!(visits(&mut |client| assert_eq!(tree.get(client, 2 * last).unwrap(), Some(last))), bound);
     let range = 2 * last - 20..;
     let scanned = visits(&mut |client| assert_eq!(tree.scan(client, range.clone(), 100).unwrap().len(), 11));
     assert!(scanned <= bound + 2, "{scanned} visits");
-    // The same steps at the host, over keyed READs, and with a hint of a handle.
+    // As many steps at the host, over keyed READs, and with a handle's hint.
     let over = client.open_through(NodeId(1), Some(tree.tree().root)).unwrap();
     let before = client.packets().0;
     assert_eq!(tree.get_through(&mut client, over, 2 * last).unwrap(), Some(last));

@@ -1,4 +1,4 @@
-//! The B-link tree against `BTreeMap`, with several writers at once, and what it takes.
+//! The B-link tree against `BTreeMap`, with several writers at once, and the cost of its operations.
 
 use farmem::api::{Base64, ErrorCode, SoftSection};
 use farmem::blink_tree::{Cursor, Extent, Writes, publish, withdraw};
@@ -19,7 +19,7 @@ enum Act {
     Scan(u64, u64, usize),
 }
 
-/// Keys collide often in a small space, and some lie at the ends of what there is.
+/// Keys collide often in a small space, and some lie at the ends of the key space.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0..300_u64, 1 => any::<u64>(), 1 => u64::MAX - 3..=u64::MAX]
 }
@@ -41,8 +41,8 @@ fn check_all(client: &mut Client, tree: &BLinkTree, model: &BTreeMap<u64, u64>) 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is done to it through two handles, the tree answers as a `BTreeMap` does: at the memory nodes and at the host, with nodes of 2 to 14
-    /// entries, on 1 and 3 memory nodes.
+    /// All operations through two handles match a `BTreeMap`: at the memory nodes and at the host, with nodes
+    /// of 2 to 14 entries, on 1 and 3 memory nodes.
     #[test]
     fn the_tree_is_a_map(
         nodes in prop_oneof![Just(1_u16), Just(3)],
@@ -91,7 +91,7 @@ fn embedded(nodes: u16) -> Client {
     Rack::embedded_with(nodes, 64 << 20).unwrap().client("tree").unwrap()
 }
 
-/// A look-up, an insertion and a removal are one request each; what the leaf has no room for costs the host a split.
+/// A look-up, an insertion and a removal are one request each. If the leaf has no room, the host splits it.
 #[test]
 fn requests_of_each_operation() {
     let mut client = embedded(1);
@@ -110,7 +110,7 @@ fn requests_of_each_operation() {
     };
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.get(client, 700).unwrap(), Some(350))), (1, 4));
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.get(client, 701).unwrap(), None)), (1, 4));
-    // Where the handle was last, a change begins.
+    // A change begins at the handle's last leaf.
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.insert(client, 701, 9).unwrap(), None)), (1, 1));
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.insert(client, 901, 9).unwrap(), None)), (1, 4));
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.insert(client, 701, 8).unwrap(), Some(9))), (1, 4));
@@ -119,7 +119,8 @@ fn requests_of_each_operation() {
     assert_eq!(took(&mut |tree, client| assert_eq!(tree.scan(client, 700.., 40).unwrap().len(), 40)), (1, 9));
 }
 
-/// Changes all over a tree of three memory nodes, by itself and behind a look-up, with the tree in the switch and without: round trips, visits, crossings.
+/// Changes all over a tree of three memory nodes, directly and after a look-up, with the tree in the switch
+/// and without: round trips, visits, crossings.
 #[test]
 fn where_changes_begin() {
     const KEYS: u32 = 14 * 14 * 14 * 7;
@@ -138,7 +139,7 @@ fn where_changes_begin() {
         tree.set_writes(writes);
         let mut before = (client.tally(), 0);
         for round in 0..600 {
-            // Nodes learn the programs first.
+            // The nodes learn the programs first.
             if round == 100 {
                 before = (client.tally(), rack.frames().unwrap());
             }
@@ -164,7 +165,7 @@ fn where_changes_begin() {
     assert!(found.2 < descends.2, "fewer packets than the way down: {counts:?}");
 }
 
-/// The leaf that a handle was at last splits, merges into its neighbour, dies: the next change goes where the key is.
+/// The last leaf of a handle splits, merges into its neighbour, or dies: the next change still finds the key.
 #[test]
 fn a_leaf_that_changed_leads_on() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -176,7 +177,8 @@ fn a_leaf_that_changed_leads_on() {
     for round in 0..200 {
         let key = 4 * (round * 37 % 400);
         assert_eq!(mine.get(&mut one, key).unwrap(), model.get(&key).copied());
-        // Between its look-up and its change another one fills the leaf, or empties it and those beside it.
+        // Between the look-up and the change, another handle fills the leaf, or empties it and its
+        // neighbours.
         for near in 0..12 {
             let key = (key + near).saturating_sub(near * 8 * (round % 2));
             if round % 3 == 0 {
@@ -194,7 +196,8 @@ fn a_leaf_that_changed_leads_on() {
     check_all(&mut one, &mine, &model);
 }
 
-/// A second writer does something whole before any access of the first: both find their own keys at any time, and nothing is lost.
+/// A second writer performs a whole operation before any access of the first. Both always find their own
+/// keys, and nothing is lost.
 #[test]
 fn a_writer_between_any_two_accesses_of_another_loses_nothing() {
     const ROUNDS: u64 = 1_500;
@@ -204,7 +207,7 @@ fn a_writer_between_any_two_accesses_of_another_loses_nothing() {
         let mut mine = BLinkTree::create_with(&mut one, Layout::Partitioned, entries).unwrap();
         let mut yours = BLinkTree::open(&mut two, mine.address(), Layout::Partitioned).unwrap();
         let mut chance = Rng::from_number(12_301 + entries as u64);
-        // Even keys are the first one's, odd keys the second one's; they lie side by side in the leaves.
+        // The first writer owns the even keys, the second the odd ones; they alternate in the leaves.
         let (mut model, mut other) = (BTreeMap::new(), BTreeMap::new());
         for round in 0..ROUNDS {
             let (key, remove) = (2 * u64::from(chance.below(120)), chance.chance(1, 2));
@@ -232,7 +235,8 @@ fn a_writer_between_any_two_accesses_of_another_loses_nothing() {
     }
 }
 
-/// A writer that ends between any two of its accesses leaves a tree that has everything else, and that others go on with.
+/// A writer that ends between any two of its accesses leaves a tree with everything else, which others can
+/// use.
 #[test]
 fn a_writer_that_ends_anywhere_leaves_a_whole_tree() {
     for last in 0..900 {
@@ -265,7 +269,7 @@ fn a_writer_that_ends_anywhere_leaves_a_whole_tree() {
             };
         }
         let mut yours = BLinkTree::open(&mut two, mine.address(), Layout::Partitioned).unwrap();
-        // Whether the last change was made is open.
+        // The outcome of the last change is unknown.
         if let Some(key) = open {
             match yours.get(&mut two, key).unwrap() {
                 Some(value) => model.insert(key, value),
@@ -287,8 +291,9 @@ fn a_writer_that_ends_anywhere_leaves_a_whole_tree() {
     panic!("the acts have more accesses than were looked at");
 }
 
-/// A writer ends between any two accesses of a merge. Another one, whose last leaf is the right neighbour, changes a key that was the left one's: whoever looks it up from
-/// the root finds the new value, not the copy that the left node still has.
+/// A writer ends between any two accesses of a merge. Another handle, whose last leaf is the right neighbour,
+/// changes a key that was the left leaf's. A look-up from the root finds the new value, not the copy in the
+/// left node.
 #[test]
 fn keys_that_a_neighbour_takes_are_written_in_one_place() {
     for last in 0..60 {
@@ -307,7 +312,7 @@ fn keys_that_a_neighbour_takes_are_written_in_one_place() {
             Ok(())
         };
         let removed = mine.remove(&mut Hooked::new(one, &mut before), 2);
-        // A merge that does not come to its end takes nothing from the answer: the key is out, and its value is told.
+        // An unfinished merge does not affect the result: the key is removed, and its value is returned.
         assert_eq!(removed.ok(), (last > 0).then_some(Some(2)), "the merge ended before access {last}");
         let mut yours = BLinkTree::open(two, mine.address(), Layout::Partitioned).unwrap();
         let theirs = BLinkTree::open(three, mine.address(), Layout::Partitioned).unwrap();
@@ -321,7 +326,8 @@ fn keys_that_a_neighbour_takes_are_written_in_one_place() {
     panic!("a merge has more accesses than were looked at");
 }
 
-/// Fat-B+Tree II: look-ups begin at the deepest node that the switch has, so they visit fewer; the answers are the same.
+/// Fat-B+Tree II: look-ups begin at the deepest node in the switch and visit fewer nodes; the results are the
+/// same.
 #[test]
 fn a_published_tree_is_entered_further_down() {
     let mut client = embedded(2);
@@ -361,7 +367,7 @@ fn a_published_tree_is_entered_further_down() {
     assert_eq!(client.tally().iterations - before, 7);
 }
 
-/// What the switch has grows old: the tree splits and merges below it, and every key is found, each by one request.
+/// The published index grows old: the tree splits and merges below it, and one request still finds each key.
 #[test]
 fn an_old_index_leads_to_every_key() {
     for entries in [2, 14] {
@@ -397,7 +403,7 @@ fn an_old_index_leads_to_every_key() {
     }
 }
 
-/// A scan in pieces finds each key that stands still once, in order, whatever splits and merges between two pieces.
+/// A scan in pieces finds each stable key once, in order, regardless of splits and merges between two pieces.
 #[test]
 fn a_cursor_goes_on_beside_splits_and_merges() {
     let mut client = embedded(2);
@@ -410,7 +416,7 @@ fn a_cursor_goes_on_beside_splits_and_merges() {
         while !cursor.is_at_end() {
             let pairs = cursor.next(&tree, &mut client, piece).unwrap();
             found.extend(pairs.into_iter().filter(|(key, _)| key % 10 == 0 || *key == u64::MAX));
-            // Before it and behind it keys come and go.
+            // Keys before and after the cursor are inserted and removed.
             for key in (round % 3..3_000).step_by(29).filter(|key| key % 10 > 0) {
                 match round % 2 {
                     0 => tree.insert(&mut client, key, 0).unwrap(),
@@ -428,7 +434,7 @@ fn a_cursor_goes_on_beside_splits_and_merges() {
     assert!(Cursor::new(5..5).is_at_end());
 }
 
-/// More than a switch takes is refused before anything is read or told.
+/// An extent beyond a switch's capacity is refused before anything is read or published.
 #[test]
 fn more_than_a_switch_takes_is_refused() {
     let mut client = embedded(1);
@@ -449,7 +455,8 @@ fn more_than_a_switch_takes_is_refused() {
     assert!(error.remedy().contains("that of a tree is its root"), "{}", error.remedy());
 }
 
-/// Each domain publishes its own trees, and finds its way by them alone; what one withdraws, or leaves behind, takes nothing from the other.
+/// Each domain publishes its own trees, and only they lead its traversals. A domain that withdraws or leaves
+/// trees behind does not affect the other.
 #[test]
 fn domains_publish_beside_each_other() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -484,18 +491,20 @@ fn domains_publish_beside_each_other() {
     assert!(epochs.is_sorted_by(|a, b| a < b), "{epochs:?}");
     withdraw(&mut clients[0], trees[0][0].tree().root).unwrap();
     assert_eq!(visits(&mut clients), [4, 1, 4, 1]);
-    // What is not published is withdrawn already; another domain's is not withdrawn.
+    // Withdrawing an unpublished tree succeeds; another domain's tree stays published.
     withdraw(&mut clients[0], trees[1][1].tree().root).unwrap();
     assert_eq!(visits(&mut clients), [4, 1, 4, 1]);
     clients[0].clear_soft_state(vec![]).unwrap();
     assert_eq!(visits(&mut clients), [4, 4, 4, 1]);
-    // A tree of another domain can be published; it leads who published it, and may go there no more than before.
+    // A domain can publish a tree of another domain. The section leads only its publisher, whose access
+    // rights stay the same.
     let section = trees[0][0].section(&mut clients[0], Extent::default()).unwrap();
     publish(&mut clients[1], &[section]).unwrap();
     assert_eq!(visits(&mut clients), [4, 4, 4, 1]);
 }
 
-/// What all domains publish together has the room of one image; who is refused is told whose it is.
+/// The sections of all domains share the room of one image. The error of a refused domain names the domain
+/// that holds the room.
 #[test]
 fn what_has_no_room_is_refused_and_leaves_the_rest() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -512,7 +521,7 @@ fn what_has_no_room_is_refused_and_leaves_the_rest() {
     two.load_soft_state(vec![section(2, 1)]).unwrap();
 }
 
-/// What is no tree is named.
+/// Opening other memory as a tree fails with its address.
 #[test]
 fn what_is_no_tree_is_refused() {
     let mut client = embedded(1);
@@ -524,7 +533,7 @@ fn what_is_no_tree_is_refused() {
     assert!(matches!(error, Error::Key { key: 3, .. }), "{error}");
     tree.insert(&mut client, 5, 6).unwrap();
     assert!(matches!(tree.load(&mut client, [(3, 1)].into_iter(), 14), Err(Error::Broken { .. })));
-    // Somebody overwrites the root.
+    // A stray write overwrites the root.
     client.write(VirtAddr(tree.tree().root.0), &[0xff; 256]).unwrap();
     assert!(matches!(tree.get(&mut client, 5), Err(Error::Broken { .. })));
     assert!(matches!(tree.insert(&mut client, 5, 7), Err(Error::Broken { .. })));

@@ -21,7 +21,7 @@ enum Act {
     Aggregate(Range<u64>),
 }
 
-/// Keys collide often in a small space, with a few at the edges of what a key can be.
+/// Keys collide often in a small space, with a few at the edges of the key space.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 0..600_u64, 1 => any::<u64>().prop_map(|k| k.min(KEY_MAX)), 1 => KEY_MAX - 3..=KEY_MAX]
 }
@@ -96,7 +96,8 @@ fn check_all(client: &mut Client, tree: &BTree, model: &BTreeMap<u64, u64>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is done to it, the tree answers as a `BTreeMap` does: on 1, 2 and 4 memory nodes, both layouts, both ways.
+    /// All operations match a `BTreeMap`: on 1, 2 and 4 memory nodes, in both layouts, at the memory nodes
+    /// and at the host.
     #[test]
     fn the_tree_is_a_map(
         nodes in prop_oneof![Just(1_u16), Just(2), Just(4)],
@@ -148,7 +149,7 @@ fn many_inserts_split_every_level() {
     }
 }
 
-/// What each kind of look-up takes, on a tree of three levels: requests, and iterations (nodes visited).
+/// The cost of each kind of look-up, on a tree of three levels: requests, and iterations (nodes visited).
 #[test]
 fn requests_and_iterations_of_look_ups() {
     let mut client = embedded(1);
@@ -173,14 +174,16 @@ fn requests_and_iterations_of_look_ups() {
         table.push(took(policy, &|t, c| assert_eq!(t.scan(c, 30.., 300).unwrap().len(), 300)));
         table.push(took(policy, &|t, c| assert_eq!(t.aggregate(c, 0..1500).unwrap().unwrap().count, 1500)));
     }
-    // A scan of 100 is one request; one of 300 three, each of which goes on at the leaf where the one before ended.
+    // A scan of 100 is one request. A scan of 300 is three, and each continues at the leaf where the previous
+    // one ended.
     let offloaded = [(1, 3), (1, 3), (1, 3), (1, 9), (3, 24), (1, 103)];
     let at_host = [(3, 3), (3, 3), (3, 3), (9, 9), (24, 24), (103, 103)];
     assert_eq!(table, [offloaded, at_host].concat());
     assert_eq!(SCAN_PAIRS_MAX, 122);
 }
 
-/// A partitioned tree crosses memory nodes where the key ranges meet; a scattered one wherever its pieces do. The results are the same.
+/// A partitioned tree crosses memory nodes at the borders of key ranges, a scattered one at the borders of
+/// its pieces. The results are the same.
 #[test]
 fn layouts_differ_in_crossings_only() {
     let crossings = |layout| {
@@ -205,12 +208,13 @@ fn layouts_differ_in_crossings_only() {
         }
         sum(&mut acc) - 1
     };
-    // 256 leaves: three borders of four shares; or 16 pieces of 16 leaves, so 15 borders. The root lies on the first memory node.
+    // 256 leaves: three borders of four shares; or 16 pieces of 16 leaves, so 15 borders. The root lies on
+    // the first memory node.
     assert_eq!(crossings(Layout::Partitioned), 3);
     assert_eq!(crossings(Layout::Scattered { granularity: 4096 }), 15);
 }
 
-/// The lock keeps a second writer out, counts versions, and can be taken from one that is gone.
+/// The lock excludes a second writer, counts versions, and can be taken from a dead holder.
 #[test]
 fn the_lock_is_a_version() {
     let rack = Rack::embedded_with(1, 16 << 20).unwrap();
@@ -235,7 +239,7 @@ fn the_lock_is_a_version() {
     assert_eq!(mine.scan(&mut one, .., 200).unwrap().len(), 101);
 }
 
-/// Requests that make no sense are refused by name, and leave the tree as it was.
+/// Invalid requests fail with a specific error and leave the tree unchanged.
 #[test]
 fn wrong_requests_are_named() {
     let mut client = embedded(1);
@@ -259,7 +263,8 @@ fn wrong_requests_are_named() {
     assert_eq!(tree.find(&mut client, 3).unwrap(), Some(4));
 }
 
-/// The programs' cost on one iteration, as the dispatch engine sees it: what the profile of one core offloads.
+/// The programs' cost per iteration, as the dispatch engine sees it: the profile of one core offloads all of
+/// them.
 #[test]
 fn the_programs_are_worth_taking_to_the_memory() {
     for text in [farmem::btree::FIND_PROGRAM, farmem::btree::SCAN_PROGRAM, farmem::btree::AGGREGATE_PROGRAM] {

@@ -1,4 +1,5 @@
-//! `rack.toml`: what is right gives the rack it describes; each rule, broken, is named with file, line and what was expected.
+//! `rack.toml`: a valid file gives the rack it describes. Each broken rule is reported with file, line and
+//! the expected value.
 
 use farmem::config::CardsConfig;
 use farmem::{Error, Execution, Placement, Prefetch, RackConfig, Transport, Waiting};
@@ -6,7 +7,7 @@ use farmem_machine::Duration;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-/// A right description; the cases below change one line of it.
+/// A valid description; the cases below change one line of it.
 const RIGHT: &str = r#"# name = "a comment with a key in it, on line 1"
 name = "rack-1"
 transport = "udp"
@@ -43,7 +44,7 @@ fn parse(text: &str) -> Result<RackConfig, Error> {
     RackConfig::parse(text, Path::new(FILE))
 }
 
-/// What is complained about, after checking that it is about this file and comes with a remedy.
+/// Returns the complaint, after checking that the error is about this file and has a remedy.
 fn complaint(text: &str) -> String {
     let error = parse(text).expect_err("it is wrong");
     assert!(matches!(error, Error::Config { .. }), "{error:?}");
@@ -75,7 +76,7 @@ fn a_description_becomes_a_rack() {
     assert_eq!(rack.file, Path::new(FILE));
 }
 
-/// Nodes run machine code unless something else is written, each for itself.
+/// Each node runs machine code unless its section says otherwise.
 #[test]
 fn a_node_says_what_it_runs_programs_with() {
     let with = |line: &str| RIGHT.replace("memory = 8192\n", &format!("memory = 8192\n{line}\n"));
@@ -87,7 +88,7 @@ fn a_node_says_what_it_runs_programs_with() {
     assert!(said.contains("`jit`") && said.contains("`interpreter`"), "{said}");
 }
 
-/// Nodes find out how to ask the caches for lines unless it is written, each for itself.
+/// Each node probes how to prefetch cache lines unless its section says so.
 #[test]
 fn a_node_says_how_it_asks_the_caches() {
     let with = |line: &str| RIGHT.replace("memory = 8192\n", &format!("memory = 8192\n{line}\n"));
@@ -99,7 +100,7 @@ fn a_node_says_how_it_asks_the_caches() {
     assert!(said.contains("`bursts`") && said.contains("`one-by-one`"), "{said}");
 }
 
-/// How coherent memory is run, as written or as the roles do it by themselves.
+/// The settings of coherent memory, as written or by default.
 #[test]
 fn leases_epochs_and_slots() {
     let ms = Duration::from_millis;
@@ -114,7 +115,7 @@ fn leases_epochs_and_slots() {
     assert_eq!(told(&written), (ms(500), ms(20), 64));
 }
 
-/// What may be left out is left out: sleeping, on one CPU, the first there is.
+/// The defaults of optional keys: sleeping, on one CPU, the first one.
 #[test]
 fn the_defaults() {
     let lines =
@@ -127,7 +128,7 @@ fn the_defaults() {
     assert!(parse(&v6).unwrap().hosts.iter().all(IpAddr::is_ipv6), "a rack may be all IPv6");
 }
 
-/// Datagrams are as long as the path carries: as written, or the largest where no Ethernet can be on it.
+/// The datagram length: as written, or the largest where no Ethernet link is involved.
 #[test]
 fn the_path_mtu() {
     let pmtu = |text: &str| parse(text).unwrap().pmtu.bytes();
@@ -144,7 +145,7 @@ fn the_path_mtu() {
     }
 }
 
-/// What the rack's links are to be like, by name or by values; as they are when nothing is written.
+/// The profile of the rack's links, by name or by values; unmodified links by default.
 #[test]
 fn a_link_has_a_profile() {
     let link = |value: &str| {
@@ -156,8 +157,8 @@ fn a_link_has_a_profile() {
     assert_eq!(link("delay=5us"), "delay=5us");
 }
 
-/// (the line's number, what it says instead, words of the complaint): every rule, and the line that breaks it, not one that looks
-/// like it.
+/// (Line number, replacement, words of the complaint): every rule, with the line that breaks it, not a
+/// similar one.
 const BROKEN: &[(usize, &str, &[&str])] = &[
     (2, r#"name = """#, &["\"\" is no name for the rack", "1 to 64 of A-Z"]),
     (2, r#"name = "a/b""#, &["\"a/b\" is no name", "expected"]),
@@ -252,7 +253,7 @@ fn each_broken_rule_is_named_with_its_line() {
     }
 }
 
-/// A list of clients' addresses that ends behind the last one there is.
+/// A list of client addresses that ends after the last IPv4 address.
 #[test]
 fn clients_stay_inside_the_address_space() {
     for first in ["255.255.255.253", "223.255.255.254"] {
@@ -261,8 +262,8 @@ fn clients_stay_inside_the_address_space() {
     }
 }
 
-/// A rack says whether cards are its peers, and what that costs is said (PROTOCOL 14.9). Where nothing could come of it that is an error:
-/// over rings, and for identifications that IPv6 has not.
+/// The description says whether cards are peers of the rack, and farmem reports the cost (PROTOCOL 14.9).
+/// Settings without any effect are errors: cards over rings, and identifications, which IPv6 lacks.
 #[test]
 fn cards_are_peers_when_the_description_says_so() {
     let with = |cards: &str| RIGHT.replace("[control]", &format!("{cards}\n[control]"));
@@ -270,7 +271,7 @@ fn cards_are_peers_when_the_description_says_so() {
     assert_eq!(parse(RIGHT).unwrap().cards_cost(), None);
     let ports = parse(&with("[cards]")).unwrap();
     assert_eq!(ports.cards, Some(CardsConfig { unknown_ip_id: false }));
-    // What they are sent is paced, unless the description says otherwise (PROTOCOL 14.11).
+    // Traffic to cards is paced unless the description says otherwise (PROTOCOL 14.11).
     assert_eq!(ports.link, "rate=10Gbit/s,burst=64KiB".parse().unwrap());
     assert!(parse(&with("link = \"none\"\n[cards]")).unwrap().link.is_none());
     assert!(parse(RIGHT).unwrap().link.is_none());
@@ -293,7 +294,7 @@ fn cards_are_peers_when_the_description_says_so() {
     assert!(said.starts_with("line 9: ") && said.contains("colour"), "{said}");
 }
 
-/// Each line that must be there, left out: it is named, in the table where it belongs.
+/// Each missing mandatory line is reported, with its table.
 #[test]
 fn what_is_missing_is_named() {
     let cases = [
@@ -323,7 +324,7 @@ fn what_is_missing_is_named() {
     assert!(complaint("").contains("missing field"));
 }
 
-/// A file that is not there, a directory, and bytes that are no text.
+/// A missing file, a directory, and a file that is not text.
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
     let missing = RackConfig::load(Path::new("/no/such/rack.toml")).unwrap_err();
@@ -338,7 +339,8 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(binary.contains("cannot be read") && binary.contains("UTF-8"), "{binary}");
 }
 
-/// A program loads `rack.toml` by a name that counts from where it stands, and goes elsewhere: what it asks the control plane by is found from there too.
+/// A program loads `rack.toml` by a relative path and changes its directory: the paths in the file still
+/// resolve.
 #[test]
 fn a_program_may_go_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
@@ -358,7 +360,7 @@ fn a_program_may_go_elsewhere() {
     }
 }
 
-/// The numbers of a text: where the runs of digits begin and end.
+/// Returns the positions of the numbers in a text.
 fn numbers(text: &str) -> Vec<(usize, usize)> {
     let bytes = text.as_bytes();
     let is_first = |at: &usize| bytes[*at].is_ascii_digit() && (*at == 0 || !bytes[at - 1].is_ascii_digit());
@@ -367,7 +369,7 @@ fn numbers(text: &str) -> Vec<(usize, usize)> {
     starts.map(|start| (start, start + len(start))).collect()
 }
 
-/// Numbers at the edges of types and of what a rack takes, and what is none.
+/// Numbers at the edges of types and of a rack's bounds, and invalid ones.
 const EDGES: [&str; 22] = [
     "",
     "-1",
@@ -393,7 +395,8 @@ const EDGES: [&str; 22] = [
     "1e999",
 ];
 
-/// Each number of a description is replaced by those at the edges: it is named with its line, or makes a rack that is within its bounds.
+/// Each number of a description is replaced by edge values: the error names the line, or the rack is within
+/// its bounds.
 #[test]
 fn each_number_of_a_description_may_be_wrong() {
     let full = RIGHT
@@ -407,7 +410,7 @@ fn each_number_of_a_description_may_be_wrong() {
         );
     let right = parse(&full).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(right.dpu.as_ref().map(|dpu| (dpu.threads, dpu.connections.get())), Some((2, 3)));
-    // Without a word there is one, however long the way to the memory nodes.
+    // The default is one connection, however long the path to the memory nodes.
     let unsaid = full.replace("connections = 3\n", "");
     for text in [unsaid.replace("delay=5us", "delay=500us"), unsaid] {
         let rack = parse(&text).unwrap_or_else(|error| panic!("{error}"));
@@ -445,8 +448,8 @@ fn each_number_of_a_description_may_be_wrong() {
     assert!(wrong > 300, "{wrong} wrong numbers were named");
 }
 
-/// A join file that was damaged on its way: each number replaced, each line left out, doubled or cut. It is named with what is wrong, or says what the right one says
-/// of the authority; what is no token is not sent.
+/// A damaged join file: each number replaced, each line removed, doubled or cut. The error states the fault,
+/// or the file yields the right authority. An invalid token is not sent.
 #[test]
 fn each_number_of_a_join_file_may_be_wrong() {
     use farmem::config::Join;
@@ -469,7 +472,8 @@ fn each_number_of_a_join_file_may_be_wrong() {
         write(&file, text);
         match Join::read(&file) {
             Ok(join) => {
-                // The fingerprint is that of the certificate in it: what stands around that may be damaged.
+                // The fingerprint is that of the certificate in the file; text around the certificate may be
+                // damaged.
                 assert_eq!(join.sha256, right.sha256);
                 assert!(join.address.port() > 0 && join.token.bytes().all(|byte| byte.is_ascii_graphic()));
             }
@@ -502,7 +506,7 @@ fn each_number_of_a_join_file_may_be_wrong() {
     assert!(wrong > 100, "{wrong} damaged files were named");
 }
 
-/// Cut anywhere, or with any byte replaced, a description is a rack or a complaint, never a panic.
+/// A description that is cut anywhere, or has any byte replaced, gives a rack or a complaint, never a panic.
 #[test]
 fn no_text_panics() {
     for cut in 0..RIGHT.len() {
@@ -514,7 +518,7 @@ fn no_text_panics() {
     }
 }
 
-/// The example of a FatTree of k = 4 (Fat-B+Tree IV-A), and its rules, each broken.
+/// The example of a FatTree of k = 4 (Fat-B+Tree IV-A), and each of its rules, broken.
 #[test]
 fn a_fat_tree_is_described() {
     let example = include_str!("../../../docs/fat-tree-rack.toml");

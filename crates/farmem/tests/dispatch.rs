@@ -1,4 +1,5 @@
-//! Where traversals run, and what each way takes: PULSE, PULSE-ACC (back to the host at every crossing) and the host itself.
+//! The site of traversals and its cost: PULSE, PULSE-ACC (back to the host at every crossing) and the host
+//! itself.
 
 use farmem::dispatch::Tally;
 use farmem::{
@@ -10,14 +11,15 @@ use std::num::NonZero;
 const LIST_SUM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
 const LIMIT: u32 = 10_000;
 
-/// Long computation over one word: 60 instructions, worth it on a core, not on the board.
+/// Returns a program with a long computation over one word: 60 instructions, worth offloading to a core but
+/// not to the board.
 fn heavy() -> Program {
     let text =
         format!(".scratch 8\n ld8 r2, window[0]\n{} st8 scratch[0], r2\n ret\n", " add r2, 1\n".repeat(57));
     Program::assemble(&text).unwrap()
 }
 
-/// A list in which node n of the list lies on memory node `homes[n]`; its values are 1, 2, 3...
+/// Builds a list in which node n lies on memory node `homes[n]`; its values are 1, 2, 3...
 fn list(client: &mut Client, homes: &[u16]) -> VirtAddr {
     let room: Vec<u64> = (1..=4).map(|node| client.allocate_on(4096, NodeId(node)).unwrap().base.0).collect();
     let at = |n: usize| room[usize::from(homes[n] - 1)] + 16 * n as u64;
@@ -28,15 +30,16 @@ fn list(client: &mut Client, homes: &[u16]) -> VirtAddr {
     VirtAddr(at(0))
 }
 
-/// A list of eight on as many memory nodes as it takes to cross `crossings` times.
+/// Returns the homes of a list of eight that crosses memory nodes `crossings` times.
 fn crossing(crossings: usize) -> Vec<u16> {
     (0..8).map(|n: usize| u16::try_from(n.min(crossings) % 4 + 1).unwrap()).collect()
 }
 
-/// The golden table: requests of the host for a list of eight that crosses memory nodes k times. Programs are known to the nodes.
+/// The golden table: requests of the host for a list of eight that crosses memory nodes k times. The nodes
+/// know the programs.
 ///
-/// PULSE takes one whatever k is, since the switch sends the traversal on; PULSE-ACC takes one more for each crossing; the host
-/// takes a READ for each element.
+/// PULSE takes one request for any k, since the switch forwards the traversal. PULSE-ACC takes one more per
+/// crossing. The host takes a READ per element.
 #[test]
 fn requests_of_each_way() {
     let rack = Rack::embedded_with(4, 16 << 20).unwrap();
@@ -83,7 +86,7 @@ crossings  PULSE  PULSE-ACC  host
     assert_eq!((pulse.tally().offloaded, pulse.tally().requests), (8, 8));
 }
 
-/// A memory node that does not know the program costs one request more, wherever the traversal meets it.
+/// A memory node that does not know the program costs one more request, wherever the traversal meets it.
 #[test]
 fn unknown_programs_cost_a_request_each() {
     let rack = Rack::embedded_with(4, 16 << 20).unwrap();
@@ -99,7 +102,7 @@ fn unknown_programs_cost_a_request_each() {
     assert_eq!((requests(), requests()), (2, 1));
 }
 
-/// The verdict follows t_c <= eta * t_d, and the outcome says which way it went.
+/// The verdict follows t_c <= eta * t_d, and the outcome states the chosen site.
 #[test]
 fn cost_decides() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("cost").unwrap();
@@ -120,7 +123,8 @@ fn cost_decides() {
     }
 }
 
-/// A program that fits no datagram beside its pad runs at the host when the cost decides; who insists on the memory is told.
+/// If a program and its pad exceed a datagram, the cost decision runs the program at the host. An explicit
+/// offload fails.
 #[test]
 fn what_no_datagram_carries_runs_at_the_host() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("long").unwrap();
@@ -136,8 +140,9 @@ fn what_no_datagram_carries_runs_at_the_host() {
     assert!(matches!(refused, Error::Traversal { reason: TraversalStop::TooLarge, .. }), "{refused}");
 }
 
-/// A pad that fills the datagram leaves no room for code: the first time the code goes ahead, which the host is told to do; afterwards it is
-/// one request. One byte that is not zero at the pad's end is enough for that; without it the code goes along.
+/// A pad that fills the datagram leaves no room for code. The first time the code goes ahead in a message of
+/// its own; later the traversal is one request. One nonzero byte at the pad's end is enough for that; without
+/// it the code travels along.
 #[test]
 fn a_full_pad_and_its_code_take_turns() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("pads").unwrap();
@@ -160,8 +165,9 @@ fn a_full_pad_and_its_code_take_turns() {
     }
 }
 
-/// A node of 16 bytes stands at the end of an allocation, as near as every number of bytes, and its window has 256. Both ways read it, and both end at the byte
-/// behind it. Behind the allocation another one of the same client begins; the same where a grant ends within a page (PROTOCOL 10.23).
+/// A node of 16 bytes lies at every distance from the end of an allocation, and its window has 256 bytes.
+/// Both sites read the node, and both stop at the byte after the allocation. Another allocation of the same
+/// client follows. The same holds where a grant ends within a page (PROTOCOL 10.23).
 #[test]
 fn windows_at_every_distance_from_the_end() {
     let rack = Rack::embedded_with(1, 16 << 20).unwrap();
@@ -208,7 +214,8 @@ fn windows_at_every_distance_from_the_end() {
     }
 }
 
-/// Both ways stop at the same place for the same reason, and an iteration limit leaves a state that continues the traversal.
+/// Both sites stop at the same place for the same reason, and an iteration limit leaves a state that
+/// continues the traversal.
 #[test]
 fn both_ways_end_alike() {
     let rack = Rack::embedded_with(4, 16 << 20).unwrap();

@@ -1,4 +1,4 @@
-//! A rack in one process, as a user sees it: verbs, refusals, traversals, the hash table.
+//! A rack in one process from a user's view: verbs, errors, traversals, the hash table.
 
 use farmem::hash_table::{HashTable, Key, Spread, VALUE_LEN};
 use farmem::{Error, NodeId, Op, Program, Rack, TraversalStop, VirtAddr, api};
@@ -7,7 +7,7 @@ fn rack() -> Rack {
     Rack::embedded_with(4, 16 << 20).unwrap()
 }
 
-/// What is written is read, on every node, at any offset, across packets.
+/// Written bytes are read back, on every node, at any offset, across packets.
 #[test]
 fn bytes_come_back() {
     let mut client = rack().client("bytes").unwrap();
@@ -26,7 +26,7 @@ fn bytes_come_back() {
     }
 }
 
-/// Atomics answer what was there, and happen once.
+/// Atomics return the previous value and execute once.
 #[test]
 fn atomics_count() {
     let mut client = rack().client("atomics").unwrap();
@@ -39,7 +39,7 @@ fn atomics_count() {
     assert_eq!(client.fetch_add(word, 0).unwrap(), 9);
 }
 
-/// Each wrong access says what was wrong, and the client goes on working afterwards.
+/// Each wrong access fails with a specific error, and the client keeps working.
 #[test]
 fn wrong_accesses_are_named() {
     let rack = rack();
@@ -80,7 +80,7 @@ fn wrong_accesses_are_named() {
     assert!(matches!(client.read(vma.base, &mut bytes), Err(Error::NotMapped { .. })), "freed");
 }
 
-/// Many operations under way at once; each ends once, under its own ticket.
+/// Many operations are in flight at once; each completes once, under its own ticket.
 #[test]
 fn operations_overlap() {
     let mut client = rack().client("overlap").unwrap();
@@ -98,7 +98,8 @@ fn operations_overlap() {
     assert!(open.is_empty());
 }
 
-/// A list of three nodes on three memory nodes is summed by one traversal; a broken pointer is reported with its address.
+/// One traversal sums a list of three nodes on three memory nodes. A broken pointer is reported with its
+/// address.
 #[test]
 fn a_traversal_crosses_nodes() {
     let mut client = rack().client("list").unwrap();
@@ -130,7 +131,8 @@ fn a_traversal_crosses_nodes() {
     assert_eq!(addr, VirtAddr(0xdead_0000));
 }
 
-/// The hash table against a plain map: loaded and inserted, by READs and by traversals, chains on one node and on all.
+/// The hash table against a plain map: loaded and inserted, by READs and by traversals, chains on one node
+/// and on all.
 #[test]
 fn the_hash_table_is_a_map() {
     for spread in [Spread::Partitioned, Spread::Scattered] {
@@ -159,7 +161,8 @@ fn the_hash_table_is_a_map() {
     }
 }
 
-/// A table that a later memory node has no room for gives back what the earlier ones gave; what no rack could hold is refused, too.
+/// If a later memory node has no room for a table, the memory of the earlier ones is freed. Impossible sizes
+/// are refused, too.
 #[test]
 fn a_table_without_room_keeps_nothing() {
     let mut client = rack().client("table").unwrap();
@@ -178,7 +181,7 @@ fn a_table_without_room_keeps_nothing() {
     assert_eq!(empty.allocate(1).unwrap_err().code(), Some(api::ErrorCode::Unavailable));
 }
 
-/// A chain that somebody bent into a circle ends every look-up and every insert, instead of none.
+/// A corrupt chain that forms a circle ends every look-up and every insert with an error.
 #[test]
 fn a_circle_in_a_chain_is_noticed() {
     let mut client = rack().client("circle").unwrap();

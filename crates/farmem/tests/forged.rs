@@ -1,6 +1,7 @@
-//! A thief of the control plane's keys speaks in its name, while it is down (PROTOCOL 5.11, 9.18). What the thief says is believed: nobody can
-//! tell. But the control plane's own next batch has the number of the thief's: the node stops, and says why. Started again it is told everything
-//! anew, and control plane, switch and node agree.
+//! A thief of the control plane's keys sends in its name while the control plane is down (PROTOCOL 5.11,
+//! 9.18). The node believes the forged batch, because nothing distinguishes it. The control plane's next
+//! batch then has the thief's number, and the node stops with the reason. After a restart the node receives
+//! everything anew, and control plane, switch and node agree.
 
 use farmem::serve::{self, Stop};
 use farmem::{Error, NodeId, Rack, RackConfig, UDP_PORT, VirtAddr};
@@ -19,17 +20,17 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The longest that anything may take here.
+/// Bound on every wait in this file.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A role in a thread of its own.
+/// A role in its own thread.
 struct Role {
     stop: Stop,
     thread: JoinHandle<Result<(), Error>>,
 }
 
 impl Role {
-    /// Starts it, and waits until it serves.
+    /// Starts the role and waits until it serves.
     fn start(
         config: &RackConfig,
         serve: impl for<'a> FnOnce(&'a RackConfig, serve::Serving<'a>) -> Result<(), Error> + Send + 'static,
@@ -62,7 +63,7 @@ impl Role {
         self.thread.join().expect("no panic").expect("it ends in peace");
     }
 
-    /// Waits until it ends by itself, with an error.
+    /// Waits until the role ends by itself with an error.
     fn ended(self) -> Error {
         let (say, ended) = mpsc::channel();
         std::thread::spawn(move || drop(say.send(self.thread.join().expect("no panic"))));
@@ -70,12 +71,12 @@ impl Role {
     }
 }
 
-/// What the log says to one who can read it.
+/// The secrets that a thief reads from the log.
 struct Stolen {
     control: Endpoint,
     node: Endpoint,
     generation: u16,
-    /// The next batch of node 1.
+    /// The number of node 1's next batch.
     next: u64,
 }
 
@@ -100,7 +101,7 @@ fn endpoint(key: &Value) -> Endpoint {
     Endpoint { qpn: Qpn::new(number("qpn")), qkey: Qkey(number("qkey")) }
 }
 
-/// Sends a batch to node 1 in the control plane's name, from its address and a port of it.
+/// Sends a batch to node 1 in the control plane's name, from its address and the thief's port.
 fn send(config: &RackConfig, stolen: &Stolen, update: Update, thief: &UdpSocket) {
     let (from, to) = (config.control.address, config.nodes[0].address);
     let src_port = thief.local_addr().expect("it is bound").port();
@@ -127,7 +128,7 @@ fn send(config: &RackConfig, stolen: &Stolen, update: Update, thief: &UdpSocket)
     });
 }
 
-/// What the node says of a batch that was sent in the control plane's name, from its address and port.
+/// Sends a batch from the control plane's address and port. Returns the node's reply.
 fn forge(config: &RackConfig, stolen: &Stolen, update: Update) -> (Status, u64) {
     let thief = UdpSocket::bind((config.control.address, UDP_PORT)).expect("the control plane is down");
     thief.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -175,8 +176,8 @@ fn a_node_that_a_thief_of_the_keys_has_told_something_stops_and_is_whole_when_it
     control.end();
     let stolen = Stolen::from(&config.control.state);
     let mut bytes = [0; 6];
-    // Another process of that machine cannot have port 4791 while the control plane runs. With every key it is not heard (PROTOCOL 1.6): the
-    // same number with other bytes would stop the node.
+    // Another process of that machine cannot use port 4791 while the control plane runs. Its batch is ignored
+    // even with every key (PROTOCOL 1.6): the same number with other bytes would stop the node.
     let stray = UdpSocket::bind((config.control.address, 0)).expect("any port");
     send(&config, &stolen, Update::Clear { base: Va(vma.base.0), len: 4096 }, &stray);
     client.read(vma.base, &mut bytes).expect("it is there");

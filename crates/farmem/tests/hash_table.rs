@@ -1,4 +1,4 @@
-//! The hash table against `BTreeMap`; what a reader sees between any two writes of a writer; its lock.
+//! The hash table against `BTreeMap`; a reader between any two writes of a writer; the table's lock.
 
 use beside::Beside;
 use farmem::hash_table::{HashTable, Key, Spread, VALUE_LEN, Value};
@@ -14,7 +14,7 @@ fn key(number: u64) -> Key {
     Key::of(&number.to_le_bytes())
 }
 
-/// Every byte of a value says what it was made of: half of one and half of another is seen.
+/// Returns a value whose bytes all carry its number, so that a torn value is detected.
 fn value(number: u8) -> Value {
     [number; VALUE_LEN]
 }
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// Before and after each write of the writer, another client finds every key that stands still, with its value.
+/// Before and after each write of the writer, another client finds every stable key with its value.
 #[test]
 fn a_reader_beside_a_writer_finds_what_stands_still() {
     for spread in [Spread::Partitioned, Spread::Scattered] {
@@ -88,7 +88,7 @@ fn a_reader_beside_a_writer_finds_what_stands_still() {
         let mut table = HashTable::create(&mut writer, 64, 2, spread).unwrap();
         table.load(&mut writer, (0..12).map(|n| (key(n), value(1))), &mut |_, _| {}).unwrap();
         let stays: Vec<u64> = (0..12).filter(|n| n % 3 == 0).collect();
-        // The look-ups as operations, so that the reader needs no handle of the table.
+        // The look-ups are operations, so the reader needs no handle of the table.
         let ops: Vec<Op> = (0..40).map(|n| table.find_op(key(n), Vec::new())).collect();
         let mut find = |n: u64| -> Option<Value> {
             let op = ops[usize::try_from(n).unwrap()].clone();
@@ -123,7 +123,7 @@ fn a_reader_beside_a_writer_finds_what_stands_still() {
     }
 }
 
-/// A table that was filled and emptied is as good as a new one; one that has keys is not written over.
+/// A table that was filled and emptied loads like a new one; a table with keys refuses to load.
 #[test]
 fn an_emptied_table_is_loaded() {
     for spread in [Spread::Partitioned, Spread::Scattered] {
@@ -137,7 +137,7 @@ fn an_emptied_table_is_loaded() {
         for n in 0..9 {
             assert_eq!(table.remove(&mut client, key(n)).unwrap(), Some(value(1)));
         }
-        // Nodes come back in another order than they were taken in.
+        // Nodes return in a different order than they were allocated.
         table.reclaim();
         table.load(&mut client, (20..50).map(|n| (key(n), value(2))), &mut |_, _| {}).unwrap();
         for n in 0..60 {
@@ -147,7 +147,7 @@ fn an_emptied_table_is_loaded() {
     }
 }
 
-/// A load that finds no room leaves the table as empty as it was, and the next one finds all of the room.
+/// A load that finds no room leaves the table empty, and the next load finds all of the room.
 #[test]
 fn a_load_without_room_leaves_an_empty_table() {
     for spread in [Spread::Partitioned, Spread::Scattered] {
@@ -167,7 +167,7 @@ fn a_load_without_room_leaves_an_empty_table() {
     }
 }
 
-/// One writer at a time; who was broken off learns it.
+/// Only one writer holds the lock; a writer whose lock was broken gets an error.
 #[test]
 fn the_lock_is_one_writers() {
     let mut client = Rack::embedded_with(2, 16 << 20).unwrap().client("lock").unwrap();

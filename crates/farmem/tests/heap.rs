@@ -1,4 +1,5 @@
-//! The heap of records: against a plain map with several programs, in round trips, and what becomes of it when programs die at any point.
+//! The heap of records: against a plain map with several programs, in round trips, and with programs that die
+//! at any point.
 
 use farmem::heap::{Clock, Heap, HeapOptions, LOCK_TRIES, READ_TRIES, RECORD_LEN_MAX, Record, UNMARKED_MAX};
 use farmem::{Client, Error, NodeId, Rack, VirtAddr};
@@ -17,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(10);
 const KIND: u8 = 100;
 const NODE: NodeId = NodeId(1);
 
-/// A time that stands still until a test moves it.
+/// A clock that stands still until a test moves it.
 #[derive(Clone, Default)]
 struct Time(Arc<AtomicU64>);
 
@@ -55,7 +56,7 @@ impl Host {
     }
 }
 
-/// A rack with a heap that `hosts` programs have open.
+/// Creates a rack with a heap that `count` programs have open.
 fn hosts(nodes: u16, memory: u64, count: usize, time: &Time) -> (Rack, Vec<Host>) {
     let rack = Rack::embedded_with(nodes, memory).unwrap();
     let hosts = (0..count).map(|n| host(&rack, time, n == 0)).collect();
@@ -98,7 +99,8 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whoever made a record, everybody reads, overwrites and frees it; no two lie on each other; programs come and go.
+    /// Every program reads, overwrites and frees the records of all programs. Records never overlap; programs
+    /// come and go.
     #[test]
     fn records_are_a_map(nodes in 1..4_u16, acts in vec(act(), 1..150)) {
         let time = Time::default();
@@ -118,7 +120,7 @@ proptest! {
                     let Host { client, heap } = &mut hosts[at];
                     let (record, content) = model.get_mut(&key).unwrap();
                     *content = bytes(1 + usize::from(byte) % content.len(), byte);
-                    // Its block keeps its size: the length at first goes again.
+                    // The block keeps its size, so the original length fits again.
                     let written = heap.write(client, *record, KIND, content).unwrap();
                     prop_assert_eq!(written.len as usize, content.len());
                 }
@@ -147,7 +149,7 @@ proptest! {
     }
 }
 
-/// What an operation costs, when blocks are at hand and nobody is in the way.
+/// The cost of each operation when free blocks are at hand and no other program interferes.
 #[test]
 fn round_trips() {
     let (_rack, mut hosts) = hosts(1, 64 << 20, 2, &Time::default());
@@ -158,7 +160,7 @@ fn round_trips() {
         memory.trips
     };
     for len in [1, 224, 4000, 64 << 10, RECORD_LEN_MAX] {
-        // So that a block is at hand.
+        // Makes a free block available.
         let warm = hosts[0].put(&bytes(len, 0));
         hosts[0].free(warm);
         for _ in 0..4 {
@@ -179,19 +181,20 @@ fn round_trips() {
         assert_eq!(unknown, if len <= 1 { 1 } else { 2 }, "read of {len} by who does not know its length");
     }
     let Host { client, heap } = &mut hosts[0];
-    // Frees are marked together, others' records too: a READ each, then the list's head, the marks and the new head.
+    // Frees are marked together, also those of others' records: a READ each, then the list's head, the marks
+    // and the new head.
     let records: Vec<Record> =
         (0..UNMARKED_MAX).map(|_| heap.put(client, KIND, b"other's").unwrap()).collect();
     let Host { client, heap } = &mut hosts[1];
     let freed = count(client, &mut |memory| {
         records.iter().for_each(|record| heap.free(memory, *record).unwrap());
     });
-    // And once the rows of chunks.
+    // Plus one read of the chunk rows.
     assert_eq!(freed, UNMARKED_MAX as u64 + 4);
 }
 
-/// What was freed is not used again as long as a program holds a pin that it took before, and is afterwards; by the program whose
-/// chunk it is, whoever freed it.
+/// Freed memory is not reused while a program holds an earlier pin, and is reused afterwards. The owner of
+/// the chunk reuses it, whichever program freed it.
 #[test]
 fn a_pin_keeps_what_was_freed() {
     let (_rack, mut hosts) = hosts(1, 64 << 20, 2, &Time::default());
@@ -206,7 +209,8 @@ fn a_pin_keeps_what_was_freed() {
     assert_eq!(hosts[1].read(first).unwrap(), bytes(len, 1), "it is as it was");
     hosts[1].heap.unpin();
     for _ in 0..8 {
-        // Each says that it holds nothing older; it is asked for by time, which stands still here, and when room is short.
+        // Each program confirms that it holds no older pointers. The heap asks when time passes, which stands
+        // still here, and when room is short.
         for host in &mut hosts {
             host.heap.reclaim(&mut host.client).unwrap();
         }
@@ -214,7 +218,7 @@ fn a_pin_keeps_what_was_freed() {
     made.push(hosts[0].put(&bytes(len, 3)));
     assert_eq!(made[40].at, first.at, "it is used again");
 
-    // Freed by the other one, it comes back to the one whose chunk it is in.
+    // A record freed by the other program returns to the owner of its chunk.
     hosts[1].free(made[40]);
     for _ in 0..8 {
         for host in &mut hosts {
@@ -224,8 +228,8 @@ fn a_pin_keeps_what_was_freed() {
     assert_eq!(hosts[0].put(&bytes(len, 4)).at, first.at);
 }
 
-/// A program that died with a heap open: nothing is used again until its lease has surely ended, then everything is; what it had free is another's,
-/// what it made stays.
+/// A program dies with a heap open. Nothing is reused until its lease has surely ended, then everything is.
+/// Another program inherits its free blocks; its records stay.
 #[test]
 fn a_program_that_died_stops_nobody() {
     let time = Time::default();
@@ -253,7 +257,7 @@ fn a_program_that_died_stops_nobody() {
         living.heap.reclaim(&mut living.client).unwrap();
     }
     assert_eq!(living.heap.waiting(), 0, "its lease has surely ended");
-    // What it had is taken over before more is asked of the rack.
+    // The dead program's chunks are taken over before the rack is asked for more.
     let chunks = |client: &mut Client| client.overview().unwrap().vmas.len();
     let before = chunks(&mut living.client);
     let made: BTreeSet<VirtAddr> = (0..7).map(|_| living.put(&bytes(len, 4)).at).collect();
@@ -265,7 +269,8 @@ fn a_program_that_died_stops_nobody() {
     drop(rack);
 }
 
-/// Who was silent for too long learns it: a pin that it held is worth nothing, and an operation says so. Then it goes on as a new member.
+/// A program that was silent for too long receives an error: its pin is void. Then it continues as a new
+/// member.
 #[test]
 fn who_was_evicted_is_told() {
     let time = Time::default();
@@ -285,7 +290,7 @@ fn who_was_evicted_is_told() {
     }
     hosts[1].heap.unpin();
     assert_eq!(hosts[1].read(kept).unwrap(), b"kept");
-    // The one that was silent and held nothing need not know.
+    // The program that was silent without a pin need not notice.
     for _ in 0..5 {
         time.pass(9);
         let Host { client, heap } = &mut hosts[0];
@@ -293,7 +298,7 @@ fn who_was_evicted_is_told() {
     }
     hosts[1].free(kept);
     hosts[1].put(b"more");
-    // Who was silent and not evicted goes on as it was.
+    // A program that was silent and not evicted continues unchanged.
     let Host { client, heap } = &mut hosts[1];
     heap.pin(client).unwrap();
     time.pass(1000);
@@ -301,8 +306,9 @@ fn who_was_evicted_is_told() {
     heap.unpin();
 }
 
-/// A writer ends at each verb of a write in turn. Readers get the old or the new content, or are told who has the record; the next
-/// writer is told, too, and takes it over when the lease has surely ended.
+/// A writer ends at each verb of a write in turn. Readers get the old or the new content, or an error that
+/// names the lock's holder. The next writer gets the error too, and takes the lock over once the lease has
+/// surely ended.
 #[test]
 fn a_writer_that_died_is_noticed() {
     let len = 1000;
@@ -343,7 +349,8 @@ fn a_writer_that_died_is_noticed() {
     assert_eq!(locked, 2, "between the lock and the last line");
 }
 
-/// Between any two verbs of a writer, a reader gets one of the two contents, or is told that it is being written.
+/// Between any two verbs of a writer, a reader gets one of the two contents or an error about the concurrent
+/// write.
 #[test]
 fn a_reader_beside_a_writer() {
     for len in [100, 1000, 64 << 10] {
@@ -370,7 +377,8 @@ fn a_reader_beside_a_writer() {
     }
 }
 
-/// Between any two packets of a READ another program writes the whole record, or makes another one in its place: the reader has one content or is told.
+/// Between any two packets of a READ, another program writes the whole record or creates another one in its
+/// place: the reader gets one content or an error.
 #[test]
 fn a_write_between_the_packets_of_a_read() {
     for packet_len in [256, 1024, 4096] {
@@ -379,7 +387,7 @@ fn a_write_between_the_packets_of_a_read() {
         let record = hosts[0].put(&bytes(len, 0));
         let [writer, reader] = hosts.as_mut_slice() else { unreachable!() };
         let (mut calls, mut byte) = (0, 0);
-        // Each time another packet later, so that every gap is met; then not at all.
+        // Each time one packet later, so that every gap is covered; finally no write at all.
         let mut read = |at: Option<usize>| {
             let mut left = at;
             let mut before = || {
@@ -407,7 +415,7 @@ fn a_write_between_the_packets_of_a_read() {
     }
 }
 
-/// A heap without room says so, with what is waiting; what is freed makes room.
+/// A full heap reports the error with the number of waiting records; freeing makes room.
 #[test]
 fn a_full_heap_says_so() {
     let (_rack, mut hosts) = hosts(1, 2 << 20, 1, &Time::default());
@@ -434,7 +442,7 @@ fn a_full_heap_says_so() {
     }
 }
 
-/// Wrong arguments, wrong records.
+/// Invalid arguments and invalid records.
 #[test]
 fn what_is_refused() {
     let (rack, mut hosts) = hosts(1, 16 << 20, 1, &Time::default());
@@ -465,7 +473,8 @@ fn what_is_refused() {
     assert!(Heap::open(&mut foreign, "the heap", HeapOptions::default()).is_err(), "names are a domain's");
 }
 
-/// Memory by name, without a heap: whoever asks first makes it, all find it, and it is freed when nobody has it open.
+/// Named memory without a heap: the first request creates it, all find it, and it is freed when no client has
+/// it open.
 #[test]
 fn memory_has_a_name() {
     let rack = Rack::embedded_with(2, 16 << 20).unwrap();
@@ -492,7 +501,7 @@ fn memory_has_a_name() {
     assert_eq!(one.open_named("name").unwrap(), other);
 }
 
-/// Roots: a name stands for one thing, whoever asks first; for another after that was removed.
+/// Roots: the first program to set a name wins. After a removal the name can refer to another record.
 #[test]
 fn names_stand_for_records() {
     let (_rack, mut hosts) = hosts(2, 16 << 20, 2, &Time::default());
@@ -510,7 +519,7 @@ fn names_stand_for_records() {
     assert!(matches!(heap.root(client, "name", kind), Err(Error::Missing { .. })));
     heap.set_root(client, "name", kind, VirtAddr(4096)).unwrap();
 
-    // Another program gives the name between any two verbs of this one: one of them has it.
+    // Another program sets the name between any two verbs of this one: exactly one succeeds.
     for verbs in 0..20 {
         let name = format!("race {verbs}");
         let [one, two] = hosts.as_mut_slice() else { unreachable!() };
@@ -534,7 +543,7 @@ fn names_stand_for_records() {
     assert!(matches!(full, Error::Full { .. }), "{full}");
 }
 
-/// A heap is destroyed with all its memory, by the last who has it open.
+/// The last program with a heap open destroys it and frees all its memory.
 #[test]
 fn a_destroyed_heap_leaves_nothing() {
     let (rack, mut hosts) = hosts(2, 16 << 20, 2, &Time::default());
@@ -555,8 +564,10 @@ fn a_destroyed_heap_leaves_nothing() {
     drop(rack);
 }
 
-/// A program dies with the heap open, and no other one works in it. Who wants to free the heap looks whether it is alone, and the second look, three leases after the first, takes the dead one out: not a look
-/// before that, nor a first one, however late. One that says that it is there stays. Before, looking took nobody out, and the heap could not be freed for ever.
+/// A program dies with the heap open, and no other program works in it. A program that wants to free the heap
+/// calls `alone`. The second call, three leases after the first, evicts the dead member. An earlier call or a
+/// late first call does not evict. A live member that renews stays. Previously no call evicted, and the heap
+/// could never be freed.
 #[test]
 fn who_looks_whether_it_is_alone_takes_out_who_is_silent() {
     let time = Time::default();

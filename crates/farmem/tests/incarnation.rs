@@ -1,5 +1,6 @@
-//! A memory node that is started again has lost what it held. Whoever asks for it is told, by every kind of access, until the owner accepts it
-//! (PROTOCOL 7.43, 9.8, 9.19); and no access goes from one allocation into the next (PROTOCOL 7.45).
+//! A restarted memory node has lost its contents. Every kind of access to the lost bytes fails with an error
+//! until the owner accepts the loss (PROTOCOL 7.43, 9.8, 9.19). No access crosses from one allocation into
+//! the next (PROTOCOL 7.45).
 
 use farmem::btree::BTree;
 use farmem::hash_table::{HashTable, Key, Spread, VALUE_LEN};
@@ -18,7 +19,7 @@ fn at(base: VirtAddr, offset: u64) -> VirtAddr {
     VirtAddr(base.0 + offset)
 }
 
-/// What an operation says is lost: first address and bytes.
+/// Returns the lost range that an operation's error names: first address and bytes.
 fn lost<T: std::fmt::Debug>(result: Result<T, Error>) -> (VirtAddr, u64) {
     match result {
         Err(error @ Error::MemoryLost { base, len }) => {
@@ -30,7 +31,7 @@ fn lost<T: std::fmt::Debug>(result: Result<T, Error>) -> (VirtAddr, u64) {
     }
 }
 
-/// A rack of two nodes, a client, and an allocation of eight pages on each, full of ones.
+/// Creates a rack of two nodes, a client, and an allocation of eight pages on each, full of ones.
 fn written() -> (Rack, Client, Vma, Vma) {
     let rack = Rack::embedded_with(2, 1 << 20).unwrap();
     let mut client = rack.client("d").unwrap();
@@ -41,8 +42,8 @@ fn written() -> (Rack, Client, Vma, Vma) {
     (rack, client, one, two)
 }
 
-/// Every access to what was on the node is refused with the addresses that it asked for, also one that only ends there, by whoever was connected
-/// before; what was on the other node is there.
+/// Every access to bytes of the restarted node fails with the accessed addresses, even if only its end lies
+/// there, for all earlier connections. The other node's bytes are intact.
 #[test]
 fn every_access_to_lost_memory_is_told() {
     let (rack, mut client, one, two) = written();
@@ -69,7 +70,7 @@ fn every_access_to_lost_memory_is_told() {
     let walked = client.traverse(&program, two.base, vec![0; program.scratch_len()], 9);
     assert_eq!(lost(walked), (at(base, 32), 16), "where it came to");
 
-    // A page is accepted: it is zeros from now on, for everybody, and what goes on behind it is still refused.
+    // One page is accepted: it reads as zeros for all clients. Accesses that continue after it still fail.
     other.accept_lost(at(base, PAGE), PAGE).unwrap();
     let mut page = vec![9; 4096];
     client.read(at(base, PAGE), &mut page).unwrap();
@@ -85,7 +86,7 @@ fn every_access_to_lost_memory_is_told() {
     assert_eq!(client.fetch_add(base, 1).unwrap(), 0);
 }
 
-/// Operations that were under way together with one that is refused have done nothing wrong: they are carried out.
+/// Operations in flight together with a refused one are valid and execute.
 #[test]
 fn what_was_asked_beside_goes_on() {
     let (rack, mut client, one, _) = written();
@@ -113,8 +114,8 @@ fn what_was_asked_beside_goes_on() {
     }
 }
 
-/// What counts is where the bytes were: pages that had moved away are there, pages that had moved to the node are lost; what is lost may
-/// move, and is lost where it comes to.
+/// The location of the bytes decides. Pages that had moved away are intact; pages that had moved to the node
+/// are lost. Lost pages may move and stay lost.
 #[test]
 fn pieces_are_lost_where_they_were() {
     let (rack, mut client, one, two) = written();
@@ -141,7 +142,8 @@ fn pieces_are_lost_where_they_were() {
     assert_eq!(lost(client.read(at(one.base, PAGE), &mut bytes)), (at(one.base, PAGE), 64));
 }
 
-/// Memory that is freed is nobody's. Who gets the addresses next has lost nothing, also when the node starts in between.
+/// Freed memory has no owner. The next owner of the addresses has lost nothing, even if the node restarts in
+/// between.
 #[test]
 fn new_memory_is_zeros() {
     let (rack, mut client, one, _) = written();
@@ -160,7 +162,7 @@ fn new_memory_is_zeros() {
     client.read(third.base, &mut bytes[..4096]).unwrap();
 }
 
-/// No structure takes lost bytes for an end, a key that is missing, or bytes of something else.
+/// No structure mistakes lost bytes for an end, a missing key, or other data.
 #[test]
 fn structures_say_that_their_memory_is_lost() {
     for policy in [Policy::Offload, Policy::Host] {
@@ -192,8 +194,8 @@ fn structures_say_that_their_memory_is_lost() {
     }
 }
 
-/// Two allocations of one domain, one behind the other: what begins in the first and goes on in the second leaves the first, by whatever way
-/// (PROTOCOL 7.45). Each access inside is as ever.
+/// Two adjacent allocations of one domain: an access that begins in the first and ends in the second fails,
+/// for every kind of access (PROTOCOL 7.45). Accesses inside one allocation work.
 #[test]
 fn no_access_goes_from_one_allocation_into_the_next() {
     let rack = Rack::embedded_with(2, 1 << 20).unwrap();
@@ -225,7 +227,7 @@ fn no_access_goes_from_one_allocation_into_the_next() {
     client.read(second.base, &mut bytes[8..]).unwrap();
     assert_eq!(bytes, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2], "nothing was written");
 
-    // The end of the first is at another node: neither node sees more than its part.
+    // The end of the first allocation is on another node: neither node sees more than its part.
     let wide = client.allocate_on(2 * PAGE, ONE).unwrap();
     let behind = client.allocate_on(2 * PAGE, ONE).unwrap();
     assert_eq!(behind.base, at(wide.base, 2 * PAGE));

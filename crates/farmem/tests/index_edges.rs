@@ -1,4 +1,4 @@
-//! What happens at the edges of a tree whose index is in the switch: the table in docs/index.md, row by row.
+//! The edge cases of a tree whose index is in the switch: the table in docs/index.md, row by row.
 
 use farmem::blink_tree::{Cursor, Extent, publish, withdraw};
 use farmem::heap::{Clock, Heap, HeapOptions, RECORD_LEN_MAX};
@@ -9,18 +9,19 @@ fn rack() -> Rack {
     Rack::embedded_with(2, 64 << 20).unwrap()
 }
 
-/// A tree of so many keys 0, 3, 6 and so on, each with its third; all of it that there is room for is published.
+/// Creates a tree of this many keys 0, 3, 6 and so on, each with a third of itself as its value, and
+/// publishes as much of it as fits.
 fn tree_of(client: &mut Client, keys: u32, extent: Extent) -> BLinkTree {
     let mut tree = BLinkTree::create(client, Layout::Partitioned).unwrap();
     tree.load(client, (0..keys).map(|n| (3 * u64::from(n), u64::from(n))), 7).unwrap();
-    // Memory nodes learn the programs.
+    // The memory nodes learn the programs.
     (0..keys).step_by(37).for_each(|n| _ = tree.get(client, 3 * u64::from(n)).unwrap());
     let section = tree.section(client, extent).unwrap();
     publish(client, &[section]).unwrap();
     tree
 }
 
-/// Requests and visits of some work.
+/// Returns the requests and visits of some work.
 fn took(client: &mut Client, work: impl FnOnce(&mut Client)) -> (u64, u64) {
     let before = client.tally();
     work(client);
@@ -28,7 +29,7 @@ fn took(client: &mut Client, work: impl FnOnce(&mut Client)) -> (u64, u64) {
     (after.requests - before.requests, after.iterations - before.iterations)
 }
 
-/// Look-ups of what the tables have no room for begin where the tables end; each is one round trip all the same.
+/// Look-ups of keys outside the tables begin where the tables end; each still takes one round trip.
 #[test]
 fn a_tree_that_is_larger_than_the_tables() {
     const KEYS: u64 = 7 * 343;
@@ -47,11 +48,13 @@ fn a_tree_that_is_larger_than_the_tables() {
     withdraw(&mut client, tree.tree().root).unwrap();
     let plain = all(&mut client, &tree);
     assert_eq!((indexed.0, plain), (2 * KEYS, (2 * KEYS, 2 * KEYS * 4)));
-    // The root's seven children do not fit into three ranges. One set has the root, the next four of its children.
+    // The root's seven children do not fit into three ranges. One set has the root, the next four of its
+    // children.
     assert_eq!(indexed.1, 2 * (KEYS * 3 - KEYS * 4 / 7));
 }
 
-/// An empty tree is a leaf, and published as one range that leads to it. What is put in is found without publishing again.
+/// An empty tree is a leaf, published as one range that leads to it. Inserted keys are found without
+/// publishing again.
 #[test]
 fn an_empty_tree_and_one_key() {
     let mut client = rack().client("edges").unwrap();
@@ -63,7 +66,8 @@ fn an_empty_tree_and_one_key() {
     assert_eq!(tree.insert(&mut client, 5, 50).unwrap(), None);
     assert_eq!(took(&mut client, |client| assert_eq!(tree.get(client, 5).unwrap(), Some(50))), (1, 1));
     assert_eq!(tree.scan(&mut client, .., 9).unwrap(), [(5, 50)]);
-    // Published with its one key, it is the same section; it holds when the tree grows by levels.
+    // Published with its one key, the section is the same. The section stays valid when the tree gains
+    // levels.
     let section = tree.section(&mut client, Extent::default()).unwrap();
     assert_eq!(
         (section.ranges.len(), section.ranges[0].child.addr, section.sets.len()),
@@ -78,7 +82,7 @@ fn an_empty_tree_and_one_key() {
     }
 }
 
-/// A tree of which few keys are left is low again; a look-up by the index is one visit all the same.
+/// A tree that lost most of its keys is low again; a look-up through the index is still one visit.
 #[test]
 fn a_tree_that_shrank() {
     const KEYS: u64 = 20_000;
@@ -106,7 +110,8 @@ fn a_tree_that_shrank() {
     assert!(high == 6 && shrunk <= 3 && indexed == 1, "{high} {shrunk} {indexed}");
 }
 
-/// The smallest and the largest key there is are keys like any other: alone, beside each other, and at the ends of a tree with an index.
+/// The smallest and the largest key work like any other: alone, together, and at the ends of a tree with an
+/// index.
 #[test]
 fn the_first_and_the_last_key() {
     let mut client = rack().client("edges").unwrap();
@@ -136,7 +141,7 @@ fn the_first_and_the_last_key() {
     assert_eq!(ends, [(u64::MAX - 1, 1), (u64::MAX, 0)]);
 }
 
-/// A range whose first key is behind its last has no keys: that costs no request.
+/// A range whose first key exceeds its last has no keys and costs no request.
 #[test]
 fn a_range_from_behind() {
     let mut client = rack().client("edges").unwrap();
@@ -152,13 +157,14 @@ fn a_range_from_behind() {
     assert_eq!(nothing, (0, 0));
 }
 
-/// What a datagram has no room for takes a READ more; what a record has no room for is refused before anything is sent.
+/// A value too long for a datagram takes one more READ. A value too long for a record is refused before
+/// anything is sent.
 #[test]
 fn values_up_to_the_limit_and_over_it() {
-    // On one memory node no value lies elsewhere than its leaf.
+    // On one memory node every value lies with its leaf.
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
     let mut client = rack.client("edges").unwrap();
-    // Its time stands still: no renewal of a lease falls into what is counted.
+    // The clock stands still: no lease renewal disturbs the counts.
     let options = HeapOptions { clock: Clock::new(|| Duration::ZERO), ..HeapOptions::default() };
     let mut heap = Heap::create(&mut client, "heap", options).unwrap();
     let mut tree = RecordTree::create(&mut client, &mut heap, "tree", Layout::Partitioned).unwrap();
@@ -176,7 +182,7 @@ fn values_up_to_the_limit_and_over_it() {
         rack.frames().unwrap() - before
     });
     let frames: Vec<u64> = frames.collect();
-    // Host, switch, node, and the answer to the host; a READ is two more at least.
+    // Host, switch, node, and the reply to the host; a READ takes at least two more.
     assert_eq!(frames[..2], [3, 3]);
     assert!(frames[2..].iter().all(|&frames| frames > 3), "{frames:?}");
     let before = rack.frames().unwrap();
@@ -188,8 +194,8 @@ fn values_up_to_the_limit_and_over_it() {
     assert_eq!(tree.get(&mut client, &mut heap, 9).unwrap(), None);
 }
 
-/// A memory node that starts again has lost its part of the tree: a look-up that the switch leads there says so, and none says that a key is not there. Look-ups of the other
-/// node's keys go on.
+/// A restarted memory node has lost its part of the tree. A look-up that the switch leads there fails with an
+/// error, and none reports a missing key. Look-ups of the other node's keys succeed.
 #[test]
 fn a_server_that_died() {
     const KEYS: u64 = 400;

@@ -1,4 +1,5 @@
-//! Iterators over a rack in one process: a program in text form that reads, one that stores, limits and what they leave, and refusals.
+//! Iterators over a rack in one process: a program in text form that reads, one that stores, limits and their
+//! state, and errors.
 
 use farmem::iterator::{Code, Cursor, Executed, FarIterator, Scratch};
 use farmem::{Client, Error, FarMemory, NodeId, Policy, Program, Rack, TraversalStop, VirtAddr};
@@ -6,7 +7,7 @@ use farmem::{Client, Error, FarMemory, NodeId, Policy, Program, Rack, TraversalS
 const LIST_ADD: &str = include_str!("../../../testdata/programs/list_add.pulse");
 const LIST_SUM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
 
-/// Adds to every value of a list, and answers how many there are.
+/// Adds to every value of a list and returns the number of values.
 #[derive(Debug)]
 struct Add {
     head: VirtAddr,
@@ -30,7 +31,7 @@ impl FarIterator for Add {
     }
 }
 
-/// Sum, count and the last node of a list, by a program that others use too.
+/// Sum, count and the last node of a list, by a shared program.
 #[derive(Debug)]
 struct Sum<'a> {
     head: VirtAddr,
@@ -53,7 +54,7 @@ impl FarIterator for Sum<'_> {
     }
 }
 
-/// A list of 1 to `len` whose nodes take turns on the memory nodes.
+/// Builds a list of 1 to `len` whose nodes alternate between the memory nodes.
 fn list(client: &mut Client, len: u64, nodes: u16) -> (VirtAddr, VirtAddr) {
     let rooms: Vec<u64> =
         (1..=nodes).map(|node| client.allocate_on(16 * len, NodeId(node)).unwrap().base.0).collect();
@@ -65,7 +66,7 @@ fn list(client: &mut Client, len: u64, nodes: u16) -> (VirtAddr, VirtAddr) {
     (VirtAddr(at(0)), VirtAddr(at(len - 1)))
 }
 
-/// Runs to the end in pieces; the iterations of each.
+/// Runs an iterator to its end in pieces. Returns the result and the iterations of each piece.
 fn in_pieces<I: FarIterator>(
     cursor: Cursor<I>,
     memory: &mut impl FarMemory,
@@ -83,7 +84,8 @@ fn in_pieces<I: FarIterator>(
     }
 }
 
-/// Wherever it runs and however it is cut, an iterator comes to the same, and goes on exactly where it stopped (PULSE 3).
+/// At every site and with every cut, an iterator yields the same result and continues exactly where it
+/// stopped (PULSE 3).
 #[test]
 fn an_iterator_reads_a_list_on_three_nodes() {
     let rack = Rack::embedded_with(3, 1 << 20).unwrap();
@@ -122,7 +124,8 @@ fn an_iterator_adds_along_a_list_on_three_nodes() {
     assert_eq!(sum(&mut client).0, 325 + 3 * 2500);
 }
 
-/// Another domain may read the list and not write it: reading goes, adding is refused with the node where it would have written.
+/// Another domain may read the list but not write it. Reading succeeds; adding fails with the node that it
+/// would have written.
 #[test]
 fn adding_needs_leave_to_write() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
@@ -140,7 +143,7 @@ fn adding_needs_leave_to_write() {
     assert_eq!(in_pieces(cursor, &mut owner, 100).unwrap().0.0, 15, "nothing was added");
 }
 
-/// Code that is no program is refused when the cursor is made, with its place.
+/// Invalid code is refused when the cursor is created, with its position.
 #[test]
 fn code_is_verified_before_anything_runs() {
     let refused = Code::Text(" mov r1, 1\n st8 window[0], r1\n ret").program().unwrap_err();

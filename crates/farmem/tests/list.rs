@@ -1,4 +1,5 @@
-//! The linked list against `VecDeque`, with traversals at the memory, over the host at each crossing, and at the host.
+//! The linked list against `VecDeque`, with traversals at the memory, through the host at each crossing, and
+//! at the host.
 
 use farmem::Layout;
 use farmem::list::{List, Sum};
@@ -72,8 +73,9 @@ proptest! {
     }
 }
 
-/// 1024 elements in pieces of 4096 bytes on four memory nodes: a sum is one request, or one more for each of its four crossings (from
-/// the head on the first memory node to the newest piece on the fourth, and back through the pieces), or a READ an element.
+/// 1024 elements in pieces of 4096 bytes on four memory nodes. A sum is one request with PULSE, and a READ
+/// per element at the host. PULSE-ACC takes one more request for each of the four crossings: from the head on
+/// the first memory node to the newest piece on the fourth, and back through the pieces.
 #[test]
 fn requests_of_a_scattered_list() {
     let rack = Rack::embedded_with(4, 16 << 20).unwrap();

@@ -15,7 +15,7 @@ fn at(base: VirtAddr, offset: u64) -> VirtAddr {
     VirtAddr(base.0 + offset)
 }
 
-/// Takes bytes straight from packets.
+/// A landing that takes bytes straight from packets.
 #[derive(Debug)]
 struct Array(Mutex<Vec<u8>>);
 
@@ -26,8 +26,8 @@ impl Landing for Array {
     }
 }
 
-/// Everything a program does finds its bytes wherever they are: reads and writes that cross from one node to another and back included.
-/// Whoever connected before the move is told by a refusal, and finds them.
+/// All operations find their bytes at every location, including reads and writes that cross from one node to
+/// another and back. A client that connected before the move learns of it by a refusal and follows.
 #[test]
 fn bytes_are_found_where_they_moved() {
     let rack = Rack::embedded_with(3, 1 << 20).unwrap();
@@ -56,7 +56,7 @@ fn bytes_are_found_where_they_moved() {
             user.read(at(vma.base, 3 * PAGE + 17), &mut some).unwrap();
             assert!(some == bytes[3 * 4096 + 17..][..9000]);
             user.write(at(vma.base, 3 * PAGE + 17), &some).unwrap();
-            // Also what goes from the packets of several nodes straight to where it belongs.
+            // A read that copies from the packets of several nodes straight to its destination works as well.
             let array = Arc::new(Array(Mutex::new(vec![0; bytes.len()])));
             let to = Spot::new(Arc::clone(&array) as Arc<dyn Landing>, bytes.len());
             let ticket = user.submit(Op::ReadTo { addr: vma.base, to }).unwrap();
@@ -81,8 +81,8 @@ fn bytes_are_found_where_they_moved() {
     }
 }
 
-/// A page goes and comes back before somebody hears that it was refused: that it is where it was says nothing, and the operation is asked again.
-/// What is refused a second time is believed.
+/// A page moves away and back before the client hears of a refusal. The page's old location then proves
+/// nothing, and the client repeats the operation. A second refusal is believed.
 #[test]
 fn a_page_that_is_back_is_found() {
     let rack = Rack::embedded_with(2, 1 << 20).unwrap();
@@ -105,8 +105,9 @@ fn a_page_that_is_back_is_found() {
     assert!(matches!(client.fetch_add(vma.base, 1), Err(Error::NotMapped { .. })));
 }
 
-/// Atomics, writes and traversals that store are under way, many at once, while their pages go back and forth between two nodes. Each is executed
-/// exactly once: what was flushed with a connection goes on where its bytes are.
+/// Atomics, writes and storing traversals are in flight, many at once, while their pages move back and forth
+/// between two nodes. Each executes exactly once: operations flushed with a connection continue where their
+/// bytes are.
 #[test]
 fn what_is_under_way_is_executed_once() {
     let rack = Rack::embedded_with(2, 1 << 20).unwrap();

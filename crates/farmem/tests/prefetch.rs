@@ -1,4 +1,5 @@
-//! Preventive prefetching on a whole rack: a program's clients ask in RESP, records lie in a table, a driver fetches them before the program looks.
+//! Preventive prefetching on a whole rack: clients send RESP requests, records lie in a table, and a driver
+//! fetches the records before the program looks.
 
 use farmem::heap::HeapOptions;
 use farmem::prefetch::parse::records::{Header, Records, Request};
@@ -21,7 +22,7 @@ mod map_program;
 
 use map_program::{MapProgram, SECRET, map_of};
 
-/// A program with a table in far memory; it holds nothing of it.
+/// A program with a table in far memory and no local copies.
 struct Program {
     client: Client,
     heap: Heap,
@@ -42,7 +43,7 @@ fn request(words: &[&str]) -> Vec<u8> {
 }
 
 impl Program {
-    /// A program and its DPU on a rack.
+    /// Starts a program and its DPU on a rack.
     fn start(rack: &Rack, zone: usize) -> (Self, Beside1) {
         Self::start_with(rack, zone, FLOORS)
     }
@@ -65,7 +66,7 @@ impl Program {
         (Self { client, heap, table, beside, zone, tap, connection, position }, driver)
     }
 
-    /// Writes an item to far memory and gives its own copy up.
+    /// Writes an item to far memory and drops the local copy.
     fn flush(&mut self, key: &str, item: &[u8]) {
         let change = self.beside.change(key.as_bytes(), Copy::Gone);
         self.table.insert(&mut self.client, &mut self.heap, key.as_bytes(), &change.onto(item)).unwrap();
@@ -76,7 +77,7 @@ impl Program {
         self.position = self.connection.received(&request(words));
     }
 
-    /// Carries a GET out: from the zone, or by its own look-up; whether it was in the zone, and the item.
+    /// Executes a GET from the zone or by a look-up. Returns whether the zone had the item, and the item.
     fn get(&mut self, key: &str) -> (bool, Option<Vec<u8>>) {
         let key = key.as_bytes();
         let ahead = self.zone.take(key, |stamp| self.beside.good(key, stamp));
@@ -94,8 +95,9 @@ impl Program {
     }
 }
 
-/// Requests come in; before the program looks, what they need is in the zone: small items, ones of many lines, none of a key that is not there. What the program took it
-/// holds: nothing is fetched a second time. Then it flushes, and gets the new item.
+/// Requests arrive. Before the program looks, the zone holds the items they need: small ones, ones of many
+/// lines, none for missing keys. The program keeps the items it took, and nothing is fetched twice. Then the
+/// program flushes an item and gets the new one.
 #[test]
 fn items_are_there_before_the_program_looks() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -121,7 +123,8 @@ fn items_are_there_before_the_program_looks() {
     driver.prefetcher().check();
 }
 
-/// An item is in the zone, and the program flushes a newer one: the old item is not taken, whatever the DPU knows of it.
+/// The zone holds an item, and the program flushes a newer one: the old item is not taken, whatever the DPU
+/// knows of it.
 #[test]
 fn an_item_from_before_a_flush_is_not_taken() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -131,13 +134,15 @@ fn an_item_from_before_a_flush_is_not_taken() {
     program.receives(&["GET", "k"]);
     driver.settle().unwrap();
     program.flush("k", b"new");
-    // The DPU has not heard of it.
+    // The DPU has not received the report yet.
     assert_eq!(program.get("k"), (false, Some(b"new".to_vec())));
     driver.settle().unwrap();
 }
 
-/// A program says more than its DPU has room to hear, and changes two records meanwhile, which share a floor. What it said beyond is lost, but not that far memory has the changes: the item of the record
-/// that was changed first is taken. Before, the second change was missing for ever, and so was the item older than the floor.
+/// A program sends more reports than its DPU can buffer, and changes two records with a common floor
+/// meanwhile. Excess reports are lost, but not the acknowledgements of changes: the item of the record
+/// changed first is taken. Previously the second change was missing for ever, and so was the item below the
+/// floor.
 #[test]
 fn no_acknowledgement_is_lost_where_much_is_said() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -152,7 +157,7 @@ fn no_acknowledgement_is_lost_where_much_is_said() {
     assert_eq!(program.get("first"), (true, Some(b"1".to_vec())));
 }
 
-/// Many keys of one request go in a few messages, and each is there.
+/// Many keys of one request go in a few messages, and all of them arrive.
 #[test]
 fn many_keys_go_in_a_few_messages() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -167,7 +172,8 @@ fn many_keys_go_in_a_few_messages() {
     assert!(keys.iter().all(|key| program.get(key) == (true, Some(b"value".to_vec()))));
 }
 
-/// A zone that is too small, and a parser that is cut off: the program reads by itself, and each time has a cause.
+/// A zone that is too small, and a parser that is cut off: the program reads by itself, and the account names
+/// the cause each time.
 #[test]
 fn what_is_not_there_in_time_is_read() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -188,7 +194,7 @@ fn what_is_not_there_in_time_is_read() {
     assert_eq!((account.used, account.wasted, account.missed()), (1, 1, 1), "{account:?}");
 }
 
-/// The same over the hash table of PULSE, whose values have 40 bytes.
+/// A hash table of PULSE with values of 40 bytes is looked up as well.
 #[test]
 fn the_hash_table_is_looked_up_too() {
     let rack = Rack::embedded_with(1, 64 << 20).unwrap();
@@ -213,8 +219,8 @@ fn the_hash_table_is_looked_up_too() {
     assert_eq!(zone.take(b"none", |_| true), None);
 }
 
-/// Forty pages of two memory nodes, some never written, some that do not exist: a few requests bring them, and each page goes from where it came in into the zone. Each of the ways that a page can
-/// be looked up finds the same.
+/// Forty pages of two memory nodes, some never written, some nonexistent: a few requests fetch them, and each
+/// page goes straight from its arrival buffer into the zone. All ways to look up a page return the same.
 #[test]
 fn pages_come_by_a_few_requests() {
     const PAGES: u64 = 100;
@@ -253,7 +259,7 @@ fn pages_come_by_a_few_requests() {
     assert_eq!((driver.prefetcher().stats().messages, driver.copied()), (2, 0));
     let (mut client, mut store, _) = driver.into_parts();
     let sent = client.packets().0 - before.0;
-    // Of 64 KiB each, so that two bring the pages of a node.
+    // At 64 KiB each, two requests fetch the pages of a node.
     assert!((1..=4).contains(&sent), "{sent} packets for 30 pages");
 
     store.begin(&mut client).unwrap();
@@ -282,8 +288,8 @@ fn pages_come_by_a_few_requests() {
     assert_eq!(store.looked_up(4, &keys[0], &together, &mut bytes), LookedUp::Elsewhere);
 }
 
-/// Runs the program beside a driver with this view, which turns more or less often than it should: items that were used, reads that the program had to do itself, and how
-/// often it looked.
+/// Runs the program beside a driver with this view, which polls at random moments. Returns the items used,
+/// the reads that the program did itself, and its look-ups.
 fn a_map_program<V: HostView>(seed: u64, view: V, operations: u64) -> ((u64, u64), u64) {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
     let mut client = rack.client("map").unwrap();
@@ -317,7 +323,8 @@ fn a_map_program<V: HostView>(seed: u64, view: V, operations: u64) -> ((u64, u64
     ((account.used, account.missed()), program.looked)
 }
 
-/// The fast host view, in one piece and in shards, decides as the plain one does: the same items are used and the same are missed, and every answer is right.
+/// The fast host view, in one piece and in shards, decides like the plain one: the same items are used and
+/// missed, and every answer is right.
 #[test]
 fn a_hash_map_is_never_answered_with_a_stale_item() {
     for seed in 0..6 {
@@ -327,12 +334,13 @@ fn a_hash_map_is_never_answered_with_a_stale_item() {
         let shards = a_map_program(seed, KeyShards::new(two, KeysConfig::new(10_000)).unwrap(), 8_000);
         assert_eq!((fast, shards), (plain, plain), "seed {seed}");
         let ((used, missed), reads) = plain;
-        // Half of the keys are nowhere, and what is nowhere is missed.
+        // Half of the keys do not exist, and nonexistent keys are missed.
         assert!(used * 5 > reads * 2 && missed * 2 < reads, "{used} used and {missed} missed of {reads}");
     }
 }
 
-/// A flat map is a map: inserts, replacements, removals and look-ups by chance, in a map that is full of neighbours, against a map of this process; and what it has no room for it says.
+/// A flat map matches a local map: random inserts, replacements, removals and look-ups in a crowded map.
+/// Inserts without room fail with an error.
 #[test]
 fn a_flat_map_is_a_map() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -361,7 +369,7 @@ fn a_flat_map_is_a_map() {
         assert_eq!(map.get(&mut client, key, &mut into).unwrap(), Some(*version));
         assert_eq!(into, *value);
     }
-    // Read through, each record is there once, and at most a window from its home.
+    // A full read returns each record once, at most a window from its home.
     let (mut read, mut first) = (BTreeMap::new(), 0);
     while let Some(op) = map.slots_op(first, 100, Vec::new()) {
         let ticket = client.submit(op).unwrap();
@@ -388,8 +396,9 @@ fn a_flat_map_is_a_map() {
     assert!(FlatMap::create(&mut client, 10, 241, [3, 4]).is_err());
 }
 
-/// Several keys are looked up by one traversal, on two nodes, with values of every kind of length, in a map so full that records lie far from home: each key finds what a look-up of its own
-/// finds, those that were removed, never written, or made of zeros among them. And a key of another length is none that a record can have.
+/// One traversal looks up several keys, on two nodes, with values of all kinds of length, in a map so full
+/// that records lie far from home. Each key gets the result of its own look-up, including removed, unwritten
+/// and all-zero keys. A key of another length has no record.
 #[test]
 fn keys_that_are_looked_up_together_find_what_each_finds_alone() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -439,7 +448,8 @@ fn keys_that_are_looked_up_together_find_what_each_finds_alone() {
     }
 }
 
-/// A program wants twice as many bytes of pages as answers may have, the largest records there are, and more than those have room for at once: buffers have so many bytes and no more, what has no room waits its turn, and all comes.
+/// A program wants twice as many bytes of pages as the reply buffers may have, with the largest records. The
+/// buffers stay within their bound, excess requests wait, and everything arrives.
 #[test]
 fn answers_have_so_many_bytes_and_no_more() {
     const PAGES: u64 = 8000;
@@ -459,7 +469,7 @@ fn answers_have_so_many_bytes_and_no_more() {
     let config = Config { flying_keys_max: 1 << 16, ..Config::DEFAULT };
     let mut driver = Driver::new(config, view, parts, client, store, zone.clone()).unwrap();
     let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
-    // A turn takes 64 KiB: as many requests as want more bytes than there may be.
+    // A turn takes 64 KiB: as many requests as exceed the byte bound.
     let all: Vec<u64> = (0..PAGES).collect();
     for some in all.chunks(TURN) {
         let piece = some.iter().flat_map(|page| [&header[..], &page.to_be_bytes()].concat());
@@ -480,7 +490,7 @@ fn answers_have_so_many_bytes_and_no_more() {
     driver.prefetcher().check();
 }
 
-/// A client on a rack whose datagrams have room for short pads alone.
+/// A client on a rack whose datagrams hold only short pads.
 struct Narrow<'a> {
     client: &'a mut Client,
 }
@@ -493,7 +503,7 @@ impl FarMemory for Narrow<'_> {
     }
 }
 
-/// No datagram carries the program that finds several keys: each key is looked up alone. Before, none was found.
+/// No datagram can carry the multi-key program: each key is looked up alone. Previously none was found.
 #[test]
 fn keys_are_found_where_datagrams_are_too_small_for_several() {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
@@ -512,7 +522,7 @@ fn keys_are_found_where_datagrams_are_too_small_for_several() {
     }
 }
 
-/// A million records find room at the density that a flat map is made with.
+/// A million records find room at the flat map's standard density.
 #[test]
 fn a_flat_map_has_room_for_what_it_is_made_for() {
     let rack = Rack::embedded_with(1, 256 << 20).unwrap();

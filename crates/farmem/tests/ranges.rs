@@ -1,5 +1,5 @@
-//! Range queries side by side (Fat-B+Tree IV-C): the paper's figures as visits of a real tree, the answers against a `BTreeMap` beside writers, and
-//! what is kept.
+//! Parallel range queries (Fat-B+Tree IV-C): the paper's figures as visits of a real tree, the answers
+//! against a `BTreeMap` beside writers, and the bounds on buffered pairs.
 
 use farmem::blink_tree::{Extent, PARTS_MAX, RangeQuery, Separators, publish};
 use farmem::heap::{Clock, Heap, HeapOptions};
@@ -21,7 +21,7 @@ fn numbers(count: u32) -> impl ExactSizeIterator<Item = u64> {
     (0..count).map(u64::from)
 }
 
-/// All pairs of a query, asked for `most` at a time.
+/// Returns all pairs of a query, requested `most` at a time.
 fn all(
     query: &mut RangeQuery,
     tree: &BLinkTree,
@@ -35,7 +35,8 @@ fn all(
     Ok(pairs)
 }
 
-/// The paper's model: each key is an access, and an index of seven levels is seven more to each sub-range. So: 128 leaves of one key, seven levels of inner nodes.
+/// Builds the paper's model: each key is an access, and an index of seven levels adds seven to each
+/// sub-range. The tree has 128 leaves of one key and seven levels of inner nodes.
 fn a_key_to_a_leaf(client: &mut Client) -> BLinkTree {
     let mut tree = BLinkTree::create_with(client, Layout::Partitioned, 2).unwrap();
     tree.load(client, numbers(256).map(|n| (10 * n, n)), 2).unwrap();
@@ -44,14 +45,15 @@ fn a_key_to_a_leaf(client: &mut Client) -> BLinkTree {
     tree
 }
 
-/// 100 keys take 107 accesses in one piece and 170 in ten, 59 % more; with five of the seven levels in the switch 102 and 120, 18 % more (Fat-B+Tree IV-C).
+/// 100 keys take 107 accesses in one piece and 170 in ten, 59 % more. With five of the seven levels in the
+/// switch they take 102 and 120, 18 % more (Fat-B+Tree IV-C).
 #[test]
 fn accesses_of_ten_sub_ranges_are_the_papers() {
     let mut client = embedded(1);
     let tree = a_key_to_a_leaf(&mut client);
     // Leaves 10 to 109.
     let (range, expected): (_, Vec<_>) = (200..2200, (10..110).map(|n| (20 * n, 2 * n)).collect());
-    // A host that keeps them reads them once: the root, its children, and so on.
+    // A host that keeps separators reads them once: the root, its children, and so on.
     let separators = tree.separators(&mut client, range.clone(), usize::MAX).unwrap();
     assert_eq!(separators.len(), 99, "each leaf of the range but the first begins at one");
     let visits = |client: &mut Client, n: usize| {
@@ -72,7 +74,7 @@ fn accesses_of_ten_sub_ranges_are_the_papers() {
     assert_eq!(120 * 100 / 102, 117, "117.6 %: the paper's 18 % more");
 }
 
-/// A sequential scan goes down the tree once, however many requests it takes.
+/// A sequential scan descends the tree once, for any number of requests.
 #[test]
 fn a_long_scan_goes_down_once() {
     let mut client = embedded(1);
@@ -83,11 +85,11 @@ fn a_long_scan_goes_down_once() {
     let before = client.tally();
     assert_eq!(tree.scan(&mut client, .., usize::MAX).unwrap().len(), 14 * 14 * 14);
     let after = client.tally();
-    // 196 leaves, four to a request, and two levels above them.
+    // 196 leaves, four per request, and two levels above them.
     assert_eq!((after.requests - before.requests, after.iterations - before.iterations), (49, 196 + 2));
 }
 
-/// Ranges without keys, at both ends of all keys, and numbers of sub-ranges that are none.
+/// Empty ranges, ranges at both ends of the key space, and invalid numbers of sub-ranges.
 #[test]
 fn ranges_at_the_ends() {
     let mut client = embedded(2);
@@ -112,7 +114,7 @@ fn ranges_at_the_ends() {
     assert_eq!(every(&mut client, &tree, tree.range(7..=7)), pairs[1..2]);
     assert_eq!(every(&mut client, &tree, tree.range(u64::MAX..)), pairs[2..]);
     assert_eq!(every(&mut client, &tree, tree.range(..u64::MAX)), pairs[..2]);
-    // As many parts as there are keys at most.
+    // At most as many parts as keys.
     assert_eq!(tree.range(5..=7).parallel(9).unwrap().parts().collect::<Vec<_>>(), [5..=5, 6..=6, 7..=7]);
     for n in [0, PARTS_MAX + 1] {
         let refused = tree.range(..).parallel(n).unwrap_err();
@@ -127,7 +129,8 @@ fn ranges_at_the_ends() {
     );
 }
 
-/// What is kept of a range that is far longer is bounded, and sub-ranges stay side by side to its end, in order.
+/// The buffered pairs of a much longer range are bounded, and sub-ranges run in parallel to its end, in
+/// order.
 #[test]
 fn what_is_kept_is_bounded() {
     const AHEAD: usize = 1_200;
@@ -148,7 +151,7 @@ fn what_is_kept_is_bounded() {
                 assert_eq!((found, n), (key(next), next));
                 next += 1;
             }
-            // Each request under way may bring up to 56 pairs where fewer were wanted.
+            // Each request in flight may bring up to 56 pairs where fewer were wanted.
             assert!(query.waiting() <= AHEAD + 10 * 56, "{} pairs are kept", query.waiting());
             side_by_side = side_by_side.max(query.parts().count());
         }
@@ -157,12 +160,12 @@ fn what_is_kept_is_bounded() {
     }
 }
 
-/// Ranges that are cut at separators have about as many leaves to each part, where keys lie close together too.
+/// Ranges cut at separators have about equal numbers of leaves per part, also for dense keys.
 #[test]
 fn separators_balance() {
     let mut client = embedded(1);
     let mut tree = BLinkTree::create(&mut client, Layout::Partitioned).unwrap();
-    // Ten keys of each power of two: most of the range has none.
+    // Ten keys per power of two: most of the range is empty.
     let keys: Vec<u64> = (10..60).flat_map(|bit| (0..10).map(move |n| (1 << bit) + n)).collect();
     tree.load(&mut client, keys.iter().map(|key| (*key, *key)), 7).unwrap();
     let section = tree.section(&mut client, Extent { ranges: 40, sets: 1, nodes: 100 }).unwrap();
@@ -179,12 +182,12 @@ fn separators_balance() {
         let most = most_of(tree.range(..).parallel_at(5, &separators).unwrap());
         assert!((100..=200).contains(&most), "{most} of 500 in one of five parts");
     }
-    // One separator, five parts: what is between is cut evenly.
+    // One separator, five parts: the pieces between are cut evenly.
     let one = tree.range(0..100).parallel_at(5, &Separators::of([50, 200])).unwrap();
     assert_eq!(one.parts().collect::<Vec<_>>(), [0..=24, 25..=49, 50..=65, 66..=82, 83..=99]);
 }
 
-/// A scan that breaks off goes on where it was: nothing is left out, and nothing comes twice.
+/// A scan that fails continues where it was: nothing is left out, and nothing comes twice.
 #[test]
 fn a_query_goes_on_after_an_error() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
@@ -218,7 +221,8 @@ fn key() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Beside a second program that inserts and removes before every request, each key that stands still is found, once, in order; of the others some may be.
+    /// A second program inserts and removes before every request: each stable key is found once, in order;
+    /// other keys may appear.
     #[test]
     fn what_stands_still_is_found_beside_writers(
         nodes in 1..4_u16,
@@ -236,7 +240,7 @@ proptest! {
         let rack = Rack::embedded_with(nodes, 16 << 20).unwrap();
         let (mut one, mut two) = (rack.client("map").unwrap(), rack.client("map").unwrap());
         let mut tree = BLinkTree::create_with(&mut one, Layout::Partitioned, entries).unwrap();
-        // Those that stand still are even.
+        // The stable keys are even.
         let still: Vec<u64> = still.iter().map(|key| key & !1).collect::<std::collections::BTreeSet<_>>().into_iter().collect();
         tree.load(&mut one, still.iter().map(|key| (*key, !key)), entries).unwrap();
         let mut yours = BLinkTree::open(&mut two, tree.address(), Layout::Partitioned).unwrap();
@@ -264,7 +268,8 @@ proptest! {
         prop_assert_eq!(evens, expected);
     }
 
-    /// A tree of records: keys with their values, beside a program that replaces them, so that records are freed and used again.
+    /// A tree of records: keys with their values, beside a program that replaces them, so that records are
+    /// freed and reused.
     #[test]
     fn records_have_their_own_values(
         loaded in btree_map(0..600_u64, 1..700_usize, 0..200),

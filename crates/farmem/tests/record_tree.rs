@@ -1,5 +1,6 @@
-//! The tree of records: against a `BTreeMap` with several programs at once, in round trips, beside writers that act between any two of another's verbs, after
-//! programs that ended at each, and entered by the switch.
+//! The tree of records: against a `BTreeMap` with several programs at once, in round trips, beside writers
+//! that act between any two verbs of another, after programs that ended at each verb, and entered through the
+//! switch.
 
 use farmem::blink_tree::{Extent, publish};
 use farmem::heap::{Clock, Heap, HeapOptions};
@@ -12,10 +13,10 @@ use std::time::Duration;
 
 mod hooked;
 
-/// Bytes of the longest value that comes along over the embedded rack's path MTU: eight lines.
+/// Longest value that a look-up copies over the embedded rack's path MTU: eight lines.
 const COMES_ALONG: usize = 8 * 248 - 24;
 
-/// A program with a tree of a heap open.
+/// A program with a heap and its tree open.
 struct Host {
     client: Client,
     heap: Heap,
@@ -42,7 +43,7 @@ impl Host {
     }
 }
 
-/// Programs with one tree open. Their time stands still: no renewal of a lease falls into what is counted.
+/// Creates programs that share one tree. Their clock stands still: no lease renewal disturbs the counts.
 fn hosts(nodes: u16, count: usize) -> Vec<Host> {
     let rack = Rack::embedded_with(nodes, 64 << 20).unwrap();
     let host = |n: usize| {
@@ -91,7 +92,8 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever three programs put and take, each finds, also after a bulk load and through the switch's index.
+    /// Each program finds what three programs store and remove, also after a bulk load and through the
+    /// switch's index.
     #[test]
     fn the_tree_is_a_map(
         nodes in 1..4_u16,
@@ -135,13 +137,14 @@ proptest! {
     }
 }
 
-/// A writer of a tree ends at each of its verbs in turn. Readers find every key, and the next writer waits for nobody.
+/// A writer of a tree ends at each of its verbs in turn. Readers find every key, and the next writer does not
+/// wait.
 #[test]
 fn a_trees_writer_that_died_stops_nobody() {
     let mut ends = 0;
     for verbs in 0.. {
         let mut hosts = hosts(2, 2);
-        // 14 keys fill the root: the next one cuts it.
+        // 14 keys fill the root: the next one splits it.
         (0..14).for_each(|k| assert!(!hosts[1].insert(k * 2, &value(300, 1))));
         let mut left = verbs;
         let mut before = || {
@@ -166,7 +169,7 @@ fn a_trees_writer_that_died_stops_nobody() {
     assert!(ends > 5, "the writer has more verbs than {ends}");
 }
 
-/// Between any two verbs of a writer another program finds what stands still, and each value whole.
+/// Between any two verbs of a writer, another program finds the stable keys, and each value whole.
 #[test]
 fn a_reader_beside_a_writer_finds_what_stands_still() {
     let mut hosts = hosts(2, 2);
@@ -203,13 +206,14 @@ fn a_reader_beside_a_writer_finds_what_stands_still() {
     assert!(looks > 500, "{looks} looks");
 }
 
-/// A look-up is one round trip with its value, as long as that comes along; one more when it does not. A change is the record's and the tree's.
+/// A look-up takes one round trip if the traversal copies the value, one more otherwise. A change costs the
+/// record's write and the tree's.
 #[test]
 fn round_trips() {
     let mut hosts = hosts(2, 1);
     let Host { client, heap, tree } = &mut hosts[0];
     tree.set_policy(Policy::Offload);
-    // Enough keys for no leaf to be sparse, and none that is full.
+    // Enough keys that no leaf is sparse, and none is full.
     (100..108).for_each(|key| _ = tree.insert(client, heap, key, b"stays").unwrap());
     let mut nothing = || Ok(());
     for (key, (len, gets)) in
@@ -218,7 +222,7 @@ fn round_trips() {
             .enumerate()
     {
         let key = key as u64;
-        // Blocks of this size are at hand on either node, and the nodes know the programs.
+        // Free blocks of this size are at hand on either node, and the nodes know the programs.
         for _ in 0..2 {
             tree.insert(client, heap, key, &value(len, 1)).unwrap();
             tree.get(client, heap, key).unwrap();
@@ -244,7 +248,7 @@ fn round_trips() {
     }
 }
 
-/// Look-ups that are under way together bring their values, too; what is longer or missing comes back without.
+/// Look-ups in flight together bring their values, too. Longer or missing values return without.
 #[test]
 fn many_under_way() {
     let mut hosts = hosts(2, 1);
@@ -262,7 +266,8 @@ fn many_under_way() {
     heap.unpin();
 }
 
-/// Fat-B+Tree II: a look-up that the switch enters further down visits fewer nodes, and brings its value in the same request.
+/// Fat-B+Tree II: a look-up that the switch starts further down visits fewer nodes, and brings its value in
+/// the same request.
 #[test]
 fn a_published_tree_is_entered_further_down() {
     let mut hosts = hosts(2, 2);
@@ -283,13 +288,13 @@ fn a_published_tree_is_entered_further_down() {
     };
     // Both memory nodes learn the program.
     (0..2_400).step_by(97).for_each(|n| _ = hosts[1].get(3 * n));
-    // The root, two levels, the leaf; and a value of 240 bytes in two lines for every second one.
+    // The root, two levels and the leaf; and for every second one a value of 240 bytes in two lines.
     assert_eq!(visits(&mut hosts[1]), 210 * 4 + 105 * 2);
     publish(&mut hosts[0].client, &[section]).unwrap();
     assert_eq!(visits(&mut hosts[1]), 210 + 105 * 2, "the leaf, and the value");
 }
 
-/// Keys that do not ascend, wrong values, names that are taken; a tree that is destroyed gives its room back.
+/// Keys that do not ascend, invalid values and taken names fail. A destroyed tree frees its memory.
 #[test]
 fn what_is_refused() {
     let mut hosts = hosts(2, 1);
@@ -308,7 +313,7 @@ fn what_is_refused() {
         RecordTree::open(client, heap, "tere", Layout::Partitioned),
         Err(Error::Missing { .. })
     ));
-    // Somebody overwrites the word of a key with one that is no record's.
+    // A stray write replaces the word of a key by one that is no record's.
     let address = tree.tree().address();
     let mut words = farmem::BLinkTree::open(client, address, Layout::Partitioned).unwrap();
     words.insert(client, 0, 31).unwrap();

@@ -1,5 +1,5 @@
-//! Scans that bring records against `BTreeMap`, over racks of 1 and 3 memory nodes, in pads of traversals and by READs, at the memory and at
-//! the host.
+//! Scans that return records against `BTreeMap`, over racks of 1 and 3 memory nodes, in pads of traversals
+//! and by READs, at the memory and at the host.
 
 use farmem::btree::{BTree, Bring, RECORD_ROOM};
 use farmem::{Client, Layout, Policy, Rack, VirtAddr};
@@ -7,12 +7,13 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// The record of a key: words that follow from it, none of them zero throughout.
+/// Returns the record of a key: words derived from the key, none of them zero throughout.
 fn record(key: u64, len: usize) -> Vec<u8> {
     (0..len / 8).flat_map(|n| (key ^ (n as u64 + 1) << 32 | 1).to_le_bytes()).collect()
 }
 
-/// A tree of `keys` with their records, on the memory nodes in turn, so many bytes apart.
+/// Creates a tree of `keys` with their records, alternating between the memory nodes, with gaps of `apart`
+/// bytes.
 fn tree(
     client: &mut Client,
     keys: impl Iterator<Item = u64> + Clone,
@@ -36,7 +37,8 @@ fn tree(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the length, the range and the way, a scan brings the first records of the range, each whole and in order.
+    /// For any length, range and method, a scan brings the first records of the range, each whole and in
+    /// order.
     #[test]
     fn scans_bring_what_is_there(
         keys in btree_set(prop_oneof![0..400_u64, any::<u64>().prop_map(|k| k.min(u64::MAX - 1))], 1..160),
@@ -48,7 +50,7 @@ proptest! {
     ) {
         let mut client = Rack::embedded_with(nodes, 16 << 20).unwrap().client("records").unwrap();
         let len = 8 * words;
-        // In some order, so that neighbours lie anywhere, side by side in part, or all side by side.
+        // A permutation that leaves neighbours scattered, partly adjacent, or all adjacent.
         let mut mixed: Vec<u64> = keys.iter().copied().collect();
         mixed.sort_by_key(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift);
         let tree = tree(&mut client, mixed.into_iter(), len, apart, layout);
@@ -71,7 +73,8 @@ proptest! {
     }
 }
 
-/// More pairs than one pad holds: the next ones are looked for while the records of the first are on their way.
+/// More pairs than one pad holds: the search for the next pairs runs while the records of the first are in
+/// flight.
 #[test]
 fn a_long_scan_takes_a_round_trip_for_each_pad_of_pairs() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("long").unwrap();
@@ -82,7 +85,8 @@ fn a_long_scan_takes_a_round_trip_for_each_pad_of_pairs() {
     let scan = records.read(&mut client, .., usize::MAX, &Policy::Offload).unwrap();
     assert!(scan.iter().enumerate().all(|(n, (key, bytes))| key == n as u64 && bytes == record(key, 64)));
     assert_eq!(scan.pairs().len(), 1000);
-    // 248 pairs to a pad, which leaves no room for records; 49 records to a pad with their pairs; the last eight come with theirs.
+    // 248 pairs per pad, which leaves no room for records; 49 records per pad with their pairs; the last
+    // eight come with their pairs.
     let pairs = 1000_u64.div_ceil(248);
     let pads = 4 * 248_u64.div_ceil(49);
     assert_eq!(client.tally().requests - before.requests, pairs + pads);

@@ -10,7 +10,7 @@ fn value() -> impl Strategy<Value = i64> {
     prop_oneof![6 => -1000..1000_i64, 2 => -VALUE_MAX..=VALUE_MAX, 1 => Just(VALUE_MAX), 1 => Just(-VALUE_MAX)]
 }
 
-/// Points with ascending times, now dense, now with gaps.
+/// Generates points with ascending times, partly dense, partly with gaps.
 fn points(most: usize) -> impl Strategy<Value = Vec<Point>> {
     vec((prop_oneof![4 => 1..3_u64, 1 => 1..100_u64], value()), 0..most).prop_map(|steps| {
         let mut time = 0;
@@ -31,7 +31,8 @@ fn expected(points: &[Point], from: u64, to: u64) -> Option<Window> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Part is loaded, part appended, some of it late; windows of all kinds agree with a filter over the points.
+    /// Part is loaded, part appended, some of it late; windows of all kinds agree with a filter over the
+    /// points.
     #[test]
     fn windows_are_those_of_a_vector(
         nodes in prop_oneof![Just(1_u16), Just(2), Just(4)],
@@ -95,7 +96,7 @@ fn sums_do_not_overflow() {
     assert_eq!(halves.mean(), -3.5);
 }
 
-/// One request and one iteration a leaf, beside those on the way down.
+/// A window is one request and one iteration per leaf, besides the descent.
 #[test]
 fn a_window_is_one_request() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("cost").unwrap();
@@ -107,7 +108,7 @@ fn a_window_is_one_request() {
     assert_eq!(series.window(&mut client, 14..14 * 101).unwrap().unwrap().count, 1400);
     let after = client.tally();
     assert_eq!(after.requests - before.requests, 1);
-    // Root and inner node, a hundred leaves, and the next one, whose first point lies behind the window.
+    // Root and inner node, a hundred leaves, and the next one, whose first point lies after the window.
     assert_eq!(after.iterations - before.iterations, 2 + 100 + 1);
 }
 
@@ -130,7 +131,7 @@ fn a_csv_file_is_aggregated() {
     assert_eq!(first.mean(), 2314.0);
 }
 
-/// What is no point is refused by its instant; a B+tree is no series.
+/// An invalid point is refused with its time; a B+tree is not a series.
 #[test]
 fn wrong_points_are_named() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("wrong").unwrap();

@@ -1,5 +1,5 @@
-//! The table of records: against plain maps with several programs, in round trips, beside writers between any two of their verbs, and after
-//! programs that ended at each.
+//! The table of records: against plain maps with several programs, in round trips, beside writers between any
+//! two of their verbs, and after programs that ended at each verb.
 
 use farmem::heap::{Clock, Heap, HeapOptions};
 use farmem::table::{BYTES_MAX, Table, WHOLE_MAX};
@@ -44,7 +44,7 @@ impl Host {
     }
 }
 
-/// Programs that have one table open, of as few buckets as there can be: 32 a memory node.
+/// Creates programs that share one table with the fewest possible buckets: 32 per memory node.
 fn hosts(nodes: u16, memory: u64, count: usize) -> Vec<Host> {
     let rack = Rack::embedded_with(nodes, memory).unwrap();
     let host = |n: usize| {
@@ -62,7 +62,7 @@ fn hosts(nodes: u16, memory: u64, count: usize) -> Vec<Host> {
     (0..count).map(host).collect()
 }
 
-/// 300 keys for 32 buckets: chains of ten.
+/// Returns one of 300 keys for 32 buckets: chains of ten.
 fn key(number: u16) -> Vec<u8> {
     let len = if number.is_multiple_of(7) { 1000 } else { 2 };
     number.to_le_bytes().into_iter().cycle().take(len).collect()
@@ -92,7 +92,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever three programs put and take, each finds.
+    /// Each program finds what three programs store and remove.
     #[test]
     fn the_table_is_a_map(
         nodes in 1..4_u16,
@@ -121,12 +121,13 @@ proptest! {
     }
 }
 
-/// A look-up is one round trip, whether the key is there or not, as long as key and value come along; one more when they do not.
+/// A look-up takes one round trip, whether the key exists or not, if the traversal copies key and value; one
+/// more otherwise.
 #[test]
 fn round_trips() {
     let rack = Rack::embedded_with(2, 64 << 20).unwrap();
     let mut client = rack.client("trips").unwrap();
-    // The time stands still: no renewal falls into what is counted.
+    // The clock stands still: no renewal disturbs the counts.
     let options = HeapOptions { clock: Clock::new(|| Duration::ZERO), ..HeapOptions::default() };
     let mut heap = Heap::create(&mut client, "heap", options).unwrap();
     let table = Table::create(&mut client, &mut heap, "table", 1 << 16).unwrap();
@@ -135,7 +136,7 @@ fn round_trips() {
         [(1, 1), (WHOLE_MAX - 4, 1), (WHOLE_MAX, 1), (1900, 1), (5000, 2), (BYTES_MAX, 2)].iter().enumerate()
     {
         let number = u32::try_from(n).unwrap();
-        // It was there before, so that blocks are at hand.
+        // The key existed before, so free blocks are at hand.
         table.insert(&mut client, &mut heap, &number.to_le_bytes(), &value(*len, 1)).unwrap();
         table.remove(&mut client, &mut heap, &number.to_le_bytes()).unwrap();
         for _ in 0..4 {
@@ -164,7 +165,7 @@ fn round_trips() {
     }
 }
 
-/// Between any two verbs of a writer, another program finds what stands still, and each change whole.
+/// Between any two verbs of a writer, another program finds the stable keys, and each change whole.
 #[test]
 fn a_reader_beside_a_writer_finds_what_stands_still() {
     let mut hosts = hosts(2, 64 << 20, 2);
@@ -202,7 +203,8 @@ fn a_reader_beside_a_writer_finds_what_stands_still() {
     assert!(looks > 500, "{looks} looks beside the writer");
 }
 
-/// Two programs change one bucket: whatever the second does between any two verbs of the first, both changes are there.
+/// Two programs change one bucket: with any action of the second between any two verbs of the first, both
+/// changes persist.
 #[test]
 fn writers_at_once_lose_nothing() {
     let acts: [fn(&mut Host, &[u8]); 3] = [
@@ -214,7 +216,7 @@ fn writers_at_once_lose_nothing() {
         for verb in 0..9 {
             let mut hosts = hosts(1, 64 << 20, 2);
             let [one, two] = hosts.as_mut_slice() else { unreachable!() };
-            // All in chains of several: what is before a changed node is made anew.
+            // All in chains of several: nodes before a changed one are created again.
             let mut model = BTreeMap::new();
             for k in 0..100 {
                 one.insert(&key(k), &value(5, 1));
@@ -225,7 +227,7 @@ fn writers_at_once_lose_nothing() {
                 let mut before = || {
                     left -= 1;
                     if left == -1 {
-                        // Neighbours, and the key itself.
+                        // The neighbours, and the key itself.
                         (40..60).for_each(|k| act(two, &key(k)));
                         act(two, &key(k));
                     }
@@ -241,7 +243,7 @@ fn writers_at_once_lose_nothing() {
                         n => drop(model.insert(key(k), value([3, 700][n], 9))),
                     }
                 }
-                // The other's change of the same key was before or behind.
+                // The other program's change of the same key came before or after.
                 let now = one.get(&key(k));
                 let theirs = [Some(value(3, 9)), Some(value(700, 9)), None][other].clone();
                 assert!(now == Some(value(300, 2)) || ran && now == theirs, "key {k} at {verb}");
@@ -255,7 +257,8 @@ fn writers_at_once_lose_nothing() {
     }
 }
 
-/// A writer ends at each of its verbs in turn: the table is whole, with the change or without, and the next writer waits for nothing.
+/// A writer ends at each of its verbs in turn: the table is whole, with the change or without, and the next
+/// writer does not wait.
 #[test]
 fn a_writer_that_died_leaves_a_whole_table() {
     for verbs in 0..9 {
@@ -294,7 +297,7 @@ fn a_writer_that_died_leaves_a_whole_table() {
     }
 }
 
-/// Keys that are replaced over and over take no more room, on whichever of two hosts.
+/// Keys that are replaced repeatedly take no more room, on either of two hosts.
 #[test]
 fn what_is_replaced_is_used_again() {
     let mut hosts = hosts(1, 64 << 20, 2);
@@ -307,7 +310,7 @@ fn what_is_replaced_is_used_again() {
             let (writer, other) =
                 if (n + usize::from(k)).is_multiple_of(3) { (one, two) } else { (two, one) };
             writer.insert(&key(k), &value(len, 7));
-            // The other one is there, too, and holds nothing.
+            // The other program is active too, and holds nothing.
             other.heap.reclaim(&mut other.client).unwrap();
         }
     };
@@ -318,7 +321,7 @@ fn what_is_replaced_is_used_again() {
     assert!(grown <= 2 * settled, "{settled} bytes after 10 rounds, {grown} after 60");
 }
 
-/// Wrong keys and values; names; a table that is destroyed gives its room back.
+/// Invalid keys and values; names; a destroyed table frees its memory.
 #[test]
 fn what_is_refused() {
     let mut hosts = hosts(2, 64 << 20, 2);
@@ -347,7 +350,7 @@ fn what_is_refused() {
     let again = Table::create(&mut client, &mut heap, "table", 100).unwrap();
     assert_eq!(again.get(&mut client, &mut heap, &longest).unwrap(), None);
 
-    // All of it, and then the heap: nothing is left in the rack.
+    // All structures, and then the heap: nothing is left in the rack.
     let mut tree = RecordTree::create(&mut client, &mut heap, "tree", Layout::Partitioned).unwrap();
     for k in 0..100 {
         tree.insert(&mut client, &mut heap, k, &value(500, 1)).unwrap();

@@ -1,4 +1,4 @@
-//! Tasks: the same results as one operation after the other, turns, being alone, failures, and what they count.
+//! Tasks: the same results as sequential operations, keyed locks, exclusive tasks, failures, and statistics.
 
 use beside::Beside;
 use farmem::dispatch::Tally;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 mod beside;
 
-/// Carries one operation out and keeps its end.
+/// Runs one operation and keeps its completion.
 struct One {
     number: usize,
     op: Option<Op>,
@@ -36,7 +36,7 @@ impl Task for One {
 
 const LIST_SUM: &str = include_str!("../../../testdata/programs/list_sum.pulse");
 
-/// A list over two memory nodes; its last element points into nowhere when `broken`.
+/// Builds a list over two memory nodes. The last element has a dangling pointer when `broken`.
 fn list(client: &mut Client, len: u64, broken: bool) -> VirtAddr {
     let room = [1, 2].map(|node| client.allocate_on(16 * (len + 1), farmem::NodeId(node)).unwrap().base.0);
     let at = |n: u64| room[usize::try_from(n % 2).unwrap()] + 16 * n;
@@ -62,7 +62,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     ]
 }
 
-/// What there is to say about an end, without its ticket.
+/// Formats a result without its ticket.
 fn said(result: &Result<(Answer, Vec<u8>), Error>) -> String {
     format!("{result:?}")
 }
@@ -70,8 +70,8 @@ fn said(result: &Result<(Answer, Vec<u8>), Error>) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Traversals as tasks end as `Client::dispatch` says, at the memory nodes and at the host: results, scratch pads, errors, and
-    /// what the client counts.
+    /// Traversals as tasks end like `Client::dispatch`, at the memory nodes and at the host: results, scratch
+    /// pads, errors, and the client's counts.
     #[test]
     fn tasks_and_dispatch_agree(
         lists in vec((1..30_u64, any::<bool>(), 0..40_u32, 0..8_u8), 1..20),
@@ -125,10 +125,10 @@ proptest! {
     }
 }
 
-/// Read, then write one more, under a turn or without.
+/// Reads a word, then writes one more, under a keyed lock or without.
 struct Increment {
     word: VirtAddr,
-    /// The turn to ask for, until it was asked for.
+    /// The keyed lock to request, until it was requested.
     turn: Option<u64>,
     wrote: bool,
 }
@@ -155,7 +155,8 @@ impl Task for Increment {
     }
 }
 
-/// Three words, eleven tasks for each: turns of one name go one after the other, and without them additions are lost.
+/// Three words, eleven tasks for each: tasks with one lock key run one after the other; without locks,
+/// additions are lost.
 #[test]
 fn a_turn_is_had_by_one() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("turn").unwrap();
@@ -183,7 +184,7 @@ fn a_turn_is_had_by_one() {
     assert!(values(false).iter().all(|&n| n < 11), "the test can fail");
 }
 
-/// Counts itself in while it is between two exchanges; every fifth asks to be alone in the middle.
+/// Counts itself while it is between two exchanges; every fifth task asks to be exclusive in the middle.
 struct ManyTasks {
     number: u64,
     word: VirtAddr,
@@ -236,7 +237,8 @@ fn who_is_alone_is_alone() {
     client
         .run_tasks(tasks, 7, &Policy::Offload, |task, took| {
             alone += u32::from(task.was_alone);
-            // Two at once are one round trip; who was alone took one more, and one exchange less.
+            // Two parallel operations are one round trip. An exclusive task takes one more, and one exchange
+            // less.
             let exchanges = if task.was_alone { 2 } else { 3 };
             let extra = u64::from(task.was_alone);
             assert_eq!((took.round_trips, took.requests), (exchanges + extra, 2 * exchanges + extra));
@@ -246,7 +248,8 @@ fn who_is_alone_is_alone() {
     assert_eq!(client.fetch_add(word, 0).unwrap(), 10 * 1000 + 40 * 3 + 10 * 2);
 }
 
-/// A failed task ends the run when what is under way has ended; operations outstanding before are still there, and the client works.
+/// A failed task ends the run after the operations in flight. Earlier outstanding operations still complete,
+/// and the client works.
 #[test]
 fn a_failure_ends_the_run() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("failure").unwrap();
@@ -266,7 +269,7 @@ fn a_failure_ends_the_run() {
     assert!(client.next_completed().unwrap().is_none(), "nothing is left over");
 }
 
-/// One task on far memory that is no client: the same answer, by reads.
+/// One task on far memory that is no client: the same result, by reads.
 #[test]
 fn one_task_on_any_far_memory() {
     let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("any").unwrap();
@@ -281,7 +284,7 @@ fn one_task_on_any_far_memory() {
     let mut task = One { number: 0, op: Some(table.find_op(key(1), Vec::new())), end: None };
     let took = run_one(&mut Beside::new(&mut client, &mut look), &mut task, &Policy::Offload).unwrap();
     assert_eq!(HashTable::found(&task.end.unwrap()), Some(value));
-    // The bucket has the first key, the newest is behind it, the second is the last.
+    // The bucket has the first key, the newest follows it, the second is the last.
     assert_eq!((took.round_trips, took.requests, took.iterations, took.at_host), (50, 50, 50, 1));
     let failed = carry_out(&mut client, Op::Read { addr: VirtAddr(8), buf: vec![0; 8] }, &Policy::Host);
     assert!(matches!(failed.result, Err(Error::NotMapped { .. })), "{failed:?}");

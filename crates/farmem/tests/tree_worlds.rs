@@ -1,10 +1,13 @@
-//! The B-link tree in simulated worlds: four clients on two hosts change and read one tree, while the network loses, doubles, holds back and damages packets, the
-//! switch's index is loaded again and again, and switch, control plane and memory nodes start again (Fat-B+Tree IV-B; PROTOCOL 13.14, 13.15).
+//! The B-link tree in simulated worlds. Four clients on two hosts change and read one tree. Meanwhile the
+//! network loses, duplicates, delays and corrupts packets, the switch's index is loaded repeatedly, and
+//! switch, control plane and memory nodes restart (Fat-B+Tree IV-B; PROTOCOL 13.14, 13.15).
 //!
-//! Each key has one client that changes it, so what a look-up may find is known exactly: the last change that ended before it began, one that was under way
-//! beside it, or one whose end was never known. No look-up finds an older value than an earlier one did. A scan is checked key by key, and has each once.
+//! Each key has one client that changes it, so the valid results of a look-up are known exactly: the last
+//! change that ended before the look-up, a concurrent change, or one with an unknown outcome. No look-up
+//! finds an older value than an earlier look-up did. A scan is checked key by key, and has each key once.
 //!
-//! Clients are threads that run one at a time, in an order that the seed decides: each runs until it waits for the rack, and then time passes in the world.
+//! Clients are threads that run one at a time, in an order that the seed decides. Each runs until it waits
+//! for the rack; then time passes in the world.
 
 mod known;
 
@@ -32,14 +35,14 @@ const CLIENTS: u64 = 4;
 /// Clients 0 and 2 are on host 1, the others on host 2.
 const HOSTS: u16 = 2;
 const KEYS: u32 = 400;
-/// Memory nodes; of a FatTree one at each edge at least.
+/// Memory nodes; in a FatTree at least one at each edge.
 const NODES: u16 = 4;
 
-/// What a client waits for.
+/// A client's request to the stage.
 enum Ask {
     Op(Op),
     Call(Request),
-    /// It has nothing more to do.
+    /// The client has ended.
     End,
 }
 
@@ -49,13 +52,13 @@ enum Reply {
     Answered(Result<Response, Error>),
 }
 
-/// Far memory of a client in the world.
+/// A client's far memory in the world.
 struct InWorld {
     client: u64,
     ask: Sender<(u64, Ask)>,
     reply: Receiver<Reply>,
     nodes: Vec<NodeInfo>,
-    /// Names of the switches of the index.
+    /// Names of the index switches.
     index: Vec<String>,
     domain: u32,
     scratch_max: usize,
@@ -84,12 +87,12 @@ impl InWorld {
         }
     }
 
-    /// The rack has switches of the index.
+    /// Returns true when the rack has index switches.
     fn has_fabric(&self) -> bool {
         !self.index.is_empty()
     }
 
-    /// Has each switch of the index load its part of the tree as it is now; answers how many of them stood.
+    /// Loads the tree's present sections into the index switches. Returns the number of successful loads.
     fn load_fabric(&mut self, tree: &BLinkTree, extent: Extent) -> u64 {
         let Ok(Response::Overview(overview)) = self.call(Overview {}) else { return 0 };
         let Ok(parts) = tree.fabric_sections(self, &overview, extent) else { return 0 };
@@ -101,7 +104,7 @@ impl InWorld {
         parts.into_iter().map(load).sum()
     }
 
-    /// Room on this memory node, or on any.
+    /// Allocates on this memory node, or on any.
     fn allocate_anywhere(&mut self, size: u64, node: Option<u16>) -> Result<Vma, Error> {
         let domain = self.domain;
         match self.call(Allocate { domain, size, node, durable: false })? {
@@ -179,7 +182,7 @@ impl FarMemory for InWorld {
     }
 }
 
-/// The same with every traversal at the host.
+/// A client's far memory with every traversal at the host.
 struct AtHost<'a> {
     world: &'a mut InWorld,
 }
@@ -188,7 +191,7 @@ impl FarMemory for AtHost<'_> {
     forward_far_memory!(world: read, write, compare_swap, fetch_add, allocate, allocate_on, free, nodes);
 }
 
-/// One client's life.
+/// Runs one client to its end.
 fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u64, steps: u64) {
     let client = memory.client;
     let mut rng = Rng::from_number(seed.wrapping_mul(31) + client);
@@ -197,7 +200,7 @@ fn live(mut memory: InWorld, mut tree: BLinkTree, model: &Mutex<Model>, seed: u6
     for step in 0..steps {
         let any = u64::from(rng.below(KEYS));
         let own = any / CLIENTS * CLIENTS + client;
-        // Waves: a time in which the tree grows, one in which it shrinks.
+        // Waves: the tree alternately grows and shrinks.
         let inserts = if step / 150 % 2 == 0 { 5 } else { 2 };
         match rng.below(12) {
             0..7 => {
@@ -287,7 +290,7 @@ struct Stage {
     asks: Receiver<(u64, Ask)>,
     replies: Vec<Sender<Reply>>,
     tickets: u64,
-    /// Operations under way, by ticket, and calls, likewise.
+    /// Operations and calls in flight: the client of each ticket.
     ops: BTreeMap<u64, u64>,
     calls: BTreeMap<u64, u64>,
     alive: u64,
@@ -298,10 +301,10 @@ const fn host_of(client: u64) -> u16 {
 }
 
 impl Stage {
-    /// Has a client go on until it waits again.
+    /// Resumes a client until it waits again.
     fn resume(&mut self, client: u64, reply: Reply) {
         self.replies[usize::try_from(client).expect("few")].send(reply).expect("it waits");
-        // A client that panics says nothing more; its thread's end says why.
+        // A client that panics sends no more; its thread's end has the reason.
         let Ok((client, ask)) = self.asks.recv() else { panic!("a client failed") };
         match ask {
             Ask::End => self.alive -= 1,
@@ -319,7 +322,8 @@ impl Stage {
         }
     }
 
-    /// Time passes until all clients have ended; all but the first begin when there is a tree. Now and then one of `crashing` starts again.
+    /// Lets time pass until all clients have ended; all but the first begin when the tree exists.
+    /// Occasionally one of `crashing` restarts.
     fn play(&mut self, crashing: &[RoleId], made: &Mutex<Option<VirtAddr>>) {
         let odds = 8_000 * u32::try_from(crashing.len().max(1)).expect("a few roles");
         self.resume(0, Reply::Begin);
@@ -356,23 +360,24 @@ impl Stage {
     }
 }
 
-/// What `act` answers when it is answered: a request that got lost is made again.
+/// Retries `act` until it succeeds: a lost request is repeated.
 fn until<T>(mut act: impl FnMut() -> Result<T, Error>) -> T {
     (0..100).find_map(|_| act().ok()).expect("a faulty network lets one request in a hundred through")
 }
 
-/// What came of a world.
+/// The totals of a world.
 #[derive(Default, Debug)]
 struct Totals {
     operations: u64,
     look_ups: u64,
     failed: u64,
     loads: u64,
-    /// Nodes that were put where one had been before.
+    /// Nodes that were placed where another node had been.
     again: u64,
-    /// Look-ups that the switch had begin further down.
+    /// Look-ups that the switch started further down.
     indexed: u64,
-    /// Look-ups that it sent up to the core, those that an edge sent to their node, and those that a switch on the way gave back.
+    /// Look-ups sent up to the core, look-ups that an edge sent to their node, and look-ups that a switch on
+    /// the way returned.
     up: u64,
     out: u64,
     back: u64,
@@ -418,7 +423,8 @@ fn world(plan: Plan, pods: u16, seed: u64, steps: u64, crashing: &[RoleId]) -> T
     let (ops, calls) = (BTreeMap::new(), BTreeMap::new());
     let mut stage = Stage { world, rng, domain, asks, replies, tickets: 0, ops, calls, alive: CLIENTS };
     let model = Arc::new(Mutex::new(Model::default()));
-    // In a FatTree data is in the order of keys over the servers; a tree that is not is found in too, by way of the rack's switch.
+    // In a FatTree, data is partitioned by key over the servers. Keys of an unpartitioned tree are found too,
+    // through the rack's switch.
     let partitioned = pods > 0 && !seed.is_multiple_of(4);
     let layout =
         if partitioned { TreeLayout::Partitioned } else { TreeLayout::Scattered { granularity: 4096 } };
@@ -429,7 +435,7 @@ fn world(plan: Plan, pods: u16, seed: u64, steps: u64, crashing: &[RoleId]) -> T
         for mut memory in memories {
             let (model, made) = (Arc::clone(&model), Arc::clone(&made));
             let life = move || {
-                // The first one makes the tree; the others open it.
+                // The first client creates the tree; the others open it.
                 assert!(matches!(memory.reply.recv(), Ok(Reply::Begin)));
                 let known = *made.lock().expect("one thread runs at a time");
                 let tree = match known {
@@ -479,12 +485,12 @@ impl Totals {
     }
 }
 
-/// Worlds of each plan, of so many steps a client.
+/// Runs worlds of each plan, with this many steps per client.
 fn worlds(plans: &[Plan], seeds: u64, steps: u64, crashing: &[RoleId]) -> Totals {
     all_worlds(plans, 0, (seeds, steps), crashing)
 }
 
-/// The same with a FatTree of so many pods, of two edge switches each.
+/// Runs worlds with a FatTree of this many pods, of two edge switches each.
 fn all_worlds(plans: &[Plan], pods: u16, (seeds, steps): (u64, u64), crashing: &[RoleId]) -> Totals {
     let mut totals = Totals::default();
     for plan in plans {
@@ -497,7 +503,7 @@ fn all_worlds(plans: &[Plan], pods: u16, (seeds, steps): (u64, u64), crashing: &
 
 const NETWORKS: [Plan; 5] = [Plan::CALM, Plan::LOSS, Plan::REORDER, Plan::FLIP, Plan::STORM];
 
-/// No key is lost, none comes back, none is old, whatever the network does, with the index of any moment.
+/// No key is lost, reappears or is old, under all network faults, with an index of any age.
 #[test]
 fn every_look_up_is_right_whatever_the_network_does() {
     let totals = worlds(&NETWORKS, 4, 300, &[]);
@@ -506,15 +512,15 @@ fn every_look_up_is_right_whatever_the_network_does() {
     assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
 }
 
-/// The same while the switch, which is empty and right then, and the control plane start again.
+/// Look-ups stay right while the switch, which is then empty, and the control plane restart.
 #[test]
 fn every_look_up_is_right_whoever_starts_again() {
     let totals = worlds(&[Plan::CALM, Plan::STORM], 5, 300, &[RoleId::Switch, RoleId::Control]);
     assert!(totals.look_ups > 20_000 && totals.indexed > 1_500 && totals.crashes > 10, "{totals:?}");
 }
 
-/// A core, two pods of an aggregation switch and two edges, a server at each edge (Fat-B+Tree IV-A): each switch of the index has its part, of another moment
-/// than the others', and is loaded again and again.
+/// A core, two pods of an aggregation switch and two edges, a server at each edge (Fat-B+Tree IV-A). Each
+/// index switch has its part, of a different age than the others', and is loaded repeatedly.
 #[test]
 fn every_look_up_is_right_by_way_of_a_fat_tree() {
     let totals = all_worlds(&NETWORKS, 2, (4, 300), &[]);
@@ -525,7 +531,8 @@ fn every_look_up_is_right_by_way_of_a_fat_tree() {
     assert_eq!(totals.failed, 0, "requests are repeated until they are answered: {totals:?}");
 }
 
-/// k = 4 in full, as the paper's: thirteen switches, a core, four pods of an aggregation switch and two edges, and eight servers.
+/// k = 4 in full, as in the paper: thirteen switches, a core, four pods of an aggregation switch and two
+/// edges, and eight servers.
 #[test]
 fn every_look_up_is_right_by_way_of_thirteen_switches() {
     let index: Vec<RoleId> = (1..=13).map(RoleId::Index).collect();
@@ -538,7 +545,8 @@ fn every_look_up_is_right_by_way_of_thirteen_switches() {
     );
 }
 
-/// The same while any of these switches, the rack's and the control plane start again (PROTOCOL 16.8: what they lose comes again, and goes without them).
+/// Look-ups stay right while any of these switches, the rack's switch and the control plane restart (PROTOCOL
+/// 16.8: lost parts come again, and traversals work without them).
 #[test]
 fn every_look_up_is_right_whichever_switch_of_a_fat_tree_starts_again() {
     let index: Vec<RoleId> = (1..=7).map(RoleId::Index).collect();
@@ -549,7 +557,7 @@ fn every_look_up_is_right_whichever_switch_of_a_fat_tree_starts_again() {
     assert!(totals.up > 5_000 && totals.out > 4_000 && totals.back > 3 && totals.crashes > 20, "{totals:?}");
 }
 
-/// A memory node that starts again has nothing: what was there is told to be lost by an error, and never read as a key that is not there.
+/// A restarted memory node has lost its nodes. Accesses fail with an error and never report a missing key.
 #[test]
 fn a_lost_node_is_told() {
     let totals = worlds(&[Plan::CALM], 6, 300, &[RoleId::Node(2)]);

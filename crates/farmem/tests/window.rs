@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 const PAGE: usize = 4096;
-/// Bytes of an allocation, and a quarter of them: what may be here.
+/// Bytes of an allocation; the local limit is a quarter of it.
 const SIZE: usize = 2 << 20;
 const LIMIT: u64 = SIZE as u64 / 4;
-/// Whoever serves faults, the program sees the same.
+/// The program sees the same in every fault mode.
 const MODES: [FaultMode; 2] = [FaultMode::Handler, FaultMode::Signal];
 
 /// SplitMix64.
@@ -38,7 +38,8 @@ fn client() -> (Client, Vma) {
     (client, vma)
 }
 
-/// Wherever there is room: tests run side by side, each with a rack whose addresses begin at the same place.
+/// Returns options for any free address: tests run in parallel, each with a rack whose addresses begin at the
+/// same place.
 fn options() -> WindowOptions {
     WindowOptions { place: Place::Anywhere, ..WindowOptions::new(LIMIT) }
 }
@@ -47,7 +48,7 @@ fn options_by(faults: FaultMode) -> WindowOptions {
     WindowOptions { faults, ..options() }
 }
 
-/// `None`, with the reason on stderr, where this process may not serve faults.
+/// Runs a program in a window; `None`, with the reason on stderr, where this process may not serve faults.
 fn run<R: Send>(
     client: &mut Client,
     vma: &Vma,
@@ -63,7 +64,7 @@ fn run<R: Send>(
     }
 }
 
-/// Numbers of a window are those of far memory, in whatever order they are asked for, and pages come and go under them.
+/// Numbers read through a window match far memory, in any order, while pages come and go.
 #[test]
 fn numbers_are_read_as_a_slice_is() {
     for faults in MODES {
@@ -104,7 +105,8 @@ fn far_bytes(client: &mut Client, vma: &Vma) -> Vec<u8> {
     bytes
 }
 
-/// Random reads and writes of random lengths all over an allocation four times the limit, beside a plain array.
+/// Performs random reads and writes of random lengths all over an allocation four times the limit, beside a
+/// plain array.
 fn churn(memory: Memory<'_>, plain: &mut [u8], seed: u64, range: Range<usize>, steps: usize) {
     let mut chance = Chance(seed);
     for step in 0..steps {
@@ -122,8 +124,8 @@ fn churn(memory: Memory<'_>, plain: &mut [u8], seed: u64, range: Range<usize>, s
     }
 }
 
-/// Four times the limit, every policy: what is read is what was written, here and afterwards in far memory, and no byte more than the limit
-/// is ever here.
+/// Four times the limit, every policy: reads return what was written, in the window and afterwards in far
+/// memory, and local bytes never exceed the limit.
 #[test]
 fn an_allocation_four_times_the_limit_is_an_array() {
     let policies = [
@@ -146,7 +148,7 @@ fn an_allocation_four_times_the_limit_is_an_array() {
         assert!(stats.bytes_here_max <= LIMIT, "{stats:?}");
         assert!(stats.bytes_here_max >= LIMIT - (64 << 10), "the limit is used: {stats:?}");
         assert!(stats.evictions > 500 && stats.write_backs > 100 && stats.missing > 500, "{stats:?}");
-        // Pages that lie side by side go in one WRITE.
+        // Adjacent pages share one WRITE.
         let pages_written = stats.bytes_written_back / PAGE as u64;
         assert!((stats.write_backs..=16 * stats.write_backs).contains(&pages_written), "{stats:?}");
         let pages = stats.bytes_fetched / PAGE as u64;
@@ -155,7 +157,7 @@ fn an_allocation_four_times_the_limit_is_an_array() {
         let ahead_known = stats.ahead.used + stats.ahead.wasted;
         assert!(ahead_known <= stats.ahead.wanted, "{stats:?}");
         assert_eq!(stats.ahead.wanted > 0, ahead != Ahead::None, "{stats:?}");
-        // A second window finds what the first one left.
+        // A second window finds the first one's bytes.
         let Some((found, _)) = run(&mut client, &vma, options, |memory| {
             let mut all = vec![0; SIZE];
             memory.read(0, &mut all);
@@ -167,7 +169,8 @@ fn an_allocation_four_times_the_limit_is_an_array() {
     }
 }
 
-/// Threads side by side in parts of their own, and all of them on one counter; somebody looks all the while how much is here.
+/// Parallel threads in parts of their own, and all of them on one counter; a monitor checks the local limit
+/// all the while.
 #[test]
 fn threads_share_a_window_and_the_limit_holds_all_the_while() {
     MODES.into_iter().for_each(threads_share_a_window);
@@ -209,7 +212,7 @@ fn threads_share_a_window(faults: FaultMode) {
     assert_eq!(u64::from_le_bytes(word), 10 * THREADS as u64);
 }
 
-/// A file is read into far memory, four times what may be here, and written out of it again, by the system itself.
+/// A file four times the local limit is read into far memory and written out of it again, by system calls.
 #[test]
 fn files_go_in_and_out_by_system_calls() {
     MODES.into_iter().for_each(files_go_in_and_out);
@@ -240,7 +243,8 @@ fn files_go_in_and_out(faults: FaultMode) {
     std::fs::remove_file(place).unwrap();
 }
 
-/// What a page costs: one READ when it is first touched, nothing while it is here, one WRITE when it goes and was written.
+/// The cost of a page: one READ at the first touch, nothing while it is local, one WRITE when it is evicted
+/// dirty.
 #[test]
 fn a_page_costs_what_it_must() {
     MODES.into_iter().for_each(a_page_costs);
@@ -275,7 +279,7 @@ fn a_page_costs(faults: FaultMode) {
     assert_eq!(stats, expected);
 }
 
-/// Pages that came beside one that was written are as far memory has them: they are not written back.
+/// Pages fetched beside a written page are unchanged: they are not written back.
 #[test]
 fn what_came_beside_a_written_page_is_not_written_back() {
     let (mut client, vma) = client();
@@ -287,7 +291,7 @@ fn what_came_beside_a_written_page_is_not_written_back() {
     assert_eq!((stats.write_backs, stats.bytes_written_back), (1, PAGE as u64));
 }
 
-/// A program's panic comes out where the window was asked for, after what it wrote is safe; the client goes on.
+/// A program's panic resurfaces at the window's caller, after its writes are safe; the client continues.
 #[test]
 fn a_panic_leaves_far_memory_whole() {
     MODES.into_iter().for_each(a_panic_leaves_far_memory);
@@ -310,7 +314,7 @@ fn a_panic_leaves_far_memory(faults: FaultMode) {
     assert_eq!(&bytes, b"kept");
 }
 
-/// Options that cannot be are refused with what can; a window is where its addresses are unless told otherwise.
+/// Invalid options are refused with the valid range. A window is at its far-memory addresses by default.
 #[test]
 fn options_are_checked_and_addresses_are_far_memorys_own() {
     let (mut client, vma) = client();
@@ -324,15 +328,16 @@ fn options_are_checked_and_addresses_are_far_memorys_own() {
     assert_eq!(place, vma.base.0);
 }
 
-/// A DPU with four entries of four pages of 16 KiB: an eighth of the allocation.
+/// Returns a DPU with four entries of four pages of 16 KiB: an eighth of the allocation.
 fn dpu(caching: Caching) -> DpuConfig {
     let number = |number: u32| NonZeroU32::new(number).unwrap();
     let table = TableConfig { slots: number(4), entry_pages: 4 };
     DpuConfig { page_len: number(16 << 10), table, ..DpuConfig::new(caching) }
 }
 
-/// By way of a DPU, however it caches and whatever the window asks for at once: what is read is what was written, here and in far memory. What the DPU was asked is what
-/// the window says, and what it asks of far memory is that or less, but for what it prefetched.
+/// Through a DPU, with every caching mode and every fetch size, reads return what was written, in the window
+/// and in far memory. The DPU's request count matches the window's. Its requests to far memory are at most
+/// that, besides prefetches.
 #[test]
 fn an_allocation_by_way_of_a_dpu_is_an_array() {
     let cachings = [Caching::Off, Caching::Dynamic, Caching::Adaptive];
@@ -360,7 +365,8 @@ fn an_allocation_by_way_of_a_dpu_is_an_array() {
     }
 }
 
-/// A scan of 64 KiB requests: from the fifth on a sequence is known, and a DPU that prefetches has asked for what comes next. All bytes move once.
+/// A scan by 64 KiB requests: from the fifth request on, the sequence is detected, and a prefetching DPU has
+/// requested the next pages. Each byte moves once.
 #[test]
 fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
     let scan = |caching: Caching| -> Option<DpuStats> {
@@ -379,7 +385,7 @@ fn a_scan_by_way_of_a_dpu_moves_each_byte_once() {
     assert!(dynamic.on_demand <= 6 << 16, "{dynamic:?}");
 }
 
-/// The entry of page 40, whatever is asked for.
+/// A policy that always wants the entry of page 40.
 #[derive(Debug)]
 struct Known;
 
@@ -392,8 +398,9 @@ impl Prefetch<Seen<'_>> for Known {
     }
 }
 
-/// A program has its own policy, which knows one page: the entry of that comes with the first page that is asked for, and nothing else. Where the program says that a part is used here and there
-/// nothing comes, and when it takes that back the entry does. Where nobody would ask the policy it is refused.
+/// A program has its own policy, which knows one page: the first request brings that page's entry, and
+/// nothing else. Where the program advises random use nothing comes, and when it withdraws the advice the
+/// entry does. A policy that would never be used is refused.
 #[test]
 fn a_program_has_its_own_policy() {
     let (mut client, vma) = client();
@@ -425,7 +432,7 @@ fn a_program_has_its_own_policy() {
     assert_eq!((dpu.background, dpu.on_demand), (64 << 10, PAGE as u64), "{dpu:?}");
     let usual = read(WindowOptions { policy: None, ..own }, &[0, 41], &[]).unwrap();
     assert_eq!((usual.hits + usual.late, usual.background), (0, 0), "{usual:?}");
-    // Advice goes to the DPU beside what is read, and may come a moment after the first page was asked for.
+    // Advice reaches the DPU asynchronously, possibly a moment after the first page request.
     let mut soon = |advice: &[(Advice, usize)], reads, background| {
         let mut tries = (0..100).map(|_| read(own, &[], advice).unwrap());
         assert!(tries.any(|dpu| (dpu.reads, dpu.background) == (reads, background)), "{advice:?}");
@@ -442,7 +449,7 @@ fn a_program_has_its_own_policy() {
     }
 }
 
-/// A DPU that cannot be, and one beside hosts that write what it would keep.
+/// An invalid DPU configuration, and a DPU beside hosts that write what it would cache.
 #[test]
 fn a_dpu_that_cannot_be_is_refused() {
     let (mut client, vma) = client();

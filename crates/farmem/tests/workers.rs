@@ -1,7 +1,8 @@
-//! Workers that another command begins, as ssh does on another host, and what is said of one that never begins.
+//! Workers started by another command, as ssh does on another host, and the error for a worker that never
+//! begins.
 //!
-//! A worker is its program again, whose main function looks for it first: so this test is such a program, without the usual harness. It
-//! runs the tests whose names hold the word that it is given, or all.
+//! A worker is its program again: the program's main function checks for a worker first. This test is such a
+//! program, without the usual harness. It runs the tests whose names contain the given word, or all.
 
 #[path = "shared/rig.rs"]
 #[expect(dead_code, reason = "racks are needed here, and none of the programs on them")]
@@ -25,9 +26,10 @@ const TESTS: &[(&str, Test)] = &[
     ("who_ends_without_an_answer_is_told_of", who_ends_without_an_answer_is_told_of),
     ("only_its_answer_is_listened_to", only_its_answer_is_listened_to),
 ];
-/// What a shell would split, expand, or take for the end of a command.
+/// A name that a shell would split, expand, or take for the end of a command.
 const ODD: &str = "a rack's *; $HOME";
-/// What ssh does with `HOST COMMAND...`, on the host that it is on: the words are joined again, for a shell that begins in another directory.
+/// The effect of ssh on `HOST COMMAND...`, on the host itself: the words are joined again for a shell that
+/// begins in another directory.
 const SSH: &str = r#"host=$1; shift; echo "welcome to $host"; cd /; exec sh -c "$*""#;
 
 fn main() -> ExitCode {
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The rack's description under a name that is hard to pass on, and counted from here.
+/// Joins with the rack's description under a difficult name, relative to the current directory.
 fn space(rack: &TestRack) -> Option<SharedSpace> {
     let file = format!("{ODD}.toml");
     symlink(&rack.config.file, rack.config.file.with_file_name(&file)).unwrap();
@@ -62,7 +64,7 @@ fn space(rack: &TestRack) -> Option<SharedSpace> {
     }
 }
 
-/// Adds to a word, and answers what was there; the next word becomes the worker's host.
+/// Adds to a word and returns its previous value; the next word receives the worker's host.
 fn add(space: &SharedSpace, args: &[u64]) -> Result<u64, Error> {
     let &[at, more] = args else { panic!("a word and a number") };
     space.word(VirtAddr(at + 8)).store(space.host().into(), Ordering::Relaxed);
@@ -79,14 +81,14 @@ fn shell(script: &str) -> Command {
     command
 }
 
-/// This program, on a host that is reached through a shell.
+/// Returns a command that starts this program on a host reached through a shell.
 fn over_there() -> Command {
     let mut command = shell(SSH);
     command.args(["ssh", "far"]).arg(format!("'{}'", std::env::current_exe().unwrap().display()));
     command
 }
 
-/// Its entry and the way to the rack's description come through as they are, whatever letters they have.
+/// The entry name and the description's path arrive unchanged, with all special characters.
 fn a_shell_in_between_changes_nothing(space: &SharedSpace) {
     let vma = space.allocate(4096).unwrap();
     space.word(vma.base).store(5, Ordering::Release);
@@ -96,7 +98,7 @@ fn a_shell_in_between_changes_nothing(space: &SharedSpace) {
     let host = space.word(VirtAddr(vma.base.0 + 8)).load(Ordering::Acquire);
     assert_ne!(host, u64::from(space.host()), "it was a host of its own");
     assert_ne!(host, 0);
-    // Without a shell it is the same.
+    // Without a shell the result is the same.
     let worker = space.spawn("add, and say who", &[vma.base.0, u64::MAX]).unwrap();
     assert_eq!(worker.join().unwrap(), 42);
     assert_eq!(space.word(vma.base).load(Ordering::Acquire), 41);
@@ -109,7 +111,7 @@ fn a_command_that_cannot_be_started_is_named(space: &SharedSpace) {
     assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
 }
 
-/// What a command ends with that starts but reaches nobody, or is killed, or whose worker fails.
+/// The errors for a command that starts but reaches no host, is killed, or has a failing worker.
 fn who_ends_without_an_answer_is_told_of(space: &SharedSpace) {
     let told = |command: Command, entry: &str, args: &[u64]| {
         let worker = space.spawn_by(command, entry, args).unwrap();
@@ -126,7 +128,8 @@ fn who_ends_without_an_answer_is_told_of(space: &SharedSpace) {
     assert!(told(over_there(), "of another program", &[]).contains("exit status: 2"));
 }
 
-/// What else stands on its standard output is passed over, text or not; and it does not read what this program is given.
+/// Other output on the worker's standard output is ignored, text or not, and the worker does not read this
+/// program's input.
 fn only_its_answer_is_listened_to(space: &SharedSpace) {
     let script = r"printf 'farmem-worker answers\n\377\376\n'; read line && exit 3; echo farmem-worker answers 7; echo bye";
     assert_eq!(space.spawn_by(shell(script), "refuse", &[]).unwrap().join().unwrap(), 7);

@@ -1,8 +1,8 @@
-//! Far memory that lets a test look before and after each write.
+//! Far memory that lets a test observe the state before and after each write.
 
 use farmem::{Error, FarMemory, VirtAddr, forward_far_memory};
 
-/// A writer's far memory; `look` is called beside each of its writes.
+/// A writer's far memory. `look` is called before and after each write.
 pub(crate) struct Beside<'a> {
     memory: &'a mut dyn FarMemory,
     look: &'a mut dyn FnMut(),

@@ -1,13 +1,15 @@
-//! A program that was silent, and evicted, goes on with a heap that another one has destroyed, when its memory is another structure's.
+//! A silent, evicted program continues with a heap that another program has destroyed and whose memory
+//! another structure uses.
 
 use super::{Host, KIND, NODE, Time, host, hosts};
 use farmem::heap::{Heap, Record};
 use farmem::{Client, Error, Rack, VirtAddr};
 
-/// Bytes of the rack's memory: little, so that all of it is given out again.
+/// Bytes of the rack's memory: few, so that all of it is allocated again.
 const MEMORY: u64 = 4 << 20;
 
-/// A heap of which a program was evicted that lives, and has the record; then the last one has destroyed it.
+/// Creates a heap from which a live program with a record was evicted, and which the last member has then
+/// destroyed.
 fn evicted(time: &Time) -> (Rack, Host, Record) {
     let (rack, mut hosts) = hosts(1, MEMORY, 2, time);
     let record = hosts[0].put(&[7; 1000]);
@@ -19,7 +21,7 @@ fn evicted(time: &Time) -> (Rack, Host, Record) {
     (rack, hosts.pop().unwrap(), record)
 }
 
-/// All memory that is free, allocated, with this word everywhere.
+/// Allocates all free memory and fills it with this word.
 fn filled(client: &mut Client, word: u64) -> Vec<(VirtAddr, usize)> {
     let mut parts = Vec::new();
     let mut size = MEMORY;
@@ -44,7 +46,7 @@ fn is_as_it_was(client: &mut Client, parts: &[(VirtAddr, usize)], word: u64) -> 
     })
 }
 
-/// What each operation says to a program that has been evicted; the last one leaves.
+/// Returns the result of each operation of an evicted program; the last one leaves.
 fn all_operations(mut heap: Heap, client: &mut Client, record: Record) -> Vec<(&'static str, Option<Error>)> {
     let name = *b"kind of ";
     let mut said = vec![
@@ -72,7 +74,7 @@ fn all_are_told(said: Vec<(&'static str, Option<Error>)>) {
     }
 }
 
-/// The root is there still, since the program's client has it open; the chunks are another structure's.
+/// The root still exists, since the program's client has it open; the chunks belong to another structure.
 #[test]
 fn who_was_evicted_writes_nowhere_after_the_heap_is_destroyed() {
     for word in [0, 1] {
@@ -87,7 +89,7 @@ fn who_was_evicted_writes_nowhere_after_the_heap_is_destroyed() {
     }
 }
 
-/// A pin that it held is worth nothing, as of any that was evicted; then it is told that there is no heap.
+/// The pin of an evicted program is void, and the program then learns that the heap is gone.
 #[test]
 fn who_held_a_pin_is_told_that_it_was_evicted() {
     let time = Time::default();
@@ -109,7 +111,8 @@ fn who_held_a_pin_is_told_that_it_was_evicted() {
     drop(rack);
 }
 
-/// The root itself is another structure's memory: the program goes on by way of another client, and no client has the old root open. A word of 1 is an epoch, and a free slot.
+/// The root itself is another structure's memory: the program continues through another client, and no client
+/// has the old root open. A word of 1 looks like an epoch and like a free slot.
 #[test]
 fn who_was_evicted_takes_no_slot_where_no_root_is() {
     for word in [0, 1] {
@@ -125,7 +128,8 @@ fn who_was_evicted_takes_no_slot_where_no_root_is() {
     }
 }
 
-/// A heap is made again under the same name, and its root may lie where the old one was: who was evicted from the old one is no member of it before it opens it.
+/// A heap is created again under the same name, possibly at the same root. A program evicted from the old
+/// heap is no member of the new one until it opens it.
 #[test]
 fn a_heap_of_the_same_name_is_another_one() {
     let time = Time::default();
@@ -141,7 +145,7 @@ fn a_heap_of_the_same_name_is_another_one() {
     let Host { mut client, heap } = new;
     heap.destroy(&mut client).unwrap();
 
-    // No client has the old root open: the new one may lie there.
+    // No client has the old root open, so the new one may lie there.
     let time = Time::default();
     let (rack, Host { client, heap }, record) = evicted(&time);
     drop(client);

@@ -1,4 +1,5 @@
-//! Far memory that counts round trips, and lets a test act before each verb: look, do something as another program, or end this one there.
+//! Far memory that counts round trips and lets a test act before each verb: inspect, act as another program,
+//! or end this program there.
 
 use farmem::task::Concurrent;
 use farmem::{
@@ -9,11 +10,12 @@ use farmem::{
 /// A client's far memory.
 pub(crate) struct Hooked<'a> {
     client: &'a mut Client,
-    /// Called before each verb and traversal; what it refuses is not carried out.
+    /// Called before each verb and traversal. If the callback fails, the verb is not executed.
     before: &'a mut dyn FnMut() -> Result<(), Error>,
-    /// Round trips so far: what is under way together counts once.
+    /// Round trips so far; operations in flight together count once.
     pub(crate) trips: u64,
-    /// READs are carried out in pieces of so many bytes, the last one first, with a call of `before` in between: as a memory node may answer the packets of one.
+    /// READs execute in pieces of this many bytes, the last one first, with a call of `before` in between: a
+    /// memory node may answer the packets of a READ this way.
     pub(crate) packet_len: usize,
 }
 
@@ -29,7 +31,7 @@ impl<'a> Hooked<'a> {
     }
 }
 
-/// What a program that ended says no more.
+/// Returns the error of every verb of a program that has ended.
 pub(crate) fn ended() -> Error {
     Error::Unreachable { what: "a program that ended".into() }
 }

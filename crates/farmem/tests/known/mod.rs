@@ -1,29 +1,29 @@
-//! What may be found under each key, when each has one client that changes it.
+//! The set of valid look-up results for each key, when one client changes each key.
 
 use std::collections::BTreeMap;
 
 /// A change of a key by its client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
-    /// The value it puts there; none of a removal.
+    /// The new value; `None` for a removal.
     pub(crate) value: Option<u64>,
     pub(crate) begun: u64,
-    /// When it was answered; none while it is open, for ever if it never was.
+    /// The time of the reply; `None` while the change is open, for ever if the reply was lost.
     pub(crate) ended: Option<u64>,
 }
 
-/// What is known of all keys.
+/// The history of all keys.
 #[derive(Default)]
 pub(crate) struct Model {
-    /// Moments: each client's next step is one.
+    /// The current time: each client step advances it by one.
     pub(crate) now: u64,
     pub(crate) changes: BTreeMap<u64, Vec<Change>>,
-    /// Of each key the newest change that a look-up saw, and when that look-up ended.
+    /// For each key, the newest change that a look-up saw, and when that look-up ended.
     pub(crate) seen: BTreeMap<u64, Vec<(usize, u64)>>,
     pub(crate) look_ups: u64,
     pub(crate) failed: u64,
     pub(crate) loads: u64,
-    /// Nodes of trees that were put where one had been before.
+    /// Nodes that trees placed where another node had been.
     pub(crate) again: u64,
 }
 
@@ -40,14 +40,14 @@ impl Model {
         changes.len() - 1
     }
 
-    /// What the key's client knows to be there; none when a change of it is open.
+    /// Returns the value that the key's client expects; `None` while a change of the key is open.
     pub(crate) fn known(&self, key: u64) -> Option<Option<u64>> {
         let changes = self.changes.get(&key).map_or(&[][..], Vec::as_slice);
         let open = changes.iter().any(|change| change.ended.is_none());
         (!open).then(|| changes.last().and_then(|change| change.value))
     }
 
-    /// A look-up that began at `begun` found `found`.
+    /// Checks that a look-up from `begun` until now may have found `found`.
     pub(crate) fn check(&mut self, key: u64, begun: u64, found: Option<u64>) {
         let ended = self.tick();
         let changes = self.changes.get(&key).map_or(&[][..], Vec::as_slice);
@@ -63,7 +63,7 @@ impl Model {
             "key {key} has {found:?} between {begun} and {ended}, and changes were {changes:?}"
         );
         self.look_ups += 1;
-        // Values name their changes; that there is none does not.
+        // Values identify their changes; a missing key does not.
         if let (Some(newest), Some(_)) = (newest, found) {
             let open = changes.iter().any(|change| change.ended.is_none());
             let seen = self.seen.entry(key).or_default();

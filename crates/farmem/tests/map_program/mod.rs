@@ -1,4 +1,5 @@
-//! A program that is prefetched for, for tests of every kind: with the DPU a thread of it, a process that a test starts, or the command that a user starts.
+//! A program with prefetching, for tests of every kind. The DPU is a thread of the program, a process that a
+//! test starts, or the command that a user starts.
 
 use farmem::form::Form;
 use farmem::heap::HeapOptions;
@@ -14,16 +15,16 @@ use std::time::{Duration, Instant};
 
 pub(crate) const SECRET: KeySecret = KeySecret([17, 4791]);
 pub(crate) const ZONE: ZoneSize = ZoneSize { items: 256, data: 1 << 20 };
-/// Keys that there are, and items that a program has here at most.
+/// Number of keys, and the bound on the items that a program holds locally.
 pub(crate) const KEYS: u32 = 400;
 const HERE_MAX: usize = 20;
 
-/// How a test has the DPU that is a process prefetch.
+/// The options by which a test uses a DPU process for prefetching.
 pub(crate) fn options() -> AtDpuOptions {
     AtDpuOptions { zone: ZONE, ..AtDpuOptions::new(1000) }
 }
 
-/// A map in which the first half of the keys have themselves and one as their values.
+/// Creates a map in which each key of the first half has itself plus one as its value.
 pub(crate) fn map_of(client: &mut Client, secret: [u64; 2]) -> FlatMap {
     let map = FlatMap::create(client, KEYS.into(), 8, secret).unwrap();
     let first: Vec<_> = first().map(|(key, value)| (key.to_le_bytes(), value.to_le_bytes())).collect();
@@ -31,7 +32,7 @@ pub(crate) fn map_of(client: &mut Client, secret: [u64; 2]) -> FlatMap {
     map
 }
 
-/// A table with the same in a heap, both of this name.
+/// Creates a table with the same contents in a heap; both have this name.
 pub(crate) fn table_of(client: &mut Client, name: &str) -> InHeap {
     let mut heap = Heap::create(client, name, HeapOptions::default()).unwrap();
     let table = Table::create(client, &mut heap, name, KEYS.into()).unwrap();
@@ -40,18 +41,18 @@ pub(crate) fn table_of(client: &mut Client, name: &str) -> InHeap {
     table
 }
 
-/// Where a program's items lie.
+/// The far-memory structure of a program's items.
 pub(crate) trait Items {
-    /// What a DPU is told.
+    /// Returns the form that a DPU receives.
     fn form(&self) -> Form;
 
-    /// Puts a key's item into `into`; false when there is none.
+    /// Appends a key's item to `into`. Returns false when there is none.
     fn get(&mut self, client: &mut Client, key: &[u8; 8], into: &mut Vec<u8>) -> bool;
 
-    /// Writes an item, by this change.
+    /// Writes an item with this change.
     fn put(&mut self, client: &mut Client, key: &[u8; 8], change: Change, item: &[u8]);
 
-    /// Removes one, if it is there.
+    /// Removes an item if it exists.
     fn remove(&mut self, client: &mut Client, key: &[u8; 8]);
 }
 
@@ -100,19 +101,19 @@ impl Items for InHeap {
     }
 }
 
-/// What is there at first.
+/// Returns the initial items.
 fn first() -> impl Iterator<Item = (u64, u64)> {
     (0..u64::from(KEYS / 2)).map(|key| (key, key + 1))
 }
 
-/// A request of PROTOCOL 19.14.
+/// Encodes a request of PROTOCOL 19.14.
 pub(crate) fn record(request: Request, key: &[u8], value: &[u8]) -> Vec<u8> {
     let key_len = u16::try_from(key.len()).unwrap();
     let value_len = u32::try_from(value.len()).unwrap();
     [&Header { request, key_len, value_len }.emit()[..], key, value].concat()
 }
 
-/// Waits until this is so, for some seconds.
+/// Waits until a condition holds, for at most 30 seconds.
 pub(crate) fn await_it(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
@@ -121,23 +122,24 @@ pub(crate) fn await_it(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the DPU has seen so many pieces, heard all that was said, and fetched all that it wants.
+/// Waits until the DPU has seen this many pieces, processed all reports, and fetched everything it wants.
 pub(crate) fn settle(dpu: &AtDpu, pieces: u64) -> Prefetched {
     let is_done = |prefetched: &Prefetched| prefetched.seen.pieces >= pieces && prefetched.flying == 0;
     await_it("the DPU has seen all", || is_done(&dpu.prefetched().unwrap()));
-    // It hears between two answers.
+    // The DPU reads reports between two replies.
     dpu.prefetched().unwrap();
     await_it("and fetched all", || is_done(&dpu.prefetched().unwrap()));
     dpu.prefetched().unwrap()
 }
 
-/// Requests that came in one piece.
+/// Requests that arrived in one piece.
 pub(crate) struct Piece {
     requests: Vec<(Request, u64, u64)>,
     position: Option<Position>,
 }
 
-/// A program with items in far memory of which it holds a few, all by records: it reads, writes, removes, evicts and drops by chance, and holds each answer against a map of its own.
+/// A program with items in far memory that holds a few of them. The program reads, writes, removes, evicts
+/// and drops at random, and checks each answer against its own map.
 pub(crate) struct MapProgram<I> {
     pub(crate) client: Client,
     pub(crate) items: I,
@@ -145,24 +147,24 @@ pub(crate) struct MapProgram<I> {
     taker: Taker,
     pub(crate) tap: Tap,
     connection: Option<TapConnection>,
-    /// Items here; whether they are changed, so that far memory has not what they are.
+    /// Local items, each with a flag for changes that far memory lacks.
     here: BTreeMap<u64, (u64, bool)>,
-    /// What is right.
+    /// The expected contents.
     truth: BTreeMap<u64, u64>,
     pub(crate) rng: Rng,
-    /// Requests so far, and pieces of the tap that now is.
+    /// Requests so far, and pieces of the current tap.
     pub(crate) count: u64,
     pub(crate) pieces: u64,
-    /// Look-ups of items, here or not.
+    /// Look-ups of items, local or not.
     pub(crate) looked: u64,
-    /// Items that came out of the zone.
+    /// Items that came from the loading zone.
     pub(crate) taken: u64,
-    /// Reads that it had to do itself.
+    /// Reads that the program had to do itself.
     pub(crate) asked: u64,
 }
 
 impl<I: Items> MapProgram<I> {
-    /// Over what [`map_of`] or [`table_of`] made.
+    /// Creates a program over the result of [`map_of`] or [`table_of`].
     pub(crate) fn new(
         client: Client,
         items: I,
@@ -190,26 +192,26 @@ impl<I: Items> MapProgram<I> {
         }
     }
 
-    /// The same beside the DPU that is a process.
+    /// Creates a program beside a DPU process.
     pub(crate) fn at(dpu: &AtDpu, client: Client, items: I, seed: u64) -> Self {
         Self::new(client, items, seed, (dpu.tap(), dpu.beside(), dpu.taker()))
     }
 
-    /// Another DPU is beside it.
+    /// Switches to another DPU.
     pub(crate) fn goes_to(&mut self, dpu: &AtDpu) {
         (self.tap, self.beside, self.taker) = (dpu.tap(), dpu.beside(), dpu.taker());
         self.connection = self.tap.connection_of(Known::HashMap);
         self.pieces = 0;
     }
 
-    /// Requests come in one piece; `wait` has the DPU do its work; then they are carried out.
+    /// Receives requests in one piece, lets the DPU work by `wait`, then executes the requests.
     pub(crate) fn batch(&mut self, many: u64, wait: impl FnOnce(&Self)) {
         let piece = self.receives(many);
         wait(self);
         self.carries_out(piece, |_| ());
     }
 
-    /// So many requests come, in one piece, which is handed over.
+    /// Receives this many requests in one piece and hands the piece over.
     pub(crate) fn receives(&mut self, many: u64) -> Piece {
         let requests: Vec<_> = (0..many)
             .map(|_| {
@@ -234,7 +236,7 @@ impl<I: Items> MapProgram<I> {
         Piece { requests, position }
     }
 
-    /// Carries out what came, with something in between.
+    /// Executes received requests, with a call of `between` after each.
     pub(crate) fn carries_out(&mut self, piece: Piece, mut between: impl FnMut(&mut Self)) {
         for (request, key, value) in piece.requests {
             match request {
@@ -257,7 +259,7 @@ impl<I: Items> MapProgram<I> {
         }
     }
 
-    /// The item of a key, from here, the zone, or far memory.
+    /// Returns the item of a key: the local copy, from the zone, or from far memory.
     fn look(&mut self, key: u64) -> Option<u64> {
         self.looked += 1;
         if let Some(&(value, _)) = self.here.get(&key) {

@@ -1,5 +1,5 @@
-//! Preventive prefetching by the DPU that is a process (PD3): the program's threads hand over what came and take from the zone; whatever becomes of the DPU, or of another program beside it, each
-//! answer is right.
+//! Preventive prefetching by a DPU process (PD3): the program's threads hand over received requests and take
+//! items from the zone. Each answer is right, even if the DPU or another program beside it fails.
 
 use super::dpu::{DPU, client, rack};
 use super::rig::{self, DOMAIN, Talk as Test, TestRack};
@@ -21,13 +21,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A map of the program.
+/// Creates a map of the program.
 pub(super) fn map_of(client: &mut Client) -> FlatMap {
     map_program::map_of(client, [5, 6])
 }
 
-/// Every read is of an item that the program has not, which it gives up once it has used it, and the DPU is given time: all of them come out of the zone, none is fetched twice or for nothing, and the
-/// program's own client sends no packet. (PROTOCOL 19.15)
+/// Every read is of an item that the program lacks and drops after use, and the DPU gets time. All items come
+/// out of the zone, none is fetched twice or in vain, and the program's own client sends no packet (PROTOCOL
+/// 19.15).
 #[test]
 fn what_requests_need_is_there_and_the_program_reads_nothing() {
     for transport in ["shm", "udp"] {
@@ -55,7 +56,7 @@ fn what_requests_need_is_there_and_the_program_reads_nothing() {
                 taken += 1;
             }
             tap.executed(position);
-            // What was taken is cleaned before it is asked for again.
+            // Taken entries are cleaned before they are requested again.
             settle(&dpu, round);
         }
         assert_eq!(client.packets(), before, "the program reads nothing");
@@ -67,7 +68,7 @@ fn what_requests_need_is_there_and_the_program_reads_nothing() {
     }
 }
 
-/// The page server's pages, some never written and some that do not exist, by the same way.
+/// The page server's pages, some never written and some nonexistent, by the DPU process.
 #[test]
 fn pages_come_by_the_process() {
     let rack = rack("shm", DPU);
@@ -90,14 +91,14 @@ fn pages_come_by_the_process() {
         assert!(!is_there || into == page_of(page), "{page}");
     }
     drop((taker, connection, dpu));
-    // No parser of a program's own comes along.
+    // A program cannot pass its own parser to the process.
     let map = map_of(&mut client);
     let dpu = AtDpu::connect(&client, &map.form(), (SECRET, Change(1)), options()).unwrap();
     assert!(dpu.tap().connection(Box::new(Records::pages())).is_none());
     assert_eq!(dpu.tap().unseen(), (0, 1));
 }
 
-/// Items of a chained hash table, whose chains go from node to node, and some that are not there.
+/// Items of a chained hash table whose chains cross nodes, and some missing ones.
 #[test]
 fn chained_items_come_by_the_process() {
     let rack = rack("shm", DPU);
@@ -122,7 +123,8 @@ fn chained_items_come_by_the_process() {
     }
 }
 
-/// A program that reads, writes, removes, evicts and drops beside a DPU that does its work whenever it comes to it: nothing stale is ever taken, and much is, of a map and of a table in a heap.
+/// A program reads, writes, removes, evicts and drops beside a DPU that works at random moments. No stale
+/// item is ever taken, and many items are taken, of a map and of a table in a heap.
 #[test]
 fn nothing_stale_is_taken_beside_a_process() {
     for (transport, seed) in [("shm", 1), ("udp", 2)] {
@@ -148,7 +150,8 @@ fn take_much<I: Items>(rack: &TestRack, seed: u64, make: impl Fn(&mut Client) ->
     assert!(program.taken > 1000, "{} of {} requests", program.taken, program.count);
 }
 
-/// The same requests by a thread of the program and by the process: the same is fetched, used and missed, to the count, of a map and of a table in a heap.
+/// Equal requests through a thread of the program and through the process give the same counts of fetched,
+/// used and missed items, for a map and for a table in a heap.
 #[test]
 fn thread_and_process_have_one_account() {
     let rack = rack("shm", DPU);
@@ -196,8 +199,9 @@ fn one_account<I: Items>(rack: &TestRack, name: &str, make: impl Fn(&mut Client)
     assert!(near.account.used > 500 && counts.0 == near.account.used, "{near:?}, {counts:?}");
 }
 
-/// The DPU is a member of the heap whose table it reads for a program, as long as it does. A program that has gone has left the heap by that: nobody waits for a lease to end, and the heap can be destroyed. One
-/// that asks for a table that is not there leaves nothing behind either.
+/// The DPU is a member of a program's heap while it reads the program's table. When the program goes, the DPU
+/// leaves the heap. Nothing waits for a lease, and the heap can be destroyed. A request for a missing table
+/// leaves no membership either.
 #[test]
 fn a_heap_is_left_with_the_program() {
     let rack = rack("shm", DPU);
@@ -220,7 +224,7 @@ fn a_heap_is_left_with_the_program() {
             went => panic!("{went:?}"),
         }
     }
-    // A name leads to what the program's own domain has.
+    // Names resolve in the program's own domain.
     let stranger = self::client(&rack, "strangers");
     let refused = AtDpu::connect(&stranger, &form, (SECRET, Change(1)), options()).unwrap_err();
     assert!(refused.to_string().contains("heap called"), "{refused}");
@@ -229,7 +233,8 @@ fn a_heap_is_left_with_the_program() {
     heap.destroy(&mut client).unwrap();
 }
 
-/// A DPU that is stopped in good order, as by `farmem down`, has left the heap whose table it read when it has ended. Before, it left as if it had died.
+/// A DPU that is stopped in order, as by `farmem down`, leaves the heap of the table that it read. Previously
+/// the heap saw a dead member.
 #[test]
 fn a_dpu_that_is_stopped_has_left_the_heap() {
     let rack = TestRack::start_with("shm", 2, DPU);
@@ -256,8 +261,9 @@ fn a_dpu_that_is_stopped_has_left_the_heap() {
     heap.destroy(&mut client).unwrap();
 }
 
-/// The DPU is killed, or stands still, in the middle: the program notices, takes nothing more from the zone, and reads by itself; each answer is right. One that goes on again is not heard any more. After a
-/// new one began the program goes there, and its changes go on. (PROTOCOL 19.18)
+/// The DPU is killed or stopped in the middle. The program notices, takes nothing more from the zone, and
+/// reads by itself; each answer is right. A DPU that resumes is ignored. When a new DPU has started, the
+/// program moves there and its changes continue (PROTOCOL 19.18).
 #[test]
 fn a_dpu_that_dies_costs_speed_only() {
     for signal in ["KILL", "STOP"] {
@@ -272,7 +278,7 @@ fn a_dpu_that_dies_costs_speed_only() {
             });
         }
         assert!(program.taken > 50);
-        // Items lie in the zone when it happens.
+        // The zone holds items at that moment.
         program.batch(8, |program| {
             settle(&dpu, program.pieces);
             rack.send("dpu", signal);
@@ -309,8 +315,9 @@ fn a_dpu_that_dies_costs_speed_only() {
     }
 }
 
-/// The DPU's hosts are taken out of the rack: it fetches nothing any more, finds that out when that fails, and sends the program away, which goes on by itself and may come again. Before, it kept the program, and
-/// nothing was there for ever.
+/// The DPU's hosts are removed from the rack. The DPU learns of it when a fetch fails, and dismisses the
+/// program, which continues alone and may connect again. Previously the DPU kept the program, and its zone
+/// stayed empty for ever.
 #[test]
 fn a_dpu_that_was_taken_out_sends_its_programs_away() {
     let rack = rack("shm", DPU);
@@ -344,7 +351,7 @@ fn a_dpu_that_was_taken_out_sends_its_programs_away() {
     assert!(program.taken > taken + 20);
 }
 
-/// What a process of the DPU has for programs: threads that prefetch, and pieces of memory that are shared.
+/// Returns the resources that a DPU process holds for programs: prefetching threads, and shared memory files.
 pub(super) fn of_programs(rack: &TestRack) -> (usize, usize) {
     let process = format!("/proc/{}", rack.pid("dpu"));
     let threads = std::fs::read_dir(format!("{process}/task")).unwrap();
@@ -354,7 +361,7 @@ pub(super) fn of_programs(rack: &TestRack) -> (usize, usize) {
     (names.filter(|name| name.starts_with("dpu ahead")).count(), maps.matches("farmem-dpu").count())
 }
 
-/// In a process of its own: is prefetched for, says so, and waits to be killed.
+/// Runs in its own process: connects to the DPU, reports it, and waits to be killed.
 pub(crate) fn prefetched_for(_: &SharedSpace, _: &[u64], test: &mut Test) -> u64 {
     let mut client = Rack::running(rig::config()).client(DOMAIN).unwrap();
     let map = map_of(&mut client);
@@ -372,8 +379,8 @@ pub(crate) fn prefetched_for(_: &SharedSpace, _: &[u64], test: &mut Test) -> u64
     }
 }
 
-/// A program is killed while the DPU prefetches for it: the DPU has neither a thread nor memory of it then, and serves others. It prefetches for so many programs at once and no more, and for others when they
-/// have gone.
+/// A program is killed while the DPU prefetches for it. The DPU then has neither a thread nor memory for it,
+/// and serves others. The number of programs is bounded, and slots of ended programs are reused.
 #[test]
 fn a_program_that_dies_leaves_nothing_at_the_dpu() {
     let rack = rack("shm", DPU);
@@ -394,7 +401,7 @@ fn a_program_that_dies_leaves_nothing_at_the_dpu() {
     assert!(come().is_ok());
 }
 
-/// A form that cannot be, values that cannot be: each is refused, and named, and nothing is left of it.
+/// Each invalid form and each invalid value is refused by name, and nothing is left of the attempt.
 #[test]
 fn what_cannot_be_prefetched_from_is_refused() {
     let rack = rack("shm", DPU);
@@ -451,7 +458,7 @@ fn what_cannot_be_prefetched_from_is_refused() {
         let refused = AtDpu::connect(&client, &good, (SECRET, Change(1)), options).unwrap_err();
         assert!(refused.to_string().contains(why), "{refused}");
     }
-    // What is said in far memory is said by the program, too.
+    // Records in far memory are the program's statements, too.
     let InHeap { mut heap, table } = table_of(&mut client, "items");
     let at = heap.root(&mut client, "items", *b"farmemTB").unwrap();
     let (kind, good_record) = heap.read(&mut client, Record { at, len: 8 }).unwrap();
@@ -467,7 +474,7 @@ fn what_cannot_be_prefetched_from_is_refused() {
     assert_eq!(settle(&of_table, 1).account.wanted, 1);
     drop((connection, of_table));
     await_it("nothing is left", || of_programs(&rack).0 == 0);
-    // What lies elsewhere than it says is found by nobody, and costs nobody else anything.
+    // A form that states a wrong place finds nothing and harms no other program.
     let away = with("/flat_map/shards/0/base", serde_json::json!(1_u64 << 60));
     let lost = AtDpu::connect(&client, &away, (SECRET, Change(1)), options()).unwrap();
     let dpu = AtDpu::connect(&client, &good, (SECRET, Change(1)), options()).unwrap();
@@ -480,7 +487,7 @@ fn what_cannot_be_prefetched_from_is_refused() {
     let all = settle(&dpu, 1);
     assert_eq!((all.account.wanted, all.account.wasted), (60, 0), "{all:?}");
     settle(&lost, 1);
-    // As many as there may be.
+    // As many programs as the bound allows.
     let come = || AtDpu::connect(&client, &good, (SECRET, Change(1)), options());
     let more: Vec<AtDpu> = (2..16).map(|_| come().unwrap()).collect();
     let refused = come().unwrap_err();

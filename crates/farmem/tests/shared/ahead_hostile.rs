@@ -1,4 +1,5 @@
-//! Programs that stay, come again or ask for too much at the DPU that prefetches for them: what it has of each ends with it, and what it promised is given back.
+//! Hostile programs at a prefetching DPU: ones that stay, reconnect or ask for too much. The DPU's resources
+//! for a program end with it, and its promised memory is released.
 
 use super::ahead::{map_of, of_programs};
 use super::dpu::{DPU, client, rack};
@@ -20,8 +21,9 @@ use std::thread;
 
 const RING: usize = 1 << 16;
 
-/// A program drops its hold of the DPU, or comes again to one that it gave up, while its threads have ends of rings and takers: the DPU keeps nothing of the old stay. Before, it kept thread, host and zone until
-/// the last of those ends went. (PROTOCOL 19.15)
+/// A program drops its connection to the DPU, or reconnects to one that it had abandoned, while its threads
+/// still hold ring ends and takers. The DPU keeps nothing of the old connection. Previously it kept thread,
+/// host and zone until the last of those ends was dropped (PROTOCOL 19.15).
 #[test]
 fn what_threads_have_still_keeps_nothing_at_the_dpu() {
     let rack = rack("shm", DPU);
@@ -45,7 +47,8 @@ fn what_threads_have_still_keeps_nothing_at_the_dpu() {
     }
 }
 
-/// The DPU stands still, and the program says nothing: it finds that out by asking. Before, only what it said looked. (PROTOCOL 19.18)
+/// The DPU stands still, and the program sends nothing: a query reveals it. Previously only a report from the
+/// program revealed it (PROTOCOL 19.18).
 #[test]
 fn a_program_that_says_nothing_notices_too() {
     for signal in ["KILL", "STOP"] {
@@ -60,7 +63,7 @@ fn a_program_that_says_nothing_notices_too() {
     }
 }
 
-/// Hands over all three parts, one ring as two of them.
+/// Hands over all three parts, with one ring as two of them.
 fn hand_over(talk: &Talk) -> OwnedFd {
     let ring = make_submissions(RING).unwrap();
     for which in ["tap", "beside"] {
@@ -85,8 +88,10 @@ fn prefetch(structure: &serde_json::Value, keys: u64) -> String {
     serde_json::json!({"prefetch": {"structure": structure, "how": how, "through": 1}}).to_string()
 }
 
-/// A process asks for as much as a program may have, from a form that is none, again and again by one socket: each is refused for its form, and the last one, with a right one, is served. Before, each try was
-/// charged for good, until the DPU had "promised" all memory of the machine. What was handed over stays where a part is missing.
+/// A process requests the maximum with an invalid form, again and again over one socket. Each request is
+/// refused for its form, and the last one, with a valid form, is served. Previously each attempt was charged
+/// for good, until the DPU had "promised" all memory of the machine. Parts already handed over stay while a
+/// part is missing.
 #[test]
 fn what_cannot_begin_is_not_charged() {
     let rack = rack("shm", DPU);
@@ -114,8 +119,10 @@ fn what_cannot_begin_is_not_charged() {
     assert!(said.contains("prefetches"), "{said}");
 }
 
-/// The control plane stands still, so the thread that is to prefetch cannot join the rack, and the process is told to try again. It does, by the same socket, and is served when the control plane goes on; what
-/// becomes of the first thread is nobody's answer, and costs nobody its stay. Before, the process was refused for ever.
+/// The control plane stands still, so the prefetching thread cannot join the rack, and the process is told to
+/// retry. The process retries over the same socket, and is served when the control plane continues. The first
+/// thread's end answers no request and costs no process its connection. Previously the process was refused
+/// for ever.
 #[test]
 fn what_did_not_begin_in_time_is_tried_again() {
     let rack = rack("shm", DPU);
@@ -136,7 +143,7 @@ fn what_did_not_begin_in_time_is_tried_again() {
     assert!(said.contains("wanted"), "{said}");
 }
 
-/// A table that cannot be read where this key is.
+/// A table that panics when this key is read.
 struct Fragile(AnyLookUp);
 
 const UNREADABLE: u64 = 13;
@@ -164,7 +171,8 @@ impl LookUp for Fragile {
     }
 }
 
-/// Ends a DPU that is a thread of the test, also where the test fails: else it would wait for that without an end.
+/// Stops a DPU thread of the test, also when the test fails; otherwise the test would wait for it without
+/// end.
 struct Ends<'a>(&'a Stop);
 
 impl Drop for Ends<'_> {
@@ -177,8 +185,9 @@ fn fragile(form: &serde_json::Value, client: &mut Client) -> Result<AnyLookUp, E
     Ok(Box::new(Fragile(farmem::form::look_up(form, client)?)))
 }
 
-/// The thread that prefetches for a program from a table in a heap ends by itself: it panics while it looks something up, or its program writes what is no piece into its ring. The program is sent away, and by then the heap has
-/// been left, so that whoever has it alone need not wait for a lease of one that died; another program beside it is prefetched for all the while. (PROTOCOL 19.18)
+/// The thread that prefetches from a table in a heap ends by itself: it panics during a look-up, or its
+/// program writes an invalid piece into its ring. The program is dismissed, and the thread has left the heap
+/// by then, so no lease needs to expire. Another program is prefetched for all the while (PROTOCOL 19.18).
 #[test]
 fn whatever_ends_a_thread_leaves_its_heap() {
     let rack = TestRack::start_with("shm", 2, DPU);

@@ -1,4 +1,4 @@
-//! Byte-addressable far memory for threads of a program, by way of the DPU that is a process (PD3 6.1).
+//! Byte-addressable far memory for a program's threads through a DPU process (PD3 6.1).
 
 use super::dpu::{DPU, client, rack};
 use super::rig::DOMAIN;
@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 const THREADS: u16 = 4;
-/// Bytes of the region of a thread.
+/// Bytes of each thread's region.
 const OWN: u64 = 256 << 10;
 
 fn api(client: &Client) -> MemoryApi {
     MemoryApi::connect(client, ApiOptions { threads: THREADS + 1, ring: 1 << 16 }).unwrap()
 }
 
-/// Threads write and read ranges of any length and place, several at once, and each finds what it wrote last; a DPU that keeps nothing moves the bytes of each request once, and copies none (PROTOCOL
-/// 18.28). Then memory is given back.
+/// Threads write and read ranges of any length and position, several at once, and each reads what it wrote
+/// last. A DPU without a cache moves the bytes of each request once and copies none (PROTOCOL 18.28). Then
+/// the memory is freed.
 #[test]
 fn threads_read_what_they_wrote() {
     for transport in ["shm", "udp"] {
@@ -84,7 +85,8 @@ fn threads_read_what_they_wrote() {
         let pending = own.write(region, 0, b"late").unwrap();
         let refused = own.wait(pending, &mut []);
         assert!(matches!(refused, Err(Error::NotMapped { .. })), "{refused:?}");
-        // It is no allocation any more, and what comes to its addresses can be opened at the DPU.
+        // The region is no allocation any more, and a new allocation at its addresses can be opened at the
+        // DPU.
         assert!(matches!(client.read(region.vma.base, &mut buf), Err(Error::NotMapped { .. })));
         let next = api.allocate(&mut client, OWN * u64::from(THREADS)).unwrap();
         let pending = own.write(next, 0, b"next").unwrap();
@@ -92,7 +94,8 @@ fn threads_read_what_they_wrote() {
     }
 }
 
-/// The DPU is killed, or stands still, while threads ask: each is told, nothing waits for ever, and once the DPU is fenced a client finds all that was acknowledged.
+/// The DPU is killed or stopped while threads have requests in flight. Each thread gets an error, nothing
+/// waits for ever, and once the DPU is fenced a client finds all acknowledged bytes.
 #[test]
 fn a_dpu_that_dies_is_told() {
     for signal in ["KILL", "STOP"] {

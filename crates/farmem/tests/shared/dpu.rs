@@ -1,4 +1,5 @@
-//! Windows by way of a DPU that is a process of its own (SODA): what is read is what was written, whoever else is there, and whatever becomes of the DPU.
+//! Windows through a DPU process (SODA): reads return what was written, with other programs present, and when
+//! the DPU fails.
 
 use super::rig::TestRack;
 use farmem::PAGE_LEN;
@@ -15,7 +16,7 @@ use std::thread;
 /// A DPU with a small cache: 16 entries of 64 KiB, of pages of 16 KiB.
 pub(super) const DPU: &str =
     "[dpu]\nstatic = \"512 KiB\"\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"1 MiB\"\n";
-/// One whose cache holds all that a test reads.
+/// A DPU whose cache holds all that a test reads.
 const LARGE: &str = "[dpu]\npage = \"16 KiB\"\nentry = \"64 KiB\"\ncache = \"8 MiB\"\n";
 pub(super) const DPU_PAGE: u64 = 16 << 10;
 /// Bytes of all words, as the rack counts them.
@@ -41,7 +42,7 @@ pub(super) fn reading() -> WindowOptions {
     WindowOptions { read_only: true, ..options() }
 }
 
-/// An allocation of which each word is its address in it, times `seed`.
+/// Creates an allocation in which each word is its offset times `seed`.
 pub(super) fn written(client: &mut Client, seed: u64) -> Vma {
     let vma = client.allocate(BYTES).unwrap();
     let words: Vec<u8> = (0..BYTES / 8).flat_map(|word| (word * seed).to_le_bytes()).collect();
@@ -49,13 +50,13 @@ pub(super) fn written(client: &mut Client, seed: u64) -> Vma {
     vma
 }
 
-/// A page of words from `at` on.
+/// Returns a page of words from `at` on.
 fn words(at: usize, seed: u64) -> Vec<u8> {
     let first = at as u64 / 8;
     (first..first + 512).flat_map(|word| (word * seed).to_le_bytes()).collect()
 }
 
-/// `None` where this process may serve no faults.
+/// Runs a program in a window; `None` where this process may not serve faults.
 pub(super) fn run<R: Send>(
     client: &mut Client,
     vma: &Vma,
@@ -71,7 +72,7 @@ pub(super) fn run<R: Send>(
     }
 }
 
-/// All words, in the order of their addresses.
+/// Checks all words, in the order of their addresses.
 pub(super) fn check(memory: &Memory<'_>, seed: u64) {
     let mut page = vec![0; PAGE_LEN];
     for at in (0..SIZE).step_by(PAGE_LEN) {
@@ -83,7 +84,7 @@ pub(super) fn check(memory: &Memory<'_>, seed: u64) {
     }
 }
 
-/// Far memory has all words of an allocation that was written with three times their addresses.
+/// Returns true when far memory has all words of an allocation, each three times its offset.
 fn is_written(client: &mut Client, vma: &Vma) -> bool {
     let mut far = vec![0; SIZE];
     client.read(vma.base, &mut far).unwrap();
@@ -95,7 +96,8 @@ fn dpu(stats: &WindowStats) -> DpuStats {
     stats.dpu.expect("a DPU says what it did")
 }
 
-/// A window writes all of an allocation, which is sixteen times what may be here, and reads it again; a client that goes straight to the nodes reads the same.
+/// A window writes all of an allocation, sixteen times the local limit, and reads it again. A client with
+/// direct connections reads the same.
 #[test]
 fn what_is_written_by_way_of_a_dpu_is_in_far_memory() {
     for transport in BOTH {
@@ -120,8 +122,9 @@ fn what_is_written_by_way_of_a_dpu_is_in_far_memory() {
     }
 }
 
-/// Two programs read one allocation side by side, a third of another domain its own. What one of the two asked for is there for the other, so far memory is asked
-/// for less than they read; a second writer is refused, and so is a reader beside one who writes.
+/// Two programs read one allocation in parallel, and a third reads another domain's own. The cache shares
+/// what either of the two requested, so far memory serves fewer bytes than they read. A second writer is
+/// refused, and so is a reader beside a writer.
 #[test]
 fn programs_share_a_dpu() {
     for transport in BOTH {
@@ -131,7 +134,7 @@ fn programs_share_a_dpu() {
         let mut other = client(&rack, "other");
         let own = written(&mut other, 7);
         let ahead = Ahead::Group(4);
-        // What nobody has open any more is not cached: all are there before one reads.
+        // Unopened allocations are not cached: all are open before one reads.
         let all_open = Barrier::new(3);
         let stats = thread::scope(|scope| {
             let reads = |domain: &'static str, vma: Vma, seed| {
@@ -171,8 +174,9 @@ fn programs_share_a_dpu() {
     }
 }
 
-/// A window has an allocation at each of two memory nodes, by way of one DPU with three threads and three connections to each. It writes all of both, sixteen times what may be here, and reads it again; a client that goes straight
-/// reads the same. Then each is read alone, with the other open.
+/// A window has an allocation on each of two memory nodes, through one DPU with three threads and three
+/// connections to each. The window writes all of both, sixteen times the local limit, and reads it again. A
+/// client with direct connections reads the same. Then each is read alone, with the other open.
 #[test]
 fn two_memory_nodes_are_behind_one_dpu() {
     for transport in BOTH {
@@ -207,8 +211,8 @@ fn two_memory_nodes_are_behind_one_dpu() {
     }
 }
 
-/// What is cached statically is read once from far memory, and then never again, however often a program reads it; and what the program asked for besides is counted
-/// apart.
+/// Statically cached bytes are read once from far memory and then never again, however often a program reads
+/// them. The program's other requests are counted apart.
 #[test]
 fn static_caching_hits_each_time() {
     let rack = rack("shm", &format!("{DPU}caching = \"off\"\n"));
@@ -228,7 +232,7 @@ fn static_caching_hits_each_time() {
     assert_eq!(once.background, bytes, "{once:?}");
     assert!(once.fixed >= 3 * bytes / DPU_PAGE, "all but what was asked for before it had come: {once:?}");
     assert_eq!(once.on_demand + once.fixed * DPU_PAGE, once.asked, "{once:?}");
-    // More than there is room for, and what is written, are refused.
+    // A range that is too large, or that is written, is refused.
     let large = WindowOptions { fixed: Some((0, BYTES)), ..reading() };
     let refused = with_window(&mut client, &vma, large, |_| ()).unwrap_err().to_string();
     assert!(refused.contains("cannot be cached statically"), "{refused}");
@@ -240,9 +244,10 @@ fn static_caching_hits_each_time() {
     ));
 }
 
-/// The DPU is killed, stopped, or killed and started again, while a program writes; the program goes on and ends well, and a client that goes straight to the nodes finds every word.
-/// The half of the last round that the DPU acknowledged is never written again: what it said was written is what is looked at. A DPU that was stopped is no more: it had
-/// the program's pages. The next one serves the next program.
+/// The DPU is killed, stopped, or killed and restarted, while a program writes. The program continues and
+/// ends well, and a client with direct connections finds every word. The half of the last round that the DPU
+/// acknowledged is never written again, so the check covers acknowledged writes. A stopped DPU stays fenced:
+/// it had the program's pages. The next DPU serves the next program.
 #[test]
 fn a_dpu_that_dies_or_hangs_loses_no_byte() {
     let signals = |transport| ["KILL", "STOP", "RESTART"].map(|signal| (transport, signal));
@@ -279,8 +284,10 @@ fn a_dpu_that_dies_or_hangs_loses_no_byte() {
     }
 }
 
-/// The DPU's host of one domain is taken out of the rack while windows of two domains write by way of the DPU. The one's goes on straight to the memory nodes and ends well; the DPU lives on,
-/// and the other's ends by way of it. Before, the first one ended the process of both. As long as the first one is there the DPU opens its allocation for nobody else, as it does not hear of what is written straight (PROTOCOL 17.17).
+/// The DPU's host of one domain is removed from the rack while windows of two domains write through the DPU.
+/// The first window continues with direct connections and ends well. The DPU lives on, and the second window
+/// ends through it. Previously the first one ended the process of both. While the first window is open, the
+/// DPU opens its allocation for no other process, because direct writes bypass the DPU (PROTOCOL 17.17).
 #[test]
 fn a_window_that_is_sent_away_goes_on_alone() {
     for transport in BOTH {
@@ -320,8 +327,8 @@ fn a_window_that_is_sent_away_goes_on_alone() {
     }
 }
 
-/// A memory node starts again while a program has written pages that are to go there by way of the DPU. They are lost, and that is what the program is told. Before, it was told that far memory
-/// gives no answer.
+/// A memory node restarts while a program's pages are on their way there through the DPU. The pages are lost,
+/// and the program's error says so. Previously the error said that far memory does not answer.
 #[test]
 fn a_write_of_what_is_lost_is_told_as_lost() {
     let mut rack = TestRack::start_with("shm", 1, DPU);
@@ -340,8 +347,9 @@ fn a_write_of_what_is_lost_is_told_as_lost() {
     }
 }
 
-/// A program that writes by way of the DPU is taken out of the rack, while it still runs, and another one writes what it had. From then on nothing of the first one is
-/// written any more, by way of the DPU neither: it ends with an error, and what the other wrote is there.
+/// A program that writes through the DPU is removed from the rack while it still runs, and another program
+/// writes the same memory. Nothing of the first program is written from then on, also not through the DPU:
+/// the first ends with an error, and the other's bytes are there.
 #[test]
 fn a_writer_that_is_fenced_writes_nothing_by_way_of_its_dpu() {
     for transport in BOTH {
@@ -366,7 +374,7 @@ fn a_writer_that_is_fenced_writes_nothing_by_way_of_its_dpu() {
             assert_eq!(acting(), 0);
             let others: Vec<u8> = (0..SIZE).step_by(PAGE_LEN).flat_map(|at| words(at, 5)).collect();
             second.write(vma.base, &others).unwrap();
-            // The page that was used last is here.
+            // The page used last is local.
             let last = SIZE / 2 - PAGE_LEN;
             memory.write(last, &words(last, 7));
         });
@@ -384,8 +392,8 @@ fn a_writer_that_is_fenced_writes_nothing_by_way_of_its_dpu() {
     }
 }
 
-/// A program says how it uses parts of what it reads, and the DPU prefetches so: of a part that is used here and there nothing, of one that is used in order its
-/// neighbours; more parts than are kept count.
+/// A program advises how it uses parts of what it reads, and the DPU prefetches accordingly: nothing of
+/// randomly used parts, the neighbours in sequentially used parts. Advice beyond the bound is counted.
 #[test]
 fn advice_reaches_the_dpu() {
     let rack = rack("udp", &format!("{LARGE}caching = \"dynamic\"\n"));
@@ -403,7 +411,7 @@ fn advice_reaches_the_dpu() {
         // From then on the window is served.
         touch(&objects, 0..1);
         objects.advise(0, half..BYTES, Advice::Sequential).unwrap();
-        // What the DPU's door was told before another program came it has heard when that one is let in.
+        // The DPU has processed all advice by the time it accepts another program.
         run(&mut self::client(&rack, "advice"), &vma, reading(), |_| ()).unwrap();
         touch(&objects, 0..BYTES);
     });
@@ -413,7 +421,7 @@ fn advice_reaches_the_dpu() {
         }
         ran => ran.unwrap().1,
     };
-    // Of each entry of the second half the three pages that nobody asked for.
+    // Of each entry of the second half, the three pages that no program requested.
     assert_eq!((dpu(&stats).background, stats.unadvised), (half / 4 * 3, 0), "{stats:?}");
     let ran = with_objects(&mut client, &[Object::new(&vma).read_only()], options, |objects| {
         touch(&objects, 0..1);
@@ -425,7 +433,8 @@ fn advice_reaches_the_dpu() {
     assert!(stats.unadvised >= BYTES / DPU_PAGE - 64, "of {} parts: {stats:?}", BYTES / DPU_PAGE);
 }
 
-/// A window opens while the DPU is stopped: it goes straight to the memory nodes, and the DPU is no more. What the DPU had acknowledged before is there.
+/// A window opens while the DPU is stopped: it uses direct connections, and the DPU is fenced. Bytes that the
+/// DPU had acknowledged before are there.
 #[test]
 fn a_window_that_finds_the_dpu_silent_goes_straight() {
     for transport in BOTH {
@@ -447,14 +456,15 @@ fn a_window_that_finds_the_dpu_silent_goes_straight() {
     }
 }
 
-/// The CPUs that a thread may have, by its `status` in `/proc`.
+/// Returns the allowed CPUs of a thread, from its `status` in `/proc`.
 fn cpus(status: &str) -> String {
     let status = std::fs::read_to_string(status).unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.unwrap().trim().to_owned()
 }
 
-/// The threads of a domain, that which receives and those that complete, are on the CPU that the rack's description names, and no other.
+/// A domain's threads, the receiver and the completers, run on the CPU that the rack's description names, and
+/// on no other.
 #[test]
 fn a_domains_threads_are_on_the_cpu_that_is_named() {
     let mine = cpus("/proc/thread-self/status");
@@ -478,7 +488,8 @@ fn a_domains_threads_are_on_the_cpu_that_is_named() {
     assert_eq!(allowed, vec![last; 3], "of {mine}");
 }
 
-/// A rack without a DPU, and one whose DPU does not run, are told apart; when the DPU runs, the window goes by way of it.
+/// The errors for a rack without a DPU and for a DPU that does not run differ. When the DPU runs, the window
+/// uses it.
 #[test]
 fn a_rack_without_a_dpu_says_so() {
     let rack = TestRack::start("shm", 1);

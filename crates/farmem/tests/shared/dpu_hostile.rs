@@ -1,4 +1,5 @@
-//! Processes that are no windows at a DPU, and a DPU that is none: each learns what was wrong, and the others go on.
+//! Invalid processes at a DPU, and an invalid DPU: each gets an error that names the fault, and the others
+//! continue.
 
 use super::dpu::{DPU, DPU_PAGE, check, client, rack, rack_without_process, reading, run, written};
 use super::rig::TestRack;
@@ -12,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::thread;
 
-/// What words are multiplied with.
+/// The factor of all words.
 const SEED: u64 = 3;
 const PAIR: PairSize = PairSize { requests: 1 << 18, answers: 1 << 16, registered: 1 << 20 };
 
@@ -38,7 +39,7 @@ pub(super) fn hear(talk: &Talk) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Says something, and hears what is answered, but for `soon`.
+/// Sends a request and returns the final reply, skipping `soon`.
 pub(super) fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> String {
     talk.say(what.as_bytes(), file).unwrap();
     match hear(talk) {
@@ -47,12 +48,12 @@ pub(super) fn ask(talk: &Talk, what: &str, file: Option<BorrowedFd<'_>>) -> Stri
     }
 }
 
-/// A process that has come in.
+/// Connects a process to the DPU.
 pub(super) fn guest(rack: &TestRack, client: &Client) -> Talk {
     guest_with_rings(rack, client).0
 }
 
-/// A process that has come in, and its rings. It wakes nobody: the DPU looks by itself.
+/// Connects a process and returns its rings. The process rings no doorbell: the DPU polls.
 fn guest_with_rings(rack: &TestRack, client: &Client) -> (Talk, ProcessEnd) {
     let talk = talk(rack);
     let file = make_pair(PAIR).unwrap();
@@ -62,15 +63,16 @@ fn guest_with_rings(rack: &TestRack, client: &Client) -> (Talk, ProcessEnd) {
     (talk, ProcessEnd::of(&file, PAIR, OutsideWaker::open(&nobody).unwrap()).unwrap())
 }
 
-/// A program reads all, by way of the DPU.
+/// Returns true when a program reads everything through the DPU.
 fn is_served(client: &mut Client, vma: &farmem::Vma) -> bool {
     let ahead = WindowOptions { ahead: Ahead::Group(4), ..reading() };
     let ran = run(client, vma, ahead, |memory| check(&memory, SEED));
     ran.is_none_or(|(_, stats)| !stats.dpu_fenced && stats.dpu.is_some_and(|dpu| dpu.reads > 0))
 }
 
-/// Two racks of one machine have their DPU at one path, as two do that have one name and say no `socket`. A window of one that came to the other's DPU would read the
-/// other's memory: all is in the same domain and at the same addresses there. It is refused, and told what to do.
+/// Two racks of one machine have their DPU at one path, as two with the same name and no `socket` setting do.
+/// A window that reached the other rack's DPU would read that rack's memory, with the same domain and
+/// addresses. The window is refused, and the error says what to do.
 #[test]
 fn the_dpu_of_another_rack_is_refused() {
     let (own, other) = (rack("udp", DPU), rack("udp", DPU));
@@ -90,8 +92,8 @@ fn the_dpu_of_another_rack_is_refused() {
     }
 }
 
-/// Messages that are none, files that are no memory, keys and regions that cannot be, more of them than there may be, and processes that come and say nothing: each
-/// is refused with a word, or makes room. A window beside them is served.
+/// Invalid messages, files that are no memory, impossible keys and regions, too many of them, and silent
+/// processes: each is refused with a message, or makes room. A window beside them is served.
 #[test]
 fn what_a_hostile_process_says_is_refused() {
     let rack = rack("udp", DPU);
@@ -160,7 +162,7 @@ fn what_a_hostile_process_says_is_refused() {
     }
     let kept = (0..vma.size / DPU_PAGE).take_while(|page| part(page * DPU_PAGE, 1).contains("done")).count();
     assert_eq!(kept, 64, "parts with advice of their own");
-    // Some come and say nothing, more than may wait to come in; some go in the middle of a word.
+    // Some connect and stay silent, more than may wait; some disconnect in the middle of a message.
     let silent: Vec<Talk> = (0..300).map(|_| talk(&rack)).collect();
     (0..100).for_each(|_| drop(talk(&rack)));
     assert!(is_served(&mut client, &vma));
@@ -168,8 +170,9 @@ fn what_a_hostile_process_says_is_refused() {
     assert!(is_served(&mut client, &vma));
 }
 
-/// A process closes a region, and another may write the allocation; it opens and closes more regions than it may have at once. When nobody of a domain is at the DPU for a lease, its client of the
-/// domain leaves the rack, and comes again with the next process.
+/// A process closes a region, and another may write the allocation. The process opens and closes more regions
+/// in total than it may have at once. When no process of a domain is at the DPU for a lease, its client of
+/// the domain leaves the rack and returns with the next process.
 #[test]
 fn what_nobody_uses_any_more_ends_by_itself() {
     let rack = rack("udp", DPU);
@@ -203,8 +206,9 @@ fn what_nobody_uses_any_more_ends_by_itself() {
     assert!(is_served(&mut client, &vma));
 }
 
-/// A process that writes an allocation is sent away, and told that nothing of it is under way. It is there still, and may write straight to the memory nodes, of which the DPU would not hear: no other process
-/// opens the allocation at this DPU before it has closed its socket. Before, others did at once (PROTOCOL 17.17).
+/// A process that writes an allocation is dismissed, and told that nothing of it is in flight. It still runs
+/// and may write with direct connections, which bypass the DPU. No other process opens the allocation at this
+/// DPU until the first has closed its socket. Previously others could at once (PROTOCOL 17.17).
 #[test]
 fn what_a_process_that_was_sent_away_has_open_is_kept_from_others() {
     let rack = rack("udp", DPU);
@@ -227,8 +231,9 @@ fn what_a_process_that_was_sent_away_has_open_is_kept_from_others() {
     assert!(said.contains("done"), "{said}");
 }
 
-/// A process writes at a memory node that stands still, and the write fails. The DPU cannot close the region then, and says so however often it is asked; nobody else opens the allocation until
-/// the process goes. Before, the region was known as closed the second time (PROTOCOL 17.4).
+/// A process writes at a memory node that stands still, and the write fails. The DPU then cannot close the
+/// region and says so at every request. No other process opens the allocation until this one goes. Previously
+/// the second request found the region closed (PROTOCOL 17.4).
 #[test]
 fn a_region_that_could_not_be_closed_is_open_still() {
     let rack = rack("udp", DPU);
@@ -259,8 +264,9 @@ fn a_region_that_could_not_be_closed_is_open_still() {
     assert!(ask(&two, &open, None).contains("conflict"), "it is open still");
 }
 
-/// A process of a new domain comes while the control plane stands still, so the DPU's client cannot join: it is told that the DPU is there, and one of a domain that is
-/// served comes in meanwhile. When the control plane goes on, the first comes in too.
+/// A process of a new domain connects while the control plane stands still, so the DPU's client cannot join.
+/// The process is told to wait, and processes of a served domain connect meanwhile. When the control plane
+/// continues, the first process connects too.
 #[test]
 fn others_come_in_while_a_client_joins() {
     let rack = rack("udp", DPU);
@@ -277,8 +283,9 @@ fn others_come_in_while_a_client_joins() {
     drop(second);
 }
 
-/// A process opens an allocation while the control plane stands still, so the DPU does not know which that is. Others are answered meanwhile; then so is the first, and the
-/// allocation can be opened. A process that asks on without waiting for its answer is sent away.
+/// A process opens an allocation while the control plane stands still, so the DPU cannot look it up. Others
+/// are answered meanwhile; then the first is answered too, and the allocation opens. A process that sends
+/// more requests without waiting for its reply is dismissed.
 #[test]
 fn others_are_answered_while_the_control_plane_is_asked() {
     let rack = rack("udp", DPU);
@@ -304,7 +311,7 @@ fn others_are_answered_while_the_control_plane_is_asked() {
     assert!(is_served(&mut client, &vma));
 }
 
-/// What serves in the place of a DPU, as long as its process is there: each read is answered twice.
+/// Serves in place of a DPU while its process lives, and answers each read twice.
 fn answer_twice(listener: &Listener) {
     let talk = loop {
         match listener.accept().unwrap() {
@@ -346,7 +353,7 @@ fn answer_twice(listener: &Listener) {
     }
 }
 
-/// A DPU answers what it was not asked any more: it is fenced, and the program reads what is in far memory to the end.
+/// A DPU that answers a request twice is fenced, and the program reads far memory to the end.
 #[test]
 fn a_dpu_that_answers_twice_is_fenced() {
     let rack = rack_without_process();
@@ -358,7 +365,7 @@ fn a_dpu_that_answers_twice_is_fenced() {
         let ahead = WindowOptions { ahead: Ahead::Group(4), ..reading() };
         match run(&mut client, &vma, ahead, |memory| check(&memory, SEED)) {
             Some(((), stats)) => assert!(stats.dpu_fenced, "{stats:?}"),
-            // Nothing came: the thread waits.
+            // No process came: the thread waits.
             None => drop(talk(&rack)),
         }
     });

@@ -1,4 +1,4 @@
-//! How a DPU that is a process of its own forwards (SODA IV-B): what is counted over real sockets.
+//! Forwarding by a DPU process (SODA IV-B): counts over real sockets.
 
 use super::dpu::{check, client, rack, reading, run, written};
 use super::rig::TestRack;
@@ -7,12 +7,14 @@ use farmem::{Client, ClientOptions, Op, Rack, VirtAddr};
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-/// Pages of 64 KiB, each of which is sixteen packets, and nothing cached.
+/// Pages of 64 KiB, each of which is sixteen packets, and no cache.
 const CHUNKS: &str = "[dpu]\npage = \"64 KiB\"\nentry = \"256 KiB\"\ncache = \"1 MiB\"\ncaching = \"off\"\n";
-/// Calls for a chunk at most: its packets come in three datagrams, since the first and the last are longer than those between, and a receive may end between any two.
+/// Bound on the calls per chunk. Its packets come in three datagrams, since the first and the last are longer
+/// than those between, and a receive may end between any two.
 const CALLS_MAX: u64 = 3;
 
-/// A window reads chunks of sixteen packets each. Their bytes land in its file by three calls for each chunk at most, and not by sixteen, and they are copied nowhere.
+/// A window reads chunks of sixteen packets each. At most three calls per chunk, not sixteen, put the bytes
+/// into the window's file, without a copy.
 #[test]
 fn chunks_land_by_few_calls() {
     let rack = rack("udp", CHUNKS);
@@ -27,7 +29,8 @@ fn chunks_land_by_few_calls() {
     eprintln!("{} chunks of 16 packets landed by {} calls", carried.requests, carried.calls);
 }
 
-/// A window asks for four chunks together, by way of a DPU with two threads. One of these receives, and the other has the slots of the link that chunks came in and puts them into the window's file: both at once, and no byte is copied.
+/// A window requests four chunks together through a DPU with two threads. One thread receives, and the other
+/// puts the link's slots into the window's file: both at once, without a copy.
 #[test]
 fn threads_complete_without_a_copy() {
     let rack = rack("udp", &format!("{CHUNKS}threads = 2\n"));
@@ -46,12 +49,12 @@ fn threads_complete_without_a_copy() {
     );
 }
 
-/// READs that a program asks for together: four times as many as a node answers of one connection.
+/// READs that a program submits together: four times as many as a node answers on one connection.
 const READS: u64 = 64;
 const LEN: u64 = 4096;
 /// Connections of a domain to a node.
 const CONNECTIONS: u16 = 4;
-/// Times that a program asks for all of them at most, until it has all its connections.
+/// Bound on the rounds until the program has all its connections.
 const ROUNDS: usize = 200;
 
 /// A program far from its memory: each frame takes 10 ms to the node.
@@ -73,7 +76,7 @@ impl Far {
         Self { client, base }
     }
 
-    /// Reads all there is, by READs that it asks for together.
+    /// Reads everything by READs submitted together.
     fn read_all(&mut self) {
         for at in 0..READS {
             let buf = self.client.buffer(usize::try_from(LEN).unwrap());
@@ -90,8 +93,9 @@ impl Far {
     }
 }
 
-/// PROTOCOL 11.16: a program that has more under way than one connection carries has as many as it may, and one that may have one has that. What is under way over each is counted in virtual time, by
-/// the host role's own tests.
+/// PROTOCOL 11.16: a program with more in flight than one connection carries gets as many as it may; a
+/// program limited to one gets one. The host role's own tests count the load of each connection, in virtual
+/// time.
 #[test]
 fn several_connections_are_set_up_where_one_is_full() {
     let rack = TestRack::start_with("udp", 1, "");
@@ -109,8 +113,9 @@ fn several_connections_are_set_up_where_one_is_full() {
     }
 }
 
-/// PROTOCOL 9.12 and 11.16: the control plane hangs when the first connection is full. READs go on, since nobody waits for another connection: the question for it is still there when all of them have ended, and is
-/// answered when the control plane goes on.
+/// PROTOCOL 9.12 and 11.16: the control plane hangs when the first connection is full. READs continue, since
+/// none waits for another connection. The request for one stays open after all READs have ended, and is
+/// answered when the control plane continues.
 #[test]
 fn no_operation_waits_for_another_connection() {
     let rack = TestRack::start_with("udp", 1, "");
@@ -121,7 +126,7 @@ fn no_operation_waits_for_another_connection() {
     }
     assert_eq!(far.client.connections_beside(), 0);
     rack.send("control", "CONT");
-    // Nothing is asked for any more, so this is the answer to what was asked then.
+    // No new request is sent, so this is the reply to the earlier one.
     let patience = Instant::now() + Duration::from_secs(30);
     while far.client.connections_beside() == 0 && Instant::now() < patience {
         assert!(far.client.poll().unwrap().is_none());

@@ -1,4 +1,4 @@
-//! Leases that end, and that do not.
+//! Leases that end, and leases that do not.
 
 use crate::LIMIT;
 use crate::programs::look;
@@ -15,14 +15,15 @@ fn directory(rack: &TestRack) -> DirectoryInfo {
     client.overview().unwrap().directory
 }
 
-/// A process dies with pages that threads of another one wait for, each from another moment on: so somebody always says that his request gets no answer.
-/// The one that waits goes on renewing its lease meanwhile. Only the dead one's ends.
+/// A process dies with pages that threads of another process wait for, each from a different moment on, so a
+/// complaint about an unanswered request is always pending. The waiting process keeps renewing its lease.
+/// Only the dead process's lease ends.
 #[test]
 fn who_waits_for_the_dead_keeps_its_own_lease() {
     const WAITING: u64 = 8;
     let rack = TestRack::start("shm", 1);
     let Some(space) = rack.space(ShareOptions::new(LIMIT)) else { return };
-    // Regions of their own.
+    // Each in regions of its own.
     let vmas: Vec<_> = (0..=WAITING).map(|_| space.allocate(512 * PAGE).unwrap()).collect();
     let mine = vmas[0].base;
     space.word(mine).store(5, Ordering::Relaxed);
@@ -35,7 +36,7 @@ fn who_waits_for_the_dead_keeps_its_own_lease() {
         for (vma, n) in vmas[1..].iter().zip(0_u32..) {
             let memory = space.memory(vma);
             scope.spawn(move || {
-                // Not to wait for anything: so that they do not all complain at once.
+                // A stagger, not a wait: the complaints must not all come at once.
                 std::thread::sleep(Duration::from_millis(150) * n);
                 assert_eq!(look(memory, 0), None, "lost");
             });
@@ -50,8 +51,9 @@ fn who_waits_for_the_dead_keeps_its_own_lease() {
     assert!((info.lapses, info.fences) == (1, info.leaves + 1), "{info:?}");
 }
 
-/// A process is stopped as a whole, and goes on when others have written what it had: it loads nothing older than what the writer says to have stored.
-/// Whoever takes its pages does not stand still with it (PROTOCOL 12.49).
+/// A whole process is stopped and continues after others have overwritten its words. The process loads
+/// nothing older than the writer's published progress. The lease watch that takes its pages does not stop
+/// with the process (PROTOCOL 12.49).
 #[test]
 fn a_process_that_was_stopped_loads_nothing_old() {
     const LAST: u64 = 2000;

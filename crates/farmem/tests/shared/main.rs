@@ -26,7 +26,7 @@ use rig::{PAGE, TestRack, Worker};
 use std::sync::atomic::Ordering;
 
 const LIMIT: u64 = 4 << 20;
-/// Whatever carries frames and whoever serves faults, programs see the same.
+/// Programs see the same memory with every transport and every fault mode.
 const WAYS: [(&str, FaultMode); 4] = [
     ("shm", FaultMode::Handler),
     ("udp", FaultMode::Handler),
@@ -34,13 +34,14 @@ const WAYS: [(&str, FaultMode); 4] = [
     ("udp", FaultMode::Signal),
 ];
 
-/// Only does something in another process.
+/// Runs a program in another process, as a test's helper.
 #[test]
 fn in_a_process_of_its_own() {
     rig::be(PROGRAMS);
 }
 
-/// A space with room for all that a test touches; the test ends where this process may share none.
+/// Creates a space with room for all that a test touches; returns from the test where this process may share
+/// none.
 macro_rules! space_or_skip {
     ($rack:expr) => {
         match $rack.space(ShareOptions::new(LIMIT)) {
@@ -58,7 +59,7 @@ fn answers(workers: &mut [Worker]) -> Vec<u64> {
     workers.iter_mut().map(Worker::answer).collect()
 }
 
-/// Three processes add to one word by the CPU's own atomics. Not one addition is lost.
+/// Three processes add to one word by the CPU's own atomics. No addition is lost.
 #[test]
 fn a_counter_is_exact() {
     const ROUNDS: u64 = 2000;
@@ -75,7 +76,8 @@ fn a_counter_is_exact() {
     }
 }
 
-/// Letters of many lengths go to another process and come back turned around: who sees the flag sees all that was written before it.
+/// Messages of many lengths go to another process and come back reversed: a reader that sees the flag sees
+/// everything written before it.
 #[test]
 fn messages_arrive_whole() {
     for way in WAYS {
@@ -105,7 +107,8 @@ fn messages_arrive_whole() {
     }
 }
 
-/// Two words on pages far apart change together under a lock that is itself in far memory: never does anybody see one without the other.
+/// Two words on distant pages change together under a lock that is itself in far memory: no process ever sees
+/// one without the other.
 #[test]
 fn a_lock_excludes() {
     const ROUNDS: u64 = 60;
@@ -121,7 +124,8 @@ fn a_lock_excludes() {
     }
 }
 
-/// Words side by side, each with a writer of its own, on pages of one region: pages go to and fro for no good reason, and no word is lost.
+/// Adjacent words, each with its own writer, on pages of one region: pages move by false sharing, and no word
+/// is lost.
 #[test]
 fn false_sharing_costs_no_word() {
     let rack = TestRack::start("shm", 1);
@@ -133,7 +137,8 @@ fn false_sharing_costs_no_word() {
     workers.into_iter().for_each(Worker::end);
 }
 
-/// Three processes, each with room for an eighth of the data: what comes back from the memory nodes, or from each other, is always the latest.
+/// Three processes, each with room for an eighth of the data: every fetched page, from memory nodes or other
+/// hosts, is the latest.
 #[test]
 fn an_eighth_of_the_data_is_room_enough() {
     const LEN: u64 = 1 << 20;
@@ -148,13 +153,13 @@ fn an_eighth_of_the_data_is_room_enough() {
     }
 }
 
-/// A process is killed while it has written pages: those are lost, and whoever touches one is told, however often; what it had given back is
-/// there. Once the owner accepts, the bytes of before are there.
+/// A process is killed with written pages. The pages are lost, and every access reports it each time. Pages
+/// that it had written back are intact. Once the owner accepts the loss, the earlier bytes are there.
 #[test]
 fn what_a_killed_process_had_is_lost_and_not_silently() {
     for faults in [FaultMode::Handler, FaultMode::Signal] {
         let mut rack = TestRack::start("shm", 1);
-        // Its pages are looked at by system calls, which meet no signals.
+        // The test examines the pages by system calls, which raise no signals.
         let space = space_or_skip!(rack);
         rack.faults = faults;
         what_a_killed_process_had_is_lost(&rack, &space);
@@ -178,7 +183,8 @@ fn what_a_killed_process_had_is_lost(rack: &TestRack, space: &SharedSpace) {
     assert_eq!(old, Some(21), "what the memory node had");
 }
 
-/// The switch dies and another one takes its place, while processes write the same word: they wait, and go on, and not one addition is lost.
+/// The switch dies and another takes its place while processes write the same word: they wait and continue,
+/// and no addition is lost.
 #[test]
 fn the_switch_is_started_again() {
     for way in WAYS {
@@ -204,7 +210,7 @@ fn the_switch_is_started_again() {
     }
 }
 
-/// What is in no allocation is an error, and becomes memory as soon as somebody, at whatever host, allocates it.
+/// Access outside all allocations is an error, until any host allocates the address.
 #[test]
 fn what_is_allocated_later_is_there_from_then_on() {
     let rack = TestRack::start("shm", 1);
@@ -221,7 +227,8 @@ fn what_is_allocated_later_is_there_from_then_on() {
     assert_eq!(space.attach(next.base).unwrap(), next);
 }
 
-/// A thread that serves itself does so on its own stack: 64 KiB are enough, for a page that comes, one that goes and one that is first written.
+/// A faulting thread serves itself on its own stack: 64 KiB suffice for a page that comes, one that goes and
+/// one that is first written.
 #[test]
 fn a_small_stack_is_enough_to_serve_oneself() {
     for transport in ["shm", "udp"] {
@@ -243,7 +250,7 @@ fn a_small_stack_is_enough_to_serve_oneself() {
     }
 }
 
-/// What was written back is there for those who read without a cache, and a space that is dropped leaves all of it behind.
+/// Written-back bytes are visible to uncached readers, and a dropped space leaves all of its bytes behind.
 #[test]
 fn what_is_written_back_is_in_far_memory() {
     let rack = TestRack::start("udp", 2);
@@ -265,7 +272,7 @@ fn what_is_written_back_is_in_far_memory() {
     assert_eq!(&text, b"later");
 }
 
-/// A rack inside this process has nobody to share with.
+/// A rack inside this process has no other process to share with.
 #[test]
 fn an_embedded_rack_shares_nothing() {
     let rack = farmem::Rack::embedded_with(1, 1 << 20).unwrap();

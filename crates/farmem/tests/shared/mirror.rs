@@ -1,5 +1,6 @@
-//! The DPU that is a process sees of itself what clients send to a program (PD3 5.1; PROTOCOL 19.19): the packets of the loopback interface, which it may listen to and the program need not. It listens where the rack's
-//! description says, and nowhere else; whatever becomes of a mirror, prefetching by what the program hands over goes on.
+//! A DPU process observes what clients send to a program (PD3 5.1; PROTOCOL 19.19). The DPU reads the packets
+//! of the loopback interface; the program needs no privilege. The DPU listens only where the rack's
+//! description permits. When a mirror fails, prefetching from the program's own reports continues.
 
 use super::ahead::map_of;
 use super::dpu::{DPU, client, rack};
@@ -20,7 +21,7 @@ use std::os::fd::AsFd as _;
 use std::process::Command;
 use std::thread;
 
-/// A program's port: it reads what clients send, and no more.
+/// Serves a program's port: reads what clients send.
 fn serves() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
@@ -37,7 +38,7 @@ fn packets(server: SocketAddr) -> MirrorConfig {
     MirrorConfig { interface: "lo".into(), server, client: None, frames: MIRROR_FRAMES }
 }
 
-/// Whether this user may mirror at all; said where not. Roles are its processes, too.
+/// Returns whether this user may mirror at all, and prints the reason if not. The roles run as the same user.
 fn may_mirror(server: SocketAddr) -> bool {
     match Mirror::open(&packets(server)) {
         Err(refused @ OpenError::NotPermitted { .. }) => {
@@ -48,7 +49,7 @@ fn may_mirror(server: SocketAddr) -> bool {
     }
 }
 
-/// A rack whose DPU may mirror these.
+/// Starts a rack whose DPU may mirror these.
 fn rack_with(transport: &str, mirror: &[String]) -> TestRack {
     rack(transport, &format!("{DPU}mirror = {mirror:?}\n"))
 }
@@ -62,7 +63,7 @@ fn reads(keys: impl IntoIterator<Item = u64>) -> Vec<u8> {
     keys.into_iter().flat_map(|key| record(Request::Read, &key.to_le_bytes(), &[])).collect()
 }
 
-/// Waits until the DPU has seen that these are read, and has fetched what it wants.
+/// Waits until the DPU has seen this many reads and has fetched what it wants.
 fn settled(dpu: &AtDpu, reads: u64) -> Prefetched {
     let mut last = Prefetched::default();
     await_it("the DPU has seen and fetched all", || {
@@ -80,7 +81,7 @@ fn takes(taker: &mut Taker, keys: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// What the DPU refused, and why.
+/// Returns the DPU's refusal with its reason.
 fn refusal(mirrored: Result<(), Error>) -> (ErrorCode, String) {
     match mirrored {
         Err(Error::Refused(refused)) => (refused.code, format!("{}; {}", refused.message, refused.remedy)),
@@ -88,15 +89,17 @@ fn refusal(mirrored: Result<(), Error>) -> (ErrorCode, String) {
     }
 }
 
-/// Threads of the DPU that mirror.
+/// Returns the number of mirroring threads of the DPU.
 fn mirroring(rack: &TestRack) -> usize {
     let threads = std::fs::read_dir(format!("/proc/{}/task", rack.pid("dpu"))).unwrap();
     let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with("dpu mirror")).count()
 }
 
-/// Clients send requests to the program, which hands nothing over: all items are in its zone, none was fetched for nothing, and its client sends no packet. One that sends nonsense costs its own connection. What the program
-/// hands over of another connection is prefetched beside that, and when it goes nothing listens any more.
+/// Clients send requests to the program, which hands nothing over. All items are in its zone, none was
+/// fetched in vain, and its client sends no packet. A client that sends garbage loses only its own
+/// connection. Another connection that the program hands over is prefetched as well. When the program goes,
+/// nothing listens any more.
 #[test]
 fn what_clients_send_is_seen_without_the_program_s_doing() {
     let server = serves();
@@ -110,7 +113,7 @@ fn what_clients_send_is_seen_without_the_program_s_doing() {
         let (tap, mut taker) = (dpu.tap(), dpu.taker());
         let own = tap.connection_of(Known::HashMap).unwrap();
         let before = client.packets();
-        // One that was there before: where a request begins is not known.
+        // A connection from before the mirror: the start of a request is unknown.
         let mut early = TcpStream::connect(server).unwrap();
         dpu.mirror(&packets(server), Known::HashMap).unwrap();
         assert_eq!(mirroring(&rack), 1);
@@ -149,8 +152,10 @@ fn what_clients_send_is_seen_without_the_program_s_doing() {
     }
 }
 
-/// A program asks for packets of others: another port, another address, all addresses, another interface, and any at all where the description says none. Each is refused, and told what to do; so is what may be mirrored and
-/// cannot, which costs the program nothing of what it may have the DPU fill. It has one mirror, and is prefetched for all the while.
+/// A program asks for others' packets: another port, another address, all addresses, another interface, and
+/// any at all where the description permits none. Each request is refused, and the error says what to do. A
+/// permitted but impossible mirror also fails and costs the program none of its quota. The program has one
+/// mirror, and is prefetched for all the while.
 #[test]
 fn what_may_not_be_mirrored_is_refused() {
     let server = serves();
@@ -180,7 +185,7 @@ fn what_may_not_be_mirrored_is_refused() {
         let (code, said) = refusal(dpu.mirror(&wrong, Known::HashMap));
         assert!(code == ErrorCode::BadRequest && said.contains(why), "{said}");
     }
-    // So often that it would be more than the machine has, were it charged.
+    // So many attempts that they would exceed the machine's memory if they were charged.
     let nowhere = MirrorConfig { interface: "no-such-link".into(), frames: FRAMES_MAX, ..good.clone() };
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
     let kib: u64 = memory.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap();
@@ -205,7 +210,7 @@ fn what_may_not_be_mirrored_is_refused() {
     assert_eq!(code, ErrorCode::NotOwner);
 }
 
-/// A DPU without CAP_NET_RAW may mirror nothing: it says so, and the program goes on without.
+/// A DPU without CAP_NET_RAW cannot mirror: the error says so, and the program continues without.
 #[test]
 fn a_dpu_without_the_privilege_says_so() {
     let server = serves();
@@ -220,7 +225,8 @@ fn a_dpu_without_the_privilege_says_so() {
     takes(&mut dpu.taker(), 0..10);
 }
 
-/// The DPU dies, and another one begins: the program that comes to it again has its mirror again, and new clients are seen. One that may mirror nothing any more refuses the program, which comes without a mirror then.
+/// The DPU dies and another starts. A program that reconnects has its mirror again, and new clients are seen.
+/// A DPU that may no longer mirror refuses the program, which then connects without a mirror.
 #[test]
 fn a_dpu_that_is_started_again_mirrors_again() {
     let server = serves();
@@ -257,11 +263,11 @@ fn a_dpu_that_is_started_again_mirrors_again() {
     takes(&mut next.taker(), 0..10);
 }
 
-/// A pair of interfaces that are up, by the name of one; gone with this.
+/// A pair of interfaces that are up, by the name of one; removed on drop.
 struct Pair(String);
 
 impl Pair {
-    /// `None`, and said so, where this process may not make them.
+    /// Creates a pair; `None`, with a printed reason, where this process may not.
     fn new() -> Option<Self> {
         let name = format!("fm{}a", std::process::id());
         let other = format!("fm{}b", std::process::id());
@@ -290,7 +296,7 @@ fn ip(arguments: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// Bytes that the DPU has promised to its processes, as it says to one that wants more than there are.
+/// Returns the bytes that the DPU has promised to its processes, from its refusal of an excessive request.
 fn promised(asks: &Talk) -> u64 {
     let file = make_submissions(1 << 16).unwrap();
     let said = ask(asks, &format!(r#"{{"register":{{"rkey":2,"most":{}}}}}"#, u64::MAX), Some(file.as_fd()));
@@ -298,8 +304,9 @@ fn promised(asks: &Talk) -> u64 {
     bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{said}"))
 }
 
-/// The interface of a mirror goes: that is counted, the program is prefetched for by what it hands over, and may ask for another mirror. What it was promised for the one that is over is given back at once, although it asks for nothing.
-/// Before, it was kept from others until the program asked again, or went.
+/// The interface of a mirror goes. The loss is counted, prefetching from the program's reports continues, and
+/// the program may request another mirror. The memory promised for the ended mirror is released at once,
+/// without a request. Previously it stayed unavailable until the program asked again or went.
 #[test]
 fn a_mirror_whose_interface_goes_costs_itself_only() {
     let server = serves();

@@ -1,4 +1,4 @@
-//! Memory shared by hosts, by loads and stores, while it moves from node to node.
+//! Memory shared by hosts, by loads and stores, while it migrates from node to node.
 
 use crate::rig::{DOMAIN, PAGE, TestRack, Worker};
 use farmem::{Client, NodeId, Rack, ShareOptions, SharedSpace, VirtAddr, Vma};
@@ -8,19 +8,19 @@ use std::thread::{scope, yield_now};
 const LIMIT: u64 = 4 << 20;
 const HOME: NodeId = NodeId(1);
 const AWAY: NodeId = NodeId(2);
-/// Pages that everybody counts on.
+/// Pages that all threads count on.
 const PAGES: u64 = 4;
-/// What moves, in pages, and where to: alone, with another, and all of them home again.
+/// Each move: first page, pages, target. One page alone, one with another, and all of them home again.
 const MOVES: [(u64, u64, NodeId); 5] =
     [(0, 1, AWAY), (2, 2, AWAY), (0, 1, HOME), (1, 1, AWAY), (0, PAGES, HOME)];
-/// Times that all of that is done.
+/// Repetitions of the moves.
 const TURNS: usize = 6;
 
 fn mover(rack: &TestRack) -> Client {
     Rack::running(rack.config.clone()).client(DOMAIN).unwrap()
 }
 
-/// Moves, and looks whether it is there.
+/// Migrates pages and checks their new location.
 fn move_to(mover: &mut Client, vma: &Vma, (first, pages, to): (u64, u64, NodeId)) {
     let range = vma.base.0 + first * PAGE..vma.base.0 + (first + pages) * PAGE;
     mover.migrate(VirtAddr(range.start), pages * PAGE, to).unwrap();
@@ -36,7 +36,7 @@ fn move_to(mover: &mut Client, vma: &Vma, (first, pages, to): (u64, u64, NodeId)
     assert_eq!(there, pages * PAGE, "{range:x?} is at {to:?}: {parts:?}");
 }
 
-/// Ends whoever counts, also when the test fails in between: a scope waits for its threads.
+/// Stops the counting threads, also when the test fails: a scope waits for its threads.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -45,9 +45,9 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Two threads of each of two hosts add to the same words, and a process on a third host to one beside them, while their pages go to and fro
-/// between two nodes: alone, by twos, together. Each adds between any two moves. Not one addition is lost or done twice, and nobody is told
-/// that a page is lost.
+/// Two threads on each of two hosts add to the same words, and a process on a third host adds to one of them.
+/// Meanwhile the pages move back and forth between two nodes: alone, in pairs, together. Each thread adds
+/// between any two moves. No addition is lost or done twice, and no page is reported lost.
 #[test]
 fn a_count_is_exact_while_its_pages_move() {
     for transport in ["shm", "udp"] {
@@ -102,7 +102,7 @@ fn a_count_is_exact_while_its_pages_move() {
     }
 }
 
-/// Adds one to each word, again and again, from the first to the last or the other way round.
+/// Adds one to each word, again and again, in ascending or descending order.
 fn count_on(space: &SharedSpace, words: &[VirtAddr], way: usize, stop: &AtomicBool, count: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         for n in 0..words.len() {
@@ -113,7 +113,7 @@ fn count_on(space: &SharedSpace, words: &[VirtAddr], way: usize, stop: &AtomicBo
     }
 }
 
-/// Waits until each of them has counted on.
+/// Waits until each thread has added at least once more.
 fn everybody_counts(counts: &[AtomicU64; 4], beside: &AtomicU64) {
     let now = || {
         let mut all = [beside.load(Ordering::Relaxed); 5];
@@ -126,8 +126,8 @@ fn everybody_counts(counts: &[AtomicU64; 4], beside: &AtomicU64) {
     }
 }
 
-/// Two processes with room for an eighth of the data evict and write back all the time, while parts of it move: whatever comes back, from
-/// wherever, is the latest.
+/// Two processes with room for an eighth of the data keep evicting and writing back while parts of it move:
+/// every fetched page is the latest.
 #[test]
 fn versions_never_go_back_while_their_pages_move() {
     const LEN: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! What each change of a page's state costs in packets, as both hosts see them: exact, and written down.
+//! The cost of each page-state change in packets, as both hosts count them: exact, in a golden file.
 
 use crate::rig::TestRack;
 use farmem::window::Memory;
@@ -6,22 +6,22 @@ use farmem::{ShareOptions, ShareStats, SharedSpace};
 use farmem_machine::Duration;
 use std::fmt::Write as _;
 
-/// What the table is compared with.
+/// The golden table.
 const GOLDEN: &str = include_str!("../../../../testdata/golden/mind-transitions.txt");
 const HEAD: &str = "\
 # Packets of the host that touches a page, and of the other host, for each change of the page's state.
 # Those between switch and memory node come to it: a Read for each, and an acknowledgement where a page is written back.
 what changes                             asker: out  in   other: out  in
 ";
-/// Regions are at most so large: pages so far apart share none, whatever is merged.
+/// Bound on the size of a region: pages this far apart never share one, whatever merges.
 const APART: usize = 2 << 20;
-/// Pages that each change is tried on.
+/// Pages on which each change is tried.
 const TRIES: usize = 8;
 
 type Touch = fn(Memory<'_>, usize);
-/// What one of the hosts does.
+/// A touch by one of the hosts.
 type Step = (bool, Touch);
-/// A change's name, what was done before, and what is counted.
+/// A change's name, its preparation, and the measured step.
 type Change = (&'static str, &'static [Step], Step);
 
 fn load(memory: Memory<'_>, at: usize) {
@@ -32,7 +32,7 @@ fn store(memory: Memory<'_>, at: usize) {
     memory.write(at, &[1]);
 }
 
-/// All of them. `true` is the first host.
+/// All changes. `true` is the first host.
 const CHANGES: [Change; 9] = [
     ("I -> S", &[], (true, load)),
     ("I -> M", &[], (true, store)),
@@ -52,7 +52,8 @@ fn packets(before: &ShareStats, after: &ShareStats) -> Packets {
     (after.packets_out - before.packets_out, after.packets_in - before.packets_in)
 }
 
-/// Takes one page through a change. `None` when a packet came late or somebody was told to wait: then something else was counted too.
+/// Takes one page through a change. Returns `None` when a packet came late or a host was told to wait,
+/// because the count then includes other packets.
 fn one(
     spaces: [&SharedSpace; 2],
     memories: [Memory<'_>; 2],
@@ -76,7 +77,7 @@ fn one(
     Some(if who { both } else { [both[1], both[0]] })
 }
 
-/// What both have done, once nothing is on its way any more.
+/// Returns the statistics of both once nothing is in flight.
 fn settle(spaces: [&SharedSpace; 2]) -> [ShareStats; 2] {
     let mut last = spaces.map(SharedSpace::stats);
     let mut same = 0;
@@ -93,7 +94,7 @@ fn settle(spaces: [&SharedSpace; 2]) -> [ShareStats; 2] {
 fn each_change_costs_its_packets() {
     for transport in ["shm", "udp"] {
         let rack = TestRack::start(transport, 1);
-        // Nothing is sent again because a busy machine makes it wait.
+        // A long timeout: no retransmission because of a busy machine.
         let options = ShareOptions { timeout: Duration::from_secs(2), ..ShareOptions::new(4 << 20) };
         let (Some(one_space), Some(other)) = (rack.space(options), rack.space(options)) else { return };
         let mut table = HEAD.to_owned();

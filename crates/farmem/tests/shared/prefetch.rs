@@ -15,8 +15,8 @@ use std::time::Duration;
 
 const SECRET: KeySecret = KeySecret([17, 4791]);
 
-/// The page server: threads take pages while the driver fetches them and a writer replaces some; no page is torn or older than the last change that was acknowledged before it was
-/// asked for.
+/// The page server: threads take pages while the driver fetches them and a writer replaces some. No page is
+/// torn or older than the last change acknowledged before the request.
 #[test]
 fn threads_take_whole_pages_beside_a_writer() {
     const PAGES: u64 = 64;
@@ -48,7 +48,8 @@ fn threads_take_whole_pages_beside_a_writer() {
                     let mut taker = Taker::new(&reader, &beside);
                     let connection = tap.connection(Box::new(Records::pages())).unwrap();
                     let (mut rng, mut page_bytes) = (Rng::from_number(seed), Vec::new());
-                    // On a busy machine the driver may not run for a while: it goes on until it has taken one, and not without end.
+                    // On a busy machine the driver may pause: the loop continues until a page was taken,
+                    // within a bound.
                     for asked in 0..100 * EACH {
                         if asked >= EACH && taker.found().taken > 0 {
                             break;

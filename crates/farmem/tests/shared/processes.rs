@@ -1,4 +1,5 @@
-//! Memory system calls of processes on several hosts: one address space, with Linux's error numbers (MIND 4.1, 6.1).
+//! Memory system calls of processes on several hosts: one address space, with Linux's error numbers (MIND
+//! 4.1, 6.1).
 
 use crate::programs::look;
 use crate::rig::{PAGE, TestRack};
@@ -26,7 +27,7 @@ fn load(space: &SharedSpace, at: VirtAddr) -> u64 {
     space.word(at).load(Ordering::Relaxed)
 }
 
-/// What a call was refused with.
+/// Returns the error number of a refused call.
 fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> i32 {
     match result {
         Err(Error::System { source, .. }) => source.raw_os_error().expect("an error number"),
@@ -40,8 +41,8 @@ fn mapped_bytes(rack: &TestRack) -> u64 {
     nodes.iter().map(|node| node.allocated).sum()
 }
 
-/// A mapping of one process is another's, at the same address on another host. What mprotect forbids ends in SIGBUS there too; with the last
-/// process everything is given back.
+/// A mapping of one process exists in another, at the same address on another host. An access that mprotect
+/// forbids ends in SIGBUS there too. When the last process ends, all memory is freed.
 #[test]
 fn processes_on_two_hosts_have_one_address_space() {
     for transport in ["shm", "udp"] {
@@ -65,7 +66,7 @@ fn processes_on_two_hosts_have_one_address_space() {
         assert_eq!(load(&space, second), 9, "what may be read is still there");
         other.say("go on");
         other.await_word("has read");
-        // The address space goes on: the other process was never told to exit.
+        // The address space persists: the other process was never told to exit.
         other.say("go on");
         assert_eq!(other.signal(), Some(libc::SIGBUS), "nobody stores there any more, on whatever host");
         assert_eq!(load(&space, second), 9);
@@ -86,7 +87,7 @@ fn calls_fail_as_on_linux() {
     assert_eq!(errno(process.unmap(VirtAddr(at.0 + 1), PAGE)), libc::EINVAL);
     assert_eq!(errno(process.protect(at, 3 * PAGE, READ_WRITE)), libc::ENOMEM);
 
-    // What is mapped anew is zero, and what is unmapped is gone.
+    // New mappings read as zero, and unmapped pages are gone.
     store(&space, at, 3);
     assert_eq!(process.map(At::Replacing(at), PAGE, READ_WRITE).unwrap(), at);
     assert_eq!(load(&space, at), 0);
@@ -96,7 +97,7 @@ fn calls_fail_as_on_linux() {
     let offset = usize::try_from(at.0 - base.0).unwrap();
     assert_eq!(look(space.memory(&all), offset), None);
 
-    // The heap: brk says where it ends, and does not move beyond what was asked for at first.
+    // The heap: brk returns its end and does not grow beyond the initial reservation.
     let heap = process.heap().unwrap();
     let end = VirtAddr(heap.0 + 3 * PAGE);
     assert_eq!(process.brk(end).unwrap(), end);

@@ -1,4 +1,4 @@
-//! What the processes of the tests do.
+//! The programs that run in the tests' processes.
 
 use crate::rig::{PAGE, Program, Talk};
 use farmem::window::Memory;
@@ -34,8 +34,8 @@ fn meet(space: &SharedSpace, at: u64, others: u64) {
     }
 }
 
-/// Adds one to a word so many times, together with all others from the first to the last. They meet every so often: else one of them might
-/// be done before another has begun.
+/// Adds one to a word this many times, together with all other processes. They meet every hundred rounds, so
+/// that none finishes before another begins.
 fn count(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     let &[at, rounds, all] = args else { panic!("a page, rounds, and how many count") };
     for round in 0..rounds {
@@ -47,7 +47,7 @@ fn count(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     rounds
 }
 
-/// Adds one to a word until told to stop, and answers how often.
+/// Adds one to a word until told to stop. Returns the number of additions.
 fn count_until(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     let &[counter, stop] = args else { panic!("two words") };
     let mut count = 0;
@@ -58,7 +58,8 @@ fn count_until(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     count
 }
 
-/// Copies each letter that comes, turned around, until one is empty. A letter is words behind a flag: its length and one, or 0.
+/// Returns each message reversed, until one is empty. A message is words after a flag: its length plus one,
+/// or 0.
 fn echo(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     let &[from, to] = args else { panic!("two mailboxes") };
     let mut letters = 0;
@@ -82,7 +83,8 @@ fn echo(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     }
 }
 
-/// Adds to two words, far from each other, that only change together, under a ticket lock; answers how often they did not agree.
+/// Adds to two distant words that change only together, under a ticket lock. Returns how often they
+/// disagreed.
 fn lock(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     let &[lock, one, other, rounds] = args else { panic!("three words and rounds") };
     let (next, serving) = (word(space, lock), word(space, lock + 8));
@@ -102,7 +104,8 @@ fn lock(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     torn
 }
 
-/// Writes words of its own, in pages and regions that others write too, and reads them back; answers how often one was not what it wrote.
+/// Writes its own words, in pages and regions that others write too, and reads them back. Returns the number
+/// of mismatches.
 fn own_words(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     let &[base, len, own, all, rounds] = args else { panic!("a range, a part of it, and rounds") };
     let mut wrong = 0;
@@ -122,8 +125,9 @@ fn mark(at: u64, round: u64) -> u64 {
     at.rotate_left(20) ^ round
 }
 
-/// Random stores to words of its own, each with the next version, and loads of anybody's: a version never goes back, and one's own is the last
-/// one written. Answers how often it was not so. All the while no more is here than may be.
+/// Stores ascending versions to random words of its own and loads other words. A version never goes back, and
+/// an own word holds the last version written. Returns the number of violations. Local memory stays within
+/// its limit all the while.
 fn versions(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     let &[base, len, own, all, steps] = args else { panic!("a range, a part of it, and steps") };
     let (words, limit) = (len / 64, space.options().window.local_limit);
@@ -147,7 +151,7 @@ fn versions(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
         }
     }
     meet(space, base + len, 2 * all);
-    // Everything is as its one writer left it.
+    // Every word has the value of its one writer.
     wrong += (own..words)
         .step_by(usize::try_from(all).unwrap())
         .filter(|&n| word(space, base + n * 64).load(Ordering::Acquire) != seen[usize::try_from(n).unwrap()])
@@ -155,7 +159,7 @@ fn versions(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     wrong
 }
 
-/// Writes a page and gives it back, and writes another one and keeps it, until it is killed.
+/// Writes a page and writes it back, writes another page and keeps it, until killed.
 fn hold(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     let &[given_back, kept] = args else { panic!("two pages") };
     word(space, given_back).store(11, Ordering::Relaxed);
@@ -167,7 +171,7 @@ fn hold(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     0
 }
 
-/// Writes a word of each page, and does not give them back.
+/// Writes a word of each page and keeps the pages.
 fn hold_all(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     args.iter().for_each(|&at| word(space, at).store(22, Ordering::Relaxed));
     talk.say("holds");
@@ -175,8 +179,8 @@ fn hold_all(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     0
 }
 
-/// Loads a word until it is `last`, and before each time reads how far its writer says to be (a word of the file that it is told): answers how often
-/// the load was older than that.
+/// Loads a word until it is `last`. Before each load, reads the writer's published progress from a shared
+/// file. Returns how often the load was older than that.
 fn see(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     let &[first, at, last] = args else { panic!("pages, a word behind them, and its last value") };
     let said = talk.said();
@@ -194,12 +198,12 @@ fn see(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
         }
         old
     };
-    // Much is to be taken before the word's page is.
+    // Many pages are to be taken before the word's page.
     for page in (first..=at).step_by(usize::try_from(PAGE).unwrap()) {
         assert!(word(space, page).load(Ordering::Acquire) < last);
     }
     talk.say("sees");
-    // Many: when the process goes on after a stop, some of them run before its pager does.
+    // Many threads: after a stop, some of them run before the process's pager does.
     scope(|scope| {
         let threads = [(); 8].map(|()| scope.spawn(look));
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -211,7 +215,8 @@ fn read(space: &SharedSpace, args: &[u64], _: &mut Talk) -> u64 {
     word(space, args[0]).load(Ordering::Relaxed)
 }
 
-/// A process of the same address space: it says that it is there, and then does what the test tells it, and answers with what it read last.
+/// Joins the address space as a process, reports that, then reads the words the test names. Returns the last
+/// value read.
 fn process(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     let process = space.process(0).unwrap();
     talk.say("is there");
@@ -228,7 +233,8 @@ fn process(space: &SharedSpace, args: &[u64], talk: &mut Talk) -> u64 {
     last
 }
 
-/// What the system says of a page's bytes: the word at `offset`, or `None` when it cannot have them (a program would get a SIGBUS).
+/// Reads the word at `offset` through a system call; `None` when the kernel cannot read it (a program would
+/// get a SIGBUS).
 pub(crate) fn look(memory: Memory<'_>, offset: usize) -> Option<u64> {
     use std::io::{Read as _, Seek as _};
     let mut file = tempfile::tempfile().unwrap();

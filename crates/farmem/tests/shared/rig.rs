@@ -1,4 +1,5 @@
-//! A rack of processes, and programs that share memory on it: this test program again, told by its environment what to be.
+//! A rack of processes, and programs that share memory on it. The test program runs itself again, with its
+//! task in environment variables.
 
 use crate::signals::signal;
 use farmem::window::{FaultMode, Place, WindowOptions};
@@ -12,30 +13,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a process is: a role's name, or a program's.
+/// The task of a process: a role's name, or a program's.
 const BE: &str = "FARMEM_TEST_BE";
 /// The rack's description.
 const FILE: &str = "FARMEM_TEST_RACK";
-/// Where a test says to programs how far it is.
+/// The file in which a test publishes its progress to programs.
 const SAID: &str = "said";
-/// A program's numbers, with spaces between them.
+/// A program's numbers, separated by spaces.
 const ARGS: &str = "FARMEM_TEST_ARGS";
-/// Its faults are signals.
+/// Set when faults are signals.
 const SIGNALS: &str = "FARMEM_TEST_SIGNALS";
-/// What a process says when it serves, or before it begins.
+/// The line by which a process reports that it serves, or is about to begin.
 const READY: &str = "serves now";
-/// What a program says when it has done what it was asked, with its answer behind it.
+/// The line by which a program reports its result, followed by the result.
 const ANSWER: &str = "answer:";
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const DOMAIN: &str = "shared";
-/// Bytes of each memory node: addresses; what is not used costs nothing.
+/// Bytes of each memory node: addresses; unused memory costs nothing.
 const MEMORY: u64 = 256 << 20;
 
-/// A program of a test: it runs in a process of its own.
+/// A program of a test, which runs in a process of its own.
 pub(crate) type Program = fn(&SharedSpace, &[u64], &mut Talk) -> u64;
 
-/// A running rack, ended with this.
+/// A running rack; its processes end on drop.
 pub(crate) struct TestRack {
     dir: PathBuf,
     pub(crate) config: RackConfig,
@@ -44,7 +45,7 @@ pub(crate) struct TestRack {
 }
 
 impl TestRack {
-    /// A rack whose programs have their faults served so, and so has this process.
+    /// Starts a rack whose programs, this process included, serve faults in this mode.
     pub(crate) fn start_by((transport, faults): (&str, FaultMode), nodes: u8) -> Self {
         let mut rack = Self::start(transport, nodes);
         rack.faults = faults;
@@ -55,7 +56,7 @@ impl TestRack {
         Self::start_with(transport, nodes, "")
     }
 
-    /// A rack with more lines in its description.
+    /// Starts a rack with more lines in its description.
     pub(crate) fn start_with(transport: &str, nodes: u8, more: &str) -> Self {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let (id, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -64,7 +65,7 @@ impl TestRack {
         std::fs::create_dir_all(&dir).unwrap();
         let file = dir.join("rack.toml");
         let [_, _, b, c] = id.to_be_bytes();
-        // A number for each attempt: tests of this process never try the same addresses.
+        // A number per attempt: tests of this process never try the same addresses.
         static NETS: AtomicU8 = AtomicU8::new(0);
         let mut nets = (0..=u8::MAX).map(|_| c ^ NETS.fetch_add(1, Ordering::Relaxed)).filter(|net| *net > 0);
         let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), farmem::UDP_PORT)).is_ok();
@@ -98,7 +99,7 @@ impl TestRack {
         let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
         let ready = said.find(|line| line.as_ref().is_ok_and(|line| line.contains(READY)));
         assert!(ready.is_some(), "{role} ended before it served");
-        // What it says from now on is for whoever reads the test's output.
+        // The role's further output goes to the test's output.
         std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
         self.roles.push((role.to_owned(), child));
     }
@@ -108,13 +109,13 @@ impl TestRack {
         signal(self.pid(role), name);
     }
 
-    /// The number of a role's process.
+    /// Returns the process id of a role.
     pub(crate) fn pid(&self, role: &str) -> u32 {
         let (_, child) = self.roles.iter().find(|(name, _)| name == role).unwrap();
         child.id()
     }
 
-    /// True when a role's process has ended.
+    /// Returns true when a role's process has ended.
     pub(crate) fn is_gone(&mut self, role: &str) -> bool {
         let (_, child) = self.roles.iter_mut().find(|(name, _)| name == role).unwrap();
         child.try_wait().unwrap().is_some()
@@ -128,14 +129,15 @@ impl TestRack {
         child.wait().unwrap();
     }
 
-    /// What [`Talk::said`] reads.
+    /// Creates the file that [`Talk::said`] reads.
     pub(crate) fn said(&self) -> File {
         let file = File::create(self.dir.join(SAID)).unwrap();
         file.set_len(8).unwrap();
         file
     }
 
-    /// A space of this process, wherever there is room: tests run side by side. `None` where faults may not be served.
+    /// Joins a space in this process, at any free address, because tests run in parallel. Returns `None`
+    /// where faults may not be served.
     pub(crate) fn space(&self, options: ShareOptions) -> Option<SharedSpace> {
         let window = WindowOptions { place: Place::Anywhere, faults: self.faults, ..options.window };
         let options = ShareOptions { window, ..options };
@@ -148,7 +150,7 @@ impl TestRack {
         }
     }
 
-    /// A program in a process of its own.
+    /// Runs a program in a process of its own.
     pub(crate) fn run(&self, program: &str, args: &[u64]) -> Worker {
         let mut command = again(program, &self.config.file, args);
         if self.faults == FaultMode::Signal {
@@ -189,7 +191,7 @@ fn again(be: &str, file: &Path, args: &[u64]) -> Command {
     command
 }
 
-/// A program that runs in a process of its own; killed with this.
+/// A program that runs in a process of its own; killed on drop.
 pub(crate) struct Worker {
     program: String,
     child: Child,
@@ -198,7 +200,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Waits until the program says so.
+    /// Waits until the program prints this line.
     pub(crate) fn await_word(&mut self, word: &str) {
         let heard = self.said.by_ref().map_while(Result::ok).find(|line| {
             eprintln!("{}: {line}", self.program);
@@ -207,7 +209,7 @@ impl Worker {
         assert!(heard.is_some(), "{} ended before it said {word:?}", self.program);
     }
 
-    /// Lets the program go on that waits for this.
+    /// Sends this line to the program, which waits for it.
     pub(crate) fn say(&mut self, word: &str) {
         use std::io::Write as _;
         writeln!(self.input.as_mut().expect("it was not ended"), "{word}").unwrap();
@@ -223,7 +225,7 @@ impl Worker {
         self.child.wait().unwrap();
     }
 
-    /// What the program answers. It goes on sharing until [`Worker::end`].
+    /// Returns the program's result. The program keeps sharing until [`Worker::end`].
     pub(crate) fn answer(&mut self) -> u64 {
         for line in self.said.by_ref().map_while(Result::ok) {
             match line.strip_prefix(ANSWER) {
@@ -234,7 +236,7 @@ impl Worker {
         panic!("{} gave no answer: {:?}", self.program, self.child.wait());
     }
 
-    /// Has the program leave the rack, in good order.
+    /// Lets the program leave the rack in order.
     pub(crate) fn end(mut self) {
         drop(self.input.take());
         self.said.by_ref().map_while(Result::ok).for_each(|line| eprintln!("{}: {line}", self.program));
@@ -242,7 +244,7 @@ impl Worker {
         assert!(status.success(), "{} ended with {status}", self.program);
     }
 
-    /// The signal that ended the program.
+    /// Returns the signal that ended the program.
     pub(crate) fn signal(mut self) -> Option<i32> {
         use std::os::unix::process::ExitStatusExt as _;
         self.said.by_ref().map_while(Result::ok).for_each(|line| eprintln!("{}: {line}", self.program));
@@ -257,11 +259,11 @@ impl Drop for Worker {
     }
 }
 
-/// How a program speaks with its test.
+/// A program's channel to its test.
 pub(crate) struct Talk;
 
 impl Talk {
-    /// A file beside the rack's description: a way past far memory.
+    /// Opens a file beside the rack's description: a path outside far memory.
     pub(crate) fn said(&mut self) -> File {
         File::open(Path::new(&std::env::var(FILE).unwrap()).with_file_name(SAID)).unwrap()
     }
@@ -276,12 +278,12 @@ impl Talk {
     }
 }
 
-/// The rack of a program that runs in a process of its own.
+/// Returns the rack of a program that runs in a process of its own.
 pub(crate) fn config() -> RackConfig {
     RackConfig::load(Path::new(&std::env::var(FILE).unwrap())).unwrap()
 }
 
-/// What this process is for, when it is not the test itself; answers whether it was.
+/// Runs this process's task, when it is not the test itself. Returns whether it was a task.
 pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
     let (Ok(be), Ok(file)) = (std::env::var(BE), std::env::var(FILE)) else { return false };
     let config = RackConfig::load(Path::new(&file)).unwrap();
@@ -293,7 +295,7 @@ pub(crate) fn be(programs: &[(&str, Program)]) -> bool {
         "switch" => serve::switch(&config, serving).unwrap(),
         "dpu" => farmem::dpu::serve_with(&config, serving, farmem::form::look_up).unwrap(),
         "dpu without privileges" => {
-            // Threads that this one starts have none either.
+            // Threads started by this one have no capabilities either.
             let (effective, permitted, inheritable) =
                 (CapabilitySet::empty(), CapabilitySet::empty(), CapabilitySet::empty());
             set_capabilities(None, CapabilitySets { effective, permitted, inheritable }).unwrap();

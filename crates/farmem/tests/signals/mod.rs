@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a process that was told to stop. Far longer than it takes.
+/// Bound on the wait for a process that was told to stop; far longer than needed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends a signal to a process, by its name without SIG; one that is told to stop has stopped when this returns, with all its threads. `kill` does not wait for that, and a thread on another CPU
-/// would still do what it was asked.
+/// Sends a signal to a process, by its name without SIG. After STOP, this returns once all threads of the
+/// process have stopped. `kill` does not wait for that, and a thread on another CPU would still run.
 pub(crate) fn signal(pid: u32, name: &str) {
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
     assert!(status.expect("there is a shell").success(), "kill -{name} {pid}");
@@ -22,7 +22,8 @@ pub(crate) fn signal(pid: u32, name: &str) {
     }
 }
 
-/// True while all threads of the process are stopped. One that ends meanwhile is not: the next look does not find it.
+/// Returns true while all threads of the process are stopped. A thread that ends meanwhile counts as running;
+/// the next look does not find it.
 fn stands_still(pid: u32) -> bool {
     let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
     threads.all(|thread| {
