@@ -1,7 +1,7 @@
-//! A program that works when it is told to, and says how long that took and what came of it.
+//! A child process that works on command and reports its time and result.
 //!
-//! Key calls: [`said`], its parent's side; [`is_told`] and [`say`], its own. It waits for a word before it takes memory, so that all of it counts for the cgroup
-//! it is put into.
+//! Key functions: [`said`] for the parent; [`is_told`] and [`say`] for the child. The child waits for a
+//! command before it allocates memory, so that all of its memory counts for its cgroup.
 
 use crate::CpuMeter;
 use crate::swap::Group;
@@ -9,33 +9,33 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What is said to it when it may begin.
+/// The command to begin.
 const BEGIN: &str = "begin";
 
-/// What a program says of its work.
+/// A child's report.
 pub(crate) struct Said {
     pub(crate) nanos: u64,
     pub(crate) sum: u64,
-    /// Pages that it waited for from outside of memory, where it counts them.
+    /// Major page faults, where the child counts them.
     pub(crate) major_faults: Option<u64>,
-    /// Of its process, and of those that made far memory for it, from start to end.
+    /// CPU time of the process, and of the processes that served its far memory, from start to end.
     pub(crate) cpu: Option<Duration>,
 }
 
-/// Waits for the word; false when the parent is gone.
+/// Waits for the command. Returns false when the parent is gone.
 pub(crate) fn is_told() -> io::Result<bool> {
     let mut word = String::new();
     io::stdin().lock().read_line(&mut word)?;
     Ok(word.trim_end() == BEGIN)
 }
 
-/// Says how long the work took, and what came of it; and how many pages it waited for, if that was counted.
+/// Reports the time and the result, and the major faults if they were counted.
 pub(crate) fn say(took: Duration, sum: u64, major_faults: Option<u64>) -> io::Result<()> {
     let faults = major_faults.map_or_else(String::new, |faults| format!(" {faults}"));
     writeln!(io::stdout(), "{} {sum}{faults}", took.as_nanos())
 }
 
-/// Starts a program, in a cgroup if there is one, has it work, and waits for its end.
+/// Starts a program, in a cgroup if there is one, commands it to work, and waits for its end.
 pub(crate) fn said(mut command: Command, group: Option<&Group>) -> Result<Said, String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let children = CpuMeter::children();
@@ -50,7 +50,7 @@ pub(crate) fn said(mut command: Command, group: Option<&Group>) -> Result<Said, 
         return Err(why);
     }
     let works = || {
-        // When it has ended it cannot hear, and says nothing either.
+        // A child that has ended cannot read the command and prints no report.
         let _gone = writeln!(child.stdin.take().expect("it was asked for"), "{BEGIN}");
         let mut line = String::new();
         let _none = BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line);

@@ -1,7 +1,7 @@
-//! CPU time of the threads at work, beside the time that passes.
+//! CPU time of the working threads, as a complement to elapsed time.
 //!
-//! Key type: [`CpuMeter`], which knows the processes at work. A party that spins has a CPU for itself, one that sleeps has little of it: times
-//! that pass do not tell the two apart.
+//! Key type: [`CpuMeter`], which knows the measured processes. A spinning process has a CPU for itself, and a
+//! sleeping one uses little. Elapsed time does not tell the two apart.
 
 use crate::to_f64;
 use farmem_io::raw::cpu_time_of_children;
@@ -9,13 +9,13 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs::{read_dir, read_to_string};
 use std::time::Duration;
 
-/// Runs it on a thread that ends with it, and with it the CPU that it was bound to.
+/// Runs `run` on a new thread. The thread ends with its result, and with the thread its CPU binding.
 pub(crate) fn on_its_own<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     let ended = std::thread::scope(|threads| threads.spawn(run).join());
     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The processes whose threads are at work.
+/// The set of processes to measure.
 #[derive(Clone, Default, Debug)]
 pub struct CpuMeter {
     own: bool,
@@ -24,43 +24,43 @@ pub struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// All threads of this process.
+    /// Measures all threads of this process.
     #[must_use]
     pub const fn own() -> Self {
         Self { own: true, children: false, others: Vec::new() }
     }
 
-    /// All threads of this process and of `others`, which live until the last reading.
+    /// Measures all threads of this process and of `others`, which live until the last reading.
     #[must_use]
     pub fn with(others: impl IntoIterator<Item = u32>) -> Self {
         Self { others: others.into_iter().collect(), ..Self::own() }
     }
 
-    /// All threads of one other process, which lives until the last reading.
+    /// Measures all threads of one other process, which lives until the last reading.
     #[must_use]
     pub fn of(process: u32) -> Self {
         Self { own: false, ..Self::with([process]) }
     }
 
-    /// Children of this process that have ended, and theirs, from start to end.
+    /// Measures ended children of this process and their descendants, from start to end.
     #[must_use]
     pub const fn children() -> Self {
         Self { own: false, children: true, others: Vec::new() }
     }
 
-    /// These, and children that have ended.
+    /// Adds ended children to the measured processes.
     #[must_use]
     pub fn and_children(self) -> Self {
         Self { children: true, ..self }
     }
 
-    /// Begins to count.
+    /// Starts a measurement.
     #[must_use]
     pub fn begin(&self) -> CpuSpan<'_> {
         CpuSpan { meter: self, begin: self.read() }
     }
 
-    /// What all of them have had so far; `None` when one does not let itself be seen.
+    /// Returns the CPU time of all processes so far; `None` when one is unreadable.
     fn read(&self) -> Option<Duration> {
         let own = if self.own { own() } else { Duration::ZERO };
         let children = if self.children { cpu_time_of_children() } else { Duration::ZERO };
@@ -72,7 +72,7 @@ fn own() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("a clock that began at 0")
 }
 
-/// What the threads that the process has now have had; the system counts it in nanoseconds, up to the last time that a thread slept.
+/// Returns the CPU time of a process's present threads, in nanoseconds, up to each thread's last sleep.
 fn of_process(process: u32) -> Option<Duration> {
     let threads = read_dir(format!("/proc/{process}/task")).ok()?;
     threads.flatten().try_fold(Duration::ZERO, |sum, thread| {
@@ -81,7 +81,7 @@ fn of_process(process: u32) -> Option<Duration> {
     })
 }
 
-/// From a moment on.
+/// A running measurement.
 #[derive(Debug)]
 pub struct CpuSpan<'m> {
     meter: &'m CpuMeter,
@@ -89,36 +89,36 @@ pub struct CpuSpan<'m> {
 }
 
 impl CpuSpan<'_> {
-    /// The CPU time since it began; `None` when it cannot be known.
+    /// Returns the CPU time since the start; `None` when a part is unknown.
     #[must_use]
     pub fn end(self) -> Option<Duration> {
         Some(self.meter.read()?.saturating_sub(self.begin?))
     }
 }
 
-/// CPU time that operations took, all together.
+/// Total CPU time of a number of operations.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CpuTime {
     time: Duration,
     operations: u64,
-    /// A part of it is not known.
+    /// True when a part is unknown.
     is_unknown: bool,
 }
 
 impl CpuTime {
-    /// Adds what `operations` took.
+    /// Adds the time of `operations`.
     pub fn add(&mut self, time: Option<Duration>, operations: u64) {
         self.time += time.unwrap_or_default();
         self.operations += operations;
         self.is_unknown |= time.is_none();
     }
 
-    /// Adds another's.
+    /// Adds another total.
     pub fn add_all(&mut self, other: &Self) {
         self.add((!other.is_unknown).then_some(other.time), other.operations);
     }
 
-    /// Nanoseconds of an average operation; `None` when nothing was counted, or not all is known.
+    /// Returns the nanoseconds per operation; `None` when nothing was counted or a part is unknown.
     #[must_use]
     pub fn per_operation(&self) -> Option<f64> {
         let nanos = to_f64(u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX));
@@ -133,13 +133,13 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::process::{Command, Stdio};
 
-    /// Works until this thread has had a millisecond.
+    /// Works until this thread has used a millisecond.
     fn work() {
         let begin = cpu_time_of_thread();
         while (cpu_time_of_thread() - begin).as_nanos() < 1_000_000 {}
     }
 
-    /// What other threads of this process work counts; what they sleep does not.
+    /// Work of other threads in this process counts; their sleep does not.
     #[test]
     fn all_threads_count_while_they_work() {
         let meter = CpuMeter::own();
@@ -148,7 +148,8 @@ mod tests {
         assert!(span.end().unwrap() >= Duration::from_millis(3));
     }
 
-    /// Another process counts while it lives, and as a child when it has ended; one that is gone is not taken for one that did nothing.
+    /// Another process counts while it lives, and as a child after its end. A process that is gone is
+    /// unknown, not zero.
     #[test]
     fn other_processes_count() {
         let mut busy = Command::new("sh");

@@ -1,6 +1,7 @@
-//! Figures for people, as SVG without fonts of their own: what the plots of all benchmarks share.
+//! Figures as SVG without embedded fonts: the common parts of all benchmarks' plots.
 //!
-//! Key calls: [`in_file`], and the two forms that most figures have: [`lines`] over something that is varied, and [`bars`] in groups.
+//! Key functions: [`in_file`], and the two forms of most figures: [`lines`] over a varied parameter, and
+//! grouped [`bars`].
 
 use crate::to_f64;
 use plotters::coord::Shift;
@@ -12,13 +13,13 @@ use std::path::Path;
 
 /// Width and height of a figure.
 const SIZE: (u32, u32) = (900, 480);
-/// The font of all text: whatever the viewer has.
+/// The font of all text: the viewer's default.
 pub(crate) const FONT: (&str, i32) = ("sans-serif", 16);
 
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Drawn = Result<(), Box<dyn StdError>>;
 
-/// Draws a figure into a file of a directory that is there.
+/// Draws a figure into a file of an existing directory.
 pub(crate) fn in_file(
     directory: &Path,
     name: &str,
@@ -31,26 +32,26 @@ pub(crate) fn in_file(
     drawn.map_err(|error: Box<dyn StdError>| io::Error::other(error.to_string()))
 }
 
-/// A colour for each of a few.
+/// Returns the colour of series number `n`.
 pub(crate) fn colour(n: usize) -> RGBColor {
     const COLOURS: [RGBColor; 6] = [BLUE, RED, GREEN, MAGENTA, BLACK, RGBColor(200, 120, 0)];
     COLOURS[n % COLOURS.len()]
 }
 
-/// What stands at a figure.
+/// The labels of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Labels<'a> {
     pub(crate) caption: &'a str,
-    /// What is varied.
+    /// The varied parameter.
     pub(crate) across: &'a str,
-    /// What is told of it, with its unit.
+    /// The measured value, with its unit.
     pub(crate) up: &'a str,
 }
 
-/// Figures by what is varied: one of each line.
+/// The points of a figure by the varied parameter: one value per line.
 pub(crate) type Points<const LINES: usize> = BTreeMap<u64, [Option<f64>; LINES]>;
 
-/// Lines over what is varied, from 0 on.
+/// Draws lines over the varied parameter, from 0 on.
 pub(crate) fn lines<const LINES: usize>(
     area: &Area<'_>,
     labels: Labels<'_>,
@@ -84,7 +85,7 @@ pub(crate) fn lines<const LINES: usize>(
     Ok(())
 }
 
-/// Groups of bars, each with its name in it, on a scale of powers of ten.
+/// Draws groups of bars, each with its name inside, on a logarithmic scale.
 pub(crate) fn bars(
     area: &Area<'_>,
     caption: &str,

@@ -1,8 +1,12 @@
-//! `farmem bench fat`: the in-network index of a B-link tree (Fat-B+Tree V) beside the paths to a key that it takes the place of.
+//! `farmem bench fat`: the in-network index of a B-link tree (Fat-B+Tree V), compared with the look-up paths
+//! that it replaces.
 //!
-//! One run measures all that is compared, on one tree of one rack, in short rounds in turn: look-ups that the switch enters further down, look-ups by a
-//! traversal from the root, and READs from the root to the value, through the switch ([`LookupPath`]: *relayed*, the path that the index has) and straight to the
-//! node (*direct*). Keyed READs are held against READs from the root over the same reliable connection through the switch. Every value is checked. Counts of round trips and packets come from racks in this process, the tables' entries from the tables.
+//! One run measures all paths on one tree of one rack, alternating in short rounds. The paths
+//! ([`LookupPath`]) are look-ups that the switch starts further down, look-ups by a traversal from the root,
+//! and READs from the root to the value. The READs go through the switch (*relayed*, the index's path) or
+//! straight to the node (*direct*). Keyed READs are compared with READs from the root over the same reliable
+//! connection through the switch. Every value is checked. Counts of round trips and packets come from racks
+//! in this process, the tables' entries from the tables.
 
 mod baselines;
 mod drift;
@@ -35,7 +39,8 @@ impl Plan {
         e2e::Budget { rounds, slice: Duration::from_millis(slice) }
     }
 
-    /// Keys of the trees of `fat.e2e.scale` (figure 5), the first of which has all else: each takes 1.3 KB of a memory node, and as much of this machine.
+    /// Returns the key counts of the trees of `fat.e2e.scale` (figure 5). The first tree also serves all
+    /// other measurements. Each key takes 1.3 KB of a memory node, and as much of this machine.
     const fn scales(&self) -> &'static [u64] {
         if self.quick {
             &[20_000]
@@ -44,12 +49,12 @@ impl Plan {
         }
     }
 
-    /// Keys of the largest scattered tree.
+    /// Returns the key count of the largest scattered tree.
     const fn many(&self) -> u64 {
         if self.quick { 20_000 } else { 10_000_000 }
     }
 
-    /// Keys of the trees of `fat.server` (figure 10), and its mixes.
+    /// Returns the key counts and mixes of `fat.server` (figure 10).
     const fn server(&self) -> server::Sizes {
         if self.quick {
             server::Sizes { scales: &[20_000], mixes: &[50, 100] }
@@ -60,10 +65,11 @@ impl Plan {
     }
 }
 
-/// Measures what `plan` says, and tells it as it comes. Draws the paper's figures into `plots`, if that is given.
+/// Measures what `plan` selects and reports progress. Draws the paper's figures into `plots`, if given.
 ///
 /// # Errors
-/// What keeps racks from starting, far memory from answering, or figures from being written. A tree that this machine's memory has no room for is a row that says so.
+/// An error when a rack does not start, far memory does not answer, or a figure cannot be written. A tree
+/// that exceeds this machine's memory is a row that says so.
 pub fn run<R: Racks>(
     plan: &Plan,
     plots: Option<&Path>,
@@ -125,7 +131,7 @@ pub fn run<R: Racks>(
     Ok(sheet.end())
 }
 
-/// Range queries, and the client-server mode.
+/// Measures range queries and the client-server mode.
 fn ranges_and_servers<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     if plan.wants("fat.ranges.") {
         let keys = if plan.quick { 20_000 } else { 2_000_000 };

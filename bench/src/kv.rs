@@ -1,8 +1,13 @@
-//! `kv.*`: `farmem kv` beside redis-server and memcached (PD3 figures 13 and 17 have Garnet in the same place).
+//! `kv.*`: `farmem kv` compared with redis-server and memcached (PD3 figures 13 and 17 use Garnet).
 //!
-//! All servers are processes bound to one CPU; the load is one thread of this process, bound to another. It has `CONNECTIONS` connections, sends so many
-//! requests ahead on each as the row's id says, and checks every reply. Slices of both servers take turns, each of them first as often as the other; a row has the medians. `.local` has all data here,
-//! `.far` a twentieth of the data's bytes as `--local`, index and process included; where that is less than they take, as much as they take. Each row says how much that is, and how many far READs there were.
+//! All servers are processes bound to one CPU. The load is one thread of this process, bound to another CPU.
+//! The load has `CONNECTIONS` connections, pipelines as many requests on each as the row's id says, and checks
+//! every reply. Slices of both servers alternate, and each server goes first equally often; a row has the
+//! medians.
+//!
+//! `.local` keeps all data in local memory. `.far` has a twentieth of the data's bytes as `--local`,
+//! including index and process, but at least what those need. Each row states the size and the number of far
+//! READs.
 
 mod load;
 mod plots;
@@ -19,23 +24,23 @@ use std::time::{Duration, Instant};
 /// Connections of the load.
 const CONNECTIONS: usize = 16;
 const SEED: u64 = 15;
-/// Connections of `kv.connections`, and descriptors beside them.
+/// Connections of `kv.connections`, and other descriptors.
 const MANY: usize = 10_000;
 const DESCRIPTORS: u64 = 100;
-/// How long a server may take for a reply, or to begin.
+/// Bound on the wait for a reply, or for a server's start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a connection of many, or its reply, may take: the first that takes longer is the last.
+/// Bound on the wait for one of many connections, or for its reply. The first that takes longer is the last.
 const PATIENCE_OF_MANY: Duration = Duration::from_secs(10);
 /// Bytes of a key.
 const KEY_LEN: u64 = 16;
-/// Bytes of the index that a key takes, those that are free included.
+/// Bytes of the index per key, including free entries.
 const INDEX_BYTES: u64 = 34;
-/// What a server takes beside index and tail: the process, and buffers of its connections.
+/// A server's memory besides index and tail: the process, and its connections' buffers.
 const PROCESS_BYTES: u64 = 14 << 20;
-/// The least that it can be told to take.
+/// The smallest valid `--local`.
 const LOCAL_MIN: u64 = 16 << 20;
 
-/// How much is measured.
+/// The extent of the measurement.
 struct Sizes {
     keys: u32,
     pairs: usize,
@@ -43,23 +48,23 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Bytes of all keys and values.
+    /// Returns the bytes of all keys and values.
     fn data(&self) -> u64 {
         u64::from(self.keys) * (VALUE_LEN as u64 + KEY_LEN)
     }
 
-    /// Local memory with all data here.
+    /// Returns the `--local` that keeps all data local.
     fn all_local(&self) -> u64 {
         2 * self.data() + (256 << 20)
     }
 
-    /// Local memory with a twentieth of the data here, but not less than index and process take.
+    /// Returns the `--local` for a twentieth of the data, but at least what index and process take.
     fn mostly_far(&self) -> u64 {
         (self.data() / 20).max(u64::from(self.keys) * INDEX_BYTES + PROCESS_BYTES).max(LOCAL_MIN)
     }
 }
 
-/// Requests that are ahead of their replies on each connection.
+/// Pipelined requests per connection.
 const AHEAD: [usize; 2] = [1, 16];
 const KINDS: [(&str, Kind); 3] = [("get", Kind::Get), ("set", Kind::Set), ("mset", Kind::Mset)];
 
@@ -68,7 +73,7 @@ struct Subject {
     child: Child,
     connections: Vec<TcpStream>,
     address: SocketAddr,
-    /// Where it is asked for far READs, if it has any.
+    /// The address of a query for far READs, if the server has any.
     counts: Option<SocketAddr>,
     speaks: Speaks,
     rng: Rng,
@@ -81,7 +86,7 @@ impl Drop for Subject {
     }
 }
 
-/// What a slice did.
+/// The result of a slice.
 #[derive(Clone, Copy, Default)]
 struct Did {
     operations: u64,
@@ -103,7 +108,7 @@ impl Subject {
         let said = |error: io::Error| format!("{program}: {error}");
         let mut command = Command::new("taskset");
         command.args(["-c", &cpus.servers.to_string(), program]).args(args);
-        // What it says is read when it has ended, and is a few lines.
+        // The server's output is read after its end, and is a few lines.
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("taskset: {error} (util-linux)"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -127,7 +132,7 @@ impl Subject {
         for _ in 0..CONNECTIONS {
             let stream = TcpStream::connect(address).map_err(said)?;
             stream.set_nodelay(true).map_err(said)?;
-            // A server that stands still ends the run.
+            // A hanging server ends the run.
             stream.set_read_timeout(Some(PATIENCE)).map_err(said)?;
             stream.set_write_timeout(Some(PATIENCE)).map_err(said)?;
             subject.connections.push(stream);
@@ -139,12 +144,13 @@ impl Subject {
         load::fill(&mut self.connections[0], self.speaks, keys)
     }
 
-    /// Writes as many values over as there are keys, by chance: far memory, and the log in it, are then as large as they become, and rows tell what goes on and on.
+    /// Overwrites as many random values as there are keys. Far memory and its log then have their final size,
+    /// and rows show the steady state.
     fn write_over(&mut self, keys: u32) -> io::Result<()> {
         load::write_over(&mut self.connections[0], self.speaks, keys, &mut self.rng)
     }
 
-    /// Asks on all connections for so long, `ahead` requests on each at once.
+    /// Sends requests on all connections for the slice, `ahead` pipelined on each.
     fn load(&mut self, kind: Kind, ahead: usize, keys: u32, slice: Duration) -> io::Result<Did> {
         let mut did = Did::default();
         let mut batches = vec![Batch::new(kind, self.speaks, ahead); self.connections.len()];
@@ -167,7 +173,7 @@ impl Subject {
         Ok(did)
     }
 
-    /// READs of far memory so far; 0 of a server that has none.
+    /// Returns the READs of far memory so far; 0 for a server without far memory.
     fn far_reads(&self) -> io::Result<u64> {
         let Some(address) = self.counts else { return Ok(0) };
         let mut stream = TcpStream::connect(address)?;
@@ -180,7 +186,7 @@ impl Subject {
     }
 }
 
-/// Ports that are free now, and differ.
+/// Returns distinct ports that are free now.
 fn free_ports<const N: usize>() -> Result<[u16; N], String> {
     let mut ports = [0; N];
     let mut held = Vec::new();
@@ -230,7 +236,7 @@ fn ours(cpus: Cpus, (local, far): (u64, u64), speaks: Speaks, more: &[&str]) -> 
     Ok(subject)
 }
 
-/// Two servers on one rack: one that reads ahead, and one that does not.
+/// Starts two servers on one rack: one with read-ahead and one without.
 fn ahead_or_not(cpus: Cpus, local: u64, rack: &Rack) -> Result<[Subject; 2], String> {
     let file = rack.config().map(|config| config.file.to_string_lossy().into_owned());
     let file = file.ok_or("a rack of processes has a description")?;
@@ -240,10 +246,11 @@ fn ahead_or_not(cpus: Cpus, local: u64, rack: &Rack) -> Result<[Subject; 2], Str
     Ok([begun("ahead", &[])?, begun("not-ahead", &["--no-read-ahead"])?])
 }
 
-/// Measures. Draws figures into the directory `plots`, if there is one. `start` begins a rack of processes, of one memory node of so many bytes, that runs until it is dropped.
+/// Runs the measurements. Draws figures into the directory `plots`, if given. `start` starts a rack of
+/// processes, with one memory node of this many bytes, that runs until it is dropped.
 ///
 /// # Errors
-/// What the system says when no load can be made, or nothing be drawn.
+/// The system's error when no load can be generated or no figure be drawn.
 pub fn run(
     plan: &Plan,
     plots: Option<&Path>,
@@ -296,11 +303,11 @@ pub fn run(
     }
     let ahead = "kv.ahead.get.p16";
     if plan.has(ahead) {
-        // Beside a rack of processes a server counts all that it takes, code and client as well.
+        // Beside a rack of processes a server counts all of its memory, code and client included.
         let local = 2 * sizes.mostly_far();
         let size = format!("{} MiB of local memory for {} MiB of data", local >> 20, sizes.data() >> 20);
         sheet.begins("with and without reading ahead");
-        // In a rack of this process a READ is a call, and nothing is won by asking early.
+        // In a rack in this process a READ is a call, and early requests gain nothing.
         match start((2 * sizes.all_local()).next_multiple_of(1 << 20))
             .and_then(|rack| Ok((ahead_or_not(cpus, local, (*rack).as_ref())?, rack)))
         {
@@ -327,7 +334,8 @@ pub fn run(
     Ok(sheet.end())
 }
 
-/// The rows of a pair of servers. After one that cannot be measured come no more: what a server has said late would be taken for replies to other requests.
+/// Returns the rows of a pair of servers. After a failed row no more follow, because a late reply would be
+/// taken for the reply to another request.
 fn rows(
     sheet: &mut Sheet<'_>,
     sizes: &Sizes,
@@ -364,7 +372,7 @@ fn row(
     let mut far_reads = 0;
     for turn in 0..sizes.pairs {
         for place in 0..2 {
-            // Whoever is first finds the machine as the other one left it.
+            // The first server finds the machine as the other one left it, so the order alternates.
             let number = (turn + place) % 2;
             let did = pair[number].load(kind, ahead, sizes.keys, sizes.slice)?;
             rates[number].push(to_f64(did.operations) / did.seconds);
@@ -389,7 +397,8 @@ fn median(mut rates: Vec<f64>) -> f64 {
     f64::midpoint(rates[(rates.len() - 1) / 2], rates[rates.len() / 2])
 }
 
-/// Raises the bound of this process on descriptors as far as `kv.connections` needs and may; the bound then.
+/// Raises this process's descriptor limit as far as `kv.connections` needs and the system permits. Returns
+/// the limit.
 fn raise_descriptors() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = MANY as u64 + DESCRIPTORS;
@@ -404,14 +413,15 @@ fn raise_descriptors() -> u64 {
     }
 }
 
-/// How many of [`MANY`] connections are answered while all are open, by each.
+/// Counts how many of [`MANY`] connections each server answers while all are open.
 fn connections(pair: &[Subject; 2], limit: u64) -> Row {
     let answered = pair.each_ref().map(|subject| {
         let connect = |_| TcpStream::connect_timeout(&subject.address, PATIENCE_OF_MANY).ok();
         let mut open: Vec<TcpStream> = (0..MANY).map_while(connect).collect();
         let opened = open.len();
         let mut answered = 0;
-        // One that ends is not counted, and one that says nothing ends all: nobody waits for thousands of them.
+        // A closed connection is not counted, and a silent one ends the count: waiting for thousands would
+        // take too long.
         open.retain_mut(|stream| asks(stream).is_ok());
         for stream in &mut open {
             match hears(stream) {

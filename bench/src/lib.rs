@@ -1,8 +1,9 @@
-//! Measurements that stand beside what they are compared with, from the same run.
+//! Benchmarks that measure farmem and its baselines in the same run.
 //!
-//! Every benchmark is a list of [`Row`]s in the same form ([`Results`]): `farmem bench NAME` prints it as a table or as JSON. Ids are
-//! stable and listed in docs/results.md. [`Samples`] are times of one kind of operation; [`Machine`] is where they were taken, [`CpuMeter`] what
-//! they cost the threads at work.
+//! Every benchmark is a list of [`Row`]s in one form ([`Results`]); `farmem bench NAME` prints them as a
+//! table or as JSON. Ids are stable and listed in docs/results.md. [`Samples`] are times of one kind of
+//! operation, [`Machine`] describes the machine, and [`CpuMeter`] measures the CPU time of the working
+//! threads.
 
 mod child;
 mod cpu;

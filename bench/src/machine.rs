@@ -1,22 +1,22 @@
-//! The machine a figure was measured on, for the reader of the figure.
+//! A description of the machine on which a figure was measured.
 
 use procfs_core::{CpuInfo, FromRead as _, LoadAverage};
 use serde::Serialize;
 use std::fmt;
 use std::fs::read_to_string;
 
-/// What matters of it.
+/// The relevant properties of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     cpu: String,
     cpus: usize,
     kernel: String,
-    /// Runnable tasks over the last minute when the benchmark began, and when it ended.
+    /// The load average over the last minute, at the benchmark's begin and end.
     load: [Option<f32>; 2],
 }
 
 impl Machine {
-    /// Looks at the machine; call [`Machine::end`] when the work is done.
+    /// Reads the machine's properties. Call [`Machine::end`] when the work is done.
     #[must_use]
     pub fn begin() -> Self {
         let info = CpuInfo::from_file("/proc/cpuinfo").ok();
@@ -30,7 +30,7 @@ impl Machine {
         }
     }
 
-    /// Notes the load at the end, and says what it was.
+    /// Records the load at the end and returns it as text.
     pub fn end(&mut self) -> String {
         self.load[1] = load();
         let show = |load: Option<f32>| load.map_or_else(|| "?".to_owned(), |l| format!("{l:.2}"));

@@ -1,7 +1,9 @@
-//! `farmem bench mind`: coherent far memory (MIND 7): what a fault costs, what a change of a page's state costs, and how it scales.
+//! `farmem bench mind`: coherent far memory (MIND 7): the cost of a fault, the cost of a page-state change,
+//! and scaling.
 //!
-//! Key call: [`run`]. The roles of the rack are threads of this process, all on one CPU with the program, and so are the two hosts
-//! that share memory: each has its own link, its own page cache and its own threads, as if they were two processes.
+//! Key function: [`run`]. The rack's roles are threads of this process, all on one CPU with the program. So
+//! are the two hosts that share memory. Each host has its own link, page cache and threads, like a process of
+//! its own.
 
 mod fault;
 mod filter;
@@ -30,31 +32,32 @@ use roles::Roles;
 
 /// Bytes of a page.
 const PAGE: usize = farmem::PAGE_LEN;
-/// Domain of all that is measured.
+/// The domain of all measurements.
 const DOMAIN: &str = "bench-mind";
 
 impl Plan {
-    /// Allocations that are gone through once.
+    /// Returns the number of allocations visited once each.
     const fn rounds(&self) -> usize {
         if self.quick { 12 } else { 96 }
     }
 }
 
-/// Bytes of an allocation: 64 regions of 16 KiB, of each of which one page is touched. So few that the control plane, which merges quiet
-/// regions ten times a second, rarely does so in between.
+/// Bytes of an allocation: 64 regions of 16 KiB, each touched on one page. There are so few regions that the
+/// control plane, which merges quiet regions ten times a second, rarely interferes.
 const VMA_LEN: u64 = 1 << 20;
 
-/// Makes descriptions of racks with addresses of their own.
+/// A factory of rack descriptions with distinct addresses.
 pub trait Racks {
-    /// One such rack, as long as it is needed.
+    /// A rack description, valid while it exists.
     type Rack: AsRef<RackConfig>;
-    /// Why there is none, or why a measurement failed.
+    /// The error when there is no rack or a measurement failed.
     type Failure: From<Error>;
 
-    /// A description of a rack over `transport` with `nodes` memory nodes of 1 GiB, that blocks; all on one CPU, or wherever the system puts it.
+    /// Returns a description of a rack over `transport` with `nodes` memory nodes of 1 GiB and blocking
+    /// waits: all on one CPU, or placed by the system.
     ///
     /// # Errors
-    /// When no addresses are free.
+    /// An error when no addresses are free.
     fn describe(
         &mut self,
         nodes: u8,
@@ -63,11 +66,13 @@ pub trait Racks {
     ) -> Result<Self::Rack, Self::Failure>;
 }
 
-/// Measures what `plan` says, and tells it as it comes. Workers are this program again: it has to call [`farmem::worker::begin`] with Native-KVS's entries and
-/// [`ENTRIES`], [`squeezed`] when its first argument is [`SQUEEZED`], and [`calls`] when it is [`CALLS`].
+/// Measures what `plan` selects and reports progress. Workers are this program again. The program must call
+/// [`farmem::worker::begin`] with Native-KVS's entries and [`ENTRIES`], [`squeezed`] when its first argument
+/// is [`SQUEEZED`], and [`calls`] when it is [`CALLS`].
 ///
 /// # Errors
-/// When a rack does not start, or breaks. What this machine does not allow is a row that says why.
+/// An error when a rack does not start or fails. A measurement that this machine forbids is a row with the
+/// reason.
 pub fn run<R: Racks>(
     plan: &Plan,
     racks: &mut R,
@@ -75,7 +80,7 @@ pub fn run<R: Racks>(
 ) -> Result<Outcome, R::Failure> {
     let mut sheet = Sheet::new(&plan.only, &mut tell);
     let cpus = allowed_cpus().unwrap_or_default();
-    // First what may run on all CPUs: threads of this process are bound to one from then on.
+    // Measurements on all CPUs come first: threads of this process are bound to one CPU from then on.
     for transport in BOTH {
         let name = transport.name();
         if !["a", "c"].iter().any(|mix| plan.wants(&format!("mind.scaling.nativekvs.{mix}.{name}."))) {
@@ -118,7 +123,8 @@ pub fn run<R: Racks>(
 
 const BOTH: [Transport; 2] = [Transport::Shm, Transport::Udp];
 
-/// What one page costs: faults, and changes between two hosts of this process and between two processes.
+/// Measures the cost of one page: faults, and changes between two hosts of this process and between two
+/// processes.
 fn coherence<R: Racks>(
     plan: &Plan,
     transport: Transport,
@@ -145,7 +151,7 @@ fn coherence<R: Racks>(
     Ok(())
 }
 
-/// That this process may not serve faults is no failure, but a row without a figure.
+/// Turns missing permission to serve faults into a row without a figure.
 fn allowed(id: &str, unit: &'static str, measured: Result<Vec<Row>, Error>) -> Result<Vec<Row>, Error> {
     match measured {
         Err(Error::Open(refused)) => Ok(vec![Row::absent(id, unit, refused.to_string())]),
@@ -172,7 +178,7 @@ fn over(plan: &Plan, config: &RackConfig) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// What a fault costs when the program has a CPU of its own, and all that serves it another one.
+/// Measures a fault when the program has its own CPU, and all roles another one.
 fn apart(plan: &Plan, config: &RackConfig, cpus: &[usize]) -> Result<Vec<Row>, Error> {
     let &[own, theirs, ..] = cpus else {
         let id = format!("mind.fault.{}.apart", config.transport.name());
@@ -180,7 +186,7 @@ fn apart(plan: &Plan, config: &RackConfig, cpus: &[usize]) -> Result<Vec<Row>, E
     };
     let config = RackConfig { cpu: Some(theirs), ..config.clone() };
     let _roles = Roles::start(&RackConfig { waiting: Waiting::Spin, ..config.clone() })?;
-    // Hosts bind the thread that joins to the roles' CPU, and with it their own.
+    // Hosts bind the joining thread, and their own threads with it, to the roles' CPU.
     let join = || {
         let rack = Rack::running(config.clone());
         Ok::<_, Error>([space(&rack, FaultMode::Handler)?, space(&rack, FaultMode::Signal)?])
@@ -194,13 +200,14 @@ fn apart(plan: &Plan, config: &RackConfig, cpus: &[usize]) -> Result<Vec<Row>, E
     })
 }
 
-/// These hosts, each with allocations of its own.
+/// Creates fresh allocations for each host.
 fn faulting<'a>(plan: &Plan, spaces: [&'a SharedSpace; 2]) -> Result<Vec<Faulting<'a>>, Error> {
     let host = |space| Ok(Faulting { space, fresh: vmas(space, plan.rounds())? });
     spaces.into_iter().map(host).collect()
 }
 
-/// A host with room for everything, whose requests are not sent again while a busy machine makes it wait.
+/// Joins a host with room for everything and a timeout long enough that a busy machine causes no
+/// retransmission.
 fn space(rack: &Rack, faults: FaultMode) -> Result<SharedSpace, Error> {
     let usual = ShareOptions::new(1 << 30);
     let window = WindowOptions { place: Place::Anywhere, inactive_eighths: 0, faults, ..usual.window };

@@ -1,8 +1,8 @@
-//! The structures' programs as a programmer would write them for a processor at the memory: what an RPC server beside the data runs in
+//! The structures' programs as hand-written Rust functions: the work of an RPC server beside the data, in
 //! place of traversals (PULSE 6: RPC).
 //!
-//! Key type: [`Native`], which a memory node takes instead of a compiler. Requests, crossings and answers stay what they are, so that
-//! only the way of executing differs. A test holds each function against its program, to the byte.
+//! Key type: [`Native`], which a memory node uses instead of a compiler. Requests, crossings and replies stay
+//! the same, so only the execution differs. Tests compare each function with its program, to the byte.
 
 use farmem::serve::{Compile, Logic};
 use farmem::{Program, VirtAddr, btree, hash_table, series};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// One iteration in Rust.
 type Function = fn(&[u8], &mut VirtAddr, &mut [u8]) -> Step;
 
-/// The functions, beside the text of the programs they stand for.
+/// The functions, with the text of the programs they replace.
 const FUNCTIONS: [(&str, Function); 5] = [
     (hash_table::FIND_PROGRAM, hash_find),
     (btree::FIND_PROGRAM, btree_find),
@@ -21,10 +21,10 @@ const FUNCTIONS: [(&str, Function); 5] = [
     (series::WINDOW_PROGRAM, series_window),
 ];
 
-/// The length of the records that [`btree_records`] brings: those of the table store.
+/// The length of the records that [`btree_records`] copies: those of the table store.
 const RECORD: usize = farmem_tablestore::VALUE_LEN;
 
-/// Runs known programs as native functions. One that is not known is interpreted.
+/// Runs known programs as native functions, and interprets all others.
 #[derive(Clone, Debug)]
 pub struct Native {
     functions: Vec<(Program, Function)>,
@@ -32,7 +32,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// Every iteration takes as long as this processor needs for it.
+    /// Creates functions without extra delay.
     #[must_use]
     pub fn new() -> Self {
         let function = |(text, function)| {
@@ -44,7 +44,7 @@ impl Native {
         Self { functions: all.map(function).collect(), stretch: Duration::ZERO }
     }
 
-    /// Every iteration takes `stretch` longer, as on a slower processor with slower memory.
+    /// Creates functions with `stretch` added to every iteration, like a slower processor with slower memory.
     #[must_use]
     pub fn stretched(stretch: Duration) -> Self {
         Self { stretch, ..Self::new() }
@@ -52,7 +52,7 @@ impl Native {
 }
 
 impl Native {
-    /// What runs `program`.
+    /// Returns the executor of `program`.
     #[must_use]
     pub fn logic(&self, program: &Program) -> NativeLogic {
         let known = self.functions.iter().find(|(known, _)| known.hash() == program.hash());
@@ -76,7 +76,7 @@ impl Compile for Native {
     }
 }
 
-/// What runs one program.
+/// The executor of one program.
 #[derive(Debug)]
 pub struct NativeLogic {
     way: Code,
@@ -123,15 +123,15 @@ impl NativeLogic {
     }
 }
 
-/// Keys of a B+tree node.
+/// Keys per B+tree node.
 const KEYS: usize = 15;
-/// The first key's word; a node begins with its kind.
+/// The word index of the first key; a node begins with its kind.
 const FIRST_KEY: usize = 1;
-/// The first slot's word: values or children.
+/// The word index of the first slot: values or children.
 const FIRST_SLOT: usize = 16;
-/// A key that is none.
+/// The mark of an unused key.
 const UNUSED: u64 = u64::MAX;
-/// Points of a leaf of a series.
+/// Points per leaf of a series.
 const POINTS: usize = series::LEAF_POINTS_MAX;
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -172,7 +172,7 @@ fn slot(node: &[u8], n: usize) -> u64 {
     word(node, FIRST_SLOT + n)
 }
 
-/// How many of a node's keys are not greater.
+/// Returns the number of a node's keys that are not greater.
 fn rank(node: &[u8], wanted: u64) -> usize {
     let mut rank = 0;
     for half in [8, 4, 2, 1] {
@@ -201,7 +201,7 @@ fn btree_find(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     Step::Return
 }
 
-/// A leaf's link to the next one, once all of it was looked at.
+/// Follows a leaf's link to the next one after all of the leaf was visited.
 fn onward(leaf: &[u8], cur_ptr: &mut VirtAddr) -> Step {
     match slot(leaf, KEYS) {
         0 => Step::Return,
@@ -209,20 +209,20 @@ fn onward(leaf: &[u8], cur_ptr: &mut VirtAddr) -> Step {
     }
 }
 
-/// Where a scan's pad says how many bytes of pairs it has.
+/// The word index of a scan's byte count of pairs in its pad.
 const FILL: usize = 3;
 
-/// What a scan came to at a node.
+/// The result of a scan at a node.
 enum Leaf {
-    /// It was none, or the pad is no good.
+    /// The node was no leaf, or the pad is invalid.
     Above(Step),
-    /// The next one may have more pairs.
+    /// The next leaf may have more pairs.
     More,
-    /// There are no more, or there is no room for them.
+    /// No more pairs, or no more room.
     Over,
 }
 
-/// Takes a leaf's pairs into a pad that has them from byte `at` on, or finds the child.
+/// Copies a leaf's pairs into a pad from byte `at` on, or finds the child.
 fn pairs(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8], at: usize) -> Leaf {
     let [from, to, room, mut fill] = [0, 1, 2, FILL].map(|at| word(pad, at));
     if from == UNUSED {
@@ -276,7 +276,7 @@ fn btree_records(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     if place != 0 {
         let range = usize::try_from(place).ok().and_then(|at| pad.get_mut(at..));
         let Some(rest) = range else { return Step::Fault };
-        // Word by word, up to the one that does not fit.
+        // Word by word, up to the first that does not fit.
         let len = RECORD.min(rest.len() / 8 * 8);
         rest[..len].copy_from_slice(&node[..len]);
         if len < RECORD {
@@ -306,7 +306,7 @@ fn btree_records(node: &[u8], cur_ptr: &mut VirtAddr, pad: &mut [u8]) -> Step {
     next(cur_ptr, word(pad, PAIRS / 8 + 1))
 }
 
-/// True when all keys of the range that are in this leaf or before it were seen, and none are behind it.
+/// Returns true when all keys of the range up to this leaf were visited and none follow.
 const fn is_over(last: u64, to: u64) -> bool {
     last >= to && last != UNUSED
 }
@@ -388,13 +388,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A word as nodes have them: small numbers that meet, marks, and anything.
+    /// Generates words as in nodes: small numbers that collide, marks, and random ones.
     fn words(len: usize) -> impl Strategy<Value = Vec<u64>> {
         let word = prop_oneof![4 => 0..40_u64, 1 => Just(UNUSED), 1 => any::<u64>()];
         prop::collection::vec(word, len)
     }
 
-    /// A B+tree node: kind, keys in order with unused ones behind, slots.
+    /// Generates a B+tree node: kind, sorted keys with unused ones last, slots.
     fn tree_node() -> impl Strategy<Value = Vec<u64>> {
         (0..2_u64, words(KEYS), words(16)).prop_map(|(kind, mut keys, slots)| {
             keys.sort_unstable();
@@ -406,7 +406,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// The function and its program make the same step, from the same bytes to the same bytes.
+    /// Checks that the function and its program make the same step, from the same bytes to the same bytes.
     fn agree(number: usize, node: &[u64], pad: &[u64]) -> Result<(), TestCaseError> {
         let (program, function) = &Native::new().functions[number];
         let (node, mut pad) = (bytes(node), bytes(pad));
@@ -436,7 +436,7 @@ mod tests {
             agree(2, &node, &[from, UNUSED, room * 16, fill * 16])?;
         }
 
-        /// Pairs first, with and without records to come along, and records, up to the last that there is room for.
+        /// Pairs first, with and without records to follow, then records, up to the last that fits.
         #[test]
         fn records_agree(
             node in tree_node(), [from, to] in [0..50_u64, 0..60_u64], room in 0..15_u64, [fill, taken] in [0..16_u64, 0..16_u64],

@@ -1,7 +1,7 @@
-//! Pages of far memory at the host, 4 KiB each; the one that was not used for longest makes room (PULSE 6: the cache-based system).
+//! An LRU cache of far-memory pages at the host, 4 KiB each (PULSE 6: the cache-based system).
 //!
-//! Key type: [`Pages`]. It holds bytes and an order, and never more bytes than it was given. It fetches nothing and writes nothing
-//! back: the cache's owner does.
+//! Key type: [`Pages`], which holds bytes and an order within a byte limit. The cache's owner fetches and
+//! writes back.
 
 pub use farmem::PAGE_LEN;
 use farmem::VirtAddr;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct Page(pub u64);
 
 impl Page {
-    /// The page of `addr`, and where in it.
+    /// Returns the page of `addr`, and the offset in it.
     #[must_use]
     pub const fn of(addr: VirtAddr) -> (Self, usize) {
         let len = PAGE_LEN as u64;
@@ -21,19 +21,19 @@ impl Page {
         (Self(addr.0 / len), offset)
     }
 
-    /// Its first byte.
+    /// Returns the address of the page's first byte.
     #[must_use]
     pub const fn addr(self) -> VirtAddr {
         VirtAddr(self.0 * PAGE_LEN as u64)
     }
 }
 
-/// The index of no slot.
+/// The index that means no slot.
 const NONE: u32 = u32::MAX;
-/// Pages of one table of the index.
+/// Pages per table of the index.
 const TABLE: usize = 512;
 
-/// A page that is here, and its neighbours in order of use.
+/// A cached page and its neighbours in LRU order.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     page: Page,
@@ -42,16 +42,16 @@ struct Slot {
     older: u32,
 }
 
-/// A page that made room.
+/// An evicted page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Evicted<'a> {
-    /// Which.
+    /// The page.
     pub page: Page,
-    /// Its bytes, when they were changed here and must be written back.
+    /// The page's bytes if they were modified and must be written back.
     pub dirty: Option<&'a [u8]>,
 }
 
-/// The pages.
+/// The cached pages.
 #[derive(Debug)]
 pub struct Pages {
     bytes: Vec<u8>,
@@ -59,17 +59,17 @@ pub struct Pages {
     free: Vec<u32>,
     newest: u32,
     oldest: u32,
-    /// Slots by page, in tables as a processor has them: looking one up is the price of every access.
+    /// Slots by page, in tables like a processor's page table, because every access pays for this look-up.
     index: BTreeMap<u64, Box<[u32; TABLE]>>,
     /// The table used last.
     near: Option<(u64, Box<[u32; TABLE]>)>,
 }
 
 impl Pages {
-    /// Room for as many whole pages as `bytes` holds.
+    /// Creates a cache for as many whole pages as `bytes` holds.
     ///
     /// # Panics
-    /// When that is not one page, or 16 TiB and more.
+    /// Panics when that is less than one page, or 16 TiB or more.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let capacity = bytes / PAGE_LEN as u64;
@@ -88,41 +88,42 @@ impl Pages {
         }
     }
 
-    /// Pages it has room for.
+    /// Returns the capacity in pages.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Pages it holds.
+    /// Returns the number of cached pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// True when it holds none.
+    /// Returns true when no page is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The page's bytes, when it is here; it is the one used last then.
+    /// Returns the page's bytes if it is cached, and makes it the most recently used.
     pub fn get(&mut self, page: Page) -> Option<&[u8]> {
         let slot = self.touch(page)?;
         Some(&self.bytes[place(slot)..][..PAGE_LEN])
     }
 
-    /// The page's bytes to change, when it is here; it is the one used last then, and dirty.
+    /// Returns the page's bytes for modification if it is cached, and makes it dirty and the most recently
+    /// used.
     pub fn get_mut(&mut self, page: Page) -> Option<&mut [u8]> {
         let slot = self.touch(page)?;
         self.slots[slot as usize].dirty = true;
         Some(&mut self.bytes[place(slot)..][..PAGE_LEN])
     }
 
-    /// Takes a page in; it is clean, and the one used last.
+    /// Inserts a clean page as the most recently used.
     ///
     /// # Panics
-    /// When there is no room, the page is here already, or `bytes` are not a page.
+    /// Panics when there is no room, the page is cached already, or `bytes` is not a page.
     pub fn fill(&mut self, page: Page, bytes: &[u8]) {
         assert!(self.slot_of(page).is_none(), "{page:?} is here already");
         let slot = self.free.pop().expect("room was made for it");
@@ -132,7 +133,7 @@ impl Pages {
         self.link_newest(slot);
     }
 
-    /// Lets the page go that was not used for longest; `None` when there is none.
+    /// Evicts the least recently used page; `None` when the cache is empty.
     pub fn evict(&mut self) -> Option<Evicted<'_>> {
         let slot = self.oldest;
         if slot == NONE {
@@ -145,7 +146,8 @@ impl Pages {
         Some(Evicted { page, dirty: dirty.then(|| &self.bytes[place(slot)..][..PAGE_LEN]) })
     }
 
-    /// Gives `write` the dirty ones among the `most` pages that were not used for longest; they stay, and are clean then.
+    /// Passes the dirty pages among the `most` least recently used ones to `write`. The pages stay and become
+    /// clean.
     pub fn clean_oldest(&mut self, most: usize, mut write: impl FnMut(Page, &[u8])) {
         let mut slot = self.oldest;
         for _ in 0..most {
@@ -176,7 +178,7 @@ impl Pages {
         self.table(number, true).expect("a table is made where there is none")[entry] = slot;
     }
 
-    /// The table with this number; it is the near one afterwards.
+    /// Returns the table with this number and makes it the near one.
     fn table(&mut self, number: u64, make: bool) -> Option<&mut [u32; TABLE]> {
         if self.near.as_ref().is_none_or(|(near, _)| *near != number) {
             let found = self.index.remove(&number);
@@ -212,12 +214,12 @@ impl Pages {
     }
 }
 
-/// The first byte of a slot.
+/// Returns the offset of a slot's bytes.
 const fn place(slot: u32) -> usize {
     slot as usize * PAGE_LEN
 }
 
-/// The number of a page's table, and its entry there.
+/// Returns the number of a page's table, and its entry there.
 const fn split(page: Page) -> (u64, usize) {
     let tables = TABLE as u64;
     #[expect(clippy::cast_possible_truncation, reason = "less than a table")]

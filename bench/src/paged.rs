@@ -1,11 +1,14 @@
-//! A host that caches pages of far memory and runs everything itself: the cache-based system that PULSE compares with (PULSE 6).
+//! A host that caches pages of far memory and runs all traversals locally: the cache-based system that PULSE
+//! compares with (PULSE 6).
 //!
-//! Key type: [`Paged`], far memory like any other, so that the same structures and programs run on it. A page that is missing is fetched
-//! by one READ; one that was changed is written back when it makes room, by a WRITE that no job waits for, together with other old
-//! ones, as a kernel's reclaim does. Fetches of pages that an access spans go out together. Calls of [`FarMemory`] wait for each fetch, as a
-//! thread does that faults; [`Concurrent`] ones overlap theirs.
+//! Key type: [`Paged`], which implements far memory, so that the same structures and programs run on it. One
+//! READ fetches a missing page. A modified page is written back on eviction, by a WRITE that no job waits
+//! for, together with other old pages, as a kernel's reclaim does. Fetches of pages that one access spans go
+//! out together. Calls of [`FarMemory`] wait for each fetch, like a faulting thread; [`Concurrent`] calls
+//! overlap their fetches.
 //!
-//! One host at a time: no other is told of changes until they are written back ([`Paged::flush`]).
+//! Only one host may use the memory at a time: others see changes only after they are written back
+//! ([`Paged::flush`]).
 
 use crate::native::Native;
 use crate::page_cache::{Evicted, PAGE_LEN, Page, Pages};
@@ -22,12 +25,12 @@ mod access;
 
 use access::{Access, Missing};
 
-/// Old dirty pages that are written back together with one that makes room.
+/// Old dirty pages written back together with an evicted one.
 const WRITE_BACK_BATCH: usize = 16;
-/// Write-backs under way at once; one more waits for the first of them.
+/// Bound on the write-backs in flight; a further one waits for the first.
 const WRITE_BACKS_MAX: usize = 64;
 
-/// What a cache did.
+/// The counters of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageCounts {
     /// Pages fetched.
@@ -48,19 +51,19 @@ pub struct Paged {
     client: Client,
     pages: Pages,
     native: Native,
-    /// Fetches under way.
+    /// Fetches in flight.
     fetches: BTreeMap<Ticket, Page>,
-    /// Pages that were asked for, and the places of the jobs that wait for them.
+    /// Requested pages, with the jobs that wait for them.
     wanted: BTreeMap<Page, Vec<usize>>,
-    /// Wanted pages that there was no room for: all of it is for pages that are under way.
+    /// Requested pages without room: all room is taken by pages in flight.
     without_room: VecDeque<Page>,
     write_backs: usize,
-    /// By place, which is theirs until their end is taken; None when they have ended.
+    /// Jobs by slot. A job keeps its slot until its completion is taken; `None` after its end.
     jobs: Slab<Option<Job>>,
     submitted: u64,
     /// Jobs that wait for pages.
     waiting: usize,
-    /// Ends that were not taken, and their places, which are theirs until then.
+    /// Completions not yet taken, with their slots.
     ended: VecDeque<(usize, Completed)>,
     counts: PageCounts,
     failed: Option<Error>,
@@ -73,10 +76,11 @@ impl core::fmt::Debug for Paged {
 }
 
 impl Paged {
-    /// An empty cache of `bytes` in front of the far memory of `client`, which has nothing outstanding.
+    /// Creates an empty cache of `bytes` in front of the far memory of `client`, which has nothing
+    /// outstanding.
     ///
     /// # Panics
-    /// When `bytes` hold no page.
+    /// Panics when `bytes` is less than a page.
     #[must_use]
     pub fn new(client: Client, bytes: u64) -> Self {
         Self {
@@ -96,28 +100,28 @@ impl Paged {
         }
     }
 
-    /// Pages it has room for.
+    /// Returns the capacity in pages.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.pages.capacity()
     }
 
-    /// Gives the client back; what was changed and not flushed is lost.
+    /// Returns the client. Modified pages that were not flushed are lost.
     #[must_use]
     pub fn into_client(self) -> Client {
         self.client
     }
 
-    /// What it did so far.
+    /// Returns the counters so far.
     #[must_use]
     pub const fn counts(&self) -> PageCounts {
         self.counts
     }
 
-    /// Writes everything back that was changed, so that others see it. The pages stay.
+    /// Writes back all modified pages, so that others see them. The pages stay.
     ///
     /// # Errors
-    /// [`Error`] when far memory does not take it.
+    /// [`Error`] when far memory refuses a write.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.write_back_oldest(usize::MAX)?;
         while self.write_backs > 0 {
@@ -126,7 +130,7 @@ impl Paged {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Carries an access out to its end, waiting for each page that is missing.
+    /// Runs an access to its end, waiting for each missing page.
     fn carry_out(&mut self, op: Op) -> Result<Access, Error> {
         let mut access = Access::of(op, &self.native);
         loop {
@@ -146,7 +150,7 @@ impl Paged {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Goes on with a job as far as it can.
+    /// Continues a job as far as possible.
     fn go_on(&mut self, place: usize) -> Result<(), Error> {
         let job = self.jobs[place].as_mut().expect("a job that waits for a page is there");
         match job.access.advance(&mut self.pages) {
@@ -154,7 +158,7 @@ impl Paged {
             Err(Missing::Never(error)) => self.end(place, Some(error)),
             Err(Missing::Pages { first, last }) => {
                 self.want(first, Some(place))?;
-                // What the access needs behind it is fetched along with it.
+                // The following pages that the access needs are fetched along with the first.
                 for number in first.0 + 1..=last.0 {
                     if self.pages.get(Page(number)).is_none() {
                         self.want(Page(number), None)?;
@@ -173,14 +177,14 @@ impl Paged {
         self.ended.push_back((place, Completed { ticket, result, buf }));
     }
 
-    /// Has a page fetched, for a job or for none in particular.
+    /// Requests a page, for a job or for none in particular.
     fn want(&mut self, page: Page, job: Option<usize>) -> Result<(), Error> {
         let asked = self.wanted.contains_key(&page);
         self.wanted.entry(page).or_default().extend(job);
         if asked { Ok(()) } else { self.fetch(page) }
     }
 
-    /// Asks for a page, when there is room for it.
+    /// Fetches a page when there is room for it.
     fn fetch(&mut self, page: Page) -> Result<(), Error> {
         if self.pages.len() + self.fetches.len() >= self.pages.capacity() && !self.make_room()? {
             self.without_room.push_back(page);
@@ -192,11 +196,11 @@ impl Paged {
         Ok(())
     }
 
-    /// Lets the oldest page go; false when there is none.
+    /// Evicts the oldest page. Returns false when there is none.
     fn make_room(&mut self) -> Result<bool, Error> {
         let Some(Evicted { page, dirty }) = self.pages.evict() else { return Ok(false) };
         if let Some(bytes) = dirty {
-            // On one connection a READ of the page sees the WRITE before it.
+            // On one connection, a READ of the page sees the earlier WRITE.
             write_back(&mut self.client, page, bytes)?;
             self.counts.written_back += 1;
             self.write_backs += 1;
@@ -223,7 +227,7 @@ impl Paged {
         failed
     }
 
-    /// Waits until a fetch or write-back ends, and deals with it.
+    /// Waits until a fetch or write-back ends, and processes it.
     fn turn(&mut self) -> Result<(), Error> {
         let completed = self.client.next_completed()?.expect("who waits for a page has asked for it");
         self.landed(completed)?;
@@ -238,7 +242,7 @@ impl Paged {
             self.write_backs -= 1;
             self.client.recycle(completed.buf);
             if let Err(error) = completed.result {
-                // Whose change it was is not known any more: the next call says that it was lost.
+                // The owner of the change is no longer known: the next call reports the loss.
                 self.failed.get_or_insert(error);
             }
             return Ok(());
@@ -251,7 +255,7 @@ impl Paged {
             }
             Err(error) if jobs.is_empty() => drop(self.failed.get_or_insert(error)),
             Err(error) => {
-                // All who wait need this page, so none of them can go on; one can say why.
+                // All waiting jobs need this page, so none of them can continue; one gets the cause.
                 let mut error = Some(error);
                 for &place in &jobs {
                     let why = error.take().unwrap_or(Error::Interrupted);
@@ -265,7 +269,7 @@ impl Paged {
                 self.go_on(place)?;
             }
         }
-        // The page that landed was used, so it can make room.
+        // The landed page was used, so it can be evicted.
         match self.without_room.pop_front() {
             Some(page) => self.fetch(page),
             None => Ok(()),
@@ -283,7 +287,7 @@ impl FarMemory for Paged {
     forward_far_memory!(client: allocate, allocate_on, nodes, buffer, recycle);
 
     fn read(&mut self, addr: VirtAddr, into: &mut [u8]) -> Result<(), Error> {
-        // Nearly always all of it is in one page that is here: then nothing is made for it.
+        // The fast path: all bytes in one cached page, without allocation.
         let (page, at) = Page::of(addr);
         if let Some(bytes) = self.pages.get(page).and_then(|bytes| bytes.get(at..at + into.len())) {
             into.copy_from_slice(bytes);
@@ -330,7 +334,7 @@ impl FarMemory for Paged {
         }
     }
 
-    /// Also empties the cache: what is allocated there next has other bytes.
+    /// Frees memory and empties the cache: a later allocation at the same address has other bytes.
     fn free(&mut self, base: VirtAddr) -> Result<(), Error> {
         self.flush()?;
         while self.pages.evict().is_some() {}
@@ -339,13 +343,14 @@ impl FarMemory for Paged {
 }
 
 impl Concurrent for Paged {
-    /// A traversal runs here whatever its policy: as far as its pages go, without a way back to who submitted it.
+    /// Runs a traversal locally, whatever its policy, as far as its pages are cached.
     fn submit(&mut self, op: Op) -> Result<Ticket, Error> {
         let place = self.jobs.insert(None);
         self.submitted += 1;
         let ticket = Ticket::at(self.submitted, place);
         match op {
-            // It goes on alone: what it stores must not meet what others do to the same page.
+            // A storing traversal runs alone, so that its stores do not interleave with others on the same
+            // page.
             Op::Traverse { program, cur_ptr, scratch, limit } if program.stores() => {
                 let op = Op::Traverse { program, cur_ptr, scratch, limit };
                 let completed = carry_out(self, op, &Policy::Host);

@@ -1,8 +1,10 @@
-//! `farmem bench pd3`: what preventive prefetching is made of, each part beside its baselines (PD3 5 to 8).
+//! `farmem bench pd3`: the parts of preventive prefetching, each compared with its baselines (PD3 5 to 8).
 //!
-//! `pd3.hostview.*` is the ladder of the paper's figure 4, beside the rate at which a core reads lines of a store of the same size: `hostview`. `pd3.zone.*` is the loading
-//! zone, beside rings whose consumers share a head (figure 8): `zone`. `pd3.transfer.*` is how requests of many threads come to the DPU, `transfer`, and what that does for them, `far`.
-//! `pd3.shortest.*` is the way of a key, direct and by the host: `shortest`. `pd3.e2e.*` are whole applications, and `pd3.path.*` what the DPU does for them: `e2e`.
+//! `pd3.hostview.*` is the ladder of the paper's figure 4, compared with the rate at which a core reads lines
+//! of an equally large store: `hostview`. `pd3.zone.*` is the loading zone, compared with rings whose
+//! consumers share a head (figure 8): `zone`. `pd3.transfer.*` measures the request path of many threads to
+//! the DPU, `transfer`, and its effect, `far`. `pd3.shortest.*` is the path of a key, direct and through the
+//! host: `shortest`. `pd3.e2e.*` are whole applications, and `pd3.path.*` the DPU's work for them: `e2e`.
 
 mod e2e;
 mod far;
@@ -18,23 +20,25 @@ use crate::{Outcome, Plan, Progress, Sheet};
 use farmem::Error;
 use std::path::Path;
 
-/// The domain of all that is measured.
+/// The domain of all measurements.
 const DOMAIN: &str = "pd3";
 
-/// What a DPU that is a process is told: it keeps nothing.
+/// The configuration of a DPU process that caches nothing.
 const DPU: &str = "[dpu]\nsocket = \"dpu/socket\"\ncaching = \"off\"\n";
 
-/// Keys of the host view, unless the caller says otherwise: the paper's.
+/// Keys of the host view by default: the paper's.
 pub const KEYS: usize = 100_000_000;
-/// The same of a short run.
+/// Keys of the host view in a short run.
 const KEYS_QUICK: usize = 1_000_000;
-/// Fewest keys that are measured.
+/// Smallest number of keys.
 pub const KEYS_MIN: usize = 1_000;
 
-/// Measures what `plan` says, and tells it as it comes. `keys` are those of the host view. Draws the paper's figures into `plots`, if that is given.
+/// Measures what `plan` selects and reports progress. `keys` are those of the host view. Draws the paper's
+/// figures into `plots`, if given.
 ///
 /// # Errors
-/// What keeps racks from starting, or far memory from answering; [`Error::System`] when a figure cannot be written.
+/// An error when a rack does not start or far memory does not answer; [`Error::System`] when a figure cannot
+/// be written.
 pub fn run<R: Racks>(
     plan: &Plan,
     keys: Option<usize>,
@@ -62,7 +66,7 @@ pub fn run<R: Racks>(
     Ok(sheet.end())
 }
 
-/// The rows of a run of everything, in their order.
+/// Returns the row ids of a full run, in order.
 #[cfg(test)]
 fn ids() -> Vec<String> {
     let of_parts = hostview::IDS
@@ -86,7 +90,7 @@ mod tests {
     /// Racks of threads of this process, over rings.
     struct Threads;
 
-    /// How many there were.
+    /// The number of racks so far.
     static RACKS: AtomicU8 = AtomicU8::new(0);
 
     struct Running {
@@ -110,7 +114,7 @@ mod tests {
             let file = directory.path().join("rack.toml");
             let [_, _, b, c] = std::process::id().to_be_bytes();
             let is_free = |net: &String| UdpSocket::bind((format!("{net}.1"), farmem::UDP_PORT)).is_ok();
-            // Tests run side by side: each rack begins to look for a free network at another one.
+            // Tests run in parallel: each rack starts its search for a free network at another one.
             let number = RACKS.fetch_add(1, Ordering::Relaxed);
             let nets = (1..=u8::MAX).map(|net| c ^ net.wrapping_add(number.wrapping_mul(16)));
             let mut nets = nets.map(|net| format!("127.{}.{net}", 64 + b % 64));
@@ -151,7 +155,8 @@ mod tests {
         }
     }
 
-    /// Every row is there with a figure, in a short run on a few keys, no answer was wrong, and the DPU copied no byte of the requests that went by way of it (PROTOCOL 18.28).
+    /// Every row has a figure in a short run with few keys, no answer was wrong, and the DPU copied no byte
+    /// of the requests (PROTOCOL 18.28).
     #[test]
     fn every_row_is_there() {
         let plan = Plan { quick: true, ..Plan::default() };
@@ -170,7 +175,8 @@ mod tests {
         assert_eq!(drawn, 3 + 14);
     }
 
-    /// Leap reads a sequence ahead, a window of eight pages at each miss from a few on; of what is asked for by chance it reads nothing ahead (PD3 8.1).
+    /// Leap reads a sequence ahead, a window of eight pages at each miss after the first few; of random
+    /// requests it reads nothing ahead (PD3 8.1).
     #[test]
     fn leap_reads_sequences_ahead() {
         let rack = Threads.start_with(1, NodeKind::Offload, 32 << 20, "").unwrap();

@@ -1,27 +1,27 @@
-//! What of a benchmark is to be measured.
+//! The selection of what a benchmark measures.
 
-/// How much is measured.
+/// The extent of a benchmark run.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Plan {
     /// A short run, on less data or memory.
     pub quick: bool,
-    /// Only rows whose ids begin with this, or with one of these that have commas between them.
+    /// Comma-separated prefixes: only rows whose ids begin with one of them are measured.
     pub only: String,
 }
 
 impl Plan {
-    /// True when some row below `prefix` is wanted.
+    /// Returns true when some row below `prefix` is selected.
     pub(crate) fn wants(&self, prefix: &str) -> bool {
         self.only.split(',').any(|only| prefix.starts_with(only) || only.starts_with(prefix))
     }
 
-    /// True when the row of this id is wanted.
+    /// Returns true when the row of this id is selected.
     pub(crate) fn has(&self, id: &str) -> bool {
         is_wanted(&self.only, id)
     }
 }
 
-/// True when an id begins with one of the prefixes that have commas between them.
+/// Returns true when an id begins with one of the comma-separated prefixes.
 pub(crate) fn is_wanted(only: &str, id: &str) -> bool {
     only.split(',').any(|only| id.starts_with(only))
 }
@@ -30,7 +30,7 @@ pub(crate) fn is_wanted(only: &str, id: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What is wanted lies below a prefix, or a prefix below it.
+    /// A selection may lie below a prefix, or a prefix below a selection.
     #[test]
     fn a_prefix_is_wanted_from_either_side() {
         let plan = Plan { only: "fat.e2e".into(), ..Plan::default() };

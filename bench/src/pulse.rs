@@ -1,9 +1,11 @@
-//! `farmem bench pulse`: traversal offload beside what else one does with pointers in far memory (PULSE 6).
+//! `farmem bench pulse`: traversal offload compared with the alternatives for pointers in far memory (PULSE
+//! 6).
 //!
-//! One run measures everything that is compared. Systems take turns in short rounds, each with its own client, so that what disturbs
-//! the machine disturbs all of them: the page cache of several sizes, one-sided READs, native code at the memory node, and farmem's
-//! traversals, with and without the switch's help. Every answer is checked. Exact counts come from racks in this process ([`Fixture`]), the
-//! accelerator's table from its model.
+//! One run measures all systems. They alternate in short rounds, each with its own client, so that
+//! disturbances of the machine affect all of them. The systems are page caches of several sizes, one-sided
+//! READs, native code at the memory node, and farmem's traversals, with and without the switch's forwarding.
+//! Every answer is checked. Exact counts come from racks in this process ([`Fixture`]), the accelerator's
+//! table from its model.
 
 mod accelerator;
 mod apps;

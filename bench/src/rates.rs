@@ -1,34 +1,35 @@
-//! How fast one core does something, in several ways that take turns.
+//! The rate of an operation on one core, in several alternating variants.
 //!
-//! Everything is counted against CPU time of the calling thread, so that what others of this machine take does not count; their traffic
-//! to memory still slows every way down. So each round measures all ways once, and a ratio is that of two ways in the same round.
+//! Rates use the calling thread's CPU time, so other programs' CPU use does not count. Their memory traffic
+//! still slows every variant. Each round therefore measures all variants once, and a ratio compares two
+//! variants in the same round.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// One way, and how fast it was in each round, in millions a second.
+/// A variant and its rate in each round, in millions per second.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Rates {
-    /// Of the way.
+    /// The variant's name.
     pub(crate) name: &'static str,
     /// Rates by round.
     pub(crate) millions_per_s: Vec<f64>,
 }
 
 impl Rates {
-    /// The middle of the rounds.
+    /// Returns the median of the rounds.
     pub(crate) fn p50(&self) -> f64 {
         middle(self.millions_per_s.clone())
     }
 
-    /// How many times as fast as `other`: the middle of what the rounds say, each of both ways under the same load.
+    /// Returns the speed relative to `other`: the median of the rounds' ratios, each under the same load.
     pub(crate) fn times(&self, other: &Self) -> f64 {
         let pairs = self.millions_per_s.iter().zip(&other.millions_per_s);
         middle(pairs.map(|(ours, theirs)| ours / theirs).collect())
     }
 }
 
-/// The middle of some numbers; not a number when there are none.
+/// Returns the median of some numbers; NaN when there are none.
 fn middle(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
@@ -48,7 +49,7 @@ impl Chance {
     }
 }
 
-/// What one measurement did, and in what CPU time.
+/// The units and the CPU time of one measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured {
     pub(crate) units: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Measured {
 
 type Measure<'a, S> = dyn FnMut(&mut S, &mut Chance) -> Measured + 'a;
 
-/// A way under its name, to be measured once a round on a subject that all ways share.
+/// A named variant, measured once per round on a subject that all variants share.
 pub(crate) struct Variant<'a, S> {
     pub(crate) name: &'static str,
     measure: Box<Measure<'a, S>>,
@@ -69,7 +70,7 @@ impl<'a, S> Variant<'a, S> {
     }
 }
 
-/// Measures all ways in turn, after a round that warms up.
+/// Measures all variants in alternation, after a warm-up round.
 pub(crate) fn measure<S>(subject: &mut S, mut ways: Vec<Variant<'_, S>>, rounds: usize) -> Vec<Rates> {
     let mut rates: Vec<_> =
         ways.iter().map(|way| Rates { name: way.name, millions_per_s: Vec::new() }).collect();
@@ -85,7 +86,7 @@ pub(crate) fn measure<S>(subject: &mut S, mut ways: Vec<Variant<'_, S>>, rounds:
     rates
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 pub(crate) fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).expect("a clock that began at 0")
@@ -95,7 +96,8 @@ pub(crate) fn cpu_time() -> Duration {
 mod tests {
     use super::*;
 
-    /// A ratio is taken round by round: one that the machine disturbed changes both sides, and the middle does not see it.
+    /// Ratios are taken round by round: a disturbed round changes both sides, and the median does not show
+    /// it.
     #[test]
     fn ratios_are_of_the_same_round() {
         let rates = |rates: [f64; 3]| Rates { name: "", millions_per_s: rates.to_vec() };
@@ -104,7 +106,7 @@ mod tests {
         assert!(rates([1.0; 3]).times(&Rates { name: "", millions_per_s: vec![] }).is_nan());
     }
 
-    /// Each way is measured once a round, in turns, and the first round does not count.
+    /// Each variant is measured once per round, in alternation, and the first round does not count.
     #[test]
     fn ways_take_turns() {
         let way = |name: &'static str| {

@@ -3,23 +3,24 @@
 use crate::{Machine, to_f64};
 use serde::Serialize;
 
-/// What a benchmark prints.
+/// The output of a benchmark.
 #[derive(Debug, Serialize)]
 pub struct Results {
-    /// Its name: `farmem bench NAME`.
+    /// The benchmark's name: `farmem bench NAME`.
     pub bench: &'static str,
-    /// Where it ran.
+    /// The machine of the run.
     pub machine: Machine,
-    /// The profile of its racks' links, `none` when they are used as they are.
+    /// The profile of the racks' links; `none` for unmodified links.
     pub link: String,
-    /// By how many nanoseconds the frames of this process's paced links left later than their profile wants, on average: what the figures have
-    /// from this machine's timers and load beside it. `None` where no frame was held back.
+    /// Average lateness, in nanoseconds, of the frames on this process's paced links: the share of the
+    /// figures due to this machine's timers and load. `None` where no frame was paced.
     pub link_late: Option<f64>,
-    /// Its figures.
+    /// The figures.
     pub rows: Vec<Row>,
 }
 
-/// The mean lateness of the frames that this process's links held back so far, in nanoseconds; `None` when there were none.
+/// Returns the mean lateness of the frames that this process's links have paced so far, in nanoseconds;
+/// `None` when there were none.
 #[must_use]
 pub fn link_late() -> Option<f64> {
     let (frames, late) = farmem_io::held_back();
@@ -29,32 +30,32 @@ pub fn link_late() -> Option<f64> {
 /// One figure. Ids are stable and listed in docs/results.md.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// The row's id.
     pub id: String,
-    /// The figure; `None` when it could not be measured here, and then `why` says why.
+    /// The figure; `None` when it could not be measured here, for the reason in `why`.
     pub value: Option<f64>,
-    /// What it counts: `ns`, `1/s`, or a word for something that is counted.
+    /// The unit: `ns`, `1/s`, or a word for counted things.
     pub unit: &'static str,
-    /// What it is compared with, measured in the same run.
+    /// The baseline, measured in the same run.
     pub baseline: Option<f64>,
     /// `value / baseline`.
     pub ratio: Option<f64>,
-    /// The median of what is behind it.
+    /// The median of the measurements.
     pub p50: Option<f64>,
     /// The 99th percentile; of a rate, its slow end.
     pub p99: Option<f64>,
-    /// CPU time of an operation in nanoseconds, of all threads at work together; `None` of what is counted and not timed, or where their
-    /// threads cannot be seen.
+    /// CPU time per operation in nanoseconds, of all working threads together; `None` for counted figures, or
+    /// where the threads are not visible.
     pub cpu: Option<f64>,
-    /// Measurements behind it.
+    /// Number of measurements.
     pub n: u64,
-    /// Why there is no figure, or what must be known to read it.
+    /// The reason why there is no figure, or a remark needed to read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
 impl Row {
-    /// A figure without a distribution behind it, such as a count.
+    /// Creates a figure without a distribution, such as a count.
     #[must_use]
     pub fn figure(id: impl Into<String>, unit: &'static str, value: f64, n: u64) -> Self {
         Self {
@@ -71,19 +72,19 @@ impl Row {
         }
     }
 
-    /// A figure that could not be measured here.
+    /// Creates a row without a figure, with the reason.
     #[must_use]
     pub fn absent(id: impl Into<String>, unit: &'static str, why: impl Into<String>) -> Self {
         Self { value: None, why: Some(why.into()), ..Self::figure(id, unit, 0.0, 0) }
     }
 
-    /// The same figure, with the CPU time of an operation.
+    /// Sets the CPU time per operation.
     #[must_use]
     pub fn with_cpu(self, cpu: Option<f64>) -> Self {
         Self { cpu, ..self }
     }
 
-    /// The same figure beside what it is compared with.
+    /// Sets the baseline and the ratio.
     #[must_use]
     pub fn beside(self, baseline: Option<f64>) -> Self {
         let ratio = self.value.zip(baseline).map(|(value, baseline)| value / baseline);
@@ -95,7 +96,7 @@ impl Row {
 mod tests {
     use super::*;
 
-    /// A ratio is there when both of its sides are, and only then.
+    /// A ratio exists exactly when both of its sides do.
     #[test]
     fn a_ratio_needs_both_sides() {
         let row = Row::figure("a.b", "ns", 30.0, 4);

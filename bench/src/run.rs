@@ -1,9 +1,9 @@
-//! `farmem run` beside the same program without it: where all of its memory fits here, and where a quarter does, beside swap. And what one page costs,
-//! by where program and pager run (`fault`).
+//! `farmem run` compared with the same program without it: with all of its memory local, and with a quarter
+//! local, beside swap. Also the cost of one page, by the CPUs of program and pager (`fault`).
 //!
-//! Key function: [`run`]. The program is this one, started again ([`work`]), and Python for NumPy's temporaries. Native and far runs take
-//! turns, so that what else the machine does meets both. Under swap the program is in a memory cgroup whose limit is the far program's
-//! local limit.
+//! Key function: [`run`]. The program is this one, started again ([`work`]), and Python for NumPy's
+//! temporaries. Native and far runs alternate, so that disturbances affect both. Under swap the program is in
+//! a memory cgroup whose limit is the far program's local limit.
 
 mod fault;
 mod work;
@@ -27,7 +27,7 @@ const NUMPY: &str = "import sys, time\n\
     \x20   total += float((a + n)[n])\n\
     print(time.perf_counter_ns() - begin, int(total))\n";
 
-/// Parts of the work's memory that are here where not all of it is.
+/// The local share of the memory is one in this many, where not all of it is local.
 const PART: u64 = 4;
 
 /// Works that fit.
@@ -40,28 +40,28 @@ const FIT: [(&str, Program); 6] = [
     ("scan", Program::Work(Kind::Scan)),
 ];
 
-/// Works that do not.
+/// Works that do not fit.
 const OVER: [Kind; 6] =
     [Kind::Fill, Kind::Seq, Kind::RandomRead, Kind::RandomWrite, Kind::Sort, Kind::PageRank];
 
 #[derive(Clone, Copy, Debug)]
 enum Program {
     Work(Kind),
-    /// The same, on one CPU.
+    /// A kind of work on one CPU.
     On(Kind, usize),
     NumPy,
 }
 
-/// Where a program's memory is.
+/// The location of a program's memory.
 enum Where<'a> {
     Native,
-    /// Under `farmem run`, with so many bytes here.
+    /// Under `farmem run`, with this many local bytes.
     Far(u64),
     /// In a cgroup.
     Limited(&'a Group),
 }
 
-/// Measures; tells each row as it comes.
+/// Runs the measurements and reports each row.
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Outcome {
     let mut sheet = Sheet::new(&plan.only, tell);
     let (bytes, rounds) = if plan.quick { (16 << 20, 1) } else { (128 << 20, 5) };
@@ -94,7 +94,7 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Outcome {
     sheet.end()
 }
 
-/// What is swapped to, as long as this lives.
+/// The swap target, while this lives.
 enum Swap {
     File(SwapFile),
     Zram(Zram),
@@ -113,7 +113,7 @@ impl Swap {
     }
 }
 
-/// Twice what the program has may be here.
+/// Measures a program whose local limit is twice its memory.
 fn fit(id: &str, program: Program, bytes: u64, rounds: usize, sheet: &mut Sheet<'_>) {
     let pair = || {
         let native = start(program, bytes, &Where::Native)?;
@@ -141,7 +141,8 @@ fn over(id: &str, kind: Kind, bytes: u64, rounds: usize, swap: &Swap, sheet: &mu
     }
 }
 
-/// The median time of far runs beside that of their baselines, of pairs (baseline, far). `None` when a run failed: the sheet has the reason then.
+/// Compares the median time of far runs with that of their baselines, from pairs (baseline, far). Returns
+/// `None` when a run failed; the sheet then has the reason.
 fn compare(
     id: &str,
     rounds: usize,
@@ -171,7 +172,7 @@ fn compare(
     Some(Row::figure(id, "ns", value, n).beside(Some(baseline)).with_cpu(cpu.per_operation()))
 }
 
-/// Starts a program, has it work, and waits for its end.
+/// Starts a program, commands it to work, and waits for its end.
 fn start(program: Program, bytes: u64, place: &Where<'_>) -> Result<Said, String> {
     let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
     let mut command = match place {

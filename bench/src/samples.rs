@@ -1,4 +1,4 @@
-//! Measurements: times in interleaved rounds, so that a machine that changes speed changes both sides.
+//! Measured times in interleaved rounds, so that a change of the machine's speed affects both sides.
 
 use crate::{CpuMeter, CpuTime, Row};
 use hdrhistogram::Histogram;
@@ -18,7 +18,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// None yet.
+    /// Creates an empty set of samples.
     #[must_use]
     pub fn new() -> Self {
         let times =
@@ -29,7 +29,7 @@ impl Samples {
     /// Times one operation and records it.
     ///
     /// # Errors
-    /// The operation's; it is not recorded then.
+    /// The operation's error; the time is then not recorded.
     pub fn time<E>(&mut self, operation: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let begin = Instant::now();
         operation()?;
@@ -37,10 +37,10 @@ impl Samples {
         Ok(())
     }
 
-    /// Times one operation and records it when it answers true.
+    /// Times one operation and records the time when the operation returns true.
     ///
     /// # Errors
-    /// The operation's; it is not recorded then.
+    /// The operation's error; the time is then not recorded.
     pub fn time_if<E>(&mut self, operation: impl FnOnce() -> Result<bool, E>) -> Result<(), E> {
         let begin = Instant::now();
         if operation()? {
@@ -49,10 +49,11 @@ impl Samples {
         Ok(())
     }
 
-    /// Times `batch` operations together and records their mean: for operations too short for the clock. Their CPU time is that of this process.
+    /// Times `batch` operations together and records their mean, for operations too short for the clock. The
+    /// CPU time is that of this process.
     ///
     /// # Errors
-    /// The operations'; they are not recorded then.
+    /// The operations' error; the time is then not recorded.
     pub fn time_batch<E>(&mut self, batch: u32, operation: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let own = CpuMeter::own();
         let cpu = own.begin();
@@ -65,53 +66,53 @@ impl Samples {
         Ok(())
     }
 
-    /// Records a time that was taken elsewhere.
+    /// Records an externally measured time.
     pub fn record(&mut self, time: Duration) {
         self.times.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds the CPU time that `operations` of these took together.
+    /// Adds the CPU time of `operations` of these.
     pub fn spent(&mut self, cpu: Option<Duration>, operations: u64) {
         self.cpu.add(cpu, operations);
     }
 
-    /// Adds another's times.
+    /// Adds another set of samples.
     pub fn add(&mut self, other: &Self) {
         self.times.add(&other.times).expect("both have the same range");
         self.cpu.add_all(&other.cpu);
     }
 
-    /// The CPU time of an operation in nanoseconds, if it was counted.
+    /// Returns the CPU time per operation in nanoseconds, if it was counted.
     #[must_use]
     pub fn cpu(&self) -> Option<f64> {
         self.cpu.per_operation()
     }
 
-    /// Times recorded.
+    /// Returns the number of recorded times.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.times.len()
     }
 
-    /// True when there are none.
+    /// Returns true when no time was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.times.is_empty()
     }
 
-    /// The time that a share `q` of all does not exceed.
+    /// Returns the time that a share `q` of all does not exceed.
     #[must_use]
     pub fn quantile(&self, q: f64) -> f64 {
         to_f64(self.times.value_at_quantile(q))
     }
 
-    /// The median, to a thousandth.
+    /// Returns the median, to a thousandth.
     #[must_use]
     pub fn median(&self) -> Duration {
         Duration::from_nanos(self.times.value_at_quantile(0.5))
     }
 
-    /// The row of these times beside those of the baseline.
+    /// Returns the row of these times, compared with the baseline's.
     #[must_use]
     pub fn row(&self, id: &str, baseline: Option<&Self>) -> Row {
         let median = self.quantile(0.5);
@@ -124,7 +125,8 @@ impl Samples {
     }
 }
 
-/// The row of a rate, measured in rounds: the median round beside the median round of the baseline. Sorts both.
+/// Returns the row of a rate measured in rounds: the median round compared with the baseline's median round.
+/// Sorts both.
 #[must_use]
 pub fn rate_row(id: &str, rounds: &mut [f64], baseline: &mut [f64], n: u64) -> Row {
     let value = median(rounds);
@@ -134,13 +136,13 @@ pub fn rate_row(id: &str, rounds: &mut [f64], baseline: &mut [f64], n: u64) -> R
     Row { p50: Some(value), p99: slowest, ..Row::figure(id, "1/s", value, n) }.beside(baseline)
 }
 
-/// The median; sorts.
+/// Sorts the figures and returns the median.
 pub(crate) fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A count as a figure.
+/// Converts a count to a figure.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "times and counts for people, far below 2^52")]
 pub fn to_f64(n: u64) -> f64 {

@@ -1,27 +1,27 @@
-//! A benchmark under way: some take minutes, and what is known is told at once.
+//! A running benchmark: some take minutes, so results are reported as they come.
 
 use crate::Row;
 use crate::plan::is_wanted;
 
-/// What a benchmark tells while it runs.
+/// A progress report of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// What is measured now.
+    /// The next measurement begins.
     Begins(&'a str),
     /// A figure that will be among the results.
     Measured(&'a Row),
 }
 
-/// What came of a benchmark.
+/// The outcome of a benchmark.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Outcome {
     /// The figures.
     pub rows: Vec<Row>,
-    /// Answers that were wrong.
+    /// Number of wrong answers.
     pub wrong: u64,
 }
 
-/// Collects an outcome, and tells it as it grows.
+/// A collector that reports an outcome as it grows.
 pub(crate) struct Sheet<'a> {
     only: &'a str,
     tell: &'a mut dyn FnMut(Progress<'_>),
@@ -29,17 +29,17 @@ pub(crate) struct Sheet<'a> {
 }
 
 impl<'a> Sheet<'a> {
-    /// An empty one, for rows whose ids begin with `only`, or with one of these that have commas between them.
+    /// Creates an empty sheet for rows whose ids begin with one of the comma-separated prefixes in `only`.
     pub(crate) fn new(only: &'a str, tell: &'a mut dyn FnMut(Progress<'_>)) -> Self {
         Self { only, tell, outcome: Outcome::default() }
     }
 
-    /// Tells what is measured now.
+    /// Reports the next measurement.
     pub(crate) fn begins(&mut self, what: &str) {
         (self.tell)(Progress::Begins(what));
     }
 
-    /// Keeps those rows that are wanted.
+    /// Adds the selected ones of these rows.
     pub(crate) fn add(&mut self, rows: impl IntoIterator<Item = Row>) {
         for row in rows.into_iter().filter(|row| is_wanted(self.only, &row.id)) {
             (self.tell)(Progress::Measured(&row));
@@ -52,12 +52,12 @@ impl<'a> Sheet<'a> {
         self.outcome.wrong += count;
     }
 
-    /// The rows so far.
+    /// Returns the rows so far.
     pub(crate) fn rows(&self) -> &[Row] {
         &self.outcome.rows
     }
 
-    /// What came of it.
+    /// Returns the outcome.
     pub(crate) fn end(self) -> Outcome {
         self.outcome
     }
@@ -67,7 +67,7 @@ impl<'a> Sheet<'a> {
 mod tests {
     use super::*;
 
-    /// What is told is what the results have, in the same order, and nothing else.
+    /// The reports match the results, in the same order.
     #[test]
     fn what_is_wanted_is_told_as_it_comes() {
         let mut told = Vec::new();

@@ -1,8 +1,10 @@
-//! `farmem bench soda`: Ligra's applications on graphs in far memory, by way of a DPU and without, beside this machine's memory, disk and zram (SODA V, VI).
+//! `farmem bench soda`: Ligra's applications on graphs in far memory, through a DPU and without, compared
+//! with local memory, disk and zram (SODA V, VI).
 //!
-//! Graphs have the ratios of edges to vertices of the paper's, and are made from a seed. In each round every system has its turn ([`System`]), with a third of the
-//! graph here; every answer is held against that of one thread in local memory. Times are taken on a rack of processes, bytes on one in this process, where one program moves
-//! the same each time: each is counted twice.
+//! Graphs have the paper's ratios of edges to vertices, and come from a seed. In each round all systems
+//! alternate ([`System`]), with a third of the graph local. Every answer is checked against one thread in
+//! local memory. Times are measured on a rack of processes. Bytes are counted on a rack in this process,
+//! where one program moves the same each time: each is counted twice.
 
 mod alone;
 mod far;
@@ -39,17 +41,17 @@ use work::Work;
 
 /// Rounds of [`App::Pagerank`].
 const PAGERANK: u64 = 10;
-/// The same, of a short run.
+/// Rounds of [`App::Pagerank`] in a short run.
 const PAGERANK_QUICK: u64 = 2;
 
-/// How much is measured.
+/// The extent of the measurements.
 struct Sizes {
-    /// Of the graph of each ratio: its vertices are 2 to the power of this.
+    /// Log2 of the vertices of the graph of each ratio.
     scales: [u32; RATIOS.len()],
     rounds: usize,
     pagerank: u64,
     pages: Pages,
-    /// Bytes that are written through a window.
+    /// Bytes written through a window.
     written: u64,
     /// Bytes of a file.
     file: u64,
@@ -67,7 +69,8 @@ impl Plan {
     }
 }
 
-/// The one thread that an application has: its traffic is the same each time then, and the other CPU is the service's.
+/// Returns a pool of one thread for the application: its traffic is then the same each time, and the service
+/// has the other CPU.
 fn one_thread() -> Result<ThreadPool, ThreadPoolBuildError> {
     pool(1)
 }
@@ -76,10 +79,11 @@ fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(threads).build()
 }
 
-/// Measures what `plan` says, and tells it as it comes. Draws the paper's figures into `plots`, if that is given.
+/// Measures what `plan` selects and reports progress. Draws the paper's figures into `plots`, if given.
 ///
 /// # Errors
-/// What keeps racks from starting, or far memory from answering. What this machine does not allow is a row that says so.
+/// An error when a rack does not start, or far memory does not answer. A measurement that this machine
+/// forbids is a row that says so.
 pub fn run<R: Racks>(
     plan: &Plan,
     plots: Option<&Path>,
@@ -112,7 +116,7 @@ pub fn run<R: Racks>(
         if !timed.is_empty() || !apart.is_empty() {
             let dpu = system::process(subject.image, sizes.pages, "");
             let rack = racks.start_with(1, NodeKind::Offload, node_memory(subject.image), &dpu)?;
-            // Once: the node has room for one.
+            // Placed once, because the node has room for one graph.
             let mut client = rack.as_ref().client("soda")?;
             let mut placed = Placed::new(&mut client, &subject)?;
             times((rack.as_ref(), &mut placed), &subject, &timed, &sizes, &mut sheet)?;
@@ -137,16 +141,16 @@ pub fn run<R: Racks>(
     Ok(sheet.end())
 }
 
-/// What a system took in all rounds, or why it took none.
+/// The times of a system in all rounds, or the reason for their absence.
 struct Taken {
     system: System,
     times: Samples,
-    /// What must be known to read the times.
+    /// A remark needed to read the times.
     how: Option<String>,
     why: Option<String>,
 }
 
-/// The rows of `soda.run`.
+/// Measures the rows of `soda.run`.
 fn times(
     (rack, placed): (&Rack, &mut Placed<'_>),
     subject: &Subject,
@@ -182,7 +186,7 @@ fn times(
     Ok(())
 }
 
-/// One more run: whether what it found is right. One that this machine does not allow found nothing, and is not tried again.
+/// Runs once more and checks the result. A forbidden measurement has no result and is not retried.
 impl Taken {
     fn in_window(
         &mut self,
@@ -229,7 +233,8 @@ impl Taken {
     }
 }
 
-/// The rows of an application on a graph: each system beside the window without a DPU, and beside local memory.
+/// Returns the rows of an application on a graph: each system compared with the window without a DPU, and
+/// with local memory.
 fn rows(name: &str, all: &[Taken]) -> Vec<Row> {
     let of = |wanted| all.iter().find(|taken| taken.system == wanted).filter(|taken| !taken.times.is_empty());
     let (server, local) = (of(System::Server), of(System::Local));
@@ -248,18 +253,19 @@ fn rows(name: &str, all: &[Taken]) -> Vec<Row> {
     rows
 }
 
-/// What a DPU that is a process was told: no figure of it says anything without.
+/// Returns the settings of a DPU process, without which its figures say nothing.
 fn settings(rack: &Rack, system: System) -> Option<String> {
     let section = rack.config().and_then(|config| config.dpu.as_ref())?;
     system.has_process().then(|| format!("DPU: {section}"))
 }
 
-/// What a DPU in this process is.
+/// Returns the settings of a DPU in this process.
 fn in_this_process(subject: &Subject, sizes: &Sizes, system: System) -> Option<String> {
     system::in_this_process(&system.options(subject.image, subject.vertices, sizes.pages)?)
 }
 
-/// The rows of `soda.host_cpu`: CPU time of the thread that serves the window, what moves data and what serves faults apart.
+/// Measures the rows of `soda.host_cpu`: CPU time of the thread that serves the window, data movement and
+/// fault handling apart.
 fn host_cpu(
     (rack, placed): (&Rack, &mut Placed<'_>),
     subject: &Subject,
@@ -304,7 +310,8 @@ fn host_cpu(
     Ok(())
 }
 
-/// The rows of `soda.traffic`: what moves, counted twice, beside what the paper says of a graph with this ratio of edges to vertices.
+/// Measures the rows of `soda.traffic`: the bytes moved, counted twice, compared with the paper's text for a
+/// graph with this ratio of edges to vertices.
 fn traffic(
     (subject, ratio): (&Subject, u64),
     apps: &[App],
@@ -366,7 +373,8 @@ fn traffic(
     Ok(())
 }
 
-/// The row of `soda.evict.waited`: faults that found no room, of a program that writes three times as much as may be here, twice.
+/// Measures the row of `soda.evict.waited`: faults that found no room, of a program that writes three times
+/// the local limit, twice.
 fn evicted(rack: &Rack, sizes: &Sizes, sheet: &mut Sheet<'_>) -> Result<(), Error> {
     const PAGE: usize = farmem::PAGE_LEN;
     let id = "soda.evict.waited";

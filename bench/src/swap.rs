@@ -1,6 +1,7 @@
-//! Memory of this machine that is not in its RAM, to compare with: zram and swap files, and the memory cgroup that makes a process use them.
+//! Local swap space for comparison: zram and swap files, and the memory cgroup that forces a process to use
+//! them.
 //!
-//! All of it takes root, and is undone however this process ends.
+//! All of it needs root, and is removed however this process ends.
 
 mod cleanup_guard;
 mod file;
@@ -13,17 +14,17 @@ pub(crate) use zram::Zram;
 
 use std::process::Command;
 
-/// Of what is swapped to, the highest there is.
+/// The highest swap priority.
 const PRIORITY: &str = "32767";
 
-/// What is swapped to at present, by its path; and how.
+/// Returns the present swap entry of a path.
 #[cfg(test)]
 fn swapped_to(path: &str) -> Option<String> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
     swaps.lines().find(|line| line.split_whitespace().next() == Some(path)).map(str::to_owned)
 }
 
-/// Swaps to a file or device, before whatever else is swapped to.
+/// Enables a file or device as swap, before all other swap space.
 fn swap_to(path: &str) -> Result<(), String> {
     command("mkswap", &[path])?;
     command("swapon", &["-p", PRIORITY, path])

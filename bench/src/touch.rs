@@ -1,11 +1,11 @@
-//! Touches of pages one by one, in an order that no read-ahead guesses.
+//! Touches of single pages in an order that no read-ahead predicts.
 
 use crate::Samples;
 use farmem::PAGE_LEN;
 use farmem::window::Memory;
 use std::time::Instant;
 
-/// Reads a byte of every `stride`th page, no two of them side by side, and times each.
+/// Reads a byte of every `stride`th page, in an order without neighbours, and times each.
 pub(crate) fn touch(memory: Memory<'_>, stride: usize, times: &mut Samples) {
     let count = memory.len() / (stride * PAGE_LEN);
     let mut byte = [0];
@@ -17,7 +17,7 @@ pub(crate) fn touch(memory: Memory<'_>, stride: usize, times: &mut Samples) {
     }
 }
 
-/// The `n`th of `count`, each once, far from the one before.
+/// Returns the `n`th of `count` positions, each once, far from the one before.
 pub(crate) const fn scattered(n: usize, count: usize) -> usize {
     // Odd, so without a common divisor with a power of two.
     n * 389 % count

@@ -1,8 +1,9 @@
-//! What traversals cost, exactly: packets, round trips and iterations of every kind of operation on two and four memory nodes, with the
-//! switch's help and without (PULSE-ACC), beside testdata/golden/pulse-distributed.txt.
+//! The exact cost of traversals: packets, round trips and iterations of every kind of operation on two and
+//! four memory nodes, with the switch's forwarding and without (PULSE-ACC), compared with
+//! testdata/golden/pulse-distributed.txt.
 //!
-//! A difference is a change of what goes over the wire. When it is meant, `UPDATE_GOLDEN=1 cargo test -p farmem-bench --test golden`
-//! writes the table anew; look at the difference before it is committed.
+//! A difference is a change of the packets on the wire. If it is intended, `UPDATE_GOLDEN=1 cargo test -p
+//! farmem-bench --test golden` rewrites the table; review the difference before committing it.
 
 use farmem_bench::pulse::{Fixture, SUBJECTS};
 use std::fmt::Write as _;
@@ -64,8 +65,8 @@ fn operations_cost_what_the_table_says() {
     assert_eq!(counted.lines().count(), golden.lines().count());
 }
 
-/// The table says what PULSE says: a traversal is one round trip however often it crosses, and PULSE-ACC has one more for each crossing
-/// (PULSE 5, 6.2). Without crossings the two are the same.
+/// The table confirms PULSE: a traversal is one round trip with any number of crossings, and PULSE-ACC takes
+/// one more per crossing (PULSE 5, 6.2). Without crossings the two are equal.
 #[test]
 fn a_crossing_costs_pulse_acc_a_round_trip() {
     for (_, subject) in SUBJECTS {
@@ -74,7 +75,8 @@ fn a_crossing_costs_pulse_acc_a_round_trip() {
         let crossings: u64 = acc.crossings.iter().sum();
         assert_eq!(pulse.requests, OPERATIONS, "{subject:?}");
         assert_eq!(acc.requests, OPERATIONS + crossings, "{subject:?}");
-        // Host to switch to node, and node to host. A crossing is node to switch to node, or node to host to switch to node.
+        // Host to switch to node, and node to host. A crossing is node to switch to node, or node to host to
+        // switch to node.
         assert_eq!(pulse.packets, 3 * OPERATIONS + 2 * crossings, "{subject:?}");
         assert_eq!(acc.packets, 3 * OPERATIONS + 3 * crossings, "{subject:?}");
         assert_eq!((pulse.host_packets, acc.host_packets), (2 * OPERATIONS, 2 * (OPERATIONS + crossings)));

@@ -1,5 +1,5 @@
-//! A host that caches pages shows the same far memory as one that does not: beside a plain array, through little caches, on a rack in
-//! this process.
+//! A host with a page cache sees the same far memory as one without: compared with a plain array, through
+//! small caches, on a rack in this process.
 
 use farmem::hash_table::{Key, Spread};
 use farmem::task::{Concurrent as _, carry_out, run_tasks};
@@ -14,7 +14,7 @@ const LEN: usize = PAGES * PAGE_LEN;
 /// Far memory of a few pages on two memory nodes.
 struct Fixture {
     client: Client,
-    /// The pages, every other one on the other memory node.
+    /// The pages, alternating between the memory nodes.
     pages: [VirtAddr; 2],
 }
 
@@ -31,7 +31,7 @@ impl Fixture {
         VirtAddr(self.pages[at / LEN].0 + (at % LEN) as u64)
     }
 
-    /// All bytes, around the cache.
+    /// Returns all bytes, bypassing the cache.
     fn bytes(&mut self) -> Vec<u8> {
         let mut bytes = vec![0; 2 * LEN];
         for (n, half) in bytes.chunks_mut(LEN).enumerate() {
@@ -76,8 +76,8 @@ fn word(bytes: &mut [u8], at: usize) -> &mut [u8; 8] {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever is done through a cache of a page or a few, one after the other: each answer is the array's, and so are the bytes in far
-    /// memory after a flush.
+    /// Sequential operations through a cache of one or a few pages: each answer matches the array, and so do
+    /// the bytes in far memory after a flush.
     #[test]
     fn a_cache_is_an_array(capacity in 1..5_usize, asks in prop::collection::vec(ask(), 1..60)) {
         let mut bed = Fixture::new();
@@ -116,8 +116,8 @@ proptest! {
         prop_assert_eq!(bed.bytes(), model);
     }
 
-    /// Many at once, of which none depends on another: additions to words, reads across pages of bytes that nobody changes. Each ends
-    /// once; the words have what was added to them.
+    /// Many independent operations at once: additions to words, and reads across pages of constant bytes.
+    /// Each completes once, and the words have the sums.
     #[test]
     fn overlapped_accesses_end_once_each(capacity in 1..5_usize, adds in prop::collection::vec((0..LEN / 8, 1..9_u64), 1..80)) {
         let mut bed = Fixture::new();
@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// The same look-ups through a cache and by traversals at the memory nodes find the same, for keys that are there and keys that are not.
+/// Look-ups through a cache and by traversals at the memory nodes agree, for existing and missing keys.
 #[test]
 fn structures_are_the_same_through_it() {
     let rack = Rack::embedded_with(2, 4 << 20).unwrap();
@@ -180,7 +180,7 @@ fn structures_are_the_same_through_it() {
     assert_eq!(paged.counts().written_back, 0, "nothing was changed");
 }
 
-/// A look-up as a task, and what it found.
+/// A look-up as a task, and its result.
 struct Find<'t> {
     table: &'t HashTable,
     number: u64,
@@ -200,8 +200,9 @@ impl Task for Find<'_> {
     }
 }
 
-/// Many tasks at once through a cache in which some of what they need always is, so that some end while others are being submitted: each
-/// gets the end of its own look-up. (A place was given to the next one before its end was taken.)
+/// Many parallel tasks through a cache that always holds some of their pages, so that some end while others
+/// are submitted: each gets its own completion. (Previously a slot was reused before its completion was
+/// taken.)
 #[test]
 fn tasks_get_their_own_ends() {
     let rack = Rack::embedded_with(2, 4 << 20).unwrap();
@@ -222,7 +223,7 @@ fn tasks_get_their_own_ends() {
     }
 }
 
-/// What the address space does not have, nobody makes up: the error is the one of an access without a cache, and the cache goes on.
+/// Addresses outside the address space fail as without a cache, and the cache keeps working.
 #[test]
 fn errors_come_through() {
     let mut bed = Fixture::new();

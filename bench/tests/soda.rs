@@ -1,9 +1,10 @@
-//! What the applications of SODA move, exactly, with a third of a small graph here.
+//! The exact traffic of SODA's applications, with a third of a small graph local.
 
 use farmem::Error;
 use farmem_bench::soda::{App, Counts, System, count};
 
-/// Twice the same program on a graph of 2^`scale` vertices moves the same bytes and finds what local memory finds. `None` where this process may not serve faults.
+/// Runs the same program twice on a graph of 2^`scale` vertices; both move the same bytes and match local
+/// memory. Returns `None` where this process may not serve faults.
 fn counted_of(scale: u32, app: App, system: System) -> Option<Counts> {
     let ([first, second], wrong) = match count(scale, 35, app, system) {
         Ok(counted) => counted.expect("a system with a window"),
@@ -20,8 +21,9 @@ fn counted_of(scale: u32, app: App, system: System) -> Option<Counts> {
     Some(first)
 }
 
-/// A DPU that forwards moves what the window alone moves. One that caches moves the same pages or fewer, but for what it prefetched; adaptively that stays within its cap
-/// (SODA III-A, VI). What is there at once leaves no time in which the window makes room, so nearly the same pages go, and not quite.
+/// A forwarding DPU moves as much as the window alone. A caching DPU moves the same pages or fewer, besides
+/// its prefetches; an adaptive one stays within its cap (SODA III-A, VI). Pages that arrive at once leave the
+/// window no time to make room, so nearly, not exactly, the same pages move.
 #[test]
 fn a_dpu_moves_what_was_asked_for_and_what_it_prefetched() {
     for app in App::ALL {
@@ -47,8 +49,9 @@ fn a_dpu_moves_what_was_asked_for_and_what_it_prefetched() {
     }
 }
 
-/// Two rounds of PageRank read the edges into all vertices twice, of which about two thirds may be here. The second round begins where the first one ended, and finds that: less moves than 1.7
-/// times what belongs to edges in one direction. Begun anew at the first vertex it found nothing, and all of it moved twice.
+/// Two rounds of PageRank read the edges into all vertices twice, of which about two thirds may be local. The
+/// second round begins where the first one ended and hits: the traffic is less than 1.7 times the edges in
+/// one direction. A restart at the first vertex would miss everything and move all of it twice.
 #[test]
 fn a_round_finds_what_the_one_before_left() {
     let Some(server) = counted_of(14, App::Pagerank, System::Server) else { return };
@@ -56,7 +59,7 @@ fn a_round_finds_what_the_one_before_left() {
     assert!((edges..edges * 17 / 10).contains(&server.bytes), "{server:?} of {edges}");
 }
 
-/// What is in local memory, on a disk or on zram moves nothing over a network.
+/// Local memory, disk and zram move nothing over the network.
 #[test]
 fn other_systems_have_no_window() {
     for system in [System::Local, System::Disk, System::Zram] {

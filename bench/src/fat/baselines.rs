@@ -1,10 +1,13 @@
-//! What else shortens the way to a key with as many bytes as the index has in the switch, on the same tree of the same rack:
+//! Alternative uses of the index's bytes in the switch that also shorten the path to a key, on the same tree
+//! of the same rack:
 //!
-//! - [`NodeCache`]: the client keeps upper nodes, and goes on by READs. The highest two levels stay, the nodes above leaves are kept as long as they are used (Sherman, SIGMOD
-//!   2022, 4.2.3); what is found is checked against the bounds in the node, and a node that led elsewhere is forgotten.
-//! - [`hottest_keys`]: the switch has the hottest keys, each with where it is (NetCache, SOSP 2017). It is a section like the index, with tables of the same kind and no
-//!   more bytes, so that both have the same path: a key that is there begins at its leaf, any other at the root. NetCache answers from the switch; its values have at most 128 B,
-//!   the ones here 1,000 B, which the memory node has.
+//! - [`NodeCache`]: the client caches upper nodes and continues by READs. The highest two levels stay, and
+//!   the nodes above leaves are cached as long as they are used (Sherman, SIGMOD 2022, 4.2.3). Each node
+//!   found is checked against its bounds, and a node that led astray is dropped.
+//! - [`hottest_keys`]: the switch holds the hottest keys with their leaves (NetCache, SOSP 2017). The section
+//!   has the tables of the index and no more bytes, so both use the same path: a hot key begins at its leaf,
+//!   any other key at the root. NetCache answers from the switch, with values of at most 128 B. The values
+//!   here have 1,000 B and lie on the memory node.
 
 use super::store::{LookupPath, Popularity, ReadPath, Store};
 use super::{drift, union};
@@ -16,35 +19,35 @@ use farmem_index::{BRANCHES, Child, Range, SET_NODES_MAX, SetNode, TreeSection};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Nodes that one look-up reads at most.
+/// Bound on the nodes read by one look-up.
 const READS_MAX: u32 = 256;
 
-/// Upper nodes of a tree, at a client.
+/// A client's cache of a tree's upper nodes.
 #[derive(Debug)]
 pub(super) struct NodeCache {
     tree: Tree,
     bytes_max: usize,
-    /// The root, and what it leads to.
+    /// The root and its children.
     top: BTreeMap<VirtAddr, Node>,
-    /// Nodes above leaves by their first key, and when each was used last.
+    /// Nodes above leaves by their first key, each with its last use.
     parents: BTreeMap<u64, (Node, u64)>,
-    /// First keys by that time.
+    /// First keys by last use.
     used: BTreeMap<u64, u64>,
     now: u64,
-    /// Look-ups that began at a leaf, and all.
+    /// Look-ups that began at a leaf, and all look-ups.
     hits: (u64, u64),
     /// READs of nodes.
     reads: u64,
 }
 
 impl NodeCache {
-    /// An empty one, for this many bytes of nodes.
+    /// Creates an empty cache for this many bytes of nodes.
     pub(super) fn new(tree: Tree, bytes_max: usize) -> Self {
         let (top, parents, used) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { tree, bytes_max, top, parents, used, now: 0, hits: (0, 0), reads: 0 }
     }
 
-    /// The value of a key, and where its leaf is.
+    /// Returns a key's leaf and its value.
     pub(super) fn find(
         &mut self,
         memory: &mut dyn FarMemory,
@@ -70,7 +73,7 @@ impl NodeCache {
                 }
                 Turn::To(to) if is_ours => {
                     if began_here || node.state == State::Dead || key > node.last {
-                        // What led here is old.
+                        // The node that led here is out of date.
                         self.forget(at, key);
                         began_here = false;
                     } else {
@@ -88,7 +91,7 @@ impl NodeCache {
         Err(Error::Broken { addr: at, what: "a tree that leads to no leaf" })
     }
 
-    /// The leaf of a key, as the node above it had it.
+    /// Returns the leaf of a key according to the cached node above it.
     fn parent_of(&mut self, key: u64) -> Option<VirtAddr> {
         let (&first, (node, used)) = self.parents.range_mut(..=key).next_back()?;
         let Turn::To(leaf) = node.turn(key) else { return None };
@@ -138,13 +141,14 @@ fn read(memory: &mut dyn FarMemory, at: VirtAddr) -> Result<Node, Error> {
     Node::parse(&bytes).map_err(|error| Error::Broken { addr: at, what: error.0 })
 }
 
-/// The section that has of `hot`, keys and their leaves, the hottest first, as many as have room in `bytes` bytes; and how many these are. `like` is the index of the same tree.
+/// Builds the section with as many of `hot` (keys with their leaves, hottest first) as fit into `bytes`.
+/// Returns the section and the number of keys. `like` is the index of the same tree.
 pub(super) fn hottest_keys(
     like: &TreeSection,
     hot: &[(u64, VirtAddr)],
     bytes: usize,
 ) -> (TreeSection, usize) {
-    // A key takes two branches of a node at most, and a node a fifteenth of one above it.
+    // A key takes at most two branches of a node, and a node takes a fifteenth of a node above it.
     let (mut few, mut many) = (0, hot.len());
     let section = |count: usize| keys_section(like, &hot[..count]);
     while few < many {
@@ -157,10 +161,11 @@ pub(super) fn hottest_keys(
     (section(few).expect("no key always has room"), few)
 }
 
-/// Where nodes are that the switch has and memory has not: in front of all far memory.
+/// Address of nodes that exist only in the switch: before all far memory.
 const NOWHERE: u64 = NODE_LEN as u64;
 
-/// A search tree of these keys, in the form of a section: what lies between two of them leads to the root. None when it has more nodes than sets have room for.
+/// Builds a search tree of these keys in the form of a section; keys between two of them lead to the root.
+/// Returns `None` when the tree exceeds the room of the sets.
 fn keys_section(like: &TreeSection, hot: &[(u64, VirtAddr)]) -> Option<TreeSection> {
     let root = Child { addr: like.root, level: u8::MAX };
     let sorted: BTreeMap<u64, VirtAddr> = hot.iter().copied().collect();
@@ -197,14 +202,14 @@ fn keys_section(like: &TreeSection, hot: &[(u64, VirtAddr)]) -> Option<TreeSecti
     Some(TreeSection { root: like.root, programs: like.programs.clone(), ranges: ranges.collect(), sets })
 }
 
-/// A way to a key's value.
+/// A path to a key's value under comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// The index, as an agent has selected it.
+    /// The index as an agent selected it.
     Index,
     /// [`hottest_keys`].
     Keys,
-    /// [`NodeCache`], whose READs take this path.
+    /// [`NodeCache`] with READs on this path.
     Nodes(ReadPath),
 }
 
@@ -222,19 +227,19 @@ impl Way {
     }
 }
 
-/// What each way has learned of the look-ups before a drift.
+/// The state that each path has learned before a drift.
 struct Contest<'a> {
     store: &'a mut Store,
     index: TreeSection,
     keys: TreeSection,
-    /// Of the paths of READs.
+    /// The caches of the two READ paths.
     nodes: [NodeCache; 2],
     /// READs of records.
     records: u64,
 }
 
 impl<'a> Contest<'a> {
-    /// Selects, and fills the caches, from the same look-ups.
+    /// Selects the sections and fills the caches from the same look-ups.
     fn new(store: &'a mut Store, keys: u64) -> Result<Self, Error> {
         let popularity = Popularity::usual(keys);
         let draw = popularity.draw();
@@ -259,7 +264,7 @@ impl<'a> Contest<'a> {
         Ok(contest)
     }
 
-    /// Has the switch know what this way has there.
+    /// Publishes this path's section in the switch.
     fn begin(&mut self, way: Way) -> Result<(), Error> {
         match way {
             Way::Index => self.store.publish_section(&self.index),
@@ -281,7 +286,7 @@ impl<'a> Contest<'a> {
 }
 
 impl Contest<'_> {
-    /// Round trips so far: requests that run programs, and READs.
+    /// Returns the round trips so far: requests that run programs, and READs.
     fn round_trips(&self) -> u64 {
         let reads: u64 = self.nodes.iter().map(|cache| cache.reads).sum();
         self.store.client().tally().requests + reads + self.records
@@ -290,10 +295,11 @@ impl Contest<'_> {
 
 /// Look-ups that fill a client's cache.
 const WARM: usize = 30_000;
-/// Look-ups that are counted.
+/// Number of counted look-ups.
 const LOOK_UPS: usize = 2_000;
 
-/// Round trips and packets of a look-up by each way, before a drift and right behind it; counted exactly, on a rack in this process.
+/// Counts round trips and packets of a look-up by each path, before and right after a drift, exactly, on a
+/// rack in this process.
 pub(super) fn counted(keys: u64) -> Result<Vec<Row>, Error> {
     let rack = Rack::embedded_with(union::NODES.into(), union::memory_of(keys))?;
     let mut store = Store::load(&rack, keys, union::PIECES)?;
@@ -304,7 +310,7 @@ pub(super) fn counted(keys: u64) -> Result<Vec<Row>, Error> {
         let mut each = Vec::new();
         for way in Way::ALL {
             contest.begin(way)?;
-            // The same records for all; memory nodes know the programs.
+            // All paths use equal records; the memory nodes know the programs.
             let before = (contest.round_trips(), rack.frames().unwrap_or_default());
             draw.iter().rev().take(LOOK_UPS).try_for_each(|&n| contest.get(n, way))?;
             let after = (contest.round_trips(), rack.frames().unwrap_or_default());
@@ -329,7 +335,8 @@ const fn after_drift(changed: u32) -> &'static str {
     if changed == 0 { "" } else { ".drift" }
 }
 
-/// Latency and look-ups a second of each way, one at a time, in rounds in turn. Clients' caches go on learning behind a drift; what the switch has stays.
+/// Measures latency and rate of each path, one look-up at a time, in alternating rounds. Clients' caches keep
+/// learning after a drift; the switch's sections stay.
 pub(super) fn measure(store: &mut Store, keys: u64, changed: u32, plan: &Plan) -> Result<Vec<Row>, Error> {
     let mut contest = Contest::new(store, keys)?;
     let draw = Popularity { changed, ..Popularity::usual(keys) }.draw();
@@ -373,7 +380,8 @@ mod tests {
     use farmem::{BLinkTree, Layout};
     use farmem_index::TreeTables;
 
-    /// By the index and by hot keys in the switch a look-up is one round trip, by nodes at the client a READ of the leaf and one of the record at least; and every key has its
+    /// With the index and with hot keys in the switch, a look-up is one round trip. With cached nodes it is
+    /// at least a READ of the leaf and one of the record. Every path returns every value.
     /// value by each way.
     #[test]
     fn round_trips_of_each_way() {
@@ -388,12 +396,12 @@ mod tests {
         assert_eq!(index, 1.0);
         assert!((2.0..2.2).contains(&nodes), "{nodes}");
         assert!(of("sherman.drift.round_trips").1 >= nodes, "{rows:?}");
-        // A key that is not there is looked for from the root, over several memory nodes.
+        // A key outside the section is searched from the root, over several memory nodes.
         let (before, behind) = (of("netcache.packets").1, of("netcache.drift.packets").1);
         assert!(before < behind, "{before} {behind}");
     }
 
-    /// Nodes at a client that are older than the tree: leaves split, merge and die below them, and each key is found.
+    /// Cached nodes are older than the tree: leaves split, merge and die below them, and each key is found.
     #[test]
     fn old_nodes_at_a_client_lead_to_every_key() {
         let mut client = Rack::embedded_with(2, 64 << 20).unwrap().client("cache").unwrap();
@@ -421,7 +429,8 @@ mod tests {
         assert!(caches.iter().is_sorted_by_key(|cache| cache.hits.0), "more room, more hits: {caches:?}");
     }
 
-    /// Each hot key leads to its leaf, the keys beside it to the root, whatever keys they are; and there are no more bytes than were given.
+    /// Each hot key leads to its leaf, its neighbours to the root, for all keys. The section stays within its
+    /// bytes.
     #[test]
     fn hot_keys_lead_to_their_leaves() {
         let root = VirtAddr(1 << 40);

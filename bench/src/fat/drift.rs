@@ -1,4 +1,5 @@
-//! Look-ups that become others: `fat.drift.recovery`, how many epochs an agent takes to follow them, and what `fat.e2e.drift.*` has of an index that does not (Fat-B+Tree V-B, figure 6).
+//! Drifting look-ups: `fat.drift.recovery` counts the epochs until an agent follows them, and
+//! `fat.e2e.drift.*` measures an index that does not follow (Fat-B+Tree V-B, figure 6).
 
 use super::store::{LookupPath, Popularity, Store};
 use crate::{Row, to_f64};
@@ -7,18 +8,20 @@ use farmem::{Error, Layout, Rack, VirtAddr};
 use farmem_index::{RANGES_DEFAULT, TreeNode, TreeSection, TreeView, accesses_left, fat_root, select_layers};
 use std::collections::BTreeMap;
 
-/// Look-ups of an epoch.
+/// Look-ups per epoch.
 const EPOCH: usize = 10_000;
-/// Epochs after which an agent is taken to have settled, and at most that it is given to follow.
+/// Epochs until an agent has settled, and the bound for following a drift.
 const EPOCHS: usize = 10;
-/// What it has to save then, of what the best selection does.
+/// The required saving, relative to the best selection.
 const SHARE: f64 = 0.95;
-/// Entries of a node, as [`Store`] loads them.
+/// Entries per node, as [`Store`] loads them.
 const FILL: usize = 14;
-/// Tables that are too small for the tree, so that it matters what they have: a tenth of the nodes above leaves of 2 million keys.
+/// Tables too small for the tree, so that their contents matter: a tenth of the nodes above leaves of 2
+/// million keys.
 pub(super) const TABLES: Extent = Extent { ranges: 300, sets: 2, nodes: 1_000 };
 
-/// What an agent has selected when it has seen these look-ups for some epochs. It is withdrawn, and can be published.
+/// Returns the selection of an agent that has seen these look-ups for some epochs. The section is withdrawn
+/// and can be published.
 pub(super) fn selected(
     store: &mut Store,
     extent: Extent,
@@ -37,7 +40,8 @@ pub(super) fn selected(
     Ok(section)
 }
 
-/// Epochs until an agent's tables save again 0.95 of the visits of inner nodes that the best selection saves that knows each look-up before; counted, on a rack in this process.
+/// Counts the epochs until an agent's tables again save 0.95 of the visits of inner nodes that the best
+/// selection with foreknowledge saves, on a rack in this process.
 pub(super) fn recovery(keys: u64) -> Result<[Row; 2], Error> {
     // Too few for the tree: a quarter of the nodes above leaves.
     let nodes = usize::try_from(keys / (4 * (FILL * FILL) as u64)).expect("fewer than memory has");
@@ -62,7 +66,7 @@ pub(super) fn recovery(keys: u64) -> Result<[Row; 2], Error> {
         }
     }
     assert_eq!(store.wrong, 0, "every key has its value");
-    // From then on it stays there.
+    // From this epoch on, the share stays above the bound.
     let epochs = shares.iter().rposition(|&share| share < SHARE).map_or(0, |last| last + 1);
     let n = (shares.len() * EPOCH) as u64;
     Ok([
@@ -72,7 +76,7 @@ pub(super) fn recovery(keys: u64) -> Result<[Row; 2], Error> {
     ])
 }
 
-/// Levels of inner nodes of a tree that [`Store`] loads.
+/// Returns the levels of inner nodes of a tree that [`Store`] loads.
 fn inner_levels(keys: u64) -> u64 {
     let mut nodes = keys.div_ceil(FILL as u64);
     let mut levels = 0;
@@ -83,15 +87,15 @@ fn inner_levels(keys: u64) -> u64 {
     levels
 }
 
-/// The part of the visits of inner nodes that an epoch with so many visits in all did not make.
+/// Returns the share of the visits of inner nodes that an epoch with this many visits in total has saved.
 fn saved(keys: u64, visits: u64) -> f64 {
-    // The leaf, and the lines of the value behind the header.
+    // The leaf, and the lines of the value after the header.
     let others = 1 + super::store::value_lines();
     let inner = to_f64(visits) / EPOCH as f64 - to_f64(others);
     1.0 - inner / to_f64(inner_levels(keys))
 }
 
-/// What the best selection saves of these look-ups: of the same tree as a plain list of nodes.
+/// Returns the saving of the best selection for these look-ups, on the same tree as a plain list of nodes.
 fn saved_by_best(keys: u64, draw: &[u64], extent: Extent) -> f64 {
     let mut accesses =
         vec![0_u64; usize::try_from(keys.div_ceil(FILL as u64)).expect("fewer than memory has")];
@@ -101,7 +105,7 @@ fn saved_by_best(keys: u64, draw: &[u64], extent: Extent) -> f64 {
         next += 256;
         VirtAddr(next)
     };
-    // Of each node of a level its first record, its address and its accesses.
+    // For each node of a level: its first record, its address and its accesses.
     let mut level: Vec<(u64, VirtAddr, u64)> =
         (0..).step_by(FILL).zip(accesses).map(|(first, accesses)| (first, place(), accesses)).collect();
     let (mut nodes, mut height) = (BTreeMap::new(), 0);
@@ -127,7 +131,7 @@ fn saved_by_best(keys: u64, draw: &[u64], extent: Extent) -> f64 {
 mod tests {
     use super::*;
 
-    /// Look-ups that are entirely others than before: the index saves less at once, and 0.95 of the best within ten epochs.
+    /// All look-ups change at once: the index saves less at first, and 0.95 of the best within ten epochs.
     #[test]
     fn an_agent_follows_within_ten_epochs() {
         let [epochs, first] = recovery(20_000).unwrap();
@@ -136,7 +140,7 @@ mod tests {
         assert!((1.0..=10.0).contains(&epochs), "{epochs} epochs");
     }
 
-    /// Of 20,000 keys there are 1,429 leaves, 103 nodes above them, 8, and the root.
+    /// 20,000 keys have 1,429 leaves, 103 nodes above them, 8, and the root.
     #[test]
     fn levels_are_those_of_the_tree() {
         assert_eq!([1, 14, 15, 196, 197, 20_000].map(inner_levels), [0, 0, 1, 1, 2, 3]);

@@ -1,5 +1,5 @@
-//! `fat.e2e.*`: one client's look-ups by each path, in turn, over trees of several sizes and with more and less of the tree in the switch (Fat-B+Tree V-B, figures 5
-//! to 9).
+//! `fat.e2e.*`: one client's look-ups by each path, alternating, over trees of several sizes and with
+//! different parts of the tree in the switch (Fat-B+Tree V-B, figures 5 to 9).
 
 use super::store::{KEY_BYTES, LookupPath, Popularity, Store};
 use super::{baselines, drift, keyed, load, union};
@@ -10,36 +10,36 @@ use farmem::{Error, Layout};
 use farmem_index::TreeSection;
 use std::time::{Duration, Instant};
 
-/// How long it takes.
+/// The time budget of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Rounds of all paths in turn, after one that warms up.
+    /// Rounds of all paths, after one that warms up.
     pub(super) rounds: u32,
-    /// What a path has of a round for each of its measurements.
+    /// The time of one measurement of a path in a round.
     pub(super) slice: Duration,
 }
 
-/// Look-ups under way when throughput is measured with several.
+/// Look-ups in flight in the parallel throughput measurement.
 const DEPTH: usize = 32;
-/// All paths, the one that is looked at first: while the switch knows the tree, every look-up that begins at the root begins further down.
+/// All paths, the index first: while a section is published, every look-up from the root begins further down.
 const PATHS: [LookupPath; 4] = [LookupPath::Index, LookupPath::Root, LookupPath::Relayed, LookupPath::Direct];
 
-/// What was measured of a path.
+/// The measurements of a path.
 #[derive(Default)]
 pub(super) struct Figures {
     pub(super) latency: Samples,
-    /// Look-ups a second by round, one at a time.
+    /// Look-ups per second by round, one at a time.
     pub(super) alone: Vec<f64>,
-    /// Packets that a look-up sent, of all one at a time: a READ is one.
+    /// Packets of each look-up sent one at a time: a READ is one.
     pub(super) reads: Vec<u64>,
-    /// With [`DEPTH`] under way, of paths that can.
+    /// Look-ups per second with [`DEPTH`] in flight, for paths that support it.
     many: Vec<f64>,
     round_trips: u64,
     /// Nodes and lines that memory nodes visited.
     visits: u64,
 }
 
-/// Measures a tree of `keys` keys; `all` that is measured of one tree, or only its size.
+/// Measures a tree of `keys` keys: everything if `all`, else only the effect of its size.
 pub(super) fn measure<R: Racks>(
     plan: &Plan,
     racks: &mut R,
@@ -107,8 +107,9 @@ pub(super) fn measure<R: Racks>(
     Ok(())
 }
 
-/// Latency of the index beside traversals from the root, on a tree of so many keys that is scattered over four memory nodes; the ids begin with `group`. `caches`:
-/// then caches of as many bytes beside it.
+/// Measures the latency of the index against traversals from the root, on a tree of `keys` keys scattered
+/// over four memory nodes. The ids begin with `group`. With `caches`, caches of as many bytes are measured as
+/// well.
 pub(super) fn over_nodes<R: Racks>(
     plan: &Plan,
     racks: &mut R,
@@ -144,7 +145,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Index and relayed READs with this much of the tree in the switch.
+    /// Compares the index and relayed READs with this section in the switch.
     fn beside_relayed(
         &mut self,
         plan: &Plan,
@@ -165,7 +166,7 @@ impl Bench {
         Ok(())
     }
 
-    /// All of `paths` in turn, round by round.
+    /// Measures all of `paths` in alternating rounds.
     pub(super) fn compare(
         &mut self,
         paths: &[LookupPath],
@@ -239,7 +240,7 @@ impl Bench {
     }
 }
 
-/// What figures 6 to 9 show: the index beside READs on the same path.
+/// Returns the rows of figures 6 to 9: the index against READs on the same path.
 fn rows_beside(id: &str, index: &Figures, relayed: &Figures) -> [Row; 4] {
     let n = index.latency.len();
     let of = |what: &str| format!("{id}.{what}");
@@ -253,7 +254,7 @@ fn rows_beside(id: &str, index: &Figures, relayed: &Figures) -> [Row; 4] {
     ]
 }
 
-/// What figure 5 shows, and more.
+/// Returns the rows of figure 5, and more.
 fn rows_of_scale(id: &str, figures: &[Figures]) -> Vec<Row> {
     let [index, root, relayed, direct] = figures else { unreachable!("four paths were measured") };
     let n = index.latency.len();
@@ -275,7 +276,7 @@ fn rows_of_scale(id: &str, figures: &[Figures]) -> Vec<Row> {
     ]
 }
 
-/// Bytes of memory that this machine has left.
+/// Returns the free memory of this machine in bytes.
 pub(super) fn free_memory() -> Option<u64> {
     use procfs_core::FromRead as _;
     let info = procfs_core::Meminfo::from_file("/proc/meminfo").ok()?;

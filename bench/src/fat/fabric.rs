@@ -1,5 +1,6 @@
-//! `fat.fabric.*`: what a look-up takes by way of a FatTree of index switches (Fat-B+Tree IV-A), beside the rack's switch alone with as much in its tables as one of
-//! these has. Counted exactly, on a rack in this process: a core, two pods and four edges, the tree in the order of keys over four servers.
+//! `fat.fabric.*`: the cost of a look-up through a FatTree of index switches (Fat-B+Tree IV-A), compared with
+//! the rack's switch alone with equally large tables. Counted exactly, on a rack in this process: a core, two
+//! pods and four edges, the tree partitioned by key over four servers.
 
 use super::union::Counts;
 use crate::{Row, to_f64};
@@ -9,21 +10,21 @@ use farmem_workload::ycsb;
 
 const PODS: u16 = 2;
 const EDGES: u16 = 2;
-/// Bytes of a key in far memory: its part of a full leaf and of what is above, rounded up.
+/// Bytes of a key in far memory: its part of a full leaf and of the levels above, rounded up.
 const KEY_BYTES: u64 = 32;
-/// Entries of a node that is loaded: full, as the paper's are.
+/// Entries per loaded node: full, as in the paper.
 const FILL: usize = 14;
-/// Look-ups that are counted.
+/// Number of counted look-ups.
 const LOOK_UPS: u64 = 2_000;
 
-/// Counts the same look-ups in a tree of `keys` keys by way of the FatTree, by the rack's switch alone, which has one set beside the fat root as it has stages for no other, and
-/// from the root.
+/// Counts the same look-ups in a tree of `keys` keys through the FatTree, through the rack's switch alone,
+/// and from the root. The rack's switch has one set beside the fat root, because its stages hold no more.
 ///
 /// # Errors
-/// [`Error`] when there is no memory for it.
+/// [`Error`] when there is not enough memory.
 ///
 /// # Panics
-/// When an answer is wrong.
+/// Panics when an answer is wrong.
 pub fn count_fabric(keys: u64, extent: Extent) -> Result<[Counts; 3], Error> {
     let servers = u64::from(PODS * EDGES);
     let memory = (keys * KEY_BYTES).next_power_of_two().max(32 << 20) * 2 / servers;
@@ -45,7 +46,7 @@ pub fn count_fabric(keys: u64, extent: Extent) -> Result<[Counts; 3], Error> {
             visits: after.0.iterations - before.0.iterations,
         })
     };
-    // Nodes learn the program.
+    // The nodes learn the program.
     count(&mut client, 200)?;
     let root = count(&mut client, LOOK_UPS)?;
     let overview = client.overview()?;
@@ -59,7 +60,7 @@ pub fn count_fabric(keys: u64, extent: Extent) -> Result<[Counts; 3], Error> {
     Ok([fabric, alone, root])
 }
 
-/// The rows: by way of the FatTree, beside the rack's switch alone.
+/// Returns the rows: through the FatTree, compared with the rack's switch alone.
 pub(super) fn measure(keys: u64, extent: Extent) -> Result<Vec<Row>, Error> {
     let [fabric, alone, root] = count_fabric(keys, extent)?;
     let each = |counts: &Counts, of: fn(&Counts) -> u64| to_f64(of(counts)) / to_f64(LOOK_UPS);

@@ -1,5 +1,6 @@
-//! `fat.keyed.*`: the paper's own comparison over RDMA (Fat-B+Tree III-D, V-B): a keyed READ and what is left of the way, beside READs from the root, over one reliable
-//! connection through the switch. Path of all rows: relayed.
+//! `fat.keyed.*`: the paper's own comparison over RDMA (Fat-B+Tree III-D, V-B): a keyed READ and the rest of
+//! its path, against READs from the root, over one reliable connection through the switch. Path of all rows:
+//! relayed.
 
 use super::e2e::{Bench, Budget, Figures};
 use super::store::LookupPath;
@@ -7,15 +8,15 @@ use crate::{Plan, Row, rate_row, to_f64};
 use farmem::Error;
 use farmem::blink_tree::Extent;
 
-/// Keys of the tree that it is measured with.
+/// Keys of the measured tree.
 const KEYS: u64 = 1_000_000;
 
-/// True for the tree that keyed READs are measured with.
+/// Returns true for the tree on which keyed READs are measured.
 pub(super) const fn is_for(plan: &Plan, keys: u64) -> bool {
     plan.quick || keys == KEYS
 }
 
-/// Both paths in turn on one tree.
+/// Measures both paths, alternating, on one tree.
 pub(super) fn measure(bench: &mut Bench, keys: u64, draw: &[u64], effort: Budget) -> Result<Vec<Row>, Error> {
     let paths = [LookupPath::Keyed, LookupPath::Through];
     let section = bench.store.section(Extent::default())?;
@@ -43,7 +44,7 @@ fn mean(reads: &[u64]) -> f64 {
     to_f64(reads.iter().sum::<u64>()) / to_f64(reads.len() as u64)
 }
 
-/// The smallest number that is not exceeded by this share of them.
+/// Returns the smallest number that this share of the numbers does not exceed.
 fn quantile(reads: &[u64], share: f64) -> f64 {
     let mut sorted = reads.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,5 @@
-//! `fat.load.*`: how long the switch's index takes to load, and what look-ups beside that notice (Fat-B+Tree II: the index is loaded while queries run).
+//! `fat.load.*`: the time to load the switch's index, and its effect on concurrent look-ups (Fat-B+Tree II:
+//! the index is loaded while queries run).
 
 use super::store::{DOMAIN, LookupPath, Store};
 use crate::{Row, Samples};
@@ -7,11 +8,11 @@ use farmem::{Error, Rack};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The paper's index, loaded again and again by one client while another one looks keys up.
+/// Measures the paper's index, loaded repeatedly by one client while another looks keys up.
 pub(super) fn measure(store: &mut Store, rack: &Rack, draw: &[u64], quick: bool) -> Result<Vec<Row>, Error> {
     let loads = if quick { 2 } else { 20 };
     store.publish(Extent::default())?;
-    // Two in turns: what stands already is not loaded again.
+    // Two sections alternate, because a section that stands is not loaded again.
     let usual = Extent::default();
     let sections = [store.section(Extent { nodes: usual.nodes - 1, ..usual })?, store.section(usual)?];
     let numbers = draw.iter().copied().cycle();

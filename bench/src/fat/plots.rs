@@ -1,4 +1,5 @@
-//! The paper's figures 5 to 10 of this machine's rows: the index beside the path that it takes the place of, over what is varied (Fat-B+Tree V).
+//! The paper's figures 5 to 10 from this machine's rows: the index against the path that it replaces, over
+//! the varied parameter (Fat-B+Tree V).
 
 use crate::Row;
 use crate::drawing::{Area, Drawn, Labels, Points, in_file, lines};
@@ -6,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// A figure: its file, what the paper calls it, the rows it is of, what is varied, and what is told of it.
+/// A figure: its file, the paper's caption, its rows, the varied parameter, and the measured value.
 struct Figure {
     file: &'static str,
     caption: &'static str,
@@ -101,7 +102,7 @@ const FIGURES: [Figure; 15] = [
     figure("fat-10d.svg", "figure 10 (d): by skew", "fat.server.zipf.", "skew, in hundredths", THROUGHPUT),
 ];
 
-/// Draws the figures of which there are rows into files of `directory`, which is made.
+/// Draws the figures that have rows into files of `directory`, which is created.
 pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for figure in &FIGURES {
@@ -114,7 +115,7 @@ pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
 }
 
 impl Figure {
-    /// With the index, and the baseline.
+    /// Returns the points: with the index, and the baseline.
     fn points(&self, rows: &[Row]) -> Points<2> {
         let point = |row: &Row| {
             let varied = row.id.strip_prefix(self.rows)?.strip_suffix(self.told)?.strip_suffix('.')?;
@@ -136,7 +137,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Each figure is of its own rows, in the order of what is varied; what has no rows has no file.
+    /// Each figure contains its own rows in the order of the varied parameter; a figure without rows has no
+    /// file.
     #[test]
     fn figures_are_of_their_rows() {
         let row = |id: &str, value: f64| Row::figure(id, "ns", value, 1).beside(Some(2.0 * value));
@@ -163,7 +165,7 @@ mod tests {
         assert_eq!(files, ["fat-10b-played.svg", "fat-5-latency.svg", "fat-5-throughput.svg"]);
         let drawn = fs::read_to_string(directory.path().join("fat-5-latency.svg")).unwrap();
         assert!(drawn.contains("figure 5: latency by scale") && drawn.contains("with the index"), "{drawn}");
-        // No file where one cannot be.
+        // No file where one cannot be created.
         assert!(draw(&directory.path().join("fat-5-latency.svg"), &rows).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! `fat.ranges.*`: a range of 100 keys in 1, 2, 5 and 10 sub-ranges that are asked for side by side, by the index beside descents from the root (Fat-B+Tree IV-C). Both ways
-//! are traversals through the switch, in the same batches.
+//! `fat.ranges.*`: a range of 100 keys in 1, 2, 5 and 10 parallel sub-ranges, through the index and by
+//! descents from the root (Fat-B+Tree IV-C). Both use traversals through the switch, in the same batches.
 
 use super::e2e::Budget;
 use crate::{Row, Samples, to_f64};
@@ -7,17 +7,17 @@ use farmem::blink_tree::{Extent, Separators, publish};
 use farmem::{BLinkTree, Client, Error, Layout, Policy, Rack, Rng};
 use std::time::{Duration, Instant};
 
-/// Keys of a range (Fat-B+Tree IV-C).
+/// Keys per range (Fat-B+Tree IV-C).
 const RANGE: u64 = 100;
 /// Sub-ranges.
 const PARTS: [usize; 4] = [1, 2, 5, 10];
-/// Ranges that visits are counted of.
+/// Ranges over which visits are counted.
 const COUNTED: u64 = 200;
-/// Bytes of far memory that a key takes with its share of the nodes.
+/// Bytes of far memory per key, including its share of the nodes.
 pub(super) const KEY_BYTES: u64 = 32;
 const SEED: u64 = 29;
 
-/// What a number of sub-ranges took, one way.
+/// The cost of a number of sub-ranges by one path.
 #[derive(Default)]
 struct Figures {
     latency: Samples,
@@ -25,7 +25,7 @@ struct Figures {
     ranges: u64,
 }
 
-/// A tree of numbers, and what is known of it.
+/// A tree of numbers with its separators.
 struct Ranges {
     client: Client,
     tree: BLinkTree,
@@ -36,7 +36,7 @@ struct Ranges {
 }
 
 impl Ranges {
-    /// Asks for a range anywhere, in `n` sub-ranges.
+    /// Queries a random range in `n` sub-ranges.
     fn ask(&mut self, n: usize) -> Result<(), Error> {
         let Self { client, tree, keys, separators, rng, wrong } = self;
         let first = rng.next_u64() % (*keys - RANGE);
@@ -60,7 +60,7 @@ impl Ranges {
     }
 }
 
-/// The rows, of a tree of `keys` numbers, and the answers that were wrong.
+/// Returns the rows of a tree of `keys` numbers, and the number of wrong answers.
 pub(super) fn measure(rack: &Rack, keys: u64, effort: Budget) -> Result<(Vec<Row>, u64), Error> {
     let mut client = rack.client("bench-fat")?;
     let mut tree = BLinkTree::create(&mut client, Layout::Partitioned)?;

@@ -1,8 +1,10 @@
-//! `fat.server.*`: four memory nodes as the servers of the paper's client-server mode (Fat-B+Tree V-C, figure 10). A look-up is a traversal that a server carries out from the node
-//! that the switch found; beside it the same from the root. Both ways go through the switch; updates begin at the root, as what stores does.
+//! `fat.server.*`: four memory nodes as the servers of the paper's client-server mode (Fat-B+Tree V-C, figure
+//! 10). A server executes a look-up as a traversal from the node that the switch found; the baseline starts
+//! at the root. Both go through the switch. Updates begin at the root, like all traversals that store.
 //!
-//! One and two clients are measured, as threads of this process; up to sixteen are played in virtual time ([`played`]). Values have 64 bytes, nine of ten operations
-//! read, keys are zipfian with a skew of 0.99, unless the row's id says otherwise.
+//! One and two clients are measured as threads of this process; up to sixteen are simulated in virtual time
+//! ([`played`]). Values have 64 bytes, nine of ten operations read, and keys are zipfian with a skew of 0.99,
+//! unless the row's id says otherwise.
 
 use super::e2e::Budget;
 use crate::{Row, Sheet, rate_row, to_f64};
@@ -25,9 +27,10 @@ pub use lazy::{Lazy, lazy};
 pub(super) const SERVERS: u8 = 4;
 /// Bytes of a value (Fat-B+Tree V-C).
 const VALUE_LEN: usize = 64;
-/// Bytes of far memory that a key takes with its value and its share of the nodes, rounded up; updates take more for a while.
+/// Bytes of far memory per key with its value and its share of the nodes, rounded up. Updates temporarily
+/// take more.
 pub(super) const KEY_BYTES: u64 = 320;
-/// Reads of a hundred operations (Fat-B+Tree V-C).
+/// Percentage of reads (Fat-B+Tree V-C).
 const READS: u32 = 90;
 /// Skew, in hundredths.
 const SKEW: u32 = 99;
@@ -36,11 +39,11 @@ const DOMAIN: &str = "bench-fat";
 const FILL: usize = 14;
 const SEED: u64 = 41;
 
-/// What of it is measured.
+/// The measured tree sizes and mixes.
 pub(super) struct Sizes {
-    /// Keys of the trees of figure 10 (a); the first has all else.
+    /// Key counts of figure 10 (a); the first tree serves all other measurements.
     pub(super) scales: &'static [u64],
-    /// Reads of a hundred operations, figure 10 (c).
+    /// Percentages of reads, figure 10 (c).
     pub(super) mixes: &'static [u32],
 }
 
@@ -56,14 +59,14 @@ fn value(n: u64) -> [u8; VALUE_LEN] {
     value
 }
 
-/// What a client is told to do.
+/// An order to a client.
 struct Order {
     slice: Duration,
     reads: u32,
     draw: Arc<Vec<u64>>,
 }
 
-/// What it did.
+/// A client's report.
 #[derive(Clone, Copy, Default, Debug)]
 struct Told {
     operations: u64,
@@ -136,7 +139,7 @@ impl Party {
     }
 }
 
-/// Records with a skew in hundredths, the popular ones anywhere.
+/// Draws records with a skew in hundredths; the popular ones are spread over the tree.
 fn draw(keys: u64, skew: u32) -> Arc<Vec<u64>> {
     let skew = f64::from(skew) / 100.0;
     let mut chooser = Zipfian::with(keys, skew, zeta(0, keys, skew, 0.0));
@@ -144,16 +147,16 @@ fn draw(keys: u64, skew: u32) -> Arc<Vec<u64>> {
     Arc::new((0..DRAWN).map(|_| ycsb::hash(chooser.next(&mut rng)) % keys).collect())
 }
 
-/// Both ways of one setting.
+/// The results of both paths for one setting.
 #[derive(Default)]
 struct Both {
-    /// Operations a second by round: by the index, from the root.
+    /// Operations per second by round: through the index, from the root.
     rates: [Vec<f64>; 2],
     told: [Told; 2],
 }
 
 impl Both {
-    /// Visits of an average look-up, each way.
+    /// Returns the visits of an average look-up by each path.
     fn visits(&self) -> [f64; 2] {
         self.told.map(|told| to_f64(told.visits) / to_f64(told.look_ups.max(1)))
     }
@@ -170,14 +173,14 @@ impl Both {
     }
 }
 
-/// A service with two clients, and who publishes.
+/// A service with two clients and a publisher.
 struct Service {
     main: Party,
     workers: Vec<(Sender<Order>, Receiver<Told>)>,
 }
 
 impl Service {
-    /// Both ways in turn, round by round, by so many clients.
+    /// Measures both paths in alternating rounds with this many clients.
     fn compare(
         &mut self,
         effort: Budget,
@@ -221,7 +224,7 @@ impl Service {
     }
 }
 
-/// The rows of a tree of `keys` keys; `all`, or only its size.
+/// Returns the rows of a tree of `keys` keys: everything if `all`, else only the effect of its size.
 pub(super) fn measure(
     rack: &Rack,
     keys: u64,
@@ -246,7 +249,7 @@ pub(super) fn measure(
         }
         let measured = each(&mut service, keys, all, sizes, effort, wants, sheet);
         drop(service);
-        // What a client says of its end is more than that it ended.
+        // A client's own error says more than the loss of its channel.
         for thread in threads {
             thread.join().expect("a client does not panic")?;
         }
@@ -254,7 +257,7 @@ pub(super) fn measure(
     })
 }
 
-/// The rows of clients in virtual time, on a tree of `keys` keys.
+/// Returns the rows of clients in virtual time, on a tree of `keys` keys.
 pub(super) fn played(keys: u64, operations: u64, sheet: &mut Sheet<'_>) -> Result<(), Error> {
     sheet.begins("up to sixteen clients, in virtual time");
     sheet.add(played::rows(keys, operations, &draw(keys, SKEW), |n| key(n, keys))?);

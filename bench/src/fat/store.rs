@@ -15,55 +15,59 @@ use std::rc::Rc;
 
 /// Bytes of a value (Fat-B+Tree V-B).
 pub(super) const VALUE_LEN: usize = 1000;
-/// Bytes of far memory that a key takes with its value, its leaf's share and what is above, rounded up.
+/// Bytes of far memory per key with its value, its leaf's share and the levels above, rounded up.
 pub(super) const KEY_BYTES: u64 = 1400;
-/// Entries of a node that is loaded: full, as the paper's are.
+/// Entries per loaded node: full, as in the paper.
 const FILL: usize = 14;
 pub(super) const DOMAIN: &str = "bench-fat";
 
 /// A path to a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookupPath {
-    /// One request through the switch, which has it begin at the deepest node that it knows; it brings the value.
+    /// One request through the switch, which starts it at the deepest published node. The request returns the
+    /// value.
     Index,
-    /// The same from the root: PULSE.
+    /// One request from the root: PULSE.
     Root,
-    /// A READ for each node from the root to the leaf, and for the value, through the switch: the paper's baseline on the path of its index.
+    /// A READ per node from the root to the leaf, and one for the value, through the switch: the paper's
+    /// baseline on the path of its index.
     Relayed,
-    /// The same over the connection to the node, past the switch.
+    /// A READ per node and one for the value, over the direct connection to the node, bypassing the switch.
     Direct,
-    /// A keyed READ over a reliable connection through the switch, and READs of that connection for what is below the node that it brings and for the value.
+    /// A keyed READ over a reliable connection through the switch, and READs of that connection for the nodes
+    /// below the returned one and for the value.
     Keyed,
-    /// READs of that connection from the root to the leaf, and for the value: the paper's baseline as the paper has it, on the path of keyed READs.
+    /// READs of that connection from the root to the leaf, and for the value: the paper's own baseline, on
+    /// the path of keyed READs.
     Through,
 }
 
-/// Look-ups that are drawn before they begin anew.
+/// Drawn look-ups, after which the sequence repeats.
 const DRAWN: usize = 1 << 16;
 const SEED: u64 = 13;
 
-/// Which records are popular: those of YCSB's workload C, anywhere in the tree, with a skew in hundredths.
+/// The popularity of records: YCSB's workload C, spread over the tree, with a skew in hundredths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Popularity {
     pub(super) keys: u64,
     pub(super) skew: u32,
-    /// Percent of the look-ups that are of other records than before: a drift.
+    /// Percentage of look-ups that move to other records: a drift.
     pub(super) changed: u32,
 }
 
 impl Popularity {
-    /// YCSB's.
+    /// Returns YCSB's popularity.
     pub(super) const fn usual(keys: u64) -> Self {
         Self { keys, skew: 99, changed: 0 }
     }
 
-    /// The record that is the `rank`th most popular, before a drift or after it.
+    /// Returns the record of popularity rank `rank`, before or after a drift.
     fn record(&self, rank: u64, is_changed: bool) -> u64 {
         let salt = if is_changed { 1 << 40 } else { 0 };
         ycsb::hash(rank | salt) % self.keys
     }
 
-    /// Records to look up.
+    /// Draws the records to look up.
     pub(super) fn draw(&self) -> Vec<u64> {
         let skew = f64::from(self.skew) / 100.0;
         let mut chooser = Zipfian::with(self.keys, skew, zeta(0, self.keys, skew, 0.0));
@@ -76,7 +80,7 @@ impl Popularity {
         (0..DRAWN).map(|_| record()).collect()
     }
 
-    /// The `most` most popular records before a drift, the most popular one first.
+    /// Returns the `most` most popular records before a drift, the most popular one first.
     pub(super) fn hottest(&self, most: usize) -> Vec<u64> {
         let mut seen = BTreeSet::new();
         let records = (0..self.keys).map(|rank| self.record(rank, false));
@@ -89,34 +93,35 @@ impl Popularity {
 pub(super) enum ReadPath {
     /// Through the switch.
     Relayed,
-    /// Past it.
+    /// Bypassing the switch.
     Direct,
 }
 
-/// A tree of records and who uses it.
+/// A tree of records and its client.
 pub(super) struct Store {
     client: Client,
     heap: Heap,
     tree: Rc<RecordTree>,
     keys: u64,
-    /// A connection through the switch that means the tree.
+    /// A connection through the switch with the tree's root.
     over: Option<Through>,
     is_published: bool,
-    /// Answers that were wrong.
+    /// Number of wrong answers.
     pub(super) wrong: u64,
 }
 
-/// Lines of a value's record, which a look-up visits one by one.
+/// Returns the lines of a value's record, which a look-up visits one by one.
 pub(super) const fn value_lines() -> u64 {
     (farmem::heap::HEADER_LEN + VALUE_LEN).div_ceil(farmem::heap::LINE_LEN) as u64
 }
 
-/// The key of record number `n` of `keys`: all over the 64 bits, so that ranges have all of them.
+/// Returns the key of record number `n` of `keys`. Keys are spread over all 64 bits, so that ranges have
+/// equal shares.
 const fn key(n: u64, keys: u64) -> u64 {
     n * (u64::MAX / keys)
 }
 
-/// The value of record number `n`.
+/// Returns the value of record number `n`.
 pub(super) fn value(n: u64) -> [u8; VALUE_LEN] {
     let mut value = [0; VALUE_LEN];
     for (word, at) in value.chunks_exact_mut(8).zip(0..) {
@@ -138,42 +143,42 @@ impl Store {
         Ok(Self { client, heap, tree: Rc::new(tree), keys, over: None, is_published: false, wrong: 0 })
     }
 
-    /// What the switch is told of the tree.
+    /// Selects a section of the tree for the switch.
     pub(super) fn section(&mut self, extent: Extent) -> Result<TreeSection, Error> {
         self.tree.section(&mut self.client, extent)
     }
 
-    /// Has the switch know so much of the tree.
+    /// Selects and publishes a section of this extent.
     pub(super) fn publish(&mut self, extent: Extent) -> Result<(), Error> {
         let section = self.section(extent)?;
         self.publish_section(&section)
     }
 
-    /// Has the switch know this of the tree.
+    /// Publishes this section.
     pub(super) fn publish_section(&mut self, section: &TreeSection) -> Result<(), Error> {
         publish(&mut self.client, core::slice::from_ref(section))?;
         self.is_published = true;
         Ok(())
     }
 
-    /// An agent of the tree, which has published nothing yet.
+    /// Creates an agent of the tree, which has published nothing yet.
     pub(super) fn agent(&mut self, extent: Extent) -> Result<IndexAgent, Error> {
         let tree = BLinkTree::open(&mut self.client, self.tree.tree().address(), Layout::Partitioned)?;
         IndexAgent::new(tree, extent)
     }
 
-    /// One epoch of an agent.
+    /// Runs one epoch of an agent.
     pub(super) fn step(&mut self, agent: &mut IndexAgent) -> Result<Stepped, Error> {
         self.is_published = true;
         agent.step(&mut self.client)
     }
 
-    /// Root, tag and entries of a node.
+    /// Returns the root, the tag and the entries per node.
     pub(super) fn tree(&self) -> Tree {
         self.tree.tree().tree()
     }
 
-    /// The value of record number `n` by a word that `find` has found for its key, and whether it is right.
+    /// Reads record number `n` by the word that `find` returns for its key, and checks the value.
     pub(super) fn get_by(
         &mut self,
         n: u64,
@@ -198,7 +203,7 @@ impl Store {
         Ok(())
     }
 
-    /// Has the switch know nothing of it.
+    /// Withdraws the tree from the switch.
     pub(super) fn withdraw(&mut self) -> Result<(), Error> {
         if self.is_published {
             self.client.clear_soft_state(Vec::new())?;
@@ -211,7 +216,7 @@ impl Store {
         &self.client
     }
 
-    /// The value of record number `n`, and whether it is right.
+    /// Reads record number `n` by this path and checks the value.
     pub(super) fn get(&mut self, n: u64, path: LookupPath) -> Result<(), Error> {
         let key = key(n, self.keys);
         let over = match path {
@@ -244,7 +249,7 @@ impl Store {
         Ok(())
     }
 
-    /// The connection through the switch to the first memory node, which is set up when it is first wanted.
+    /// Returns the connection through the switch to the first memory node, opened at the first call.
     fn over(&mut self) -> Result<Through, Error> {
         if let Some(over) = self.over {
             return Ok(over);
@@ -254,7 +259,7 @@ impl Store {
         Ok(over)
     }
 
-    /// Look-ups of `numbers` with up to `depth` under way.
+    /// Looks up `numbers` with up to `depth` in flight.
     pub(super) fn get_many(
         &mut self,
         numbers: impl Iterator<Item = u64>,
@@ -276,7 +281,7 @@ impl Store {
     }
 }
 
-/// One look-up of many.
+/// One of several parallel look-ups.
 struct Find {
     tree: Rc<RecordTree>,
     key: u64,
@@ -298,7 +303,7 @@ impl Task for Find {
     }
 }
 
-/// Far memory whose READs go through the switch. What is longer than a message goes in several, side by side.
+/// Far memory whose READs go through the switch. Reads longer than a message go in several, in parallel.
 struct Relayed<'a> {
     client: &'a mut Client,
 }

@@ -1,5 +1,5 @@
-//! `fat.encode.*`: the range tables of a fat root of 600 ranges over three kinds of keys: entries of the fullest stage beside the paper's bound, and the time to make them
-//! (Fat-B+Tree III-B, algorithm 1).
+//! `fat.encode.*`: the range tables of a fat root of 600 ranges over three kinds of keys: entries of the
+//! fullest stage compared with the paper's bound, and the encoding time (Fat-B+Tree III-B, algorithm 1).
 
 use crate::{Row, Samples, to_f64};
 use farmem_index::{Child, RANGES_DEFAULT, Range, RangeTables};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 const SEED: u64 = 600;
 
-/// Where ranges begin.
+/// Returns the starts of the ranges.
 fn starts(kind: &str) -> BTreeSet<u64> {
     let count = RANGES_DEFAULT;
     let mut rng = Rng::from_number(SEED);
@@ -17,11 +17,11 @@ fn starts(kind: &str) -> BTreeSet<u64> {
     while starts.len() < count {
         let n = starts.len() as u64;
         starts.insert(match kind {
-            // Anywhere.
+            // Random keys.
             "uniform" => rng.next_u64(),
-            // Keys that were given out one after the other.
+            // Sequential keys.
             "dense" => n * 24,
-            // Ten tables whose keys have a prefix of their own.
+            // Ten tables, each with its own key prefix.
             _ => (n % 10) << 48 | rng.next_u64() >> 40,
         });
     }
@@ -40,7 +40,7 @@ fn ranges(kind: &str) -> Vec<Range> {
         .collect()
 }
 
-/// The rows, with the time of `times` encodings.
+/// Returns the rows, with the time of `times` encodings.
 pub(super) fn measure(times: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut build = Samples::new();
@@ -72,7 +72,7 @@ pub(super) fn measure(times: u32) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    /// What is encoded here is the same everywhere: the entries of the fullest stage, with default results.
+    /// The encoding is deterministic: the entries of the fullest stage match the published defaults.
     #[test]
     fn the_entries_of_each_kind() {
         let rows = measure(1);

@@ -1,5 +1,6 @@
-//! `fat.union.*`: what a look-up of a tree that is scattered over four memory nodes takes when the switch has it begin further down, beside one from the root: PULSE's
-//! forwarding and Fat-B+Tree's index together. Counted exactly, on a rack in this process.
+//! `fat.union.*`: PULSE's forwarding and Fat-B+Tree's index together. A look-up of a tree scattered over four
+//! memory nodes, started further down by the switch, compared with one from the root. Counted exactly, on a
+//! rack in this process.
 
 use super::store::{KEY_BYTES, LookupPath, Store};
 use crate::{Row, to_f64};
@@ -8,39 +9,39 @@ use farmem::{Error, Layout, Rack};
 use farmem_workload::ycsb;
 
 pub(super) const NODES: u8 = 4;
-/// Nodes of the tree lie in pieces of a page, on the memory nodes in turn.
+/// The tree's nodes lie in pieces of a page, on the memory nodes in turn.
 pub(super) const PIECES: Layout = Layout::Scattered { granularity: 4 << 10 };
-/// Look-ups that are counted.
+/// Number of counted look-ups.
 const LOOK_UPS: u64 = 2_000;
 
-/// Bytes of each memory node for a tree of `keys` keys.
+/// Returns the bytes of each memory node for a tree of `keys` keys.
 pub(super) fn memory_of(keys: u64) -> u64 {
     (keys * KEY_BYTES).next_power_of_two().max(32 << 20) * 2 / u64::from(NODES)
 }
 
-/// What look-ups took together.
+/// The total cost of some look-ups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Round trips of the host.
     pub round_trips: u64,
     /// Packets between host, switch and memory nodes.
     pub packets: u64,
-    /// Nodes and lines that were visited.
+    /// Visited nodes and lines.
     pub visits: u64,
 }
 
-/// Counts the same look-ups by the index and from the root, on a tree of `keys` keys.
+/// Counts the same look-ups through the index and from the root, on a tree of `keys` keys.
 ///
 /// # Errors
-/// [`Error`] when there is no memory for it.
+/// [`Error`] when there is not enough memory.
 ///
 /// # Panics
-/// When an answer is wrong.
+/// Panics when an answer is wrong.
 pub fn count(keys: u64) -> Result<[Counts; 2], Error> {
     let rack = Rack::embedded_with(NODES.into(), memory_of(keys))?;
     let mut store = Store::load(&rack, keys, PIECES)?;
     let numbers = || (0..LOOK_UPS).map(|n| ycsb::hash(n) % keys);
-    // Nodes learn the program.
+    // The nodes learn the program.
     for n in numbers().take(200) {
         store.get(n, LookupPath::Root)?;
     }
@@ -64,7 +65,7 @@ pub fn count(keys: u64) -> Result<[Counts; 2], Error> {
     Ok([index, root])
 }
 
-/// The rows of a tree of `keys` keys, whose ids begin with `group`.
+/// Returns the rows of a tree of `keys` keys, with ids that begin with `group`.
 pub(super) fn measure(keys: u64, group: &str) -> Result<Vec<Row>, Error> {
     let [index, root] = count(keys)?;
     let row = |what: &str, of: fn(&Counts) -> u64| {

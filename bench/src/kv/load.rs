@@ -1,4 +1,5 @@
-//! The load: requests of fixed length in which numbers are written over, so that making and checking them costs little beside what is measured.
+//! The load: requests of fixed length whose numbers are overwritten in place, so that generating and checking
+//! requests costs little.
 
 use farmem::Rng;
 use std::io::{self, Read as _, Write as _};
@@ -8,7 +9,7 @@ use std::net::TcpStream;
 pub(super) const VALUE_LEN: usize = 1_000;
 /// Keys of one `MSET`.
 pub(super) const MSET_KEYS: usize = 10;
-/// Requests that are sent together to fill a server.
+/// Requests sent together when a server is filled.
 const TOGETHER: u32 = 64;
 /// Digits of a key's number, with which its value begins.
 const DIGITS: usize = 12;
@@ -21,18 +22,18 @@ pub(super) enum Kind {
     Mset,
 }
 
-/// What the servers speak.
+/// The protocol of the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Speaks {
     Redis,
     Memcached,
 }
 
-/// A number that is written into bytes of a request, for each time that the request has it.
+/// Request or reply bytes with the positions of their numbers.
 #[derive(Clone, Debug)]
 struct Numbered {
     bytes: Vec<u8>,
-    /// Where digits are, by numbers.
+    /// Positions of the digits, by number.
     places: Vec<Vec<usize>>,
 }
 
@@ -45,7 +46,7 @@ impl Numbered {
         self.bytes.extend_from_slice(text);
     }
 
-    /// Digits of the number that was begun last.
+    /// Appends the digits of the current number.
     fn digits(&mut self) {
         let at = self.bytes.len();
         self.places.last_mut().expect("a number was begun").push(at);
@@ -75,14 +76,14 @@ impl Numbered {
     }
 }
 
-/// A word of a RESP request: its length, and what `write` puts there.
+/// Appends a word of a RESP request: its length, and the bytes that `write` adds.
 fn word(into: &mut Numbered, len: usize, write: impl FnOnce(&mut Numbered)) {
     into.text(format!("${len}\r\n").as_bytes());
     write(into);
     into.text(b"\r\n");
 }
 
-/// Appends a request, and the reply that is right.
+/// Appends a request and its correct reply.
 fn append(kind: Kind, speaks: Speaks, request: &mut Numbered, reply: &mut Numbered) {
     let keys = if kind == Kind::Mset { MSET_KEYS } else { 1 };
     if speaks == Speaks::Redis {
@@ -132,7 +133,7 @@ fn append(kind: Kind, speaks: Speaks, request: &mut Numbered, reply: &mut Number
     }
 }
 
-/// Requests that are sent together on one connection, and their replies.
+/// Pipelined requests of one connection, and their replies.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     request: Numbered,
@@ -148,7 +149,7 @@ impl Batch {
         Self { request, reply, said }
     }
 
-    /// Sends it, with a number for each key.
+    /// Sends the batch with a number for each key.
     pub(super) fn send(&mut self, stream: &mut TcpStream, mut number: impl FnMut() -> u32) -> io::Result<()> {
         for place in 0..self.request.places.len() {
             let to = number();
@@ -158,7 +159,8 @@ impl Batch {
         stream.write_all(&self.request.bytes)
     }
 
-    /// Waits for the replies; whether they are right. An error in the place of one is shorter than it, and the rest never comes: then it is what the server said.
+    /// Waits for the replies and returns whether they are right. An error reply is shorter than the expected
+    /// one, and the rest never comes; the function then returns the server's message.
     pub(super) fn receive(&mut self, stream: &mut TcpStream) -> io::Result<bool> {
         let mut have = 0;
         while have < self.said.len() {
@@ -175,7 +177,7 @@ impl Batch {
         Ok(self.said == self.reply.bytes)
     }
 
-    /// The line in which the first so many bytes are others than was awaited.
+    /// Returns the line in which the first `have` bytes differ from the expectation.
     fn wrong_line(&self, have: usize) -> String {
         let said = &self.said[..have];
         let at = said.iter().zip(&self.reply.bytes).take_while(|(said, right)| said == right).count();
@@ -184,18 +186,18 @@ impl Batch {
         String::from_utf8_lossy(&line[..line.len().min(200)]).trim_end().to_owned()
     }
 
-    /// What was said, where it was wrong.
+    /// Returns the beginning of a wrong reply.
     pub(super) fn said(&self) -> String {
         String::from_utf8_lossy(&self.said[..self.said.len().min(200)]).into_owned()
     }
 }
 
-/// Puts all keys in.
+/// Inserts all keys.
 pub(super) fn fill(stream: &mut TcpStream, speaks: Speaks, keys: u32) -> io::Result<()> {
     let mut batch = Batch::new(Kind::Set, speaks, TOGETHER as usize);
     for first in (0..keys).step_by(TOGETHER as usize) {
         let mut next = first;
-        // The last numbers may come twice.
+        // The last numbers may repeat.
         batch.send(stream, || {
             next += 1;
             (next - 1).min(keys - 1)
@@ -207,7 +209,7 @@ pub(super) fn fill(stream: &mut TcpStream, speaks: Speaks, keys: u32) -> io::Res
     Ok(())
 }
 
-/// Writes over as many values as there are keys, each by chance.
+/// Overwrites as many random values as there are keys.
 pub(super) fn write_over(stream: &mut TcpStream, speaks: Speaks, keys: u32, rng: &mut Rng) -> io::Result<()> {
     let mut batch = Batch::new(Kind::Set, speaks, TOGETHER as usize);
     for _ in 0..keys.div_ceil(TOGETHER) {
@@ -219,7 +221,7 @@ pub(super) fn write_over(stream: &mut TcpStream, speaks: Speaks, keys: u32, rng:
     Ok(())
 }
 
-/// A number below `keys`, by chance.
+/// Returns a random number below `keys`.
 pub(super) fn any(rng: &mut Rng, keys: u32) -> u32 {
     rng.below(keys)
 }
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Each request and its reply, to the byte, with the numbers in each place.
+    /// Each request and its reply are right to the byte, with the numbers in each place.
     #[test]
     fn requests_have_their_numbers() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -279,7 +281,7 @@ mod tests {
             there.write_all(wrong.as_bytes()).unwrap();
             assert!(!batch.receive(&mut here).unwrap(), "{kind:?} {speaks:?}");
         }
-        // A server that is full says so behind a reply that is right, and nothing comes after it.
+        // A full server reports an error after a right reply, and nothing follows.
         let mut batch = Batch::new(Kind::Get, Speaks::Redis, 2);
         batch.send(&mut here, || 7).unwrap();
         there.write_all(format!("$1000\r\n{value}\r\n-OOM no room\r\n").as_bytes()).unwrap();

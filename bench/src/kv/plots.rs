@@ -1,4 +1,5 @@
-//! Requests a second of `farmem kv` beside those of redis-server and memcached in the same run, as bars: a figure with all data here, one with most of it far.
+//! Requests per second of `farmem kv`, redis-server and memcached in one run, as bars: a figure with all data
+//! local, one with most of it far.
 
 use crate::Row;
 use crate::drawing::{bars, in_file};
@@ -7,13 +8,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The end of a row's id, the file, and what stands above it.
+/// The end of a row's id, the file, and the caption.
 const FIGURES: [(&str, &str, &str); 2] = [
     (".local", "kv-local.svg", "all data in local memory"),
     (".far", "kv-far.svg", "a twentieth of the data in local memory"),
 ];
 
-/// Draws the figures of which there are rows into files of `directory`, which is made.
+/// Draws the figures that have rows into files of `directory`, which is created.
 pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for (end, file, caption) in FIGURES {
@@ -38,7 +39,7 @@ pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A figure has a bar for each server of each of its rows, and there is none without rows.
+    /// A figure has a bar for each server of each of its rows, and no file without rows.
     #[test]
     fn each_place_has_a_figure() {
         let row = |id: &str, ours, theirs| Row::figure(id, "1/s", ours, 1).beside(Some(theirs));

@@ -1,5 +1,5 @@
-//! The fetch of a page to be read, beside what it is made of: a fault that finds its page at hand, and the exchange of as many bytes
-//! over the same path, host to switch to memory node to host.
+//! The fetch of a page for reading, compared with its parts: a fault resolved with local bytes, and an
+//! exchange of as many bytes over the same path, host to switch to memory node to host.
 
 use super::{PAGE, Samples, io_error};
 use crate::touch::touch;
@@ -11,43 +11,43 @@ use farmem::{Error, RackConfig, SharedSpace, Transport, Vma};
 use std::net::IpAddr;
 use std::thread::{Scope, scope};
 
-/// Bytes of a request for a page as it goes to the switch: headers and body.
+/// Bytes of a page request on its way to the switch: headers and body.
 const REQUEST_LEN: usize = 72;
 /// Bytes of a page and its headers.
 const ANSWER_LEN: usize = 4096 + 64;
-/// Pages of a region: one of each is touched, so that no region is seen twice.
+/// Pages of a region: one of each is touched, so that no region is visited twice.
 pub(super) const REGION: usize = 4;
 
-/// Where what is measured runs.
+/// The CPUs of the measured threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cpus {
-    /// All of it on the CPU that this thread is bound to; what waits sleeps.
+    /// Everything runs on this thread's CPU, and waiting threads sleep.
     One,
-    /// What serves on this one, where it spins; the program on another one.
+    /// The servers spin on this CPU; the program runs on another.
     Apart(usize),
 }
 
-/// A host that faults, and allocations that were not touched yet.
+/// A host that faults, and allocations not yet touched.
 pub(super) struct Faulting<'a> {
     pub(super) space: &'a SharedSpace,
     pub(super) fresh: Vec<Vma>,
 }
 
-/// Times of one host's faults, and of faults in the same mode whose page is at hand.
+/// Times of one host's faults, and of faults in the same mode with local bytes.
 struct Times {
     mode: FaultMode,
     fetch: Samples,
     resolve: Samples,
 }
 
-/// Times of each host, and of what all are compared with.
+/// Times of each host, and of the baseline.
 pub(super) struct Faults {
     hosts: Vec<Times>,
     exchange: Samples,
     cpus: Cpus,
 }
 
-/// Measures in turns: faults at hand, exchanges, fetches, of each host.
+/// Measures in alternation: local faults, exchanges and fetches, for each host.
 pub(super) fn measure(config: &RackConfig, hosts: &[Faulting<'_>], cpus: Cpus) -> Result<Faults, Error> {
     let mut path = Path::open(config, cpus)?;
     let mut exchange = Samples::new();
@@ -69,7 +69,7 @@ pub(super) fn measure(config: &RackConfig, hosts: &[Faulting<'_>], cpus: Cpus) -
                 for _ in 0..count {
                     exchange.time_if(|| ping().map_err(io_error("the raw exchange failed")))?;
                 }
-                // Whose threads the roles are, and the pager.
+                // Counts the roles' threads and the pager.
                 let own = CpuMeter::own();
                 let cpu = own.begin();
                 touch(memory, REGION, &mut times.fetch);
@@ -81,7 +81,7 @@ pub(super) fn measure(config: &RackConfig, hosts: &[Faulting<'_>], cpus: Cpus) -
 }
 
 impl Faults {
-    /// The rows, their parts in words.
+    /// Returns the rows, with their parts in words.
     pub(super) fn rows(&self, transport: Transport) -> impl Iterator<Item = Row> {
         self.hosts.iter().map(move |times| {
             let (resolve, exchange) = (times.resolve.quantile(0.5), self.exchange.quantile(0.5));
@@ -104,14 +104,14 @@ impl Faults {
     }
 }
 
-/// The raw servers, in the places of switch and memory node.
+/// The raw servers in place of switch and memory node.
 enum Path {
     Datagrams {
         pinger: RawSocket,
         switch: RawSocket,
         node: RawSocket,
     },
-    /// The pinger's, the switch's and the node's.
+    /// The rings of the pinger, the switch and the node.
     Rings {
         rings: Box<[RawRing; 3]>,
         dir: std::path::PathBuf,
@@ -141,7 +141,7 @@ impl Path {
         })
     }
 
-    /// Starts the servers; what it answers makes one exchange, false when it was lost.
+    /// Starts the servers. The returned function makes one exchange and returns false when it was lost.
     fn serve<'s>(
         &'s mut self,
         threads: &'s Scope<'s, '_>,
@@ -169,13 +169,13 @@ impl Path {
 impl Drop for Path {
     fn drop(&mut self) {
         if let Self::Rings { dir, .. } = self {
-            // A directory of our own in memory; what is left of it takes no harm.
+            // A private directory in memory; leftovers do no harm.
             let _left = std::fs::remove_dir_all(dir);
         }
     }
 }
 
-/// Starts a raw server where the roles are: where this thread is, which the rack has bound to its CPU and threads inherit that, or apart.
+/// Starts a raw server on the roles' CPU, which this thread's binding passes on, or apart.
 fn begin<'s>(
     threads: &'s Scope<'s, '_>,
     cpus: Cpus,
@@ -189,7 +189,7 @@ fn begin<'s>(
     });
 }
 
-/// Sets the flag when a measurement ends, also when it fails: a scope waits for its threads.
+/// Sets the stop flag at the end of a measurement, also on failure: a scope waits for its threads.
 struct Ends<'a>(&'a Stop);
 
 impl Drop for Ends<'_> {

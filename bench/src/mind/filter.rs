@@ -1,8 +1,8 @@
-//! What the filter of `farmem run` costs system calls that have nothing to do with memory: each beside the same call without it, in rounds that
-//! alternate.
+//! The cost of the filter of `farmem run` on system calls unrelated to memory: each call with and without the
+//! filter, in alternating rounds.
 //!
-//! [`calls`] is the process that makes them, this program started twice: under a filter and without. The machine looks at the arguments of none
-//! of these calls, so what they cost more is what it costs to be filtered at all.
+//! [`calls`] is the process that makes the calls: this program, started twice, with a filter and without. The
+//! filter inspects no arguments of these calls, so the difference is the cost of filtering itself.
 
 use super::Samples;
 use crate::{CpuMeter, Row};
@@ -13,17 +13,18 @@ use std::os::unix::fs::FileExt as _;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The first argument of this program when it is to make [`calls`].
+/// The first argument that makes this program run [`calls`].
 pub const CALLS: &str = "calls";
 
-/// Names of the calls: the parent's number; 4 KiB of /dev/zero; 4 KiB of a file that is cached; 64 bytes through a pipe and back.
+/// Names of the calls: the parent's process id; 4 KiB of /dev/zero; 4 KiB of a cached file; 64 bytes through
+/// a pipe and back.
 pub(super) const NAMES: [&str; 4] = ["getppid", "read_zero", "pread", "pipe"];
-/// Calls that are timed together.
+/// Calls timed together.
 const BATCH: u32 = 200;
-/// Where far memory could be.
+/// An address range for far memory.
 const BASE: usize = 0x4000_0000_0000;
 
-/// The rows, with figures where this machine filters.
+/// Returns the rows, with figures where this machine supports the filter.
 pub(super) fn rows(wants: impl Fn(&str) -> bool, rounds: usize) -> Vec<Row> {
     let names = || NAMES.iter().enumerate().map(|(n, name)| (n, format!("mind.filter.{name}")));
     let wanted = names().filter(|(_, id)| wants(id));
@@ -51,7 +52,7 @@ fn alternate(callers: &mut [Caller; 2], call: usize, rounds: usize) -> io::Resul
     Ok(times)
 }
 
-/// A process that makes calls when it is told to.
+/// A process that makes calls on command.
 struct Caller {
     started: Started,
     input: ChildStdin,
@@ -66,14 +67,14 @@ impl Caller {
         let mut started = spawn(command, filtered.then_some(&watched))?;
         let (input, output) =
             started.child.stdin.take().zip(started.child.stdout.take()).expect("both are piped");
-        // A listener that is closed refuses what it is asked; these calls ask nothing.
+        // A closed listener refuses notifications; these calls cause none.
         if let Some(listener) = started.listener.take() {
             drop(listener?);
         }
         Ok(Self { started, input, output: BufReader::new(output) })
     }
 
-    /// What one call took, on average.
+    /// Returns the average time of one call.
     fn time(&mut self, call: usize) -> io::Result<Duration> {
         writeln!(self.input, "{call}")?;
         let mut line = String::new();
@@ -86,17 +87,17 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         drop(self.started.child.kill());
         drop(self.started.child.wait());
     }
 }
 
-/// Makes calls for as long as their names' numbers come on standard input, a batch for each line, and tells on standard output how many
-/// nanoseconds each batch took.
+/// Makes a batch of calls for each call number on standard input, and prints the nanoseconds of each batch to
+/// standard output.
 ///
 /// # Errors
-/// When the machine refuses them, or the probe's parent is gone.
+/// An error when the machine refuses a call, or the parent is gone.
 pub fn calls() -> io::Result<()> {
     let (mut zeros, cached) = (File::open("/dev/zero")?, File::open(std::env::current_exe()?)?);
     let (mut reader, mut writer) = io::pipe()?;

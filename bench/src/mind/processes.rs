@@ -1,6 +1,7 @@
-//! The changes of a page's state between two processes, as real hosts are: this one and a worker (MIND 7.2).
+//! Page-state changes between two processes, as on real hosts: this one and a worker (MIND 7.2).
 //!
-//! They take turns by words in far memory, looking now and then, so that the process that waits leaves the CPU to the one that is measured.
+//! The processes take turns by words in far memory and poll rarely, so that the waiting process leaves the
+//! CPU to the measured one.
 
 use super::fault::REGION;
 use super::transition::NAMES;
@@ -14,21 +15,21 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What this program does as a worker of the benchmark.
+/// The entries of this program as the benchmark's worker.
 pub const ENTRIES: &[(&str, Entry)] = &[("touch pages", work)];
 
-/// Pages of an allocation that are touched, one in each region.
+/// Touched pages of an allocation, one in each region.
 const TOUCHED: usize = 64;
 const _: () = assert!(VMA_LEN == (TOUCHED * REGION * PAGE) as u64);
-/// Time between two looks whether it is one's turn.
+/// The polling interval of the waiting process.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
-/// Bytes between the words of the board: regions of their own, however they are merged.
+/// Bytes between the words of the board: in separate regions, however regions merge.
 const APART: u64 = 2 << 20;
 
-/// A change: whether the worker makes it, by a store or a load, and the row it is for.
+/// A change: whether the worker makes it, whether it is a store, and its row.
 type Step = (bool, bool, Option<usize>);
 
-/// The changes in the order in which a page goes through them.
+/// The changes in the order of a page's states.
 const STEPS: [Step; 6] = [
     (false, false, Some(0)),
     (true, false, Some(1)),
@@ -38,7 +39,7 @@ const STEPS: [Step; 6] = [
     (true, true, Some(4)),
 ];
 
-/// Measures with a worker, on allocations that were never touched.
+/// Measures with a worker, on untouched allocations.
 pub(super) fn measure(config: &RackConfig, rounds: usize) -> Result<Vec<Row>, Error> {
     let space = SharedSpace::join(&Rack::running(config.clone()), DOMAIN, ShareOptions::new(64 << 20))?;
     let board = space.allocate(4 * APART)?;
@@ -77,7 +78,7 @@ fn rows(times: &[Samples; 5], transport: Transport) -> Vec<Row> {
     NAMES.into_iter().zip(times).map(row).collect()
 }
 
-/// The worker's part.
+/// Runs the worker's part.
 fn work(space: &SharedSpace, orders: &[u64]) -> Result<u64, Error> {
     let [board, told, fresh @ ..] = orders else {
         return Err(Error::Broken { addr: VirtAddr(0), what: "a worker's orders" });
@@ -98,12 +99,12 @@ fn work(space: &SharedSpace, orders: &[u64]) -> Result<u64, Error> {
     Ok(0)
 }
 
-/// Where a time stands among those that the worker tells.
+/// Returns the position of a time among the worker's results.
 const fn place(round: usize, step: usize, page: usize) -> usize {
     ((round * STEPS.len() + step) * TOUCHED + page) * size_of::<u64>()
 }
 
-/// The two, and whose turn it is.
+/// One of the two processes, with the turn-taking board.
 struct Table<'a> {
     space: &'a SharedSpace,
     board: VirtAddr,
@@ -111,14 +112,15 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Takes the pages of `memory` through all changes; `each` is told the step, the page and the time of each one made here.
+    /// Takes the pages of `memory` through all changes. `each` receives the step, the page and the time of
+    /// each change made here.
     fn round(&self, round: usize, memory: Memory<'_>, each: &mut dyn FnMut(usize, usize, Duration)) {
         for (step, &(by_worker, stores, _)) in STEPS.iter().enumerate() {
             let turn = (round * STEPS.len() + step) as u64;
             if by_worker != self.is_worker {
                 continue;
             }
-            // The other one has done all before: it counts what it did in a word of its own.
+            // The other process has finished all earlier changes: it counts them in its own word.
             self.wait_for(turn);
             for page in 0..TOUCHED {
                 let at = scattered(page, TOUCHED) * REGION * PAGE;

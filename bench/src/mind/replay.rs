@@ -1,7 +1,9 @@
-//! MIND's evaluation on a simulated rack, with the paper's latencies and the directory's real steps (MIND 7.1 to 7.3; [`farmem_sim::replay`]).
+//! MIND's evaluation on a simulated rack, with the paper's latencies and the directory's real steps (MIND 7.1
+//! to 7.3; [`farmem_sim::replay`]).
 //!
-//! Programs are recorded by `scripts/record-traces`; without their traces the rows say so. The recordings are about a thousandth of the
-//! paper's runs, which take a minute and more, so that epochs are a hundredth of its 100 ms: the paper finds no difference from 1 to 100 ms.
+//! `scripts/record-traces` records the programs; without their traces the rows say so. The recordings are
+//! about a thousandth of the paper's runs, which take a minute and more. Epochs are therefore a hundredth of
+//! the paper's 100 ms: the paper finds no difference from 1 to 100 ms.
 
 use crate::{Plan, Row, Sheet, to_f64};
 use farmem_sim::replay::{Duration, Outcome, Regions, Setup, System, Workload, replay};
@@ -10,16 +12,16 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// What scripts/record-traces records, and what stands for it in the paper.
+/// The traces of scripts/record-traces, and their counterparts in the paper.
 const TRACES: [(&str, &str); 4] = [("train", "TF"), ("pagerank", "GC"), ("kvs-a", "M_A"), ("kvs-c", "M_C")];
 const EPOCH: Duration = Duration::from_millis(1);
 /// Visits of a trace in a short run.
 const QUICK_VISITS: usize = 20_000;
-/// Pages of the paper's working set under random accesses (MIND 7.2), and how many times smaller ours is.
+/// Pages of the paper's working set under random accesses (MIND 7.2). Ours is smaller by a factor.
 const RANDOM_PAGES: u32 = 400_000;
 const RANDOM_HOSTS: u16 = 8;
 
-/// All of it.
+/// Measures everything.
 pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
     let kinds = ["scaling.blades", "scaling.threads", "directory.slots", "directory.false"];
     let wanted = |name: &str| kinds.iter().any(|kind| plan.wants(&format!("mind.{kind}.{name}.")));
@@ -49,7 +51,7 @@ fn read(file: &Path, plan: &Plan) -> Result<Workload, String> {
         |error: &dyn std::fmt::Display| format!("{}: {error}; run scripts/record-traces", file.display());
     let input = File::open(file).map_err(|error| why(&error))?;
     let reader = Reader::new(BufReader::new(input)).map_err(|error| why(&error))?;
-    // What the program does before it has workers is no part of a short run either.
+    // The program's work before it has workers is no part of a short run.
     let visits = reader.collect::<Result<Vec<_>, _>>().map_err(|error| why(&error))?;
     let first = visits.iter().position(|visit| visit.thread > 0).unwrap_or(0);
     let most = if plan.quick { QUICK_VISITS } else { usize::MAX };
@@ -95,7 +97,8 @@ fn setup(system: System, hosts: u16, workload: &Workload) -> Setup {
     setup
 }
 
-/// False invalidations and entries, for regions that stay as they are and for those that do not (MIND 7.3, figure 8 left).
+/// Compares false invalidations and entries of fixed regions and of bounded splitting (MIND 7.3, figure 8
+/// left).
 fn splitting(name: &str, workload: &Workload, sheet: &mut Sheet<'_>) {
     let bounded = setup(System::Mind, 8, workload);
     let kinds = [
@@ -115,7 +118,7 @@ fn splitting(name: &str, workload: &Workload, sheet: &mut Sheet<'_>) {
     }
 }
 
-/// The most slots in use, beside those there are (MIND 7.2, figure 7 left).
+/// Returns the most slots in use, compared with the capacity (MIND 7.2, figure 7 left).
 fn slots(name: &str, setup: &Setup, outcome: &Outcome) -> Row {
     let Regions::Bounded { slots, .. } = setup.regions else { unreachable!("MIND splits") };
     let count = |n: usize| to_f64(u64::try_from(n).unwrap_or(u64::MAX));
@@ -131,7 +134,8 @@ fn slots(name: &str, setup: &Setup, outcome: &Outcome) -> Row {
     Row { p50: middle, why: Some(why), ..row.beside(Some(count(slots))) }
 }
 
-/// Random accesses of eight blades with a thread each (MIND 7.2, figure 6 right): reads and sharing from none to all.
+/// Measures random accesses of eight blades with a thread each (MIND 7.2, figure 6 right): reads and sharing
+/// from none to all.
 fn random(plan: &Plan, sheet: &mut Sheet<'_>) {
     let smaller: u32 = if plan.quick { 64 } else { 8 };
     let pages = RANDOM_PAGES / smaller;
@@ -151,7 +155,7 @@ fn random(plan: &Plan, sheet: &mut Sheet<'_>) {
                 setup.regions = Regions::Bounded { slots, initial, epoch: EPOCH };
                 replay(&workload, &setup, &mut |_| {})
             };
-            // The second half of the accesses: the first fills the caches.
+            // The second half of the accesses counts: the first fills the caches.
             let (half, whole) = (play(visits / 2), play(visits));
             let accesses = whole.accesses - half.accesses;
             let time = to_f64(whole.runtime.as_nanos() - half.runtime.as_nanos()) / 1e9;
@@ -176,7 +180,8 @@ fn counts(paper: &str, outcome: &Outcome) -> String {
     )
 }
 
-/// What the paper's text says, beside MIND on one blade: TensorFlow gains about 1.67 times with each doubling (MIND 7.1).
+/// Returns the speed-up over MIND on one blade in the paper's text: TensorFlow gains about 1.67 times with
+/// each doubling (MIND 7.1).
 fn published(name: &str, system: System, hosts: u16) -> Option<f64> {
     let doubled = i32::try_from(hosts.ilog2()).ok()?;
     (name == "train" && system == System::Mind).then(|| 1.67_f64.powi(doubled))
@@ -186,7 +191,7 @@ fn published(name: &str, system: System, hosts: u16) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Where nothing is recorded the rows say what to do.
+    /// Without recordings the rows say what to do.
     #[test]
     fn without_a_trace_there_is_a_reason() {
         let why = read(Path::new("/nowhere/a.trace"), &Plan { quick: true, ..Plan::default() })

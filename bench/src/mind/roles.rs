@@ -1,4 +1,4 @@
-//! The roles of a rack as threads of this process, so that the raw servers they are compared with can stand in their places.
+//! The roles of a rack as threads of this process, so that raw baseline servers can take their places.
 
 use farmem::serve::{self, Serving, Stop};
 use farmem::{Error, RackConfig, Waiting};
@@ -13,10 +13,11 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// Starts control plane, switch and memory nodes, and the DPU of a rack that has one, each when the one before serves.
+    /// Starts control plane, switch, memory nodes and, if configured, the DPU, each when the previous one
+    /// serves.
     pub(crate) fn start(config: &RackConfig) -> Result<Self, Error> {
         let mut roles = Self { stop: Stop::new(), threads: Vec::new(), config: config.clone() };
-        // Nothing that is measured waits for the control plane: it leaves the CPU to those that may spin.
+        // No measurement waits for the control plane: it leaves the CPU to the roles that may spin.
         let calm = RackConfig { waiting: Waiting::Block, ..config.clone() };
         roles.begin(&calm, |config, serving| serve::control(config, serving))?;
         roles.begin(config, |config, serving| serve::switch(config, serving))?;
@@ -42,7 +43,7 @@ impl Roles {
             let mut begun = || drop(say.send(Ok(())));
             let served = serve(&config, Serving::new(&stop, &mut begun));
             if let Err(error) = served {
-                // Nobody listens any more when it had begun; then what it serves fails, and says so.
+                // After a successful start nothing listens; then the failing service reports the error.
                 let _begun = say.send(Err(error));
             }
         }));
@@ -54,10 +55,10 @@ impl Drop for Roles {
     fn drop(&mut self) {
         self.stop.set();
         for thread in self.threads.drain(..) {
-            // Its panic was printed.
+            // The panic was printed.
             let _panicked = thread.join();
         }
-        // Spaces have ended before; if not, the rings are theirs.
+        // Spaces have ended before; otherwise they own the rings.
         let _in_use = serve::remove_rings(&self.config);
     }
 }

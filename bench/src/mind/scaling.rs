@@ -5,10 +5,10 @@ use crate::{CpuMeter, CpuTime, Row, Sheet};
 use farmem::{Error, Rack, RackConfig, ShareOptions, SharedSpace, Transport};
 use farmem_nativekvs::{Args, Mix, Outcome, serve};
 
-/// Bytes of far memory at each worker's host: the whole table fits, so that what is measured is sharing.
+/// Local bytes at each worker's host: the whole table fits, so that the measurement shows sharing.
 const LOCAL: u64 = 64 << 20;
 
-/// All mixes, first by one worker and then by two.
+/// Measures all mixes, first with one worker and then with two.
 pub(super) fn measure(config: &RackConfig, quick: bool, sheet: &mut Sheet<'_>) -> Result<(), Error> {
     let space = SharedSpace::join(&Rack::running(config.clone()), DOMAIN, ShareOptions::new(LOCAL))?;
     for (workload, name) in [(Mix::A, "a"), (Mix::C, "c")] {
@@ -24,7 +24,7 @@ pub(super) fn measure(config: &RackConfig, quick: bool, sheet: &mut Sheet<'_>) -
                 seed: 1,
                 json: false,
             };
-            // The workers, which have ended by then, and the roles; what it took to load the table counts too.
+            // The workers, which have ended by then, and the roles; loading the table counts too.
             let all = CpuMeter::own().and_children();
             let cpu = all.begin();
             let outcome = serve(&space, &args, |orders| space.spawn("serve", orders))?;
@@ -39,7 +39,7 @@ pub(super) fn measure(config: &RackConfig, quick: bool, sheet: &mut Sheet<'_>) -
     Ok(())
 }
 
-/// So many that a run takes seconds: where workers write, pages go to and fro.
+/// Returns enough operations for a run of seconds: where workers write, pages move between them.
 const fn operations(workload: Mix, quick: bool) -> u64 {
     match (workload, quick) {
         (_, true) => 50_000,

@@ -1,7 +1,8 @@
-//! What allocations cost the switch, and how evenly they lie: match-action entries against vmas, and Jain's index (MIND 7.2, figure 7
-//! centre and right).
+//! The switch entries that allocations take, and the balance of allocations: match-action entries against
+//! vmas, and Jain's index (MIND 7.2, figure 7 centre and right).
 //!
-//! A rack with eight memory nodes is asked for vmas of drawn sizes. What its control plane answers goes into the switch's own tables.
+//! A rack with eight memory nodes receives allocations of drawn sizes. The control plane's results go into
+//! the switch's own tables.
 
 use super::DOMAIN;
 use crate::{Row, to_f64};
@@ -11,7 +12,8 @@ use farmem_sim::replay::Tables;
 /// Memory nodes, as in the paper.
 pub(super) const NODES: u8 = 8;
 
-/// A sequence of allocations. The paper's programs come in two kinds: some large arrays, and very many objects.
+/// A sequence of allocations. The paper's programs come in two kinds: some large arrays, and very many
+/// objects.
 pub(super) struct Sequence {
     name: &'static str,
     count: u64,
@@ -26,10 +28,10 @@ pub(super) const SEQUENCES: [Sequence; 2] = [
     Sequence { name: "objects", count: 1024, sizes: (12, 20), paper: "M_A and M_C" },
 ];
 
-/// Times that entries are counted while a sequence grows, at each doubling.
+/// Counts of entries while a sequence grows: one per doubling.
 const DOUBLINGS: u32 = 4;
 
-/// The rows of one sequence, on a rack of its own that serves.
+/// Returns the rows of one sequence, on a serving rack of its own.
 pub(super) fn measure(sequence: &Sequence, config: &RackConfig) -> Result<Vec<Row>, Error> {
     let &Sequence { name, count, sizes: (smallest, largest), paper } = sequence;
     let mut client = Rack::running(config.clone()).client(DOMAIN)?;
@@ -52,7 +54,7 @@ pub(super) fn measure(sequence: &Sequence, config: &RackConfig) -> Result<Vec<Ro
     Ok(rows)
 }
 
-/// The entries of both tables, beside those of a table of pages of 2 MiB.
+/// Returns the entries of both tables, compared with those of a table of 2 MiB pages.
 fn entries(name: &str, paper: &str, tables: &Tables, vmas: &[Vma]) -> Row {
     let pages = |log2: u32| {
         let mut pages: Vec<u64> =
@@ -72,7 +74,7 @@ fn entries(name: &str, paper: &str, tables: &Tables, vmas: &[Vma]) -> Row {
     Row { why: Some(why), ..row }
 }
 
-/// Jain's index of the bytes on the nodes, beside that of dealing vmas out in turn.
+/// Returns Jain's index of the bytes on the nodes, compared with round-robin placement.
 fn balance(name: &str, paper: &str, index: f64, vmas: &[Vma], capacity: u64) -> Row {
     let (mut in_turn, mut one_by_one) = ([0_u64; NODES as usize], [0_u64; NODES as usize]);
     let mut filling = 0;
@@ -91,7 +93,7 @@ fn balance(name: &str, paper: &str, index: f64, vmas: &[Vma], capacity: u64) -> 
     Row { why: Some(why), ..row.beside(Some(jain(&in_turn))) }
 }
 
-/// The square of the sum over the sum of the squares, and over how many there are.
+/// Returns Jain's index: the square of the sum over the sum of the squares, divided by the count.
 fn jain(bytes: &[u64]) -> f64 {
     let sum: f64 = bytes.iter().map(|&bytes| to_f64(bytes)).sum();
     let squares: f64 = bytes.iter().map(|&bytes| to_f64(bytes) * to_f64(bytes)).sum();

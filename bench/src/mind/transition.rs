@@ -1,4 +1,5 @@
-//! What each change of a page's state costs, between two hosts: one round trip, or two when a host must write back first (MIND 7.2).
+//! The cost of each page-state change between two hosts: one round trip, or two when a host must write back
+//! first (MIND 7.2).
 
 use super::fault::REGION;
 use super::{PAGE, Samples};
@@ -9,17 +10,17 @@ use farmem::window::Memory;
 use farmem::{Error, ShareStats, SharedSpace, Transport, Vma};
 use std::time::Instant;
 
-/// The changes, as the rows name them, in the order in which a page goes through them.
+/// The changes as the rows name them, in the order of a page's states.
 pub(super) const NAMES: [&str; 5] = ["i_to_s", "s_to_s", "s_to_m", "m_to_s", "m_to_m"];
 
 /// Times of each change, and the packets of both hosts.
 pub(super) struct Transitions {
     times: [Samples; 5],
-    /// Of each change: in each round, the packets for one page.
+    /// For each change and round, the packets per page.
     packets: [Vec<f64>; 5],
 }
 
-/// Takes the pages of `fresh`, which were never touched, through all changes between two hosts, one region each.
+/// Takes the untouched pages of `fresh` through all changes between two hosts, one region each.
 pub(super) fn measure(one: &SharedSpace, other: &SharedSpace, fresh: &[Vma]) -> Result<Transitions, Error> {
     let mut transitions = Transitions {
         times: std::array::from_fn(|_| Samples::new()),
@@ -28,7 +29,8 @@ pub(super) fn measure(one: &SharedSpace, other: &SharedSpace, fresh: &[Vma]) -> 
     for vma in fresh {
         let (a, b) = (one.memory(vma), other.memory(&other.attach(vma.base)?));
         let stats = || (one.stats(), other.stats());
-        // All pages go through one change before any goes through the next, so that none is still held for its last one.
+        // All pages go through one change before any goes through the next, so that no page is still blocked
+        // by its last change.
         transitions.step(0, stats, a, load);
         transitions.step(1, stats, b, load);
         transitions.step(2, stats, a, store);
@@ -49,7 +51,7 @@ impl Transitions {
     ) {
         let before = packets(&stats());
         let times = &mut self.times[at];
-        // Both hosts are of this process, and so are the roles.
+        // Both hosts and the roles belong to this process.
         let own = CpuMeter::own();
         let cpu = own.begin();
         let count = each(memory, access, &mut |time| times.record(time));
@@ -57,7 +59,7 @@ impl Transitions {
         self.packets[at].push(to_f64(packets(&stats()) - before) / to_f64(count));
     }
 
-    /// The rows: each beside the first, and the packets that the hosts see.
+    /// Returns the rows: each compared with the first, and the hosts' packets.
     pub(super) fn rows(&mut self, transport: Transport) -> Vec<Row> {
         let base = self.times[0].quantile(0.5);
         let mut rows = Vec::new();
@@ -67,7 +69,7 @@ impl Transitions {
         }
         for (at, name) in NAMES.into_iter().enumerate() {
             let id = format!("mind.packets.{name}.{}", transport.name());
-            // The median round: in a few, regions were merged, and one packet spoke for several pages.
+            // The median round: in a few rounds, regions merged and one packet covered several pages.
             let rounds = &mut self.packets[at];
             let count = rounds.len() as u64;
             rows.push(Row::figure(id, "packets", median(rounds), count));

@@ -1,9 +1,10 @@
-//! The swap-in of a page from compressed memory of this machine (zram): what a program pays for memory that is not here without any rack.
+//! The swap-in of a page from compressed local memory (zram): the cost of evicted memory without any rack.
 //!
-//! Needs the right to make a zram device and to swap to it. Where a memory cgroup can be made too, a process in it has less memory than it
-//! uses, and the system puts its pages out by itself (`squeezed`): the limit is that process's alone, so no other process's pages go for it. Where
-//! none can be made, pages of this process are put out on request. A system that puts out what has long not been touched may use the device
-//! too while it is there; all of that comes back when it is taken away.
+//! This needs the right to create a zram device and to swap to it. If a memory cgroup can be created too, a
+//! process in it has less memory than it uses, and the system evicts its pages (`squeezed`). The limit
+//! applies to that process alone, so no other process's pages are evicted for it. Otherwise pages of this
+//! process are evicted on request. A system that evicts long-unused pages may use the device too while it
+//! exists; all of them return when the device is removed.
 
 mod probe;
 
@@ -22,12 +23,12 @@ use std::time::Instant;
 
 const ID: &str = "mind.fault.zram";
 const PAGES: usize = 4096;
-/// Bytes that the process under a limit may have of its pages: half.
+/// Memory limit of the process: half of its pages.
 const LIMIT: u64 = (PAGES * super::PAGE / 2) as u64;
 /// Bytes of the device: room for all pages.
 const DEVICE_LEN: u64 = 64 << 20;
 
-/// The row, with a figure where this machine allows it.
+/// Returns the row, with a figure where this machine permits it.
 pub(super) fn row(rounds: usize) -> Row {
     match Zram::begin(DEVICE_LEN).and_then(|device| measure(&device, rounds)) {
         Ok(Measured { times, how }) => {
@@ -38,13 +39,13 @@ pub(super) fn row(rounds: usize) -> Row {
     }
 }
 
-/// Times of touches, each of a page that was out, and in words how it came to be out.
+/// Times of touches of evicted pages, and the eviction method in words.
 struct Measured {
     times: Samples,
     how: String,
 }
 
-/// Under a limit, or else on request.
+/// Measures under a limit, or else by eviction on request.
 fn measure(device: &Zram, rounds: usize) -> Result<Measured, String> {
     under_a_limit(device, rounds).or_else(|no_limit| {
         let Measured { times, how } = on_request(device, rounds)?;
@@ -65,7 +66,7 @@ fn under_a_limit(device: &Zram, rounds: usize) -> Result<Measured, String> {
     if out < 0.5 {
         return Err(format!("only {:.0} % of the touched pages were out", out * 100.0));
     }
-    // What is not here is there.
+    // Pages that are not resident are on the device.
     let compressed = device.compressed(LIMIT / 2)?;
     let how = format!(
         "pages come back from zram that the limit of a memory cgroup put out ({}, {} MiB of {} MiB): {:.0} % of those touched were out, {compressed}",
@@ -101,7 +102,7 @@ fn on_request(device: &Zram, rounds: usize) -> Result<Measured, String> {
     })
 }
 
-/// What of this process is in swap.
+/// Returns the swapped size of this process.
 fn swapped_kib() -> Result<u64, String> {
     let status = Status::from_file("/proc/self/status").map_err(|error| error.to_string())?;
     status.vmswap.ok_or_else(|| "the system does not say what is in swap".into())

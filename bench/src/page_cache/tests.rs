@@ -1,20 +1,20 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What a cache may be asked for.
+/// A request to the cache.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Read(u64),
     Write(u64, u8),
-    /// Use it if it is here, fetch it if it is not.
+    /// Uses the page if it is cached, fetches it otherwise.
     Need(u64),
     Evict,
-    /// Write dirty ones back among so many of the oldest.
+    /// Writes back the dirty ones among this many of the oldest pages.
     Clean(usize),
 }
 
 fn ask() -> impl Strategy<Value = Request> {
-    // Few pages in few tables, so that they meet; some far away, as those of other memory nodes are.
+    // Few pages in few tables, so that they collide, and some far away, as on other memory nodes.
     let page = prop_oneof![0..12_u64, 508..516_u64, Just(1 << 40), Just((1 << 52) - 1)];
     prop_oneof![
         page.clone().prop_map(Request::Read),
@@ -25,7 +25,7 @@ fn ask() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// The plain model: pages in order of use, the one used last at the end.
+/// The plain model: pages in LRU order, the most recently used last.
 #[derive(Default)]
 struct Model(Vec<(u64, u8, bool)>);
 
@@ -53,8 +53,8 @@ fn evict(pages: &mut Pages) -> Option<(u64, Option<u8>)> {
 }
 
 proptest! {
-    /// Beside a list that is kept in order of use: the same pages are here, the same one makes room, the same bytes are to be written
-    /// back, whatever happens in whatever order.
+    /// The cache matches a list in LRU order under any sequence: the same pages are cached, the same one is
+    /// evicted, the same bytes are written back.
     #[test]
     fn it_does_what_a_list_in_order_of_use_does(capacity in 1..9_usize, asks in prop::collection::vec(ask(), 0..200)) {
         let mut pages = Pages::new((capacity * PAGE_LEN) as u64 + 4095);
@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// A cache of so many bytes holds what fits into them whole, to the byte, and asks for no more.
+/// A cache of this many bytes holds the whole pages that fit, to the byte, and allocates no more.
 #[test]
 fn its_limit_is_in_bytes() {
     for (bytes, capacity) in [(4096, 1), (8191, 1), (8192, 2), (40_959, 9)] {
@@ -109,7 +109,7 @@ fn its_limit_is_in_bytes() {
     }
 }
 
-/// A page beyond the room is a mistake of the one who fills.
+/// Filling beyond the capacity is a caller's error.
 #[test]
 #[should_panic(expected = "room was made for it")]
 fn it_takes_no_page_without_room() {

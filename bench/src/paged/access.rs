@@ -1,4 +1,4 @@
-//! One access through the cache, as far as the pages that are here let it go.
+//! One access through the cache, as far as cached pages permit.
 
 use crate::native::{Native, NativeLogic};
 use crate::page_cache::{PAGE_LEN, Page, Pages};
@@ -9,20 +9,20 @@ use farmem_traversal::{Step, WINDOW_LEN_MAX};
 /// Bytes of the word of an atomic.
 const WORD_LEN: usize = 8;
 
-/// Why an access cannot go on.
+/// The reason why an access cannot continue.
 #[derive(Debug)]
 pub(super) enum Missing {
-    /// Not without `first`; it will need the pages up to `last` as well.
+    /// Page `first` is missing, and the pages up to `last` will be needed as well.
     Pages { first: Page, last: Page },
-    /// Not at all.
+    /// The access can never succeed.
     Never(Error),
 }
 
-/// An access, and how far it is.
+/// An access and its progress.
 #[derive(Debug)]
 pub(super) struct Access {
     what: What,
-    /// Bytes that were copied so far; of a traversal, of this iteration's window.
+    /// Bytes copied so far; for a traversal, of this iteration's window.
     done: usize,
 }
 
@@ -50,7 +50,7 @@ struct Walk {
 }
 
 impl Access {
-    /// An access that runs traversals as `native` code.
+    /// Creates an access that runs traversals as `native` code.
     pub(super) fn of(op: Op, native: &Native) -> Self {
         let what = match op {
             Op::Read { addr, buf } | Op::RegionRead { addr, buf } => What::Read { addr, buf },
@@ -78,7 +78,7 @@ impl Access {
         Self { what, done: 0 }
     }
 
-    /// Goes on to the end, or to the first page that is missing.
+    /// Continues to the end, or to the first missing page.
     pub(super) fn advance(&mut self, pages: &mut Pages) -> Result<(), Missing> {
         let done = &mut self.done;
         match &mut self.what {
@@ -96,7 +96,7 @@ impl Access {
         }
     }
 
-    /// What an atomic found.
+    /// Returns the previous value that an atomic found.
     pub(super) const fn old(&self) -> u64 {
         match self.what {
             What::Swap { old, .. } | What::Add { old, .. } => old,
@@ -104,7 +104,7 @@ impl Access {
         }
     }
 
-    /// Its answer, and its buffer or scratch pad.
+    /// Returns the answer, and the buffer or scratch pad.
     pub(super) fn into_answer(self) -> (Answer, Vec<u8>) {
         let old = self.old();
         match self.what {
@@ -148,7 +148,7 @@ impl Walk {
     }
 }
 
-/// Copies between `buf` and the pages at `addr`, `done` bytes of which are done, page by page.
+/// Copies between `buf` and the pages at `addr`, page by page, after the first `done` bytes.
 fn copy(
     pages: &mut Pages,
     addr: VirtAddr,
@@ -180,7 +180,7 @@ fn write(pages: &mut Pages, page: Page, offset: usize, from: &mut [u8]) -> Optio
     Some(())
 }
 
-/// Replaces the word at `addr` by what `change` makes of it; answers what was there.
+/// Replaces the word at `addr` by `change` of it. Returns the previous value.
 fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) -> Result<u64, Missing> {
     if !addr.0.is_multiple_of(WORD_LEN as u64) {
         return Err(Missing::Never(Error::Misaligned { addr }));
@@ -194,7 +194,7 @@ fn exchange(pages: &mut Pages, addr: VirtAddr, change: impl FnOnce(u64) -> u64) 
     Ok(old)
 }
 
-/// `addr` plus `by`, which must be an address of `len` bytes.
+/// Returns `addr` plus `by`, if that is a valid address for `len` bytes.
 fn checked(addr: VirtAddr, by: usize, len: u64) -> Result<VirtAddr, Missing> {
     addr.checked_add(by as u64).ok_or(Missing::Never(Error::OutOfBounds { addr, len }))
 }

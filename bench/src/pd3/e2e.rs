@@ -1,12 +1,18 @@
-//! `pd3.e2e.*` and `pd3.path.*`: applications with a hundredth of their items here, whose clients' requests a DPU sees before they are carried out (PD3 8.2 and 8.3).
+//! `pd3.e2e.*` and `pd3.path.*`: applications with a hundredth of their items local, whose clients' requests
+//! a DPU sees before they are executed (PD3 8.2 and 8.3).
 //!
-//! Two applications, with requests of PROTOCOL 19.14: the hash map (keys and values of eight bytes) and the page server (4 KiB). Each answers the same requests in seven ways: all items
-//! local; with READs one by one; the same with an LRU in the place of sets, and the index of all records here beside it; the same with Leap's prefetching; with the READs of a piece of requests
-//! together; with those of several pieces under way; and with what the DPU put into the loading zone. The application's thread has a CPU of its own; DPU, switch and memory nodes share the other.
-//! The DPU is a thread of the bench there; of the hash map's uniform requests it is the process of the rack, too (`process`).
+//! Two applications take requests of PROTOCOL 19.14: the hash map (keys and values of eight bytes) and the
+//! page server (4 KiB). Each answers the same requests in seven variants: all items local; READs one by one;
+//! the same with an LRU in place of sets, and the index of all records local; the same with Leap's
+//! prefetching; the READs of a piece of requests together; those of several pieces in flight; and items that
+//! the DPU put into the loading zone. The application's thread has its own CPU; DPU, switch and memory nodes
+//! share the other. The DPU is a thread of the bench; for the hash map's uniform requests it is also the
+//! rack's process (`process`).
 //!
-//! On so few CPUs the other one is full before the application's is. So the DPU's requests come at a pace: the fastest of a ladder at which at most [`MISSED_MAX`] of the
-//! look-ups find nothing. `.throughput` is that pace; `.host_cpu` is what a request costs the application's thread at it, beside all items local at the same pace.
+//! On so few CPUs the shared one saturates before the application's. The DPU's requests therefore arrive at a
+//! pace: the fastest of a ladder at which at most [`MISSED_MAX`] of the look-ups find nothing. `.throughput`
+//! is that pace. `.host_cpu` is the CPU time of a request in the application's thread at that pace, compared
+//! with all items local.
 //!
 //! Every answer is checked.
 
@@ -41,21 +47,22 @@ use store::Far;
 pub(super) use store::Kind;
 
 const SECRET: KeySecret = KeySecret([0x5044_3303, 4791]);
-/// Pieces between the arrival of a piece and its turn: the queue in which requests wait.
+/// Pieces between the arrival of a piece and its execution: the request queue.
 const LEAD: usize = 16;
-/// Pieces whose READs are under way at once where several are.
+/// Pieces whose READs are in flight at once in the asynchronous variant.
 const DEPTH: usize = 8;
-/// Look-ups that find nothing, in a thousand, at most.
+/// Bound on the look-ups that find nothing, per thousand.
 const MISSED_MAX: u64 = 10;
-/// Part of the requests of a round that are answered without prefetching: they wait for far memory one by one.
+/// Fraction of a round's requests answered without prefetching, one by one from far memory.
 const WITHOUT_PART: usize = 8;
-/// Steps of the ladder of paces at most, from slow to fast, and how much shorter the time between two pieces is in each: it ends where too many look-ups find nothing.
+/// Bound on the steps of the pace ladder, from slow to fast, and the factor between two steps. The ladder
+/// ends where too many look-ups find nothing.
 const STEPS: u32 = 32;
 const STEP: f64 = 0.8;
-/// The first pace: so many times what the path takes for each key.
+/// The first pace, as a multiple of the path's time per key.
 const FIRST: f64 = 4.0;
 
-/// Which items are asked for.
+/// The distribution of requested items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Draw {
     Uniform,
@@ -73,7 +80,7 @@ impl Draw {
     }
 }
 
-/// The rows.
+/// Returns the row ids.
 #[cfg(test)]
 pub(super) fn ids() -> Vec<String> {
     let mut ids = Vec::new();
@@ -103,26 +110,26 @@ pub(super) fn ids() -> Vec<String> {
     ids
 }
 
-/// The ways without a DPU.
+/// The variants without a DPU.
 pub(super) const WAYS: [&str; 6] = ["local", "sync", "lru", "leap", "batched", "async"];
 
 #[cfg(test)]
 const ROWS: [&str; 9] =
     ["throughput", "without", "over_sync", "over_batched", "host_cpu", "p50", "p99", "missed", "wasted"];
 
-/// How large it is.
+/// The dimensions of a benchmark.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     kind: Kind,
     items: u64,
-    /// Items that are here.
+    /// Local items.
     here: usize,
-    /// Requests of a piece.
+    /// Requests per piece.
     piece: usize,
-    /// Pieces of a measurement.
+    /// Pieces per measurement.
     pieces: usize,
     zone: ZoneSize,
-    /// What is here is there from the beginning; else as requests bring it.
+    /// True when local items are present from the start; otherwise requests bring them.
     filled: bool,
 }
 
@@ -140,7 +147,7 @@ impl Size {
             Kind::Pages => (8, ZoneSize { items: 256, data: 1 << 20 }),
         };
         let pieces = if quick { 100 } else { 64_000 / piece };
-        // The zone is of the hundredth, as far as that is larger.
+        // The zone counts as part of the hundredth, as far as the hundredth is larger.
         let of_zone = match kind {
             Kind::Hash | Kind::Kv => zone.items * 96 / 16,
             Kind::Pages => zone.items,
@@ -149,7 +156,7 @@ impl Size {
         Self { kind, items, here, piece, pieces, zone, filled: false }
     }
 
-    /// Bytes of a piece.
+    /// Returns the bytes of a piece.
     const fn piece_len(&self) -> usize {
         self.piece * self.kind.request_len()
     }
@@ -159,7 +166,7 @@ impl Size {
     }
 }
 
-/// Measures what `plan` says on racks of `racks`.
+/// Measures what `plan` selects, on racks of `racks`.
 pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     let cpus = allowed_cpus().unwrap_or_default();
     for kind in Kind::ALL {
@@ -177,10 +184,10 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
         let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
         let (say, said) = channel();
         let cpus = cpus.clone();
-        // Clients bind the thread that opens them to a CPU.
+        // Opening a client binds the calling thread to a CPU, so the bench has its own thread.
         let wrong = std::thread::scope(|threads| {
             let bench = threads.spawn(move || Bench::new(config, size, (cpus, dpu), say)?.measure(plan));
-            // Until the bench has ended, and with it the last sender.
+            // Until the bench has ended and dropped the last sender.
             for told in said {
                 match told {
                     Told::Begins(what) => sheet.begins(&what),
@@ -194,19 +201,19 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
     Ok(())
 }
 
-/// What a bench says while it runs.
+/// A progress report of the bench.
 enum Told {
     Begins(String),
     Rows(Vec<Row>),
 }
 
-/// What all threads know.
+/// The state shared by all threads.
 struct Ground {
     config: RackConfig,
     size: Size,
     far: Far,
     cpus: Vec<usize>,
-    /// The process that prefetches, where one does.
+    /// The CPU meter of the prefetching process, where there is one.
     dpu: CpuMeter,
 }
 
@@ -217,27 +224,27 @@ struct Bench {
     say: Sender<Told>,
 }
 
-/// What a way of answering took.
+/// The measured costs of one variant.
 #[derive(Clone, Debug)]
 struct Taken {
     wall: Duration,
-    /// Of the application's thread.
+    /// CPU time of the application's thread.
     cpu: Duration,
     missed: u64,
     requests: u64,
-    /// What requests took, each as long as the others of its piece.
+    /// Time per request; all requests of a piece count equally.
     each: Samples,
 }
 
-/// What came of it with a DPU.
+/// The results with a DPU.
 struct Ahead {
-    /// The time between two pieces: the shortest at which nearly all was there.
+    /// The shortest time between two pieces at which nearly all items were ready.
     pace: Duration,
-    /// What was taken at it.
+    /// The costs at that pace.
     taken: Vec<Taken>,
-    /// What was taken, as fast as it went, when the application did not hand its requests over: PD3 without prefetching.
+    /// The costs at full speed when the application does not report its requests: PD3 without prefetching.
     without: Taken,
-    /// Items that were fetched for nothing.
+    /// Items fetched in vain.
     wasted: u64,
 }
 
@@ -256,21 +263,22 @@ impl Ground {
         Rack::running(self.config.clone()).client(DOMAIN)
     }
 
-    /// The application's CPU: the last one. Opening a client may have bound the thread to another.
+    /// Moves this thread to the application's CPU, the last one. Opening a client may have bound it to
+    /// another.
     fn to_own_cpu(&self) {
         if let [_, .., last] = self.cpus[..] {
             let _stays_where_it_is = pin_to_cpu(last);
         }
     }
 
-    /// The CPU of all others.
+    /// Moves this thread to the CPU of all other threads.
     fn to_other_cpu(&self) {
         if let [first, ..] = self.cpus[..] {
             let _stays_where_it_is = pin_to_cpu(first);
         }
     }
 
-    /// A driver over the far store and a zone, and the application's ends.
+    /// Creates a driver over the far store and a zone, with the application's ends.
     fn driver(&self) -> Result<(Driver<HostKeys, Far, SharedZone>, Parts), Error> {
         let (tap, watch) = tap(4 << 20, SECRET);
         let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
@@ -296,9 +304,9 @@ impl Bench {
         Ok(Self { ground: Ground { config, size, far, cpus, dpu }, client, wrong: 0, say })
     }
 
-    /// Says what is measured now.
+    /// Reports what is being measured.
     fn begins(&self, what: &str) {
-        // Whoever listened has panicked, and the bench ends with it.
+        // A receiver that is gone has panicked, and the bench ends with it.
         let _gone = self.say.send(Told::Begins(format!("{}: {what}", self.ground.size.kind.name())));
     }
 
@@ -306,7 +314,7 @@ impl Bench {
         let _gone = self.say.send(Told::Rows(rows));
     }
 
-    /// Measures what is wanted; how many answers were wrong.
+    /// Measures what is selected. Returns the number of wrong answers.
     fn measure(mut self, plan: &Plan) -> Result<u64, Error> {
         let kind = self.ground.size.kind.name();
         self.begins("the path of a key");
@@ -351,7 +359,8 @@ impl Bench {
         Ok(self.wrong)
     }
 
-    /// What the DPU's path takes for each key, without an application: CPU time of its thread, and time that passes, in nanoseconds.
+    /// Measures the DPU's path per key, without an application: CPU time of its thread, and elapsed time, in
+    /// nanoseconds.
     fn path(&mut self) -> Result<stages::Path, Error> {
         self.ground.to_other_cpu();
         let (driver, Parts { tap, beside, mut taker }) = self.ground.driver()?;
@@ -361,14 +370,14 @@ impl Bench {
         Ok(path)
     }
 
-    /// All ways on the same requests, in rounds.
+    /// Measures all variants on the same requests, in rounds.
     fn compare(&mut self, id: &str, draw: Draw, path: f64, rounds: u64) -> Result<Vec<Row>, Error> {
         let requests: Vec<Vec<u8>> =
             (0..=rounds).map(|round| self.ground.size.draw(draw, 100 + round)).collect();
         let Size { kind, items, here, .. } = self.ground.size;
         let mut all = Here::all(kind, items);
         let mut caches = [(); 4].map(|()| Here::some(kind, here));
-        // A hundredth, as the others have with the zone.
+        // A hundredth, as the others have including the zone.
         let hundredth = usize::try_from(items / 100).expect("few");
         let mut latest = Here::latest(hundredth);
         let index = self.ground.far.index(&mut self.client)?;
@@ -411,7 +420,8 @@ impl Bench {
         Ok(rows)
     }
 
-    /// The rows of what a DPU sees ahead, beside the ways without one, and beside all items local at its pace.
+    /// Returns the rows of the DPU variant, compared with the variants without a DPU, and with all items
+    /// local at its pace.
     fn rows_of_dpu(
         &self,
         id: &str,
@@ -451,7 +461,7 @@ impl Bench {
         ]
     }
 
-    /// With a DPU.
+    /// Measures with a DPU.
     fn ahead(&mut self, path: f64, requests: &[Vec<u8>]) -> Result<Ahead, Error> {
         let stop = AtomicBool::new(false);
         let (give, take) = channel();
@@ -482,7 +492,8 @@ impl Bench {
 }
 
 impl Ground {
-    /// The program beside a DPU, whichever that is: at which pace nearly all was there, what came of it, and how many answers were wrong.
+    /// Runs the program beside any DPU. Returns the pace at which nearly all items were ready, the results,
+    /// and the number of wrong answers.
     fn at_a_pace(&self, parts: Parts, path: f64, requests: &[Vec<u8>]) -> Result<(Ahead, u64), Error> {
         let mut client = self.client()?;
         self.to_own_cpu();
@@ -523,17 +534,17 @@ impl Ground {
     }
 }
 
-/// The middle of some rounds.
+/// Returns the median of some rounds.
 fn middle(taken: &[Taken], what: fn(&Taken) -> f64) -> f64 {
     median(&mut taken.iter().map(what).collect::<Vec<_>>())
 }
 
-/// The row of a rate, with what a request costs the application's thread.
+/// Returns a rate's row, with the CPU time per request in the application's thread.
 fn rate(id: &str, of: &[Taken], n: u64) -> Row {
     Row::figure(id, "1/s", middle(of, Taken::rate), n).with_cpu(Some(middle(of, Taken::cpu_ns)))
 }
 
-/// The rows of rates without a DPU, beside all items local.
+/// Returns the rate rows of the variants without a DPU, compared with all items local.
 fn rows_of_ways(id: &str, taken: &[Vec<Taken>; WAYS.len()], n: u64) -> Vec<Row> {
     let local = middle(&taken[0], Taken::rate);
     let row = |(at, (way, of)): (usize, (&&str, &Vec<Taken>))| {
@@ -542,14 +553,14 @@ fn rows_of_ways(id: &str, taken: &[Vec<Taken>; WAYS.len()], n: u64) -> Vec<Row> 
     WAYS.iter().zip(taken).enumerate().map(row).collect()
 }
 
-/// What requests took in some rounds.
+/// Returns the request times of some rounds.
 fn each(taken: &[Taken]) -> Samples {
     let mut all = Samples::new();
     taken.iter().for_each(|taken| all.add(&taken.each));
     all
 }
 
-/// The rows of what a request takes, beside other ones.
+/// Returns the rows of request times, compared with other ones.
 fn times(id: &str, of: &[Taken], beside: &[Taken], n: u64) -> [Row; 2] {
     let (of, beside) = (each(of), each(beside));
     [("p50", 0.5), ("p99", 0.99)].map(|(row, quantile)| {
@@ -559,7 +570,8 @@ fn times(id: &str, of: &[Taken], beside: &[Taken], n: u64) -> [Row; 2] {
     })
 }
 
-/// Look-ups that found nothing, and places that were read ahead, of 400 pages that are asked for in turn and by chance with Leap's prefetching.
+/// Counts failed look-ups and pages read ahead, of 400 pages requested in order and at random with Leap's
+/// prefetching.
 #[cfg(test)]
 pub(super) fn by_leap(config: RackConfig) -> Result<[(u64, u64); 2], Error> {
     let size = Size { items: 1000, here: 100, pieces: 50, ..Size::of(Kind::Pages, true) };

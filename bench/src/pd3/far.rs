@@ -1,8 +1,10 @@
-//! `pd3.transfer.far.N` and `pd3.transfer.copies`: records of 64 bytes from threads of a program to far memory, by way of the DPU that is a process beside it (PD3, appendix A, figure A.1b),
-//! and how often the DPU copies their bytes (PD3 6.1).
+//! `pd3.transfer.far.N` and `pd3.transfer.copies`: records of 64 bytes from threads of a program to far
+//! memory through a DPU process (PD3, appendix A, figure A.1b), and the number of copies that the DPU makes
+//! (PD3 6.1).
 //!
-//! Each thread has a window of records under way, which it writes and then reads again. Beside it the same threads with a client each, which speak with the memory node themselves: what the
-//! DPU takes off them is CPU time. The DPU, the switch and the memory node share the other CPU.
+//! Each thread has a window of records in flight, which it writes and then reads again. The baseline has the
+//! same threads with one client each, connected directly to the memory node. The difference in CPU time is
+//! what the DPU offloads. The DPU, the switch and the memory node share the other CPU.
 
 use super::{DOMAIN, DPU};
 use crate::pulse::{NodeKind, Racks};
@@ -18,40 +20,40 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a record.
 const RECORD: usize = 64;
-/// Records that a thread has under way.
+/// Records in flight per thread.
 const WINDOW: usize = 32;
-/// Records of a thread, one behind the other.
+/// Consecutive records of a thread.
 const RECORDS: u64 = 4096;
-/// Threads that ask.
+/// Numbers of requesting threads.
 const THREADS: [u16; 2] = [1, 2];
 
-/// The rows.
+/// The row ids.
 #[cfg(test)]
 pub(super) const IDS: [&str; 3] = ["pd3.transfer.far.1", "pd3.transfer.far.2", COPIES];
 const COPIES: &str = "pd3.transfer.copies";
 
-/// What came of a round of some threads: records a second, their CPU time, and records that were wrong.
+/// The result of a round: records per second, CPU time of the threads, and wrong records.
 struct Round {
     rate: f64,
     cpu: Duration,
     wrong: u64,
 }
 
-/// One thread's way to far memory, with a window of records under way.
+/// One thread's path to far memory, with a window of records in flight.
 trait Way {
-    /// Begins to write record `n`, or to read it.
+    /// Starts the write of record `n`, or its read.
     fn begin(&mut self, n: u64, write: Option<&[u8; RECORD]>) -> Result<(), Error>;
 
-    /// Waits for the oldest one under way; what was read.
+    /// Waits for the oldest operation in flight. Returns the bytes read.
     fn end(&mut self) -> Result<[u8; RECORD], Error>;
 }
 
 struct ByDpu<'a> {
     thread: ApiThread<'a>,
     region: Region,
-    /// Where this thread's records begin.
+    /// The start of this thread's records.
     base: u64,
-    /// With whether it reads.
+    /// Operations in flight; true for reads.
     under_way: VecDeque<(Pending, bool)>,
 }
 
@@ -111,7 +113,7 @@ fn record(thread: u16, n: u64) -> [u8; RECORD] {
     record
 }
 
-/// Writes so many records, and reads them: how many were wrong, and what CPU time that took.
+/// Writes `each` records and reads them. Returns the wrong ones and the CPU time.
 fn ask(way: &mut impl Way, thread: u16, each: u64) -> Result<(u64, Duration), Error> {
     let (begun, mut wrong) = (cpu_time(), 0);
     for reads in [false, true] {
@@ -128,7 +130,7 @@ fn ask(way: &mut impl Way, thread: u16, each: u64) -> Result<(u64, Duration), Er
     Ok((wrong, cpu_time() - begun))
 }
 
-/// So many threads ask, each by a way of its own.
+/// Runs `threads` requesting threads, each with its own path.
 fn round<W: Way>(
     threads: u16,
     each: u64,
@@ -141,7 +143,7 @@ fn round<W: Way>(
             .map(|thread| {
                 scope.spawn(move || {
                     let own = way(thread);
-                    // A client binds the thread that opens it to the CPU of its rack.
+                    // A client binds its opening thread to the CPU of its rack.
                     let bound = cpu.map_or(Ok(()), pin_to_cpu).map_err(not_bound);
                     begin.wait();
                     bound?;
@@ -165,7 +167,7 @@ fn not_bound(source: std::io::Error) -> Error {
     Error::System { what: "the program has no CPU of its own".into(), source }
 }
 
-/// Measures what `plan` wants.
+/// Measures what `plan` selects.
 pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     if !plan.wants("pd3.transfer.far.") && !plan.wants(COPIES) {
         return Ok(());
@@ -174,7 +176,8 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
     let rack = racks.start_with(1, NodeKind::Offload, 64 << 20, DPU)?;
     let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
     let quick = plan.quick;
-    // Clients bind the thread that opens them to a CPU, and what it starts: which CPUs there are is asked before. The program's is the last one.
+    // A client binds its opening thread, and threads started by it, to a CPU, so the allowed CPUs are read
+    // before. The program's CPU is the last one.
     let cpus = allowed_cpus().unwrap_or_default();
     let own = cpus.get(1..).and_then(<[usize]>::last).copied();
     let (rows, wrong) = crate::cpu::on_its_own(|| compare(&config, own, quick))?;
@@ -228,6 +231,6 @@ fn compare(config: &RackConfig, place: Option<usize>, quick: bool) -> Result<(Ve
     rows.push(Row { why: Some(why), ..Row::figure(COPIES, "copies", each, requests) });
     api.deallocate(&mut client, region)?;
     client.free(own.base)?;
-    // Each request is moved once: more would be copies under another name.
+    // Each request is moved once; more moves would be copies in disguise.
     Ok((rows, wrong + moves.abs_diff(requests)))
 }

@@ -1,8 +1,10 @@
-//! `pd3.hostview.*`: how many keys a second one core looks up in a set of all that the host holds (PD3, figure 4).
+//! `pd3.hostview.*`: the keys per second that one core looks up in a set of all keys that the host holds
+//! (PD3, figure 4).
 //!
-//! Keys are 64-bit numbers that look like chance, 80 % of the slots are in use, look-ups are of keys that are held, drawn uniformly, in batches of [`BATCH`]. The
-//! general-purpose sets are Rust's: `std` with its own hasher, and `hashbrown` with its, the port of the Abseil set that the paper has. Then the cuckoo set,
-//! each step with one thing more. All take turns, beside reads of lines of a store as large.
+//! Keys are pseudo-random 64-bit numbers, 80 % of the slots are in use, and look-ups are of held keys, drawn
+//! uniformly, in batches of [`BATCH`]. The general-purpose sets are Rust's: `std` with its own hasher, and
+//! `hashbrown` with its own, the port of the paper's Abseil set. The cuckoo set follows, with one more
+//! optimisation per step. All alternate, beside reads of lines of an equally large store.
 
 use crate::pulse::node::lines;
 use crate::rates::{Chance, Measured, Rates, Variant, cpu_time, measure as in_turns};
@@ -17,16 +19,17 @@ use std::hint::black_box;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// Keys of a batch: of a quarter of what parsers gather at most. The first lines of a batch come while nothing is compared, so short ones cost more.
+/// Keys per batch: a quarter of a parser's maximum. The first lines of a batch arrive while nothing is
+/// compared, so short batches cost more.
 const BATCH: usize = 1024;
-/// Look-ups of a measurement.
+/// Look-ups per measurement.
 const LOOKUPS: usize = 1 << 21;
 /// Slots in use, in percent.
 const LOAD_PERCENT: u32 = 80;
-/// Bytes of all sets together for each key, and of the keys that are looked up.
+/// Bytes of all sets together per key, plus the keys to look up.
 const BYTES_A_KEY: u64 = 64;
 
-/// How much is measured.
+/// The extent of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub(super) keys: usize,
@@ -34,7 +37,7 @@ pub(super) struct Budget {
 }
 
 const LINES: &str = "pd3.hostview.lines";
-/// The rows, in the order of the ladder.
+/// The row ids, in the order of the ladder.
 pub(super) const IDS: [&str; 10] = [
     LINES,
     "pd3.hostview.std",
@@ -51,7 +54,7 @@ pub(super) const IDS: [&str; 10] = [
 #[expect(clippy::disallowed_types, reason = "it is what is measured; its order is not looked at")]
 type StdSet = std::collections::HashSet<u64>;
 
-/// The sets that take turns, all with the same keys.
+/// The compared sets, all with the same keys.
 struct Subject {
     keys: u64,
     store: MappedStore,
@@ -60,11 +63,11 @@ struct Subject {
     small: HostKeys,
     huge: HostKeys,
     shards: KeyShards,
-    /// Answers that were wrong.
+    /// Number of wrong answers.
     wrong: Cell<u64>,
 }
 
-/// Key `n`: all differ.
+/// Returns key `n`; all keys differ.
 const fn key(n: u64) -> u64 {
     let z = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -84,7 +87,7 @@ impl Subject {
             remedy: "choose fewer keys".into(),
         };
         let mut store = MappedStore::new(huge.bytes() as u64).map_err(no_room)?;
-        // A page that was never written is one that all such pages share.
+        // Unwritten pages would all share one zero page.
         (0..store.len()).step_by(4096).for_each(|at| store.write(at, &[1]));
         let keys = count as u64;
         let pieces = || {
@@ -116,13 +119,13 @@ impl Subject {
         Ok(Self { keys, store, std, hashbrown, small, huge, shards, wrong: Cell::new(refused as u64) })
     }
 
-    /// Keys to look up: of those that are held, or of no others.
+    /// Draws keys to look up: held ones, or only others.
     fn wanted(&self, chance: &mut Chance, held: bool) -> Vec<KeyId> {
         let from = if held { 0 } else { self.keys };
         (0..LOOKUPS).map(|_| KeyId(key(from + chance.below(self.keys)))).collect()
     }
 
-    /// Times `find`, which says how many of the keys it found.
+    /// Times `find`, which returns how many of the keys it found.
     fn timed(&self, keys: &[KeyId], held: bool, find: impl FnOnce(&[KeyId]) -> usize) -> Measured {
         let begin = cpu_time();
         let found = black_box(find(keys));
@@ -133,7 +136,7 @@ impl Subject {
     }
 }
 
-/// Looks all up, a batch at a time; says how many are held.
+/// Looks up all keys in batches. Returns the number of held ones.
 fn count(view: &impl HostView, keys: &[KeyId]) -> usize {
     let mut held = [false; BATCH];
     let of_batch = |keys: &[KeyId]| {
@@ -144,7 +147,7 @@ fn count(view: &impl HostView, keys: &[KeyId]) -> usize {
     keys.chunks(BATCH).map(of_batch).sum()
 }
 
-/// A step of the ladder.
+/// Returns a step of the ladder.
 fn step(name: &'static str, pages: PageSize, lookup: Lookup, held: bool) -> Variant<'static, Subject> {
     Variant::new(name, move |subject: &mut Subject, chance| {
         let set = if pages == PageSize::Huge { &mut subject.huge } else { &mut subject.small };
@@ -156,7 +159,7 @@ fn step(name: &'static str, pages: PageSize, lookup: Lookup, held: bool) -> Vari
     })
 }
 
-/// Both shards at once, each on a thread of its own: what they look up together in the time of the one that needs longer.
+/// Runs both shards at once, each on its own thread. Returns their total over the time of the slower one.
 fn shards(subject: &mut Subject, chance: &mut Chance) -> Measured {
     let keys = subject.wanted(chance, true);
     let mut split = [Vec::with_capacity(LOOKUPS), Vec::with_capacity(LOOKUPS)];
@@ -205,7 +208,7 @@ fn ways() -> Vec<Variant<'static, Subject>> {
     ways
 }
 
-/// The rows; all of them absent when there is no memory for so many keys.
+/// Returns the rows; all absent when there is not enough memory.
 pub(super) fn measure(budget: Budget, sheet: &mut Sheet<'_>) {
     let need = budget.keys as u64 * BYTES_A_KEY;
     let have = Meminfo::from_file("/proc/meminfo").ok().and_then(|info| info.mem_available);
@@ -231,7 +234,7 @@ pub(super) fn measure(budget: Budget, sheet: &mut Sheet<'_>) {
     sheet.add_wrong(subject.wrong.get());
 }
 
-/// A row beside the line-read limit; that of two shards beside one core.
+/// Returns a row compared with the line-read limit; two shards are compared with one core.
 fn row(id: &'static str, rates: &[Rates], subject: &Subject) -> Row {
     let of = |name: &str| rates.iter().find(|rates| rates.name == name).expect("every way is measured");
     let way = of(id);

@@ -1,4 +1,5 @@
-//! The paper's figures of this machine's rows (PD3 8, and figures 2, 4 and 8). Figure 20 has none: it wants more CPUs for the application than there are.
+//! The paper's figures from this machine's rows (PD3 8, and figures 2, 4 and 8). Figure 20 is missing: it
+//! needs more application CPUs than exist.
 
 use crate::Row;
 use crate::drawing::{Labels, Points, bars, in_file, lines};
@@ -7,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The ways in the order in which the paper's figures have them; that of the DPU has no name in ids.
+/// The variants in the order of the paper's figures; the DPU variant has no name in ids.
 const SYSTEMS: [(&str, &str); 7] = [
     ("sync", "sync"),
     ("lru", "LRU"),
@@ -26,7 +27,7 @@ const APPLICATIONS: [(u32, &str, &str); 4] = [
     (13, "kv.uniform", "items asked for in RESP"),
 ];
 
-/// Bars: file, caption, unit, and the rows, each with its group and name.
+/// A bar figure: file, caption, unit, and the rows, each with its group and name.
 struct Bars {
     file: String,
     caption: String,
@@ -34,7 +35,8 @@ struct Bars {
     of: Vec<(&'static str, String, &'static str)>,
 }
 
-/// Lines: file, caption, what is varied, what is told, and of each line its name, and what is in front of and behind what is varied in its rows' ids.
+/// A line figure: file, caption, varied parameter, measured value, and for each line its name and the id
+/// parts around the parameter.
 struct Line {
     file: &'static str,
     caption: &'static str,
@@ -88,7 +90,7 @@ const LINES: [Line; 6] = [
     },
 ];
 
-/// Rows of one kind in a figure of bars: what is in front of their ids, and their ends.
+/// Returns the bars for rows with a common prefix and these endings.
 fn ladder(prefix: &str, names: &[&'static str]) -> Vec<(&'static str, String, &'static str)> {
     names.iter().map(|name| ("", format!("{prefix}{name}"), *name)).collect()
 }
@@ -140,7 +142,7 @@ fn all_bars() -> Vec<Bars> {
     all
 }
 
-/// Draws the figures of which there are rows into files of `directory`, which is made.
+/// Draws the figures that have rows into files of `directory`, which is created.
 pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let values: BTreeMap<&str, f64> =
@@ -166,7 +168,7 @@ pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
     Ok(())
 }
 
-/// The figures of two lines. A line without a name has none.
+/// Returns the points of a figure with two lines. A line without a name has none.
 fn points(values: &BTreeMap<&str, f64>, of: &[(&str, &str, &str); 2]) -> Points<2> {
     let mut points = Points::new();
     for (line, (name, before, behind)) in of.iter().enumerate() {
@@ -184,7 +186,8 @@ fn points(values: &BTreeMap<&str, f64>, of: &[(&str, &str, &str); 2]) -> Points<
 mod tests {
     use super::*;
 
-    /// Each figure is of its own rows; what has no rows has no file, and what could not be measured is left out.
+    /// Each figure contains its own rows. A figure without rows has no file, and unmeasured rows are left
+    /// out.
     #[test]
     fn figures_are_of_their_rows() {
         let row = |id: &str, value: f64| Row::figure(id, "1/s", value, 1);
@@ -216,7 +219,7 @@ mod tests {
         assert!(draw(&directory.path().join("pd3-10.svg"), &rows).is_err(), "that is a file");
     }
 
-    /// Every row that a figure is of is one that is measured.
+    /// Every row of a figure is a measured row.
     #[test]
     fn figures_are_of_rows_that_there_are() {
         let measured = super::super::ids();

@@ -1,17 +1,18 @@
-//! The rings that a loading zone stands beside (PD3 7.2, figures 7a and 8): consumers share one head, behind a spinlock or moved on by compare-and-swap.
+//! Baseline rings for the loading zone (PD3 7.2, figures 7a and 8): consumers share one head, protected by a
+//! spinlock or advanced by compare-and-swap.
 //!
-//! Key type: [`SharedHead`], items with keys and values of eight bytes. A consumer searches from the head, copies what it finds, marks it, and moves the head past all that
-//! are marked.
+//! Key type: [`SharedHead`], items with keys and values of eight bytes. A consumer searches from the head,
+//! copies and marks the item it finds, and moves the head past all marked items.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// How consumers of a ring keep out of each other's way.
+/// The synchronisation of a ring's consumers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Guard {
-    /// One at a time.
+    /// One consumer at a time.
     Spinlock,
-    /// All at once; the head and each item's state are words that they compare and swap.
+    /// Concurrent consumers with compare-and-swap on the head and on each item's state.
     LockFree,
 }
 
@@ -22,7 +23,7 @@ struct Slot {
     consumed: AtomicBool,
 }
 
-/// A ring that is filled while nobody searches it.
+/// A ring that is filled while no consumer searches it.
 #[derive(Debug)]
 pub(super) struct SharedHead {
     guard: Guard,
@@ -37,7 +38,7 @@ impl SharedHead {
         Self { guard, lock: AtomicBool::new(false), head: AtomicUsize::new(0), slots }
     }
 
-    /// Fills all slots: slot n with what `item` says of it.
+    /// Fills all slots: slot n with the result of `item`.
     pub(super) fn fill(&mut self, item: impl Fn(u64) -> (u64, u64)) {
         for (n, slot) in (0..).zip(&mut self.slots) {
             let (key, value) = item(n);
@@ -66,7 +67,7 @@ impl SharedHead {
         let found = self.slots[from..].iter().find(|slot| slot.key.load(Ordering::Relaxed) == key)?;
         let value = found.value.load(Ordering::Relaxed);
         found.consumed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        // Everybody moves the head on, past whatever is consumed.
+        // Every consumer advances the head past consumed items.
         let mut head = self.head.load(Ordering::Acquire);
         while self.slots.get(head).is_some_and(|slot| slot.consumed.load(Ordering::Acquire)) {
             head = match self.head.compare_exchange(head, head + 1, Ordering::AcqRel, Ordering::Acquire) {
@@ -82,7 +83,7 @@ impl SharedHead {
 mod tests {
     use super::*;
 
-    /// Two threads that ask for all keys, in another order each, get each once between them.
+    /// Two threads that request all keys, in different orders, get each key once between them.
     #[test]
     fn each_item_is_taken_once() {
         for guard in [Guard::Spinlock, Guard::LockFree] {

@@ -1,8 +1,11 @@
-//! `pd3.shortest.*`: a key that the DPU knows is fetched by the DPU itself (DPU, memory node, DPU, host), beside the way by the host: the DPU tells the host the key, and the host asks for it
+//! `pd3.shortest.*`: a key known to the DPU is fetched by the DPU itself (DPU, memory node, DPU, host),
+//! compared with the path through the host: the DPU sends the key to the host, and the host requests it
 //! through the DPU (DPU, host, DPU, memory node, DPU, host; PD3 6.2).
 //!
-//! Both ways send the same READs of the hash map's slots from the same client of the DPU's thread, and end in the same loading zone, from which the host's thread takes the item. Rings are those
-//! of the memory API. The host's thread has a CPU of its own; the DPU's shares the other with the switch and the memory node.
+//! Both paths send the same READs of the hash map's slots from the same client of the DPU's thread, and end
+//! in the same loading zone, from which the host's thread takes the item. The rings are those of the memory
+//! API. The host's thread has its own CPU; the DPU's thread shares the other with the switch and the memory
+//! node.
 
 use super::DOMAIN;
 use crate::pulse::{NodeKind, Racks};
@@ -21,29 +24,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-/// Keys that are fetched for a latency, one after the other, and for a rate.
+/// Keys fetched for a latency, one after the other.
 const ALONE: u64 = 4_000;
 const MANY: u64 = 40_000;
-/// Keys under way when a rate is measured.
+/// Keys in flight when a rate is measured.
 const DEPTH: u64 = 128;
 /// Items of the map.
 const ITEMS: u64 = 100_000;
 /// Bytes of the rings between the host and the DPU.
 const RING: usize = 1 << 16;
-/// The longest sleep between two looks at the host's ring.
+/// Bound on the sleep between two polls of the host's ring.
 const REST: Span = Span::from_millis(1);
-/// Rounds of both ways in turn.
+/// Rounds of both paths.
 const ROUNDS: u64 = 5;
 
 const ZONE: ZoneSize = ZoneSize { items: 4096, data: 4096 };
 const LATENCY: &str = "pd3.shortest.latency";
 const RATE: &str = "pd3.shortest.rate";
 
-/// The rows.
+/// The row ids.
 #[cfg(test)]
 pub(super) const IDS: [&str; 2] = [LATENCY, RATE];
 
-/// The way of a key.
+/// The path of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Direct,
@@ -51,7 +54,7 @@ enum Way {
 }
 
 fn key(n: u64) -> [u8; 8] {
-    // They are read in no order.
+    // Keys are read in pseudo-random order.
     (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % ITEMS).to_le_bytes()
 }
 
@@ -59,14 +62,14 @@ fn value(key: [u8; 8]) -> [u8; 8] {
     (u64::from_le_bytes(key) ^ 0x5044_3303).to_le_bytes()
 }
 
-/// A ring from one thread to the other; whoever reads it looks all the time.
+/// Creates a ring from one thread to the other; its reader polls.
 fn ring() -> Result<(SubmissionSender, Submissions), OpenError> {
     let file = make_submissions(RING)?;
     let nobody = OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 3)) })?;
     Ok((SubmissionSender::of(&file, RING, nobody)?, Submissions::of(&file, RING)?))
 }
 
-/// Both ends are this program's.
+/// The panic message for broken rings.
 const WHOLE: &str = "both ends are this program's";
 
 fn told(sender: &SubmissionSender, n: u64) {
@@ -78,7 +81,7 @@ fn told(sender: &SubmissionSender, n: u64) {
     }
 }
 
-/// The keys that have come; room is given back when there is no more.
+/// Passes the received keys to `each`, and frees their room.
 fn heard(ring: &mut Submissions, mut each: impl FnMut([u8; 8])) {
     let mut buf = [0; 32];
     while let Some(len) = ring.pop(&mut buf).expect(WHOLE) {
@@ -90,13 +93,13 @@ fn heard(ring: &mut Submissions, mut each: impl FnMut([u8; 8])) {
     ring.release();
 }
 
-/// What both threads see.
+/// The state shared by both threads.
 struct Shared {
-    /// Keys that the host has taken.
+    /// Number of keys that the host has taken.
     taken: AtomicU64,
-    /// The DPU's thread has ended, or the host's.
+    /// True when either thread has ended.
     over: AtomicBool,
-    /// When the DPU knew the latest key, in nanoseconds since `begin`.
+    /// The time at which the DPU knew the latest key, in nanoseconds since `begin`.
     known: AtomicU64,
     begin: Instant,
 }
@@ -107,7 +110,7 @@ impl Shared {
     }
 }
 
-/// Says when a thread has ended, however it did.
+/// Marks the end of a thread on drop, also on a panic.
 struct Over<'s>(&'s Shared);
 
 impl Drop for Over<'_> {
@@ -133,7 +136,7 @@ impl Dpu<'_> {
         Ok(())
     }
 
-    /// Puts what has come into the zone; false when nothing has.
+    /// Puts received items into the zone. Returns false when there were none.
     fn place(&mut self) -> Result<bool, Error> {
         let mut came = false;
         while let Some(completed) = self.client.poll()? {
@@ -155,7 +158,7 @@ impl Dpu<'_> {
         Ok(came)
     }
 
-    /// Fetches so many keys, `depth` at a time, by one way.
+    /// Fetches `count` keys, `depth` at a time, by one path.
     fn serve(
         &mut self,
         way: Way,
@@ -184,7 +187,8 @@ impl Dpu<'_> {
             if self.place()? || worked {
                 continue;
             }
-            // Whoever waits for the other roles of this CPU sleeps until a packet comes: a thread that yields again and again keeps the CPU for a whole slice.
+            // A thread that waits for roles on this CPU sleeps until a packet comes; with repeated yields it
+            // would keep the CPU for whole slices.
             if self.under_way.is_empty() {
                 std::hint::spin_loop();
             } else {
@@ -195,7 +199,7 @@ impl Dpu<'_> {
     }
 }
 
-/// The host's thread: passes on what it is told, and takes each key's item in turn; how many were wrong.
+/// Runs the host's thread: forwards keys and takes each item in turn. Returns the number of wrong items.
 fn host(
     reader: &ZoneReader,
     (to_dpu, from_dpu): (&SubmissionSender, &mut Submissions),
@@ -223,7 +227,7 @@ fn host(
     wrong
 }
 
-/// The racks and the map.
+/// The rack and the map.
 struct Bench {
     config: RackConfig,
     map: FlatMap,
@@ -232,7 +236,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// So many keys by one way, `depth` at a time: what each took, and keys a second.
+    /// Runs `count` keys by one path, `depth` at a time. Records each time and returns keys per second.
     fn round(&mut self, way: Way, (count, depth): (u64, u64), times: &mut Samples) -> Result<f64, Error> {
         let (to_host, mut from_dpu) = ring()?;
         let (to_dpu, mut from_host) = ring()?;
@@ -261,7 +265,7 @@ impl Bench {
                 let _stays_where_it_is = pin_to_cpu(last);
             }
             let wrong = {
-                // A host that panics leaves no DPU waiting for it.
+                // A host that panics must not leave the DPU waiting.
                 let _over = Over(shared);
                 host(&reader, (&to_dpu, &mut from_dpu), shared, count, times)
             };
@@ -297,7 +301,7 @@ impl Bench {
     }
 }
 
-/// Measures what `plan` wants.
+/// Measures what `plan` selects.
 pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     if !plan.wants("pd3.shortest.") {
         return Ok(());
@@ -306,7 +310,8 @@ pub(super) fn measure<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_
     let rack = racks.start(1, NodeKind::Offload, 64 << 20)?;
     let config = rack.as_ref().config().expect("a rack that runs has a description").clone();
     let quick = plan.quick;
-    // Clients bind the thread that opens them to a CPU, and what it starts: which CPUs there are is asked before.
+    // A client binds its opening thread, and threads started by it, to a CPU, so the allowed CPUs are read
+    // before.
     let cpus = allowed_cpus().unwrap_or_default();
     let (rows, wrong) = crate::cpu::on_its_own(|| {
         let mut client = Rack::running(config.clone()).client(DOMAIN)?;

@@ -1,7 +1,9 @@
-//! `pd3.transfer.host_dpu.*`: requests that write records of 64 bytes, from threads of a program to its DPU (PD3, appendix A, figure A.1a).
+//! `pd3.transfer.host_dpu.*`: requests that write records of 64 bytes, from threads of a program to its DPU
+//! (PD3, appendix A, figure A.1a).
 //!
-//! All threads write into one ring without a lock; beside it they share, behind a lock, the ring of one producer that a window has. The DPU's end copies each request out and reads it, as a
-//! DPU does. What a record costs at the program is its threads' CPU time.
+//! All threads write into one lock-free ring. The baseline is the single-producer ring of a window, shared
+//! behind a lock. The DPU's end copies out and parses each request, as a DPU does. The cost of a record at
+//! the program is its threads' CPU time.
 
 use crate::rates::cpu_time;
 use crate::{Plan, Row, Sheet, rate_row, to_f64};
@@ -20,28 +22,29 @@ use std::time::{Duration, Instant};
 const RECORD: u32 = 64;
 /// Bytes of a ring.
 const RING: usize = 1 << 20;
-/// Requests of a round.
+/// Requests per round.
 const REQUESTS: u64 = 1 << 20;
 const REQUESTS_QUICK: u64 = 1 << 14;
 
-/// Looks at an empty ring before the CPU is given up.
+/// Polls of an empty ring before the thread yields.
 const SPINS: u32 = 256;
 
-/// The rows.
+/// The row ids.
 #[cfg(test)]
 pub(super) const IDS_OF_ROWS: [&str; 2] = ["pd3.transfer.host_dpu.1", "pd3.transfer.host_dpu.2"];
 
-/// A datagram to an address where nobody listens: a DPU that looks all the time is not woken.
+/// Returns a waker for an address without a listener: a polling DPU is not woken.
 fn nobody() -> Result<OutsideWaker, OpenError> {
     OutsideWaker::open(&WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::new(127, 77, 1, 2)) })
 }
 
-/// Hands a request over; false when there is no room.
+/// Hands a request over. Returns false when there is no room.
 type Push = dyn Fn(&[u8]) -> bool + Sync;
-/// Copies the next request out, and says its length; none when there is no more, and then the room of those before is free.
+/// Copies out the next request and returns its length. Returns `None` when there is no more, and then frees
+/// the room of the earlier ones.
 type Pop = dyn FnMut(&mut [u8]) -> Option<usize>;
 
-/// One way for requests.
+/// One transfer mechanism.
 struct Way {
     push: Box<Push>,
     pop: Box<Pop>,
@@ -87,7 +90,7 @@ fn behind_a_lock() -> Result<Way, OpenError> {
     })
 }
 
-/// What came of a round: requests a second, CPU time of the threads that asked, and requests that came wrong.
+/// The result of a round: requests per second, CPU time of the requesting threads, and wrong requests.
 struct Round {
     rate: f64,
     cpu: Duration,
@@ -95,7 +98,7 @@ struct Round {
 }
 
 impl Way {
-    /// Threads write `each` requests, and the calling thread reads all.
+    /// Runs writers of `each` requests, and reads all on the calling thread.
     fn round(&mut self, threads: u64, each: u64) -> Round {
         let Self { push, pop } = self;
         let (push, begin) = (&**push, Barrier::new(usize::try_from(threads).expect("few") + 1));
@@ -112,7 +115,7 @@ impl Way {
             let (mut wrong, mut idle) = (0, 0_u32);
             while left > 0 {
                 let Some(len) = pop(&mut buf) else {
-                    // There is a moment in which nobody writes soon, unless a writer has no CPU.
+                    // Writers may be idle for lack of a CPU: yield now and then.
                     idle += 1;
                     if idle % SPINS == 0 {
                         yield_now()
@@ -141,7 +144,7 @@ impl Way {
     }
 }
 
-/// Writes requests; says what CPU time that took.
+/// Writes requests. Returns the CPU time.
 fn write(push: &Push, thread: u64, each: u64, begin: &Barrier) -> Duration {
     let (mut data, mut record) = ([0; RECORD as usize], Vec::new());
     begin.wait();
@@ -160,7 +163,7 @@ fn write(push: &Push, thread: u64, each: u64, begin: &Barrier) -> Duration {
     cpu_time() - start
 }
 
-/// The rows.
+/// Measures the selected rows.
 pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
     let (rounds, requests) = if plan.quick { (2, REQUESTS_QUICK) } else { (9, REQUESTS) };
     for threads in [1, 2] {

@@ -1,7 +1,8 @@
-//! `pd3.zone.*`: what it takes to get a prefetched item out of the loading zone (PD3 7, 8.3 "consume").
+//! `pd3.zone.*`: the cost of taking a prefetched item out of the loading zone (PD3 7, 8.3 "consume").
 //!
-//! Keys and values have eight bytes, as the paper's; `page` is a value of 4 KiB. A zone is filled, then all of it is taken in an order that looks like chance, a few at a time
-//! between two looks at the clock. `threads` takes 8,192 items in the order in which they came, on one thread and on two, beside rings whose consumers share a head.
+//! Keys and values have eight bytes, as in the paper; `page` is a value of 4 KiB. A zone is filled, then all
+//! of it is taken in pseudo-random order, a few items per clock reading. `threads` takes 8,192 items in
+//! insertion order, on one thread and on two, compared with rings whose consumers share a head.
 
 use super::rings::{Guard, SharedHead};
 use crate::rates::Chance;
@@ -15,15 +16,15 @@ use std::time::Instant;
 
 /// Items of the zones.
 const SIZES: [usize; 3] = [16, 1 << 10, 1 << 16];
-/// Items that are taken between two looks at the clock.
+/// Items taken per clock reading.
 const TOGETHER: u32 = 16;
-/// Items that threads take: their descriptors and index fit a core's cache.
+/// Items that threads take: their descriptors and index fit into a core's cache.
 const SHARED: usize = 1 << 13;
-/// Items that are taken by a scan of a zone of 64 Ki.
+/// Items taken by a scan of a zone of 64 Ki.
 const SCANS: usize = 256;
 const PAGE: usize = 4096;
 
-/// The rows.
+/// The row ids.
 #[cfg(test)]
 pub(super) const IDS: [&str; 16] = [
     "pd3.zone.hit.16",
@@ -44,15 +45,15 @@ pub(super) const IDS: [&str; 16] = [
     "pd3.zone.put",
 ];
 
-/// What a consumption costs at most on the paper's host (PD3 8.3).
+/// The upper bound of a consumption on the paper's host (PD3 8.3).
 const PAPER_NS: f64 = 38.0;
 
-/// How items are found.
+/// The method of finding items.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// By the index, one by one.
     Index,
-    /// By the index, of which several lines are asked for together.
+    /// By the index, with several lines prefetched together.
     Together,
     /// By a scan.
     Scan,
@@ -66,14 +67,14 @@ struct Zone {
     value: Vec<u8>,
     chance: Chance,
     wrong: u64,
-    /// Items that were not there.
+    /// Number of items not found.
     missing: u64,
     puts: Samples,
 }
 
 impl Zone {
     fn new(items: usize, value: usize) -> Result<Self, OpenError> {
-        // A page has its key beside it.
+        // A page is stored with its key.
         let data = if value > 16 { (items * (value + 8)).next_power_of_two() } else { PAGE };
         let size = ZoneSize { items, data };
         let file = make_zone(size)?;
@@ -91,15 +92,17 @@ impl Zone {
         })
     }
 
-    /// Answers that were wrong, once all items were asked for. Of the items that fall on one bucket of the index and the one beside it, the producer gives one up for the seventeenth, as one zone of 65,536 in fifty has it: as many as it says were not there, and no more.
+    /// Returns the wrong answers, once all items were requested. The producer may evict one of 17 items that
+    /// share a bucket of the index and its neighbour, which happens in one of fifty zones of 65,536. The
+    /// evictions that it reports, and no more, may be missing.
     fn all_wrong(mut self) -> u64 {
         self.producer.clean(|_, _| {});
         self.wrong + self.missing.abs_diff(self.producer.counts().old)
     }
 
-    /// Puts an item into every place.
+    /// Fills every place with an item.
     fn fill(&mut self) {
-        // What was taken is noted first: a producer that waits for room looks only at what is oldest.
+        // Processes consumed items first: a producer that waits for room examines only the oldest.
         self.producer.clean(|_, _| {});
         let begin = Instant::now();
         for n in 0..self.items as u64 {
@@ -112,7 +115,7 @@ impl Zone {
         self.puts.record(begin.elapsed() / u32::try_from(self.items).unwrap_or(u32::MAX));
     }
 
-    /// Takes `count` of the items, in an order that looks like chance.
+    /// Takes `count` of the items, in pseudo-random order.
     fn take(&mut self, way: Way, count: usize, samples: &mut Samples) {
         let mut reader =
             self.reader.for_thread(if way == Way::Scan { Finding::Scan } else { Finding::Index });
@@ -123,7 +126,7 @@ impl Zone {
         }
         let wanted: Vec<[u8; 8]> = keys[..count].iter().map(|key| key.to_le_bytes()).collect();
         let (mut buf, mut wrong, mut missing) = (vec![0; self.value.len()], 0, 0);
-        // CPU time is asked of the system, which costs more than what is measured: of all together.
+        // Reading CPU time costs more than the measured operation, so it is read for all together.
         let meter = CpuMeter::own();
         let cpu = meter.begin();
         for keys in wanted.chunks_exact(TOGETHER as usize) {
@@ -140,7 +143,7 @@ impl Zone {
             samples.record(begin.elapsed() / TOGETHER);
         }
         samples.spent(cpu.end(), count as u64);
-        // The others go, so that the zone can be filled again.
+        // The other items are consumed, so that the zone can be filled again.
         let mut rest = self.reader.for_thread(Finding::Index);
         for key in &keys[count..] {
             missing += u64::from(rest.check_and_return(&key.to_le_bytes(), |_| true, &mut buf).is_none());
@@ -148,7 +151,7 @@ impl Zone {
         (self.wrong, self.missing) = (self.wrong + wrong, self.missing + missing);
     }
 
-    /// Looks for items that are not there.
+    /// Looks for items that do not exist.
     fn miss(&mut self, samples: &mut Samples) {
         let (mut buf, mut wrong) = (Vec::new(), 0);
         let first = self.items as u64 + self.chance.below(1 << 40);
@@ -164,7 +167,7 @@ impl Zone {
     }
 }
 
-/// The rows; those that there is no memory for are absent.
+/// Returns the rows; absent where there is not enough memory.
 pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
     let rounds = if plan.quick { 4 } else { 40 };
     for items in SIZES {
@@ -208,7 +211,7 @@ pub(super) fn measure(plan: &Plan, sheet: &mut Sheet<'_>) {
     }
 }
 
-/// What a hit takes by the index, beside the paper's figure, and by a scan, beside the index.
+/// Measures a hit by the index, compared with the paper's figure, and by a scan, compared with the index.
 fn hits(id: &str, items: usize, value: usize, rounds: u64, sheet: &mut Sheet<'_>) {
     let (together, scan) = (format!("{id}.together"), format!("{id}.scan"));
     let mut zone = match Zone::new(items, value) {
@@ -244,7 +247,7 @@ fn hits(id: &str, items: usize, value: usize, rounds: u64, sheet: &mut Sheet<'_>
     }
 }
 
-/// How many items a second threads take, beside both rings.
+/// Measures the items per second that threads take, compared with both rings.
 fn threads(id: &str, count: u64, rounds: u64, sheet: &mut Sheet<'_>) {
     let over = format!("{id}.over_lock_free");
     let mut zone = match Zone::new(SHARED, 8) {
@@ -271,7 +274,7 @@ fn threads(id: &str, count: u64, rounds: u64, sheet: &mut Sheet<'_>) {
             let ring = &*ring;
             let (rate, missed) =
                 race((0..count).collect(), |_: &mut u64, key| ring.check_and_return(key) == Some(key * 3));
-            // Items that two threads mark at once are found by one of them; each key is asked for once here.
+            // Two threads may mark an item at once and one finds it; here each key is requested once.
             wrong += missed;
             of_round.push(rate);
         }
@@ -288,7 +291,8 @@ fn threads(id: &str, count: u64, rounds: u64, sheet: &mut Sheet<'_>) {
     sheet.add([row.with_cpu(cpu), rate_row(&over, ours, lock_free, rounds)]);
 }
 
-/// Each of several threads asks for its share of all keys, in order: how many a second they take together, and how many they did not get.
+/// Runs threads that each request their share of all keys, in order. Returns items per second together, and
+/// the number not found.
 fn race<T: Send>(threads: Vec<T>, take: impl Fn(&mut T, u64) -> bool + Sync) -> (f64, u64) {
     let (count, ready) = (threads.len(), AtomicUsize::new(0));
     let all = std::thread::scope(|scope| {
@@ -297,7 +301,7 @@ fn race<T: Send>(threads: Vec<T>, take: impl Fn(&mut T, u64) -> bool + Sync) -> 
             .map(|(first, mut own)| {
                 let (take, ready) = (&take, &ready);
                 scope.spawn(move || {
-                    // They begin together: a thread that sleeps begins late.
+                    // The threads begin together: a sleeping thread would begin late.
                     ready.fetch_add(1, Ordering::AcqRel);
                     while ready.load(Ordering::Acquire) < count {
                         spin_loop();
@@ -320,7 +324,8 @@ fn race<T: Send>(threads: Vec<T>, take: impl Fn(&mut T, u64) -> bool + Sync) -> 
 mod tests {
     use super::*;
 
-    /// An item that is not there is a wrong answer, unless the producer says that it gave it up. Before, a large zone had one in fifty runs that was given up, and the run failed.
+    /// A missing item is a wrong answer, unless the producer reports its eviction. Previously one run in
+    /// fifty of a large zone had an evicted item, and the run failed.
     #[test]
     fn what_was_given_up_is_no_wrong_answer() {
         let filled = || {

@@ -1,8 +1,9 @@
-//! PULSE's accelerator as a model: pipelines, workspaces, and the scheduler between them (PULSE 4.2), with an account of time.
+//! A timing model of PULSE's accelerator: pipelines, workspaces, and their scheduler (PULSE 4.2).
 //!
-//! [`Design::run`] executes real programs over real memory and says when each pipeline would have been busy: what to expect of *m*
-//! logic and *n* memory pipelines beside as many cores that hold one of each (PULSE 6.2, table 4). It is for simulations and
-//! decisions; a node itself has one core and [`farmem_memnode::WORKSPACES`]. Time is counted in picoseconds and never read.
+//! [`Design::run`] executes real programs over real memory and computes when each pipeline is busy. The
+//! result predicts *m* logic and *n* memory pipelines, compared with as many cores that hold one of each
+//! (PULSE 6.2, table 4). The model serves simulations and decisions; a node itself has one core and
+//! [`farmem_memnode::WORKSPACES`]. Time is counted in picoseconds and never read from a clock.
 //!
 //! Not modelled: the network stack, and memory channels that slow each other down.
 
@@ -11,15 +12,15 @@ use farmem_wire::VirtAddr;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// How many pipelines of each kind, and how they belong together.
+/// The number of pipelines of each kind, and their coupling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Design {
     /// Cores of one memory and one logic pipeline, each with one traversal at a time (PULSE figure 4, top).
     Coupled {
-        /// Cores.
+        /// The number of cores.
         cores: usize,
     },
-    /// Pipelines apart, with one workspace for each of them (PULSE figure 4, bottom).
+    /// Separate pipelines, with one workspace for each of them (PULSE figure 4, bottom).
     Disaggregated {
         /// m: logic pipelines. Each has its share of the workspaces.
         logic: usize,
@@ -28,49 +29,50 @@ pub(super) enum Design {
     },
 }
 
-/// What takes how long.
+/// The times of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Costs {
     /// The pipelines: t_d by lines, t_c by the instructions on the program's longest path.
     pub(super) pipelines: Accelerator,
-    /// One signal of the scheduler of a disaggregated design, in picoseconds. Signals hold up their own traversal alone.
+    /// One signal of the scheduler of a disaggregated design, in picoseconds. A signal delays only its own
+    /// traversal.
     pub(super) dispatch_ps: u64,
 }
 
 /// A traversal to run.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
-    /// When it arrives.
+    /// Arrival time.
     pub(super) arrives_ps: u64,
-    /// What it runs.
+    /// The traversal's program.
     pub(super) program: Program,
-    /// Where it starts.
+    /// The initial state.
     pub(super) state: State,
-    /// Iterations at most.
+    /// Bound on the iterations.
     pub(super) limit: u32,
 }
 
-/// A traversal that was run.
+/// A completed traversal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Ended<E> {
-    /// Its state at the end.
+    /// The final state.
     pub(super) state: State,
-    /// What came of it: the same as from [`farmem_traversal::run`].
+    /// The outcome: equal to that of [`farmem_traversal::run`].
     pub(super) outcome: Outcome<E>,
-    /// From its arrival to its end: waiting for a workspace included.
+    /// Time from arrival to end, including the wait for a workspace.
     pub(super) latency_ps: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Account<E> {
-    /// The jobs, in the order they were given.
+    /// The jobs, in the given order.
     pub(super) ended: Vec<Ended<E>>,
     /// From time 0 to the end of the last job.
     pub(super) span_ps: u64,
-    /// Time that logic pipelines worked, all together.
+    /// Total busy time of the logic pipelines.
     pub(super) logic_ps: u64,
-    /// Time that memory pipelines worked, all together.
+    /// Total busy time of the memory pipelines.
     pub(super) memory_ps: u64,
     /// Lines of memory loaded.
     pub(super) lines: u64,
@@ -79,7 +81,7 @@ pub(super) struct Account<E> {
 }
 
 impl Design {
-    /// Traversals in flight at most: m + n, or one for each core.
+    /// Returns the bound on traversals in flight: m + n, or one per core.
     #[must_use]
     pub(super) const fn workspaces(self) -> usize {
         match self {
@@ -88,11 +90,11 @@ impl Design {
         }
     }
 
-    /// Runs all jobs to their ends, loading each window through `fetch(cur_ptr, window)`.
+    /// Runs all jobs to their ends. Loads each window through `fetch(cur_ptr, window)`.
     ///
     /// # Panics
-    /// When the design lacks a kind of pipeline, a scratch pad does not have its program's length, or a program stores: the model changes no
-    /// memory.
+    /// Panics when the design lacks a kind of pipeline, a scratch pad does not have its program's length, or
+    /// a program stores: the model changes no memory.
     pub(super) fn run<E>(
         self,
         costs: &Costs,
@@ -117,7 +119,7 @@ impl Design {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Event {
     at_ps: u64,
-    /// Of two at the same time the first made is the first.
+    /// Orders simultaneous events by creation.
     number: u64,
     what: What,
 }
@@ -126,25 +128,25 @@ struct Event {
 enum What {
     /// The network stack has a job.
     Arrived(usize),
-    /// The memory pipelines are told of a workspace.
+    /// The memory pipelines are notified of a workspace.
     Fetch(usize),
-    /// A memory pipeline signals that a workspace's load is over.
+    /// A memory pipeline signals the end of a workspace's load.
     Fetched(usize, usize),
-    /// A workspace's logic pipeline is told of it.
+    /// A workspace's logic pipeline is notified of it.
     Compute(usize),
-    /// A logic pipeline signals that a workspace's iteration is over.
+    /// A logic pipeline signals the end of a workspace's iteration.
     Computed(usize),
 }
 
-/// cur_ptr, scratch pad and data of one traversal (PULSE 4.2).
+/// The cur_ptr, scratch pad and data of one traversal (PULSE 4.2).
 struct Workspace {
-    /// Whose it is; the state is the job's.
+    /// The job that owns the workspace; the state is the job's.
     job: Option<usize>,
     data: [u8; WINDOW_LEN_MAX],
     iterations: u32,
 }
 
-/// A logic pipeline, and those of its workspaces that wait for it.
+/// A logic pipeline, and its waiting workspaces.
 #[derive(Default)]
 struct Logic {
     busy: bool,
@@ -162,9 +164,9 @@ struct Scheduler<E> {
     arrived: VecDeque<usize>,
     workspaces: Vec<Workspace>,
     logic: Vec<Logic>,
-    /// Which memory pipelines are busy.
+    /// Busy flags of the memory pipelines.
     memory: Vec<bool>,
-    /// Workspaces whose load no memory pipeline is free for.
+    /// Workspaces that wait for a free memory pipeline.
     loads: VecDeque<usize>,
     ended: Vec<Option<Ended<E>>>,
     logic_ps: u64,
@@ -210,7 +212,7 @@ impl<E> Scheduler<E> {
         self.events.push(Reverse(Event { at_ps, number: self.events_made, what }));
     }
 
-    /// A signal of the scheduler. A core needs none from its memory pipeline to its logic pipeline and back.
+    /// Emits a signal of the scheduler. A core needs none between its memory pipeline and its logic pipeline.
     fn signal(&mut self, what: What) {
         let delay = match self.design {
             Design::Coupled { .. } => 0,
@@ -222,7 +224,8 @@ impl<E> Scheduler<E> {
         self.at(self.now + delay, what);
     }
 
-    /// Rule 1: a new request gets an empty workspace, and a memory pipeline is told of it; without one it waits.
+    /// Rule 1: a new request gets an empty workspace, and a memory pipeline is notified. Without a workspace
+    /// the request waits.
     fn on_request(&mut self, job: usize) {
         self.arrived.push_back(job);
         self.assign();
@@ -238,7 +241,7 @@ impl<E> Scheduler<E> {
         }
     }
 
-    /// Rules 1 and 3: the next iteration begins with a load, if there is to be one.
+    /// Rules 1 and 3: the next iteration begins with a load, unless the limit is reached.
     fn next_iteration(&mut self, workspace: usize, job: usize) {
         if self.workspaces[workspace].iterations == self.jobs[job].limit {
             return self.end(workspace, End::IterationLimit);
@@ -262,7 +265,8 @@ impl<E> Scheduler<E> {
         self.at(self.now + load_ps, What::Fetched(workspace, pipeline));
     }
 
-    /// Rule 2: after a load the workspace's logic pipeline goes on with it. Rule 4: after one that was refused the traversal is over.
+    /// Rule 2: after a load, the workspace's logic pipeline continues. Rule 4: after a refused load, the
+    /// traversal ends.
     fn on_fetched(
         &mut self,
         workspace: usize,
@@ -293,7 +297,8 @@ impl<E> Scheduler<E> {
         self.at(self.now + logic_ps, What::Computed(workspace));
     }
 
-    /// Rule 3: after NEXT_ITER a memory pipeline is told of the workspace. Rule 4: after RETURN the traversal is over.
+    /// Rule 3: after NEXT_ITER, a memory pipeline is notified of the workspace. Rule 4: after RETURN, the
+    /// traversal ends.
     fn on_computed(&mut self, workspace: usize) {
         let home = workspace % self.logic.len();
         self.logic[home].busy = false;
@@ -311,7 +316,7 @@ impl<E> Scheduler<E> {
         }
     }
 
-    /// Rule 4: the network stack gets the traversal, and its workspace is empty.
+    /// Rule 4: the network stack gets the traversal, and its workspace becomes empty.
     fn end(&mut self, workspace: usize, end: End<E>) {
         let number = self.job(workspace);
         let place = &mut self.workspaces[workspace];
@@ -340,14 +345,14 @@ impl<E> Scheduler<E> {
 }
 
 impl<E> Account<E> {
-    /// Jobs in a second, in the middle of the run as at its edges.
+    /// Returns the jobs per second over the whole run.
     #[must_use]
     pub(super) fn jobs_per_s(&self) -> f64 {
         const PS: f64 = 1e12;
         self.ended.len() as f64 * PS / self.span_ps.max(1) as f64
     }
 
-    /// The mean of the latencies, in picoseconds; 0 without jobs.
+    /// Returns the mean latency in picoseconds; 0 without jobs.
     #[must_use]
     pub(super) fn latency_ps(&self) -> u64 {
         let sum: u64 = self.ended.iter().map(|ended| ended.latency_ps).sum();
@@ -355,7 +360,7 @@ impl<E> Account<E> {
     }
 }
 
-/// Lines that `len` bytes at `addr` lie in.
+/// Returns the number of lines that `len` bytes at `addr` touch.
 fn lines(addr: VirtAddr, len: usize) -> u64 {
     let line = LINE_LEN as u64;
     (addr.0 % line + len as u64).div_ceil(line)

@@ -1,4 +1,4 @@
-//! The three applications as they are measured: their data, their mixes, and where one ends and begins anew.
+//! The three applications as measured: their data, their mixes, and the transition between operations.
 
 use super::compare::Scenario;
 use super::contender::App;
@@ -13,16 +13,16 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The average way to a user (PULSE 6, table 3).
+/// The average path to a user (PULSE 6, table 3).
 const HOPS: u64 = 48;
 /// Every system gets the same operations.
 const SEED: u64 = 1;
-/// Bytes of a node of hash table, tree and series, and what a tree's inner nodes add to its leaves.
+/// Bytes of a node of the hash table.
 const HASH_NODE: u64 = 64;
 const TREE_NODE: u64 = 256;
 const INNER: f64 = 1.0 / 15.0;
 
-/// PULSE's WebService: YCSB C, B and A, on users that share objects; and C with users that are asked for alike.
+/// PULSE's WebService: YCSB C, B and A, on users that share objects, and C with uniformly drawn users.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WebService {
     pub(super) records: u64,
@@ -58,7 +58,7 @@ impl Scenario for WebService {
     }
 }
 
-/// The web service at work.
+/// The running web service.
 pub(super) struct Serving {
     service: Service,
     requests: Requests,
@@ -94,12 +94,12 @@ impl App for Serving {
     }
 }
 
-/// PULSE's WiredTiger: YCSB E, with values where they were inserted, with values in the order of their keys, and with scans that begin
-/// anywhere alike. Who runs traversals at the host gets values by READs, which is the least that it costs there.
+/// PULSE's WiredTiger: YCSB E, with values in insertion order, with values in key order, and with uniformly
+/// drawn scan starts. Systems with traversals at the host get values by READs, the cheapest way there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TableStore {
     pub(super) records: u64,
-    /// Operations that there is room for: one in twenty inserts a record.
+    /// Room for this many operations: one in twenty inserts a record.
     pub(super) operations: u64,
 }
 
@@ -128,14 +128,14 @@ impl Scenario for TableStore {
     }
 }
 
-/// The table store at work.
+/// The running table store.
 pub(super) struct Storing {
     store: Store,
     operations: Operations,
     records: u64,
 }
 
-/// Keys of a loaded leaf.
+/// Keys per loaded leaf.
 const LEAF: u64 = 10;
 
 impl App for Storing {
@@ -146,7 +146,7 @@ impl App for Storing {
     }
 
     fn next(&mut self) -> Operation {
-        // A fast machine may use up its inserts: from then on it scans.
+        // A fast machine may use up its inserts, and then only scans.
         self.operations.next().unwrap_or_else(|| self.store.scan(0, 50))
     }
 
@@ -164,16 +164,17 @@ impl App for Storing {
     }
 }
 
-/// PULSE's BTrDB: windows of 1 to 8 s, and windows as long as the shortest and the longest of its table 3 in nodes visited.
+/// PULSE's BTrDB: windows of 1 to 8 s, and windows that visit as many nodes as the shortest and the longest
+/// of its table 3.
 #[derive(Clone, Debug)]
 pub(super) struct TimeSeries {
     points: u64,
-    /// Read when it is wanted first.
+    /// The points; read at the first use.
     source: Rc<OnceCell<Source>>,
 }
 
 impl TimeSeries {
-    /// What there is of a real recording, up to `points`, or a generated one.
+    /// Uses a real recording of up to `points` if there is one, else a generated one.
     pub(super) fn new(points: u64) -> Self {
         Self { points, source: Rc::default() }
     }
@@ -182,7 +183,7 @@ impl TimeSeries {
         let (name, points) = ("a generated recording", self.points);
         let columns =
             Columns { time: "time".into(), time_decimals: 6, value: "value".into(), value_decimals: 6 };
-        // One that cannot be read is the application's to complain of; what is measured is the same.
+        // An unreadable recording is the application's error; the measurement uses generated points.
         let generated = |_| Source { name: name.into(), points: generate(points) };
         self.source.get_or_init(|| Source::find(None, &columns, points).unwrap_or_else(generated))
     }
@@ -203,7 +204,7 @@ impl Scenario for TimeSeries {
         let points = &self.source().points;
         let span = points.first().zip(points.last()).map_or((0, 1), |(first, last)| (first.time, last.time));
         let per_point = (span.1 - span.0) / (points.len() as u64).max(1);
-        // A window visits the leaves it has and three or four nodes above them.
+        // A window visits its leaves and three or four nodes above them.
         let of_leaves = |leaves: u64| leaves * farmem::series::LEAF_POINTS_MAX as u64 * per_point;
         let width = match mix {
             "1s" => SECOND,
@@ -222,7 +223,7 @@ impl Scenario for TimeSeries {
 /// A second in the recording's ticks.
 const SECOND: u64 = 1_000_000;
 
-/// The recording at work.
+/// The running series queries.
 pub(super) struct Asking {
     recording: Recording,
     rng: Rng,
@@ -255,7 +256,7 @@ impl App for Asking {
     }
 }
 
-/// Bytes of a tree of so many leaves.
+/// Returns the bytes of a tree with this many leaves.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

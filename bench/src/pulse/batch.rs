@@ -1,5 +1,6 @@
-//! `pulse.batch.lookups`: look-ups a second of one host with many under way, when those that go to one node share datagrams, beside one
-//! datagram for each (PROTOCOL 11.13). Both clients work on one table, in turns, and every answer is checked.
+//! `pulse.batch.lookups`: look-ups per second of one host with many in flight, when those to one node share
+//! datagrams, compared with one datagram each (PROTOCOL 11.13). Both clients use one table, alternating, and
+//! every answer is checked.
 
 use super::compare::{NODE_MEMORY, Racks, Scenario as _};
 use super::contender::{App as _, NodeKind};
@@ -10,23 +11,23 @@ use std::iter::from_fn;
 use std::num::NonZero;
 use std::time::{Duration, Instant};
 
-/// How long it takes.
+/// The time budget of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub(super) quick: bool,
-    /// Rounds of both ways in turn, after one that warms up.
+    /// Rounds of both variants, after one that warms up.
     pub(super) rounds: u32,
-    /// What a way has of a round.
+    /// The time of a variant in a round.
     pub(super) slice: Duration,
 }
 
-/// Look-ups under way: several batches full.
+/// Look-ups in flight: several full batches.
 const DEPTH: usize = 256;
 const DOMAIN: &str = "bench";
-/// Keys drawn alike.
+/// Uniformly drawn keys.
 const MIX: &str = "uniform";
 
-/// The row.
+/// Returns the row.
 pub(super) fn measure<R: Racks>(effort: Budget, racks: &mut R) -> Result<Vec<Row>, R::Failure> {
     let rack = racks.start(1, NodeKind::Offload, NODE_MEMORY)?;
     let meter = CpuMeter::with(racks.processes(&rack));
@@ -58,7 +59,7 @@ fn compare(effort: Budget, rack: &Rack, meter: &CpuMeter) -> Result<Row, Error> 
     Ok(row.with_cpu(spent[0].per_operation()))
 }
 
-/// Look-ups a second, for `slice`, and how many there were.
+/// Measures look-ups per second for `slice`. Returns the rate and the count.
 fn rate(
     client: &mut Client,
     finder: &mut super::lookups::Finder,

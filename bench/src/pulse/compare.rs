@@ -1,4 +1,4 @@
-//! All systems beside each other on one application: who takes part, rounds in turn, and the rows of what came of it.
+//! The comparison of all systems on one application: the systems, alternating rounds, and the result rows.
 
 use super::contender::{App, Contender, Figures, How, NodeKind, Shared, System};
 use crate::{CpuMeter, Row, Sheet, rate_row, to_f64};
@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Where racks come from.
+/// A factory of racks.
 pub trait Racks {
     /// A rack that runs until it is dropped.
     type Rack: AsRef<Rack>;
-    /// Why there is none.
+    /// The error when no rack starts.
     type Failure: From<Error>;
 
     /// Starts a rack of `nodes` memory nodes of `memory` bytes each.
     ///
     /// # Errors
-    /// What keeps it from starting.
+    /// The reason why the rack does not start.
     fn start(&mut self, nodes: u8, kind: NodeKind, memory: u64) -> Result<Self::Rack, Self::Failure> {
         self.start_with(nodes, kind, memory, "")
     }
 
-    /// As [`Racks::start`], with more lines in the rack's description.
+    /// Works as [`Racks::start`], with more lines in the rack's description.
     ///
     /// # Errors
     /// As [`Racks::start`].
@@ -35,7 +35,7 @@ pub trait Racks {
         more: &str,
     ) -> Result<Self::Rack, Self::Failure>;
 
-    /// As [`Racks::start_with`], over links with another profile than its racks have.
+    /// Works as [`Racks::start_with`], over links with a different profile.
     ///
     /// # Errors
     /// As [`Racks::start`].
@@ -47,54 +47,54 @@ pub trait Racks {
         more: &str,
     ) -> Result<Self::Rack, Self::Failure>;
 
-    /// The process of a role, by its name; `None` when none runs.
+    /// Returns the process of a role, by its name; `None` when none runs.
     fn role(&self, rack: &Self::Rack, name: &str) -> Option<u32>;
 
-    /// Starts a role again that has died, and waits until it serves.
+    /// Restarts a dead role, and waits until it serves.
     ///
     /// # Errors
-    /// What keeps it from starting.
+    /// The reason why the role does not start.
     fn begin_again(&mut self, rack: &mut Self::Rack, name: &str) -> Result<(), Self::Failure>;
 
-    /// The processes of its roles, whose CPU time counts with this one's.
+    /// Returns the processes of the rack's roles, whose CPU time counts with this process's.
     fn processes(&self, rack: &Self::Rack) -> Vec<u32>;
 }
 
 /// An application and its data, to be laid out on a rack.
 pub trait Scenario {
-    /// The application at work on its data.
+    /// The running application.
     type App: App;
 
-    /// Its part of ids.
+    /// Returns the scenario's part of ids.
     fn name(&self) -> &'static str;
 
-    /// The mixes of operations that are measured; the first is the one that stands for the application.
+    /// Returns the measured mixes of operations; the first one represents the application.
     fn mixes(&self) -> &'static [&'static str];
 
-    /// Lays the data out, for a mix that is to be measured, by a system that has traversals run at the memory nodes, or itself.
+    /// Lays the data out for a mix, by a system that runs traversals at the memory nodes, or at the host.
     ///
     /// # Errors
-    /// [`Error`] when the rack has no room for it.
+    /// [`Error`] when the rack has no room for the data.
     fn lay(&self, mix: &'static str, offloads: bool, client: &mut Client) -> Result<Self::App, Error>;
 }
 
-/// Bytes of memory of each memory node: addresses; what is not used costs nothing.
+/// Bytes of each memory node: addresses; unused memory costs nothing.
 pub(super) const NODE_MEMORY: u64 = 1 << 30;
 
-/// How long it takes.
+/// The time budget of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Operations under way when throughput is measured.
+    /// Operations in flight when throughput is measured.
     pub(super) depth: usize,
-    /// Rounds of all systems in turn.
+    /// Rounds of all systems.
     pub(super) rounds: u32,
-    /// What a system has of a round for each of its two measurements.
+    /// The time of each of a system's two measurements in a round.
     pub(super) slice: Duration,
-    /// The time in which a cache must turn over twice.
+    /// Bound on the time in which a cache must turn over twice.
     pub(super) warm_max: Duration,
 }
 
-/// What came of one mix on one number of memory nodes.
+/// The result of one mix on one number of memory nodes.
 struct Compared {
     scenario: &'static str,
     mix: &'static str,
@@ -103,12 +103,12 @@ struct Compared {
     systems: Vec<(&'static str, Figures)>,
 }
 
-/// The cache that stands for the cache-based system: a quarter of the working set.
+/// The cache that represents the cache-based system: a quarter of the working set.
 const BASELINE: &str = "cache25";
 const PULSE: &str = "pulse";
 const PULSE_ACC: &str = "pulse_acc";
 
-/// The systems that are compared on so many memory nodes.
+/// Returns the systems compared on this many memory nodes.
 pub(super) fn systems(nodes: u8, quick: bool, stretch: Duration) -> Vec<System> {
     let native = |workspaces, stretch| NodeKind::Native { workspaces, stretch };
     let rpc = native(farmem_memnode::WORKSPACES, Duration::ZERO);
@@ -136,7 +136,7 @@ pub(super) fn systems(nodes: u8, quick: bool, stretch: Duration) -> Vec<System> 
     further.into_iter().chain(usual).collect()
 }
 
-/// Racks of one number of memory nodes, one for each kind of node that was asked for.
+/// Racks with one number of memory nodes, one for each requested kind of node.
 pub(super) struct Fleet<'r, 's, R: Racks> {
     racks: &'r mut R,
     sheet: &'r mut Sheet<'s>,
@@ -149,7 +149,7 @@ impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
         Self { racks, sheet, nodes, started: BTreeMap::new() }
     }
 
-    /// Compares `systems` on all mixes of `scenario` that `is_wanted`.
+    /// Compares `systems` on all mixes of `scenario` that `is_wanted` selects.
     pub(super) fn compare<S: Scenario>(
         &mut self,
         scenario: &S,
@@ -178,9 +178,9 @@ impl<'r, 's, R: Racks> Fleet<'r, 's, R> {
 }
 
 impl<R: Racks> Fleet<'_, '_, R> {
-    /// A contender for each system. Those that offload are laid out first, on a rack that is as empty as any other's, and on one rack they
-    /// have the same data: how often a traversal crosses is a matter of where nodes lie. The others have data of their own: what a cache
-    /// has changed, no other client would see.
+    /// Creates a contender for each system. Offloading systems are laid out first, on an empty rack, and
+    /// share data on one rack, because crossings depend on the nodes' placement. The others have separate
+    /// data, because no other client would see a cache's changes.
     fn lay<S: Scenario>(
         &self,
         scenario: &S,
@@ -230,7 +230,7 @@ fn take_turns<A: App>(
 }
 
 impl Compared {
-    /// Answers that were wrong.
+    /// Returns the number of wrong answers.
     fn wrong(&self) -> u64 {
         self.systems.iter().map(|(_, figures)| figures.wrong).sum()
     }
@@ -239,7 +239,7 @@ impl Compared {
         self.systems.iter().find(|(name, _)| *name == system).map(|(_, figures)| figures)
     }
 
-    /// What there is to say of it.
+    /// Returns the result rows.
     fn rows(&self) -> Vec<Row> {
         let mut rows = self.of_systems();
         let Some(pulse) = self.figures(PULSE) else { return rows };
@@ -282,7 +282,7 @@ impl Compared {
             let n = figures.latency.len();
             let alone = rates(&id("throughput.alone"), &figures.alone, of(|b| &b.alone), n);
             rows.push(alone.with_cpu(figures.latency.cpu()));
-            // What goes further than a cache are its misses.
+            // Requests beyond a cache are its misses.
             if !name.starts_with("cache") {
                 let n = figures.latency.len();
                 let trips = to_f64(figures.round_trips) / to_f64(n);
@@ -297,7 +297,8 @@ impl Compared {
     }
 }
 
-/// The row of a rate. Its ratio is the median of those of the rounds, in which both had the same machine.
+/// Returns the row of a rate. Its ratio is the median of the rounds' ratios, because both systems had the
+/// same conditions in a round.
 fn rates(id: &str, rounds: &[f64], baseline: &[f64], n: u64) -> Row {
     let mut ratios: Vec<f64> = rounds.iter().zip(baseline).map(|(ours, theirs)| ours / theirs).collect();
     let row = rate_row(id, &mut rounds.to_vec(), &mut baseline.to_vec(), n);
@@ -309,7 +310,7 @@ fn rates(id: &str, rounds: &[f64], baseline: &[f64], n: u64) -> Row {
 mod tests {
     use super::*;
 
-    /// A machine that is slow for a round is slow for both; the ratio does not see it.
+    /// A slow round slows both systems; the ratio is unaffected.
     #[test]
     fn ratios_are_of_the_same_round() {
         let row = rates("a", &[40.0, 4.0, 44.0], &[10.0, 1.0, 11.0], 3);
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(rates("a", &[1.0], &[], 1).ratio, None);
     }
 
-    /// Each system takes part once, under a name of its own, and the ones that rows are made of are there.
+    /// Each system takes part once, under its own name, and the systems that rows need are included.
     #[test]
     fn systems_have_names_of_their_own() {
         for (nodes, quick, count) in

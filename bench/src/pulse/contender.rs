@@ -1,5 +1,4 @@
-//! The ways to carry out an application's operations that are compared, and what each has: a kind of memory node, a client, a place for
-//! traversals.
+//! The compared systems: a kind of memory node, a client, and a site for traversals.
 
 use crate::{CpuMeter, CpuTime, Paged, Samples, to_f64};
 use farmem::task::{run_one, run_tasks};
@@ -10,84 +9,84 @@ use std::num::NonZero;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// What a memory node runs traversals with.
+/// The traversal executor of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum NodeKind {
     /// farmem's own engine.
     Offload,
-    /// Native code in the programs' place: a server of remote procedure calls.
+    /// Native code in place of the programs: a server of remote procedure calls.
     Native {
         /// Traversals whose hops are interleaved.
         workspaces: usize,
-        /// What each iteration takes longer than this processor needs.
+        /// Extra time of each iteration.
         stretch: Duration,
     },
 }
 
-/// An application at work on its data, as it is measured: a sequence of operations, and what is known of their answers.
+/// An application to be measured on its data: a sequence of operations with checkable answers.
 pub trait App {
     /// An operation.
     type Task: Task;
 
-    /// Bytes of far memory that it works on.
+    /// Returns the bytes of far memory that the application uses.
     fn working_set(&self) -> u64;
 
-    /// The next operation.
+    /// Returns the next operation.
     fn next(&mut self) -> Self::Task;
 
-    /// Looks at an operation that ended.
+    /// Checks a completed operation.
     fn ended(&mut self, task: Self::Task);
 
-    /// Answers so far that were wrong.
+    /// Returns the number of wrong answers so far.
     fn wrong(&self) -> u64;
 
-    /// What it does itself with what an average operation fetched, if that was measured.
+    /// Returns the application's own processing time of an average operation, if measured.
     fn own_time(&self) -> Option<Duration> {
         None
     }
 
-    /// Frees its data.
+    /// Frees the application's data.
     ///
     /// # Errors
     /// [`Error`] when the rack does not answer.
     fn destroy(self, client: &mut Client) -> Result<(), Error>;
 }
 
-/// Where traversals run, and through what memory is seen.
+/// The site of traversals, and the access to memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum How {
-    /// At the host, through a cache of pages with this share of the working set.
+    /// At the host, through a page cache with this share of the working set.
     Cached { percent: f64 },
     /// At the host, by one-sided READs of load windows.
     Reads,
-    /// At the memory nodes; the switch sends them on to the next.
+    /// At the memory nodes; the switch forwards to the next node.
     Offloaded,
-    /// At the memory nodes; a crossing comes back to the host first, which sends them on (PULSE-ACC; a plain RPC server).
+    /// At the memory nodes; a crossing returns to the host first (PULSE-ACC; a plain RPC server).
     Returning,
 }
 
-/// One of the ways.
+/// A compared system.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct System {
-    /// Its part of ids.
+    /// The system's part of ids.
     pub(super) name: &'static str,
     pub(super) node: NodeKind,
     pub(super) how: How,
 }
 
-/// An application that contenders work on in turns.
+/// An application on which contenders alternate.
 pub(super) type Shared<A> = Rc<RefCell<A>>;
 
-/// The protection domain of all of them.
+/// The protection domain of all systems.
 const DOMAIN: &str = "bench";
 
-/// A system at work on an application.
+/// A system running an application.
 pub(super) struct Contender<A> {
     pub(super) system: System,
     memory: Memory,
-    /// Stations that see memory alike may have the same, since they take turns.
+    /// Systems with the same view of memory may share an application, because they alternate.
     app: Shared<A>,
-    /// This process, and those of the rack's roles.
+    /// This process, and the processes of the rack's roles.
     cpu: CpuMeter,
     pub(super) figures: Figures,
 }
@@ -97,36 +96,38 @@ enum Memory {
     Direct(Box<Client>, Policy),
 }
 
-/// What was measured of it.
+/// The measurements of a system.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     /// One operation at a time.
     pub(super) latency: Samples,
-    /// Operations a second by round: one at a time, and many under way.
+    /// Operations per second by round, one at a time.
     pub(super) alone: Vec<f64>,
     pub(super) many: Vec<f64>,
-    /// The CPU time of those with many under way.
+    /// CPU time of the parallel operations.
     pub(super) many_cpu: CpuTime,
-    /// Operations in all, and those whose answer was wrong.
+    /// All operations.
     pub(super) operations: u64,
     pub(super) wrong: u64,
-    /// Round trips one after the other, of operations one at a time.
+    /// Sequential round trips of operations run one at a time.
     pub(super) round_trips: u64,
     /// Pages fetched in measured rounds.
     pub(super) pages: u64,
-    /// What the application did itself for an average operation; of one of those that share it.
+    /// The application's own processing time per operation; set for one of the systems that share it.
     pub(super) own_time: Option<Duration>,
 }
 
 impl System {
-    /// True when traversals run at the memory nodes. What such systems do depends on where data lie, so they are compared on the same.
+    /// Returns true when traversals run at the memory nodes. Such systems depend on the data's placement, so
+    /// they are compared on the same data.
     pub(super) const fn offloads(&self) -> bool {
         matches!(self.how, How::Offloaded | How::Returning)
     }
 }
 
 impl<A: App> Contender<A> {
-    /// A client of `rack`, of which `cpu` knows the processes, that works on what `lay` lays out for it, or has laid out for another.
+    /// Creates a client of `rack` that runs on data laid out by `lay`, for it or for another system. `cpu`
+    /// knows the rack's processes.
     pub(super) fn new(
         system: System,
         rack: &Rack,
@@ -149,7 +150,8 @@ impl<A: App> Contender<A> {
         Ok(Self { system, memory, app, cpu, figures: Figures::default() })
     }
 
-    /// Carries operations out, many at once, until a cache has turned over twice, and for at least `least`; nothing is recorded.
+    /// Runs parallel operations until a cache has turned over twice, and for at least `least`. Nothing is
+    /// recorded.
     pub(super) fn warm(&mut self, depth: usize, least: Duration, most: Duration) -> Result<(), Error> {
         let begin = Instant::now();
         let recorded = core::mem::take(&mut self.figures);
@@ -164,7 +166,7 @@ impl<A: App> Contender<A> {
         Ok(())
     }
 
-    /// Operations one after the other, for `slice`.
+    /// Runs operations one after the other for `slice`.
     pub(super) fn one_at_a_time(&mut self, slice: Duration) -> Result<(), Error> {
         let before = self.fetched();
         let (mut busy, mut operations) = (Duration::ZERO, 0);
@@ -188,7 +190,7 @@ impl<A: App> Contender<A> {
         Ok(())
     }
 
-    /// Operations with up to `depth` under way, for `slice`.
+    /// Runs operations with up to `depth` in flight for `slice`.
     pub(super) fn many(&mut self, depth: usize, slice: Duration) -> Result<(), Error> {
         let before = self.fetched();
         let mut operations = 0;
@@ -201,7 +203,7 @@ impl<A: App> Contender<A> {
             app.borrow_mut().ended(task);
         };
         match &mut self.memory {
-            // It runs what is to run at the memory nodes itself, without a way back for every window.
+            // The cache runs offloaded traversals itself, without a return to the task for every window.
             Memory::Cached(paged) => run_tasks(&mut **paged, tasks, depth, &Policy::Offload, done)?,
             Memory::Direct(client, policy) => client.run_tasks(tasks, depth, policy, done)?,
         }
@@ -212,7 +214,7 @@ impl<A: App> Contender<A> {
         Ok(())
     }
 
-    /// Leaves the rack; the last that has the data frees it, and has the count of all its wrong answers.
+    /// Leaves the rack. The last system with the data frees it, and receives all its wrong answers.
     pub(super) fn leave(mut self) -> Result<Figures, Error> {
         let mut client = match self.memory {
             Memory::Cached(mut paged) => {
@@ -237,7 +239,7 @@ impl<A: App> Contender<A> {
     }
 }
 
-/// A share of some bytes, at least a page.
+/// Returns a share of some bytes, at least a page.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -252,7 +254,7 @@ fn share(bytes: u64, percent: f64) -> u64 {
 mod tests {
     use super::*;
 
-    /// To the byte, and never less than the one page without which nothing works.
+    /// Shares are exact to the byte, and at least the one page that is always needed.
     #[test]
     fn shares_are_of_bytes() {
         assert_eq!(share(1 << 20, 6.25), 65_536);

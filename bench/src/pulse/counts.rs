@@ -1,8 +1,8 @@
-//! What traversals cost, counted exactly on a rack in this process: requests, packets, iterations, and how often they cross from one
-//! memory node to the next. No times, so the same on every machine.
+//! The exact cost of traversals on a rack in this process: requests, packets, iterations, and crossings
+//! between memory nodes. No times are measured, so the counts are the same on every machine.
 //!
-//! Three structures stand for PULSE's applications (PULSE 6, table 3): chains for its WebService, a B+tree whose keys came in no order for
-//! WiredTiger, a B+tree whose keys came in the order of time for BTrDB.
+//! Three structures represent PULSE's applications (PULSE 6, table 3): chains for its WebService, a B+tree
+//! with keys inserted in random order for WiredTiger, a B+tree with keys in time order for BTrDB.
 
 use farmem::hash_table::{Key, Spread};
 use farmem::series::Point;
@@ -10,45 +10,45 @@ use farmem::{BTree, Client, ClientOptions, Error, HashTable, Layout, Op, Policy,
 use farmem_workload::ycsb;
 use std::num::NonZero;
 
-/// A structure, and how its nodes lie.
+/// A structure, and the placement of its nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// Look-ups in chains of a hash table, 48 nodes on average.
     Chains(Spread),
-    /// Aggregates over 300 neighbouring keys of a tree whose keys came in no order.
+    /// Aggregates over 300 neighbouring keys of a tree whose keys were inserted in random order.
     Tree(Layout),
     /// Windows of 500 points of a series.
     Series(Layout),
 }
 
-/// Entries of a chain: a look-up passes half of them.
+/// Entries per chain: a look-up passes half of them.
 const CHAIN: u64 = 95;
 /// Neighbouring keys of an aggregate: about 25 leaves of the tree.
 const RANGE: u64 = 300;
 /// Points of a window: about 38 leaves of the series.
 const WINDOW: u64 = 500;
-/// Records of the scattered tree are inserted one by one; two of a hundred thousand agree in their keys.
+/// Records of the scattered tree are inserted one by one; of a hundred thousand, two have equal keys.
 const KEY_SPAN: u64 = u64::MAX / 4;
 
-/// What a number of operations took.
+/// The cost of a number of operations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counted {
     /// Operations; each is one traversal.
     pub operations: u64,
-    /// Nodes of the structure that were visited.
+    /// Visited nodes of the structure.
     pub iterations: u64,
     /// Requests of the host, each a round trip.
     pub requests: u64,
     /// Packets that the host sent or received.
     pub host_packets: u64,
-    /// Packets in all: between host, switch and memory nodes.
+    /// All packets between host, switch and memory nodes.
     pub packets: u64,
-    /// Of each operation, requests beyond the first: under PULSE-ACC, its crossings. Ascending.
+    /// Requests of each operation beyond the first: under PULSE-ACC, its crossings. Ascending.
     pub crossings: Vec<u64>,
 }
 
 impl Counted {
-    /// How many of all operations crossed at least so often.
+    /// Returns the number of operations with at least `times` crossings.
     #[must_use]
     pub fn crossed(&self, times: u64) -> u64 {
         self.crossings.iter().filter(|&&crossings| crossings >= times).count() as u64
@@ -58,7 +58,7 @@ impl Counted {
 /// A rack in this process with a structure on it.
 pub struct Fixture {
     rack: Rack,
-    /// Keeps the structure; operations are others'.
+    /// The client that keeps the structure; others run the operations.
     owner: Client,
     built: Built,
     records: u64,
@@ -80,16 +80,17 @@ impl core::fmt::Debug for Fixture {
 const DOMAIN: &str = "counts";
 
 impl Fixture {
-    /// A rack of `nodes` memory nodes of `memory` bytes with `records` keys or points; of entries in chains as many as make whole ones.
+    /// Creates a rack of `nodes` memory nodes of `memory` bytes with `records` keys or points. For chains,
+    /// the number is rounded to whole chains.
     ///
     /// # Errors
-    /// [`Error`] when there is no memory or no room for it.
+    /// [`Error`] when there is no memory or no room.
     pub fn new(subject: Subject, nodes: u16, memory: u64, mut records: u64) -> Result<Self, Error> {
         let rack = Rack::embedded_with(nodes, memory)?;
         let mut owner = rack.client(DOMAIN)?;
         let built = match subject {
             Subject::Chains(spread) => {
-                // A power of two of buckets, as tables have, so that chains have their length.
+                // A power of two of buckets, as tables have, gives chains their exact length.
                 let buckets = 1 << (records / CHAIN).max(1).ilog2();
                 records = buckets * CHAIN;
                 let mut table = HashTable::create(&mut owner, records, buckets, spread)?;
@@ -115,13 +116,14 @@ impl Fixture {
         Ok(Self { rack, owner, built, records })
     }
 
-    /// Counts `operations`, the same each time. With `returning`, each crossing comes back to the host: PULSE-ACC.
+    /// Counts `operations`, the same each time. With `returning`, each crossing returns to the host:
+    /// PULSE-ACC.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
     ///
     /// # Panics
-    /// When an answer is wrong.
+    /// Panics when an answer is wrong.
     pub fn count(&mut self, operations: u64, returning: bool) -> Result<Counted, Error> {
         let hops_max = if returning { NonZero::<u8>::MIN } else { ClientOptions::default().hops_max };
         let mut client =
@@ -153,7 +155,7 @@ impl Fixture {
         })
     }
 
-    /// Bytes of far memory that were allocated.
+    /// Returns the allocated bytes of far memory.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
@@ -169,7 +171,7 @@ impl Fixture {
         }
     }
 
-    /// Operation number `n`, somewhere that looks like chance.
+    /// Runs operation number `n` at a pseudo-random position.
     fn carry_out(&self, client: &mut Client, n: u64) -> Result<(), Error> {
         let somewhere = |end: u64| ycsb::hash(n) % end;
         match &self.built {

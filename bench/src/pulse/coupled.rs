@@ -1,5 +1,5 @@
-//! `pulse.sim.coupled.*`: m logic and n memory pipelines beside as many cores, in the model of PULSE's accelerator: the shape of its
-//! table 4. Counts of picoseconds, the same on every machine.
+//! `pulse.sim.coupled.*`: m logic and n memory pipelines compared with as many cores, in the model of PULSE's
+//! accelerator: the shape of its table 4. The picosecond counts are the same on every machine.
 
 use super::accelerator::{Account, Costs, Design, Job};
 use crate::{Row, to_f64};
@@ -7,23 +7,23 @@ use farmem::{Program, VirtAddr, hash_table};
 use farmem_traversal::{Accelerator, State};
 use std::convert::Infallible;
 
-/// Look-ups of a run; enough that its edges do not matter.
+/// Look-ups per run; enough that the edges do not matter.
 const JOBS: u64 = 240;
 /// Iterations of a look-up, as in WebService (PULSE 6, table 3).
 const ITERATIONS: u64 = 48;
-/// From one look-up's arrival to the next's, when each has the accelerator for itself.
+/// Time between arrivals when each look-up has the accelerator for itself.
 const APART_PS: u64 = 1_000_000_000;
 /// Translation, protection and load (PULSE 6.2, figure 10).
 const LOAD_PS: u64 = 132_000;
-/// A signal of the scheduler (the same figure).
+/// A signal of the scheduler (PULSE 6.2, figure 10).
 const DISPATCH_PS: u64 = 5_100;
-/// Loads take this many times as long as the logic (PULSE 6.2: about 1/16).
+/// Ratio of load time to logic time (PULSE 6.2: about 1/16).
 const LOAD_PER_LOGIC: u64 = 16;
-/// Cores, and pipelines of each kind, at most.
+/// Bound on the cores, and on the pipelines of each kind.
 const PIPELINES_MAX: usize = 4;
 
-/// The rows: for each design its throughput with all look-ups there at once, and the latency of one alone. Beside a disaggregated design
-/// stands the one of as many cores as it has memory pipelines.
+/// Returns the rows: for each design, its throughput with all look-ups present at once, and the latency of a
+/// lone one. A disaggregated design is compared with as many cores as it has memory pipelines.
 pub(super) fn measure() -> Vec<Row> {
     let cores: Vec<_> = (1..=PIPELINES_MAX).map(|cores| figures(Design::Coupled { cores })).collect();
     let mut rows = Vec::new();
@@ -47,7 +47,7 @@ fn pair(design: &str, (rate, latency): (f64, f64), baseline: Option<(f64, f64)>)
     ]
 }
 
-/// Look-ups a second, and nanoseconds of one.
+/// Returns look-ups per second, and the nanoseconds of one.
 fn figures(design: Design) -> (f64, f64) {
     let flooded = run(design, 0);
     let alone = run(design, APART_PS);
@@ -59,7 +59,7 @@ fn run(design: Design, apart_ps: u64) -> Account<Infallible> {
     let instruction_ps = LOAD_PS / LOAD_PER_LOGIC / u64::from(program.longest_path());
     let pipelines = Accelerator { instruction_ps, load_ps: LOAD_PS, line_ps: 0 };
     let job = |n: u64| {
-        // Chains of their own: look-up n goes from the first node of chain n to its last.
+        // Separate chains: look-up n goes from the first node of chain n to its last.
         let mut scratch = vec![0; program.scratch_len()];
         scratch[..8].copy_from_slice(&ITERATIONS.to_le_bytes());
         let state = State { cur_ptr: node(n, 1), scratch };
@@ -69,7 +69,7 @@ fn run(design: Design, apart_ps: u64) -> Account<Infallible> {
         &Costs { pipelines, dispatch_ps: DISPATCH_PS },
         (0..JOBS).map(job).collect(),
         &mut |addr: VirtAddr, window: &mut [u8]| {
-            // A node's key is its number in its chain, and it leads to the next.
+            // A node's key is its number in its chain; it links to the next node.
             window.fill(0);
             let (chain, number) = (addr.0 >> 32, addr.0 >> 6 & 0x3ff_ffff);
             window[..8].copy_from_slice(&number.to_le_bytes());
@@ -83,7 +83,7 @@ fn run(design: Design, apart_ps: u64) -> Account<Infallible> {
     account
 }
 
-/// The address of a node: 64 bytes each, a chain every 4 GiB.
+/// Returns the address of a node: 64 bytes each, a chain every 4 GiB.
 const fn node(chain: u64, number: u64) -> VirtAddr {
     VirtAddr(chain << 32 | number << 6)
 }
@@ -96,8 +96,8 @@ mod tests {
         rows.iter().find(|row| row.id == id).and_then(|row| row.value).unwrap()
     }
 
-    /// The shape of PULSE's table 4: one logic pipeline and four memory pipelines do what four cores do, at a latency a few percent
-    /// higher; more logic pipelines bring nothing.
+    /// The shape of PULSE's table 4: one logic pipeline and four memory pipelines match four cores, at a
+    /// latency a few percent higher. More logic pipelines bring nothing.
     #[test]
     fn the_shape_of_table_4() {
         let rows = measure();

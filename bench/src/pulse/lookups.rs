@@ -1,5 +1,5 @@
-//! Look-ups alone: chains of a hash table with 48 nodes on the way to a key, each anywhere. What is left of an application when all
-//! that it does with what it finds is taken away, so an upper bound of what offload can bring it.
+//! Look-ups alone: chains of a hash table with 48 scattered nodes on the path to a key. The application does
+//! nothing with the results, so the rows are an upper bound of the benefit of offload.
 
 use super::compare::Scenario;
 use super::contender::App;
@@ -8,11 +8,11 @@ use farmem::{Client, Completed, Error, HashTable, Next, OpQueue, Task};
 use farmem_workload::ycsb;
 use std::rc::Rc;
 
-/// Keys of a chain: a look-up passes half of them, 48, as PULSE's WebService does (PULSE 6, table 3).
+/// Keys per chain: a look-up passes half of them, 48, as PULSE's WebService does (PULSE 6, table 3).
 const CHAIN: u64 = 95;
-/// The same where messages are what counts: 2.5 nodes.
+/// Keys per chain where messages dominate: 2.5 nodes per look-up.
 const SHORT_CHAIN: u64 = 4;
-/// Keys that are drawn before they begin anew.
+/// Drawn keys, after which the sequence repeats.
 const DRAWN: u64 = 1 << 16;
 /// Every system draws the same keys.
 const SEED: u64 = 1;
@@ -29,7 +29,7 @@ impl Lookups {
         Self { buckets: if quick { 1 << 9 } else { 1 << 12 }, chain: CHAIN }
     }
 
-    /// As much data in short chains.
+    /// Returns a scenario with as much data in short chains.
     pub(super) const fn short(quick: bool) -> Self {
         Self { buckets: if quick { 1 << 14 } else { 1 << 17 }, chain: SHORT_CHAIN }
     }
@@ -46,7 +46,7 @@ impl Scenario for Lookups {
         "lookups"
     }
 
-    /// Keys drawn as YCSB does, and keys drawn alike.
+    /// Keys drawn like YCSB's, and uniformly drawn keys.
     fn mixes(&self) -> &'static [&'static str] {
         &["zipfian", "uniform"]
     }
@@ -121,7 +121,7 @@ fn key(n: u64) -> Key {
     Key::of(&n.to_le_bytes())
 }
 
-/// What stands under key number `n`.
+/// Returns the value of key number `n`.
 fn value(n: u64) -> [u8; 40] {
     let mut value = [0; 40];
     value[..8].copy_from_slice(&ycsb::hash(n).to_le_bytes());

@@ -1,9 +1,10 @@
-//! `pulse.node.*`: how fast one core of a memory node traverses, from the request's frame to the answer's, beside how fast the same core
-//! reads lines and how fast it traverses one by one.
+//! `pulse.node.*`: the traversal rate of one core of a memory node, from request frame to reply frame,
+//! compared with the line-read rate of the same core and with sequential traversals.
 //!
-//! A store in huge pages is filled with a structure, each of its nodes at a place that looks like chance, and a node over it is given
-//! requests as a link hands them over. Beside it stand the line-read limit, the same store read with nothing to compute; the limit with
-//! the instructions of a hop behind each line; and look-ups in a table that fits the nearest caches, where only instructions count.
+//! A store in huge pages is filled with a structure whose nodes lie in pseudo-random places, and a node over
+//! the store receives requests as from a link. The baselines are the line-read limit, the same store read
+//! without computation; the limit with the instructions of a hop after each line; and look-ups in a table
+//! that fits the nearest caches, where only instructions count.
 
 mod instructions;
 pub(crate) mod lines;
@@ -18,29 +19,30 @@ use std::io;
 use std::time::Duration;
 use structures::{Btree, Hash};
 
-/// How much is measured.
+/// The extent of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// Bytes of the store, a power of two.
     pub(super) store: u64,
-    /// Rounds of all ways in turn.
+    /// Rounds of all variants.
     pub(super) rounds: usize,
 }
 
-/// Bytes of the store that fits caches.
+/// Bytes of the store that fits into caches.
 const SMALL: u64 = 1 << 18;
-/// Nodes of a chain.
+/// Nodes per chain.
 const CHAIN: u64 = 128;
-/// Of these, those that `hash.hops` looks for: 2.5 hops a request. `hash.long` looks for any, 64.5 hops a request.
+/// The first nodes of a chain that `hash.hops` looks for: 2.5 hops per request. `hash.long` looks for any,
+/// 64.5 hops per request.
 const SHORT: u64 = 4;
 
-/// One request at a time, each after the answer before it.
+/// One request at a time, each after the previous reply.
 const ALONE: How = How { at_once: 1, ..How::FEW };
-/// Half of the look-ups that come at once in each datagram.
+/// Half of the concurrent look-ups in each datagram.
 const BATCHED: How = How { pairs: 32, ..How::USUAL };
 const INTERPRETED: How = How { compiler: Compiler::interpreter, ..How::FEW };
 
-/// A row: its id, its way, and the way that is its baseline. `lines` is the fastest of [`lines::limits`].
+/// A row: its id, its variant, and the baseline variant. `lines` is the fastest of [`lines::limits`].
 type Figure = (&'static str, &'static str, Option<&'static str>);
 
 const LINES: &str = "lines";
@@ -63,12 +65,13 @@ const BTREE: [Figure; 5] = [
     ("pulse.node.btree.one_at_a_time", "one", None),
     ("pulse.node.btree.interpreter", "interpreter", Some("btree")),
 ];
-/// What the cost model asks for (PULSE 4.1), in picoseconds: an instruction, the load of one line, each further line of a load.
+/// The parameters of the cost model (PULSE 4.1), in picoseconds: an instruction, the load of one line, each
+/// further line of a load.
 const CORE: [&str; 3] = ["pulse.node.core.instruction", "pulse.node.core.load", "pulse.node.core.line"];
 /// The row of a hop of one traversal at a time.
 const ONE: &str = HASH[8].0;
 
-/// The rows; all of them absent when there is no memory for the store.
+/// Returns the rows; all absent when there is no memory for the store.
 pub(super) fn measure(effort: Budget) -> Vec<Row> {
     on_stores(effort).unwrap_or_else(|error| {
         let why = format!("there is no memory for a store of {} bytes: {error}", effort.store);
@@ -79,13 +82,13 @@ pub(super) fn measure(effort: Budget) -> Vec<Row> {
     })
 }
 
-/// The time of a hop of one traversal at a time.
+/// Returns the time of a hop of one traversal at a time.
 pub(super) fn hop(rows: &[Row]) -> Option<Duration> {
     let per_second = rows.iter().find(|row| row.id == ONE)?.value?;
     Some(Duration::from_secs_f64(1.0 / per_second))
 }
 
-/// The stores that ways take turns with. A way that starts a node over one gives it back.
+/// The stores that variants use in turn. A variant that starts a node over a store returns it.
 struct Subject {
     large: Option<MappedStore>,
     small: Option<MappedStore>,
@@ -104,7 +107,7 @@ impl Subject {
 fn on_stores(effort: Budget) -> io::Result<Vec<Row>> {
     let mut subject = Subject::new(effort.store)?;
     let mut rows = hash(&mut subject, effort.rounds);
-    // A new one: what a store holds already, its system keeps in its place.
+    // A fresh store: the system keeps the pages of a used store in place.
     subject = Subject::new(effort.store)?;
     rows.extend(btree(&mut subject, effort.rounds));
     Ok(rows)
@@ -163,7 +166,8 @@ fn of<'a>(rates: &'a [Rates], name: &str) -> &'a Rates {
     rates.iter().find(|rates| rates.name == name).expect("every way is measured")
 }
 
-/// A way's row. Its ratio is that of the same rounds, so it is not always the quotient of the two medians.
+/// Returns a variant's row. Its ratio is that of the same rounds, so it may differ from the quotient of the
+/// two medians.
 fn row((id, way, baseline): Figure, rates: &[Rates]) -> Row {
     let per_second = |rates: &Rates| rates.p50() * 1e6;
     let way = of(rates, way);
@@ -188,8 +192,8 @@ mod tests {
         HASH.iter().map(|figure| figure.0).chain(CORE).chain(BTREE.iter().map(|figure| figure.0)).collect()
     }
 
-    /// On a store that fits any cache every figure is there, under its id and with what it is compared with; every answer was right, or it
-    /// would have panicked.
+    /// On a store that fits any cache, every figure has a value, an id and a baseline. A wrong answer would
+    /// panic.
     #[test]
     fn every_figure_is_there() {
         let rows = measure(Budget { store: 1 << 18, rounds: 1 });
@@ -202,7 +206,7 @@ mod tests {
         assert!(hop(&rows).is_some_and(|hop| hop < Duration::from_millis(1)));
     }
 
-    /// No memory is a reason, not an end.
+    /// Lack of memory gives rows with a reason, not a failure.
     #[test]
     fn without_memory_it_says_why() {
         let rows = measure(Budget { store: 1 << 60, rounds: 1 });

@@ -1,5 +1,5 @@
-//! Figures for people: the share of operations that cross memory nodes by granularity and its distribution (PULSE figure 2), and the
-//! systems beside each other (figure 7). SVG, without fonts of their own.
+//! Figures as SVG without embedded fonts: the share of operations that cross memory nodes by granularity and
+//! its distribution (PULSE figure 2), and a comparison of the systems (figure 7).
 
 use super::scatter::{GRANULARITIES, Line};
 use crate::drawing::{self, Area, Drawn, FONT, colour};
@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Draws what there is into files of `directory`, which is made.
+/// Draws the available figures into files of `directory`, which is created.
 pub(super) fn draw(directory: &Path, lines: &[Line], rows: &[Row]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let in_file =
@@ -30,7 +30,7 @@ pub(super) fn draw(directory: &Path, lines: &[Line], rows: &[Row]) -> io::Result
     Ok(())
 }
 
-/// Figure 2 (b): the share of operations that cross, by granularity.
+/// Draws figure 2 (b): the share of operations that cross, by granularity.
 fn crossing(area: &Area<'_>, lines: &[Line]) -> Drawn {
     let last = GRANULARITIES.len() - 1;
     let mut chart = ChartBuilder::on(area)
@@ -60,7 +60,7 @@ fn crossing(area: &Area<'_>, lines: &[Line]) -> Drawn {
     Ok(())
 }
 
-/// Figure 2 (c): the share of operations with at most so many crossings.
+/// Draws figure 2 (c): the share of operations with at most a number of crossings.
 fn distribution(area: &Area<'_>, lines: &[Line]) -> Drawn {
     let most =
         lines.iter().filter_map(|line| line.counted.crossings.last()).max().copied().unwrap_or(1).max(1);
@@ -91,7 +91,7 @@ fn by_structure(lines: &[Line]) -> BTreeMap<&'static str, Vec<&Line>> {
     structures
 }
 
-/// By application, mix and nodes: the systems and their figures.
+/// Groups the systems and their figures by application, mix and nodes.
 fn of_systems<'r>(rows: &'r [Row], what: &str) -> BTreeMap<&'r str, Vec<(&'r str, f64)>> {
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! The whole benchmark: which parts there are, and how much of each.
+//! The whole benchmark: its parts and their extents.
 
 use super::apps::{TableStore, TimeSeries, WebService};
 use super::compare::{Budget, Fleet, Racks, Scenario, systems};
@@ -9,12 +9,13 @@ use farmem::Error;
 use std::path::Path;
 use std::time::Duration;
 
-/// How many times longer the wimpy processor needs for an iteration, load and logic.
+/// Slowdown of an iteration, load and logic, on the wimpy processor.
 ///
-/// PULSE puts Cortex-A72 cores of a BlueField-2 in place of the server's (PULSE 6) and does not print their speed in numbers. Three
-/// is what such a core at 2.5 GHz, with half as many instructions in a cycle and a slower memory, has against a server's core.
+/// PULSE replaces the server's cores by Cortex-A72 cores of a BlueField-2 (PULSE 6) and does not state their
+/// speed. A core at 2.5 GHz, with half as many instructions per cycle and slower memory, is about three times
+/// slower than a server's core.
 const WIMPY_TIMES: u32 = 3;
-/// A hop of one traversal at a time, when the node's own figure is not measured.
+/// The time of a hop of one traversal at a time, when the node's own figure is not measured.
 const HOP: Duration = Duration::from_nanos(150);
 
 impl Plan {
@@ -44,13 +45,13 @@ impl Plan {
     }
 }
 
-/// Operations under way when throughput is measured: as many as a memory node interleaves.
+/// Operations in flight when throughput is measured: as many as a memory node interleaves.
 const DEPTH: usize = farmem_memnode::WORKSPACES;
 
-/// Measures what `plan` says, tells it as it comes, and draws figures into the directory `plots`, if there is one.
+/// Measures what `plan` selects and reports progress. Draws figures into the directory `plots`, if given.
 ///
 /// # Errors
-/// What keeps racks from starting, or far memory from answering.
+/// An error when a rack does not start, or far memory does not answer.
 pub fn run<R: Racks>(
     plan: &Plan,
     plots: Option<&Path>,
@@ -94,7 +95,7 @@ pub fn run<R: Racks>(
     Ok(sheet.end())
 }
 
-/// The applications, on one, two and four memory nodes.
+/// Measures the applications on one, two and four memory nodes.
 fn applications<R: Racks>(
     plan: &Plan,
     racks: &mut R,
@@ -115,23 +116,23 @@ fn applications<R: Racks>(
     Ok(())
 }
 
-/// How much data the applications have.
+/// The data sizes of the applications.
 struct Sizes {
     users: u64,
     records: u64,
-    /// Of the table store: a twentieth of them are inserts, for which there is room.
+    /// Operations of the table store: a twentieth of them are inserts, for which there is room.
     operations: u64,
     points: u64,
 }
 
-/// Tens of megabytes each: with a quarter of that for pages, far more than a processor caches for long.
+/// Tens of megabytes each: a quarter of that as page cache exceeds a processor's caches by far.
 const FULL: Sizes = Sizes { users: 194_560, records: 100_000, operations: 400_000, points: 1_000_000 };
 const QUICK: Sizes = Sizes { users: 12_160, records: 5_000, operations: 40_000, points: 50_000 };
 
-/// Memory nodes of the racks that are started, as in PULSE's figure 7.
+/// Memory nodes of the started racks, as in PULSE's figure 7.
 const NODES: [u8; 3] = [1, 2, 4];
 
-/// One application, as far as rows of it are wanted.
+/// Measures the selected rows of one application.
 fn one<R: Racks, S: Scenario>(
     plan: &Plan,
     fleet: &mut Fleet<'_, '_, R>,
@@ -147,7 +148,7 @@ fn one<R: Racks, S: Scenario>(
             || (e2e && plan.wants(&format!("pulse.e2e.{name}.")))
             || (distributed && plan.wants(&format!("pulse.distributed.{name}.{mix}.n{nodes}.")))
     };
-    // Quickly, the one that stands for the application.
+    // A short run measures only the mix that represents the application.
     let mixes = if plan.quick { &scenario.mixes()[..1] } else { scenario.mixes() };
     let mut systems = systems(nodes, plan.quick, stretch);
     systems.retain(|system| mixes.iter().any(|mix| wanted(mix, system.name)));

@@ -1,12 +1,13 @@
-//! `pulse.scatter.*` and the counts of `pulse.distributed.*`: how often traversals cross memory nodes when memory is given out in smaller
-//! and larger pieces (PULSE 2.1, figure 2), and what a crossing costs with and without the switch's help. Exact, on a rack in this process.
+//! `pulse.scatter.*` and the counts of `pulse.distributed.*`: the crossings of traversals when memory is
+//! allocated in smaller and larger pieces (PULSE 2.1, figure 2), and the cost of a crossing with and without
+//! the switch's forwarding. Exact, on a rack in this process.
 
 use super::counts::{Counted, Fixture, Subject};
 use crate::{Row, to_f64};
 use farmem::hash_table::Spread;
 use farmem::{Error, Layout};
 
-/// How much is counted.
+/// The extent of the counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// Keys and points.
@@ -17,9 +18,10 @@ pub(super) struct Budget {
 
 /// Memory nodes, as in figure 2.
 const NODES: u16 = 4;
-/// Bytes of each.
+/// Bytes of each memory node.
 const MEMORY: u64 = 256 << 20;
-/// Pieces from a page to more than all there is; PULSE's 2 MiB and 1 GiB are to its gigabytes what the upper ones are to these megabytes.
+/// Pieces from a page to more than all data. PULSE's 2 MiB and 1 GiB relate to its gigabytes like the upper
+/// sizes to these megabytes.
 pub(super) const GRANULARITIES: [(&str, u64); 5] =
     [("4k", 4 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("1m", 1 << 20), ("4m", 4 << 20)];
 
@@ -48,7 +50,7 @@ pub(super) fn measure(effort: Budget, progress: &mut dyn FnMut(&str)) -> Result<
 }
 
 impl Line {
-    /// The share of operations that cross at all, and how many crossings they have.
+    /// Returns the share of operations that cross at all, and the distribution of their crossings.
     pub(super) fn rows(&self) -> [Row; 2] {
         let Self { structure, granularity, counted } = self;
         let id = |what: &str| format!("pulse.scatter.{structure}.{granularity}.{what}");
@@ -72,8 +74,8 @@ fn quantile(ascending: &[u64], q: f64) -> f64 {
     ascending.get(at.min(ascending.len().saturating_sub(1))).copied().map_or(f64::NAN, to_f64)
 }
 
-/// What each kind of operation costs on two and four memory nodes, beside PULSE-ACC: the same numbers as the golden table of the tests, on
-/// other data.
+/// Counts the cost of each kind of operation on two and four memory nodes, compared with PULSE-ACC: the
+/// quantities of the tests' golden table, on other data.
 pub(super) fn costs(effort: Budget) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for (name, subject) in SUBJECTS {

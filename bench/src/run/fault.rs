@@ -1,8 +1,10 @@
-//! What a far page costs a program under `farmem run`, by where program and pager run; and the least that it can cost, in two ways.
+//! The cost of a far page for a program under `farmem run`, by the CPUs of program and pager, and its lower
+//! bound in two designs.
 //!
-//! Key function: [`measure`]. The least is a fault whose page is at hand, and that another thread answers: as the userfaultfd reports it, which is
-//! what `farmem run` is built on, and as a signal, for which the thread that faults leaves its touch in a slot and looks for its page
-//! (docs/decisions, "signal mode"). Both are of one process: between two, each change from one to the other is dearer on one CPU.
+//! Key function: [`measure`]. The lower bound is a fault with local bytes that another thread resolves. One
+//! design reports it by userfaultfd, on which `farmem run` is built. The other uses a signal: the faulting
+//! thread leaves its request in a slot and polls for its page (docs/decisions, "signal mode"). Both run in
+//! one process; between two processes on one CPU, each switch costs more.
 
 use super::work::Kind;
 use super::{PART, Program, Said, Where, start};
@@ -17,24 +19,24 @@ use farmem_io::affinity::allowed_cpus;
 use farmem_io::pages::{Handler, HandlerCpu};
 use farmem_io::pin_to_cpu;
 
-/// Pages that are touched in one round.
+/// Pages touched in one round.
 const PAGES: usize = 2048;
 
-/// Where program and pager run.
+/// The CPUs of program and pager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Places {
-    /// Where the system puts them.
+    /// Placed by the system.
     Free,
     /// On one CPU.
     One,
-    /// Each on one of its own.
+    /// Each on its own CPU.
     Apart,
 }
 
-/// All of them.
+/// All placements.
 const PLACES: [Places; 3] = [Places::Free, Places::One, Places::Apart];
 
-/// The ids of the rows of one place: under `farmem run`, and of a fault as a signal.
+/// Returns the row ids of one placement: under `farmem run`, and of a fault as a signal.
 fn ids(places: Places) -> [String; 2] {
     let name = match places {
         Places::Free => "free",
@@ -44,7 +46,7 @@ fn ids(places: Places) -> [String; 2] {
     [format!("run.fault.{name}"), format!("run.fault.{name}.signal")]
 }
 
-/// What is measured at one place, in rounds that take turns.
+/// The measurements of one placement, in alternating rounds.
 struct Times {
     reported: Samples,
     signalled: Samples,
@@ -80,7 +82,7 @@ pub(super) fn measure(bytes: u64, rounds: usize, wants: impl Fn(&str) -> bool, s
     }
 }
 
-/// On these CPUs: the pager's, and the program's.
+/// Measures on these CPUs: the pager's, and the program's.
 fn turns(on: Option<[usize; 2]>, bytes: u64, rounds: usize) -> Result<Times, String> {
     let mut times = Times {
         reported: Samples::new(),
@@ -95,7 +97,7 @@ fn turns(on: Option<[usize; 2]>, bytes: u64, rounds: usize) -> Result<Times, Str
     };
     let Said { sum: right, .. } = program(&Where::Native)?;
     if let Some([pager, _]) = on {
-        // What is started inherits it.
+        // Child processes and threads inherit the binding.
         pin_to_cpu(pager).map_err(|error| format!("CPU {pager}: {error}"))?;
     }
     for _ in 0..rounds {
@@ -109,10 +111,10 @@ fn turns(on: Option<[usize; 2]>, bytes: u64, rounds: usize) -> Result<Times, Str
     Ok(times)
 }
 
-/// Faults whose page is at hand.
+/// Measures faults with local bytes.
 fn at_hand(mode: FaultMode, on: Option<[usize; 2]>, times: &mut Samples) -> Result<(), String> {
     let cpu = on.map_or(HandlerCpu::Any, |[pager, _]| HandlerCpu::Fixed(pager));
-    // A ring saves wake-ups where the one that serves it looks at it all the time, and has a CPU for that.
+    // A spinning server saves wake-ups, if it has its own CPU.
     let looks = mode == FaultMode::Signal && on.is_none_or(|[pager, program]| pager != program);
     let waiting = if looks { Waiting::Spin } else { Waiting::Block };
     let own = CpuMeter::own();

@@ -1,7 +1,8 @@
-//! Programs as many are, which know nothing of far memory: what they do with theirs, and how long that takes.
+//! Typical programs that are unaware of far memory: their work and its time.
 //!
-//! Key function: [`work`], this program started again. It waits for a word before it takes memory, so that all of it counts for the cgroup it is
-//! put into, and says how long it took and what came of it: that is the same wherever its memory is.
+//! Key function: [`work`], this program started again. It waits for a command before it allocates memory, so
+//! that all of it counts for its cgroup. It prints its time and a result that is the same for every memory
+//! location.
 
 use crate::Samples;
 use crate::child::{is_told, say};
@@ -10,7 +11,7 @@ use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
-/// The first argument of this program when it is to [`work`]; the kind of work and the bytes come behind it.
+/// The first argument that makes this program run [`work`]; the kind of work and the bytes follow.
 pub const WORK: &str = "work";
 
 /// Bytes of a page.
@@ -18,12 +19,12 @@ const PAGE: usize = 4096;
 /// Words of 8 bytes in a page.
 const WORDS: usize = PAGE / 8;
 
-/// A kind of work. What is in brackets is done at the full size of 128 MiB.
+/// A kind of work. Numbers in brackets are for the full size of 128 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Blocks of 200 KB, allocated, written and freed, one after the other (20,000).
     Malloc,
-    /// Blocks of 16 to 512 bytes, of which 1,000 are there at once (5 million).
+    /// Blocks of 16 to 512 bytes, 1,000 of which exist at once (5 million).
     Small,
     /// A block that grows from 4 KiB, by half each time (to 128 MiB).
     Realloc,
@@ -31,17 +32,17 @@ pub(super) enum Kind {
     Fill,
     /// A block read from end to end, three times.
     Scan,
-    /// The same, where it does not fit.
+    /// A block read from end to end, three times, where it does not fit.
     Seq,
-    /// Words read here and there (50,000).
+    /// Words read at random (50,000).
     RandomRead,
-    /// The same, each timed alone: the time is the median's.
+    /// Words read at random, each timed alone: the time is the median.
     Fault,
-    /// Words written here and there (50,000).
+    /// Words written at random (50,000).
     RandomWrite,
-    /// Numbers in no order, sorted.
+    /// Unordered numbers, sorted.
     Sort,
-    /// Two rounds of `PageRank`: links in order, ranks here and there.
+    /// Two rounds of `PageRank`: links in order, ranks at random.
     PageRank,
 }
 
@@ -77,11 +78,11 @@ impl Kind {
     }
 }
 
-/// Does the work called `name` with `bytes` of memory when it is told to on standard input, on `cpu` if there is one; says on standard output how many
-/// nanoseconds it took, and a number that comes of it.
+/// Does the work called `name` with `bytes` of memory on a command on standard input, on `cpu` if given.
+/// Prints the nanoseconds and a result number to standard output.
 ///
 /// # Errors
-/// When there is no such work or CPU, or its parent is gone.
+/// An error when there is no such work or CPU, or the parent is gone.
 pub fn work(name: &str, bytes: usize, cpu: Option<usize>) -> io::Result<()> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
     let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) else {
@@ -159,7 +160,8 @@ fn timed(what: impl FnOnce() -> u64) -> (std::time::Duration, u64) {
     (begin.elapsed(), sum)
 }
 
-/// Numbers in no order, the same each time (a linear congruential generator with Knuth's constants for MMIX).
+/// Returns pseudo-random numbers, the same each time (a linear congruential generator with Knuth's constants
+/// for MMIX).
 fn numbers() -> impl Iterator<Item = u64> {
     let next = |state: &u64| {
         Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
@@ -167,7 +169,7 @@ fn numbers() -> impl Iterator<Item = u64> {
     std::iter::successors(Some(1), next).skip(1).map(|state: u64| state ^ (state >> 29))
 }
 
-/// Places of words in `len`.
+/// Returns pseudo-random word positions in `len`.
 fn places(len: usize, count: usize) -> impl Iterator<Item = usize> {
     let len = len as u64;
     numbers().take(count).map(move |number| usize::try_from((number >> 16) % len).expect("less than len"))
@@ -205,7 +207,7 @@ fn small(count: usize) -> u64 {
     sum
 }
 
-/// A vector that grows by half: its allocator's `realloc`. Its new bytes are written.
+/// Grows a vector by half each time through its allocator's `realloc`, and writes its new bytes.
 fn grown(bytes: usize) -> u64 {
     let mut block: Vec<u8> = Vec::new();
     let (mut len, mut sum) = (PAGE, 0);
@@ -218,18 +220,18 @@ fn grown(bytes: usize) -> u64 {
     sum
 }
 
-/// Links between nodes, as they point to each: half of the memory is for them.
+/// Links between nodes, stored by target: half of the memory is for them.
 struct Graph {
-    /// Where a node's links begin; and one more.
+    /// The start of each node's links, and the end of the last.
     begins: Vec<u32>,
-    /// From which nodes they come.
+    /// The source nodes of the links.
     from: Vec<u32>,
-    /// How many each node has itself.
+    /// The out-degree of each node.
     out: Vec<u32>,
 }
 
 impl Graph {
-    /// 24 links for a node: 100 bytes for it, its links, and its ranks.
+    /// Creates a graph with 24 links per node: 100 bytes for a node, its links, and its ranks.
     fn new(bytes: usize) -> Self {
         const LINKS: usize = 24;
         let nodes = bytes / (LINKS * 4 + 4 + 4 + 8 + 8);
@@ -248,7 +250,7 @@ impl Graph {
         Self { begins, from, out }
     }
 
-    /// Rounds of `PageRank` with a damping of 0.85; the largest rank in millionths of all.
+    /// Runs rounds of `PageRank` with a damping of 0.85. Returns the largest rank in millionths of the total.
     #[expect(clippy::cast_precision_loss, reason = "ranks are fractions")]
     fn rank(&self, rounds: usize) -> u64 {
         let nodes = self.out.len();
@@ -279,7 +281,7 @@ impl Graph {
 mod tests {
     use super::*;
 
-    /// Each kind of work comes to its end with the same number each time.
+    /// Each kind of work ends with the same number each time.
     #[test]
     fn work_is_the_same_each_time() {
         for kind in Kind::ALL {

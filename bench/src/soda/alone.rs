@@ -1,4 +1,4 @@
-//! An application in a process of its own, under a limit for its memory: on a mapped file, or in memory that is swapped to zram.
+//! An application in its own process under a memory limit: on a mapped file, or in memory swapped to zram.
 //!
 //! [`alone`] is that process, this program started again; [`Squeezed`] starts it.
 
@@ -18,18 +18,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The first argument of this program when it is to run an application [`alone`].
+/// The first argument that makes this program run an application [`alone`].
 pub const ALONE: &str = "soda-alone";
 
-/// What the process needs beside its part of the graph, by its anonymous memory on a mapped one: 1.6 MB, and up to 24 bytes that an application keeps of each vertex.
+/// The process's memory besides its part of the graph: 1.6 MB of anonymous memory on a mapped graph, and up
+/// to 24 bytes per vertex.
 const OWN: u64 = 2 << 20;
 const VERTEX: u64 = 32;
 
-/// Carries out the application `app` on the graph in `file`, a mapped file for the system `disk` and local memory for `zram`, when it is told to on standard input;
-/// says on standard output how many nanoseconds it took, and the sum of what it found. `rounds` is of pagerank, `sources` are vertices with commas between them.
+/// Runs the application `app` on the graph in `file` on a command on standard input. The system `disk` uses a
+/// mapped file, `zram` local memory. Prints the nanoseconds and the sum of its results to standard output.
+/// `rounds` is for pagerank, `sources` are comma-separated vertices.
 ///
 /// # Errors
-/// When there is no such application, system or graph, or its parent is gone.
+/// An error when there is no such application, system or graph, or the parent is gone.
 pub fn alone(file: &Path, app: &str, system: &str, rounds: u64, sources: &str) -> io::Result<()> {
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
     let found = App::ALL.into_iter().find(|known| known.name() == app);
@@ -66,22 +68,23 @@ fn carry_out<S: Store>(graph: &Graph<S>, work: &Work) -> io::Result<()> {
     say(time, values.map_err(io::Error::other)?.sum().into(), Some(faults))
 }
 
-/// Such processes.
+/// A starter of such processes.
 pub(super) struct Squeezed {
     system: System,
     file: PathBuf,
     limit: u64,
-    /// As long as this lives.
+    /// The zram device, while this lives.
     zram: Option<Zram>,
-    /// In words.
+    /// The measurement method in words.
     how: String,
 }
 
 impl Squeezed {
-    /// On the graph in `file`, of which `local` bytes may be here beside what the process needs for itself; or why that cannot be here.
+    /// Prepares runs on the graph in `file`, of which `local` bytes may be resident besides the process's own
+    /// memory. Returns the reason when that is impossible here.
     pub(super) fn begin(system: System, file: &Path, vertices: u64, local: u64) -> Result<Self, String> {
         let limit = local + OWN + vertices * VERTEX;
-        // Looked at first: without a limit nothing would come from the far place.
+        // Checked first: without a limit, no page would come from the swap device.
         let version = Group::begin(limit)?.version().to_string();
         let zram = match system {
             System::Zram => Some(Zram::begin(4 * limit)?),
@@ -95,7 +98,7 @@ impl Squeezed {
         Ok(Self { system, file: file.into(), limit, zram, how })
     }
 
-    /// In words, of a run that waited for so many pages.
+    /// Describes a run that waited for this many pages.
     pub(super) fn how(&self, faults: u64) -> String {
         let far = match &self.zram {
             Some(zram) => zram.path(),
@@ -105,7 +108,7 @@ impl Squeezed {
         format!("{far} under {}; {faults} major faults in the last round{nothing}", self.how)
     }
 
-    /// Carries the application out once.
+    /// Runs the application once.
     pub(super) fn run(&self, work: &Work) -> Result<Said, String> {
         let itself = std::env::current_exe().map_err(|error| format!("this program itself: {error}"))?;
         let sources: Vec<String> = work.sources.iter().map(u32::to_string).collect();
@@ -120,14 +123,14 @@ impl Squeezed {
     }
 }
 
-/// Has the system forget what it has of a file: the next reader waits for the disk.
+/// Drops a file from the page cache: the next reader waits for the disk.
 pub(super) fn put_out(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
 
-/// How fast the disk gives a file that nobody has, in megabytes a second.
+/// Measures the disk's rate for an uncached file, in megabytes per second.
 pub(super) fn disk_rate(path: &Path, rounds: usize) -> Row {
     let id = "soda.disk.rate";
     let mut rates = Vec::new();

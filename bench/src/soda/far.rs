@@ -1,6 +1,7 @@
-//! An application in a window on a graph in far memory: what comes of it, how long it took, what moved.
+//! An application in a window on a graph in far memory: results, time and traffic.
 //!
-//! Key call: [`count`], what an application moves in one of the systems, exactly: on a rack in this process, with one thread that works.
+//! Key function: [`count`], the exact traffic of an application in one of the systems, on a rack in this
+//! process, with one working thread.
 
 use super::subject::{Subject, failed, named};
 use super::system::{Pages, System};
@@ -12,23 +13,24 @@ use farmem_graph::far::{Image, Source, place, with_graph};
 use farmem_graph::{Far, Graph, Shape, Values};
 use std::time::{Duration, Instant};
 
-/// What an application moved.
+/// The traffic of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Bytes that were asked of far memory.
+    /// Bytes requested from far memory.
     pub bytes: u64,
-    /// Bytes of them that no thread waited for: what a DPU prefetched.
+    /// The part of these bytes that no thread waited for: prefetches of a DPU.
     pub background: u64,
-    /// Requests for pages that a DPU was asked for, of READs that were sent where there is none.
+    /// Page requests to a DPU; without a DPU, READs sent.
     pub reads: u64,
-    /// Of those, what was in the DPU's cache, or in its static memory.
+    /// The part of the requests that hit the DPU's cache or static memory.
     pub hits: u64,
-    /// Bytes that the window asked for.
+    /// Bytes that the window requested.
     pub asked: u64,
 }
 
 impl Counts {
-    /// An adaptive DPU moves at most 1.05 of what it is asked for, at each moment (1,075 1,024ths, [`farmem::window::DpuConfig::traffic_cap`]).
+    /// Returns true when an adaptive DPU moved at most 1.05 times the requested bytes (1,075 1,024ths,
+    /// [`farmem::window::DpuConfig::traffic_cap`]).
     #[must_use]
     pub const fn is_within_cap(&self) -> bool {
         self.bytes * 1024 <= self.asked * 1075
@@ -76,30 +78,31 @@ impl<'c> Placed<'c> {
         Ok(Self { client, pieces, image })
     }
 
-    /// That of another client.
+    /// Returns the graph as seen by another client.
     pub(super) const fn of(client: &'c mut Client, pieces: Vec<Vma>, image: Image) -> Self {
         Self { client, pieces, image }
     }
 
-    /// Where it is.
+    /// Returns the graph's allocations and layout.
     pub(super) fn parts(&self) -> (&[Vma], &Image) {
         (&self.pieces, &self.image)
     }
 
-    /// Bytes that a DPU beside the host has asked of far memory so far, for all programs; `None` without one.
+    /// Returns the bytes that a DPU beside the host has requested from far memory so far, for all programs;
+    /// `None` without a DPU.
     pub(super) fn by_dpu(&mut self, options: WindowOptions) -> Result<Option<u64>, Error> {
-        // It is asked, and no more.
+        // This window only queries the DPU.
         let asked = WindowOptions { fixed: None, ..options };
         let ((), stats) = with_window(self.client, &self.pieces[0], asked, |_| ())?;
         Ok(stats.dpu.map(|dpu| dpu.on_demand + dpu.background))
     }
 
-    /// Carries `work` out once, through a window with these options.
+    /// Runs `work` once, through a window with these options.
     pub(super) fn run(&mut self, options: WindowOptions, work: &Work) -> Result<Run, Error> {
         self.run_on(1, options, work)
     }
 
-    /// As [`Placed::run`], on so many threads.
+    /// Works as [`Placed::run`], on this many threads.
     pub(super) fn run_on(
         &mut self,
         threads: usize,
@@ -116,7 +119,7 @@ impl<'c> Placed<'c> {
         Ok(Run { values: found.map_err(named)?, time, stats })
     }
 
-    /// Has `program` use the graph, through a window with these options.
+    /// Runs `program` on the graph, through a window with these options.
     pub(super) fn with<R: Send>(
         &mut self,
         options: WindowOptions,
@@ -126,7 +129,8 @@ impl<'c> Placed<'c> {
     }
 }
 
-/// Bytes of a memory node that has room for one image of so many, and not for two: a short run fills its nodes as a whole one does.
+/// Returns the bytes of a memory node with room for exactly one image: a short run then fills its nodes as a
+/// full one does.
 pub(super) const fn node_memory(image: u64) -> u64 {
     let needed = image.next_power_of_two();
     if needed < NODE_MIN { NODE_MIN } else { needed }
@@ -134,8 +138,9 @@ pub(super) const fn node_memory(image: u64) -> u64 {
 
 const NODE_MIN: u64 = 1 << 20;
 
-/// What `app` moves on a Kronecker graph of 2^`scale` vertices with `ratio` edges for each, in each of two runs, and how many of their answers are not those of local
-/// memory. `None` for a system that has no window, or needs a rack of processes.
+/// Counts the traffic of `app` on a Kronecker graph of 2^`scale` vertices with `ratio` edges each, in each of
+/// two runs, and the answers that differ from local memory. Returns `None` for a system without a window, or
+/// one that needs a rack of processes.
 ///
 /// # Errors
 /// [`Error::Open`] where this process may not serve faults.

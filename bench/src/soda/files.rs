@@ -1,4 +1,5 @@
-//! The rows of `soda.file`: how fast a memory node loads an object by file, and saves it, beside what the disk gives and takes in the same run (SODA IV-A).
+//! The rows of `soda.file`: the rates at which a memory node loads an object by file, and saves it, compared
+//! with the disk's rates in the same run (SODA IV-A).
 
 use super::Sizes;
 use super::alone::{put_out, read_cold};
@@ -16,12 +17,12 @@ use std::time::{Duration, Instant};
 
 /// The file in the node's directory, and the object.
 const NAME: &str = "object";
-/// Time between two looks at how far the node is: a small part of what a load of a whole run takes.
+/// The polling interval of a node's progress: a small part of a load in a full run.
 const LOOK: Duration = Duration::from_millis(1);
-/// Bytes of a read that checks what was loaded.
+/// Bytes of a read that checks loaded data.
 const PART: usize = 1 << 20;
 
-/// Measures what `plan` wants of it.
+/// Measures the rows that `plan` selects.
 pub(super) fn rows<R: Racks>(
     plan: &Plan,
     sizes: &Sizes,
@@ -71,7 +72,7 @@ pub(super) fn rows<R: Racks>(
     Ok(())
 }
 
-/// The object, when its node has loaded it; the rate of that.
+/// Opens the object, waits until its node has loaded it, and records the rate.
 fn opened(client: &mut Client, bytes: u64, rates: &mut Vec<f64>) -> Result<OpenNamed, Error> {
     let node = client.node_named("node1")?;
     let begin = Instant::now();
@@ -86,13 +87,14 @@ fn wait(client: &mut Client, object: &OpenNamed) -> Result<(), Error> {
     loop {
         match client.file_of(object)?.stage {
             FileStage::Loading | FileStage::Saving => std::thread::sleep(LOOK),
-            // It says why where the node could not.
+            // This call returns the reason of a failure.
             _ => return client.wait_for_file(object, &mut |_| true).map(drop),
         }
     }
 }
 
-/// Words of the object that are not those of the file: the first of each part was written in each round.
+/// Counts the words of the object that differ from the file. The first word of each part was rewritten in
+/// each round.
 fn wrong_words(client: &mut Client, object: &OpenNamed, bytes: u64, round: u64) -> Result<u64, Error> {
     let mut wrong = 0;
     let mut part = vec![0; PART.min(usize::try_from(bytes).expect("a file of this machine"))];

@@ -1,7 +1,9 @@
-//! The rows of `soda.link`: what the link between host and DPU, and the network, carry by size (SODA IV-A, figures 4 and 5).
+//! The rows of `soda.link`: the capacity of the link between host and DPU, and of the network, by request
+//! size (SODA IV-A, figures 4 and 5).
 //!
-//! *intra*: a process asks, and a thread in the place of a DPU that looks all the time answers each request: by SEND (the bytes are in the ring), by WRITE (they are in
-//! memory behind the rings), or to pages (they are in the file of a window, by a call of the system). *net*: a client reads of a memory node.
+//! *intra*: a process sends requests, and a polling thread in place of a DPU answers each. Answers come by
+//! SEND (bytes in the ring), by WRITE (bytes in memory after the rings), or to pages (bytes in a window's
+//! file, by a system call). *net*: a client reads from a memory node.
 
 use super::far::node_memory;
 use crate::pulse::{NodeKind, Racks};
@@ -20,14 +22,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a request.
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Requests under way at once where bandwidth is measured.
+/// Requests in flight when bandwidth is measured.
 const DEPTH: usize = 8;
-/// Bytes that are moved for a figure.
+/// Bytes moved for a figure.
 const MOVED: usize = 64 << 20;
-/// The same, of a short run.
+/// Bytes moved for a figure in a short run.
 const MOVED_QUICK: usize = 4 << 20;
 
-/// How a request is answered.
+/// The way of answering a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Send,
@@ -47,14 +49,14 @@ impl By {
     }
 }
 
-/// What came of some bytes.
+/// The result of moving some bytes.
 struct Carried {
     latency: Samples,
-    /// Bytes a second.
+    /// Bytes per second.
     bandwidth: f64,
 }
 
-/// Measures what `plan` wants of it.
+/// Measures the rows that `plan` selects.
 pub(super) fn rows<R: Racks>(plan: &Plan, racks: &mut R, sheet: &mut Sheet<'_>) -> Result<(), R::Failure> {
     let moved = if plan.quick { MOVED_QUICK } else { MOVED };
     if plan.wants("soda.link.intra.") {
@@ -88,7 +90,7 @@ impl Carried {
     }
 }
 
-/// Each way beside SEND, which was the paper's.
+/// Measures each way, compared with SEND, the paper's.
 fn intra(size: usize, moved: usize, sheet: &mut Sheet<'_>) -> Result<(), OpenError> {
     let mut send = None;
     for by in By::ALL {
@@ -100,7 +102,7 @@ fn intra(size: usize, moved: usize, sheet: &mut Sheet<'_>) -> Result<(), OpenErr
     Ok(())
 }
 
-/// Both ends of a link, and a file in the place of a window's.
+/// Both ends of a link, and a file in place of a window's.
 struct Ends {
     process: ProcessEnd,
     requests: Requests,
@@ -116,14 +118,14 @@ impl Ends {
             registered: DEPTH * size,
         };
         let file = make_pair(pair)?;
-        // The DPU's end looks all the time: it is never woken.
+        // The DPU's end polls and is never woken.
         let nobody = WakeAt::Datagram { address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
         let process = ProcessEnd::of(&file, pair, OutsideWaker::open(&nobody)?)?;
         let (requests, answers) = Requests::of(&file, pair)?;
         Ok(Self { process, requests, answers, pages: pages(DEPTH * size)? })
     }
 
-    /// Moves bytes: one request at a time for a latency, some at once for a rate.
+    /// Moves bytes: one request at a time for a latency, several for a rate.
     fn carry(self, by: By, size: usize, moved: usize) -> Carried {
         let Self { mut process, mut requests, mut answers, pages } = self;
         let stop = AtomicBool::new(false);
@@ -152,7 +154,7 @@ impl Ends {
     }
 }
 
-/// A file of so many bytes, all of which are there: a page that is new costs the same whoever puts it there.
+/// Creates a file of this many resident bytes: a fresh page would cost the same for every writer.
 fn pages(len: usize) -> Result<Registered, OpenError> {
     let made = || -> rustix::io::Result<OwnedFd> {
         let file = memfd_create("farmem-bench", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -180,7 +182,7 @@ fn take(by: By, size: usize, process: &mut ProcessEnd, buf: &mut [u8]) {
             None => process.wait(1, Span::from_millis(20)),
         }
     };
-    // Where the bytes are in memory behind the rings they are copied once more, to where they are used.
+    // Bytes in memory after the rings are copied once more, to their place of use.
     if by == By::Write {
         let place = u64::from_le_bytes(*buf[..len].first_chunk().expect("a number"));
         let place = usize::try_from(place).expect("a place");
@@ -188,7 +190,7 @@ fn take(by: By, size: usize, process: &mut ProcessEnd, buf: &mut [u8]) {
     }
 }
 
-/// The DPU's end: answers what it is asked.
+/// Runs the DPU's end: answers requests.
 fn answer(
     by: By,
     size: usize,
@@ -215,7 +217,7 @@ fn answer(
             By::Pages if pages.put(addr, &[&bytes]) => &place,
             By::Write | By::Pages => unreachable!("there is room"),
         };
-        // The process gives room back when it has taken all that there is.
+        // The process frees room when it has taken everything.
         while !answers.push(record).expect("an end of our own") && !stop.load(Ordering::Acquire) {
             answers.publish();
             thread::yield_now();

@@ -1,9 +1,10 @@
-//! What the paper has beside rows (SODA VI-C, figures 9 and 10): what its text says in numbers of com-friendster and Moliere, whose ratios of edges to vertices two of the graphs have.
+//! The paper's figures for comparison (SODA VI-C, figures 9 and 10): the numbers in its text for
+//! com-friendster and Moliere, whose ratios of edges to vertices two of the graphs have.
 
 use super::system::System;
 use super::work::App;
 
-/// What the paper says of the bytes that an application moves, beside those without a DPU.
+/// Returns the paper's statement of an application's traffic, relative to that without a DPU.
 pub(super) const fn bytes(ratio: u64, app: App, system: System) -> Option<&'static str> {
     match (ratio, system, app) {
         (55, System::Static, App::Pagerank | App::PagerankByEdge) => Some("0.58"),
@@ -21,7 +22,7 @@ pub(super) const fn bytes(ratio: u64, app: App, system: System) -> Option<&'stat
     }
 }
 
-/// What it says of the part of requests that the dynamic cache had.
+/// Returns the paper's statement of the dynamic cache's hit rate.
 pub(super) const fn hits(ratio: u64, app: App, system: System) -> Option<&'static str> {
     match (ratio, system, app) {
         (55, System::Dynamic, App::Pagerank | App::PagerankByEdge) => Some("0.93, its most"),
@@ -33,7 +34,7 @@ pub(super) const fn hits(ratio: u64, app: App, system: System) -> Option<&'stati
     }
 }
 
-/// What it says of the part of the bytes that is prefetched.
+/// Returns the paper's statement of the prefetched share of the bytes.
 pub(super) const fn background(ratio: u64, system: System) -> Option<&'static str> {
     match (ratio, system) {
         (55 | 221, System::Dynamic) => Some("0.76 to 0.93"),

@@ -1,4 +1,4 @@
-//! The paper's figures 4 to 11 of this machine's rows (SODA IV, VI).
+//! The paper's figures 4 to 11 from this machine's rows (SODA IV, VI).
 
 use super::system::System;
 use super::work::App;
@@ -9,7 +9,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Lines over the size of requests: file, caption, what is told with its unit, and of each line its name, and what is in front of and behind the bytes in its rows' ids.
+/// A line figure over the request size: file, caption, measured value with its unit, and for each line its
+/// name and the id parts around the bytes.
 type Sizes = (&'static str, &'static str, &'static str, [(&'static str, &'static str, &'static str); 3]);
 
 const INTRA: &str = "soda.link.intra.";
@@ -50,7 +51,7 @@ const SIZES: [Sizes; 4] = [
     ),
 ];
 
-/// Bars: file, caption, what is told with its unit, and the rows, each with its group and name.
+/// A bar figure: file, caption, measured value with its unit, and the rows, each with its group and name.
 struct Bars {
     file: &'static str,
     caption: &'static str,
@@ -58,7 +59,7 @@ struct Bars {
     rows: Vec<(String, String, String)>,
 }
 
-/// Rows of all applications, in the order of the figure.
+/// Returns rows of all applications, in the order of the figure.
 fn of_apps(
     apps: &[App],
     group: &str,
@@ -128,10 +129,10 @@ fn all_bars() -> Vec<Bars> {
     ]
 }
 
-/// Draws the figures of which there are rows into files of `directory`, which is made.
+/// Draws the figures that have rows into files of `directory`, which is created.
 pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    // Of hits the part that they are of all requests.
+    // Hits are drawn as a share of all requests.
     let figure = |row: &Row| if row.id.ends_with(".hits") { row.ratio } else { row.value };
     let values: BTreeMap<&str, f64> =
         rows.iter().filter_map(|row| Some((&*row.id, figure(row).filter(|value| *value > 0.0)?))).collect();
@@ -156,7 +157,7 @@ pub(super) fn draw(directory: &Path, rows: &[Row]) -> io::Result<()> {
     Ok(())
 }
 
-/// The figures of lines, by the power of two that their bytes are. A line without a name has none.
+/// Returns the points of a line figure, by the log2 of the bytes. A line without a name has none.
 fn points(values: &BTreeMap<&str, f64>, of: &[(&str, &str, &str); 3]) -> Points<3> {
     let mut points = Points::new();
     for (line, (_, before, behind)) in of.iter().enumerate().filter(|(_, (name, ..))| !name.is_empty()) {
@@ -174,7 +175,8 @@ fn points(values: &BTreeMap<&str, f64>, of: &[(&str, &str, &str); 3]) -> Points<
 mod tests {
     use super::*;
 
-    /// Each figure is of its own rows; what has no rows has no file, and what could not be measured is left out.
+    /// Each figure contains its own rows. A figure without rows has no file, and unmeasured rows are left
+    /// out.
     #[test]
     fn figures_are_of_their_rows() {
         let row = |id: &str, value: f64| Row::figure(id, "ns", value, 1);

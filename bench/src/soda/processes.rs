@@ -1,4 +1,5 @@
-//! The rows of `soda.step` and `soda.adaptive.regret`: DPUs that are processes, of other settings each, on the same graph.
+//! The rows of `soda.step` and `soda.adaptive.regret`: DPU processes with different settings on the same
+//! graph.
 
 use super::far::{Placed, node_memory};
 use super::subject::Subject;
@@ -10,9 +11,9 @@ use crate::{Plan, Row, Samples, Sheet};
 use farmem::{Client, Error, LinkProfile};
 use farmem_graph::generate::RATIOS;
 
-/// Threads of an application: some of them wait for pages at once.
+/// Threads of an application: several wait for pages at once.
 const THREADS: usize = 4;
-/// The ratio of edges to vertices of the graph: the paper's friendster.
+/// The graph's ratio of edges to vertices: the paper's friendster.
 const GRAPH: usize = 1;
 
 /// SODA's optimisations one by one, on its base (figure 11).
@@ -27,13 +28,14 @@ const STEPS: [(&str, System, &str); 8] = [
     ("all", System::ProcessAdaptive, "caching = \"adaptive\"\nbatch = 64\nforward = \"async\"\n"),
 ];
 
-/// What a DPU's table is used for; the first two are fixed.
+/// The uses of a DPU's table; the first two are fixed.
 const MODES: [&str; 3] = ["off", "dynamic", "adaptive"];
-/// Megabits a second of the link between host and DPU, and of the network: slow enough that links, and not this machine, are what takes time.
+/// Megabits per second of the link between host and DPU, and of the network: slow enough that links, not this
+/// machine, dominate the time.
 const INTRA: u64 = 4_000;
 const NET: [(&str, u64); 3] = [("33", 1_320), ("50", 2_000), ("80", 3_200)];
 
-/// Measures what `plan` wants of them.
+/// Measures the rows that `plan` selects.
 pub(super) fn rows<R: Racks>(
     plan: &Plan,
     sizes: &Sizes,
@@ -82,7 +84,7 @@ pub(super) fn rows<R: Racks>(
     Ok(())
 }
 
-/// What an application took by way of one DPU.
+/// The times of an application through one DPU.
 struct Taken {
     times: Samples,
     how: Option<String>,
@@ -98,7 +100,7 @@ impl Taken {
     }
 }
 
-/// Each application by way of each DPU, in turns: all racks run at once, and one works.
+/// Measures each application through each DPU in alternation: all racks run at once, and one works.
 fn compare<R: Racks>(
     subject: &Subject,
     sizes: &Sizes,

@@ -1,4 +1,5 @@
-//! The rows of `soda.share` and `soda.fail`: programs side by side on one DPU (SODA VI-B, figure 8), and what a program notices of a DPU's end.
+//! The rows of `soda.share` and `soda.fail`: parallel programs on one DPU (SODA VI-B, figure 8), and a
+//! program's view of a DPU failure.
 
 use super::far::{Placed, node_memory};
 use super::subject::{Subject, named};
@@ -18,14 +19,14 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The ratio of edges to vertices of the graph: the paper's friendster.
+/// The graph's ratio of edges to vertices: the paper's friendster.
 const GRAPH: usize = 1;
-/// Programs beside the one that is measured; the first is always there.
+/// Programs beside the measured one; the first is always present.
 const BESIDE: [App; 3] = [App::Bfs, App::Radii, App::Components];
 /// Bytes that a program writes while its DPU fails.
 const WRITTEN: usize = 4 << 20;
 
-/// Measures what `plan` wants of them.
+/// Measures the rows that `plan` selects.
 pub(super) fn rows<R: Racks>(
     plan: &Plan,
     sizes: &Sizes,
@@ -57,7 +58,7 @@ pub(super) fn rows<R: Racks>(
             let (mut again, restarts) = (Ok(()), name == "restart");
             let fail = || {
                 let pid = racks.role(&rack, "dpu").and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-                // One that has ended already has failed as well.
+                // A DPU that has ended already has failed as well.
                 let _gone = kill_process(pid.expect("the rack has a DPU"), signal);
                 if restarts {
                     again = racks.begin_again(&mut rack, "dpu");
@@ -70,18 +71,19 @@ pub(super) fn rows<R: Racks>(
     Ok(())
 }
 
-/// What some programs that ran at once moved, and what the measured one took.
+/// The traffic of parallel programs, and the time of the measured one.
 #[derive(Clone, Copy)]
 struct Moved {
     /// Bytes of far memory.
     bytes: u64,
-    /// Bytes that the programs asked for.
+    /// Bytes that the programs requested.
     asked: u64,
     time: Duration,
     wrong: u64,
 }
 
-/// `app` beside others, straight to the memory node and by way of one DPU, forwarding with what belongs to vertices in static memory or adaptive.
+/// Runs `app` beside others: with direct connections, and through one DPU that forwards with the vertex data
+/// in static memory, or is adaptive.
 fn shared(
     rack: &Rack,
     placed: &mut Placed<'_>,
@@ -91,7 +93,7 @@ fn shared(
     sheet: &mut Sheet<'_>,
 ) -> Result<(), Error> {
     let id = format!("soda.share.{programs}.{}", app.name());
-    // Local memory is looked through before any clock runs.
+    // Local memory is examined before any clock runs.
     let works = std::iter::once(app).chain(BESIDE).take(programs).map(|app| subject.work(app));
     let works = works.collect::<Result<Vec<_>, Error>>()?;
     let systems = [System::Server, System::ProcessStatic, System::ProcessAdaptive];
@@ -126,7 +128,8 @@ fn shared(
     Ok(())
 }
 
-/// One run of the first, begun when all windows are open; the others do their work again and again until it has ended. Its time is taken as that of a program alone is.
+/// Runs the measured program once, beginning when all windows are open. The others repeat their work until it
+/// has ended. Its time is taken like a lone program's.
 fn side_by_side(
     rack: &Rack,
     placed: &mut Placed<'_>,
@@ -140,11 +143,12 @@ fn side_by_side(
         |system: System| system.options(subject.image, subject.vertices, sizes.pages).expect("a window");
     let before = placed.by_dpu(options(system))?;
     let (pieces, image) = placed.parts();
-    // What one of them has the DPU keep in static memory is there for all.
+    // Static memory requested by one program serves all.
     let of = |at: usize| if at > 0 && system == System::ProcessStatic { System::Process } else { system };
     let start = Start::new(works.len());
     let run = |at: usize| -> Result<(Duration, u64, bool), Error> {
-        // One whose window cannot be opened keeps nobody waiting, and the first one ends for all however it ends.
+        // A program whose window fails to open must not block the others, and the measured one's end, in any
+        // form, ends all.
         let arrived = start.arriving(at == 0);
         let (work, right) = &works[at];
         let threads = one_thread().map_err(named)?;
@@ -181,13 +185,13 @@ fn side_by_side(
     Ok(Moved { bytes, asked, time: all[0].0, wrong })
 }
 
-/// Where programs wait for each other, and whether the one that is measured has ended.
+/// The programs' starting barrier, and the flag that the measured one has ended.
 struct Start {
     all: Barrier,
     has_ended: AtomicBool,
 }
 
-/// One of those that are waited for.
+/// One of the awaited programs.
 struct Arriving<'a> {
     start: &'a Start,
     is_here: AtomicBool,
@@ -205,7 +209,7 @@ impl Start {
 }
 
 impl Arriving<'_> {
-    /// Until all are here.
+    /// Waits until all have arrived.
     fn wait(&self) {
         if !self.is_here.swap(true, Ordering::Relaxed) {
             self.start.all.wait();
@@ -222,8 +226,9 @@ impl Drop for Arriving<'_> {
     }
 }
 
-/// A program that writes while its DPU fails: the longest that it stood still, and words that are not in far memory afterwards. The DPU fails in the middle of the last round, so the half that it
-/// had acknowledged is never written again; a client that goes straight looks at it.
+/// Runs a program that writes while its DPU fails. Measures its longest pause, and counts the words missing
+/// in far memory afterwards. The DPU fails in the middle of the last round, so the acknowledged half is never
+/// written again; a client with direct connections checks it.
 fn failed(
     rack: &Rack,
     name: &str,
@@ -245,7 +250,7 @@ fn failed(
             for at in (0..WRITTEN).step_by(PAGE_LEN) {
                 if round == ROUNDS && at == WRITTEN / 2 {
                     let (failed, when_failed) = channel();
-                    // Whoever lets it fail lives as long as this.
+                    // The failing thread lives as long as this scope.
                     let _told = half_written.send(failed);
                     let _failed = when_failed.recv();
                     last = Instant::now();
@@ -290,5 +295,5 @@ fn failed(
     Ok(())
 }
 
-/// How often a program writes each word.
+/// Number of times that a program writes each word.
 const ROUNDS: u64 = 2;

@@ -1,4 +1,5 @@
-//! The rows of `soda.slice`: loops over numbers of a window, all of which are here, beside the same loops over a slice of local memory.
+//! The rows of `soda.slice`: loops over numbers of a fully resident window, compared with the same loops over
+//! a slice of local memory.
 
 use super::Sizes;
 use super::system::System;
@@ -10,15 +11,15 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a number.
 const NUMBER: usize = 4;
-/// Times that each loop runs in a round.
+/// Repetitions of each loop in a round.
 const TIMES: usize = 8;
-/// An odd number, so that its multiples go through all places of an array whose length is a power of two.
+/// An odd number, whose multiples visit all positions of an array with a power-of-two length.
 const STEP: usize = 0x9e37_79b1;
 
-/// Sums that are taken: in the order of the numbers, and here and there.
+/// The summing loops: sequential and random.
 const LOOPS: [&str; 2] = ["sum", "gather"];
 
-/// Measures what `plan` wants of them.
+/// Measures the rows that `plan` selects.
 pub(super) fn rows(plan: &Plan, sizes: &Sizes, sheet: &mut Sheet<'_>) -> Result<(), Error> {
     if !plan.wants("soda.slice.") {
         return Ok(());
@@ -38,7 +39,7 @@ pub(super) fn rows(plan: &Plan, sizes: &Sizes, sheet: &mut Sheet<'_>) -> Result<
     let program = |memory: Memory<'_>| {
         let far = memory.numbers::<u32>(0, plain.len());
         let last = plain.len() - 1;
-        // What is not here yet comes now.
+        // Pages not yet resident are fetched now.
         let mut wrong = u64::from(far.iter().zip(&plain).any(|(far, plain)| far != *plain));
         let mut all = LOOPS.map(|_| [Samples::new(), Samples::new()]);
         for _ in 0..sizes.rounds {
@@ -78,12 +79,12 @@ pub(super) fn rows(plan: &Plan, sizes: &Sizes, sheet: &mut Sheet<'_>) -> Result<
     Ok(())
 }
 
-/// All places up to the last one of a power of two, here and there.
+/// Returns all positions up to the last one of a power of two, in pseudo-random order.
 fn places(last: usize) -> impl Iterator<Item = usize> {
     (0..=last).map(move |n| n.wrapping_mul(STEP) & last)
 }
 
-/// What a loop answers; the time of the fastest of a few is taken.
+/// Returns a loop's result. Records the time of the fastest of several runs.
 fn timed(samples: &mut Samples, mut sum: impl FnMut() -> u64) -> u64 {
     let mut fastest = Duration::MAX;
     let mut found = 0;

@@ -1,4 +1,5 @@
-//! A graph that is measured: made from a seed into a file, and what is found in it in local memory.
+//! A graph under measurement: generated from a seed into a file, with its reference results from local
+//! memory.
 
 use super::work::{App, Work};
 use farmem::Error;
@@ -12,17 +13,17 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 const SEED: u64 = 1;
-/// A directory on a disk, where there is one: what is in memory is no file to compare with.
+/// A directory on a disk, if there is one: a file in memory would be no comparison.
 pub(super) const FOLDER: &str = "/var/tmp";
 
-/// The graph.
+/// A graph under measurement.
 pub(super) struct Subject {
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) csr: Csr,
     /// Bytes of its arrays in far memory.
     pub(super) image: u64,
-    /// Of these, what belongs to vertices: the first byte, and how many.
+    /// The vertex data within these arrays: the first byte and the length.
     pub(super) vertices: (u64, u64),
     sources: Vec<u32>,
     rounds: u64,
@@ -30,7 +31,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// One of 2^`scale` vertices with `ratio` edges for each; `rounds` are of [`App::Pagerank`].
+    /// Generates a graph of 2^`scale` vertices with `ratio` edges each; `rounds` are for [`App::Pagerank`].
     pub(super) fn make(ratio: u64, scale: u32, rounds: u64) -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("farmem-soda-").tempdir_in(FOLDER).map_err(named)?;
         let path = folder.path().join("graph.fmg");
@@ -43,7 +44,7 @@ impl Subject {
         Ok(Self { name: format!("r{ratio}"), path, csr, image, vertices, sources, rounds, _folder: folder })
     }
 
-    /// An application on it, and what is right: what one thread finds in local memory.
+    /// Returns an application on the graph, and the right results: those of one thread in local memory.
     pub(super) fn work(&self, app: App) -> Result<(Work, Values), Error> {
         let work = Work { app, rounds: self.rounds, sources: self.sources.clone() };
         let threads = super::one_thread().map_err(named)?;
@@ -53,12 +54,12 @@ impl Subject {
     }
 }
 
-/// What went wrong outside of far memory, as an error of it.
+/// Wraps an error outside far memory.
 pub(super) fn named(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     said(&error.to_string())
 }
 
-/// As [`named`], of what a command says.
+/// Works as [`named`], for a command's failure.
 pub(super) fn failed(failure: farmem_workload::Failure) -> Error {
     said(&failure.message)
 }

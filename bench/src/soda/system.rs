@@ -1,11 +1,11 @@
-//! Where the arrays of a graph are, and what is between them and the program.
+//! The locations of a graph's arrays, and the path between them and the program.
 //!
-//! Key type: [`System`]; [`System::options`] is the one place that makes a window of it.
+//! Key type: [`System`]; [`System::options`] is the one place that creates a window for it.
 
 use farmem::window::{Ahead, Caching, DpuConfig, Foresight, Place, TableConfig, Way, WindowOptions};
 use std::num::NonZeroU32;
 
-/// One of the systems that are compared (SODA VI-A).
+/// A compared system (SODA VI-A).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum System {
     /// All in local memory.
@@ -14,39 +14,39 @@ pub enum System {
     Disk,
     /// Local memory under a limit, swapped to zram.
     Zram,
-    /// A window straight onto a memory node.
+    /// A window with direct connections to a memory node.
     Server,
-    /// The same, with up to 256 KiB of what is read in order fetched at once.
+    /// As [`System::Server`], fetching up to 256 KiB of a sequential stream at once.
     ServerAhead,
-    /// The same window as [`System::Server`]'s by way of a DPU that forwards.
+    /// As [`System::Server`], through a forwarding DPU.
     Dpu,
-    /// That, with a cache that prefetches what its policy proposes.
+    /// As [`System::Dpu`], with a cache that prefetches by its policy.
     Dynamic,
-    /// That, as long as it pays.
+    /// As [`System::Dynamic`], while prefetching pays.
     Adaptive,
-    /// A DPU that forwards, and has what belongs to vertices in static memory.
+    /// A forwarding DPU with the vertex data in static memory.
     Static,
-    /// The window by way of a DPU that is a process of its own, and forwards.
+    /// The window through a forwarding DPU process.
     Process,
-    /// The same, with up to 256 KiB of what is read in order asked for at once.
+    /// As [`System::Process`], requesting up to 256 KiB of a sequential stream at once.
     ProcessAhead,
-    /// As [`System::Process`], with a cache that prefetches as long as it pays.
+    /// As [`System::Process`], with a cache that prefetches while that pays.
     ProcessAdaptive,
-    /// That, forwarding, with what belongs to vertices in static memory.
+    /// As [`System::Process`], with the vertex data in static memory.
     ProcessStatic,
 }
 
-/// How large the parts of a window are.
+/// The sizes of a window's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pages {
-    /// Bytes that are fetched at once: 64 KiB in the paper.
+    /// Bytes fetched at once: 64 KiB in the paper.
     pub(super) page_len: u32,
-    /// Pages of an entry of the DPU's table.
+    /// Pages per entry of the DPU's table.
     pub(super) entry_pages: u32,
 }
 
 impl Pages {
-    /// The paper's pages; entries a quarter of its, as graphs are smaller.
+    /// The paper's pages; entries are a quarter of the paper's, because graphs are smaller.
     pub(super) const FULL: Self = Self { page_len: 64 << 10, entry_pages: 4 };
     /// For graphs of a few hundred kilobytes.
     pub(super) const QUICK: Self = Self { page_len: 16 << 10, entry_pages: 2 };
@@ -54,29 +54,29 @@ impl Pages {
 
 /// Bytes of a window's own page.
 const PAGE: u32 = 4096;
-/// What is read in order: chunks at first, and of a stream up to four of them at once.
+/// Sequential reads: chunks at first, then up to four at once for a stream.
 const AHEAD: u64 = 64;
-/// The part of a graph that is here (SODA V: a buffer for a third).
+/// The local share of a graph is one in this many (SODA V: a buffer for a third).
 const LOCAL: u64 = 3;
-/// The least that a window takes.
+/// Smallest local limit of a window.
 const LOCAL_MIN: u64 = 64 << 10;
-/// The part of a graph that the DPU has room for: 1 GiB beside graphs of tens (SODA V).
+/// The DPU's cache is one in this many of a graph: 1 GiB beside graphs of tens (SODA V).
 const DPU: u64 = 16;
-/// Entries of the DPU's table at least.
+/// Fewest entries of the DPU's table.
 const SLOTS_MIN: u64 = 2;
 
-/// Bytes of a graph of `len` bytes that are here.
+/// Returns the local bytes for a graph of `len` bytes.
 pub(super) fn local(len: u64) -> u64 {
     (len / LOCAL).max(LOCAL_MIN)
 }
 
-/// Entries of the DPU's table for a graph of `len` bytes.
+/// Returns the entries of the DPU's table for a graph of `len` bytes.
 fn slots(len: u64, pages: Pages) -> u64 {
     (len / DPU / u64::from(pages.page_len * pages.entry_pages)).max(SLOTS_MIN)
 }
 
-/// The part of a rack's description that is about its DPU: adaptive, with as much room as the DPUs in this process have, and `more` lines. A window that is to be
-/// forwarded only says so itself.
+/// Returns the DPU section of a rack's description: adaptive, as large as the DPUs in this process, plus
+/// `more` lines. A window without caching requests that itself.
 pub(super) fn process(len: u64, pages: Pages, more: &str) -> String {
     let Pages { page_len, entry_pages } = pages;
     let entry = u64::from(page_len * entry_pages);
@@ -84,7 +84,7 @@ pub(super) fn process(len: u64, pages: Pages, more: &str) -> String {
     format!("[dpu]\npage = {page_len}\nentry = {entry}\ncache = {cache}\nstatic = {fixed}\n{more}")
 }
 
-/// The settings of a DPU that is in this process: no figure of it says anything without.
+/// Returns the settings of a DPU in this process, without which its figures say nothing.
 pub(super) fn in_this_process(options: &WindowOptions) -> Option<String> {
     let Way::Own(DpuConfig { page_len, table, caching, .. }) = options.way else { return None };
     let entry = u64::from(page_len.get()) * u64::from(table.entry_pages);
@@ -105,7 +105,7 @@ pub(super) fn in_this_process(options: &WindowOptions) -> Option<String> {
 }
 
 impl System {
-    /// All, in the order in which they take turns.
+    /// All systems, in the order of alternation.
     pub const ALL: [Self; 13] = [
         Self::Local,
         Self::Disk,
@@ -122,11 +122,11 @@ impl System {
         Self::ProcessStatic,
     ];
 
-    /// Those whose host is looked at for what it does; the first is what the others are beside.
+    /// The systems whose host CPU time is measured; the first is the baseline.
     pub(super) const HOST_CPU: [Self; 5] =
         [Self::Server, Self::Dpu, Self::Process, Self::ProcessAdaptive, Self::ProcessStatic];
 
-    /// Its part of ids.
+    /// Returns the system's part of ids.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -146,19 +146,21 @@ impl System {
         }
     }
 
-    /// Whether the same program moves the same bytes each time: not where what is prefetched depends on times that are measured.
+    /// Returns true when the same program moves the same bytes each time. This fails where prefetching
+    /// depends on measured times.
     #[must_use]
     pub const fn is_exact(self) -> bool {
         !matches!(self, Self::Adaptive | Self::ServerAhead)
     }
 
-    /// Whether its DPU is a process of its own.
+    /// Returns true when the system's DPU is a separate process.
     #[must_use]
     pub const fn has_process(self) -> bool {
         matches!(self, Self::Process | Self::ProcessAhead | Self::ProcessAdaptive | Self::ProcessStatic)
     }
 
-    /// The window on a graph of `len` bytes, of which `vertices` belong to vertices; `None` of systems that have none. All windows are alike but for the DPU, and for what is read ahead where that is the system's name.
+    /// Returns the window on a graph of `len` bytes, of which the range `vertices` is vertex data; `None` for
+    /// systems without a window. All windows agree except for the DPU and the system's read-ahead.
     pub(super) fn options(self, len: u64, vertices: (u64, u64), pages: Pages) -> Option<WindowOptions> {
         let caching = match self {
             Self::Local | Self::Disk | Self::Zram => return None,
@@ -186,7 +188,7 @@ impl System {
                 (Self::ServerAhead | Self::ProcessAhead, pages) => Ahead::Groups { pages, most: AHEAD },
                 (_, pages) => Ahead::Group(pages),
             },
-            // Nothing is written: no page is unmapped for a look at whether it is used, which would come out otherwise each time.
+            // Nothing is written: pages stay mapped, because probing their use would give varying results.
             inactive_eighths: 0,
             way,
             read_only: true,

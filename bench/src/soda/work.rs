@@ -1,4 +1,4 @@
-//! What is carried out on a graph: SODA's five applications (SODA V, table I).
+//! The work on a graph: SODA's five applications (SODA V, table I).
 
 use farmem_graph::algorithms::{Components, PageRank, Unsuited, betweenness, bfs, radii};
 use farmem_graph::{Graph, Store, Values};
@@ -8,9 +8,9 @@ use farmem_graph::{Graph, Store, Values};
 pub enum App {
     /// Breadth-first search.
     Bfs,
-    /// `PageRank`, so many rounds.
+    /// `PageRank` with a number of rounds.
     Pagerank,
-    /// The same, with what passes along an edge divided at the edge, as Ligra does: the paper's.
+    /// `PageRank` with the contribution divided at each edge, as Ligra does: the paper's variant.
     PagerankByEdge,
     /// Radii, from up to 64 vertices at once.
     Radii,
@@ -21,14 +21,14 @@ pub enum App {
 }
 
 impl App {
-    /// Those whose bytes are counted.
+    /// The applications whose bytes are counted.
     pub const COUNTED: [Self; 6] =
         [Self::Bfs, Self::Pagerank, Self::PagerankByEdge, Self::Radii, Self::Bc, Self::Components];
 
-    /// Those that are measured, in this order.
+    /// The applications whose times are measured, in this order.
     pub const ALL: [Self; 5] = [Self::Bfs, Self::Pagerank, Self::Radii, Self::Bc, Self::Components];
 
-    /// Its part of ids.
+    /// Returns the application's part of ids.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,18 +42,18 @@ impl App {
     }
 }
 
-/// An application, and what it begins with.
+/// An application and its start values.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Work {
     pub(super) app: App,
-    /// Of [`App::Pagerank`].
+    /// Rounds of [`App::Pagerank`].
     pub(super) rounds: u64,
-    /// Vertices to begin at: the first alone, or, for radii, all.
+    /// Start vertices: the first one, or all for radii.
     pub(super) sources: Vec<u32>,
 }
 
 impl Work {
-    /// What is found of each vertex.
+    /// Returns the result of each vertex.
     pub(super) fn run<S: Store>(&self, graph: &Graph<S>) -> Result<Values, Unsuited> {
         let on = &mut |_, _| true;
         let first = &self.sources[..self.sources.len().min(1)];

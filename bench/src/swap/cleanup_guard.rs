@@ -1,20 +1,21 @@
-//! What must be undone however this process ends, killed or by Ctrl-C too: a process of its own waits for that, and does it.
+//! Cleanup that runs however this process ends, even by a kill or Ctrl-C: a helper process waits for the end
+//! and cleans up.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// Does something when it is dropped, or when this process is no more.
+/// A guard that runs a command when it is dropped, or when this process ends.
 #[derive(Debug)]
 pub(crate) struct CleanupGuard(Child);
 
 impl CleanupGuard {
-    /// `undo` is for a shell, which knows `argument` as `$1`.
+    /// Starts the helper. `undo` is a shell script, with `argument` as `$1`.
     pub(crate) fn begin(undo: &str, argument: &str) -> Result<Self, String> {
-        // The pipe closes with the last process that can write to it, which is this one alone.
+        // The pipe closes with the last process that can write to it, which is only this one.
         let script = format!("while read -r _; do :; done; {undo}");
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh", argument]);
-        // Its own process group: what a terminal sends does not reach it.
+        // A separate process group: terminal signals do not reach it.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         command.spawn().map(Self).map_err(|error| format!("sh: {error}"))
     }
@@ -31,7 +32,7 @@ impl Drop for CleanupGuard {
 mod tests {
     use super::*;
 
-    /// Nothing is undone before it is dropped, and everything once it is.
+    /// The guard does nothing before it is dropped, and cleans up when it is.
     #[test]
     fn it_undoes_when_dropped() {
         let dir = std::env::temp_dir().join(format!("farmem keeper {}", std::process::id()));

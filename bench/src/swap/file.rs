@@ -1,4 +1,4 @@
-//! A file that is swapped to.
+//! Swap files.
 
 use super::cleanup_guard::CleanupGuard;
 use super::swap_to;
@@ -7,20 +7,20 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
-/// A swap file, as long as this lives. It is taken away when this process dies, too.
+/// A swap file that exists while this lives. The file is removed when this process dies, too.
 pub(crate) struct SwapFile {
     path: String,
     _away: CleanupGuard,
 }
 
-/// Who swaps to it may still have to end, so it is tried for 10 s.
+/// Processes with pages in the file may still be ending, so the removal retries for 10 s.
 const TAKE_AWAY: &str = r#"n=0
 until swapoff "$1" || ! grep -q "^$1 " /proc/swaps || test $n -ge 100
 do n=$((n + 1)); sleep 0.1; done
 rm -f "$1""#;
 
 impl SwapFile {
-    /// Makes one of so many bytes in a directory on a disk, and swaps to it before whatever else is swapped to.
+    /// Creates a swap file of this many bytes on a disk, and enables it before all other swap space.
     pub(crate) fn begin(len: u64) -> Result<Self, String> {
         let directory = PathBuf::from("/var/tmp");
         let path = directory.join(format!("farmem-bench-{}.swap", std::process::id()));
@@ -35,7 +35,7 @@ impl SwapFile {
         &self.path
     }
 
-    /// With blocks of its own: a file with holes cannot be swapped to.
+    /// Writes all blocks: a file with holes cannot be swap space.
     fn fill(&self, len: u64) -> std::io::Result<()> {
         const PIECE: usize = 1 << 20;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
@@ -51,7 +51,8 @@ mod tests {
     use super::super::{PRIORITY, swapped_to};
     use super::*;
 
-    /// The file goes with what it was made for, and nothing swaps to it any more. It comes first while it is there.
+    /// The file disappears with its guard and is no longer swap space. While it exists it has the highest
+    /// priority.
     #[test]
     fn a_swap_file_leaves_nothing() {
         let file = match SwapFile::begin(8 << 20) {

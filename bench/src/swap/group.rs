@@ -1,10 +1,12 @@
-//! A memory cgroup with a limit, for one process: found, made, and removed again.
+//! A memory cgroup with a limit for one process: chosen, created, and removed.
 //!
-//! Key type: [`Group`]. It is made beneath the cgroup that this process is in. Where version 2 does not allow that, since a cgroup that hands
-//! controllers down may have no processes of its own, it is made beside it. No cgroup that was there before is changed.
+//! Key type: [`Group`], created beneath this process's cgroup. Version 2 may forbid that, since a cgroup with
+//! enabled controllers may not have processes of its own. The new cgroup is then created beside it. No
+//! existing cgroup is changed.
 //!
-//! The system counts a cgroup's pages CPU by CPU, and adds up every other second, or when it is asked ([`Group::add_up`]). By these sums it decides
-//! what it takes away. Where they are old it may find nothing to take, and kills a process that turned its memory over since: a sort, for one.
+//! The kernel counts a cgroup's pages per CPU, and sums them every other second, or on request
+//! ([`Group::add_up`]). The sums decide what is reclaimed. With old sums the kernel may find nothing to
+//! reclaim, and kills a process that has replaced its memory since, such as a sort.
 
 use super::cleanup_guard::CleanupGuard;
 use procfs_core::process::MountInfo;
@@ -17,11 +19,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Removes the cgroup. A process that was ended, or ends because this one has died, may take a moment to leave it: it is asked for 10 s.
+/// Removes the cgroup. A process that was ended may take a moment to leave, so the removal retries for 10 s.
 const REMOVE: &str =
     r#"n=0; while test -d "$1" && ! rmdir "$1" && test $n -lt 100; do n=$((n + 1)); sleep 0.1; done"#;
 
-/// Of the two interfaces the one that a hierarchy has.
+/// The cgroup interface of a hierarchy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Version {
     V1,
@@ -29,7 +31,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// The file that holds a cgroup's limit, in bytes.
+    /// Returns the file that holds a cgroup's limit, in bytes.
     const fn limit(self) -> &'static str {
         match self {
             Self::V1 => "memory.limit_in_bytes",
@@ -37,7 +39,7 @@ impl Version {
         }
     }
 
-    /// True of a cgroup that is in a hierarchy of this version with memory in it.
+    /// Returns true for a cgroup in a hierarchy of this version with the memory controller.
     fn has(self, group: &ProcessCGroup) -> bool {
         match self {
             Self::V1 => group.controllers.iter().any(|controller| controller == "memory"),
@@ -45,7 +47,7 @@ impl Version {
         }
     }
 
-    /// True of a mount of such a hierarchy.
+    /// Returns true for a mount of such a hierarchy.
     fn is_at(self, mount: &MountInfo) -> bool {
         match self {
             Self::V1 => mount.fs_type == "cgroup" && mount.super_options.contains_key("memory"),
@@ -63,7 +65,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A cgroup of this process's own, as long as this lives, or the process. Whoever is in it has to be gone before.
+/// A cgroup that exists while this, or the process, lives. Its processes must end before.
 #[derive(Debug)]
 pub(crate) struct Group {
     dir: PathBuf,
@@ -72,7 +74,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes one, wherever one can be made, whose processes may have so many bytes together.
+    /// Creates a cgroup, wherever one can be created, whose processes may have this many bytes together.
     pub(crate) fn begin(limit: u64) -> Result<Self, String> {
         let read = |path: &str| read_to_string(path).map_err(|error| format!("{path}: {error}"));
         let places = places(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
@@ -83,22 +85,22 @@ impl Group {
         self.version
     }
 
-    /// Puts a process into it: what that takes from now on counts.
+    /// Moves a process into the cgroup: its memory counts from now on.
     pub(crate) fn take_in(&self, process: u32) -> Result<(), String> {
         set(&self.dir.join("cgroup.procs"), &process.to_string())
     }
 
-    /// Does `what`, and has the system add up what the cgroup's processes have, two hundred times a second, while that goes on: on zram a sort
-    /// turns its memory over within a tenth of a second.
+    /// Runs `what`, and makes the kernel sum the cgroup's pages two hundred times per second meanwhile. On
+    /// zram, a sort replaces its memory within a tenth of a second.
     pub(crate) fn add_up<T>(&self, what: impl FnOnce() -> T) -> T {
         const EVERY: Duration = Duration::from_millis(5);
         let stat = self.dir.join("memory.stat");
-        // It ends with the work, also when that panics.
+        // The summing thread ends with the work, also on a panic.
         let (working, until) = mpsc::channel::<()>();
         thread::scope(|scope| {
             scope.spawn(move || {
                 while until.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                    // To read it is to ask. Where it cannot be read, the system's own sums have to do.
+                    // Reading is the request. If it fails, the kernel's own sums must do.
                     let _sums = read_to_string(&stat);
                 }
             });
@@ -118,7 +120,7 @@ impl Group {
             }
         }
         let dir = dir.join(format!("farmem-bench-{}", std::process::id()));
-        // What a process of this number may have left behind is empty, or not ours.
+        // A leftover of a process with this number is empty, or not ours.
         let _none = remove_dir(&dir);
         create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let removed = CleanupGuard::begin(REMOVE, &dir.to_string_lossy());
@@ -131,14 +133,14 @@ impl Group {
     }
 }
 
-/// Where a cgroup may be made.
+/// A place where a cgroup may be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Place {
     dir: PathBuf,
     version: Version,
 }
 
-/// The first of the places where one can be made, or why not at each.
+/// Creates a cgroup at the first possible place, or returns the reason for each.
 fn first(places: &[Place], limit: u64) -> Result<Group, String> {
     let mut refused = Vec::new();
     for place in places {
@@ -153,20 +155,20 @@ fn first(places: &[Place], limit: u64) -> Result<Group, String> {
     Err(refused.join("; "))
 }
 
-/// The places, the best one first: version 2, beneath and then beside this process's cgroup; then version 1, beneath it. `mountinfo` and
-/// `cgroups` are what the system says of this process.
+/// Returns the places, the best one first: version 2, beneath and then beside this process's cgroup; then
+/// version 1, beneath it. `mountinfo` and `cgroups` are the process's files in /proc.
 fn places(mountinfo: &str, cgroups: &str) -> Vec<Place> {
     let cgroups = ProcessCGroups::from_read(cgroups.as_bytes()).map(|all| all.0).unwrap_or_default();
-    // Others' mounts may have names that cannot be read.
+    // Others' mounts may have unreadable names.
     let mounts: Vec<MountInfo> =
         mountinfo.lines().filter_map(|line| MountInfo::from_line(line).ok()).collect();
     let mut places = Vec::new();
     for version in [Version::V2, Version::V1] {
-        // Not outside of what a namespace shows.
+        // Not outside the namespace.
         let own = cgroups.iter().find(|group| version.has(group) && !group.pathname.starts_with("/.."));
         let mount = mounts.iter().find(|mount| version.is_at(mount));
         let Some((mount, own)) = mount.zip(own) else { continue };
-        // A mount may show a part of the hierarchy only: a container's.
+        // A container's mount may show only a part of the hierarchy.
         let Ok(below) = Path::new(&own.pathname).strip_prefix(&mount.root) else { continue };
         let point = &mount.mount_point;
         let dir = if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
@@ -176,7 +178,7 @@ fn places(mountinfo: &str, cgroups: &str) -> Vec<Place> {
     places
 }
 
-/// Writes a setting that is there.
+/// Writes an existing setting.
 fn set(file: &Path, value: &str) -> Result<(), String> {
     let written =
         OpenOptions::new().write(true).open(file).and_then(|mut open| open.write_all(value.as_bytes()));

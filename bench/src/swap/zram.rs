@@ -1,18 +1,18 @@
-//! Compressed memory.
+//! Compressed swap space.
 
 use super::cleanup_guard::CleanupGuard;
 use super::swap_to;
 use crate::to_f64;
 use std::fs::{read_to_string, write};
 
-/// A zram device that is swapped to, as long as this lives. It is taken away when this process dies, too.
+/// A zram device that is swap space while this lives. The device is removed when this process dies, too.
 pub(crate) struct Zram {
     number: String,
     _away: CleanupGuard,
 }
 
-/// A device in use is not taken away: who swaps to it may still have to end, so it is tried for 10 s. Once it is gone its number may be
-/// another's.
+/// A device in use cannot be removed: processes with pages on it may still be ending, so the removal retries
+/// for 10 s. After the removal, another device may take its number.
 const TAKE_AWAY: &str = r#"n=0
 until
     swapoff "/dev/zram$1"; echo 1 > "/sys/block/zram$1/reset"
@@ -20,7 +20,7 @@ until
 do n=$((n + 1)); sleep 0.1; done"#;
 
 impl Zram {
-    /// Makes one of so many bytes, and swaps to it before whatever else is swapped to.
+    /// Creates a device of this many bytes, and enables it before all other swap space.
     pub(crate) fn begin(len: u64) -> Result<Self, String> {
         let add = "/sys/class/zram-control/hot_add";
         let number = read_to_string(add)
@@ -44,7 +44,8 @@ impl Zram {
         format!("/sys/block/zram{}/{name}", self.number)
     }
 
-    /// How much room the bytes take that it has at this moment, in words; an error when there are fewer than `least`.
+    /// Describes the compressed size of the device's present bytes; an error when there are fewer than
+    /// `least`.
     pub(crate) fn compressed(&self, least: u64) -> Result<String, String> {
         let stat = read_to_string(self.setting("mm_stat")).unwrap_or_default();
         let mut numbers = stat.split_whitespace().map_while(|number| number.parse::<u64>().ok());
@@ -65,7 +66,8 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// A device goes with what it was made for, also when that panics, and nothing swaps to it any more. It comes first while it is there.
+    /// A device disappears with its guard, also on a panic, and is no longer swap space. While it exists it
+    /// has the highest priority.
     #[test]
     fn a_device_goes_with_its_measurement() {
         let device = match Zram::begin(64 << 20) {

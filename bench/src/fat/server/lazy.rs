@@ -1,12 +1,13 @@
-//! `fat.server.lazy.*`: what an index costs that is older than its tree (Fat-B+Tree IV-B). The tree's nodes keep their places and lead to the right, so an old index is a
-//! few steps longer, never wrong; an agent's next epoch has it new. Counted exactly, on a rack in this process.
+//! `fat.server.lazy.*`: the cost of an index that is older than its tree (Fat-B+Tree IV-B). The tree's nodes
+//! keep their places and link to the right. An old index thus costs a few more steps and is never wrong; an
+//! agent's next epoch renews it. Counted exactly, on a rack in this process.
 
 use crate::{Row, to_f64};
 use farmem::blink_tree::{Extent, IndexAgent};
 use farmem::{BLinkTree, Error, Layout, Policy, Rack, Rng};
 use std::collections::BTreeMap;
 
-/// Entries of the fat root and nodes of the sets: all inner nodes of the tree that is published.
+/// Entries of the fat root and nodes of the sets: all inner nodes of the published tree.
 const EXTENT: Extent = Extent { ranges: 600, sets: 3, nodes: 3_600 };
 const SEED: u64 = 53;
 /// Look-ups by which each state is counted.
@@ -15,28 +16,28 @@ const LOOK_UPS: u64 = 2_000;
 /// Visits of the same look-ups in four states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lazy {
-    /// Look-ups.
+    /// Number of look-ups.
     pub look_ups: u64,
-    /// With the index as it was published before the changes: leaf, and steps to the right.
+    /// With the index published before the changes: the leaf, and steps to the right.
     pub old: u64,
     /// After one epoch of the agent.
     pub followed: u64,
     /// From the root.
     pub root: u64,
-    /// Look-ups during the changes, by the index that grows old, and their visits.
+    /// Look-ups during the changes, through the ageing index, and their visits.
     pub during: (u64, u64),
-    /// Keys that were inserted, and removed.
+    /// Keys inserted and keys removed.
     pub changes: (u64, u64),
 }
 
-/// Carries `operations` out on a tree of `keys` keys that was published before, of which `reads` of a hundred are look-ups, and of the others two of three insert and
-/// one removes; all answers are checked against a map.
+/// Executes `operations` on a published tree of `keys` keys and checks all answers against a map. `reads` per
+/// cent are look-ups; two of three others insert, and one removes.
 ///
 /// # Errors
-/// [`Error`] when there is no memory for it.
+/// [`Error`] when there is not enough memory.
 ///
 /// # Panics
-/// When an answer is wrong.
+/// Panics when an answer is wrong.
 pub fn lazy(keys: u32, operations: u64, reads: u32) -> Result<Lazy, Error> {
     let rack = Rack::embedded_with(super::SERVERS.into(), 256 << 20)?;
     let mut client = rack.client("lazy")?;
@@ -77,7 +78,7 @@ pub fn lazy(keys: u32, operations: u64, reads: u32) -> Result<Lazy, Error> {
         Ok(client.tally().iterations - before)
     };
     let old = count(&mut client)?;
-    // The first epoch sees the look-ups; where it saves enough it publishes.
+    // The first epoch sees the look-ups and publishes if that saves enough.
     agent.step(&mut client)?;
     let followed = count(&mut client)?;
     agent.withdraw(&mut client)?;
@@ -85,7 +86,7 @@ pub fn lazy(keys: u32, operations: u64, reads: u32) -> Result<Lazy, Error> {
     Ok(Lazy { look_ups: LOOK_UPS, old, followed, root, during, changes })
 }
 
-/// The rows: the index grows old under so many reads of a hundred.
+/// Returns the rows: the index ages under these percentages of reads.
 pub(in crate::fat) fn rows(quick: bool) -> Result<Vec<Row>, Error> {
     let (keys, operations) = if quick { (5_000, 5_000) } else { (50_000, 50_000) };
     let mut rows = Vec::new();

@@ -1,8 +1,10 @@
-//! Up to sixteen clients in virtual time (Fat-B+Tree V-C, figure 10 (b)): the roles themselves, in the simulator's world, on links of the paper's rate.
+//! Up to sixteen clients in virtual time (Fat-B+Tree V-C, figure 10 (b)): the real roles in the simulator's
+//! world, on links of the paper's rate.
 //!
-//! Each client is a host with one operation under way; four memory nodes have a part of the keys each, and one core. What is said of times: [`PACE`] and [`WAY`]; the switch forwards at
-//! line rate, as the paper's do. How many nodes are visited, where requests cross and who waits for whom is what the roles do. Values are the tree's own eight bytes, and what
-//! an update writes beside them is not played.
+//! Each client is a host with one operation in flight. Four memory nodes hold a part of the keys each, with
+//! one core each. The assumed times are [`PACE`] and [`WAY`]; the switch forwards at line rate, as in the
+//! paper. Visits, crossings and queueing result from the roles' behaviour. Values are the tree's own eight
+//! bytes; the record writes of an update are not simulated.
 
 use super::{READS, SERVERS};
 use crate::{Row, to_f64};
@@ -18,21 +20,22 @@ use farmem_sim::{Layout, Plan, RoleId, World};
 use farmem_wire::Pmtu;
 use farmem_wire::message::Traverse;
 
-/// The paper's links have 40 Gbit/s (V-A). A node's 1.5 us for a request and 0.4 us for a visit are those of this machine's (`pulse.node.*` in docs/results.md, rounded).
+/// The paper's links have 40 Gbit/s (V-A). A node's 1.5 us per request and 0.4 us per visit are those of this
+/// machine (`pulse.node.*` in docs/results.md, rounded).
 const PACE: Pace = Pace {
     link_bits: 40,
     host: Duration::from_nanos(1_000),
     node: Duration::from_nanos(1_500),
     visit: Duration::from_nanos(400),
 };
-/// From one machine to the next, cables and a switch's pipeline.
+/// The delay from one machine to the next: cables and a switch's pipeline.
 const WAY: Duration = Duration::from_nanos(1_500);
 const CLIENTS: [u16; 5] = [1, 2, 4, 8, 16];
 const HOST_MAX: u16 = 16;
 const FILL: usize = 14;
 const SEED: u64 = 17;
 
-/// A world with a tree, and a rack's first host as its loader.
+/// A world with a tree; the rack's first host loads it.
 struct Stage {
     world: World,
     domain: u32,
@@ -40,7 +43,7 @@ struct Stage {
     tickets: u64,
 }
 
-/// What came of one way at one number of clients.
+/// The result of one path for one number of clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Played {
     look_ups: u64,
@@ -55,7 +58,7 @@ impl Stage {
         let capacity = (keys * 64 / u64::from(SERVERS)).next_power_of_two().max(4 << 20);
         let layout =
             Layout { nodes: SERVERS.into(), hosts: HOST_MAX, capacity, pmtu: Pmtu::B4096, ..Layout::small() };
-        // Nobody waits for longer than a queue of all clients takes.
+        // Longer than a queue of all clients takes.
         let layout = Layout { timeout: Duration::from_millis(20), ..layout };
         let mut world = World::new(layout, plan, SEED, 0);
         world.bring_up();
@@ -73,7 +76,7 @@ impl Stage {
         assert!(self.world.submit(host, self.tickets, self.domain, op), "hosts do not crash here");
     }
 
-    /// One operation of the first host, to its end.
+    /// Runs one operation of the first host to its end.
     fn op(&mut self, op: Op) -> Result<(Answer, Vec<u8>), Error> {
         self.submit(1, op);
         loop {
@@ -100,7 +103,8 @@ impl Stage {
         Ok(Vma { base: VirtAddr(vma.base), size: vma.size, node: NodeId(vma.node) })
     }
 
-    /// So many operations by the first hosts: each asks for the next one when it has its answer. Records are those of `draw`, by turns.
+    /// Runs this many operations by the first hosts. Each host starts its next operation when it has its
+    /// reply. Records come from `draw`, in turn.
     fn play(
         &mut self,
         tree: &BLinkTree,
@@ -136,7 +140,7 @@ impl Stage {
             ask(self, host, &mut asked);
         }
         played.seconds = to_f64(self.world.now().as_nanos() - begun.as_nanos()) / 1e9;
-        // What is under way ends before the next ones begin.
+        // Operations in flight end before the next ones begin.
         for _ in 0..clients {
             while self.world.take_done().is_none() {
                 assert!(self.world.step(), "an operation ends");
@@ -201,7 +205,8 @@ impl FarMemory for Stage {
     }
 }
 
-/// Both ways, by the index and from the root, for each number of clients, with so many operations each.
+/// Runs both paths, through the index and from the root, for each number of clients, with this many
+/// operations each.
 pub(super) fn play(
     keys: u64,
     operations: u64,
@@ -213,7 +218,7 @@ pub(super) fn play(
     let numbers = 0..usize::try_from(keys).expect("fewer than memory has");
     tree.load(&mut stage, numbers.map(|n| (key(n as u64), n as u64)), FILL)?;
     let section = soft_section(&tree.section(&mut stage, Extent::default())?);
-    // Nodes learn the programs.
+    // The nodes learn the programs.
     stage.play(&tree, HOST_MAX, 64 * u64::from(HOST_MAX), draw, &key);
     stage.world.network_mut().set_pace(PACE);
     let domain = stage.domain;
@@ -230,7 +235,7 @@ pub(super) fn play(
     Ok(all)
 }
 
-/// The rows.
+/// Returns the rows.
 pub(super) fn rows(
     keys: u64,
     operations: u64,
@@ -261,7 +266,8 @@ pub(super) fn rows(
 mod tests {
     use super::*;
 
-    /// Four servers carry more out for more clients, until they have no more time; fewer visits are more operations of them, most where they wait for each other. The same seed plays the same.
+    /// Four servers execute more for more clients until they are saturated. Fewer visits mean more
+    /// operations, most under contention. The same seed gives the same result.
     #[test]
     fn clients_add_up_to_what_servers_carry_out() {
         let keys = 3_000;

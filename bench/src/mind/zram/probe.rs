@@ -1,7 +1,8 @@
-//! A process with less memory than it uses: it touches its pages, of which the system puts out others each time.
+//! A process with less memory than it uses: it touches its pages, and the system evicts others each time.
 //!
-//! [`squeezed`] is that process, this program started again; [`ZramProbe`] is it as its parent sees it. It waits for a word before it takes
-//! memory, so that all of it counts for the cgroup it is put into, and ends with its parent.
+//! [`squeezed`] is that process, this program started again; [`ZramProbe`] is the parent's handle. The
+//! process waits for a command before it allocates memory, so that all of it counts for its cgroup, and ends
+//! with its parent.
 
 use crate::Samples;
 use crate::touch::scattered;
@@ -10,19 +11,19 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The first argument of this program when it is to be [`squeezed`]; the pages and the rounds come behind it.
+/// The first argument that makes this program run [`squeezed`]; the pages and the rounds follow.
 pub const SQUEEZED: &str = "squeezed";
-/// What is said to it when it may begin.
+/// The command to begin.
 const BEGIN: &str = "begin";
-/// The last line that it says, with the times before it.
+/// The last line of output, after the times.
 const END: &str = "end";
 
-/// Touches each of so many pages, so many times, and tells on standard output how many nanoseconds each touch took whose page was out.
+/// Touches each of `pages` pages `rounds` times, and prints the nanoseconds of each touch of an evicted page.
 ///
-/// It begins when it is told to on standard input, and waits for that to close before it gives its memory back.
+/// The process begins on a command on standard input, and keeps its memory until standard input closes.
 ///
 /// # Errors
-/// When there is no memory, or the probe's parent is gone.
+/// An error when there is no memory, or the parent is gone.
 pub fn squeezed(pages: usize, rounds: usize) -> io::Result<()> {
     let mut input = io::stdin().lock();
     let mut word = String::new();
@@ -34,7 +35,7 @@ pub fn squeezed(pages: usize, rounds: usize) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "some pages are needed"));
     }
     let memory = Swapped::open(pages).map_err(io::Error::other)?;
-    // Room for all of them: what is timed allocates nothing.
+    // Room for all of them: the timed section allocates nothing.
     let mut times: Vec<Duration> = Vec::with_capacity(pages.saturating_mul(rounds));
     for n in (0..rounds).flat_map(|_| 0..pages) {
         let page = scattered(n, pages);
@@ -55,7 +56,7 @@ pub fn squeezed(pages: usize, rounds: usize) -> io::Result<()> {
     input.read_to_end(&mut Vec::new()).map(drop)
 }
 
-/// Such a process; killed with this, and waited for.
+/// Such a process; killed and waited for on drop.
 pub(crate) struct ZramProbe {
     child: Child,
     input: ChildStdin,
@@ -63,7 +64,7 @@ pub(crate) struct ZramProbe {
 }
 
 impl ZramProbe {
-    /// Starts it. It takes no memory yet.
+    /// Starts the process, which allocates no memory yet.
     pub(crate) fn begin(mut command: Command) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
@@ -76,10 +77,11 @@ impl ZramProbe {
         self.child.id()
     }
 
-    /// Has it touch its pages; answers the times of those that were out. Its memory is still there then.
+    /// Commands the process to touch its pages. Returns the times of the evicted ones. The process then still
+    /// has its memory.
     pub(crate) fn times(&mut self) -> Result<Samples, String> {
         let mut times = Samples::new();
-        // When it has ended it cannot hear, and says nothing either.
+        // A process that has ended cannot read the command and prints nothing.
         let _gone = writeln!(self.input, "{BEGIN}");
         let mut line = String::new();
         loop {
@@ -94,7 +96,7 @@ impl ZramProbe {
                 _ => break,
             }
         }
-        // Whatever it says: it is of no use any more.
+        // Whatever the result, the process is of no further use.
         let _gone = self.child.kill();
         let ended = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         Err(format!("the process under the limit did not come to its end: {ended}"))
@@ -118,7 +120,8 @@ mod tests {
         ZramProbe::begin(command).unwrap()
     }
 
-    /// A process that says its times and the end is heard; one that is killed before, or says what is no time, is not taken for one that is done.
+    /// A process that prints times and the end line is believed. A process killed before the end, or with
+    /// invalid output, is not.
     #[test]
     fn only_who_comes_to_the_end_is_believed() {
         let times = shell("read word; echo 100; echo 300; echo 200; echo end; read never").times().unwrap();
@@ -136,7 +139,7 @@ mod tests {
         assert!(refused.contains("/no/such/program") && refused.contains("os error 2"), "{refused}");
     }
 
-    /// It is told to begin once it is where it belongs.
+    /// The command is sent once the process is in its cgroup.
     #[test]
     fn the_word_is_said() {
         let mut squeezed = shell("read word; test $word = begin && echo end; read never");

@@ -1,32 +1,34 @@
-//! Items that an application has here: all of them, or a few, of which others take the place.
+//! An application's local items: all of them, or a few that replace each other.
 //!
-//! Key type: [`Here`]. A few lie in sets of four; one that is found moves a place to the front of its set, and a new one takes a free place, else the last one. Or the one that was used longest ago makes room.
+//! Key type: [`Here`]. Partial storage uses sets of four: a hit moves a place to the front of its set, and a
+//! new item takes a free place, else the last one. The alternative evicts the least recently used item.
 
 use super::store::Kind;
 use lru::LruCache;
 use std::num::NonZero;
 
-/// Items of a set: of the hash map, a line.
+/// Items per set; a set of the hash map is a line.
 const WAYS: usize = 4;
-/// The mark of a slot that has no item; items are below.
+/// The mark of an empty slot; items are below.
 const NONE: u64 = u64::MAX;
 
-/// Items of one application.
+/// The local items of one application.
 #[derive(Debug)]
 pub(super) enum Here {
-    /// The hash map with all records: an open-addressing table with a power of two of slots, at most half of them in use.
+    /// The hash map with all records: an open-addressing table with a power of two of slots, at most half of
+    /// them in use.
     Map { slots: Vec<[u64; 2]> },
     /// All pages.
     Pages { bytes: Vec<u8> },
     /// Some records.
     Records { sets: Vec<[[u64; 2]; WAYS]> },
-    /// Some pages: which, and in which frames.
+    /// Some pages, with their frames.
     Frames { sets: Vec<[(u64, usize); WAYS]>, bytes: Vec<u8> },
-    /// The items that were used last.
+    /// The most recently used items.
     Latest { items: LruCache<u64, Vec<u8>> },
 }
 
-/// Where a number begins in a table of so many places.
+/// Returns the start of an item's probe sequence in a table of `places`.
 fn place(item: u64, places: usize) -> usize {
     let mixed = u128::from((item + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     usize::try_from((mixed * places as u128) >> 64).expect("a place of the table")
@@ -38,7 +40,7 @@ fn copied(from: &[u8], into: &mut Vec<u8>) {
 }
 
 impl Here {
-    /// All items.
+    /// Creates storage with all items.
     pub(super) fn all(kind: Kind, items: u64) -> Self {
         let count = usize::try_from(items).expect("they fit memory");
         match kind {
@@ -64,7 +66,7 @@ impl Here {
         }
     }
 
-    /// None of at most so many items.
+    /// Creates empty storage for at most `items` items.
     pub(super) fn some(kind: Kind, items: usize) -> Self {
         let sets = items.div_ceil(WAYS).max(1);
         match kind {
@@ -77,12 +79,12 @@ impl Here {
         }
     }
 
-    /// None of at most so many items, of which the one that was used longest ago makes room.
+    /// Creates empty storage for at most `items` items, which evicts the least recently used one.
     pub(super) fn latest(items: usize) -> Self {
         Self::Latest { items: LruCache::new(NonZero::new(items).unwrap_or(NonZero::<usize>::MIN)) }
     }
 
-    /// Whether an item is here.
+    /// Returns true when an item is local.
     pub(super) fn has(&self, item: u64) -> bool {
         match self {
             Self::Map { .. } | Self::Pages { .. } => true,
@@ -92,7 +94,7 @@ impl Here {
         }
     }
 
-    /// Copies an item's value to `answer`; false when it is not here.
+    /// Copies an item's value to `answer`. Returns false when the item is not local.
     pub(super) fn get(&mut self, item: u64, answer: &mut Vec<u8>) -> bool {
         let len = Kind::Pages.value_len();
         match self {
@@ -133,10 +135,10 @@ impl Here {
         true
     }
 
-    /// Keeps an item that is not here; the one whose place it took.
+    /// Stores an item that is not local. Returns the evicted item.
     ///
     /// # Panics
-    /// When all items are here.
+    /// Panics when all items are local.
     pub(super) fn put(&mut self, item: u64, value: &[u8]) -> Option<u64> {
         let len = Kind::Pages.value_len();
         let evicted = match self {
@@ -171,7 +173,8 @@ impl Here {
 mod tests {
     use super::*;
 
-    /// All items are found, each with its value; of a few, one that was put is there until four others of its set were, and what went is said.
+    /// With full storage all items are found with their values. With partial storage an item stays until four
+    /// others of its set were stored, and evictions are reported.
     #[test]
     fn what_is_here_is_found_until_it_is_evicted() {
         let mut answer = Vec::new();
@@ -198,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Who fills it with a part of all items has nearly all of that part here, at once.
+    /// After a fraction of all items was stored, nearly all of that fraction is local at once.
     #[test]
     fn a_part_of_the_items_is_here_when_it_was_put() {
         for kind in [Kind::Hash, Kind::Pages] {
@@ -215,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Where the latest items stay, the one that was used longest ago goes, whichever was put last.
+    /// LRU storage evicts the least recently used item, regardless of insertion order.
     #[test]
     fn the_item_used_longest_ago_makes_room() {
         let mut answer = Vec::new();

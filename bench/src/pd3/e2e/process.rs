@@ -1,7 +1,8 @@
-//! `pd3.path.hash.process.*` and `pd3.e2e.hash.uniform.process.*`: the hash map's program with the driver in the DPU that is a process of its own (PROTOCOL 19.15), beside the same program on the same
-//! rack, with the same items and the same requests, whose driver is a thread of this process.
+//! `pd3.path.hash.process.*` and `pd3.e2e.hash.uniform.process.*`: the hash map's program with its driver in
+//! a DPU process (PROTOCOL 19.15), compared with the same program, items and requests on the same rack, whose
+//! driver is a thread of this process.
 //!
-//! That process is the rack's, `farmem role dpu`, on the CPU of all else, as the thread is.
+//! The process is the rack's, `farmem role dpu`. It runs on the shared CPU, as the thread does.
 
 use super::program::Parts;
 use super::store::{FIRST, Kind};
@@ -13,25 +14,25 @@ use std::collections::BTreeSet;
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-/// The rows of a key's path.
+/// The row ids of a key's path.
 pub(super) const PATH: [&str; 2] = ["pd3.path.hash.process.ns_per_key", "pd3.path.hash.process.wall"];
-/// The rows of the application.
+/// The row ids of the application.
 pub(super) const ROWS: [&str; 3] = [
     "pd3.e2e.hash.uniform.process.throughput",
     "pd3.e2e.hash.uniform.process.host_cpu",
     "pd3.e2e.hash.uniform.process.missed",
 ];
 
-/// How long an item may be on its way before it counts as one that does not come.
+/// Bound on the wait for an item, after which the item counts as missing.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Of which requests there are rows.
+/// Returns true for the requests that have rows.
 pub(super) fn is_measured(kind: Kind, draw: Draw) -> bool {
     (kind, draw) == (Kind::Hash, Draw::Uniform)
 }
 
 impl Ground {
-    /// Comes to the DPU with a program that begins now, with as much room as the thread has.
+    /// Connects to the DPU with a fresh program, with as much room as the thread has.
     fn at_dpu(&self, client: &Client) -> Result<AtDpu, Error> {
         let keys = 2 * self.size.here + self.size.zone.items;
         let options = AtDpuOptions { zone: self.size.zone, tap: 4 << 20, ..AtDpuOptions::new(keys as u64) };
@@ -39,7 +40,7 @@ impl Ground {
     }
 }
 
-/// What the path of a key takes by the process, beside what it takes by the thread.
+/// Measures the path of a key through the process, compared with the thread.
 pub(super) fn path(bench: &mut Bench, thread: &stages::Path) -> Result<Vec<Row>, Error> {
     let Ground { size, dpu: meter, .. } = &bench.ground;
     let dpu = bench.ground.at_dpu(&bench.client)?;
@@ -49,7 +50,7 @@ pub(super) fn path(bench: &mut Bench, thread: &stages::Path) -> Result<Vec<Row>,
     let (mut into, mut wall, mut taken, mut late) = (Vec::new(), Duration::ZERO, 0_u64, 0_u64);
     let cpu = meter.begin();
     for pieces in bytes.chunks(size.piece_len() * LEAD / 2) {
-        // A key that two requests of these have is fetched once, and taken once.
+        // A key that occurs in two requests is fetched and taken once.
         let mut known = BTreeSet::new();
         let wanted: Vec<&[u8]> = kind.keys_in(pieces).filter(|key| known.insert(*key)).collect();
         let (begin, mut last) = (Instant::now(), Position::UNKNOWN);
@@ -66,11 +67,11 @@ pub(super) fn path(bench: &mut Bench, thread: &stages::Path) -> Result<Vec<Row>,
             bench.wrong += u64::from(there && !kind.is_right(key, &into));
         }
         wall += begin.elapsed();
-        // It keeps nothing: the next request for an item is fetched again.
+        // The program keeps nothing: the next request for an item fetches it again.
         beside.drops_all(wanted);
         tap.executed(last);
     }
-    // The system counts what a thread had when it sleeps: this one has answered, and does.
+    // The system accounts a thread's CPU time when it sleeps; the DPU's thread has answered and sleeps.
     serves(&dpu)?;
     let cpu = cpu.end().ok_or_else(gone)?;
     let each = |time: Duration| time.as_secs_f64() * 1e9 / to_f64(taken.max(1));
@@ -87,7 +88,8 @@ pub(super) fn path(bench: &mut Bench, thread: &stages::Path) -> Result<Vec<Row>,
     ])
 }
 
-/// The application at the pace at which nearly all is there by the process, beside the same by the thread.
+/// Measures the application at the pace at which nearly all items are ready by the process, compared with the
+/// thread.
 pub(super) fn measure(
     bench: &mut Bench,
     path: f64,
@@ -120,7 +122,8 @@ pub(super) fn measure(
     ])
 }
 
-/// Items that the process fetched for nothing, where it still serves: one that went has been measured in no row.
+/// Returns the items that the process fetched in vain. Fails when the process no longer serves, because then
+/// the rows would be wrong.
 fn serves(dpu: &AtDpu) -> Result<u64, Error> {
     let wasted = dpu.prefetched()?.account.wasted;
     if dpu.is_served() { Ok(wasted) } else { Err(gone()) }

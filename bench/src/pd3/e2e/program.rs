@@ -1,4 +1,5 @@
-//! An application beside a DPU: it hands over what comes, and looks into the zone before it asks far memory.
+//! An application beside a DPU: it reports received requests, and looks into the zone before it reads far
+//! memory.
 
 use super::here::Here;
 use super::store::{Far, KEY, Kind};
@@ -12,7 +13,7 @@ use farmem::{Client, Error};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What the application has of its DPU.
+/// The application's ends of its DPU.
 pub(super) struct Parts {
     pub(super) tap: Tap,
     pub(super) beside: Beside,
@@ -27,19 +28,20 @@ pub(super) struct Program<'b> {
     pub(super) client: &'b mut Client,
     pub(super) connection: TapConnection,
     pub(super) parts: Parts,
-    /// The DPU sees the requests.
+    /// True when the DPU sees the requests.
     pub(super) hands_over: bool,
-    /// Keys of items that were dropped for those of this piece.
+    /// Keys of items evicted by items of this piece.
     pub(super) dropped: Vec<[u8; KEY]>,
     pub(super) answer: Vec<u8>,
     pub(super) wrong: u64,
 }
 
-/// Items of which a DPU is told together.
+/// Items reported to a DPU together.
 const TOLD: usize = 4096;
 
 impl Program<'_> {
-    /// Fills what is here with so many of the items, and tells the DPU of them, some at a time: what it has not heard is bounded.
+    /// Fills the local storage with `here` of the items and reports them to the DPU in portions, because the
+    /// DPU's report buffer is bounded.
     pub(super) fn fill(&mut self, items: u64, here: usize) {
         let stride = usize::try_from(items).expect("they fit memory") / here;
         let mut value = vec![0; self.kind.value_len()];
@@ -58,7 +60,7 @@ impl Program<'_> {
         }
     }
 
-    /// Pieces come at a pace; each is carried out when [`LEAD`] more have come.
+    /// Receives pieces at a pace. Each piece is executed when [`LEAD`] more have arrived.
     pub(super) fn run(&mut self, requests: &[u8], piece: usize, pace: Duration) -> Result<Taken, Error> {
         let pieces: Vec<&[u8]> = requests.chunks(piece * self.kind.request_len()).collect();
         let mut waiting = VecDeque::new();
@@ -89,7 +91,7 @@ impl Program<'_> {
 
     fn carry_out(&mut self, piece: &[u8]) -> Result<u64, Error> {
         let mut missed = 0;
-        // The other core has just written what is taken: all of a piece's lines are asked for together.
+        // The other core has just written these lines: all lines of a piece are prefetched together.
         let far = self.kind.keys_in(piece).filter(|key| !self.here.has(self.kind.item(key)));
         self.parts.taker.look_ahead(far);
         for key in self.kind.keys_in(piece) {

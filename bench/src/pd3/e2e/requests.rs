@@ -1,4 +1,4 @@
-//! What clients send: requests that read, all of one length, in the protocol of the application (PROTOCOL 19.14, or RESP).
+//! The clients' requests: reads of one length, in the protocol of the application (PROTOCOL 19.14, or RESP).
 
 use super::store::{KEY, Kind};
 use super::{Draw, Size};
@@ -7,11 +7,11 @@ use farmem::prefetch::parse::records::{HEADER_LEN, Header, Request};
 use farmem::prefetch::tap::{Known, Tap, TapConnection};
 use farmem_workload::ycsb::{self, Zipfian};
 
-/// In front of a key, and behind it.
+/// The bytes before and after a key.
 const GET: (&[u8], &[u8]) = (b"*2\r\n$3\r\nGET\r\n$8\r\n", b"\r\n");
 
 impl Kind {
-    /// Bytes of a request.
+    /// Returns the bytes of a request.
     pub(super) const fn request_len(self) -> usize {
         KEY + match self {
             Self::Hash | Self::Pages => HEADER_LEN,
@@ -19,7 +19,7 @@ impl Kind {
         }
     }
 
-    /// The key of a request, which the application reads as it is sent here.
+    /// Returns the key of a request, parsed like the application does.
     pub(super) fn key_in(self, request: &[u8]) -> &[u8] {
         match self {
             Self::Hash | Self::Pages => {
@@ -34,12 +34,12 @@ impl Kind {
         }
     }
 
-    /// The keys of a piece of requests.
+    /// Returns the keys of a piece of requests.
     pub(super) fn keys_in(self, piece: &[u8]) -> impl Iterator<Item = &[u8]> {
         piece.chunks_exact(self.request_len()).map(move |request| self.key_in(request))
     }
 
-    /// A connection whose requests a tap parses, wherever the DPU is.
+    /// Opens a connection whose requests a tap parses, for every kind of DPU.
     pub(super) fn connection(self, tap: &Tap) -> TapConnection {
         let protocol = match self {
             Self::Hash => Known::HashMap,
@@ -51,7 +51,7 @@ impl Kind {
 }
 
 impl Size {
-    /// The bytes of all requests.
+    /// Returns the bytes of all requests of a measurement.
     pub(super) fn draw(&self, draw: Draw, seed: u64) -> Vec<u8> {
         let mut rng = Rng::from_number(seed);
         let mut zipfian = (draw == Draw::Zipf).then(|| Zipfian::new(self.items));
@@ -61,7 +61,7 @@ impl Size {
         }))
     }
 
-    /// The bytes of requests for these items.
+    /// Returns the bytes of requests for these items.
     pub(super) fn ask(&self, items: impl Iterator<Item = u64>) -> Vec<u8> {
         let header = Header { request: Request::Read, key_len: 8, value_len: 0 }.emit();
         let (before, behind) = match self.kind {

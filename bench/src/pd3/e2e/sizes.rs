@@ -1,5 +1,7 @@
-//! `pd3.misses.P`, `pd3.local.P` and `pd3.zone.size.N`: how the hash map fares with P percent of its items here and READs one by one (PD3, figure 2), with a DPU and P percent here
-//! (figures 21 and 22), and with a DPU and loading zones of several sizes (figures 23 and 24): requests a second at the fastest pace at which nearly all was there, and what one takes then.
+//! `pd3.misses.P`, `pd3.local.P` and `pd3.zone.size.N`: the hash map with P percent of its items local and
+//! READs one by one (PD3, figure 2), with a DPU and P percent local (figures 21 and 22), and with a DPU and
+//! loading zones of several sizes (figures 23 and 24). The rows give requests per second at the fastest pace
+//! at which nearly all items were ready, and the time of a request at that pace.
 
 use super::here::Here;
 use super::store::Kind;
@@ -8,16 +10,16 @@ use crate::samples::median;
 use crate::{Plan, Row, to_f64};
 use farmem::Error;
 
-/// Percent of the items that are here.
+/// Percentages of local items.
 const HERE: [usize; 4] = [50, 25, 10, 1];
-/// Percent of the items that are here beside a DPU.
+/// Percentages of local items beside a DPU.
 const LOCAL: [usize; 4] = [1, 5, 10, 25];
 /// Items of the zones.
 const ZONES: [usize; 4] = [512, 1024, 2048, 4096];
-/// Part of the requests of other measurements: these wait for far memory one by one.
+/// Fraction of the usual requests: these wait for far memory one by one.
 const PART: usize = 8;
 
-/// The rows.
+/// Returns the row ids.
 #[cfg(test)]
 pub(super) fn ids() -> Vec<String> {
     let below = |id: &str, rows: &[&str]| rows.iter().map(|row| format!("{id}{row}")).collect::<Vec<_>>();
@@ -29,12 +31,13 @@ pub(super) fn ids() -> Vec<String> {
     misses.chain(locals).chain(zones).collect()
 }
 
-/// Whether any of them is wanted.
+/// Returns true when any of the rows is selected.
 pub(super) fn are_wanted(plan: &Plan) -> bool {
     ["pd3.misses.", "pd3.local.", "pd3.zone.size."].into_iter().any(|rows| plan.wants(rows))
 }
 
-/// Measures those that are wanted, after all else of this bench; `path` is what a key takes on its way.
+/// Measures the selected rows, after all other measurements of this bench. `path` is the time per key on its
+/// path.
 pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<(), Error> {
     if plan.wants("pd3.misses.") {
         bench.begins("misses");
@@ -50,7 +53,7 @@ pub(super) fn measure(bench: &mut Bench, plan: &Plan, path: f64) -> Result<(), E
     Ok(())
 }
 
-/// Requests a second with all items here.
+/// Returns the requests per second with all items local.
 fn all_local(bench: &mut Bench, requests: &[u8]) -> f64 {
     let mut all = Here::all(Kind::Hash, bench.ground.size.items);
     let mut rates = [(); 3].map(|()| bench.local(&mut all, requests, None).rate());
@@ -104,7 +107,7 @@ fn misses(bench: &mut Bench) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// READs one by one with a hundredth here.
+/// Measures READs one by one with a hundredth local.
 fn by_reads(bench: &mut Bench, requests: &[u8]) -> Result<Taken, Error> {
     let mut here = Here::some(Kind::Hash, bench.ground.size.here);
     let part = requests.len() / PART / bench.ground.size.piece_len() * bench.ground.size.piece_len();

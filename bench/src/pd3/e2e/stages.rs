@@ -1,4 +1,5 @@
-//! `pd3.stages.*`: what each optimisation takes off a key's path through the DPU, one after the other (PD3, figure 19). And the path itself, which `pd3.path.*` are of.
+//! `pd3.stages.*`: the saving of each optimisation on a key's path through the DPU, one after the other (PD3,
+//! figure 19). Also the path itself, on which `pd3.path.*` are based.
 
 use super::super::DOMAIN;
 use super::store::{Far, Kind};
@@ -15,7 +16,7 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// The stages, each with all before it.
+/// The stages; each includes all earlier ones.
 const STAGES: [(&str, &str); 6] = [
     ("alone", "a message and a READ for each key, a zone behind a lock, a plain set of keys"),
     ("batched", "messages of 32 keys, a READ for each"),
@@ -28,28 +29,28 @@ const STAGES: [(&str, &str); 6] = [
     ),
 ];
 
-/// The rows.
+/// Returns the row ids.
 #[cfg(test)]
 pub(super) fn ids() -> Vec<String> {
     STAGES.iter().map(|(name, _)| format!("pd3.stages.{name}")).collect()
 }
 
-/// Whether any of them is wanted.
+/// Returns true when any of the rows is selected.
 pub(super) fn are_wanted(plan: &crate::Plan) -> bool {
     plan.wants("pd3.stages.")
 }
 
-/// What a key takes on its way, in nanoseconds: CPU time of the DPU's thread, and time that passes.
+/// The cost of a key on its path, in nanoseconds: CPU time of the DPU's thread, and elapsed time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) own: f64,
     pub(super) wall: f64,
-    /// Times that the bytes of an item were copied between where they came in and the zone.
+    /// Copies of an item's bytes between its arrival and the zone.
     pub(super) copies: f64,
     pub(super) wrong: u64,
 }
 
-/// Requests come to a driver, half a queue of them at a time, and what it fetched is taken.
+/// Sends requests to a driver, half a queue at a time, and takes what it fetched.
 pub(super) fn path<V: HostView, L: LookUp, Z: Zone>(
     size: &Size,
     mut driver: Driver<V, L, Z>,
@@ -71,7 +72,7 @@ pub(super) fn path<V: HostView, L: LookUp, Z: Zone>(
         for key in kind.keys_in(pieces) {
             wrong += u64::from(take(key, &mut into) && !kind.is_right(key, &into));
         }
-        // It keeps nothing: the next request for an item is fetched again.
+        // The program keeps nothing: the next request for an item fetches it again.
         beside.drops_all(kind.keys_in(pieces));
         tap.executed(last);
     }
@@ -81,7 +82,8 @@ pub(super) fn path<V: HostView, L: LookUp, Z: Zone>(
     Ok(Path { own: each(own), wall: each(wall), copies, wrong })
 }
 
-/// What copying a page takes, in nanoseconds, the fastest of some rounds: from as many bytes as the ring and the zone have to as many others.
+/// Returns the time of copying a page, in nanoseconds, the fastest of some rounds, between buffers as large
+/// as the ring and the zone.
 pub(super) fn copy_of_page() -> f64 {
     const ROUNDS: usize = 20;
     let len = Kind::Pages.value_len();
@@ -99,7 +101,7 @@ pub(super) fn copy_of_page() -> f64 {
     fastest.as_secs_f64() * 1e9
 }
 
-/// A structure of which each key is looked up by a READ of its own.
+/// A structure whose keys are looked up by one READ each.
 struct ByReads(Far);
 
 impl LookUp for ByReads {
@@ -124,7 +126,7 @@ impl LookUp for ByReads {
     }
 }
 
-/// A driver of one stage, and the path through it.
+/// Creates a driver of one stage and measures the path through it.
 fn stage<V: HostView, L: LookUp>(
     bench: &Bench,
     (batch, shared): (NonZeroU32, bool),
@@ -135,7 +137,7 @@ fn stage<V: HostView, L: LookUp>(
     let (tap, watch) = tap(4 << 20, SECRET);
     let beside = Beside::new(tap.clone(), SECRET, FLOORS, Change(1));
     let client = Rack::running(bench.ground.config.clone()).client(DOMAIN)?;
-    // It binds the thread that opens it.
+    // Opening the client binds its thread.
     bench.ground.to_other_cpu();
     let config = Config { batch_keys_max: batch, ..Config::DEFAULT };
     let parts = (watch, &beside, Change(1));
@@ -157,7 +159,7 @@ fn stage<V: HostView, L: LookUp>(
     })
 }
 
-/// Measures them.
+/// Measures all stages.
 pub(super) fn measure(bench: &mut Bench) -> Result<Vec<Row>, Error> {
     let keys_max = 2 * bench.ground.size.here + bench.ground.size.zone.items;
     let (one, many) = (NonZeroU32::MIN, Config::DEFAULT.batch_keys_max);

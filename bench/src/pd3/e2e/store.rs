@@ -1,4 +1,4 @@
-//! The two applications' items: their keys and values, and where they lie in far memory.
+//! The items of the applications: keys, values, and their far-memory structures.
 
 use farmem::form::Form;
 use farmem::{Client, Completed, Error, FlatMap, Lines, LookUp, LookedUp, Op, PageStore, flat_map, pages};
@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// Bytes of a key.
 pub(super) const KEY: usize = 8;
-/// The change that wrote all items.
+/// The number of the change that wrote all items.
 pub(super) const FIRST: u64 = 1;
 
 /// An application.
@@ -17,11 +17,11 @@ pub(in super::super) enum Kind {
     Hash,
     /// The page server.
     Pages,
-    /// A key-value server: the hash map's items, asked for in RESP.
+    /// A key-value server: the hash map's items, requested in RESP.
     Kv,
 }
 
-/// The first word of an item's value: from it the others follow.
+/// Returns the first word of an item's value; the other words follow from it.
 const fn word(item: u64) -> u64 {
     (item ^ 0x5044_3300).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of a value.
+    /// Returns the bytes of a value.
     pub(super) const fn value_len(self) -> usize {
         match self {
             Self::Hash | Self::Kv => 8,
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// Whether this is the item's value, by its length, its first word and its last.
+    /// Checks an item's value by its length, its first word and its last.
     pub(super) fn is_right(self, key: &[u8], value: &[u8]) -> bool {
         let len = self.value_len();
         let first = word(self.item(key));
@@ -77,10 +77,10 @@ impl Kind {
             && value.last_chunk() == Some(&last.to_le_bytes())
     }
 
-    /// Bytes of memory that so many items need at a memory node.
+    /// Returns the bytes of a memory node for this many items.
     pub(super) const fn memory(self, items: u64) -> u64 {
         let bytes = match self {
-            // Slots of 32 bytes, and two for each record.
+            // Slots of 32 bytes, and two per record.
             Self::Hash | Self::Kv => items * 64 + (1 << 20),
             Self::Pages => items * pages::RECORD_LEN as u64 + (1 << 20),
         };
@@ -89,17 +89,17 @@ impl Kind {
     }
 }
 
-/// Where each item lies: what an LRU whose index is here has beside its items.
+/// The local index of all items, which the LRU variant has besides its items.
 #[derive(Clone, Debug)]
 pub(super) enum Index {
-    /// The slot of each.
+    /// The slot of each item.
     Slots(Vec<u32>),
-    /// A page is where its number says.
+    /// A page's number is its position.
     Places,
 }
 
 impl Index {
-    /// Its bytes.
+    /// Returns the bytes of the index.
     pub(super) const fn bytes(&self) -> usize {
         match self {
             Self::Slots(slots) => size_of::<u32>() * slots.len(),
@@ -108,7 +108,7 @@ impl Index {
     }
 }
 
-/// Slots that are read at once where all are.
+/// Slots per READ when all are read.
 const SLOTS_READ: usize = 8192;
 
 /// All items, in far memory.
@@ -119,7 +119,7 @@ pub(super) enum Far {
 }
 
 impl Far {
-    /// Makes them and writes them there.
+    /// Creates the structure and writes all items.
     pub(super) fn load(client: &mut Client, kind: Kind, items: u64) -> Result<Self, Error> {
         match kind {
             Kind::Hash | Kind::Kv => {
@@ -139,7 +139,7 @@ impl Far {
         }
     }
 
-    /// What another process makes them of.
+    /// Returns the form from which another process opens the structure.
     pub(super) fn form(&self) -> Form {
         match self {
             Self::Map(map) => map.form(),
@@ -147,7 +147,7 @@ impl Far {
         }
     }
 
-    /// The READ that brings an item.
+    /// Returns the READ of an item.
     pub(super) fn read_op(&self, key: &[u8], buf: Vec<u8>) -> Op {
         match self {
             Self::Map(map) => map.read_op(key.try_into().expect("a key's length"), buf),
@@ -155,7 +155,7 @@ impl Far {
         }
     }
 
-    /// What came of it.
+    /// Takes the result of a READ.
     pub(super) fn answer(&self, key: &[u8], completed: &Completed, into: &mut Vec<u8>) -> Result<(), Error> {
         into.clear();
         if let Err(error) = &completed.result {
@@ -171,7 +171,8 @@ impl Far {
         Ok(())
     }
 
-    /// The place that an item is at, for who looks at distances between places: the slot of the hash map from which on it lies, or the page.
+    /// Returns the position of an item, for prefetchers that use distances: its home slot of the hash map, or
+    /// the page number.
     pub(super) fn place_of(&self, key: &[u8]) -> u64 {
         match self {
             Self::Map(map) => map.home_slot(key.try_into().expect("a key's length")),
@@ -179,7 +180,7 @@ impl Far {
         }
     }
 
-    /// The READ that brings what is at a place; `None` when there is no such place.
+    /// Returns the READ of a position; `None` when there is no such position.
     pub(super) fn place_op(&self, place: u64, buf: Vec<u8>) -> Option<Op> {
         match self {
             Self::Map(map) => map.slots_op(place, 1, buf),
@@ -187,7 +188,7 @@ impl Far {
         }
     }
 
-    /// Shows `each` the items that such a READ brought.
+    /// Passes the items in such a READ to `each`.
     pub(super) fn items_of(&self, place: u64, bytes: &[u8], mut each: impl FnMut(u64, &[u8])) {
         match self {
             Self::Map(map) => {
@@ -201,7 +202,7 @@ impl Far {
         }
     }
 
-    /// Reads where all items lie.
+    /// Reads the positions of all items.
     pub(super) fn index(&self, client: &mut Client) -> Result<Index, Error> {
         let Self::Map(map) = self else { return Ok(Index::Places) };
         let mut slots = BTreeMap::new();
@@ -217,12 +218,12 @@ impl Far {
             first += completed.buf.len() as u64 / slot_len;
             buf = completed.buf;
         }
-        // Items are numbered from 0 on, and all are there.
+        // Items are numbered from 0, and all exist.
         let slots = slots.into_values().map(|slot| u32::try_from(slot).expect("fewer than 2^32 slots"));
         Ok(Index::Slots(slots.collect()))
     }
 
-    /// Reads an item of which the index says where it lies, and waits for it.
+    /// Reads an item at its indexed position, and waits.
     pub(super) fn get_at(
         &self,
         index: &Index,
@@ -245,7 +246,7 @@ impl Far {
         Ok(())
     }
 
-    /// Reads an item, and waits for it.
+    /// Reads an item, and waits.
     pub(super) fn get(&self, client: &mut Client, key: &[u8], into: &mut Vec<u8>) -> Result<(), Error> {
         let buf = client.buffer(0);
         let ticket = client.submit(self.read_op(key, buf))?;

@@ -1,4 +1,5 @@
-//! What a DPU stands beside: the same requests with all items here, with READs in several ways, with an LRU whose index is here, and with Leap's prefetching (PD3 8.1).
+//! The variants without a DPU: the same requests with all items local, with READs in several ways, with an
+//! LRU whose index is local, and with Leap's prefetching (PD3 8.1).
 
 use super::here::Here;
 use super::store::{Far, Index, Kind};
@@ -11,22 +12,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Places that Leap reads ahead at once, at most.
+/// Bound on the positions that Leap reads ahead at once.
 const AHEAD_MAX: usize = 32;
 
-/// How far ahead they lie at most: Leap's longest window of neighbours.
+/// Bound on their distance: Leap's longest window of neighbours.
 const REACH: u64 = 8;
 
-/// READs of a piece that are under way, with their keys.
+/// READs of a piece in flight, with their keys.
 struct Reads<'p> {
     under_way: Vec<(Ticket, &'p [u8])>,
     begun: Instant,
-    /// Of the piece.
+    /// Requests of the piece.
     requests: u32,
 }
 
 impl Bench {
-    /// All items are local.
+    /// Answers all requests from local items.
     pub(super) fn local(&mut self, here: &mut Here, requests: &[u8], pace: Option<Duration>) -> Taken {
         let mut answer = Vec::new();
         let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
@@ -42,7 +43,7 @@ impl Bench {
         taken.unwrap_or_else(|_| unreachable!("nothing here fails"))
     }
 
-    /// READs one by one; of the record alone where an index says which slot has it.
+    /// Reads one by one; only the record itself where an index gives its slot.
     pub(super) fn sync(
         &mut self,
         here: &mut Here,
@@ -71,7 +72,7 @@ impl Bench {
         taken
     }
 
-    /// The READs of `depth` pieces are under way together.
+    /// Runs with the READs of `depth` pieces in flight together.
     pub(super) fn read_together(
         &mut self,
         here: &mut Here,
@@ -128,9 +129,11 @@ impl Bench {
         Ok(taken)
     }
 
-    /// READs one by one, and what Leap's majority of distances between places leads to is read ahead (Leap, ATC'20): so many places more.
+    /// Reads one by one, and reads ahead along Leap's majority of distances between positions (Leap, ATC'20).
+    /// Adds the number of positions read ahead to `ahead`.
     ///
-    /// A place is a slot of the hash map, or a page. What is on its way is waited for. With a majority in nothing this is [`Bench::sync`].
+    /// A position is a slot of the hash map, or a page. A requested position in flight is waited for. Without
+    /// any majority this equals [`Bench::sync`].
     pub(super) fn leap(&mut self, here: &mut Here, requests: &[u8], ahead: &mut u64) -> Result<Taken, Error> {
         let (kind, piece) = (self.ground.size.kind, self.ground.size.piece_len());
         let (far, client) = (&self.ground.far, &mut self.client);
@@ -164,14 +167,14 @@ impl Bench {
     }
 }
 
-/// Places that are read ahead.
+/// Positions being read ahead.
 struct UnderWay<'f> {
     far: &'f Far,
     places: BTreeMap<Ticket, u64>,
 }
 
 impl UnderWay<'_> {
-    /// Begins to read places, as far as there are such and few are on their way; how many.
+    /// Starts reads of positions that exist, within the bound in flight. Returns their number.
     fn begin(&mut self, wanted: Range<u64>, client: &mut Client) -> Result<u64, Error> {
         let mut begun = 0;
         for place in wanted.take(AHEAD_MAX.saturating_sub(self.places.len())) {
@@ -182,7 +185,7 @@ impl UnderWay<'_> {
         Ok(begun)
     }
 
-    /// Waits for a place that is on its way; false when it is not.
+    /// Waits for a position in flight. Returns false when it is not in flight.
     fn await_one(&mut self, place: u64, client: &mut Client, here: &mut Here) -> Result<bool, Error> {
         let its = self.places.iter().find(|(_, of)| **of == place).map(|(ticket, _)| *ticket);
         let Some(ticket) = its else { return Ok(false) };
@@ -191,7 +194,7 @@ impl UnderWay<'_> {
         Ok(true)
     }
 
-    /// Takes what has come.
+    /// Takes the completed reads.
     fn take_ended(&mut self, client: &mut Client, here: &mut Here) -> Result<(), Error> {
         while !self.places.is_empty()
             && let Some(completed) = client.poll()?
@@ -213,7 +216,7 @@ impl UnderWay<'_> {
         Ok(())
     }
 
-    /// Waits for all of them, and drops what comes.
+    /// Waits for all reads, and discards them.
     fn end(self, client: &mut Client) -> Result<(), Error> {
         for &ticket in self.places.keys() {
             let late = client.wait(ticket)?;
@@ -223,7 +226,8 @@ impl UnderWay<'_> {
     }
 }
 
-/// Pieces one after the other, or each at its time; `carry_out` says how many look-ups found nothing. CPU time is that of the pieces.
+/// Runs pieces back to back, or each at its time. `carry_out` returns the look-ups that found nothing. CPU
+/// time is that of the pieces.
 pub(super) fn paced<'p, E>(
     kind: Kind,
     pieces: impl Iterator<Item = &'p [u8]>,
@@ -246,7 +250,7 @@ pub(super) fn paced<'p, E>(
     Ok(Taken { wall: begin.elapsed(), cpu, missed, requests, each })
 }
 
-/// Waits with the CPU kept busy, as a thread that polls its network does.
+/// Busy-waits, like a thread that polls its network.
 pub(super) fn wait_until(at: Instant) {
     while Instant::now() < at {
         std::hint::spin_loop();

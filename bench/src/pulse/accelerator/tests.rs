@@ -6,7 +6,7 @@ const BASE: u64 = 0x10_0000;
 const NODES: u64 = 4096;
 const NODE_LEN: u64 = 64;
 
-/// Webservice's look-up: a chain of {key, value, next}; the scratch pad holds the key and gets the value.
+/// Webservice's look-up: a chain of {key, value, next}. The scratch pad holds the key and receives the value.
 const FIND: &str = "
     .scratch 16
         ld8 r2, window[0]
@@ -23,18 +23,18 @@ const FIND: &str = "
 /// A memory full of nodes.
 struct Fixture(Vec<u8>);
 
-/// A window that is not all in the memory.
+/// The error for a window outside the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Outside;
 
 impl Fixture {
-    /// `next` says for each node which one its pointer leads to.
+    /// Creates nodes; `next` returns the successor of each.
     fn new(next: impl Fn(u64) -> u64) -> Self {
         let node = |node| [node, node * 10, place(next(node)).0, 0, 0, 0, 0, 0];
         Self((0..NODES).flat_map(node).flat_map(u64::to_le_bytes).collect())
     }
 
-    /// The memory pipeline's work: translation, protection, bytes.
+    /// Does the memory pipeline's work: translation, protection, bytes.
     fn load(&self, addr: VirtAddr, window: &mut [u8]) -> Result<(), Outside> {
         let start = addr.0.checked_sub(BASE).and_then(|skip| usize::try_from(skip).ok()).ok_or(Outside)?;
         let bytes = self.0.get(start..).and_then(|rest| rest.get(..window.len())).ok_or(Outside)?;
@@ -46,7 +46,7 @@ impl Fixture {
         design.run(costs, jobs.to_vec(), &mut |addr, window: &mut [u8]| self.load(addr, window))
     }
 
-    /// Every job of the account came to what the interpreter alone makes of it.
+    /// Asserts that every job of the account has the interpreter's result.
     fn judge(&self, jobs: &[Job], account: &Account<Outside>) {
         for (job, ended) in jobs.iter().zip(&account.ended) {
             let mut state = job.state.clone();
@@ -62,21 +62,22 @@ fn place(node: u64) -> VirtAddr {
     VirtAddr(BASE + node * NODE_LEN)
 }
 
-/// A job that starts at `from` and looks for `key`.
+/// Creates a job that starts at `from` and looks for `key`.
 fn job(program: &Program, arrives_ps: u64, from: u64, key: u64) -> Job {
     let mut scratch = vec![0; program.scratch_len()];
     scratch[..8].copy_from_slice(&key.to_le_bytes());
     Job { arrives_ps, program: program.clone(), state: State { cur_ptr: place(from), scratch }, limit: 1000 }
 }
 
-/// Costs at which one iteration of `program` takes `load_ps` to load and `logic_ps` to compute, as exactly as instructions divide it.
+/// Returns costs at which one iteration of `program` takes `load_ps` to load and `logic_ps` to compute, as
+/// exactly as the instructions divide it.
 fn costs(program: &Program, load_ps: u64, logic_ps: u64, dispatch_ps: u64) -> Costs {
     let instruction_ps = logic_ps / u64::from(program.longest_path());
     Costs { pipelines: Accelerator { instruction_ps, load_ps, line_ps: load_ps / 4 }, dispatch_ps }
 }
 
-/// PULSE's figure 4: three traversals of two iterations, t_c = t_d / 2. One logic and two memory pipelines take 8 units of t_c for
-/// them; two cores, with a logic pipeline more, take 12.
+/// PULSE's figure 4: three traversals of two iterations, t_c = t_d / 2. One logic and two memory pipelines
+/// take 8 units of t_c for them; two cores, with one more logic pipeline, take 12.
 #[test]
 fn figure_4() {
     let bed = Fixture::new(|node| node + 1);
@@ -99,7 +100,8 @@ fn figure_4() {
     }
 }
 
-/// Throughput of a saturated design in jobs per second, and the latency of a job that has it for itself in picoseconds.
+/// Returns the throughput of a saturated design in jobs per second, and the latency of a lone job in
+/// picoseconds.
 fn measure(bed: &Fixture, design: Design, costs: &Costs, program: &Program) -> (f64, u64) {
     const JOBS: u64 = 240;
     const ITERATIONS: u64 = 48;
@@ -116,16 +118,17 @@ fn measure(bed: &Fixture, design: Design, costs: &Costs, program: &Program) -> (
     (saturated.jobs_per_s(), alone.latency_ps())
 }
 
-/// Within a share of each other.
+/// Returns true when `a` is within this share of `b`.
 fn near(a: f64, b: f64, share: f64) -> bool {
     (a - b).abs() <= share * b
 }
 
-/// PULSE's table 4 in shape: Webservice's look-up, 48 iterations, t_c / t_d = 1/16, times of PULSE's figure 10. One logic pipeline and
-/// four memory pipelines do what four cores do, at a latency a few percent higher; more logic pipelines bring nothing.
+/// PULSE's table 4 in shape: Webservice's look-up, 48 iterations, t_c / t_d = 1/16, times of PULSE's figure
+/// 10. One logic pipeline and four memory pipelines match four cores, at a latency a few percent higher. More
+/// logic pipelines bring nothing.
 #[test]
 fn table_4() {
-    // A chain through memory in steps that no cache would guess: it does not matter here, but the windows are all different.
+    // The chain's order does not matter here, but all windows differ.
     let bed = Fixture::new(|node| node + 1);
     let program = Program::assemble(FIND).unwrap();
     let costs = costs(&program, 132_000, 132_000 / 16, 5_100);
@@ -171,9 +174,10 @@ fn table_4() {
     );
 }
 
-/// At t_c = 3/4 t_d, PULSE's own threshold for four memory pipelines, fewer than eta * n = 3 logic pipelines hold the others up; with 3
-/// the memory is busy for seven eighths of the time, not all of it, because workspaces belong to a logic pipeline each, and 7 of them
-/// cannot be shared out equally. With 4 it is always busy, and more bring nothing (PULSE 4.2; 6.2, "Sensitivity").
+/// At t_c = 3/4 t_d, PULSE's own threshold for four memory pipelines, fewer than eta * n = 3 logic pipelines
+/// are the bottleneck. With 3, the memory is busy for seven eighths of the time: each workspace belongs to
+/// one logic pipeline, and 7 workspaces cannot be divided equally. With 4 the memory is always busy, and more
+/// bring nothing (PULSE 4.2; 6.2, "Sensitivity").
 #[test]
 fn logic_pipelines_pay_up_to_eta() {
     const LOAD_PS: u64 = 140_000;
@@ -190,7 +194,7 @@ fn logic_pipelines_pay_up_to_eta() {
     }
 }
 
-/// A window over the edge of a line takes two lines, and longer.
+/// A window across a line boundary takes two lines, and longer.
 #[test]
 fn time_is_by_lines_touched() {
     let bed = Fixture::new(|_| 0);
@@ -216,8 +220,8 @@ fn design() -> impl Strategy<Value = Design> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever the design and whenever jobs arrive, each comes to what the interpreter makes of it; no pipeline works more than the
-    /// time there is, and no job is done sooner than its hops take.
+    /// In any design and with any arrivals, each job has the interpreter's result. No pipeline works longer
+    /// than the run, and no job ends sooner than its hops take.
     #[test]
     fn any_design_computes_the_same(
         design in design(),

@@ -1,4 +1,4 @@
-//! What an instruction of a compiled program takes when nothing is waited for.
+//! The time of a compiled program's instruction without memory waits.
 
 use super::{Chance, Measured, Subject, cpu_time};
 use farmem_memnode::{Compile as _, Logic as _};
@@ -8,11 +8,12 @@ use std::hint::black_box;
 
 /// Iterations per measurement.
 const ITERATIONS: u64 = 200_000;
-/// Keys of a node.
+/// Keys per node.
 const KEYS: u64 = 15;
 
-/// One step of the B+tree's program over and over, on an inner node that stays in the nearest cache, each for another key: instructions on
-/// the longest path, by which the model counts (PULSE 4.1). It branches on what it finds, as programs do.
+/// Runs one step of the B+tree's program repeatedly on a cached inner node, each time for another key. The
+/// unit is instructions on the longest path, by which the model counts (PULSE 4.1). The program branches on
+/// its data, as programs do.
 pub(super) fn instructions(_: &mut Subject, chance: &mut Chance) -> Measured {
     let program = Program::assemble(super::lookups::BTREE_FIND).expect("assembles");
     let logic = farmem_io::Compiler::jit_at_once().compile(&program);

@@ -1,4 +1,5 @@
-//! The line-read limit: how many random lines of 64 bytes this core reads in a second, and what comes between.
+//! The line-read limit: the random lines of 64 bytes that this core reads per second, and variants with work
+//! in between.
 
 use super::Subject;
 use crate::rates::{Chance, Measured, Rates, Variant, cpu_time};
@@ -11,7 +12,7 @@ use std::hint::black_box;
 pub(super) const LINE: u64 = 64;
 /// Lines per measurement.
 const READS: usize = 2_000_000;
-/// Lines that are asked for together.
+/// Lines prefetched together.
 const GROUP: usize = 16;
 
 fn line(store: &impl Store, chance: &mut Chance) -> u64 {
@@ -22,7 +23,7 @@ fn word(store: &impl Store, offset: u64) -> u64 {
     u64::from_le_bytes(*store.window(offset, 8).first_chunk().expect("eight bytes"))
 }
 
-/// Ways to read lines with nothing to compute, on the store that a subject has.
+/// Returns the variants of reading lines without computation, on the subject's store.
 pub(crate) fn limits<S: 'static>(store: fn(&S) -> &MappedStore) -> Vec<Variant<'static, S>> {
     type Way = fn(&MappedStore, &mut Chance) -> Measured;
     let ways: [Way; LIMITS.len()] =
@@ -33,7 +34,7 @@ pub(crate) fn limits<S: 'static>(store: fn(&S) -> &MappedStore) -> Vec<Variant<'
         .collect()
 }
 
-/// The line-read limit: the fastest of [`limits`], under this name.
+/// Returns the line-read limit: the fastest of [`limits`], under this name.
 pub(crate) fn limit(rates: &[Rates], name: &'static str) -> Rates {
     let limits = rates.iter().filter(|rates| LIMITS.contains(&rates.name));
     let limit = limits.max_by(|a, b| a.p50().total_cmp(&b.p50())).expect("there are several");
@@ -42,7 +43,7 @@ pub(crate) fn limit(rates: &[Rates], name: &'static str) -> Rates {
 
 const LIMITS: [&str; 6] = ["loads", "prefetch.16", "prefetch.32", "prefetch.64", "prefetch.128", "groups"];
 
-/// Runs `read` and counts what it says it read.
+/// Runs `read` and counts the units that it reports.
 fn timed(read: impl FnOnce() -> (usize, u64)) -> Measured {
     let start = cpu_time();
     let (units, sum) = read();
@@ -51,7 +52,7 @@ fn timed(read: impl FnOnce() -> (usize, u64)) -> Measured {
     Measured { units: units as u64, time }
 }
 
-/// Independent loads.
+/// Measures independent loads.
 fn loads(store: &MappedStore, chance: &mut Chance) -> Measured {
     timed(|| {
         let sum = (0..READS).fold(0_u64, |sum, _| sum.wrapping_add(word(store, line(store, chance))));
@@ -59,7 +60,7 @@ fn loads(store: &MappedStore, chance: &mut Chance) -> Measured {
     })
 }
 
-/// Loads of lines that were asked for `DISTANCE` reads before.
+/// Measures loads of lines prefetched `DISTANCE` reads before.
 fn prefetched<const DISTANCE: usize>(store: &MappedStore, chance: &mut Chance) -> Measured {
     let mut ring = [0; DISTANCE];
     timed(|| {
@@ -75,7 +76,8 @@ fn prefetched<const DISTANCE: usize>(store: &MappedStore, chance: &mut Chance) -
     })
 }
 
-/// Loads of lines that were asked for a group at a time, while the group before was read; each is followed by `between`.
+/// Measures loads of lines prefetched a group at a time, while the previous group is read; `between` runs
+/// after each.
 fn grouped(store: &MappedStore, chance: &mut Chance, mut between: impl FnMut()) -> Measured {
     let mut groups = [[0; GROUP]; 2];
     timed(|| {
@@ -96,12 +98,12 @@ fn grouped(store: &MappedStore, chance: &mut Chance, mut between: impl FnMut()) 
     })
 }
 
-/// With nothing to compute.
+/// Measures groups without computation.
 fn in_groups(store: &MappedStore, chance: &mut Chance) -> Measured {
     grouped(store, chance, || ())
 }
 
-/// With a hop's instructions behind each: the program's on a node that stays in the nearest cache, and that it passes by.
+/// Measures groups with a hop's instructions after each line: the program passes a node in the nearest cache.
 pub(super) fn with_hops(subject: &mut Subject, chance: &mut Chance) -> Measured {
     let program = Program::assemble(super::lookups::HASH_FIND).expect("assembles");
     let logic = farmem_io::Compiler::jit_at_once().compile(&program);
@@ -113,8 +115,8 @@ pub(super) fn with_hops(subject: &mut Subject, chance: &mut Chance) -> Measured 
     })
 }
 
-/// Reads of `LINES` lines side by side, of which each waits for the one before: its address is made of the last of these lines, whose
-/// words the structure's layout decides.
+/// Measures reads of `LINES` adjacent lines, each dependent on the previous read: the address comes from the
+/// last of these lines, whose words the structure's layout determines.
 pub(super) fn dependent<const LINES: u64>(subject: &mut Subject, chance: &mut Chance) -> Measured {
     const CHASED: usize = 200_000;
     let store = subject.store();

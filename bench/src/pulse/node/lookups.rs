@@ -1,4 +1,4 @@
-//! Look-ups at a memory node: request frames in, answer frames out.
+//! Look-ups at a memory node: request frames in, reply frames out.
 
 use super::structures::{Btree, Hash, Query, Range};
 use super::{Chance, Measured, Subject, cpu_time};
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 pub(super) const HASH_FIND: &str = include_str!("../../../../testdata/programs/hash_find.pulse");
 pub(super) const BTREE_FIND: &str = include_str!("../../../../testdata/programs/btree_find.pulse");
-/// The same look-ups, with RANK in the place of four halvings.
+/// The B+tree look-up with RANK in place of four halvings.
 const BTREE_FIND_RANK: &str = include_str!("../../../../testdata/programs/btree_find_rank.pulse");
 
-/// Look-ups between two readings of the clock.
+/// Look-ups between two clock readings.
 const BATCH: usize = 512;
 
 const HOST: HostId = HostId(3);
@@ -28,45 +28,45 @@ const ENDPOINT: ud::Endpoint = ud::Endpoint { qpn: Qpn::new(0x500), qkey: Qkey(0
 
 type Node = MemNode<MappedStore, Compiler>;
 
-/// How look-ups are carried out.
+/// The parameters of a look-up measurement.
 #[derive(Clone, Copy)]
 pub(super) struct How {
-    /// Look-ups of a measurement.
+    /// Look-ups per measurement.
     pub(super) count: usize,
     /// Look-ups before the node is woken.
     pub(super) at_once: usize,
-    /// Look-ups of one frame.
+    /// Look-ups per frame.
     pub(super) pairs: usize,
-    /// Windows that are asked for together.
+    /// Windows prefetched together.
     pub(super) burst: usize,
-    /// What the node makes of programs.
+    /// The node's compiler.
     pub(super) compiler: fn() -> Compiler,
 }
 
 impl How {
-    /// As a link and a node have them; for about a tenth of a second.
+    /// The parameters of a real link and node; for about a tenth of a second.
     pub(super) const USUAL: Self =
         Self { count: 1 << 18, at_once: 64, pairs: 1, burst: BURST, compiler: Compiler::jit_at_once };
-    /// For look-ups that take several times as long.
+    /// The parameters for look-ups that take several times as long.
     pub(super) const FEW: Self = Self { count: 1 << 15, ..Self::USUAL };
 }
 
-/// A structure in a store, and the program that looks up in it.
+/// A structure in a store, and its look-up program.
 pub(super) struct Lookups<'a> {
     program: Program,
     ranges: [Range; 8],
     make: Box<dyn Fn(&mut Chance) -> Query + 'a>,
-    /// Words of the scratch pad: whether the key was found, its value.
+    /// The scratch-pad word for the found flag.
     found: usize,
     value: usize,
-    /// Hops are counted, or look-ups.
+    /// True when hops are counted instead of look-ups.
     hops: bool,
-    /// The structure is in the small store.
+    /// True when the structure is in the small store.
     small: bool,
 }
 
 impl<'a> Lookups<'a> {
-    /// Keys among the first `depth` of their chains.
+    /// Creates look-ups of keys among the first `depth` of their chains.
     pub(super) fn hash(hash: &'a Hash, depth: u64) -> Self {
         let make = Box::new(move |chance: &mut Chance| hash.query(depth, chance));
         Self::new(HASH_FIND, hash.layout.ranges(), make, [0, 2], true)
@@ -97,7 +97,8 @@ impl<'a> Lookups<'a> {
         Self { small: true, ..self }
     }
 
-    /// Counted is what the node takes from the first request to the last answer; answers are checked outside of the clock.
+    /// Measures the node from the first request to the last reply. Answers are checked outside the timed
+    /// section.
     pub(super) fn measure(&self, how: How, subject: &mut Subject, chance: &mut Chance) -> Measured {
         let store = if self.small { &mut subject.small } else { &mut subject.large };
         let mut node = self.node(store.take().expect("it was given back"), how);
@@ -163,7 +164,7 @@ impl<'a> Lookups<'a> {
         }
     }
 
-    /// Every answer is checked; answers what to count.
+    /// Checks every answer. Returns the counted units.
     fn check(&self, queries: &[Query], out: &mut Outbox<Out, Note>) -> u64 {
         let (mut answers, mut hops) = (0, 0);
         out.drain(|action| {
@@ -191,7 +192,7 @@ impl<'a> Lookups<'a> {
         if self.hops { hops } else { answers }
     }
 
-    /// A node over the store, with the switch, a host and its leave to read everything.
+    /// Creates a node over the store, with the switch, a host and permission to read everything.
     fn node(&self, store: MappedStore, how: How) -> Node {
         let control = ud::Peer { port: Port::CONTROL, endpoint: ENDPOINT };
         let home = ud::Home { endpoint: ENDPOINT, control };
@@ -227,7 +228,7 @@ impl<'a> Lookups<'a> {
     }
 }
 
-/// Requests, one frame behind the other as in a link's memory.
+/// Requests, with consecutive frames as in a link's memory.
 #[derive(Default)]
 struct Batch {
     queries: Vec<Query>,

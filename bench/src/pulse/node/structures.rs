@@ -1,11 +1,12 @@
-//! The two structures: a chained hash table and a B+tree, every node at a place of its own choice, in eight ranges.
+//! The two structures: a chained hash table and a B+tree, with freely placed nodes, in eight ranges.
 
 use super::Chance;
 use farmem_memnode::Store;
 
-/// Ranges that the store is mapped as: addresses and store are in different orders, so that nearly every hop crosses them.
+/// Ranges as which the store is mapped. Addresses and store are in different orders, so nearly every hop
+/// crosses ranges.
 const RANGES: u64 = 8;
-/// From one range's first address to the next's.
+/// The distance between the start addresses of two ranges.
 const STRIDE: u64 = 1 << 40;
 
 /// Addresses `base..base + len`, whose bytes lie in the store from `offset` on.
@@ -16,7 +17,7 @@ pub(super) struct Range {
     pub(super) offset: u64,
 }
 
-/// Where nodes lie: a bijection from numbers to places that look like chance, and from places to addresses.
+/// The placement of nodes: a bijection from numbers to pseudo-random places, and from places to addresses.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     node_len: u64,
@@ -46,7 +47,7 @@ impl Layout {
         store.write(self.place(number) * self.node_len, &bytes);
     }
 
-    /// The node's address.
+    /// Returns the node's address.
     fn addr(&self, number: u64) -> u64 {
         let (per_range, place) = (self.nodes() / RANGES, self.place(number));
         let of_store = place / per_range;
@@ -61,7 +62,7 @@ impl Layout {
     }
 }
 
-/// What a look-up asks for, and what its answer must be.
+/// A look-up and its expected answer.
 #[derive(Clone, Copy)]
 pub(super) struct Query {
     pub(super) cur_ptr: u64,
@@ -82,7 +83,7 @@ impl Hash {
         [number.wrapping_mul(0x94d0_49bb_1331_11eb), number + 1]
     }
 
-    /// Chains of `chain` nodes, a power of two.
+    /// Fills a store with chains of `chain` nodes, a power of two.
     pub(super) fn fill(store: &mut impl Store, chain: u64) -> Self {
         let layout = Layout::new(store, 64);
         for number in 0..layout.nodes() {
@@ -93,7 +94,7 @@ impl Hash {
         Self { layout, chain }
     }
 
-    /// A key that is there, among the first `depth` of its chain.
+    /// Draws an existing key among the first `depth` of its chain.
     pub(super) fn query(&self, depth: u64, chance: &mut Chance) -> Query {
         let number = chance.below(self.layout.nodes() / self.chain) * self.chain + chance.below(depth);
         let hops = number % self.chain;
@@ -124,7 +125,7 @@ impl Btree {
 
     pub(super) fn fill(store: &mut impl Store) -> Self {
         let layout = Layout::new(store, 256);
-        // As many leaves as leave room for what is above them.
+        // As many leaves as leave room for the levels above.
         let mut levels = vec![layout.nodes() / 16 * 15 - 64];
         while levels[levels.len() - 1] > 1 {
             levels.push(levels[levels.len() - 1].div_ceil(CHILDREN));
@@ -168,7 +169,7 @@ impl Btree {
         self.levels[0] * KEYS
     }
 
-    /// A key that is there.
+    /// Draws an existing key.
     pub(super) fn query(&self, chance: &mut Chance) -> Query {
         let number = chance.below(self.keys());
         let wanted = [Self::key(number), 0];

@@ -1,4 +1,4 @@
-//! Cgroups as other machines have them, in text; and one of this machine, where it may be made.
+//! Cgroups of other machines, as text, and one of this machine where permitted.
 
 use super::*;
 use crate::mind::ZramProbe;
@@ -10,7 +10,7 @@ fn place(dir: &str, version: Version) -> Place {
     Place { dir: dir.into(), version }
 }
 
-/// A server as most are, with version 2 alone: beneath this process's cgroup, else beside it.
+/// A typical server with version 2 alone: beneath this process's cgroup, else beside it.
 #[test]
 fn version_2_is_asked_beneath_and_beside() {
     let mounts = "24 30 0:22 / /proc rw,nosuid - proc proc rw\n\
@@ -24,7 +24,7 @@ fn version_2_is_asked_beneath_and_beside() {
     assert_eq!(places(mounts, "0::/../other\n"), [], "outside of what is to be seen here");
 }
 
-/// Both are mounted: version 2 is asked first, although memory may be with version 1.
+/// Both versions are mounted: version 2 is tried first, although memory may belong to version 1.
 #[test]
 fn version_1_comes_after_version_2() {
     let mounts = "35 31 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
@@ -38,7 +38,7 @@ fn version_1_comes_after_version_2() {
     assert_eq!(places("", cgroups), []);
 }
 
-/// A container without a namespace of its own sees its part of the hierarchy where the whole one is elsewhere.
+/// A container without its own namespace sees its part of the hierarchy at the place of the whole.
 #[test]
 fn a_mount_may_show_a_part() {
     let mounts = "36 31 0:33 /docker/ab12 /sys/fs/cgroup/memory ro master:9 - cgroup cgroup rw,memory";
@@ -48,7 +48,7 @@ fn a_mount_may_show_a_part() {
     assert_eq!(one("4:memory:/docker/cd34\n"), []);
 }
 
-/// Whoever is refused is told at which places and why, and nothing is left there.
+/// A refusal names the places and reasons, and leaves nothing there.
 #[test]
 fn a_refusal_names_each_place() {
     assert_eq!(first(&[], MIB).unwrap_err(), "no cgroups for memory are mounted here");
@@ -57,7 +57,7 @@ fn a_refusal_names_each_place() {
     let hands_down = dir.join("cgroup.subtree_control");
     let both = [Version::V2, Version::V1].map(|version| Place { dir: dir.clone(), version });
     std::fs::write(&hands_down, "cpu pids\n").unwrap();
-    // A directory like any other has no limit to be set.
+    // An ordinary directory has no limit file.
     let refused = first(&both, MIB).unwrap_err();
     let expected = format!("cgroup v2: {} hands no memory down; cgroup v1: ", dir.display());
     assert!(refused.starts_with(&expected) && refused.contains("memory.limit_in_bytes"), "{refused}");
@@ -70,7 +70,7 @@ fn a_refusal_names_each_place() {
     assert_eq!(refused.matches("os error 2").count(), 2, "{refused}");
 }
 
-/// A process in a cgroup of this machine, which is killed: the cgroup goes, and so it does when what is measured panics.
+/// A process in a cgroup is killed: the cgroup is removed, also when the measurement panics.
 #[test]
 fn a_group_goes_whatever_becomes_of_its_process() {
     let script = |script: &str| {
@@ -87,7 +87,7 @@ fn a_group_goes_whatever_becomes_of_its_process() {
         let limit = read_to_string(dir.join(group.version.limit())).unwrap();
         assert_eq!(limit.trim(), (64 * MIB).to_string());
         let ended = std::panic::catch_unwind(move || {
-            // Dropped in the opposite order: first the process ends.
+            // Dropped in the opposite order: the process ends first.
             let group = group;
             let mut process =
                 script(if ending == "killed" { "read word; kill -9 $$" } else { "read word; read never" });
