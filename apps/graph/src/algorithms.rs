@@ -1,7 +1,8 @@
-//! The algorithms: SODA's five, and two that users expect.
+//! Graph algorithms: SODA's five, and two that users expect.
 //!
-//! Each answers the same for any number of threads. Numbers with a fraction are added in an order that only the graph gives, except the counts of
-//! shortest paths in [`betweenness`]: these are whole, so their order does not matter below 2^53, and above it the last digits may differ.
+//! Each algorithm gives the same result for any number of threads. Fractions are added in an order that only
+//! the graph determines. The exception is the counts of shortest paths in [`betweenness`]. These are
+//! integers, so their order does not matter below 2^53; above, the last digits may differ.
 
 mod betweenness;
 mod bfs;
@@ -21,41 +22,41 @@ pub use triangles::triangles;
 
 use std::sync::atomic::AtomicU32;
 
-/// No vertex, and no level.
+/// The mark for no vertex and no level.
 pub const NONE: u32 = u32::MAX;
 
-/// Asked after each round, with what is done and of how much; false ends the algorithm.
+/// A callback after each round, with the work done and the total. Returning false ends the algorithm.
 pub type Watch<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
-/// Why an algorithm cannot work on a graph.
+/// The reason why an algorithm cannot run on a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unsuited {
-    /// It follows edges backwards.
+    /// The algorithm follows edges backwards.
     #[error("the graph has edges out of vertices only, and this needs those into them")]
     NoIncoming,
-    /// It wants edges that stand at both ends.
+    /// The algorithm needs a symmetric graph.
     #[error("the edges of the graph have a direction, and this needs a symmetric graph")]
     Directed,
-    /// It wants edges in order.
+    /// The algorithm needs sorted edges.
     #[error("the edges of a vertex do not ascend, and this needs them to")]
     Unsorted,
-    /// There is no such vertex.
+    /// The start vertex does not exist.
     #[error("there is no vertex {vertex}: the graph has {vertices}, from 0 on")]
     Vertex {
-        /// Which.
+        /// The requested vertex.
         vertex: u32,
-        /// Vertices.
+        /// Number of vertices of the graph.
         vertices: u32,
     },
-    /// It counts shortest paths, and there are more than a number of this form can say.
+    /// More shortest paths than an `f64` can count.
     #[error("more than 2^1024 shortest paths lead from vertex {from} to vertex {to}: they cannot be counted")]
     Paths {
-        /// Where they begin.
+        /// The first vertex of the paths.
         from: u32,
-        /// The least vertex that so many lead to.
+        /// The smallest vertex with too many paths.
         to: u32,
     },
-    /// It was asked to end early.
+    /// The callback ended the algorithm.
     #[error("stopped before the end")]
     Stopped,
 }

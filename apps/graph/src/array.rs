@@ -1,39 +1,39 @@
-//! Where the arrays of a graph lie: in local memory, or in a window on far memory.
+//! Storage of a graph's arrays: local memory, or a window on far memory.
 //!
-//! Key types: [`Array`], what both are read by; [`Store`], which of them a [`Graph`](crate::Graph) is made of.
+//! Key types: [`Array`], the common read interface; [`Store`], the storage of a [`Graph`](crate::Graph).
 
 use farmem::window::{Number, Numbers};
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Numbers that are read by their place.
+/// A read-only array of numbers.
 pub trait Array: Copy + Debug + Send + Sync {
-    /// What they are.
+    /// The number type.
     type Item: Copy + Debug + Send + Sync;
 
-    /// How many there are.
+    /// Returns the number of elements.
     fn len(self) -> usize;
 
-    /// Whether there is none.
+    /// Returns true when the array is empty.
     fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The number at `index`.
+    /// Returns the number at `index`.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics when `index` is out of range.
     fn at(self, index: usize) -> Self::Item;
 
-    /// Those in `range`.
+    /// Returns the sub-array in `range`.
     ///
     /// # Panics
-    /// When the range leaves them.
+    /// Panics when the range is out of bounds.
     #[must_use]
     fn part(self, range: Range<usize>) -> Self;
 
-    /// All of them, in order.
+    /// Returns all numbers, in order.
     fn iter(self) -> impl Iterator<Item = Self::Item>;
 }
 
@@ -85,15 +85,15 @@ impl<T: Number> Array for Numbers<'_, T> {
     }
 }
 
-/// Where the arrays of a graph lie.
+/// The storage of a graph's arrays.
 pub trait Store: Copy + Debug + Send + Sync {
-    /// What says where each vertex's edges begin.
+    /// The start offsets of each vertex's edges.
     type Offsets: Array<Item = u64>;
-    /// Ends of edges, and weights.
+    /// Targets of edges, and weights.
     type Targets: Array<Item = u32>;
 }
 
-/// In local memory.
+/// Storage in local memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Local<'a>(PhantomData<&'a ()>);
 
@@ -102,7 +102,7 @@ impl<'a> Store for Local<'a> {
     type Targets = &'a [u32];
 }
 
-/// In a window on far memory.
+/// Storage in a window on far memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Far<'w>(PhantomData<&'w ()>);
 

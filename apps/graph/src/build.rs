@@ -1,55 +1,56 @@
-//! A graph in local memory, made from edges.
+//! Graphs in local memory, built from edges.
 //!
-//! Key types: [`Edges`], a list as a file or a generator gives it; [`Csr`], the arrays.
+//! Key types: [`Edges`], a list from a file or a generator; [`Csr`], the arrays.
 
 use crate::csr::{Malformed, VERTICES_MAX};
 use crate::{Adjacency, Graph, Local};
 use rayon::prelude::*;
 
-/// Edges, in any order.
+/// A list of edges, in any order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Edges {
-    /// Vertices; all ends are below.
+    /// Number of vertices; all ends are smaller.
     pub vertices: u32,
-    /// From where to where.
+    /// Source and target of each edge.
     pub list: Vec<(u32, u32)>,
-    /// Of each its weight; none has one when this is `None`.
+    /// The weight of each edge; `None` for an unweighted graph.
     pub weights: Option<Vec<u32>>,
 }
 
-/// What is made of edges.
+/// Options for building a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Shape {
-    /// Puts each edge at both of its ends; loops stay one edge. What stands at both already stands there twice then, unless it is made simple.
+    /// Adds each edge in both directions; loops stay single. An edge that exists in both directions is then
+    /// doubled, unless the graph is made simple.
     pub symmetric: bool,
-    /// Keeps one of edges with the same ends, the lightest, and no loops.
+    /// Keeps the lightest of parallel edges, and drops loops.
     pub simple: bool,
 }
 
 /// Edges in one direction, as arrays.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Rows {
-    /// Where each vertex's edges begin, and where the last one's end.
+    /// The start of each vertex's edges, and the end of the last.
     pub offsets: Vec<u64>,
-    /// Where edges lead, ascending for each vertex.
+    /// Targets of edges, ascending for each vertex.
     pub targets: Vec<u32>,
-    /// Their weights.
+    /// The weights of the edges.
     pub weights: Option<Vec<u32>>,
 }
 
 /// A graph's arrays in local memory.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Csr {
-    /// Edges out of vertices.
+    /// Outgoing edges.
     pub out: Rows,
-    /// Edges into them, unless the graph is symmetric or nobody wants them.
+    /// Incoming edges; `None` if the graph is symmetric or no algorithm needs them.
     pub incoming: Option<Rows>,
-    /// Whether each edge stands at both of its ends.
+    /// True when each edge exists in both directions.
     pub symmetric: bool,
 }
 
 impl Rows {
-    /// As a part of a graph, checked.
+    /// Returns a checked view as part of a graph.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -59,7 +60,7 @@ impl Rows {
 }
 
 impl Csr {
-    /// The graph, checked.
+    /// Returns the checked graph.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -71,7 +72,7 @@ impl Csr {
         Graph::directed(out, self.incoming.as_ref().map(Rows::adjacency).transpose()?)
     }
 
-    /// Vertices.
+    /// Returns the number of vertices.
     #[must_use]
     pub const fn vertices(&self) -> u64 {
         (self.out.offsets.len() as u64).saturating_sub(1)
@@ -79,10 +80,10 @@ impl Csr {
 }
 
 impl Edges {
-    /// The arrays of these edges; with the edges into vertices when the graph is not symmetric.
+    /// Builds the arrays of these edges, including the incoming edges when the graph is not symmetric.
     ///
     /// # Errors
-    /// [`Malformed::Target`] for an edge that leaves the vertices, [`Malformed::Weights`].
+    /// [`Malformed::Target`] for an edge to a nonexistent vertex, [`Malformed::Weights`].
     pub fn build(self, shape: Shape) -> Result<Csr, Malformed> {
         let Self { vertices, list, weights } = self;
         if let Some(edge) = list.iter().position(|&(from, to)| from.max(to) >= vertices) {

@@ -1,4 +1,4 @@
-//! Checkpoints: how far an algorithm got, in a file, so that it goes on from there.
+//! Checkpoints: an algorithm's state in a file, from which it can resume.
 //!
 //! ```text
 //!   0  8  "FARMCKPT"
@@ -20,7 +20,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 const MAGIC: [u8; 8] = *b"FARMCKPT";
-/// Version 1 did not say how far ranks had moved, so a run that had converged went a round further than one that nothing interrupted.
+/// Version 1 lacked the movement of ranks, so a converged run took an extra round after a resume.
 const VERSION: u32 = 2;
 const GRAPH: usize = 16;
 const ROUNDS: usize = 56;
@@ -29,16 +29,16 @@ const SUM: usize = 4;
 
 /// An algorithm that can be resumed.
 pub trait Resumable: Sized {
-    /// Its number in a checkpoint.
+    /// The algorithm's number in a checkpoint.
     const NUMBER: u32;
 
-    /// Rounds so far.
+    /// Returns the number of rounds so far.
     fn rounds(&self) -> u64;
 
-    /// Appends what it knows.
+    /// Appends the state.
     fn save(&self, out: &mut Vec<u8>);
 
-    /// What [`Resumable::save`] wrote of so many vertices; `None` when it cannot have.
+    /// Restores the state that [`Resumable::save`] wrote for this many vertices; `None` for an invalid one.
     fn restore(state: &[u8], vertices: u32, rounds: u64) -> Option<Self>;
 }
 
@@ -91,7 +91,7 @@ impl Resumable for Components {
     }
 }
 
-/// The bytes of a checkpoint.
+/// Encodes a checkpoint.
 pub fn bytes(graph: &Header, state: &impl Resumable) -> Vec<u8> {
     fn number<T: Resumable>(_: &T) -> u32 {
         T::NUMBER
@@ -107,10 +107,10 @@ pub fn bytes(graph: &Header, state: &impl Resumable) -> Vec<u8> {
     out
 }
 
-/// What a checkpoint of this graph says.
+/// Decodes a checkpoint of this graph.
 ///
 /// # Errors
-/// A sentence: it is damaged, or of another graph or algorithm.
+/// A message when the checkpoint is damaged, or belongs to another graph or algorithm.
 pub fn resume<T: Resumable>(bytes: &[u8], graph: &Header) -> Result<T, String> {
     let Some((body, sum)) = bytes.split_last_chunk::<SUM>().filter(|(body, _)| body.len() >= STATE) else {
         return Err(format!("{} bytes: the checkpoint is cut short", bytes.len()));
@@ -140,17 +140,18 @@ pub fn resume<T: Resumable>(bytes: &[u8], graph: &Header) -> Result<T, String> {
         .ok_or_else(|| format!("byte {STATE}: no state of this algorithm"))
 }
 
-/// Read and write for all, of which the umask takes away.
+/// Read and write permission for all, before the umask.
 const MODE: u32 = 0o666;
 
-/// Writes a file such that it is there whole, or as it was before. Who may read it is what the umask says, or as it was. Links are followed. What is no file but a device or
-/// a pipe takes the bytes as they come: in its place there would be a file, and no device. So does what this process has as its standard output or error, by whatever name: it
-/// goes on where it is.
+/// Replaces a file atomically: the file has either the new or the old contents. The umask or the old file
+/// determines the permissions. Links are followed. A device or pipe receives the bytes directly, because a
+/// rename would replace it by a file. So does a path that is this process's standard output or error, which
+/// continues at its current position.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Result<T>) -> io::Result<T> {
-    // The system follows what no path leads to, such as the pipe behind /dev/stdout.
+    // The system follows links without a path, such as the pipe behind /dev/stdout.
     let there = match fs::metadata(path) {
         Ok(found)
             if found.is_file()
@@ -169,7 +170,7 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Res
             out.flush()?;
             return Ok(written);
         }
-        // A link to what is not there yet: the system makes it where the link leads.
+        // A link to a nonexistent file: the system creates the file at the target.
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
             let made = fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
             Some((made.metadata()?.permissions(), fs::canonicalize(path)?))
@@ -187,17 +188,17 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut dyn io::Write) -> io::Res
     let written = write(&mut out)?;
     out.flush()?;
     drop(out);
-    // The umask does not count where somebody has said already who may read it.
+    // An existing file's permissions override the umask.
     keep.map_or(Ok(()), |mode| file.as_file().set_permissions(mode))?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(written)
 }
 
-/// The standard output or error of this process, when it is this file.
+/// Returns this process's standard output or error, when it is this file.
 fn own_stream(found: &fs::Metadata) -> io::Result<Option<fs::File>> {
     for stream in [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()] {
-        // One that is closed is no file.
+        // A closed stream is not a file.
         let Ok(own) = stream.map(fs::File::from) else { continue };
         let has = own.metadata()?;
         if (has.dev(), has.ino()) == (found.dev(), found.ino()) {
@@ -212,7 +213,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// The answer goes to a device: `--output /dev/null` as root put a file in the place of the machine's. Here it is by way of a link, so that a failure harms nothing.
+    /// Output to a device: with root, `--output /dev/null` once replaced the device by a file. The test uses
+    /// a link, so that a failure does no harm.
     #[test]
     fn a_device_stays_a_device() {
         let folder = tempfile::tempdir().unwrap();
@@ -224,7 +226,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
-    /// A link leads to a file that only its owner may read: the answer is there, and as private as before.
+    /// A link leads to a private file: the answer is written, and the file stays private.
     #[test]
     fn links_are_followed_and_modes_kept() {
         let folder = tempfile::tempdir().unwrap();

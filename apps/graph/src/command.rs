@@ -1,4 +1,4 @@
-//! `farmem graph`: what it can be told.
+//! The command line of `farmem graph`.
 
 use crate::Shape;
 use crate::generate::{Kind, SCALE_MAX};
@@ -7,89 +7,94 @@ use std::path::PathBuf;
 /// Algorithms on graphs whose arrays are in far memory, and files of graphs.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
-    /// Rank vertices by the ranks of those with edges to them.
+    /// Rank vertices by the ranks of the vertices with edges to them (PageRank).
     Pagerank(PageRankArgs),
     /// Search breadth first from a vertex.
     Bfs(SourceArgs),
-    /// Estimate how far the farthest vertex is from each, by searches from up to 64 vertices.
+    /// Estimate the distance from each vertex to the farthest one, by searches from up to 64 vertices.
     Radii(SampleArgs),
-    /// Sum up which part of the shortest paths from some vertices leads through each.
+    /// Compute betweenness: the share of shortest paths from some vertices that lead through each vertex.
     Bc(SampleArgs),
-    /// Find which vertices are connected, whatever the direction of edges.
+    /// Find the connected components, regardless of edge direction.
     Components(ComponentsArgs),
     /// Find the lightest paths from a vertex.
     Sssp(SourceArgs),
     /// Count the triangles of a symmetric graph.
     Triangles(RunArgs),
-    /// Read a graph and write it in farmem's own form (.fmg), which loads without local memory for it.
+    /// Read a graph and write it in farmem's own format (.fmg), which loads without local memory for the
+    /// graph.
     Convert(ConvertArgs),
-    /// Make a graph from a seed.
+    /// Generate a graph from a seed.
     Generate(GenerateArgs),
 }
 
-/// What every algorithm can be told.
+/// Options of every algorithm.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
-    /// The graph: .fmg, .mtx, .parquet, .sg, .wsg, or a list of edges.
+    /// The graph: .fmg, .mtx, .parquet, .sg, .wsg, or an edge list.
     #[arg(required_unless_present = "object")]
     pub file: Option<PathBuf>,
-    /// The graph that a memory node has loaded from a .fmg file of its own (farmem object open --domain graph), in the place of a file.
+    /// Use a graph that a memory node has loaded from its own .fmg file (farmem object open --domain graph),
+    /// instead of a local file.
     #[arg(long, value_name = "NAME", requires = "rack", conflicts_with_all = ["file", "symmetrize", "fixed"])]
     pub object: Option<String>,
-    /// Take the object's arrays as they are. Without this they are checked before, for which all of them come over the network once.
+    /// Use the object's arrays unchecked. By default they are checked first, which transfers all of them over
+    /// the network once.
     #[arg(long, requires = "object")]
     pub trust: bool,
-    /// How much of it may be here at once: a part, as 33%, or a size.
+    /// The part of the graph that may be in local memory at once: a percentage such as 33%, or a size such as
+    /// 64MiB.
     #[arg(long, value_name = "PART|SIZE", default_value = "33%", value_parser = part)]
     pub local: Part,
-    /// Use this running rack instead of one inside this process.
+    /// Use this running rack. By default the command starts a rack inside its own process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
-    /// Go by way of a DPU, straight to the memory nodes without this: one inside this process, or the one beside this host, which the rack's description names in its part `dpu`.
+    /// Read pages through a DPU: one inside this process (own), or the one beside this host that the rack's
+    /// description names in its section `dpu` (beside). By default pages come straight from the memory nodes.
     #[arg(long, value_name = "WHICH", value_enum)]
     pub dpu: Option<Dpu>,
-    /// Have the DPU cache statically where the edges of each vertex begin.
+    /// Let the DPU cache the start offsets of each vertex's edges statically.
     #[arg(long = "static", requires = "dpu")]
     pub fixed: bool,
-    /// Threads [default: as many as CPUs]. They do not change the answer.
+    /// Number of threads [default: one per CPU]. The result does not depend on it.
     #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
-    /// Put each edge at both of its ends.
+    /// Add each edge in both directions.
     #[arg(long)]
     pub symmetrize: bool,
-    /// Write what was found of each vertex, a line each.
+    /// Write the result of each vertex to this file, one line per vertex.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Do it once more in local memory, and compare.
+    /// Repeat the computation in local memory and compare the results.
     #[arg(long)]
     pub check: bool,
-    /// Print one JSON object instead of the lines.
+    /// Print one JSON object instead of text lines.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Which DPU a graph's pages go by way of.
+/// The DPU through which a graph's pages come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Dpu {
-    /// One in this process.
+    /// A DPU in this process.
     Own,
-    /// The process beside this host.
+    /// The DPU process beside this host.
     Beside,
 }
 
 /// `farmem graph pagerank`
 #[derive(Clone, Debug, clap::Args)]
 pub struct PageRankArgs {
-    /// What every algorithm can be told.
+    /// Options of every algorithm.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Rounds at most, in all.
+    /// Largest number of rounds, including those before a checkpoint.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub rounds: u64,
-    /// End when all ranks together moved by less in a round.
+    /// Stop when the total movement of all ranks in a round is below this value.
     #[arg(long, value_name = "X", default_value_t = 1e-6, value_parser = tolerance)]
     pub tolerance: f64,
-    /// Go on from this file if it is there; write to it after each round; remove it in the end.
+    /// Resume from this file if it exists, write it after each round, and remove it at the end.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
 }
@@ -97,10 +102,10 @@ pub struct PageRankArgs {
 /// `farmem graph components`
 #[derive(Clone, Debug, clap::Args)]
 pub struct ComponentsArgs {
-    /// What every algorithm can be told.
+    /// Options of every algorithm.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Go on from this file if it is there; write to it after each round; remove it in the end.
+    /// Resume from this file if it exists, write it after each round, and remove it at the end.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
 }
@@ -108,10 +113,10 @@ pub struct ComponentsArgs {
 /// `farmem graph bfs` and `sssp`
 #[derive(Clone, Debug, clap::Args)]
 pub struct SourceArgs {
-    /// What every algorithm can be told.
+    /// Options of every algorithm.
     #[command(flatten)]
     pub run: RunArgs,
-    /// The vertex to begin at.
+    /// The start vertex.
     #[arg(long, value_name = "VERTEX", default_value_t = 0)]
     pub source: u32,
 }
@@ -119,13 +124,13 @@ pub struct SourceArgs {
 /// `farmem graph radii` and `bc`
 #[derive(Clone, Debug, clap::Args)]
 pub struct SampleArgs {
-    /// What every algorithm can be told.
+    /// Options of every algorithm.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Vertices to begin at, of those that have edges out of them.
+    /// Number of start vertices, drawn from those with outgoing edges.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     pub sample: usize,
-    /// One seed gives the same vertices.
+    /// The seed of the random start vertices; equal seeds give equal vertices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -133,26 +138,26 @@ pub struct SampleArgs {
 /// `farmem graph convert`
 #[derive(Clone, Debug, clap::Args)]
 pub struct ConvertArgs {
-    /// The graph.
+    /// The graph to read.
     pub from: PathBuf,
-    /// What is written.
+    /// The output options.
     #[command(flatten)]
     pub write: WriteArgs,
 }
 
-/// The file that `convert` and `generate` write.
+/// The output options of `convert` and `generate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WriteArgs {
     /// The file to write: .fmg.
     #[arg(value_parser = own_file)]
     pub to: PathBuf,
-    /// Put each edge at both of its ends.
+    /// Add each edge in both directions.
     #[arg(long)]
     pub symmetrize: bool,
-    /// Leave out loops, and all but the lightest of edges with the same ends.
+    /// Drop loops, and all but the lightest of parallel edges.
     #[arg(long)]
     pub simple: bool,
-    /// Print one JSON object instead of the line.
+    /// Print one JSON object instead of a text line.
     #[arg(long)]
     pub json: bool,
 }
@@ -160,28 +165,28 @@ pub struct WriteArgs {
 /// `farmem graph generate`
 #[derive(Clone, Debug, clap::Args)]
 pub struct GenerateArgs {
-    /// How edges are distributed.
+    /// The distribution of edges.
     #[arg(value_enum)]
     pub kind: Kind,
-    /// What is written.
+    /// The output options.
     #[command(flatten)]
     pub write: WriteArgs,
-    /// The graph has 2^N vertices.
+    /// Generate 2^N vertices.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=i64::from(SCALE_MAX)))]
     pub scale: u32,
-    /// Edges for each vertex; SODA's graphs have 35, 55 and 221.
+    /// Edges per vertex; SODA's graphs have 35, 55 and 221.
     #[arg(long, value_name = "N", default_value_t = 35, value_parser = clap::value_parser!(u64).range(0..=1 << 16))]
     pub ratio: u64,
-    /// One seed gives one graph.
+    /// The seed of the random edges; equal seeds give equal graphs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Give each edge a weight of 1 to 255.
+    /// Give each edge a random weight of 1 to 255.
     #[arg(long)]
     pub weighted: bool,
 }
 
 impl Command {
-    /// Whether one JSON object is printed.
+    /// Returns true when the command prints one JSON object.
     #[must_use]
     pub const fn json(&self) -> bool {
         match self {
@@ -208,20 +213,20 @@ impl RunArgs {
     }
 }
 
-/// How much of a graph may be here.
+/// The part of a graph that may be local.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Of each hundred bytes so many.
+    /// A percentage.
     Percent(u64),
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 
-/// The least that a window can have here.
+/// Smallest local limit of a window.
 const LOCAL_MIN: u64 = 64 << 10;
 
 impl Part {
-    /// Bytes, of an image of `len` bytes: at least what a window needs.
+    /// Returns the local limit for an image of `len` bytes: at least a window's minimum.
     #[must_use]
     pub const fn of(self, len: u64) -> u64 {
         match self {
@@ -234,10 +239,10 @@ impl Part {
     }
 }
 
-/// A part or a size, for clap.
+/// Parses a percentage or a size, for clap.
 ///
 /// # Errors
-/// How to write one.
+/// The accepted format.
 pub fn part(text: &str) -> Result<Part, String> {
     let Some(number) = text.strip_suffix('%') else {
         return farmem_workload::bytes(text).map(Part::Bytes).map_err(|error| format!("{error}, or as 33%"));

@@ -1,20 +1,20 @@
-//! A graph as compressed sparse rows: where the edges of each vertex begin, and where they lead.
+//! Graphs as compressed sparse rows: the start of each vertex's edges, and their targets.
 //!
-//! Key types: [`Adjacency`], the edges in one direction, checked when it is opened; [`Graph`], edges out of vertices and, where they are
-//! wanted, into them.
+//! Key types: [`Adjacency`], the edges in one direction, checked when opened; [`Graph`], outgoing edges and,
+//! where needed, incoming ones.
 
 use crate::{Array, Store};
 
-/// Vertices of a graph at most: they have numbers of 32 bits, and one number is none.
+/// Bound on the vertices of a graph: vertex numbers have 32 bits, and one is reserved.
 pub const VERTICES_MAX: u64 = u32::MAX as u64;
 
-/// Why arrays are no graph.
+/// The reason why arrays form no graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// There is not even the one offset of a graph without vertices.
+    /// The offsets are empty; even a graph without vertices has one.
     #[error("there is no offset: a graph of n vertices has n + 1")]
     NoOffsets,
-    /// More than 32 bits can number.
+    /// More vertices than 32 bits can number.
     #[error("{0} vertices: a graph has {VERTICES_MAX} at most")]
     Vertices(u64),
     /// The first offset is not 0.
@@ -23,52 +23,52 @@ pub enum Malformed {
     /// An offset is smaller than the one before it.
     #[error("offset {index} is {value}, less than the one before it, {before}: offsets ascend")]
     Descends {
-        /// Which.
+        /// The offset's index.
         index: usize,
-        /// What it is.
+        /// The offset.
         value: u64,
-        /// What the one before it is.
+        /// The previous offset.
         before: u64,
     },
     /// The last offset is not the number of edges.
     #[error("offset {index}, the last, is {value}, but there are {edges} edges")]
     Last {
-        /// Which it is.
+        /// The offset's index.
         index: usize,
-        /// What it is.
+        /// The offset.
         value: u64,
-        /// Edges.
+        /// Number of edges.
         edges: usize,
     },
-    /// An edge leads nowhere.
+    /// An edge leads to a nonexistent vertex.
     #[error("edge {edge} leads to vertex {target}, but there are only {vertices} vertices, from 0 on")]
     Target {
-        /// Which.
+        /// The edge's index.
         edge: usize,
-        /// Where it leads.
+        /// The edge's target.
         target: u32,
-        /// Vertices.
+        /// Number of vertices.
         vertices: usize,
     },
-    /// Not every edge has a weight.
+    /// The number of weights differs from the number of edges.
     #[error("{weights} weights for {edges} edges")]
     Weights {
-        /// Weights.
+        /// Number of weights.
         weights: usize,
-        /// Edges.
+        /// Number of edges.
         edges: usize,
     },
-    /// Edges in and edges out are not of one graph.
+    /// Incoming and outgoing edges do not match.
     #[error("{out} edges out of vertices, but {incoming} into them, or vertices or weights differ")]
     Incoming {
-        /// Edges out.
+        /// Number of outgoing edges.
         out: usize,
-        /// Edges in.
+        /// Number of incoming edges.
         incoming: usize,
     },
 }
 
-/// Edges by the vertex at one of their ends.
+/// Edges grouped by the vertex at one end.
 #[derive(Clone, Copy, Debug)]
 pub struct Adjacency<S: Store> {
     offsets: S::Offsets,
@@ -78,10 +78,11 @@ pub struct Adjacency<S: Store> {
 }
 
 impl<S: Store> Adjacency<S> {
-    /// The edges of vertex `v` are those from `offsets[v]` to `offsets[v + 1]`. All is read once, and checked.
+    /// Opens arrays in which the edges of vertex `v` are those from `offsets[v]` to `offsets[v + 1]`. Reads
+    /// and checks everything once.
     ///
     /// # Errors
-    /// [`Malformed`] with the place of the first thing that is wrong.
+    /// [`Malformed`] with the position of the first error.
     pub fn new(
         offsets: S::Offsets,
         targets: S::Targets,
@@ -104,10 +105,11 @@ impl<S: Store> Adjacency<S> {
         Self::checked(offsets, targets, weights, sorted)
     }
 
-    /// Arrays that were checked when they were written: they are not read here. Should they be malformed nevertheless, a use of them panics.
+    /// Opens arrays that were checked when they were written, without reading them. Using malformed arrays
+    /// panics.
     ///
     /// # Errors
-    /// [`Malformed`] when their lengths alone are wrong.
+    /// [`Malformed`] when the lengths are wrong.
     pub fn checked(
         offsets: S::Offsets,
         targets: S::Targets,
@@ -123,46 +125,46 @@ impl<S: Store> Adjacency<S> {
         Ok(Self { offsets, targets, weights, sorted })
     }
 
-    /// Vertices.
+    /// Returns the number of vertices.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "checked when it was opened")]
     pub fn vertices(&self) -> u32 {
         (self.offsets.len() - 1) as u32
     }
 
-    /// Edges.
+    /// Returns the number of edges.
     #[must_use]
     pub fn edges(&self) -> u64 {
         self.targets.len() as u64
     }
 
-    /// Whether edges have weights; otherwise each weighs 1.
+    /// Returns true when edges have weights; otherwise each weighs 1.
     #[must_use]
     pub const fn is_weighted(&self) -> bool {
         self.weights.is_some()
     }
 
-    /// Whether every vertex's edges ascend by where they lead.
+    /// Returns true when every vertex's edges ascend by target.
     #[must_use]
     pub const fn is_sorted(&self) -> bool {
         self.sorted
     }
 
-    /// Edges of `vertex`.
+    /// Returns the number of edges of `vertex`.
     #[must_use]
     #[inline]
     pub fn degree(&self, vertex: u32) -> u64 {
         self.offsets.at(vertex as usize + 1) - self.offsets.at(vertex as usize)
     }
 
-    /// Where the edges of `vertex` lead.
+    /// Returns the targets of the edges of `vertex`.
     #[must_use]
     #[inline]
     pub fn neighbours(&self, vertex: u32) -> S::Targets {
         self.targets.part(self.range(vertex))
     }
 
-    /// Where the edges of `vertex` lead, and their weights.
+    /// Returns the targets of the edges of `vertex`, with their weights.
     #[inline]
     pub fn weighted(&self, vertex: u32) -> impl Iterator<Item = (u32, u32)> + use<S> {
         let range = self.range(vertex);
@@ -176,14 +178,14 @@ impl<S: Store> Adjacency<S> {
     }
 }
 
-/// What is in memory of this machine has a place there.
+/// Converts an offset; memory of this machine has an address for it.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "farmem needs addresses of 64 bits")]
 const fn place(offset: u64) -> usize {
     offset as usize
 }
 
-/// Checks arrays of a graph as they come by, in order.
+/// A checker of a graph's arrays that receives them in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check {
     vertices: usize,
@@ -194,7 +196,7 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// Of so many offsets and targets.
+    /// Creates a checker for this many offsets and targets.
     pub(crate) fn new(offsets: u64, edges: usize) -> Result<Self, Malformed> {
         let vertices = offsets.checked_sub(1).ok_or(Malformed::NoOffsets)?;
         let few = usize::try_from(vertices).ok().filter(|_| vertices <= VERTICES_MAX);
@@ -233,7 +235,7 @@ impl Check {
     }
 }
 
-/// A graph: its edges out of vertices; those into them where an algorithm follows edges backwards.
+/// A graph: its outgoing edges, and its incoming edges where an algorithm follows edges backwards.
 #[derive(Clone, Copy, Debug)]
 pub struct Graph<S: Store> {
     out: Adjacency<S>,
@@ -242,10 +244,10 @@ pub struct Graph<S: Store> {
 }
 
 impl<S: Store> Graph<S> {
-    /// A graph whose edges have a direction. Without `incoming` nothing can be pulled.
+    /// Creates a directed graph. Without `incoming` nothing can be pulled.
     ///
     /// # Errors
-    /// [`Malformed`] when the edges into vertices are not as many as those out of them.
+    /// [`Malformed`] when the numbers of incoming and outgoing edges differ.
     pub fn directed(out: Adjacency<S>, incoming: Option<Adjacency<S>>) -> Result<Self, Malformed> {
         if let Some(incoming) = incoming
             && (incoming.vertices() != out.vertices()
@@ -257,42 +259,42 @@ impl<S: Store> Graph<S> {
         Ok(Self { out, incoming, symmetric: false })
     }
 
-    /// A graph in which each edge stands at both of its ends.
+    /// Creates a graph in which each edge exists in both directions.
     pub const fn symmetric(edges: Adjacency<S>) -> Self {
         Self { out: edges, incoming: Some(edges), symmetric: true }
     }
 
-    /// Vertices.
+    /// Returns the number of vertices.
     #[must_use]
     pub fn vertices(&self) -> u32 {
         self.out.vertices()
     }
 
-    /// Edges; of a symmetric graph each counts at both of its ends.
+    /// Returns the number of edges; each edge of a symmetric graph counts twice.
     #[must_use]
     pub fn edges(&self) -> u64 {
         self.out.edges()
     }
 
-    /// Edges out of vertices.
+    /// Returns the outgoing edges.
     #[must_use]
     pub const fn out(&self) -> &Adjacency<S> {
         &self.out
     }
 
-    /// Edges into vertices; `None` where the graph has a direction and they were not given.
+    /// Returns the incoming edges; `None` for a directed graph without them.
     #[must_use]
     pub const fn incoming(&self) -> Option<&Adjacency<S>> {
         self.incoming.as_ref()
     }
 
-    /// Whether each edge stands at both of its ends.
+    /// Returns true when each edge exists in both directions.
     #[must_use]
     pub const fn is_symmetric(&self) -> bool {
         self.symmetric
     }
 
-    /// The graph with every edge turned round; `None` where edges into vertices were not given.
+    /// Returns the graph with all edges reversed; `None` without incoming edges.
     #[must_use]
     pub fn reversed(&self) -> Option<Self> {
         let incoming = self.incoming?;

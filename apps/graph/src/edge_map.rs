@@ -1,65 +1,71 @@
-//! Ligra's two calls: a function over the edges out of a set of vertices, and one over the vertices of a set.
+//! Ligra's two primitives: a function over the outgoing edges of a vertex set, and one over the vertices of a
+//! set.
 //!
-//! Key items: [`edge_map`], [`EdgeFn`], [`vertex_map`]. They run on the threads of the caller's `rayon` pool. Which direction is taken depends on
-//! the graph and the set alone, so it is the same for any number of threads; what comes of a round is too, where a function's
-//! updates have no order (the least of, the union of).
+//! Key items: [`edge_map`], [`EdgeFn`], [`vertex_map`]. Both run on the caller's `rayon` pool. The direction
+//! depends only on the graph and the set, so it is the same for any number of threads. So is the result of a
+//! round, if the function's updates commute (minimum, union).
 
 use crate::subset::{WORD, is_set};
 use crate::{Graph, Store, VertexSubset};
 use rayon::prelude::*;
 
-/// What is done at an edge.
+/// The function applied at an edge.
 pub trait EdgeFn: Sync {
-    /// The edge is followed from its source, beside others to the same target. True when the target belongs to the next set.
+    /// Follows the edge from its source, concurrently with other edges to the same target. Returns true when
+    /// the target belongs to the next set.
     fn push(&self, source: u32, target: u32, weight: u32) -> bool;
 
-    /// The edge is looked at from its target, which no other thread changes meanwhile. True when the target belongs to the next set.
+    /// Examines the edge from its target, which no other thread changes meanwhile. Returns true when the
+    /// target belongs to the next set.
     fn pull(&self, source: u32, target: u32, weight: u32) -> bool {
         self.push(source, target, weight)
     }
 
-    /// Whether anything may still be done at this target. Once it is not, the target's other edges are left out.
+    /// Returns true while this target may still change. When it returns false, the target's other edges are
+    /// skipped.
     fn wants(&self, _target: u32) -> bool {
         true
     }
 }
 
-/// From which end edges are looked at.
+/// The end from which edges are examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the sources: few of them.
+    /// From the sources, which are few.
     Push,
-    /// From all targets: many sources.
+    /// From all targets, because sources are many.
     Pull,
 }
 
-/// In which order all vertices are looked at: what comes of it is the same, and what it costs is not where a part of the graph is here. A round that begins where the one before ended finds what
-/// that one brought; one that begins anew at the first vertex finds, of a graph that is larger, nothing.
+/// The order in which all vertices are visited. The result does not depend on it, but the cost does when only
+/// a part of the graph is local. A round that begins where the previous one ended hits local pages. A round
+/// that restarts at the first vertex of a larger graph misses all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// From the first vertex on.
     Ascending,
-    /// From the last one back.
+    /// From the last vertex back.
     Descending,
 }
 
 impl Order {
-    /// Of a round, from 0 on: they take turns.
+    /// Returns the order of a round, counted from 0: rounds alternate.
     #[must_use]
     pub const fn of_round(round: u64) -> Self {
         if round.is_multiple_of(2) { Self::Ascending } else { Self::Descending }
     }
 }
 
-/// A set whose vertices and edges are more than this part of all edges is pulled (Ligra 4.2).
+/// A set is pulled when its vertices and edges exceed this fraction of all edges (Ligra 4.2).
 pub const PULL_ABOVE: u64 = 20;
 
-/// Calls `function` at the edges out of the vertices of `set`, from the end that is cheaper. The answer is the targets of which it said true.
+/// Calls `function` at the outgoing edges of the vertices of `set`, from the cheaper end. Returns the targets
+/// for which it returned true.
 pub fn edge_map<S: Store>(graph: &Graph<S>, set: &VertexSubset, function: &impl EdgeFn) -> VertexSubset {
     edge_map_in(graph, set, Order::Ascending, function)
 }
 
-/// As [`edge_map`]; where edges are pulled, targets are looked at in this order.
+/// Works as [`edge_map`]; pulled targets are visited in this order.
 pub fn edge_map_in<S: Store>(
     graph: &Graph<S>,
     set: &VertexSubset,
@@ -69,7 +75,7 @@ pub fn edge_map_in<S: Store>(
     edge_map_by(graph, set, (direction(graph, set), order), function)
 }
 
-/// The end from which [`edge_map`] looks at the edges of `set`.
+/// Returns the end from which [`edge_map`] examines the edges of `set`.
 #[must_use]
 pub fn direction<S: Store>(graph: &Graph<S>, set: &VertexSubset) -> Direction {
     let most = graph.edges() / PULL_ABOVE;
@@ -83,10 +89,11 @@ pub fn direction<S: Store>(graph: &Graph<S>, set: &VertexSubset) -> Direction {
     if set.len() as u64 + edges > most { Direction::Pull } else { Direction::Push }
 }
 
-/// As [`edge_map_in`], from the end that the caller says.
+/// Works as [`edge_map_in`], from the given end.
 ///
 /// # Panics
-/// When the set is of another graph, or edges are to be pulled and the graph has none into vertices.
+/// Panics when the set belongs to another graph, or when edges are to be pulled and the graph has no incoming
+/// ones.
 pub fn edge_map_by<S: Store>(
     graph: &Graph<S>,
     set: &VertexSubset,
@@ -124,7 +131,7 @@ fn pull<S: Store>(
     let incoming = graph.incoming().expect("edges into vertices, to be pulled");
     let sources = set.bits();
     let mut next = vec![0_u64; sources.len()];
-    // A word of bits is one thread's.
+    // One thread owns each word of bits.
     let of_word = |(at, word): (usize, &mut u64)| {
         for bit in 0..WORD {
             let Some(target) = vertex(at * WORD + bit, graph.vertices()) else { break };
@@ -163,29 +170,29 @@ fn vertex(at: usize, vertices: u32) -> Option<u32> {
     u32::try_from(at).ok().filter(|&vertex| vertex < vertices)
 }
 
-/// Calls `function` at the vertices of `set`; the answer is those of which it said true.
+/// Calls `function` at the vertices of `set`. Returns those for which it returned true.
 pub fn vertex_map(set: &VertexSubset, function: impl Fn(u32) -> bool + Sync) -> VertexSubset {
     set.keep(function)
 }
 
-/// As [`vertex_map`], where nobody wants to know which vertices are kept.
+/// Works as [`vertex_map`], for functions without a result.
 pub fn for_each_vertex(set: &VertexSubset, function: impl Fn(u32) + Sync + Send) {
     set.par_iter().for_each(function);
 }
 
-/// For all of `count` vertices, what `of` says of each.
+/// Returns `of` for all of `count` vertices.
 pub(crate) fn of_all<T: Send>(count: u32, of: impl Fn(u32) -> T + Send + Sync) -> Vec<T> {
     (0..count).into_par_iter().with_min_len(64).map(of).collect()
 }
 
-/// For all of `count` vertices the first of what `of` says of each, and the sum of the second; blocks of vertices are looked at in this order, and all is added up in the same one, whatever
-/// the number of threads.
+/// Returns the first results of `of` for all of `count` vertices, and the sum of the second ones. Blocks of
+/// vertices are visited in this order; the sum is added in a fixed order, for any number of threads.
 pub(crate) fn of_all_and_sum(
     count: u32,
     order: Order,
     of: impl Fn(u32) -> (f64, f64) + Sync,
 ) -> (Vec<f64>, f64) {
-    // Small enough that pages come in order, whichever that is.
+    // Small enough that pages are visited in order, in either direction.
     const BLOCK: usize = 64;
     let mut all = vec![0.0; count as usize];
     let blocks = all.par_chunks_mut(BLOCK).zip((0..count).into_par_iter().step_by(BLOCK));
@@ -208,7 +215,7 @@ pub(crate) fn of_all_and_sum(
     (all, sums.into_iter().sum())
 }
 
-/// Neighbours that ascend, each once, without `vertex` itself.
+/// Returns ascending neighbours without duplicates and without `vertex` itself.
 pub(crate) fn simple<T: crate::Array<Item = u32>>(neighbours: T, vertex: u32) -> impl Iterator<Item = u32> {
     let mut before = None;
     neighbours.iter().filter(move |&other| before.replace(other) != Some(other) && other != vertex)

@@ -1,7 +1,8 @@
-//! A graph in far memory: its arrays in one allocation, or in several where no memory node has room for all of it, each array from a page's beginning on; and a window
-//! on them.
+//! Graphs in far memory. The arrays lie in one allocation, or in several where no memory node has room for
+//! all of them. Each array begins at a page. A window maps them.
 //!
-//! Key items: [`Source`], where a graph comes from; [`place`], which loads it block by block; [`with_graph`], which has it used.
+//! Key items: [`Source`], the origin of a graph; [`place`], which loads it block by block; [`with_graph`],
+//! which runs a program on it.
 
 use crate::load::binary::{self, Extent, Header, Section, Sink};
 use crate::load::{self, At, FileFrom, Format, LoadError};
@@ -19,7 +20,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Where a graph comes from. A file is opened once: what is behind its name may change, what is loaded, compared and resumed is one graph.
+/// The origin of a graph. A file is opened once, so loading, comparing and resuming use the same graph even
+/// if the name is reused.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -28,19 +30,19 @@ pub struct Source {
 
 #[derive(Debug)]
 enum Origin {
-    /// A file in farmem's own form: it goes into far memory as it is read.
+    /// A file in farmem's own format, streamed into far memory.
     File(File, Header),
-    /// Local memory.
+    /// Arrays in local memory.
     Here(Csr),
-    /// An object that a memory node has loaded, and what was read of it into local memory.
+    /// An object that a memory node has loaded, and its arrays in local memory if they were read.
     Object(Header, Option<Csr>),
 }
 
 impl Source {
-    /// The graph in a file of any [`Format`].
+    /// Opens the graph in a file of any [`Format`].
     ///
     /// # Errors
-    /// [`Failure`] with the file and the place in it.
+    /// [`Failure`] with the file and the position in it.
     pub fn open(path: &Path, shape: Shape) -> Result<Self, Failure> {
         if Format::of(path) == Format::Binary && shape == Shape::default() {
             let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()), "");
@@ -53,11 +55,13 @@ impl Source {
         Ok(Self { path: path.into(), from: Origin::Here(read(path, shape)?) })
     }
 
-    /// The graph in an object by file, which its node has loaded. With `local` all of it is read into local memory, and so checked; with `trust` nothing but the header is
-    /// read; else everything is read, and checked.
+    /// Opens the graph in an object by file that its node has loaded. With `local`, all of it is read into
+    /// local memory and checked. With `trust`, only the header is read. Otherwise everything is read and
+    /// checked.
     ///
     /// # Errors
-    /// [`Failure`] with the byte, when it is no file in farmem's own form, or malformed; [`Error`] when its node does not have it.
+    /// [`Failure`] with the byte, when the object is not in farmem's own format or is malformed; [`Error`]
+    /// when its node does not have it.
     pub fn object(
         client: &mut Client,
         name: &str,
@@ -96,7 +100,7 @@ impl Source {
         Ok(Self { path, from: Origin::Object(header, here) })
     }
 
-    /// How large it is.
+    /// Returns the graph's size.
     #[must_use]
     pub const fn extent(&self) -> Extent {
         match &self.from {
@@ -105,7 +109,7 @@ impl Source {
         }
     }
 
-    /// What tells it from others. Of a graph in local memory all is read for that.
+    /// Returns the graph's identity. For a graph in local memory, all of it is read to compute it.
     #[must_use]
     pub fn header(&self) -> Header {
         match &self.from {
@@ -114,10 +118,10 @@ impl Source {
         }
     }
 
-    /// All of it in local memory.
+    /// Returns all arrays in local memory.
     ///
     /// # Errors
-    /// [`Failure`] with the file and the place in it.
+    /// [`Failure`] with the file and the position in it.
     pub fn local(&self) -> Result<Cow<'_, Csr>, Failure> {
         match &self.from {
             Origin::Here(csr) | Origin::Object(_, Some(csr)) => Ok(Cow::Borrowed(csr)),
@@ -136,11 +140,11 @@ impl Source {
         }
     }
 
-    /// Gives all of it to `sink`, block by block.
+    /// Passes all arrays to `sink`, block by block.
     fn blocks(&self, sink: &mut Sink<'_, Error>) -> Result<(), Failure> {
         match &self.from {
             Origin::Here(csr) | Origin::Object(_, Some(csr)) => Ok(binary::sections(csr, sink)?),
-            // It is in far memory, and was read from there if it was.
+            // The object is in far memory already and was checked if requested.
             Origin::Object(_, None) => Ok(()),
             Origin::File(file, header) => {
                 let mut failed = None;
@@ -170,7 +174,7 @@ impl Source {
     }
 }
 
-/// Reads far memory from a byte of an object on, to its end.
+/// A reader of an object in far memory, from one byte to the end.
 struct FarReader<'c> {
     client: &'c RefCell<&'c mut Client>,
     base: VirtAddr,
@@ -191,10 +195,10 @@ impl Read for FarReader<'_> {
     }
 }
 
-/// The graph in a file, in local memory.
+/// Reads the graph in a file into local memory.
 ///
 /// # Errors
-/// [`Failure`] with the file and the place in it.
+/// [`Failure`] with the file and the position in it.
 pub fn read(path: &Path, shape: Shape) -> Result<Csr, Failure> {
     let mut progress = Progress::new("reading the graph");
     let read = load::read(path, shape, &mut |done, total| {
@@ -212,22 +216,22 @@ fn refused(path: &Path, error: &LoadError) -> Failure {
     Failure::new(format!("{}: {error}", path.display()), remedy)
 }
 
-/// Where each array lies.
+/// The layout of a graph's arrays.
 #[derive(Clone, Debug)]
 pub struct Image {
     extent: Extent,
-    /// Of each array its first byte.
+    /// The first byte of each array.
     sections: Vec<((bool, Section), u64)>,
     len: u64,
 }
 
 impl Image {
-    /// Of such a graph.
+    /// Returns the layout of a graph of this size.
     #[must_use]
     pub fn of(extent: &Extent) -> Self {
         let mut len = 0;
         let mut sections = Vec::new();
-        // What belongs to vertices first, so that one range of bytes has all of it.
+        // The vertex arrays come first, so that one byte range covers them.
         let (of_vertices, of_edges): (Vec<_>, Vec<_>) =
             extent.sections().partition(|(_, section, _)| *section == Section::Offsets);
         for (incoming, section, bytes) in of_vertices.into_iter().chain(of_edges) {
@@ -237,8 +241,8 @@ impl Image {
         Self { extent: *extent, sections, len }
     }
 
-    /// The bytes that belong to vertices, as the first one and how many: where the edges of each begin. Small, and wanted all the time: what is cached
-    /// statically (SODA V).
+    /// Returns the first byte and the length of the vertex arrays: the start offsets of each vertex's edges.
+    /// The arrays are small and in constant use, so they suit static caching (SODA V).
     #[must_use]
     pub fn of_vertices(&self) -> (u64, u64) {
         let offsets = self.sections.iter().filter(|((_, section), _)| *section == Section::Offsets);
@@ -246,25 +250,25 @@ impl Image {
         (0, last + (self.extent.vertices + 1) * 8)
     }
 
-    /// How large the graph is.
+    /// Returns the graph's size.
     #[must_use]
     pub const fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Bytes of far memory that it takes.
+    /// Returns the bytes of far memory that the arrays occupy.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// False: even a graph without vertices has an offset.
+    /// Returns false: even a graph without vertices has an offset.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Of a file in farmem's own form: one array behind the other.
+    /// Returns the layout of a file in farmem's own format, with adjacent arrays.
     #[must_use]
     pub fn of_file(extent: &Extent) -> Self {
         let (mut len, mut sections) = (binary::HEADER, Vec::new());
@@ -275,7 +279,7 @@ impl Image {
         Self { extent: *extent, sections, len }
     }
 
-    /// Each array begins where its numbers are aligned.
+    /// Returns true when each array is aligned for its numbers.
     fn is_aligned(&self) -> bool {
         let mut offsets = self.sections.iter().filter(|((_, section), _)| *section == Section::Offsets);
         offsets.all(|(_, start)| start.is_multiple_of(8))
@@ -286,7 +290,8 @@ impl Image {
         found.expect("an array of this graph").1
     }
 
-    /// The graph whose arrays `offsets` and `numbers` have, by their first byte and length. They were checked before.
+    /// Creates the graph from `long` and `short`, which return the arrays by first byte and length. The
+    /// arrays were checked before.
     fn graph<'w>(
         &self,
         long: impl Fn(usize, usize) -> Numbers<'w, u64>,
@@ -309,13 +314,13 @@ impl Image {
     }
 }
 
-/// Bytes of a piece at least: no memory node that has less room is asked for some of a graph.
+/// Smallest piece: a memory node with less room is not used for a graph.
 pub const PIECE_MIN: u64 = 1 << 20;
 
 const _: () = assert!(PIECE_MIN >= CHUNK_MAX as u64, "pieces lie together in a window");
 
-/// Loads a graph into far memory, and frees what it took when that fails. Where no memory node has room for all of it, it is cut into pieces, on several: one lies behind
-/// the other.
+/// Loads a graph into far memory, and frees the memory again on failure. If no memory node has room for all
+/// of it, the graph is cut into consecutive pieces on several nodes.
 ///
 /// # Errors
 /// [`Failure`] when the file is malformed, or the rack has no room or does not answer.
@@ -340,7 +345,7 @@ pub fn place(client: &mut Client, source: &Source) -> Result<(Vec<Vma>, Image), 
     }
 }
 
-/// Allocations that have `len` bytes together, as few as there is room for; all but the last one are full.
+/// Allocates `len` bytes in as few pieces as possible; all but the last one are full.
 fn allocate(memory: &mut dyn FarMemory, len: u64) -> Result<Vec<Vma>, Error> {
     let (mut pieces, mut left, mut most) = (Vec::new(), len, u64::MAX);
     while left > 0 {
@@ -351,7 +356,7 @@ fn allocate(memory: &mut dyn FarMemory, len: u64) -> Result<Vec<Vma>, Error> {
                 pieces.push(vma);
             }
             Err(error) if error.code() == Some(ErrorCode::OutOfMemory) => {
-                // The largest power of two below: an allocation is one.
+                // An allocation is a power of two, so try the next smaller one.
                 let smaller = 1 << (wanted - 1).ilog2();
                 if smaller < PIECE_MIN || left.div_ceil(smaller) > (OBJECTS_MAX - pieces.len()) as u64 {
                     return Err(error);
@@ -374,7 +379,7 @@ fn write(memory: &mut dyn FarMemory, pieces: &[Vma], image: &Image, source: &Sou
     })
 }
 
-/// Writes bytes of the image, which may be of several pieces.
+/// Writes bytes of the image, which may span several pieces.
 fn write_at(memory: &mut dyn FarMemory, pieces: &[Vma], at: u64, mut block: &[u8]) -> Result<(), Error> {
     let mut skip = at;
     for piece in pieces {
@@ -394,17 +399,18 @@ fn write_at(memory: &mut dyn FarMemory, pieces: &[Vma], at: u64, mut block: &[u8
     Ok(())
 }
 
-/// Chunks of 64 KiB: what a DPU has as its pages. Straight from the memory nodes they are faster, too, than single pages of which a stream has more each
-/// time, although they are more bytes (`server` and `server.ahead` of `farmem bench soda`).
+/// Chunks of 64 KiB, the page size of a DPU. Without a DPU, chunks are also faster than growing streams of
+/// single pages, although they transfer more bytes (`server` and `server.ahead` of `farmem bench soda`).
 pub const AHEAD: Ahead = Ahead::Group(16);
 
-/// Has `program` use the graph whose pieces [`place`] made, through a window with at most `local` bytes of it here.
+/// Runs `program` on the graph in the pieces from [`place`], through a window with at most `local` bytes in
+/// local memory.
 ///
 /// # Errors
-/// What [`with_objects`] says.
+/// The errors of [`with_objects`].
 ///
 /// # Panics
-/// When these are other allocations, and do not lie together.
+/// Panics when the pieces are other allocations and not adjacent.
 pub fn with_graph<R: Send>(
     client: &mut Client,
     pieces: &[Vma],
@@ -420,10 +426,11 @@ pub fn with_graph<R: Send>(
     })
 }
 
-/// The graph in a file in farmem's own form that is mapped. Its arrays are not checked: that would read all of them.
+/// Opens the graph in a mapped file in farmem's own format. The arrays are not checked, because that would
+/// read all of them.
 ///
 /// # Errors
-/// [`Failure`] when the header is malformed, or the arrays are not where their numbers are aligned: with an odd number of edges.
+/// [`Failure`] when the header is malformed, or the arrays are not aligned, as with an odd number of edges.
 pub fn mapped_graph<'m>(path: &Path, file: &File, mapped: &'m MappedFile) -> Result<Graph<Far<'m>>, Failure> {
     let len = file.metadata().map_err(|error| refused(path, &LoadError::whole(&error)))?.len();
     let header = Header::read(&mut FileFrom { file, at: 0 }, len).map_err(|error| refused(path, &error))?;

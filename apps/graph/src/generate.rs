@@ -1,32 +1,33 @@
-//! Graphs from a seed: Kronecker (R-MAT), as GAPBS and Graph500 make them, and uniform ones.
+//! Graph generators: Kronecker (R-MAT) as in GAPBS and Graph500, and uniform.
 
 use crate::{Edges, Shape};
 use farmem::Rng;
 
-/// The chance of each quarter of the matrix but the last, in 1/100: A, B and C of GAPBS and Graph500.
+/// The probability of each quarter of the matrix but the last, in per cent: A, B and C of GAPBS and Graph500.
 const QUARTERS: [u32; 3] = [57, 19, 19];
-/// Graphs of 2^31 vertices are the largest that are made.
+/// Log2 of the largest generated vertex count.
 pub const SCALE_MAX: u32 = 31;
-/// Weights of generated edges are 1 to this (GAPBS).
+/// Largest weight of generated edges; the smallest is 1 (GAPBS).
 pub const WEIGHT_MAX: u32 = 255;
 
 /// The edge-to-vertex ratios of SODA's graphs (table II): twitter7, friendster and moliere_2016.
 pub const RATIOS: [u64; 3] = [35, 55, 221];
 
-/// How edges are distributed.
+/// The distribution of edges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Kind {
     /// Few vertices have most of the edges, as in networks of people and pages.
     Kronecker,
-    /// Every pair of vertices is as likely.
+    /// Every pair of vertices is equally likely.
     Uniform,
 }
 
-/// A graph of 2^`scale` vertices with `ratio` times as many edges; one seed gives one graph. Loops and edges that stand several times are among
-/// them. The vertices of a Kronecker graph are numbered anew, so that the number says nothing of the degree.
+/// Generates a graph of 2^`scale` vertices with `ratio` times as many edges, deterministic for a seed. Loops
+/// and parallel edges may occur. The vertices of a Kronecker graph are renumbered, so that the number does
+/// not reveal the degree.
 ///
 /// # Panics
-/// When `scale` is above [`SCALE_MAX`].
+/// Panics when `scale` is above [`SCALE_MAX`].
 #[must_use]
 pub fn generate(kind: Kind, scale: u32, ratio: u64, seed: u64, weighted: bool) -> Edges {
     assert!(scale <= SCALE_MAX, "vertices have 32 bits");
@@ -48,17 +49,17 @@ pub fn generate(kind: Kind, scale: u32, ratio: u64, seed: u64, weighted: bool) -
     Edges { vertices, list, weights }
 }
 
-/// Bytes of local memory that it takes at once to generate such a graph and to build it.
+/// Returns the peak local memory, in bytes, for generating and building such a graph.
 #[must_use]
 pub fn memory(scale: u32, ratio: u64, weighted: bool, shape: Shape) -> u64 {
-    // Names of vertices, and two arrays of offsets.
+    // Vertex names, and two arrays of offsets.
     const VERTEX: u64 = 4 + 2 * 8;
-    // Edges that are being sorted, at one end or both, and the arrays of both directions that are made of them.
+    // Edges under sorting, in one or both directions, and the arrays of both directions.
     let edge = 12 * (1 + u64::from(shape.symmetric)) + 8 * (1 + u64::from(weighted));
     ratio.saturating_mul(edge).saturating_add(VERTEX).saturating_mul(1 << scale)
 }
 
-/// An entry of the matrix: one of its quarters, of that again a quarter, and so on.
+/// Draws an entry of the matrix: a quarter, a quarter of that, and so on.
 fn quarter(scale: u32, rng: &mut Rng) -> (u32, u32) {
     let [a, b, c] = QUARTERS;
     (0..scale).fold((0, 0), |(from, to), _| {

@@ -1,8 +1,8 @@
-//! Graphs in far memory, by Ligra's interface (SODA V): breadth-first search, PageRank, radii, betweenness, connected components, shortest paths
-//! and triangles over arrays that lie in local memory or in a window.
+//! Graphs in far memory with Ligra's interface (SODA V): breadth-first search, PageRank, radii, betweenness,
+//! connected components, shortest paths and triangles, on arrays in local memory or in a window.
 //!
-//! Key items: [`Graph`], the arrays, in either place ([`Store`]); [`edge_map`] and [`vertex_map`] with [`VertexSubset`], which every algorithm is
-//! written by; [`algorithms`].
+//! Key items: [`Graph`], the arrays in either storage ([`Store`]); [`edge_map`] and [`vertex_map`] with
+//! [`VertexSubset`], the primitives of every algorithm; [`algorithms`].
 
 #![forbid(unsafe_code)]
 

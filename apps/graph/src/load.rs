@@ -1,7 +1,8 @@
-//! Graphs from files, and into them.
+//! Graph files: reading and writing.
 //!
-//! Key items: [`read`], which goes by a file's name; [`LoadError`], with the file, the place in it and what was expected there. A reader allocates what the file has shown
-//! to be there, never what it says: sizes are held against the file's length, or grow with what was read.
+//! Key items: [`read`], which chooses the format by a file's name; [`LoadError`], with the file, the position
+//! in it and the expectation. A reader allocates only what the file has proven to contain: stated sizes are
+//! checked against the file's length, or memory grows with the data read.
 
 pub mod binary;
 mod gapbs;
@@ -21,14 +22,14 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// Where in a file something is wrong.
+/// The position of an error in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
-    /// A line, from 1 on.
+    /// A line, counted from 1.
     Line(u64),
-    /// A byte, from 0 on.
+    /// A byte, counted from 0.
     Byte(u64),
-    /// A row of a table, from 0 on.
+    /// A row of a table, counted from 0.
     Row(u64),
     /// The file as a whole.
     Whole,
@@ -45,15 +46,15 @@ impl fmt::Display for At {
     }
 }
 
-/// Why a file is no graph.
+/// The reason why a file is no graph.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{at}{what}")]
 pub struct LoadError {
-    /// Where.
+    /// The position.
     pub at: At,
-    /// What is there, and what was expected.
+    /// The contents found, and the expected ones.
     pub what: String,
-    /// Whether nothing is wrong, and who was told of the progress ended the reading.
+    /// True when nothing is wrong and the progress callback ended the reading.
     pub stopped: bool,
 }
 
@@ -82,7 +83,7 @@ impl LoadError {
     }
 }
 
-/// The reading was ended.
+/// The progress callback ended the reading.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("stopped before all of it was read")]
 struct Stopped;
@@ -93,26 +94,26 @@ impl From<Malformed> for LoadError {
     }
 }
 
-/// What a file is.
+/// The format of a graph file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// An edge a line, as SNAP's.
+    /// One edge per line, like SNAP's files.
     Text,
     /// Matrix Market, coordinates.
     MatrixMarket,
     /// A table of edges.
     Parquet,
-    /// GAPBS's serialized graph; with weights or without.
+    /// GAPBS's serialized graph, with weights or without.
     Gapbs {
-        /// Whether each edge has one.
+        /// True when each edge has a weight.
         weighted: bool,
     },
-    /// farmem's arrays ([`binary`]).
+    /// farmem's own format ([`binary`]).
     Binary,
 }
 
 impl Format {
-    /// By the ending of the file's name; any other is text.
+    /// Returns the format for a file name's extension; any other is text.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|ending| ending.to_str()) {
@@ -126,10 +127,11 @@ impl Format {
     }
 }
 
-/// Told how much of how much is read, in bytes, of a table in rows; false ends the reading.
+/// A progress callback with the bytes (rows of a table) read and the total. Returning false ends the reading.
 pub type Progress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
 
-/// Reads a graph in any [`Format`] into local memory. `shape` is what is made of edges; where the file says that its edges have no direction, they have none.
+/// Reads a graph in any [`Format`] into local memory. `shape` applies to the edges; a file may declare its
+/// edges symmetric itself.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -158,7 +160,7 @@ pub fn read(path: &Path, shape: Shape, progress: &mut Progress<'_>) -> Result<Cs
     Ok(csr)
 }
 
-/// A graph that was read as arrays, as it is wanted.
+/// Applies `shape` to a graph that was read as arrays.
 fn shaped(csr: Csr, shape: Shape) -> Result<Csr, LoadError> {
     if (!shape.symmetric || csr.symmetric) && !shape.simple {
         return Ok(csr);
@@ -167,7 +169,7 @@ fn shaped(csr: Csr, shape: Shape) -> Result<Csr, LoadError> {
     Ok(csr.into_edges().build(Shape { symmetric, ..shape })?)
 }
 
-/// Counts what is read.
+/// A reader that counts and reports the bytes read.
 struct Counted<'a, 'p> {
     inner: File,
     read: u64,
@@ -186,12 +188,12 @@ impl Read for Counted<'_, '_> {
     }
 }
 
-/// A file from a byte on. Several of one file do not disturb each other, and none opens it anew.
+/// A reader of a file from a byte on. Several readers of one file are independent and do not reopen it.
 #[derive(Clone, Copy, Debug)]
 pub struct FileFrom<'a> {
     /// The file.
     pub file: &'a File,
-    /// The byte that is read next.
+    /// The next byte to read.
     pub at: u64,
 }
 
@@ -203,14 +205,14 @@ impl Read for FileFrom<'_> {
     }
 }
 
-/// Lines of a text, of which none is long.
+/// Lines of a text, with bounded length.
 struct Lines<R> {
     reader: R,
     line: Vec<u8>,
     number: u64,
 }
 
-/// Bytes of a line at most.
+/// Bound on the bytes of a line.
 const LINE_MAX: u64 = 4096;
 
 impl<R: BufRead> Lines<R> {
@@ -222,7 +224,7 @@ impl<R: BufRead> Lines<R> {
         At::Line(self.number)
     }
 
-    /// The next line without spaces around it.
+    /// Returns the next line without surrounding spaces.
     fn next(&mut self) -> Result<Option<&str>, LoadError> {
         self.line.clear();
         self.number += 1;
@@ -242,7 +244,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A number of a line.
+/// Parses a number of a line.
 fn number(word: Option<&str>, what: &str, most: u64, at: At) -> Result<u64, LoadError> {
     let Some(word) = word else { return Err(LoadError::new(at, format!("{what} is missing"))) };
     word.parse().ok().filter(|&number| number <= most).ok_or_else(|| {
@@ -250,12 +252,12 @@ fn number(word: Option<&str>, what: &str, most: u64, at: At) -> Result<u64, Load
     })
 }
 
-/// Vertices for each edge at most, beyond a number that costs nothing: a graph with fewer edges has wrong numbers in it, and its arrays would be
-/// larger than anything the file shows.
+/// Bound on the vertices per edge, beyond a free minimum: a graph with fewer edges has invalid numbers, and
+/// its arrays would exceed the file's evidence.
 const VERTICES_PER_EDGE: u64 = 64;
 const VERTICES_FREE: u64 = 1 << 20;
 
-/// The number of vertices, where the edges make it likely.
+/// Checks the number of vertices against the edges.
 fn vertices(count: u64, edges: &Edges, at: At) -> Result<u32, LoadError> {
     let most = VERTICES_FREE.max((edges.list.len() as u64).saturating_mul(VERTICES_PER_EDGE));
     let few = u32::try_from(count).ok().filter(|_| count <= most);

@@ -1,4 +1,4 @@
-//! `farmem-graph`: the application as a command of its own; `farmem graph` is the same.
+//! `farmem-graph`: the application as a separate command, equivalent to `farmem graph`.
 
 use clap::Parser as _;
 use farmem_graph::{Command, run};

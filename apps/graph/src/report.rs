@@ -1,4 +1,4 @@
-//! What `farmem graph` prints: lines for people and one JSON object for programs, from one struct.
+//! The output of `farmem graph`: text lines and one JSON object, from one struct.
 
 use crate::algorithms::{NONE, UNREACHED};
 use farmem::window::WindowStats;
@@ -6,7 +6,7 @@ use farmem_workload::Outcome;
 use serde::Serialize;
 use std::io;
 
-/// What came of the command.
+/// The result of the command.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Said {
@@ -16,115 +16,116 @@ pub enum Said {
     Wrote(Wrote),
 }
 
-/// A file that was written.
+/// A written file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Wrote {
-    /// Its name.
+    /// The file's name.
     pub file: String,
-    /// Vertices.
+    /// Number of vertices.
     pub vertices: u64,
-    /// Edges; those that stand at both ends count twice.
+    /// Number of edges; edges in both directions count twice.
     pub edges: u64,
-    /// Whether each edge stands at both ends.
+    /// True when each edge exists in both directions.
     pub symmetric: bool,
-    /// Whether edges have weights.
+    /// True when edges have weights.
     pub weighted: bool,
     /// Bytes of the file.
     pub bytes: u64,
 }
 
-/// An algorithm that ran.
+/// A run of an algorithm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ran {
-    /// Its name.
+    /// The algorithm's name.
     pub algorithm: &'static str,
-    /// The graph.
+    /// The graph's file.
     pub file: String,
-    /// Vertices.
+    /// Number of vertices.
     pub vertices: u64,
-    /// Edges; those that stand at both ends count twice.
+    /// Number of edges; edges in both directions count twice.
     pub edges: u64,
-    /// Whether each edge stands at both ends.
+    /// True when each edge exists in both directions.
     pub symmetric: bool,
-    /// Whether edges have weights.
+    /// True when edges have weights.
     pub weighted: bool,
     /// Memory nodes of the rack.
     pub memory_nodes: usize,
-    /// Of these, how many have some of the graph.
+    /// Number of these memory nodes that hold a part of the graph.
     pub graph_nodes: usize,
-    /// How frames travel.
+    /// The transport of frames.
     pub transport: &'static str,
-    /// The network that the links stand for.
+    /// The profile of the links.
     pub link: String,
-    /// Threads that ran it.
+    /// Number of threads.
     pub threads: usize,
     /// Bytes of the arrays in far memory.
     pub far_bytes: u64,
-    /// Bytes of them that may be here at once.
+    /// Bound on their local bytes.
     pub local_limit: u64,
-    /// Seconds it took to put them there.
+    /// Seconds to load the arrays into far memory.
     pub load_seconds: f64,
-    /// Seconds the algorithm took.
+    /// Seconds of the algorithm.
     pub seconds: f64,
-    /// What came over the network for it.
+    /// Network traffic of the algorithm.
     pub traffic: Traffic,
-    /// The round after which a checkpoint was made that it went on from.
+    /// The round of the checkpoint from which the run resumed.
     pub resumed_from: Option<u64>,
-    /// What was found, in short.
+    /// A summary of the result.
     pub answer: Answer,
-    /// CRC-32 of what was found of all vertices: equal for equal answers.
+    /// CRC-32 of the results of all vertices: equal for equal results.
     pub sum: u32,
-    /// Whether it was compared with a run in local memory.
+    /// True when the result was compared with a run in local memory.
     pub checked: bool,
-    /// 1 when that answered otherwise.
+    /// 1 when the comparison found a difference.
     pub wrong_answers: u64,
-    /// Whether it was asked to stop (Ctrl-C), and ended early.
+    /// True when the run was stopped by Ctrl-C before its end.
     pub stopped: bool,
-    /// Whether it ended, and the comparison with local memory was asked to stop: nothing is known of that.
+    /// True when the run ended but the comparison was stopped, so its outcome is unknown.
     pub check_stopped: bool,
-    /// What was found of each vertex.
+    /// The result of each vertex.
     #[serde(skip)]
     pub values: Values,
 }
 
-/// What came over the network.
+/// The network traffic of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Traffic {
-    /// Pages that a thread waited for.
+    /// Pages for which a thread waited.
     pub missing: u64,
-    /// READs.
+    /// Number of READs.
     pub fetches: u64,
-    /// Bytes they brought.
+    /// Bytes read.
     pub bytes_fetched: u64,
-    /// Pages that were fetched before a thread waited for them, and used.
+    /// Prefetched pages that were used.
     pub ahead_used: u64,
-    /// Those that went unused.
+    /// Prefetched pages that were never used.
     pub ahead_wasted: u64,
-    /// Pages that had to go.
+    /// Evicted pages.
     pub evictions: u64,
-    /// The most bytes that were here at once.
+    /// Largest number of local bytes.
     pub bytes_here_max: u64,
-    /// What the DPU did, where pages went by way of one; the one beside the host counts for all its processes.
+    /// The DPU's counters, if pages came through one. The DPU beside the host counts for all its processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dpu: Option<DpuTraffic>,
-    /// The DPU beside this host was fenced on the way, and the rest came straight from the memory nodes.
+    /// True when the DPU beside this host was fenced during the run, and the rest came straight from the
+    /// memory nodes.
     pub dpu_fenced: bool,
 }
 
-/// What a DPU asked of far memory, and what it had.
+/// The traffic and hits of a DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct DpuTraffic {
-    /// Bytes that programs asked it for.
+    /// Bytes that programs requested.
     pub asked: u64,
-    /// Bytes it asked of far memory while a program waited.
+    /// Bytes requested from far memory while a program waited.
     pub on_demand: u64,
-    /// Bytes it asked of far memory before.
+    /// Bytes prefetched from far memory.
     pub background: u64,
-    /// Requests.
+    /// Number of requests.
     pub reads: u64,
-    /// Of those, what its cache table had.
+    /// Requests that hit the cache table.
     pub hits: u64,
-    /// Of those, what static caching had.
+    /// Requests that hit static memory.
     pub fixed: u64,
 }
 
@@ -151,73 +152,73 @@ impl Traffic {
     }
 }
 
-/// What was found, in short.
+/// A summary of the result.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Answer {
     /// PageRank.
     Pagerank {
-        /// Rounds, with those before a checkpoint.
+        /// Rounds, including those before a checkpoint.
         rounds: u64,
         /// The vertices with the largest ranks.
         top: Vec<(u32, f64)>,
     },
     /// Breadth-first search.
     Bfs {
-        /// Where it began.
+        /// The start vertex.
         source: u32,
-        /// Vertices that paths lead to.
+        /// Number of reached vertices.
         reached: u64,
-        /// Edges to the farthest.
+        /// Distance of the farthest vertex, in edges.
         depth: u32,
     },
     /// Radii.
     Radii {
-        /// Vertices that were searched from.
+        /// Number of start vertices.
         sources: usize,
-        /// Vertices that paths lead to.
+        /// Number of reached vertices.
         reached: u64,
         /// The largest radius.
         largest: u32,
     },
     /// Betweenness.
     Bc {
-        /// Vertices whose paths were counted.
+        /// Number of start vertices.
         sources: usize,
-        /// The vertices that most lead through.
+        /// The vertices with the largest shares.
         top: Vec<(u32, f64)>,
     },
     /// Components.
     Components {
-        /// How many there are.
+        /// Number of components.
         components: u64,
-        /// Vertices of the largest.
+        /// Size of the largest component.
         largest: u64,
-        /// Rounds, with those before a checkpoint.
+        /// Rounds, including those before a checkpoint.
         rounds: u64,
     },
     /// Lightest paths.
     Sssp {
-        /// Where they begin.
+        /// The start vertex.
         source: u32,
-        /// Vertices that they lead to.
+        /// Number of reached vertices.
         reached: u64,
-        /// The weight of the heaviest of them.
+        /// The largest distance.
         farthest: u64,
-        /// Rounds.
+        /// Number of rounds.
         rounds: u64,
     },
     /// Triangles.
     Triangles {
-        /// How many.
+        /// Number of triangles.
         triangles: u64,
     },
 }
 
-/// What was found of each vertex.
+/// The result of each vertex.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Values {
-    /// Nothing.
+    /// No per-vertex result.
     None,
     /// A level, radius or label.
     Short(Vec<u32>),
@@ -225,12 +226,12 @@ pub enum Values {
     Pairs(Vec<u32>, Vec<u32>),
     /// A distance.
     Long(Vec<u64>),
-    /// A rank, or a part of paths.
+    /// A rank, or a share of paths.
     Real(Vec<f64>),
 }
 
 impl Values {
-    /// Equal for equal values.
+    /// Returns a checksum: equal for equal values.
     #[must_use]
     pub fn sum(&self) -> u32 {
         let mut sum = crc32fast::Hasher::new();
@@ -246,10 +247,10 @@ impl Values {
         sum.finalize()
     }
 
-    /// Writes a line for each vertex: its number, and what was found, `-` where nothing was.
+    /// Writes a line for each vertex: its number and its result, `-` for none.
     ///
     /// # Errors
-    /// What `out` says.
+    /// The errors of `out`.
     pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
         let short = |value: u32| if value == NONE { "-".to_owned() } else { value.to_string() };
         match self {
@@ -277,7 +278,7 @@ impl Values {
     }
 }
 
-/// What an algorithm found.
+/// The result of an algorithm.
 pub(crate) struct Found {
     pub(crate) answer: Answer,
     pub(crate) values: Values,
@@ -323,7 +324,7 @@ impl Answer {
 }
 
 impl Said {
-    /// The lines that people read.
+    /// Returns the text lines.
     #[must_use]
     pub fn text(&self) -> String {
         match self {

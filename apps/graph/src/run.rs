@@ -1,4 +1,4 @@
-//! Carries `farmem graph` out.
+//! The execution of `farmem graph`.
 
 use crate::algorithms::{
     Components, NONE, PageRank, UNREACHED, Unsuited, betweenness, bfs, exists, radii, sample, sssp, triangles,
@@ -20,10 +20,11 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Failure`] when the graph cannot be read or does not suit the algorithm, there is no rack, or it has no room or does not answer.
+/// [`Failure`] when the graph cannot be read or does not suit the algorithm, or when no rack is available,
+/// has room or answers.
 pub fn run(command: &Command) -> Result<Said, Failure> {
     match command {
         Command::Convert(args) => convert(args).map(Said::Wrote),
@@ -48,7 +49,7 @@ fn make(args: &GenerateArgs) -> Result<Wrote, Failure> {
     wrote(&built.map_err(|error| Failure::new(error.to_string(), ""))?, &args.write.to)
 }
 
-/// Refuses a graph that this machine has no room for.
+/// Refuses a graph that exceeds this machine's memory.
 fn fits(args: &GenerateArgs) -> Result<(), Failure> {
     let GenerateArgs { scale, ratio, weighted, .. } = *args;
     let needed = memory(scale, ratio, weighted, args.write.shape());
@@ -91,7 +92,7 @@ fn on_graph(command: &Command, args: &RunArgs) -> Result<Said, Failure> {
     }
 }
 
-/// The graph is in an object that its memory node has loaded: it stays there.
+/// Runs on a graph in an object that its memory node has loaded, and leaves it there.
 fn on_object(
     command: &Command,
     args: &RunArgs,
@@ -142,7 +143,7 @@ fn on_file(
     let begin = begin(command, &source);
     let image = Image::of(&extent);
     let local = args.local.of(image.len());
-    // An allocation is a power of two on one node, of the four that a rack of our own has.
+    // An allocation is a power of two on one of the four nodes of an embedded rack.
     let room = image.len().checked_next_power_of_two().and_then(|bytes| bytes.checked_mul(4));
     let room = room.ok_or_else(|| Failure::new("the graph fits no rack", "take a smaller one"))?;
     let ran = on_rack_of(args.rack.as_deref(), "graph", room, |client, transport| {
@@ -151,7 +152,7 @@ fn on_file(
         let loaded = begun.elapsed().as_secs_f64();
         let placed = Placed { pieces: &pieces, image: &image, local, dpu: args.dpu, fixed: args.fixed };
         let ran = in_window(client, &placed, &begin, threads);
-        // Also when that failed: other programs may go on using the rack.
+        // Also after a failure: other programs may keep using the rack.
         let freed: Result<Vec<()>, _> = pieces.iter().map(|piece| client.free(piece.base)).collect();
         let (found, seconds, traffic) = ran?;
         freed?;
@@ -161,7 +162,7 @@ fn on_file(
     finish(args, &source, &begin, threads, ran)
 }
 
-/// What was done, for people and programs: how long the graph took to be there, how long the algorithm, and what came over the network.
+/// Builds the report: load time, run time and network traffic.
 fn report(
     command: &Command,
     args: &RunArgs,
@@ -201,7 +202,7 @@ fn report(
     }
 }
 
-/// Refuses before anything is loaded.
+/// Checks that the algorithm suits the graph before anything is loaded.
 fn suits(command: &Command, extent: &Extent) -> Result<(), Failure> {
     match command {
         Command::Triangles(_) if !extent.symmetric => Err(Failure::new(
@@ -216,7 +217,8 @@ fn suits(command: &Command, extent: &Extent) -> Result<(), Failure> {
     }
 }
 
-/// Writes what was asked for, and compares; then nothing is left to resume, unless the answer differed. A run that was stopped has no answer, and leaves the file as it is.
+/// Writes the output and compares the result. Then removes the checkpoint, unless the results differ. A
+/// stopped run has no result and leaves the output file unchanged.
 fn finish(
     args: &RunArgs,
     source: &Source,
@@ -243,7 +245,7 @@ fn finish(
                 ran.wrong_answers = u64::from(!same(begin.command, &ran, &here));
             }
             Err(failure) if !stopped() => return Err(failure),
-            // The answer stands, and nothing was found against it.
+            // The result stands, and nothing contradicts it.
             Ok(_) | Err(_) => (ran.checked, ran.check_stopped) = (false, true),
         }
     }
@@ -253,7 +255,8 @@ fn finish(
     Ok(Said::Ran(Box::new(ran)))
 }
 
-/// The same algorithm for as many rounds as led to an answer: one that was resumed may have more than this command asks for.
+/// Returns the command limited to the rounds of an answer: a resumed run may have more than this command
+/// requests.
 fn as_far_as(command: &Command, answer: &Answer) -> Command {
     match (command, answer) {
         (Command::Pagerank(args), &Answer::Pagerank { rounds, .. }) => {
@@ -263,14 +266,14 @@ fn as_far_as(command: &Command, answer: &Answer) -> Command {
     }
 }
 
-/// What the same algorithm finds in local memory.
+/// Runs the same algorithm in local memory.
 fn locally(source: &Source, command: &Command) -> Result<Found, Failure> {
     let csr = source.local()?;
     let graph = csr.graph().map_err(|error| Failure::new(error.to_string(), ""))?;
     algorithm(&graph, &Begin { command, kept: None })
 }
 
-/// By how much of itself a number may differ whose parts were added in another order.
+/// Relative tolerance for numbers whose parts were added in a different order.
 const ROUNDING: f64 = 1e-9;
 
 fn same(command: &Command, ran: &Ran, here: &Found) -> bool {
@@ -295,7 +298,7 @@ const fn name(command: &Command) -> &'static str {
     }
 }
 
-/// A graph in far memory, and how much of it may be here.
+/// A graph in far memory, and its local limit.
 struct Placed<'a> {
     pieces: &'a [farmem::Vma],
     image: &'a Image,
@@ -331,14 +334,14 @@ fn in_window(
     Ok((found?, begun.elapsed().as_secs_f64(), Traffic::of(&stats)))
 }
 
-/// What an algorithm begins with.
+/// The start of an algorithm.
 struct Begin<'a> {
     command: &'a Command,
-    /// Where it keeps how far it got.
+    /// The checkpoint.
     kept: Option<Kept<'a>>,
 }
 
-/// The file of a checkpoint, and which graph's it is.
+/// The file of a checkpoint, and the identity of its graph.
 struct Kept<'a> {
     path: &'a Path,
     header: Header,
@@ -447,7 +450,7 @@ fn components<S: Store>(
     Ok(Found { resumed_from, stopped, ..Found::new(answer, Values::Short(components.labels().to_vec())) })
 }
 
-/// From the checkpoint, if there is one.
+/// Resumes from the checkpoint if there is one, or starts anew.
 fn start<T: Resumable>(begin: &Begin<'_>, new: impl FnOnce() -> T) -> Result<(T, Option<u64>), Failure> {
     let Some(Kept { path, header }) = &begin.kept else { return Ok((new(), None)) };
     let failed = |what: String| {
@@ -471,7 +474,7 @@ fn keep(begin: &Begin<'_>, state: &impl Resumable) -> Result<(), Failure> {
     checkpoint::replace(path, |out| out.write_all(&bytes)).map_err(|error| cannot_write(path, &error))
 }
 
-/// The answer is there: nothing is left to resume.
+/// Removes the checkpoint after the result was delivered.
 fn done(begin: &Begin<'_>) -> Result<(), Failure> {
     let Some(Kept { path, .. }) = &begin.kept else { return Ok(()) };
     match std::fs::remove_file(path) {
@@ -480,10 +483,10 @@ fn done(begin: &Begin<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Vertices that are named in an answer.
+/// Number of vertices listed in a summary.
 const TOP: usize = 5;
 
-/// The vertices with the largest values, the largest first; of equal ones the least first.
+/// Returns the vertices with the largest values, largest first; among equals, the smallest vertex first.
 fn top(values: &[f64]) -> Vec<(u32, f64)> {
     let mut all: Vec<(u32, f64)> = (0..).zip(values.iter().copied()).collect();
     let order = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));

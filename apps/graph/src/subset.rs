@@ -1,10 +1,10 @@
-//! A set of vertices, as Ligra has it: a list while it is small, bits when it is large.
+//! A set of vertices as in Ligra: a list while small, a bit set when large.
 
 use rayon::iter::Either;
 use rayon::prelude::*;
 use std::borrow::Cow;
 
-/// Some vertices of a graph.
+/// A subset of a graph's vertices.
 #[derive(Clone, Debug)]
 pub struct VertexSubset {
     vertices: u32,
@@ -14,7 +14,7 @@ pub struct VertexSubset {
 
 #[derive(Clone, Debug)]
 enum Form {
-    /// Ascending, each once.
+    /// Ascending, without duplicates.
     Sparse(Vec<u32>),
     Dense(Vec<u64>),
 }
@@ -22,13 +22,13 @@ enum Form {
 pub(crate) const WORD: usize = u64::BITS as usize;
 
 impl VertexSubset {
-    /// None of so many vertices.
+    /// Creates an empty subset of this many vertices.
     #[must_use]
     pub const fn empty(vertices: u32) -> Self {
         Self { vertices, count: 0, form: Form::Sparse(Vec::new()) }
     }
 
-    /// All of so many vertices.
+    /// Creates the subset of all vertices.
     #[must_use]
     pub fn all(vertices: u32) -> Self {
         let mut bits = vec![u64::MAX; (vertices as usize).div_ceil(WORD)];
@@ -40,10 +40,10 @@ impl VertexSubset {
         Self { vertices, count: vertices as usize, form: Form::Dense(bits) }
     }
 
-    /// Those in a list, in any order and as often as they like.
+    /// Creates a subset from a list in any order, with or without duplicates.
     ///
     /// # Panics
-    /// When one of them is no vertex.
+    /// Panics when an element is not a vertex.
     #[must_use]
     pub fn of(vertices: u32, mut list: Vec<u32>) -> Self {
         list.par_sort_unstable();
@@ -52,7 +52,7 @@ impl VertexSubset {
         Self { vertices, count: list.len(), form: Form::Sparse(list) }
     }
 
-    /// Those of its vertices of which `wanted` says true, in the form that it has.
+    /// Returns the vertices for which `wanted` returns true, in the same representation.
     pub(crate) fn keep(&self, wanted: impl Fn(u32) -> bool + Sync) -> Self {
         match &self.form {
             Form::Sparse(list) => {
@@ -70,7 +70,7 @@ impl VertexSubset {
         }
     }
 
-    /// Its vertices, ascending, for several threads.
+    /// Returns a parallel iterator over the vertices.
     pub(crate) fn par_iter(&self) -> impl ParallelIterator<Item = u32> {
         match &self.form {
             Form::Sparse(list) => Either::Left(list.par_iter().copied()),
@@ -81,10 +81,10 @@ impl VertexSubset {
         }
     }
 
-    /// Those whose bit is set.
+    /// Creates a subset from a bit set.
     ///
     /// # Panics
-    /// When there are not as many bits as vertices need, or one is set behind them.
+    /// Panics when the number of words is wrong, or a bit beyond the vertices is set.
     #[must_use]
     pub fn of_bits(vertices: u32, bits: Vec<u64>) -> Self {
         assert_eq!(bits.len(), (vertices as usize).div_ceil(WORD), "a bit for each vertex");
@@ -94,31 +94,31 @@ impl VertexSubset {
         Self { vertices, count, form: Form::Dense(bits) }
     }
 
-    /// Vertices of the graph.
+    /// Returns the number of vertices of the graph.
     #[must_use]
     pub const fn vertices(&self) -> u32 {
         self.vertices
     }
 
-    /// How many are in it.
+    /// Returns the number of vertices in the subset.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether none is.
+    /// Returns true when the subset is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether it is kept as bits.
+    /// Returns true when the subset is stored as bits.
     #[must_use]
     pub const fn is_dense(&self) -> bool {
         matches!(self.form, Form::Dense(_))
     }
 
-    /// Whether `vertex` is in it.
+    /// Returns true when `vertex` is in the subset.
     #[must_use]
     pub fn contains(&self, vertex: u32) -> bool {
         match &self.form {
@@ -127,7 +127,7 @@ impl VertexSubset {
         }
     }
 
-    /// As an ascending list.
+    /// Returns the subset as an ascending list.
     #[must_use]
     pub fn list(&self) -> Cow<'_, [u32]> {
         match &self.form {
@@ -139,7 +139,7 @@ impl VertexSubset {
         }
     }
 
-    /// As bits.
+    /// Returns the subset as bits.
     #[must_use]
     pub fn bits(&self) -> Cow<'_, [u64]> {
         match &self.form {
@@ -154,10 +154,10 @@ impl VertexSubset {
         }
     }
 
-    /// What is in either of two.
+    /// Returns the union of two subsets.
     ///
     /// # Panics
-    /// When they are of different graphs.
+    /// Panics when the subsets belong to different graphs.
     #[must_use]
     pub fn union(self, other: &Self) -> Self {
         assert_eq!(self.vertices, other.vertices, "subsets of one graph");
@@ -176,7 +176,7 @@ pub(crate) fn is_set(bits: &[u64], vertex: u32) -> bool {
     bits[vertex as usize / WORD] >> (vertex as usize % WORD) & 1 == 1
 }
 
-/// Vertices of the bits of a word whose first is `first`, ascending.
+/// Returns the vertices of the set bits of a word whose first vertex is `first`, ascending.
 fn set_in(first: u32, word: u64) -> impl Iterator<Item = u32> {
     let rest = std::iter::successors(Some(word), |rest| Some(rest & (rest.wrapping_sub(1))));
     rest.take_while(|&rest| rest != 0).map(move |rest| first + rest.trailing_zeros())

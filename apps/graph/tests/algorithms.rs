@@ -1,4 +1,5 @@
-//! The algorithms beside plain sequential ones, on random graphs and on generated ones, for one thread and for several.
+//! The algorithms compared with plain sequential ones, on random and generated graphs, with one thread and
+//! with several.
 
 mod reference;
 
@@ -13,7 +14,8 @@ use farmem_graph::{
 use proptest::prelude::*;
 use reference::Plain;
 
-/// Vertices, some of them isolated; edges, with loops and several of the same ends; whether they have a direction.
+/// Generates vertices (some isolated), edges (with loops and parallel ones), and whether the graph is
+/// symmetric.
 fn graphs() -> impl Strategy<Value = (Edges, bool)> {
     let edges = (1_u32..40).prop_flat_map(|vertices| {
         let edge = ((0..vertices, 0..vertices), 0_u32..20);
@@ -29,7 +31,7 @@ fn built(edges: &Edges, symmetric: bool) -> Csr {
     edges.clone().build(Shape { symmetric, simple: false }).unwrap()
 }
 
-/// What `work` says, the same on one thread and on three.
+/// Returns the result of `work`, asserting that one thread and three agree.
 fn alike<T: PartialEq + std::fmt::Debug + Send>(work: impl Fn() -> T + Sync) -> T {
     let on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -115,7 +117,8 @@ proptest! {
         check(&built(&edges, symmetric), u32::try_from(source.index(edges.vertices as usize)).unwrap());
     }
 
-    /// The two directions, and both orders, find the same targets: the union of what reaches each, counted.
+    /// Both directions and both orders find the same targets: the union of everything that reaches each,
+    /// counted.
     #[test]
     fn push_and_pull_do_the_same((edges, symmetric) in graphs(), bits in any::<u64>()) {
         let csr = built(&edges, symmetric);
@@ -159,7 +162,7 @@ proptest! {
     }
 }
 
-/// Of each target: the sum of sources and weights.
+/// For each target, the sum of sources and weights.
 struct Sums(Vec<std::sync::atomic::AtomicU64>);
 
 impl EdgeFn for Sums {
@@ -185,7 +188,7 @@ fn generated_graphs_of_each_ratio_are_answered_as_by_plain_algorithms() {
     }
 }
 
-/// A long path takes a round an edge, all of them pushed; a star is pulled.
+/// A long path takes one pushed round per edge; a star is pulled.
 #[test]
 fn paths_and_stars() {
     let path = Edges { vertices: 500, list: (1..500).map(|to| (to - 1, to)).collect(), weights: None };
@@ -213,7 +216,7 @@ fn one_vertex_and_none() {
     }
 }
 
-/// What an algorithm needs and a graph has not, it says; it ends when it is asked to.
+/// An algorithm reports what its graph lacks, and ends when asked to.
 #[test]
 fn what_does_not_suit_is_refused() {
     let edges = Edges { vertices: 3, list: vec![(0, 1), (1, 2)], weights: None };
@@ -221,7 +224,7 @@ fn what_does_not_suit_is_refused() {
     let graph = csr.graph().unwrap();
     assert_eq!(PageRank::new(3).round(&graph), Err(Unsuited::NoIncoming));
     assert_eq!(Components::new(3).round(&graph), Err(Unsuited::NoIncoming));
-    // Without edges into vertices all are pushed.
+    // Without incoming edges everything is pushed.
     assert_eq!(bfs(&graph, 0, &mut on).unwrap().levels, [0, 1, 2]);
     let mut stop = |done, _| done < 2;
     assert_eq!(bfs(&graph, 0, &mut stop), Err(Unsuited::Stopped));
@@ -233,8 +236,8 @@ fn what_does_not_suit_is_refused() {
     assert_eq!(triangles(&unsorted.graph().unwrap(), &mut on), Err(Unsuited::Unsorted));
 }
 
-/// A chain of vertices with four edges from each to the next: 4^n shortest paths lead to the n-th. As many as a double can say are counted, and the
-/// answer is right to the last digits; more are refused.
+/// A chain of vertices with four edges from each to the next: 4^n shortest paths lead to the n-th. As many as
+/// a double can hold are counted, and the result is right to the last digits; more are refused.
 #[test]
 fn more_paths_than_can_be_counted_are_refused() {
     let chain = |vertices: u32| {
@@ -250,7 +253,7 @@ fn more_paths_than_can_be_counted_are_refused() {
     assert_eq!(refused, Err(Unsuited::Paths { from: 0, to: 512 }));
 }
 
-/// A checkpoint has what a round leaves behind: the rest of the way is the same, to the bit.
+/// A checkpoint has the state after a round: the resumed run is bit-identical.
 #[test]
 fn a_resumed_algorithm_goes_the_same_way() {
     let csr = built(&generate(Kind::Kronecker, 8, 3, 9, false), false);

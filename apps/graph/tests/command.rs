@@ -1,4 +1,5 @@
-//! The command as typed, on a rack in this process: every answer beside local memory, exact limits, checkpoints, refusals.
+//! The command line on a rack in this process: every result compared with local memory, exact limits,
+//! checkpoints, refusals.
 
 use clap::Parser as _;
 use farmem::window::{Place, WindowOptions, with_window};
@@ -38,7 +39,7 @@ fn refused(words: &str) -> String {
     format!("{message}; {remedy}")
 }
 
-/// False, with the reason on stderr, where this process may not serve faults.
+/// Returns false, with the reason on stderr, where this process may not serve faults.
 fn windows() -> bool {
     let rack = Rack::embedded_with(1, 1 << 20).unwrap();
     let mut client = rack.client("probe").unwrap();
@@ -61,7 +62,7 @@ fn file(folder: &TempDir, name: &str) -> String {
     folder.path().join(name).display().to_string()
 }
 
-/// A graph of 1.2 MB; of 2.4 MB with weights.
+/// Generates a graph of 1.2 MB; of 2.4 MB with weights.
 fn generated(folder: &TempDir, flags: &str) -> String {
     let path = file(folder, "g.fmg");
     let said = typed(&format!("generate kronecker {path} --scale 12 --ratio 35 {flags}")).unwrap();
@@ -74,7 +75,8 @@ fn local(path: &str) -> Csr {
     read(Path::new(path), Shape::default(), &mut |_, _| true).unwrap()
 }
 
-/// By way of a DPU the answers are the same. What belongs to vertices is read once where it is cached statically, so PageRank's rounds move that much less; what was
+/// Results through a DPU are the same. Statically cached vertex data is read once, so PageRank's rounds move
+/// that much less. The DPU's requests match the far-memory requests and hits.
 /// asked of the DPU was asked of far memory, or came from there.
 #[test]
 fn by_way_of_a_dpu_the_answers_are_the_same() {
@@ -104,7 +106,9 @@ fn by_way_of_a_dpu_the_answers_are_the_same() {
     assert!(Line::try_parse_from(["graph", "bfs", &path, "--static"]).is_err(), "of which DPU?");
 }
 
-/// A graph that no memory node of a rack has room for is on several, one piece behind the other, and answers are as in local memory; nothing is left of it. Where all
+/// A graph too large for any memory node is stored on several, in consecutive pieces. Results match local
+/// memory, and nothing is left behind. If all nodes together have too little room, the error says so, and
+/// nothing is left either.
 /// nodes together have too little room, that is said, and nothing is left either.
 #[test]
 fn a_graph_larger_than_a_node_is_on_several() {
@@ -214,11 +218,11 @@ fn a_checkpoint_is_resumed_and_no_other() {
         assert_eq!((resumed.resumed_from, resumed.sum), (Some(2), whole.sum));
         assert_eq!(resumed.answer, whole.answer, "rounds before the checkpoint count");
         assert!(!saved.exists(), "it has served");
-        // What a run leaves behind when it is ended: here the first round's.
+        // The state of an interrupted run: here after the first round.
         let first = ran(&format!("{words} --checkpoint {shown}"));
         assert_eq!((first.resumed_from, first.sum), (None, whole.sum));
     }
-    // It has more rounds than are asked for: the answer is theirs, and what is compared has as many.
+    // The checkpoint has more rounds than requested: the result is theirs, and the comparison runs as many.
     fs::write(&saved, checkpoint::bytes(&header, &ranks)).unwrap();
     let fewer = ran(&format!("pagerank {path} --rounds 1 --checkpoint {shown} --check"));
     assert_eq!((fewer.resumed_from, fewer.checked, fewer.wrong_answers), (Some(2), true, 0));
@@ -235,7 +239,7 @@ fn a_checkpoint_is_resumed_and_no_other() {
     assert!(tell(&bytes, &format!("components {path}")).contains("another algorithm"));
     assert!(tell(&bytes[..bytes.len() / 2], &format!("pagerank {path}")).contains("damaged"));
     assert!(tell(b"FARM", &format!("pagerank {path}")).contains("cut short"));
-    // The version before this one.
+    // The previous version.
     let mut old = bytes[..bytes.len() - 4].to_vec();
     old[8] = 1;
     let sum = crc32fast::hash(&old);
@@ -243,7 +247,8 @@ fn a_checkpoint_is_resumed_and_no_other() {
     assert!(tell(&old, &format!("pagerank {path}")).contains("version 1, expected 2"));
 }
 
-/// A run that ended and could not write its answer has not lost it: the checkpoint is there, and the next run with it takes no round more.
+/// A run that ended but could not write its answer has not lost it: the checkpoint exists, and the next run
+/// takes no further round.
 #[test]
 fn a_checkpoint_stays_until_the_answer_is_written() {
     let folder = folder();
@@ -268,7 +273,7 @@ fn a_checkpoint_stays_until_the_answer_is_written() {
     }
 }
 
-/// What is written may be read by whom the umask lets, as what any other program writes.
+/// Written files have the permissions that the umask gives, like any other program's.
 #[test]
 fn the_umask_says_who_may_read_what_is_written() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -285,7 +290,7 @@ fn the_umask_says_who_may_read_what_is_written() {
     }
 }
 
-/// Every byte of a checkpoint is under its sum, and a state that cannot be is refused where the sum is right.
+/// The checksum covers every byte of a checkpoint, and an invalid state with a right checksum is refused.
 #[test]
 fn a_damaged_checkpoint_is_refused() {
     let folder = folder();
@@ -316,7 +321,7 @@ fn a_damaged_checkpoint_is_refused() {
     assert!(lies(64, 1).unwrap().contains("no state"), "a label above its vertex");
     assert!(lies(good.len() - 5, 1).unwrap().contains("no state"), "a bit behind the vertices");
     assert!(lies(8, 9).unwrap().contains("version 9"));
-    // How far ranks moved: a number, infinite only before the first round.
+    // The movement of ranks: a number, infinite only before the first round.
     let mut ranks = PageRank::new(5);
     let begun = checkpoint::bytes(&header, &ranks);
     assert_eq!(checkpoint::resume::<PageRank>(&begun, &header).unwrap(), ranks);
@@ -367,12 +372,12 @@ fn what_cannot_be_done_is_refused_with_what_to_do() {
     bytes.truncate(bytes.len() - 1);
     fs::write(&cut, &bytes).unwrap();
     assert!(refused(&format!("bfs {cut}")).contains("cut.fmg: byte 16:"));
-    // Only the arrays' sum tells: it is read to its end, and nothing of it is used.
+    // Only the arrays' checksum shows the error: the file is read to its end, and nothing of it is used.
     bytes.push(!fs::read(&path).unwrap()[bytes.len()]);
     fs::write(&cut, &bytes).unwrap();
     let said = refused(&format!("bfs {cut}"));
     assert!(said.contains("cut.fmg: byte "), "{said}");
-    // Before anything is loaded: the file behind its header is another's.
+    // Detected before anything is loaded: the arrays belong to another graph than the header.
     let (mut late, header) = (fs::read(&path).unwrap(), 40);
     late[header..].fill(0xff);
     fs::write(&cut, &late).unwrap();

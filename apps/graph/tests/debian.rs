@@ -1,4 +1,4 @@
-//! A real graph: Debian's packages and what they depend on, an excerpt of required and important ones.
+//! A real graph: Debian's packages and their dependencies, an excerpt of required and important ones.
 
 use farmem_graph::algorithms::{Components, NONE, PageRank, bfs};
 use farmem_graph::load::{read, read_edge_list};
@@ -16,7 +16,7 @@ fn excerpt() -> Csr {
     read(&path, Shape::default(), &mut |_, _| true).unwrap()
 }
 
-/// The script makes of the index what is committed; every edge of it is a dependency that the index names.
+/// The script turns the index into the committed graph; every edge is a dependency in the index.
 #[test]
 fn the_script_makes_the_graph_of_an_index() {
     let index = File::open(repository().join("testdata/graphs/debian-index.txt")).unwrap();
@@ -31,7 +31,7 @@ fn the_script_makes_the_graph_of_an_index() {
     assert_eq!(made, excerpt());
 }
 
-/// What everything depends on has the highest rank, and an install of it needs few others.
+/// The most depended-on package has the highest rank, and its installation needs few others.
 #[test]
 fn most_depends_on_libc() {
     let csr = excerpt();

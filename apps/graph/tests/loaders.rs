@@ -1,4 +1,5 @@
-//! Files of each format: read back what was written, and refuse what is malformed, cut short or hostile, with the place.
+//! Files of each format: read back after writing; malformed, truncated or hostile files are refused with the
+//! position.
 
 use farmem_graph::far::Source;
 use farmem_graph::generate::{Kind, generate};
@@ -26,7 +27,7 @@ fn from_binary(bytes: &[u8]) -> Result<Csr, LoadError> {
     binary::read(from, bytes.len() as u64, &mut { GO_ON })
 }
 
-/// As GAPBS's `WriteSerializedGraph`.
+/// Encodes like GAPBS's `WriteSerializedGraph`.
 fn in_gapbs(csr: &Csr) -> Vec<u8> {
     let mut bytes = vec![u8::from(!csr.symmetric)];
     bytes.extend((csr.out.targets.len() as u64).to_le_bytes());
@@ -66,7 +67,7 @@ fn what_is_written_is_read() {
     }
 }
 
-/// More than a block of each array, so that blocks' borders are crossed.
+/// More than a block of each array, so that block boundaries are crossed.
 #[test]
 fn a_graph_of_many_blocks_is_read() {
     let csr = generate(Kind::Kronecker, 14, 4, 3, true).build(Shape::default()).unwrap();
@@ -135,7 +136,7 @@ fn matrix_market_is_read_and_refused() {
     }
 }
 
-/// Each lie of a header or an array is refused at its byte, with its sums made right.
+/// Each false value in a header or array, with right checksums, is refused at its byte.
 #[test]
 fn binary_files_that_lie_are_refused() {
     let csr = graph(false, true);
@@ -182,12 +183,12 @@ fn binary_files_that_lie_are_refused() {
         let error = altered(&put(first, last));
         assert_eq!(error.at, At::Byte(first as u64 + 4), "{error}");
     }
-    // An edge into a vertex that is none out of one.
+    // An incoming edge without an outgoing one.
     let into = usize::try_from(csr.incoming.as_ref().unwrap().offsets[1]).unwrap();
     let zero = 0_u32.to_le_bytes().to_vec();
     let error = altered(&put(incoming + 4 * into, zero));
     assert!(error.to_string().contains("edges into vertices are not those out of them"), "{error}");
-    // The flag that each edge stands at both ends.
+    // The symmetric flag.
     let half = Csr { incoming: None, symmetric: true, ..csr };
     assert!(from_binary(&in_binary(&half)).unwrap_err().to_string().contains("not those out of them"));
     assert!(from_gapbs(&in_gapbs(&half), true).unwrap_err().to_string().contains("both of its ends"));
@@ -220,7 +221,7 @@ fn every_cut_and_every_flipped_bit_is_found() {
     assert!(from_gapbs(&negative, true).is_err());
 }
 
-/// Whatever is read well is a graph.
+/// Asserts that a successful read is a valid graph.
 fn sound(read: Result<Csr, LoadError>) {
     if let Ok(csr) = read {
         let graph = csr.graph().unwrap();
@@ -232,7 +233,7 @@ fn sound(read: Result<Csr, LoadError>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, rng_seed: proptest::test_runner::RngSeed::Fixed(41), failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes changed anywhere, with the sums made right so that the change is looked at; and any bytes at all.
+    /// Random byte changes with right checksums, so that the change is examined; and random bytes.
     #[test]
     fn mutated_bytes_are_a_graph_or_refused(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
@@ -263,7 +264,8 @@ proptest! {
     }
 }
 
-/// The file is opened once: another that takes its name, and even another that is written into it, is not taken for the one that was looked at.
+/// The file is opened once: another file under its name, or new contents written into it, is not mistaken for
+/// the examined one.
 #[test]
 fn a_file_that_changes_while_it_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,7 +287,7 @@ fn a_file_that_changes_while_it_is_loaded() {
     assert!(source.local().unwrap_err().message.contains("g.fmg: byte "));
 }
 
-/// Files by their endings, and what a table of edges needs.
+/// Files are read by extension; tables of edges need certain columns.
 #[test]
 fn files_are_read_by_their_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -319,7 +321,7 @@ fn files_are_read_by_their_names() {
             true
         };
         let found = read(file, Shape::default(), &mut progress).unwrap();
-        // A list does not show vertices behind the last edge.
+        // A list does not show vertices after the last edge.
         assert_eq!(
             (found.out.targets, found.out.weights),
             (csr.out.targets.clone(), csr.out.weights.clone()),

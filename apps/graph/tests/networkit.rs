@@ -1,4 +1,4 @@
-//! Every algorithm beside NetworKit's, an implementation that shares nothing with ours. `scripts/setup` installs it.
+//! Every algorithm compared with NetworKit's independent implementation, which `scripts/setup` installs.
 
 use farmem_graph::algorithms::{
     Components, NONE, PageRank, UNREACHED, betweenness, bfs, radii, sample, sssp, triangles,
@@ -11,14 +11,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Vertices of a sample: all that have edges out of them, so that betweenness is whole.
+/// Size of a sample: all vertices with outgoing edges, so that betweenness is complete.
 const SAMPLE: usize = 64;
 const SEED: u64 = 7;
 
-/// A line of what NetworKit found: values of vertices, `None` where there is none.
+/// A line of NetworKit's results: one value per vertex, `None` for none.
 type Found = BTreeMap<String, Vec<Option<f64>>>;
 
-/// `None`, with the reason on stderr, where NetworKit is absent.
+/// Runs NetworKit; returns `None`, with the reason on stderr, where it is absent.
 fn networkit(csr: &Csr, source: u32, sample: &[u32]) -> Option<Found> {
     let graph = csr.graph().unwrap();
     let mut edges = String::new();
@@ -38,7 +38,7 @@ fn networkit(csr: &Csr, source: u32, sample: &[u32]) -> Option<Found> {
         eprintln!("skipped: python3 absent");
         return None;
     };
-    // One that ends without reading says why by its exit code.
+    // A process that ends without reading reports the reason by its exit code.
     let _closed = child.stdin.take().unwrap().write_all(edges.as_bytes());
     let output = child.wait_with_output().unwrap();
     if output.status.code() == Some(3) {
@@ -59,13 +59,15 @@ fn whole<T: Copy + PartialEq>(values: &[T], none: T, number: impl Fn(T) -> f64) 
     values.iter().map(|&value| (value != none).then(|| number(value))).collect()
 }
 
-/// Fractions are summed in another order there, and ranks are taken until they stand still.
+/// NetworKit sums fractions in a different order and iterates ranks to a fixed point.
 fn close(ours: &[f64], theirs: &[Option<f64>]) -> bool {
     let near = |(a, b): (&f64, &Option<f64>)| b.is_some_and(|b| (a - b).abs() <= 1e-9 * b.abs().max(1e-3));
     ours.len() == theirs.len() && ours.iter().zip(theirs).all(near)
 }
 
-/// Directed and symmetric graphs of 64 and 512 vertices, Kronecker and uniform, with weights: levels, distances, radii, components and triangles are the same numbers,
+/// Directed and symmetric graphs of 64 and 512 vertices, Kronecker and uniform, with weights. Levels,
+/// distances, radii, components and triangles are equal. Ranks and, with all vertices in the sample,
+/// betweenness agree to nine digits.
 /// ranks and, where all vertices are in the sample, betweenness the same to nine digits.
 #[test]
 fn networkit_finds_the_same() {

@@ -1,8 +1,9 @@
-//! Native-KVS (MIND 7): a key-value store whose one hash table lies in far memory, shared by workers on many hosts by loads and stores. No
-//! part of it belongs to a worker; locks are words in far memory.
+//! Native-KVS (MIND 7): a key-value store with one hash table in far memory, shared by workers on many hosts
+//! by loads and stores. No worker owns any part of the table; locks are words in far memory.
 //!
-//! Key call: [`run`]. It allocates the table, starts the workers as processes of this program, each another host of the rack, and checks
-//! what they did: every value read was whole, and afterwards the table holds exactly the updates that were made.
+//! Key function: [`run`]. It allocates the table, starts the workers as processes of this program, each a
+//! separate host of the rack, and checks their work. Every value read must be whole, and at the end the table
+//! must hold exactly the updates made.
 
 mod table;
 mod work;
@@ -19,28 +20,28 @@ use serde::Serialize;
 use std::path::PathBuf;
 use work::{Board, Orders};
 
-/// What it can be told.
+/// The command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The running rack: workers are other processes, so it cannot be one inside this process.
+    /// The running rack. Workers are other processes, so the rack cannot be inside this process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: PathBuf,
-    /// Workers, each a process and a host of its own.
+    /// Number of workers, each a process and a host of its own.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=WORKERS_MAX))]
     pub workers: u64,
-    /// YCSB's workload: A has half updates, B 5 %, C none.
+    /// YCSB workload: A has half updates, B 5 %, C none.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Mix::A)]
     pub workload: Mix,
-    /// Records of 1 KiB.
+    /// Number of records, 1 KiB each.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     pub records: u64,
-    /// Operations in all, shared out among the workers.
+    /// Total number of operations, divided among the workers.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub operations: u64,
-    /// Bytes of far memory that each worker may have at its host.
+    /// Local memory of each worker for far-memory pages, as a size such as 64MiB.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = farmem_workload::bytes)]
     pub local: u64,
-    /// One seed gives one sequence of operations.
+    /// The seed of the operations; equal seeds give equal sequences.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Print one JSON object instead of the table.
@@ -48,45 +49,45 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The network that the rack's links stand for.
+    /// The profile of the rack's links.
     pub link: String,
-    /// Workers.
+    /// Number of workers.
     pub workers: u64,
-    /// Operations of all of them.
+    /// Total number of operations.
     pub operations: u64,
-    /// Seconds that the slowest worker's took.
+    /// Seconds of the slowest worker.
     pub seconds: f64,
-    /// Operations a second.
+    /// Operations per second.
     pub operations_per_second: f64,
-    /// Updates among them.
+    /// Number of updates.
     pub updates: u64,
-    /// Pages that came to the workers for them.
+    /// Pages fetched by the workers.
     pub fetches: u64,
-    /// Pages that workers lost to each other.
+    /// Pages invalidated by other workers.
     pub invalidations: u64,
-    /// Those of them that the other worker had not asked for: they lay in one region with a page that it had.
+    /// Invalidations without a request for the page itself: it shared a region with a requested page.
     pub false_invalidations: u64,
-    /// Answers that were wrong, and updates that are missing in the end or are too many.
+    /// Wrong answers, plus missing and surplus updates at the end.
     pub wrong_answers: u64,
 }
 
 /// Runs the store on the rack.
 ///
 /// # Errors
-/// [`Failure`] when there is no such rack, this process may not share memory, or a worker fails.
+/// [`Failure`] when the rack does not exist, this process may not share memory, or a worker fails.
 pub fn run(args: &Args) -> Result<Outcome, Failure> {
     let config = RackConfig::load(&args.rack)?;
     let space = SharedSpace::join(&Rack::running(config), "nativekvs", ShareOptions::new(args.local))?;
     Ok(serve(&space, args, |orders| space.spawn("serve", orders))?)
 }
 
-/// As [`run`], in a space that is there, with workers that `spawn` starts with the entry `serve`.
+/// Works as [`run`], in an existing space, with workers that `spawn` starts with the entry `serve`.
 ///
 /// # Errors
-/// When the rack has no room, or a worker fails.
+/// An error when the rack has no room, or a worker fails.
 pub fn serve(
     space: &SharedSpace,
     args: &Args,
@@ -125,7 +126,7 @@ fn work(
         };
         let begun = spawn(&orders.numbers());
         if begun.is_err() {
-            // They would wait for it.
+            // The others would wait for the failed worker.
             workers.iter_mut().for_each(|worker: &mut Worker| drop(worker.kill()));
         }
         workers.push(begun?);
@@ -137,7 +138,7 @@ fn work(
     Ok(Outcome { link: space.link_profile().to_string(), ..judged })
 }
 
-/// What they did, and what the table says to it.
+/// Combines the workers' reports and checks them against the table.
 fn judge(args: &Args, did: &[Did], table: &Table<'_>) -> Outcome {
     let sum = |of: fn(&Did) -> u64| did.iter().map(of).sum::<u64>();
     let updates = sum(|did| did.updates);
@@ -194,7 +195,7 @@ mod tests {
         args: Args,
     }
 
-    /// As many records as the other applications take, and no more: the table's length does not wrap.
+    /// The bound on records is that of the other applications: the table's length does not overflow.
     #[test]
     fn records_have_a_bound() {
         let parse = |records: &str| {

@@ -1,4 +1,4 @@
-//! `farmem-nativekvs`: the store as a command; it is its own worker as well.
+//! `farmem-nativekvs`: the store as a command, which also serves as its own worker.
 
 use clap::Parser as _;
 use farmem_nativekvs::{Args, ENTRIES, run};

@@ -1,51 +1,51 @@
-//! The table: a hash table in far memory that every worker of every host reads and writes, in no part its own.
+//! A hash table in far memory that workers of all hosts read and write, without ownership.
 //!
-//! Key type: [`Table`]. Each record has a sequence lock in far memory beside it: a writer makes its number odd, and even again when it is
-//! done; a reader looks at the number before and after, so that readers take nothing from each other. A worker that dies
-//! while it writes leaves its record locked.
+//! Key type: [`Table`]. Each record has a sequence lock beside it in far memory. A writer makes the lock word
+//! odd, and even again when done. A reader checks the word before and after, so readers do not disturb each
+//! other. A worker that dies during a write leaves its record locked.
 
 use farmem::window::Memory;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of a value; the first counts its updates.
+/// Words of a value; the first one counts its updates.
 pub const VALUE_WORDS: usize = 126;
 /// A record: lock, key and value.
 const RECORD_WORDS: usize = VALUE_WORDS + 2;
 const WORD: usize = 8;
-/// Bytes of a record: four to a page.
+/// Bytes of a record: four per page.
 pub const RECORD_LEN: usize = RECORD_WORDS * WORD;
-/// The key of a place where there is none.
+/// The mark of an empty position.
 const NONE: u64 = u64::MAX;
 
-/// A table of places for records.
+/// A table of record positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m> {
     memory: Memory<'m>,
     places: usize,
 }
 
-/// What a value says of itself.
+/// The result of reading a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// There is no such key.
+    /// The key does not exist.
     Nothing,
-    /// The value after so many updates, whole.
+    /// The whole value after this many updates.
     Value(u64),
-    /// Words that no update left together: a wrong answer.
+    /// Words that belong to no single update: a wrong answer.
     Torn,
 }
 
 impl<'m> Table<'m> {
-    /// Bytes of a table for so many records: places for half as many again.
+    /// Returns the bytes of a table for this many records, with room for half as many again.
     #[must_use]
     pub const fn bytes(records: u64) -> u64 {
         (records + records / 2 + 1) * RECORD_LEN as u64
     }
 
-    /// The table in `memory`. Zeroed memory is an empty table.
+    /// Opens the table in `memory`. Zeroed memory is an empty table.
     ///
     /// # Panics
-    /// When there is no room for a record.
+    /// Panics when there is no room for a record.
     #[must_use]
     pub fn new(memory: Memory<'m>) -> Self {
         let places = memory.len() / RECORD_LEN;
@@ -53,7 +53,7 @@ impl<'m> Table<'m> {
         Self { memory, places }
     }
 
-    /// Adds a key that is not there, with its first value. False when there is no place.
+    /// Adds a new key with its first value. Returns false when the table is full.
     #[must_use]
     pub fn insert(&self, key: u64) -> bool {
         for place in self.probe(key) {
@@ -74,7 +74,7 @@ impl<'m> Table<'m> {
         false
     }
 
-    /// Writes the next value of a key; false when it is not there.
+    /// Writes the next value of a key. Returns false when the key does not exist.
     #[must_use]
     pub fn update(&self, key: u64) -> bool {
         let Some(place) = self.find(key) else { return false };
@@ -116,7 +116,7 @@ impl<'m> Table<'m> {
         None
     }
 
-    /// The places of a key, the best first.
+    /// Returns the probe sequence of a key.
     fn probe(&self, key: u64) -> impl Iterator<Item = usize> {
         let (places, first) = (self.places as u64, mixed(key));
         (0..places)
@@ -139,7 +139,7 @@ impl<'m> Table<'m> {
     }
 
     fn store(&self, place: usize, key: u64, updates: u64) {
-        // A reader that sees any of these words sees the odd number too.
+        // A reader that sees any of these words also sees the odd lock word.
         fence(Ordering::Release);
         self.word(place, 2).store(updates, Ordering::Relaxed);
         for n in 1..VALUE_WORDS {
@@ -156,18 +156,18 @@ impl<'m> Table<'m> {
     }
 }
 
-/// A key as it stands in the table, where 0 is none.
+/// Encodes a key for the table, where 0 means empty.
 const fn stored(key: u64) -> u64 {
     assert!(key != NONE, "one key is no key");
     key + 1
 }
 
-/// What the `n`th word of a key's value is after so many updates: a reader can tell whether all of it belongs together.
+/// Returns the `n`th word of a key's value after this many updates, so that a reader can detect mixed words.
 const fn content(key: u64, updates: u64, n: usize) -> u64 {
     mixed(key ^ updates.rotate_left(32) ^ (n as u64).rotate_left(56))
 }
 
-/// `SplitMix64`'s finish.
+/// `SplitMix64`'s finalizer.
 const fn mixed(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

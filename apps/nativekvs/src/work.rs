@@ -1,4 +1,4 @@
-//! What a worker does: its share of the load, then its share of the operations, side by side with all the others.
+//! A worker's task: its share of the load, then its share of the operations, in parallel with all others.
 //!
 //! The workers' messages to each other and to their starter are in far memory too, in the [`Board`].
 
@@ -13,13 +13,13 @@ use std::time::Instant;
 /// The entries of a worker.
 pub const ENTRIES: &[(&str, Entry)] = &[("serve", serve)];
 
-/// Workers at most: the board has a page for each, and a host that caches has a number below 256.
+/// Bound on the workers: the board has a page for each, and a caching host has a number below 256.
 pub const WORKERS_MAX: u64 = 48;
 const PAGE: usize = farmem::PAGE_LEN;
-/// Points at which all workers meet; each has a page of the board.
+/// Synchronisation points of all workers; each has a page of the board.
 const MEETINGS: usize = 3;
 
-/// What a worker is told.
+/// A worker's orders.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Orders {
     pub(crate) board: VirtAddr,
@@ -38,7 +38,7 @@ impl Orders {
             Workload::A => 0,
             Workload::B => 1,
             Workload::C => 2,
-            // Workers have the first three.
+            // Workers support the first three.
             Workload::D | Workload::E | Workload::F => 3,
         };
         let Self { board, table, worker, workers, records, operations, seed, .. } = *self;
@@ -56,24 +56,24 @@ impl Orders {
     }
 }
 
-/// What workers say, in far memory: which worker has come to which point, and what each of them did.
+/// The board in far memory: which worker has reached which point, and each worker's report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Board<'m>(Memory<'m>);
 
-/// What one worker did.
+/// A worker's report.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Did {
-    /// Nanoseconds that its operations took.
+    /// Nanoseconds of the operations.
     pub nanos: u64,
-    /// Updates among them.
+    /// Number of updates.
     pub updates: u64,
-    /// Answers that were wrong.
+    /// Number of wrong answers.
     pub wrong: u64,
-    /// Pages that came for them.
+    /// Pages fetched.
     pub fetches: u64,
-    /// Pages that others took meanwhile.
+    /// Pages invalidated by others.
     pub invalidations: u64,
-    /// Those of them that no host had asked for.
+    /// Invalidations without a request for the page itself.
     pub false_invalidations: u64,
 }
 
@@ -84,7 +84,7 @@ impl<'m> Board<'m> {
         Self(memory)
     }
 
-    /// Waits until all workers have come to the point.
+    /// Waits until all workers have reached the point.
     fn meet(&self, point: usize, workers: u64) {
         let came: &AtomicU64 = self.0.word(point * PAGE);
         came.fetch_add(1, Ordering::AcqRel);
@@ -125,7 +125,8 @@ fn serve(space: &SharedSpace, numbers: &[u64]) -> Result<u64, Error> {
         did.wrong += u64::from(!table.insert(hash(record)));
     }
     board.meet(0, workers);
-    // Each worker fetches the whole table before the measurement: from then on pages only come because other workers wrote them.
+    // Each worker fetches the whole table before the measurement: from then on, pages move only because other
+    // workers wrote them.
     for record in 0..records {
         did.wrong += u64::from(table.read(hash(record)) != Found::Value(0));
     }

@@ -1,4 +1,4 @@
-//! The store as its users have it: workers in processes of their own, on a rack over rings and over UDP.
+//! The store in real use: workers in separate processes, on a rack over rings and over UDP.
 
 use farmem::serve::{self, Serving, Stop};
 use farmem::{Rack, RackConfig, UDP_PORT};
@@ -71,8 +71,8 @@ impl Drop for Roles {
     }
 }
 
-/// Three workers, each with a fifth of the table at its host, update and read all over it: every value is whole, and in the end the table
-/// has exactly the updates that were made.
+/// Three workers, each with a fifth of the table local, update and read everywhere. Every value is whole, and
+/// at the end the table has exactly the updates made.
 #[test]
 fn workers_share_one_table() {
     for transport in ["shm", "udp"] {
@@ -108,8 +108,8 @@ fn workers_share_one_table() {
     }
 }
 
-/// More workers than the rack has addresses for: those that came in would wait for the others for ever. The command ends with what a worker
-/// says, and leaves no table behind.
+/// More workers than the rack has addresses: those that joined would wait for the others for ever. The
+/// command ends with the failed worker's error, and leaves no table behind.
 #[test]
 fn workers_do_not_wait_for_one_that_failed() {
     let roles = Roles::start("shm");

@@ -1,32 +1,34 @@
-//! The commands that the service has, by the names that Redis clients know, and two for ranges.
+//! The service's commands, under the names that Redis clients know, plus two for ranges.
 //!
-//! `GET`, `SET`, `DEL`, `EXISTS`, `MGET`, `MSET`, `STRLEN`, `PING`, `ECHO`, `INFO`, `COMMAND`, `QUIT` are Redis's, without options. Redis has no command for a range of its keys: its
-//! `SCAN` has no order, and `ZRANGEBYLEX` is of the members of one key. So `RANGE first last [LIMIT n]` answers keys and values in turn, and `KEYRANGE` the keys alone;
-//! `-` is before all keys, and `+` behind them, as `ZRANGEBYLEX` has it; a key that begins with one of `-`, `+` and `[` has a `[` in front.
+//! `GET`, `SET`, `DEL`, `EXISTS`, `MGET`, `MSET`, `STRLEN`, `PING`, `ECHO`, `INFO`, `COMMAND`, `QUIT` are
+//! Redis's, without options. Redis has no command for a range of its keys: its `SCAN` is unordered, and
+//! `ZRANGEBYLEX` covers the members of one key. `RANGE first last [LIMIT n]` returns alternating keys and
+//! values, and `KEYRANGE` the keys alone. As in `ZRANGEBYLEX`, `-` is before all keys and `+` after them. A
+//! key that begins with one of `-`, `+` and `[` is preceded by `[`.
 
 use crate::store::{Pair, Store, StoreError};
 use farmem::{Client, Error};
 use farmem_resp::Reply;
 
-/// Keys that a range answers at most, and without `LIMIT`.
+/// Bound on the keys of a range, and the default of `LIMIT`.
 pub const RANGE_MAX: usize = 10_000;
-/// Bytes of keys and values that one reply has, nearly: a range ends there.
+/// Approximate bound on the bytes of keys and values in one reply: a range ends there.
 pub const REPLY_LEN_MAX: usize = 32 << 20;
-/// Keys of a range that are looked up together.
+/// Keys of a range looked up together.
 const PIECE: usize = 256;
 
-/// What was done so far.
+/// The counters of the service.
 #[derive(Default, Debug)]
 pub(crate) struct Done {
-    /// Requests.
+    /// Number of requests.
     pub(crate) commands: u64,
-    /// Requests that were refused.
+    /// Number of refused requests.
     pub(crate) refused: u64,
-    /// What far memory said to the newest request that it did not carry out, until that is looked into.
+    /// The far-memory error of the newest failed request, until it is examined.
     pub(crate) far: Option<Error>,
 }
 
-/// Carries a request out.
+/// Executes a request.
 pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done, args: &[&[u8]]) -> Reply {
     done.commands += 1;
     let reply = match args {
@@ -53,7 +55,7 @@ pub(crate) fn carry_out(store: &mut Store, client: &mut Client, done: &mut Done,
 }
 
 enum Refused {
-    /// How the command is written.
+    /// The command's usage.
     Args(&'static str),
     Unknown,
     Store(StoreError),
@@ -114,13 +116,13 @@ fn command(
         (b"RANGE", _) => range(store, client, args, true),
         (b"KEYRANGE", _) => range(store, client, args, false),
         (b"INFO", _) => Ok(Reply::Bulk(info(store, client, done).into_bytes())),
-        // Clients ask for it when they begin; that there is nothing to say is an answer.
+        // Clients send this at the start; an empty reply suffices.
         (b"COMMAND", _) => Ok(Reply::Array(Vec::new())),
         _ => Err(Refused::Unknown),
     }
 }
 
-/// How ranges are written.
+/// The usage of ranges.
 const RANGE_USAGE: &str = "RANGE first last [LIMIT n] with n of 1 to 10000, - for the first of all keys, + for the last, [ in front of a key that begins with -, + or [";
 
 fn range(
@@ -138,7 +140,7 @@ fn range(
         }
         _ => return Err(Refused::Args(RANGE_USAGE)),
     };
-    // Of both signs one end is open, and behind the other there is nothing.
+    // For a range that starts at `+` or ends at `-`, no key can be inside.
     if *first == b"+" || *last == b"-" {
         return Ok(Reply::Array(Vec::new()));
     }
@@ -146,7 +148,8 @@ fn range(
         |text: &[u8], open: &[u8]| (text != open).then(|| text.strip_prefix(b"[").unwrap_or(text).to_vec());
     let (mut from, to) = (bound(first, b"-"), bound(last, b"+"));
     let (mut replies, mut bytes, mut left) = (Vec::new(), 0, limit);
-    // In pieces: values are long, and what a reply has is bounded. The key that a piece ends with is the first of the next.
+    // In pieces, because values are long and a reply is bounded. The last key of a piece is the first of the
+    // next.
     let mut before = None;
     while left > 0 && bytes < REPLY_LEN_MAX {
         let wanted = PIECE.min(left) + usize::from(before.is_some());
@@ -168,7 +171,8 @@ fn range(
     Ok(Reply::Array(replies))
 }
 
-/// The pairs of a piece, `most` at most, without the key that the piece before ended with: another program may have taken it out meanwhile.
+/// Returns at most `most` pairs of a piece, without the last key of the previous piece, which another program
+/// may have removed meanwhile.
 fn not_answered(piece: Vec<Pair>, before: Option<&[u8]>, most: usize) -> impl Iterator<Item = Pair> {
     let was = usize::from(piece.first().is_some_and(|(key, _)| before == Some(key)));
     piece.into_iter().skip(was).take(most)
@@ -198,7 +202,8 @@ fn count(n: usize) -> i64 {
 mod tests {
     use super::*;
 
-    /// Between two pieces of a range another program takes out the key that the first ended with, or not: no other key is left out, and none comes twice.
+    /// Between two pieces of a range, another program may or may not remove the key with which the first
+    /// piece ended: no other key is skipped, and none appears twice.
     #[test]
     fn a_range_goes_on_behind_a_key_that_went() {
         let piece = |keys: &[&str]| keys.iter().map(|key| (key.as_bytes().to_vec(), Vec::new())).collect();

@@ -1,16 +1,17 @@
-//! Keys of a store: what a client says, the bytes that have the same order, and their slices of eight.
+//! Keys of a store: the client's form, the order-preserving encoding, and its slices of eight bytes.
 //!
-//! Key type: [`KeyKind`]. A store has keys of one kind. A number is one slice. A text is one slice for every eight bytes of it and of its end: the tree of the
-//! first slices leads to one of second slices where texts have the first in common, and so on ([`crate::Store`]).
+//! Key type: [`KeyKind`]. All keys of a store have one kind. A number is one slice. A text has one slice for
+//! every eight bytes of its encoding, including its end. The tree of first slices leads to a tree of second
+//! slices where texts share the first, and so on ([`crate::Store`]).
 
 use farmem_index::{KeyBytes, prefix};
 
-/// Bytes of a text key at most.
+/// Bound on the bytes of a text key.
 pub const KEY_LEN_MAX: usize = 512;
-/// Bytes of a slice: what one tree orders by.
+/// Bytes of a slice: the sort key of one tree.
 pub(crate) const SLICE: usize = 8;
 
-/// What keys of a store are.
+/// The kind of a store's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum KeyKind {
     /// Any bytes, 0 to 512 of them, ordered byte by byte.
@@ -21,24 +22,24 @@ pub enum KeyKind {
     I64,
 }
 
-/// A key that a store cannot have: what was expected.
+/// The error for an invalid key, with the expectation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
     /// More bytes than a key may have.
     #[error("a key of {0} bytes: keys have at most {KEY_LEN_MAX}")]
     TooLong(usize),
-    /// No number of the store's kind.
+    /// The key is no number of the store's kind.
     #[error("{text:?} is no key of this store: its keys are {expected}")]
     NoNumber {
-        /// The beginning of what was said.
+        /// The beginning of the key.
         text: String,
-        /// What keys are.
+        /// The kind of key expected.
         expected: &'static str,
     },
 }
 
 impl KeyKind {
-    /// The number by which a store says its kind.
+    /// Returns the number that identifies the kind in a store.
     pub(crate) const fn number(self) -> u64 {
         match self {
             Self::Text => 1,
@@ -51,7 +52,7 @@ impl KeyKind {
         [Self::Text, Self::U64, Self::I64].into_iter().find(|kind| kind.number() == number)
     }
 
-    /// As people call it.
+    /// Returns the kind's description for messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,7 +62,7 @@ impl KeyKind {
         }
     }
 
-    /// The bytes that have the order of keys.
+    /// Encodes a key so that the bytes sort like the keys.
     ///
     /// # Errors
     /// [`KeyError`] when it is no key of this kind.
@@ -85,7 +86,7 @@ impl KeyKind {
         }
     }
 
-    /// The key that these bytes are of; zeros may follow them.
+    /// Decodes a key; zeros may follow its bytes.
     pub(crate) fn decode(self, encoded: &[u8]) -> Vec<u8> {
         match self {
             Self::U64 => prefix(encoded).to_string().into_bytes(),
@@ -94,7 +95,7 @@ impl KeyKind {
                 let (mut key, mut rest) = (Vec::new(), encoded);
                 while let [byte, behind @ ..] = rest {
                     rest = behind;
-                    // A zero of the text has a one behind it; two zeros end it.
+                    // A zero of the text is followed by a one; two zeros end the text.
                     match (byte, rest.first()) {
                         (0, Some(1)) => rest = &rest[1..],
                         (0, _) => break,
@@ -108,12 +109,12 @@ impl KeyKind {
     }
 }
 
-/// Slice number `at` of a key's bytes, as the number that a tree orders by.
+/// Returns slice number `at` of a key's bytes, as the number by which a tree sorts.
 pub(crate) fn slice(encoded: &[u8], at: usize) -> u64 {
     prefix(encoded.get(SLICE * at..).unwrap_or_default())
 }
 
-/// What is behind that slice.
+/// Returns the bytes after slice number `at`.
 pub(crate) fn behind(encoded: &[u8], at: usize) -> &[u8] {
     encoded.get(SLICE * (at + 1)..).unwrap_or_default()
 }
@@ -142,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Keys come back, are in order as their bytes are, and no two of them have the same slices.
+        /// Keys survive a round trip, sort like their bytes, and no two of them have the same slices.
         #[test]
         fn texts_and_numbers_come_back(a in vec(prop_oneof![0..3_u8, any::<u8>()], 0..40), b in vec(prop_oneof![0..3_u8, any::<u8>()], 0..40), n: i64) {
             let [first, second] = [&a, &b].map(|key| KeyKind::Text.encode(key).unwrap());

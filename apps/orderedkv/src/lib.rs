@@ -1,7 +1,9 @@
-//! An ordered key-value service in far memory, whose index switches hold (Fat-B+Tree): keys in order, values of up to 64 KiB.
+//! An ordered key-value service in far memory with an in-network index (Fat-B+Tree): keys in order, values of
+//! up to 64 KiB.
 //!
-//! Key types: [`Store`], keys and values by name, from any host; [`Server`], a store behind a port for Redis clients; [`load`], which fills a store from a file;
-//! [`serve`], YCSB's workloads A to F on a store. What the switch is told of the store's tree an index agent keeps (`farmem index agent --root NAME`).
+//! Key types: [`Store`], keys and values under a name, from any host; [`Server`], a store behind a port for
+//! Redis clients; [`load`], which fills a store from a file; [`serve`], YCSB's workloads A to F on a store.
+//! An index agent publishes the store's tree (`farmem index agent --root NAME`).
 
 mod command;
 mod keys;

@@ -1,12 +1,16 @@
-//! Filling a store from a file: CSV or Parquet, keys of one column, values of another or the rows' numbers.
+//! Loads a store from a file: CSV or Parquet, with keys from one column, and values from another or the rows'
+//! numbers.
 //!
-//! Key types: [`Source`], what is read and how; [`load`]; [`Loaded`]. The file is read twice, row by row: first all of it is looked at, so that nothing is written
-//! of a file whose last row is wrong; then it is written. Numbers in ascending order go into an empty store as a bulk load, which is all or nothing and keeps 16 bytes of each row
-//! meanwhile. Anything else is put key by key, the last row of a key last. No order is made first: each insertion is one WRITE and one traversal whatever the order, where runs that were
-//! sorted and merged would need the file's size on a disk.
+//! Key types: [`Source`], the file and its interpretation; [`load`]; [`Loaded`]. The file is read twice, row
+//! by row. The first pass checks everything, so that nothing is written of a file with a bad last row. The
+//! second pass writes. Ascending numbers go into an empty store as a bulk load, which is all or nothing and
+//! keeps 16 bytes per row in memory. Other keys are inserted one by one, and the last row of a key wins. Rows
+//! are not sorted first: an insertion costs one WRITE and one traversal in any order, but an external sort
+//! would need the file's size on a disk.
 //!
-//! *Going on*: a load that is put key by key notes in the store, every 1,024 rows, how far it is, with a hash of all rows. The same command for the same rows goes on there. A
-//! bulk load that ended early has left the store empty, and begins anew.
+//! *Resuming*: a load by insertion records its progress in the store every 1,024 rows, with a hash of all
+//! rows. Repeating the command for the same rows resumes there. An interrupted bulk load leaves the store
+//! empty and starts again.
 
 use crate::keys::{KeyKind, slice};
 use crate::store::{Access, Store, StoreError, VALUE_LEN_MAX, emit};
@@ -19,14 +23,14 @@ mod rows;
 
 pub use rows::{Column, Fault, Format, Place, Row, RowError, Rows};
 
-/// Rows between two notes of how far a load is.
+/// Rows between two progress records in the store.
 const NOTE_EVERY: u64 = 1_024;
-/// Keys of a leaf after a bulk load: as full as leaves are after insertions in any order.
+/// Keys per leaf after a bulk load: as full as leaves are after random insertions.
 const FILL: usize = 10;
-/// Rows between two tellings of progress.
+/// Rows between two progress reports.
 const TELL_EVERY: u64 = 256;
 
-/// What a key's column has.
+/// The type of the key column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum KeyType {
@@ -36,12 +40,13 @@ pub enum KeyType {
     I64,
     /// Text, or any bytes.
     String,
-    /// Times: RFC 3339, without a zone UTC, a date alone its first moment; or a Parquet timestamp. Keys are microseconds since 1970 in UTC.
+    /// Times: RFC 3339, in UTC without a zone, a date alone for its first moment; or a Parquet timestamp.
+    /// Keys are microseconds since 1970 in UTC.
     Timestamp,
 }
 
 impl KeyType {
-    /// The keys of a store of them.
+    /// Returns the kind of a store's keys for this type.
     #[must_use]
     pub const fn kind(self) -> KeyKind {
         match self {
@@ -52,22 +57,22 @@ impl KeyType {
     }
 }
 
-/// A file, and what of it is read.
+/// A file, and its interpretation.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Where it is.
+    /// The path.
     pub file: PathBuf,
-    /// What it is.
+    /// The format.
     pub format: Format,
-    /// The keys' column.
+    /// The column of the keys.
     pub key: Column,
-    /// The values' column; without one the values are row numbers from 1 on, in decimal.
+    /// The column of the values; without it, values are row numbers from 1 on, in decimal.
     pub value: Option<Column>,
-    /// What the keys are.
+    /// The type of the keys.
     pub key_type: KeyType,
-    /// Whether the first line of a CSV file has names.
+    /// True when the first line of a CSV file has names.
     pub header: bool,
-    /// What is between two fields of a CSV file.
+    /// The field separator of a CSV file.
     pub delimiter: u8,
 }
 
@@ -86,45 +91,46 @@ impl Source {
         Failure::new(format!("{}: {error}", self.file.display()), remedy)
     }
 
-    /// The rows from the first one on.
+    /// Returns the rows from the first one on.
     ///
     /// # Errors
-    /// [`Failure`] when the file cannot be read or has no such columns.
+    /// [`Failure`] when the file cannot be read or lacks the columns.
     pub fn rows(&self) -> Result<Rows, Failure> {
         Rows::open(self).map_err(|error| self.failure(&error))
     }
 }
 
-/// What a load is at.
+/// The stage of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// The file is looked at; how many rows it has is not known yet.
+    /// The file is being checked; its number of rows is not known yet.
     Check,
-    /// Rows are written.
+    /// Rows are being written.
     Write,
 }
 
-/// What became of a load.
+/// The result of a load.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Loaded {
-    /// Rows of the file.
+    /// Number of rows in the file.
     pub rows: u64,
-    /// Whether their keys ascend.
+    /// True when the keys ascend.
     pub ascending: bool,
-    /// Whether they went into the empty store together.
+    /// True when the rows were bulk-loaded into an empty store.
     pub bulk: bool,
-    /// Rows that an earlier load had written.
+    /// Number of rows that an earlier load had written.
     pub resumed_at: u64,
-    /// Rows whose key was there already.
+    /// Number of rows whose key existed already.
     pub replaced: u64,
-    /// Whether it was asked to stop, and did before its end.
+    /// True when the load was stopped before its end.
     pub stopped: bool,
 }
 
-/// Loads a file into the store called `name`, which is made when there is none. `progress` hears what is done of what there is; `stop` is asked between rows.
+/// Loads a file into the store called `name`, which is created if necessary. Calls `progress` with the work
+/// done and the total, and checks `stop` between rows.
 ///
 /// # Errors
-/// [`Failure`] with the file, the place in it, and what was expected there; or why the store took no more.
+/// [`Failure`] with the file, the position in it and the expectation; or the store's refusal.
 pub fn load(
     client: &mut Client,
     name: &str,
@@ -147,7 +153,7 @@ pub fn load(
     }
     let mut store = Store::create(client, name, source.key_type.kind(), access).map_err(failed)?;
     let written = write(client, &mut store, source, &checked, &mut loaded, progress, stop);
-    // Also when that failed: the lock is to be free for the next one.
+    // Also after a failure: the lock must be free for the next program.
     let closed = store.close(client);
     written?;
     closed?;
@@ -158,16 +164,16 @@ fn failed(error: StoreError) -> Failure {
     Failure::new(error.to_string(), error.remedy())
 }
 
-/// What a whole file is.
+/// The result of checking a file.
 struct Checked {
     rows: u64,
     ascending: bool,
-    /// Of all keys and values.
+    /// A hash of all keys and values.
     hash: u64,
     stopped: bool,
 }
 
-/// Looks at every row.
+/// Checks every row.
 fn check(
     source: &Source,
     progress: &mut dyn FnMut(u64),
@@ -184,7 +190,7 @@ fn check(
             return Err(wrong(Fault::ValueLength(row.value.len())));
         }
         for bytes in [&row.key, &row.value] {
-            // FNV-1a, with the length first: no two lists of fields are the same bytes.
+            // FNV-1a with the length first: different lists of fields give different bytes.
             let len = (bytes.len() as u64).to_le_bytes();
             for byte in len.iter().chain(bytes) {
                 checked.hash = (checked.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
@@ -244,7 +250,7 @@ fn write(
             return Ok(());
         }
     }
-    // The next load of the same rows is another one.
+    // The next load of the same rows is a new one.
     Ok(store.mark_load(client, (0, 0))?)
 }
 
@@ -283,7 +289,8 @@ fn bulk(
     Ok(written?)
 }
 
-/// Exactly as many rows as were counted. When there are fewer, or one is wrong by now, a key comes twice, which ends the load.
+/// An iterator of exactly as many rows as were counted. If rows are missing or have become invalid, a key
+/// repeats, which ends the load.
 struct Exact<'a> {
     rows: Rows,
     left: usize,

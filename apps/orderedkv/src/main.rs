@@ -1,4 +1,5 @@
-//! `farmem-orderedkv`: the application's workloads as a command of its own; `farmem orderedkv` is the same. `farmem index serve` is the service.
+//! `farmem-orderedkv`: the application's workloads as a separate command, equivalent to `farmem orderedkv`.
+//! `farmem index serve` is the service.
 
 use clap::Parser as _;
 use farmem_orderedkv::{Args, run};

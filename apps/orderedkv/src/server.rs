@@ -1,9 +1,12 @@
 //! The service: a store behind a TCP port, for clients that speak RESP2.
 //!
-//! Key type: [`Server`]. A thread for each connection reads requests and writes replies; one thread has the store and carries requests out, those that a client
-//! has sent together one after the other. Connections, requests under way and their bytes are bounded. What a client sends wrongly ends its connection, and nothing else.
-//! What far memory does not carry out is answered with its error, and the service goes on: memory nodes come back. It ends by itself when its host was taken out of the rack,
-//! as by another program that took the store over: nothing that it did from then on would count.
+//! Key type: [`Server`]. A thread per connection reads requests and writes replies. One thread owns the store
+//! and executes requests; pipelined requests of a client run one after the other. Connections, requests in
+//! flight and their bytes are bounded. An invalid request ends only its own connection.
+//!
+//! A far-memory error is the reply to its request, and the service continues, because memory nodes come back.
+//! The service ends when its host was removed from the rack, as by a program that took over the store: its
+//! later operations would not count.
 
 use crate::command::{Done, carry_out};
 use crate::store::{Store, StoreError};
@@ -18,47 +21,47 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Connections at once.
+/// Bound on the concurrent connections.
 pub const CONNECTIONS_MAX: usize = 256;
-/// What a request may have at most: a value in a word, and a little; a line that people type.
+/// Bounds of a request: a value in a word plus some room, and a line that a person types.
 const LIMITS: Limits = Limits {
     words_max: 1_024,
     word_len_max: (64 << 10) + 512,
     request_len_max: 1 << 20,
     line_len_max: 4 << 10,
 };
-/// Requests of one connection that are carried out together at most.
+/// Bound on the requests of one connection that are executed together.
 const TOGETHER_MAX: usize = 1_024;
-/// Bytes that are still taken of a connection that has ended.
+/// Bound on the bytes still read from an ended connection.
 const LEFT_MAX: usize = 16 << 20;
-/// Bytes that are read at once.
+/// Bytes read at once.
 const CHUNK: usize = 64 << 10;
-/// A connection looks this often whether the service ends.
+/// Polling interval of a connection for the end of the service.
 const LOOK: Duration = Duration::from_millis(200);
-/// A client that takes no reply for this long is let go.
+/// Bound on the wait for a client that reads no reply.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The store's heap hears of this program at least so often.
+/// Longest time between two renewals of the store's heap lease.
 const KEEP: Duration = Duration::from_secs(2);
 
-/// Requests of a connection, each its words, and where the replies go.
+/// Requests of a connection, as words, and the channel of their replies.
 struct Work {
     requests: Vec<Vec<Vec<u8>>>,
     replies: SyncSender<Vec<u8>>,
 }
 
-/// A service that listens.
+/// A listening service.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     stop: Arc<AtomicBool>,
 }
 
-/// Ends a service from another thread.
+/// A handle that ends a service from another thread.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// The service answers what it has read, and ends.
+    /// Ends the service after it has answered the requests already read.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -68,32 +71,33 @@ impl Server {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn listen(at: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, stop: Arc::default() })
     }
 
-    /// Where it listens: with the port that the system chose.
+    /// Returns the listening address, with the port that the system chose.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// How it is ended.
+    /// Returns a handle that ends the service.
     #[must_use]
     pub fn stopper(&self) -> Stop {
         Stop(Arc::clone(&self.stop))
     }
 
-    /// Serves until it is ended. What it answers are requests carried out. `tell` hears what the store's owner should: that far memory does not do what it should, and that it
-    /// does again.
+    /// Serves until stopped. A reply means that its request was executed. `tell` receives messages for the
+    /// store's owner: far-memory failures, and recoveries.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] when the client's host was taken out of the rack; its requests were answered with errors by then. What goes wrong with one request is its reply.
+    /// [`StoreError::Fenced`] when the client's host was removed from the rack; its requests were answered
+    /// with errors by then. Other errors are replies to their requests.
     pub fn serve(
         self,
         store: &mut Store,
@@ -110,7 +114,7 @@ impl Server {
         worked
     }
 
-    /// Takes connections until the service ends, and waits for theirs.
+    /// Accepts connections until the service ends, and waits for their threads.
     fn accept(&self, work: &SyncSender<Work>) {
         let open = Arc::new(AtomicUsize::new(0));
         let mut threads: Vec<thread::JoinHandle<()>> = Vec::new();
@@ -122,12 +126,12 @@ impl Server {
                     open.fetch_add(1, Ordering::AcqRel);
                     let (work, stop, open) = (work.clone(), Arc::clone(&self.stop), Arc::clone(&open));
                     threads.push(thread::spawn(move || {
-                        // The client went, or takes nothing: that is its own matter.
+                        // The client left or reads nothing; this affects only the client.
                         let _client_is_gone = connection(stream, &work, &stop);
                         open.fetch_sub(1, Ordering::AcqRel);
                     }));
                 }
-                // Nothing to take, or the system has no room for more: it is asked again.
+                // No pending connection, or the system has no room for more: retry.
                 Err(_) => thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -135,21 +139,21 @@ impl Server {
     }
 }
 
-/// The reply as it is sent.
+/// Encodes a reply.
 fn emitted(reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
     reply.emit(&mut Writer::new(&mut bytes, Protocol::Resp2));
     bytes
 }
 
-/// One too many is told so.
+/// Refuses a connection beyond the bound.
 fn refuse(mut stream: TcpStream) {
     let refusal = Reply::Error(format!("ERR {CONNECTIONS_MAX} clients are connected, as many as may be"));
     let bytes = emitted(&refusal);
     let _client_is_gone = stream.set_write_timeout(Some(LOOK)).and_then(|()| stream.write_all(&bytes));
 }
 
-/// Carries out what connections send, until the last of them is gone.
+/// Executes the requests of connections until the last of them is gone.
 fn carry_out_all(
     store: &mut Store,
     client: &mut Client,
@@ -166,7 +170,7 @@ fn carry_out_all(
                     let args: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
                     carry_out(store, client, &mut done, &args).emit(&mut into);
                 }
-                // Its connection may have ended meanwhile.
+                // The connection may have ended meanwhile.
                 let _nobody_waits = replies.send(bytes);
                 if let Some(error) = done.far.take() {
                     health.fails(client, &error, tell)?;
@@ -184,24 +188,24 @@ fn carry_out_all(
     }
 }
 
-/// What is wrong with the store's far memory.
+/// The health of the store's far memory.
 #[derive(Default)]
 struct Health {
-    /// The kinds of errors that were told.
+    /// The kinds of errors already reported.
     told: Vec<Discriminant<Error>>,
-    /// The store could not be kept.
+    /// True when a lease renewal failed.
     is_kept_out: bool,
 }
 
 impl Health {
-    /// Something was not carried out: it is told once, unless it is because others took this program's host out of the rack.
+    /// Reports the first error of each kind, unless this program's host was removed from the rack.
     fn fails(
         &mut self,
         client: &mut Client,
         error: &Error,
         tell: &mut dyn FnMut(&str),
     ) -> Result<(), StoreError> {
-        // A control plane that does not answer says nothing of that.
+        // An unreachable control plane does not prove a removal.
         if client.is_member().is_ok_and(|is_member| !is_member) {
             return Err(StoreError::Fenced);
         }
@@ -216,7 +220,7 @@ impl Health {
         Ok(())
     }
 
-    /// The store was kept.
+    /// Records a successful renewal.
     fn answers(&mut self, tell: &mut dyn FnMut(&str)) {
         if self.is_kept_out {
             *self = Self::default();
@@ -225,7 +229,8 @@ impl Health {
     }
 }
 
-/// Ends a connection so that its last reply arrives: a socket that is closed with unread bytes takes the reply back.
+/// Ends a connection so that its last reply arrives: closing a socket with unread bytes would discard the
+/// reply.
 fn leave(stream: &mut TcpStream, chunk: &mut [u8]) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)?;
     for _ in 0..LEFT_MAX / CHUNK {
@@ -236,7 +241,7 @@ fn leave(stream: &mut TcpStream, chunk: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads requests and writes replies until the client goes, says what is no request, or the service ends.
+/// Reads requests and writes replies until the client leaves, sends an invalid request, or the service ends.
 fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
@@ -265,7 +270,7 @@ fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool)
         let had_some = !requests.is_empty();
         if had_some {
             let (replies, answer) = sync_channel(1);
-            // The service ends: nothing is carried out any more.
+            // The service is ending: no further request is executed.
             if work.send(Work { requests, replies }).is_err() {
                 return Ok(());
             }
@@ -279,7 +284,7 @@ fn connection(mut stream: TcpStream, work: &SyncSender<Work>, stop: &AtomicBool)
         if had_some {
             continue; // there may be more in what was read
         }
-        // Here too: a client that is never silent would keep the service from ending.
+        // Checked here too: a client that is never silent would keep the service from ending.
         if stop.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -1,12 +1,17 @@
-//! An ordered store in far memory: keys of one kind, values of up to 64 KiB, found by a name from any host of the rack.
+//! An ordered store in far memory: keys of one kind, values of up to 64 KiB, under a name, from any host of
+//! the rack.
 //!
-//! Key type: [`Store`]. It is a [`RecordTree`] by the first eight bytes of a key ([`KeyKind`]), its first *slice*. Where two texts have a slice in common, its record
-//! leads to a tree of their next slices, a *layer*, and so on (as Masstree has it: Mao, Kohler and Morris, EuroSys 2012). A text that has a slice for itself
-//! is there, with the rest of it beside its value. Layers stay when keys go; a program remembers where they are, so a look-up begins at the deepest one.
+//! Key type: [`Store`]. A store is a [`RecordTree`] over the first eight bytes of a key ([`KeyKind`]), its
+//! first *slice*. If two texts share a slice, its record leads to a tree of their next slices, a *layer*, and
+//! so on (as in Masstree: Mao, Kohler and Morris, EuroSys 2012). A text with a unique slice is stored there,
+//! with the rest of its key beside its value. Layers stay when keys are removed. A program remembers the
+//! layers, so a look-up begins at the deepest one.
 //!
-//! Numbers have one slice: each operation is the tree's own, one round trip, and any number of programs write. Texts have one writer at a time, which holds a lock
-//! of the control plane, because two texts may become a layer in several steps; readers find every text that stands still meanwhile. A writer that takes over from one
-//! that seems to have ended has that one's host taken out of the rack first ([`Access::TakeOver`]): where it only hangs, nothing that it does later counts.
+//! A number is one slice: each operation is the tree's own, in one round trip, and any number of programs may
+//! write. A store of texts has one writer at a time, which holds a lock of the control plane, because
+//! creating a layer takes several steps. Readers find every stable text meanwhile. A program that takes over
+//! from a seemingly dead writer first removes the writer's host from the rack ([`Access::TakeOver`]). If the
+//! old writer only hangs, its later writes do not count.
 
 use crate::keys::{KeyError, KeyKind, SLICE, behind, slice};
 use farmem::api::ErrorCode;
@@ -24,51 +29,51 @@ pub use dropping::Dropped;
 pub(crate) use record::emit;
 use record::{Entry, LAYER, parse};
 
-/// Bytes of a value at most.
+/// Bound on the bytes of a value.
 pub const VALUE_LEN_MAX: usize = 64 << 10;
-/// Layers that a program remembers; when there are more it begins at the first slice again.
+/// Bound on the layers that a program remembers; beyond it, look-ups begin at the first slice again.
 const LAYERS_KNOWN_MAX: usize = 4_096;
-/// Keys that a range reads together.
+/// Keys of a range read together.
 const PIECE: usize = 128;
 
-/// "farmemOK": a store that is whole.
+/// "farmemOK": marks a complete store.
 const MAGIC: u64 = u64::from_le_bytes(*b"farmemOK");
-/// The store's named memory, in words of eight bytes: the address of its first tree (so that its name leads index agents there), magic, kind of keys, one that is
-/// not used, and of a load under way the file and its rows so far.
+/// The store's named memory, in words of eight bytes: the address of its first tree (by which index agents
+/// find it), magic, kind of keys, an unused word, and the file and row count of a load in progress.
 const WORDS: usize = 8;
 const MAGIC_AT: u64 = 8;
 const LOAD_AT: u64 = 32;
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The key.
+    /// The key is invalid.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The value.
+    /// The value is invalid.
     #[error("a value of {0} bytes: values have at most {VALUE_LEN_MAX}")]
     Value(usize),
-    /// A store of this name has other keys.
+    /// The existing store has other keys.
     #[error("the keys of this store are {0}")]
     Kind(&'static str),
-    /// Another program writes; what the control plane says of it.
+    /// Another program writes; with the control plane's message.
     #[error("another program writes to this store of texts, or ended while it did: {0}")]
     Locked(String),
     /// A store of texts was opened for reading.
     #[error("this program has opened the store of texts for reading only")]
     ReadOnly,
-    /// Its host was taken out of the rack.
+    /// This program's host was removed from the rack.
     #[error(
         "this program's host was taken out of the rack, as by another program that took this store over: nothing more that this one does counts"
     )]
     Fenced,
-    /// Far memory.
+    /// Far memory failed.
     #[error(transparent)]
     Far(#[from] Error),
 }
 
 impl StoreError {
-    /// What to do about it.
+    /// Returns the remedy.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -85,26 +90,27 @@ impl StoreError {
 /// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// What a program may do with a store of texts. Of numbers all may write.
+/// The access of a program to a store of texts. Stores of numbers are writable by all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Look up.
+    /// Look-ups only.
     Read,
-    /// Write: no other program may meanwhile.
+    /// Writing, exclusively.
     Write,
-    /// Write, in place of one that has ended or hangs: its host is taken out of the rack first, with all else that it does there.
+    /// Writing, in place of a dead or hanging writer. The writer's host is first removed from the rack, with
+    /// all its other work there.
     TakeOver,
 }
 
-/// A program's hold of a store.
+/// A program's handle of a store.
 pub struct Store {
     name: String,
     at: VirtAddr,
     kind: KeyKind,
     pub(crate) heap: Heap,
-    /// The trees that are known, by the slices that lead to them; of none, the first one.
+    /// The known trees, keyed by the slices that lead to them; the first tree has no slices.
     trees: BTreeMap<Vec<u8>, RecordTree>,
-    /// Of texts, while this program may write.
+    /// The writer's lock of a store of texts, while this program may write.
     lock: Option<NamedLock>,
 }
 
@@ -116,10 +122,11 @@ impl core::fmt::Debug for Store {
 }
 
 impl Store {
-    /// The store called `name` in the client's domain; made when there is none.
+    /// Opens the store called `name` in the client's domain, creating it if necessary.
     ///
     /// # Errors
-    /// [`StoreError::Kind`] when it has keys of another kind; [`StoreError::Locked`]; [`StoreError::Far`].
+    /// [`StoreError::Kind`] when the store has keys of another kind; [`StoreError::Locked`];
+    /// [`StoreError::Far`].
     pub fn create(
         client: &mut Client,
         name: &str,
@@ -142,16 +149,16 @@ impl Store {
         };
         client.write(at, &tree.tree().address().0.to_le_bytes())?;
         client.write(VirtAddr(at.0 + 16), &kind.number().to_le_bytes())?;
-        // The magic word comes last: what has it is whole.
+        // The magic word is written last: it marks a complete store.
         client.write(VirtAddr(at.0 + MAGIC_AT), &MAGIC.to_le_bytes())?;
         heap.close(client)?;
         Self::open(client, name, Some(kind), access)
     }
 
-    /// The store called `name`, with keys of this kind if one is said.
+    /// Opens the store called `name`, with keys of this kind if given.
     ///
     /// # Errors
-    /// As [`Store::create`]; [`Error::Missing`] when there is none.
+    /// As [`Store::create`]; [`Error::Missing`] when there is no such store.
     pub fn open(
         client: &mut Client,
         name: &str,
@@ -167,7 +174,8 @@ impl Store {
         if kind.is_some_and(|kind| kind != found) {
             return Err(StoreError::Kind(found.name()));
         }
-        // Before anything is read that the writer before may have changed. What fails from here on leaves it free.
+        // The lock comes before any read of data that the previous writer may have changed. A later failure
+        // releases it.
         let lock = match found {
             KeyKind::Text => locked(client, &lock_name(name), access)?,
             KeyKind::U64 | KeyKind::I64 => None,
@@ -185,29 +193,29 @@ impl Store {
         }
     }
 
-    /// What its keys are.
+    /// Returns the kind of the store's keys.
     #[must_use]
     pub const fn kind(&self) -> KeyKind {
         self.kind
     }
 
-    /// The first tree: what an index agent follows.
+    /// Returns the first tree, which an index agent follows.
     #[must_use]
     pub fn first(&self) -> &RecordTree {
         &self.trees[&[][..]]
     }
 
-    /// The first tree and the heap, for a bulk load.
+    /// Returns the first tree and the heap, for a bulk load.
     pub(crate) fn first_mut(&mut self) -> (&mut RecordTree, &mut Heap) {
         (self.trees.get_mut(&[][..]).expect("the first tree is always known"), &mut self.heap)
     }
 
-    /// The trees that are known, each with how many slices lead to it.
+    /// Returns the known trees, each with the number of slices that lead to it.
     pub fn trees(&self) -> impl Iterator<Item = (usize, &RecordTree)> {
         self.trees.iter().map(|(slices, tree)| (slices.len() / SLICE, tree))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// [`StoreError::Key`]; [`StoreError::Far`].
@@ -230,10 +238,11 @@ impl Store {
         }
     }
 
-    /// Puts `value` under `key`; true when there was one.
+    /// Stores `value` under `key`. Returns true when the key existed.
     ///
     /// # Errors
-    /// [`StoreError::Key`], [`StoreError::Value`]; [`StoreError::Far`]: then it is open whether the value is there.
+    /// [`StoreError::Key`], [`StoreError::Value`]; [`StoreError::Far`]. Then it is unknown whether the value
+    /// was stored.
     pub fn set(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -263,7 +272,7 @@ impl Store {
         }
     }
 
-    /// Takes `key` out; true when it was there.
+    /// Removes `key`. Returns true when the key existed.
     ///
     /// # Errors
     /// As [`Store::set`].
@@ -273,15 +282,15 @@ impl Store {
         if self.kind == KeyKind::Text && self.get(memory, key)?.is_none() {
             return Ok(false);
         }
-        // The look-up has come to the tree that has it.
+        // The look-up has found the tree that holds the key.
         let at = self.deepest(&encoded);
         let Self { trees, heap, .. } = self;
         let tree = trees.get_mut(&encoded[..SLICE * at]).expect("the deepest is known");
         Ok(tree.remove(memory, heap, slice(&encoded, at))?)
     }
 
-    /// The first `most` keys from `first` to `last`, both included, with their values, in order; without an end, from or to the end. A range whose first key
-    /// is behind its last has none.
+    /// Returns the first `most` keys from `first` to `last`, both inclusive, with their values, in order. A
+    /// missing bound means no bound. A range whose first key exceeds its last is empty.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -302,7 +311,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Tells the heap's other programs that this one is there; to be called once in a few seconds when nothing else is.
+    /// Renews the heap's lease. Call this every few seconds when no other operation runs.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
@@ -310,23 +319,23 @@ impl Store {
         self.heap.keep(memory)
     }
 
-    /// Lets go of the store.
+    /// Closes the store.
     ///
     /// # Errors
     /// [`Error`] when far memory does not answer.
     pub fn close(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
-        // The lock is given back last, and also when the heap cannot be left.
+        // The lock is released last, also when leaving the heap fails.
         let left = self.heap.close(memory);
         let unlocked = self.lock.map_or(Ok(()), NamedLock::unlock);
         left.and(unlocked)
     }
 
-    /// Frees all that it has in far memory. No other program may use it meanwhile or afterwards.
+    /// Frees all of the store's far memory. No other program may use the store during or after this call.
     ///
     /// # Errors
     /// [`StoreError`] when far memory does not answer.
     pub fn destroy(mut self, client: &mut Client) -> Result<(), StoreError> {
-        // All layers, those before that they lead from.
+        // All layers, parents before children.
         let mut layers = Vec::new();
         self.layers(client, &mut Vec::new(), &mut layers)?;
         for slices in layers.into_iter().rev() {
@@ -340,12 +349,12 @@ impl Store {
         Ok(())
     }
 
-    /// What a load has noted: the file, and how many rows of it are in.
+    /// Returns the progress of a load: the file, and the number of rows written.
     pub(crate) fn load_mark(&self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(u64, u64), Error> {
         Ok((word(memory, self.at.0 + LOAD_AT)?, word(memory, self.at.0 + LOAD_AT + 8)?))
     }
 
-    /// Notes how far a load is.
+    /// Records the progress of a load.
     pub(crate) fn mark_load(
         &self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -355,7 +364,7 @@ impl Store {
         memory.write(VirtAddr(self.at.0 + LOAD_AT), &bytes)
     }
 
-    /// A store of texts that was opened for reading is not written to.
+    /// Refuses writes to a store of texts that was opened for reading.
     const fn check_writer(&self) -> Result<(), StoreError> {
         match self.kind {
             KeyKind::Text if self.lock.is_none() => Err(StoreError::ReadOnly),
@@ -363,7 +372,7 @@ impl Store {
         }
     }
 
-    /// How many slices lead to the deepest tree that is known on the way to a key.
+    /// Returns the number of slices that lead to the deepest known tree for a key.
     fn deepest(&self, encoded: &[u8]) -> usize {
         if self.trees.len() == 1 {
             return 0;
@@ -374,7 +383,7 @@ impl Store {
             .unwrap_or(0)
     }
 
-    /// What the tree behind `at` slices has of a key.
+    /// Reads the entry of a key in the tree after `at` slices.
     fn entry(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -399,7 +408,7 @@ impl Store {
         tree.insert(memory, heap, slice(encoded, at), content)
     }
 
-    /// Remembers the layer behind `at` slices and one more.
+    /// Remembers the layer after `at` + 1 slices.
     fn know(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -419,7 +428,8 @@ impl Store {
         self.trees.insert(slices, tree);
     }
 
-    /// The text of this slice gets a layer for itself and others: it is there before anything leads to it.
+    /// Creates a layer for the text of this slice and others. The layer is complete before any pointer leads
+    /// to it.
     fn make_layer(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -441,7 +451,7 @@ impl Store {
         Ok(())
     }
 
-    /// Adds what is within of the tree behind these slices, and of its layers.
+    /// Adds the keys within the bounds from the tree after these slices, and from its layers.
     fn walk(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -484,7 +494,7 @@ impl Store {
         Ok(())
     }
 
-    /// The slices of all layers behind these, each before those that it leads to; all of them are known then.
+    /// Collects the slices of all layers below, parents first, and opens all of them.
     fn layers(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -517,14 +527,14 @@ impl Store {
 const TREE: &str = "tree";
 const LAYOUT: Layout = Layout::Partitioned;
 
-/// Encoded keys, both included.
+/// Bounds of encoded keys, both inclusive.
 struct Within<'a> {
     first: Option<&'a [u8]>,
     last: Option<&'a [u8]>,
 }
 
 impl Within<'_> {
-    /// The slices that keys behind these may have next.
+    /// Returns the range of next slices for keys that begin with these slices.
     fn slices(&self, slices: &[u8]) -> core::ops::RangeInclusive<u64> {
         let of = |bound: Option<&[u8]>, otherwise: u64| {
             let rest = bound.and_then(|bound| bound.strip_prefix(slices));
@@ -533,9 +543,9 @@ impl Within<'_> {
         of(self.first, 0)..=of(self.last, u64::MAX)
     }
 
-    /// Whether a key is within, behind which zeros may follow.
+    /// Returns true when a key is within the bounds; zeros may follow its bytes.
     fn has(&self, encoded: &[u8]) -> bool {
-        // Padded alike, an encoded key compares as the key.
+        // With equal padding, encoded keys compare like keys.
         let padded = |bytes: &[u8]| {
             let mut padded = bytes.to_vec();
             padded.resize(bytes.len().next_multiple_of(SLICE), 0);
@@ -555,7 +565,7 @@ fn lock_name(store: &str) -> String {
     format!("{store}.writer")
 }
 
-/// The writer's lock, where this program is to write.
+/// Takes the writer's lock if the access needs it.
 fn locked(client: &mut Client, name: &str, access: Access) -> Result<Option<NamedLock>, StoreError> {
     let taken = match access {
         Access::Read => return Ok(None),

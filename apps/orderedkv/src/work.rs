@@ -1,6 +1,7 @@
 //! YCSB's workloads A to F on a store of numbers, as tasks, with every answer checked.
 //!
-//! Look-ups are under way side by side; what writes, and scans, run alone ([`farmem::task`]), so what a look-up must find is known exactly.
+//! Look-ups run in parallel; writes and scans run exclusively ([`farmem::task`]), so the expected result of
+//! each look-up is known exactly.
 
 use crate::keys::KeyKind;
 use crate::model::{Model, len_of, value_of};
@@ -13,7 +14,7 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::rc::Rc;
 
-/// YCSB's workload.
+/// The YCSB workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub enum Mix {
@@ -23,11 +24,11 @@ pub enum Mix {
     B,
     /// Reads only.
     C,
-    /// 95 % reads of what was inserted last, 5 % inserts.
+    /// 95 % reads of the most recently inserted records, 5 % inserts.
     D,
     /// 95 % scans of 1 to 100 records, 5 % inserts.
     E,
-    /// Half reads, half reads with an update behind each.
+    /// Half reads, half reads followed by an update.
     F,
 }
 
@@ -44,65 +45,66 @@ impl Mix {
     }
 }
 
-/// What the command can be told.
+/// The command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What every application can be told.
+    /// Options of every application.
     #[command(flatten)]
     pub plan: Plan,
-    /// Records that are loaded.
+    /// Number of loaded records.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     pub records: u64,
-    /// YCSB's workload.
+    /// YCSB workload.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Mix::B)]
     pub workload: Mix,
-    /// Bytes of a value: YCSB's ten fields of a hundred bytes.
+    /// Bytes of a value; the default is YCSB's ten fields of a hundred bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1_000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     pub value_len: usize,
-    /// Values of any number of bytes up to that.
+    /// Use values of random lengths up to that.
     #[arg(long)]
     pub mixed: bool,
-    /// How often each record is wanted; workload D wants what was inserted last.
+    /// Distribution of the requested records; workload D requests the most recently inserted ones.
     #[arg(long, value_enum, default_value_t = Keys::Zipfian)]
     pub keys: Keys,
-    /// Do not tell the switch of the tree.
+    /// Do not publish the tree's index in the switch.
     #[arg(long)]
     pub no_index: bool,
 }
 
-/// How large the store is, and what is done to it.
+/// The size of the store and its workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Records that are loaded.
+    /// Number of loaded records.
     pub records: u64,
     /// YCSB's workload.
     pub mix: Mix,
-    /// Bytes of a value at most.
+    /// Bound on the bytes of a value.
     pub value_len: usize,
-    /// Whether values have any number of bytes up to that.
+    /// True when values have random lengths up to that bound.
     pub mixed: bool,
-    /// How often each record is wanted.
+    /// Distribution of the requested records.
     pub keys: Keys,
-    /// Whether the switch is told of the tree.
+    /// True when the tree's index is published in the switch.
     pub index: bool,
 }
 
-/// Keys of a leaf when it is loaded: as full as leaves are after insertions in any order.
+/// Keys per loaded leaf: as full as leaves are after random insertions.
 const FILL: usize = 10;
-/// A name for the store that a workload makes and destroys, which no other store has: one that somebody keeps, or another run's, is not this one's to destroy.
+/// Returns a unique name for the store that a workload creates and destroys, so that it never destroys
+/// another store.
 fn fresh_name() -> String {
     // The hasher's keys are the system's random numbers.
     format!("orderedkv-{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// The store and what it must answer. Its operations share it.
+/// The store and its expected contents, shared by the operations.
 struct State {
     store: Store,
     model: Model,
     settings: Settings,
     check: bool,
     wrong: u64,
-    /// Look-ups may be under way, which hold pointers.
+    /// True while look-ups may be in flight, which hold pointers.
     is_pinned: bool,
 }
 
@@ -117,7 +119,7 @@ impl State {
         Ok(())
     }
 
-    /// Also when the last pin was refused: a rack that is gone is to be told of, in the end.
+    /// Runs also when the last pin was refused: the error of a lost rack must reach the caller at the end.
     fn unpin(&mut self) {
         if core::mem::take(&mut self.is_pinned) {
             self.store.heap.unpin();
@@ -129,7 +131,7 @@ impl State {
         value_of(key, version, len_of(key, version, value_len, mixed))
     }
 
-    /// Compares what was found under `key` with what there is.
+    /// Compares the value found under `key` with the expected one.
     fn look_at(&mut self, key: u64, found: Option<&[u8]>) {
         if self.check {
             let expected = self.model.newest(key).map(|version| self.value(key, version));
@@ -159,7 +161,7 @@ impl State {
     }
 }
 
-/// Keys and values are the workload's own: only far memory can refuse them.
+/// Extracts the far-memory error: keys and values of a workload are always valid.
 fn far(error: StoreError) -> Error {
     match error {
         StoreError::Far(error) => error,
@@ -171,7 +173,7 @@ fn far(error: StoreError) -> Error {
 pub struct Operation {
     state: Rc<RefCell<State>>,
     what: ycsb::Operation,
-    /// A look-up is under way.
+    /// True while a look-up is in flight.
     looks: bool,
     alone: bool,
 }
@@ -183,7 +185,7 @@ impl core::fmt::Debug for Operation {
 }
 
 impl Operation {
-    /// What sort of operation it is.
+    /// Returns the kind of the operation.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self.what {
@@ -224,14 +226,14 @@ impl Task for Operation {
             state.look_at(key, Some(value));
             return Ok(Next::Done);
         }
-        // It is not there, or longer than what comes along.
+        // The key is missing, or its value is too long for the traversal.
         self.alone = true;
         Ok(Next::Alone)
     }
 
     fn alone(&mut self, memory: &mut dyn FarMemory) -> Result<(), Error> {
         let mut state = self.state.borrow_mut();
-        // No look-up is under way: nothing holds older pointers.
+        // No look-up is in flight, so nothing holds older pointers.
         state.unpin();
         let key = self.what.key();
         let done = match self.what {
@@ -255,12 +257,12 @@ fn read(state: &mut State, memory: &mut dyn FarMemory, key: u64) -> Result<(), E
     Ok(())
 }
 
-/// Loads a store, carries out a workload and destroys it again, on the rack of `client`.
+/// Loads a store, runs a workload and destroys the store, on the rack of `client`.
 ///
 /// # Errors
 /// [`Failure`] when far memory has no room or does not answer.
 ///
-/// # Panics
+/// Panics when an operation outlives the run.
 /// When an operation outlives the run.
 pub fn serve(
     client: &mut Client,
@@ -274,7 +276,7 @@ pub fn serve(
     let state = Rc::new(RefCell::new(State::new(store, settings, check)));
     let worked = carry_out(client, transport, &state, load);
     let store = Rc::into_inner(state).expect("its operations have ended").into_inner().store;
-    // Also when that failed: other programs may go on using the rack.
+    // Also after a failure: other programs may keep using the rack.
     let destroyed = store.destroy(client);
     let report = worked?;
     destroyed.map_err(|error| Failure::new(error.to_string(), error.remedy()))?;
@@ -340,10 +342,10 @@ fn carry_out(
     Ok(Report { workload, packets, wrong_answers, remark, ..report })
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Failure`] when there is no rack, or it has no room or does not answer.
+/// [`Failure`] when no rack is available, has room or answers.
 pub fn run(args: &Args) -> Result<Report, Failure> {
     let load = args.plan.load();
     let Args { records, workload: mix, value_len, mixed, keys, no_index, .. } = *args;
@@ -352,7 +354,8 @@ pub fn run(args: &Args) -> Result<Report, Failure> {
     on_rack(&args.plan, "orderedkv", bytes, |client, transport| serve(client, transport, &settings, &load))
 }
 
-/// Bytes of far memory: of each record a value, its record's lines, and its share of the nodes; as many again for those that are written.
+/// Returns the bytes of far memory: per record a value, its lines, and its share of the nodes; and as much
+/// again for updates.
 const fn room_for(records: u64, operations: u64, value_len: usize) -> u64 {
     records.saturating_add(operations).saturating_mul(value_len as u64 * 5 / 4 + 320)
 }
@@ -361,7 +364,7 @@ const fn room_for(records: u64, operations: u64, value_len: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// A pin that was refused is not given back: what refused it is told, and no panic of it.
+    /// A refused pin is not released: the refusal is reported, without a panic.
     #[test]
     fn only_a_pin_that_was_taken_is_given_back() {
         let mut client = farmem::Rack::embedded_with(1, 64 << 20).unwrap().client("pins").unwrap();
@@ -378,7 +381,7 @@ mod tests {
         state.store.destroy(&mut client).unwrap();
     }
 
-    /// More than there is room for is that, and not a small number.
+    /// Overflow saturates and does not wrap to a small number.
     #[test]
     fn room_does_not_wrap() {
         assert_eq!(room_for(2, 1, 1_000), 3 * 1_570);

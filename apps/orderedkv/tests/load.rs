@@ -1,4 +1,4 @@
-//! Loads of CSV and Parquet files: what comes in, how, and what is said of what is wrong.
+//! Loads of CSV and Parquet files: the contents, the method, and the errors.
 
 use farmem::{Client, Rack};
 use farmem_orderedkv::load::{Column, Format, KeyType, Loaded, Source, load};
@@ -42,7 +42,7 @@ fn all(client: &mut Client) -> Vec<(String, String)> {
     all.into_iter().map(|(key, value)| (text(key), text(value))).collect()
 }
 
-/// Numbers that ascend go in together, others key by key; the last row of a key is the one that stays.
+/// Ascending numbers are bulk-loaded, others inserted one by one; the last row of a key wins.
 #[test]
 fn numbers_from_csv() {
     let dir = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn numbers_from_csv() {
     let first = loaded(&mut client, &source(ascending.clone(), KeyType::U64)).unwrap();
     assert_eq!((first.rows, first.ascending, first.bulk, first.replaced), (3_000, true, true, 0));
     assert_eq!(all(&mut client).len(), 3_000);
-    // The store is not empty any more.
+    // The store is no longer empty.
     let again = loaded(&mut client, &source(ascending, KeyType::U64)).unwrap();
     assert_eq!((again.bulk, again.replaced, again.resumed_at), (false, 3_000, 0));
     let others =
@@ -90,11 +90,12 @@ fn keys_of_all_kinds() {
             ["-500000=1", "0=2", "2000000=3", "86400000000=4", "172800000000=5"].map(String::from).to_vec()
         )
     );
-    // A quote within a field that has none around it is a character, and one that is closed by the end of the file is closed.
+    // A quote inside an unquoted field is a character, and a quote closed by the end of the file is closed.
     assert_eq!(with("k\n5\" disk\n\"a\nb\"", KeyType::String, true).1, ["5\" disk=1", "a\nb=2"]);
 }
 
-/// A file of `count` rows in groups of 100: a time in microseconds, and a text; row number `null_at` has no text.
+/// Writes a file of `count` rows in groups of 100: a time in microseconds, and a text; row number `null_at`
+/// has no text.
 fn parquet_file(dir: &TempDir, count: i64, null_at: i64) -> PathBuf {
     let schema = "message rows { required int64 at (TIMESTAMP(MICROS, true)); optional binary what (UTF8); required int64 id; }";
     let path = dir.path().join(format!("{count}-{null_at}.parquet"));
@@ -153,7 +154,7 @@ fn parquet_columns() {
     );
 }
 
-/// What is wrong is named with its file, its line or row, and what was expected; nothing is written then.
+/// Errors name the file, the line or row, and the expectation; nothing is written then.
 #[test]
 fn what_is_wrong_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -196,7 +197,8 @@ fn what_is_wrong_is_named() {
             Source { key: Column::Name("id".into()), ..source(csv("id,what,id\n1,a,2\n"), KeyType::U64) },
             "line 1: there are two of column \"id\": columns 1 and 3 | say which by its number",
         ),
-        // A quote that is never closed has the rest of the file, which reads as a row like any other, as one with too few fields, as a key, or as a long value.
+        // An unclosed quote swallows the rest of the file, which parses as a normal row, as one with too few
+        // fields, as a key, or as a long value.
         (
             source(csv("id,what\n1,a\n2,\"b\n3,c\n"), KeyType::U64),
             "line 3: a quote opens a field here and is never closed",
@@ -229,7 +231,7 @@ fn what_is_wrong_is_named() {
     assert!("0".parse::<Column>().is_err() && "".parse::<Column>().is_err());
 }
 
-/// A damaged Parquet file ends the load with an error, wherever the damage is, and no process.
+/// A damaged Parquet file ends the load with an error, wherever the damage is, and never the process.
 #[test]
 fn damaged_files_end_in_errors() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +246,7 @@ fn damaged_files_end_in_errors() {
             refused += 1;
             continue;
         };
-        // An error ends it: the library promises nothing of what would come then.
+        // An error ends the iteration: the library promises nothing about further rows.
         if rows.by_ref().take(1_000).any(|row| row.is_err()) {
             refused += 1;
         }
@@ -252,12 +254,12 @@ fn damaged_files_end_in_errors() {
     assert!(refused > 20, "{refused} of {} damages were noticed", whole.len() / 7);
 }
 
-/// A load that is stopped goes on behind what it has noted; of other rows it begins anew.
+/// A stopped load resumes after its recorded progress; a load of other rows starts anew.
 #[test]
 fn a_load_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let mut client = client();
-    // They do not ascend: key by key.
+    // Descending keys are inserted one by one.
     let rows: String = (0..2_000).rev().map(|n| format!("{n},{n}\n")).collect();
     let source = source(file(&dir, "rows.csv", &format!("id,what\n{rows}")), KeyType::U64);
     let written = Cell::new(0);
@@ -270,7 +272,7 @@ fn a_load_goes_on() {
     assert!(first.stopped && !first.bulk);
     let there = all(&mut client).len();
     assert_eq!(there, 1_500);
-    // A program changes what is there: what was written is not written again.
+    // A program changes existing data; rows already written are not written again.
     let mut store = Store::create(&mut client, "store", KeyKind::U64, Access::Write).unwrap();
     store.set(&mut client, b"1999", b"changed").unwrap();
     store.close(&mut client).unwrap();
@@ -278,7 +280,7 @@ fn a_load_goes_on() {
     assert_eq!((second.resumed_at, second.replaced, second.stopped), (1_500, 0, false));
     let now = all(&mut client);
     assert_eq!((now.len(), &now[0].1, &now[1_999].1), (2_000, &"0".to_owned(), &"changed".to_owned()));
-    // It has come to its end: the same rows again are another load.
+    // The load is complete: loading the same rows again starts anew.
     assert_eq!(loaded(&mut client, &source).unwrap().resumed_at, 0);
     assert_eq!(all(&mut client)[1_999].1, "1999");
 }

@@ -1,4 +1,5 @@
-//! The service over TCP: requests and replies to the byte, what is wrong, many clients, and Redis's own clients where they are installed.
+//! The service over TCP: requests and replies to the byte, errors, many clients, and Redis's own clients
+//! where installed.
 
 use farmem::Rack;
 use farmem_orderedkv::{Access, KeyKind, Server, Stop, Store};
@@ -33,17 +34,17 @@ impl Service {
         Self { address, stop, thread: Some(thread) }
     }
 
-    /// All that the service says to these bytes, until it ends the connection or is told that nothing more comes.
+    /// Returns the service's whole output for these bytes, until the connection ends.
     fn says(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        // Where the service ends first, the rest has no reader.
+        // If the service ends the connection first, the rest has no reader.
         let _ended_already = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
         let mut said = Vec::new();
         let _reset = stream.read_to_end(&mut said);
         said
     }
 
-    /// Ends it; how many requests it served.
+    /// Stops the service. Returns the number of requests served.
     fn end(mut self) -> u64 {
         self.stop.stop();
         self.thread.take().unwrap().join().unwrap()
@@ -91,7 +92,7 @@ fn requests_and_replies() {
     assert_eq!(service.end(), 26);
 }
 
-/// Bytes that are no request end their connection with a reply that says why, however they come; others go on.
+/// Invalid bytes end their connection with an error reply, however they arrive; other connections continue.
 #[test]
 fn hostile_bytes_end_their_connection() {
     let service = Service::start(KeyKind::U64);
@@ -134,7 +135,7 @@ fn hostile_bytes_end_their_connection() {
     service.end();
 }
 
-/// Sixteen clients write and read keys of their own, with requests sent ahead of replies.
+/// Sixteen clients write and read their own keys with pipelined requests.
 #[test]
 fn clients_beside_each_other() {
     let service = Service::start(KeyKind::Text);
@@ -168,7 +169,8 @@ fn clients_beside_each_other() {
     assert_eq!(service.end(), 16 * 120 + 1);
 }
 
-/// A client that never waits for long does not keep the service from ending: what it has sent is answered, then its connection ends.
+/// A busy client does not keep the service from ending: its requests so far are answered, then its connection
+/// ends.
 #[test]
 fn a_busy_client_does_not_keep_it_from_ending() {
     let service = Service::start(KeyKind::Text);
@@ -191,7 +193,7 @@ fn a_busy_client_does_not_keep_it_from_ending() {
     assert_eq!(client.join().unwrap(), served, "each request that was read was answered");
 }
 
-/// Redis's own clients, where they are installed.
+/// Redis's own clients, where installed.
 #[test]
 fn redis_clients_are_served() {
     if Command::new("redis-cli").arg("--version").output().is_err() {
@@ -213,7 +215,7 @@ fn redis_clients_are_served() {
     );
     assert_eq!(cli(&["del", "farmem:words:ant"]), "1\n");
     assert_eq!(cli(&["exists", "farmem:words:ant"]), "0\n");
-    // 1,000 requests of each kind on random keys of sixteen bytes, eight clients, four requests ahead of their replies.
+    // 1,000 requests of each kind on random keys of sixteen bytes, eight clients, four requests pipelined.
     let output = Command::new("redis-benchmark")
         .args([
             "-p",

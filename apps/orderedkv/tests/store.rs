@@ -1,4 +1,5 @@
-//! The store on a rack in this process: against a `BTreeMap`, with several programs, and YCSB's workloads with every answer checked.
+//! The store on a rack in this process: against a `BTreeMap`, with several programs, and YCSB's workloads
+//! with every answer checked.
 
 use farmem::{Client, Rack};
 use farmem_orderedkv::{
@@ -25,7 +26,7 @@ enum Act {
     Range(Option<Vec<u8>>, Option<Vec<u8>>, usize),
 }
 
-/// Many have eight or sixteen bytes in common, some are beginnings of others, and some have zeros.
+/// Many keys share eight or sixteen bytes, some are prefixes of others, and some contain zeros.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let end = prop_oneof![Just(vec![]), vec(prop_oneof![Just(0), Just(1), Just(b'a'), any::<u8>()], 0..5)];
     (prop_oneof![Just(""), Just("customer"), Just("customer/account"), Just("custom")], end)
@@ -45,7 +46,8 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Texts, whatever they have in common, in the order of their bytes; also for a program that opens the store later, to which no layer is known.
+    /// Texts with any common prefixes, in byte order, also for a program that opens the store later and knows
+    /// no layer.
     #[test]
     fn the_store_is_a_map(acts in vec(act(), 1..80)) {
         let rack = rack(2);
@@ -88,7 +90,8 @@ proptest! {
     }
 }
 
-/// A look-up of a text with sixteen bytes in common with others is one request once the program knows the layers; so is each of a number.
+/// A look-up of a text that shares sixteen bytes with others is one request once the program knows the
+/// layers; so is each look-up of a number.
 #[test]
 fn a_look_up_begins_at_the_deepest_layer() {
     let mut client = rack(1).client("layers").unwrap();
@@ -115,7 +118,7 @@ fn a_look_up_begins_at_the_deepest_layer() {
     assert_eq!(numbers.range(&mut client, Some(b"2"), Some(b"-3"), 10).unwrap(), [], "l > r has no keys");
 }
 
-/// Texts have one writer; of numbers several programs write. What cannot be had is refused, and says why.
+/// A store of texts has one writer; numbers have several. Refusals state the reason.
 #[test]
 fn what_is_refused() {
     let rack = rack(1);
@@ -138,7 +141,8 @@ fn what_is_refused() {
         store.set(&mut one, b"key", &vec![7; VALUE_LEN_MAX + 1]),
         Err(StoreError::Value(65_537))
     ));
-    // Its writer hangs: the next one is told what to do, and does it. What the one before writes later does not count, and is no success.
+    // The writer hangs: the next program learns what to do, and does it. The old writer's later write fails
+    // and does not count.
     let write = |client: &mut Client, access| Store::create(client, "texts", KeyKind::Text, access);
     assert!(matches!(write(&mut two, Access::Write), Err(StoreError::Locked(_))));
     let mut next = write(&mut two, Access::TakeOver).unwrap();
@@ -149,7 +153,7 @@ fn what_is_refused() {
     assert_eq!(next.get(&mut two, b"late").unwrap(), None);
     drop((store, one));
     next.close(&mut two).unwrap();
-    // One that is only dropped has given the lock back too, and nobody is taken out of the rack for a lock that is free.
+    // A dropped store has released its lock, and no host is removed from the rack for a free lock.
     let mut three = rack.client("refused").unwrap();
     drop(write(&mut three, Access::TakeOver).unwrap());
     write(&mut two, Access::TakeOver).unwrap().close(&mut two).unwrap();
@@ -163,7 +167,8 @@ fn what_is_refused() {
     assert_eq!(others.range(&mut two, None, None, 1_000).unwrap().len(), 200);
 }
 
-/// A program that cannot open a store of texts, since as many as may have its heap open, leaves the writer's lock as it was.
+/// A program that cannot open a store of texts, because its heap is open too often, leaves the writer's lock
+/// unchanged.
 #[test]
 fn what_cannot_be_opened_is_not_locked() {
     let rack = rack(1);
@@ -183,14 +188,14 @@ fn what_cannot_be_opened_is_not_locked() {
     readers.pop().unwrap().close(&mut client).unwrap();
     let writer = open(&mut client, Access::Write).unwrap();
     readers.pop().unwrap().close(&mut client).unwrap();
-    // And one that finds it locked has no place in the heap afterwards.
+    // A program that finds the store locked leaves no membership in the heap.
     for _ in 0..3 {
         assert!(matches!(open(&mut client, Access::Write), Err(StoreError::Locked(_))));
     }
     writer.close(&mut client).unwrap();
 }
 
-/// A workload makes a store of its own: one of the same domain that somebody keeps is as it was, whatever it is called.
+/// A workload creates its own store: other stores of the domain stay unchanged, whatever their names.
 #[test]
 fn a_workload_leaves_other_stores_alone() {
     let mut client = rack(1).client("kept").unwrap();
@@ -217,7 +222,8 @@ fn load(policy: RunAt) -> Load {
     Load { operations: 1_500, in_flight: 16, policy, seed: 5, check: true }
 }
 
-/// Every answer of each workload is right, with the index and without, wherever traversals run, with values of 1 byte to 64 KiB; nothing stays behind.
+/// Every answer of each workload is right, with the index and without, at every site, with values of 1 byte
+/// to 64 KiB; nothing is left behind.
 #[test]
 fn every_workload_is_right() {
     for (mix, policy, index, value_len) in [

@@ -1,14 +1,16 @@
-//! A table whose index and values are in far memory (PULSE 6, "WiredTiger"): keys of 8 bytes in a B+tree, values of 240 bytes, YCSB's E.
+//! A table whose index and values are in far memory (PULSE 6, "WiredTiger"): keys of 8 bytes in a B+tree,
+//! values of 240 bytes, YCSB's E.
 //!
-//! A scan of up to 100 records gets keys and values in the scratch pads of traversals, in two round trips ([`farmem::btree::Records`]);
-//! a host that runs traversals itself gets the values by READs, one for those that lie side by side. An insert writes the value while it
-//! looks for the leaf, and then the leaf.
+//! A scan of up to 100 records gets keys and values in the scratch pads of traversals, in two round trips
+//! ([`farmem::btree::Records`]). A host that runs traversals itself gets the values by READs, one per run of
+//! adjacent values. An insert writes the value while it looks for the leaf, and then the leaf.
 //!
-//! # What a scan sees
+//! # Guarantees of a scan
 //!
-//! Every record that was there when it began, and of those that are inserted meanwhile any part; each with its own value, since a value is
-//! complete before its key is in the tree. Inserts take turns, and the few that cut a leaf run alone, so that no scan meets a cut
-//! ([`farmem::btree`] says what one would see). The store is the only writer: it holds the tree's lock from [`Store::load`] to
+//! A scan sees every record that existed when it began, and any subset of the records inserted meanwhile.
+//! Each has its own value, because a value is complete before its key is in the tree. Inserts run one after
+//! the other. The few that split a leaf run exclusively, so that no scan meets a split ([`farmem::btree`]
+//! explains the effects). The store is the only writer: it holds the tree's lock from [`Store::load`] to
 //! [`Store::destroy`].
 
 mod model;
@@ -28,43 +30,43 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use values::Values;
 
-/// What the command can be told.
+/// The command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What every application can be told.
+    /// Options of every application.
     #[command(flatten)]
     pub plan: Plan,
-    /// Records that are loaded.
+    /// Number of loaded records.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     pub records: u64,
-    /// How loaded values lie in far memory.
+    /// Placement of the loaded values in far memory.
     #[arg(long, value_enum, default_value_t = Order::Insertion)]
     pub values: Order,
-    /// How often each record is the first of a scan: as YCSB's zipfian distribution has it, or all alike.
+    /// Distribution of the first record of a scan: YCSB's zipfian, or uniform.
     #[arg(long, value_enum, default_value_t = Keys::Zipfian)]
     pub keys: Keys,
 }
 
-/// How large the store is, and how it lies in far memory.
+/// The size of the store, and its layout in far memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Records that are loaded.
+    /// Number of loaded records.
     pub records: u64,
-    /// Operations that may follow: as many records may be inserted.
+    /// Bound on the operations, and so on the inserted records.
     pub operations: u64,
-    /// How loaded values lie.
+    /// Placement of the loaded values.
     pub values: Order,
-    /// How the tree's nodes lie.
+    /// Layout of the tree's nodes.
     pub layout: Layout,
-    /// How scans get values.
+    /// The way scans fetch values.
     pub bring: Bring,
-    /// How often each record is the first of a scan.
+    /// Distribution of the first record of a scan.
     pub keys: Keys,
-    /// Whether every answer is checked.
+    /// True when every answer is checked.
     pub check: bool,
 }
 
-/// The command's, for a tenth of its operations, all answers checked.
+/// Returns the command's settings for a tenth of its operations, with all answers checked.
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -79,16 +81,16 @@ impl Default for Settings {
     }
 }
 
-/// Keys of a leaf when it is loaded: as full as leaves are after inserts of keys in any order.
+/// Keys per loaded leaf: as full as leaves are after random inserts.
 const FILL: usize = KEYS_MAX * 7 / 10;
 
-/// The store. Its operations share it.
+/// The store's state, shared by its operations.
 struct State {
     tree: BTree,
     records: Records,
     values: Values,
     model: Model,
-    /// Inserts so far that cut a leaf.
+    /// Number of inserts so far that split a leaf.
     cuts: u64,
     keys: Keys,
     check: bool,
@@ -105,7 +107,7 @@ impl core::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Loads the records. `progress` hears records loaded and records in all.
+    /// Loads the records. Calls `progress` with the records loaded and the total.
     ///
     /// # Errors
     /// [`Error`] when far memory has no room or does not answer.
@@ -115,7 +117,7 @@ impl Store {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Error> {
         let &Settings { records, operations, values: order, layout, bring, keys, check } = settings;
-        // Keys by number, then in order; two numbers with one hash are one record, as a table has it.
+        // Keys by number, then sorted; two numbers with one hash are one record, as in a table.
         let mut numbered: Vec<(u64, u64)> = (0..records).map(|number| (hash(number), number)).collect();
         numbered.sort_unstable();
         numbered.dedup_by_key(|pair| pair.0);
@@ -130,32 +132,32 @@ impl Store {
         Ok(Self(Rc::new(RefCell::new(state))))
     }
 
-    /// `count` operations of YCSB's E on the records that were loaded; one seed gives one sequence.
+    /// Returns `count` operations of YCSB's E on the loaded records; equal seeds give equal sequences.
     #[must_use]
     pub fn operations(&self, records: u64, count: u64, seed: u64) -> Operations {
         let keys = self.0.borrow().keys.distribution();
         Operations::new(Rc::clone(&self.0), Workload::E.operations(records, count, seed).with_keys(keys))
     }
 
-    /// Answers that were wrong so far, when they are checked.
+    /// Returns the number of wrong answers so far, if they are checked.
     #[must_use]
     pub fn wrong_answers(&self) -> u64 {
         self.0.borrow().wrong
     }
 
-    /// Inserts that cut a leaf so far, and ran alone.
+    /// Returns the number of inserts so far that split a leaf and ran exclusively.
     #[must_use]
     pub fn cuts(&self) -> u64 {
         self.0.borrow().cuts
     }
 
-    /// Frees what it has in far memory.
+    /// Frees the store's far memory.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
     ///
     /// # Panics
-    /// When operations of it are still there.
+    /// Panics when operations still exist.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         let state = Rc::into_inner(self.0).expect("its operations have ended").into_inner();
         state.values.destroy(memory)?;
@@ -163,7 +165,7 @@ impl Store {
     }
 }
 
-/// Loads the store, carries out its workload and destroys it again, on the rack of `client`.
+/// Loads the store, runs its workload and destroys the store, on the rack of `client`.
 ///
 /// # Errors
 /// [`Error`] when far memory has no room or does not answer.
@@ -184,7 +186,7 @@ pub fn serve(
     let after = client.packets();
     let wrong_answers = store.wrong_answers();
     let remark = format!("{} inserts cut a leaf", store.cuts());
-    // Also when that failed: other programs may go on using the rack.
+    // Also after a failure: other programs may keep using the rack.
     let destroyed = store.destroy(client);
     let measured = measured?;
     destroyed?;
@@ -199,10 +201,10 @@ pub fn serve(
     Ok(Report { workload, packets, wrong_answers, remark, ..report })
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Failure`] when there is no rack, or it has no room or does not answer.
+/// [`Failure`] when no rack is available, has room or answers.
 pub fn run(args: &Args) -> Result<Report, Failure> {
     let load = args.plan.load();
     let settings = Settings {

@@ -1,4 +1,4 @@
-//! `farmem-tablestore`: the application as a command of its own; `farmem tablestore` is the same.
+//! `farmem-tablestore`: the application as a separate command, equivalent to `farmem tablestore`.
 
 use clap::Parser as _;
 use farmem_tablestore::{Args, run};

@@ -1,11 +1,11 @@
-//! What a scan may answer, and what it must: the keys, and when each was inserted.
+//! A model of valid scan results: the keys, with the time at which each was inserted.
 
 use std::collections::BTreeMap;
 
-/// A moment of the store's life: the number of inserts that had begun or ended.
+/// A logical time: the number of inserts begun or ended.
 pub(crate) type Moment = u64;
 
-/// The keys, each with the moment when its insert was answered, if it was.
+/// The keys, each with the time of its insert's reply, if there was one.
 #[derive(Debug)]
 pub(crate) struct Model {
     keys: BTreeMap<u64, Option<Moment>>,
@@ -13,30 +13,31 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A model whose keys are there from the beginning.
+    /// Creates a model with these initial keys.
     pub(crate) fn new(keys: impl Iterator<Item = u64>) -> Self {
         Self { keys: keys.map(|key| (key, Some(0))).collect(), now: 0 }
     }
 
-    /// The moment.
+    /// Returns the current time.
     pub(crate) const fn now(&self) -> Moment {
         self.now
     }
 
-    /// The insert of `key` begins. One that is there stays: its value is the same.
+    /// Begins the insert of `key`. An existing key stays: its value is the same.
     pub(crate) fn begin(&mut self, key: u64) {
         self.now += 1;
         self.keys.entry(key).or_insert(None);
     }
 
-    /// The insert of `key` was answered.
+    /// Records the reply to the insert of `key`.
     pub(crate) fn settle(&mut self, key: u64) {
         self.now += 1;
         self.keys.get_mut(&key).expect("its insert has begun").get_or_insert(self.now);
     }
 
-    /// True when `keys` may be the first `most` from `from` on, for a scan from the moment `began` until now: all that were settled when it
-    /// began, any part of those that were begun since, in order, each once.
+    /// Returns true when `keys` may be the first `most` from `from` on, for a scan from time `began` until
+    /// now. The result must have every key settled when the scan began, may have keys begun since, and must
+    /// be sorted without duplicates.
     pub(crate) fn allows(
         &self,
         from: u64,
@@ -65,7 +66,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    /// What stood still must be there, what was inserted meanwhile may be, nothing else is.
+    /// Stable keys must be present, concurrently inserted ones may be, no others are.
     #[test]
     fn a_scan_is_allowed_or_not() {
         let mut model = Model::new([10, 20, 30, 40].into_iter());

@@ -1,4 +1,4 @@
-//! A scan and an insert, as tasks.
+//! Scans and inserts, as tasks.
 
 use crate::model::Moment;
 use crate::values::{VALUE_LEN, compose};
@@ -29,13 +29,13 @@ impl Operations {
 }
 
 impl Store {
-    /// A scan of the first `most` records whose key is not less than `from`.
+    /// Returns a scan of the first `most` records whose key is at least `from`.
     #[must_use]
     pub fn scan(&self, from: u64, most: usize) -> Operation {
         Operation { state: Rc::clone(&self.0), what: What::Scan(Scan::new(from, most)) }
     }
 
-    /// An insert of a record under `key`; its value follows from the key.
+    /// Returns an insert of a record under `key`; the value is derived from the key.
     #[must_use]
     pub fn insert(&self, key: u64) -> Operation {
         Operation { state: Rc::clone(&self.0), what: What::Insert(Insert::new(key)) }
@@ -59,7 +59,7 @@ impl Iterator for Operations {
     }
 }
 
-/// An operation under way.
+/// A running operation.
 pub struct Operation {
     state: Rc<RefCell<State>>,
     what: What,
@@ -77,7 +77,7 @@ impl core::fmt::Debug for Operation {
 }
 
 impl Operation {
-    /// What sort of operation it is.
+    /// Returns the kind of the operation.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self.what {
@@ -86,7 +86,7 @@ impl Operation {
         }
     }
 
-    /// The keys that a scan has found, in order.
+    /// Returns the keys that a scan has found, in order.
     #[must_use]
     pub fn keys(&self) -> Vec<u64> {
         match &self.what {
@@ -116,7 +116,7 @@ impl Task for Operation {
     }
 }
 
-/// A scan, and when it began.
+/// A scan, with its start time.
 struct Scan {
     from: u64,
     most: usize,
@@ -152,21 +152,21 @@ fn is_right(from: u64, most: usize, began: Moment, scan: &RecordScan, state: &St
 /// The key of the one lock that every insert takes.
 const WRITERS: u64 = 0;
 
-/// What an insert does next.
+/// The next step of an insert.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Wait for the turn.
+    /// Wait for the lock.
     Wait,
     /// Write the value, and look for the leaf.
     Look,
     /// Read the leaf.
     Fetch,
-    /// Write the leaf, or cut it.
+    /// Write the leaf, or split it.
     Put {
-        /// Where it is.
+        /// The leaf's address.
         leaf: VirtAddr,
     },
-    /// It is done.
+    /// The insert is done.
     Settle,
 }
 

@@ -1,4 +1,4 @@
-//! The values: what is in them, and where they lie.
+//! The values: their contents and their placement.
 
 use farmem::btree::RECORD_ROOM;
 use farmem::{Error, FarMemory, NodeId, VirtAddr, Vma};
@@ -6,17 +6,18 @@ use farmem::{Error, FarMemory, NodeId, VirtAddr, Vma};
 /// Bytes of a value.
 pub const VALUE_LEN: usize = 240;
 
-/// How loaded values lie in far memory.
+/// The placement of loaded values in far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Order {
-    /// As YCSB inserts them, on the memory nodes in turn: neighbours in the index lie anywhere.
+    /// In YCSB's insertion order, alternating between the memory nodes: neighbours in the index are
+    /// scattered.
     Insertion,
-    /// In the order of the index, on each memory node a range: neighbours are one READ.
+    /// In index order, one range per memory node: neighbours take one READ.
     Clustered,
 }
 
 impl Order {
-    /// As people write it.
+    /// Returns the order's description for reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -26,7 +27,7 @@ impl Order {
     }
 }
 
-/// Writes the value of `key` into `into`: words that follow from it.
+/// Appends the value of `key`, words derived from the key, to `into`.
 pub(crate) fn compose(key: u64, into: &mut Vec<u8>) {
     let mut word = key;
     for _ in 0..VALUE_LEN / 8 {
@@ -35,18 +36,18 @@ pub(crate) fn compose(key: u64, into: &mut Vec<u8>) {
     }
 }
 
-/// Bytes of one WRITE when they are loaded, in values.
+/// Values per WRITE of the load.
 const BULK: usize = 256;
-/// WRITEs that go together.
+/// WRITEs sent together.
 const BULKS_MAX: usize = 16;
 
-/// The places of values.
+/// The placement of values.
 pub(crate) struct Values {
     regions: Vec<Vma>,
-    /// Places taken, by memory node.
+    /// Used positions, by memory node.
     taken: Vec<u64>,
     each: u64,
-    /// The memory node whose turn it is.
+    /// Index of the memory node that receives the next value.
     turn: usize,
 }
 
@@ -56,7 +57,7 @@ impl Values {
         let each = count.div_ceil(nodes.len() as u64);
         let mut regions = Vec::with_capacity(nodes.len());
         for node in nodes {
-            // Behind the last one there is room, too, for what is loaded with it.
+            // Room after the last value for a whole load window.
             let bytes =
                 each.saturating_mul(VALUE_LEN as u64).saturating_add((RECORD_ROOM - VALUE_LEN) as u64);
             regions.push(memory.allocate_on(bytes, node)?);
@@ -64,7 +65,8 @@ impl Values {
         Ok(Self { taken: vec![0; regions.len()], regions, each, turn: 0 })
     }
 
-    /// Writes the values of `keys`, which are in order and name their numbers below `records`; answers where they are.
+    /// Writes the values of `keys`, which are sorted and carry their numbers below `records`. Returns the
+    /// addresses.
     pub(crate) fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -74,7 +76,7 @@ impl Values {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<VirtAddr>, Error> {
         let nodes = self.regions.len() as u64;
-        // Which memory node each value is on and which of its places it has.
+        // The memory node and the position of each value.
         let mut by_place: Vec<Vec<(u64, usize)>> = vec![Vec::new(); self.regions.len()];
         for (rank, &(_, number)) in keys.iter().enumerate() {
             let (node, place) = match order {
@@ -113,7 +115,7 @@ impl Values {
         Ok(places)
     }
 
-    /// A place for a new value, on the memory nodes in turn.
+    /// Allocates a position for a new value, alternating between the memory nodes.
     ///
     /// # Errors
     /// [`Error::Full`] when there is none.

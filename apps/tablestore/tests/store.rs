@@ -1,4 +1,5 @@
-//! The store on a rack in this process: exact counts, right answers beside inserts, and that a wrong one is found.
+//! The store on a rack in this process: exact counts, right answers beside inserts, and the detection of a
+//! wrong answer.
 
 use farmem::btree::Bring;
 use farmem::{Layout, Policy, Rack, VirtAddr};
@@ -19,7 +20,7 @@ fn load(policy: RunAt) -> Load {
     Load { operations: 2000, in_flight: 16, policy, seed: 5, check: true }
 }
 
-/// Every scan is right while records are inserted beside it, wherever traversals run and values lie.
+/// Every scan is right beside concurrent inserts, at every site and with every placement.
 #[test]
 fn scans_beside_inserts_are_right() {
     for (policy, nodes) in [(RunAt::Offload, 3), (RunAt::Offload, 1), (RunAt::Host, 3)] {
@@ -29,7 +30,7 @@ fn scans_beside_inserts_are_right() {
             (Order::Insertion, Layout::Partitioned, Bring::Reads, Keys::Uniform),
         ] {
             let mut client = Rack::embedded_with(nodes, 64 << 20).unwrap().client("scans").unwrap();
-            // Few leaves, so that some are cut.
+            // Few leaves, so that some are split.
             let settings = Settings { records: 100, values, layout, bring, keys, ..SETTINGS };
             let report = serve(&mut client, "here", &settings, &load(policy)).unwrap();
             assert_eq!(report.wrong_answers, 0, "{policy:?} {values:?}");
@@ -43,10 +44,10 @@ fn scans_beside_inserts_are_right() {
     }
 }
 
-/// The golden table: what a scan of n records takes, in packets of the host. With one memory node the first records come with the keys, then
-/// fifteen to a request; with two, each node gets requests of its own for those that it has; records that lie
-/// side by side come by one READ. Values by READs take one READ for each record, or for those that lie side by side,
-/// of one packet for each 4096 bytes of an answer.
+/// The golden table: the cost of a scan of n records, in packets of the host. With one memory node, the first
+/// records come with the keys, then fifteen per request. With two, each node gets separate requests for its
+/// records, and adjacent records come by one READ. Values by READs take one READ per record or run of
+/// adjacent records, with one packet per 4096 bytes of the reply.
 #[test]
 fn requests_of_a_scan() {
     let mut table = String::from("nodes  records  values     by          round trips  requests  packets\n");
@@ -109,8 +110,8 @@ nodes  records  values     by          round trips  requests  packets
     assert_eq!(table, golden);
 }
 
-/// An insert looks for the leaf beside the WRITE of the value, reads the leaf and writes it: three round trips, four requests. One that cuts
-/// a leaf does the rest alone.
+/// An insert looks for the leaf in parallel with the WRITE of the value, reads the leaf and writes it: three
+/// round trips, four requests. An insert that splits a leaf does the rest exclusively.
 #[test]
 fn requests_of_an_insert() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("insert").unwrap();
@@ -141,7 +142,7 @@ fn requests_of_an_insert() {
     store.destroy(&mut client).unwrap();
 }
 
-/// The store notices values that another client overwrote.
+/// The store detects values that another client overwrote.
 #[test]
 fn a_wrong_value_is_found() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();

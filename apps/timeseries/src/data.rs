@@ -1,4 +1,5 @@
-//! Where points come from: a CSV or Parquet file, what `scripts/sensor-data` fetched, or a generated recording.
+//! Sources of points: a CSV or Parquet file, the recording of `scripts/sensor-data`, or a generated
+//! recording.
 
 use farmem::Rng;
 use farmem::series::{Columns, Point, VALUE_MAX, load_csv};
@@ -13,24 +14,25 @@ use std::fs::File;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
-/// Points, and where they are from.
+/// Points and their origin.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What people call it.
+    /// The origin's name for reports.
     pub name: String,
     /// The points, ascending in time.
     pub points: Vec<Point>,
 }
 
-/// The recording that `scripts/sensor-data` fetches, in the user's cache folder.
+/// The recording from `scripts/sensor-data`, in the user's cache folder.
 const FETCHED: &str = "farmem/sensor-data/BW.KW1.EHZ.csv";
-/// Points a second of a generated recording, as phasor measurement units have it.
+/// Points per second of a generated recording, as in phasor measurement units.
 const GENERATED_RATE: u64 = 120;
-/// Points of a generated recording at most: 50 minutes.
+/// Bound on the points of a generated recording: 50 minutes.
 const GENERATED_MAX: u64 = 360_000;
 
 impl Source {
-    /// The first `most` points of `file`; without one, of what was fetched; else generated ones, and the name says so.
+    /// Returns the first `most` points of `file`; without a file, of the fetched recording; else generated
+    /// points, as the name then states.
     ///
     /// # Errors
     /// [`Failure`] when the file cannot be read or has no points.
@@ -60,10 +62,10 @@ fn fetched() -> Option<PathBuf> {
     Some(cache.or_else(home)?.join(FETCHED))
 }
 
-/// Reads a file whose name ends in `.csv` or `.parquet`; sorts the points, and keeps the last of each instant.
+/// Reads a `.csv` or `.parquet` file, sorts the points, and keeps the last one of each time.
 ///
 /// # Errors
-/// [`Failure`] with the place of the first thing that is wrong.
+/// [`Failure`] with the position of the first error.
 pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Point>, Failure> {
     let shown = path.display();
     let failure = |error: &dyn core::fmt::Display| {
@@ -85,14 +87,16 @@ pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Point>, Failure> {
     Ok(points)
 }
 
-/// Reads points from a Parquet file, in its order; a row whose time or value is null has none. Other columns are not looked at.
+/// Reads points from a Parquet file in file order. A row whose time or value is null has no point. Other
+/// columns are ignored.
 ///
-/// A time of type timestamp is taken as it is, in microseconds whatever its unit; other numbers are scaled as [`Columns`] says.
+/// Timestamps are converted to microseconds from any unit; other numbers are scaled as [`Columns`] says.
 ///
 /// # Errors
-/// A sentence with the column or row of the first thing that is wrong; or that the file is damaged, of which the panic handler may have said more.
+/// A message with the column or row of the first error, or for a damaged file, about which the panic handler
+/// may have printed more.
 pub fn load_parquet(file: File, columns: &Columns) -> Result<Vec<Point>, String> {
-    // Not every damaged file is an error to the library: some make it panic, after which nothing of it is used any more.
+    // The library panics on some damaged files; nothing of the file is used afterwards.
     let loaded = std::panic::catch_unwind(AssertUnwindSafe(|| rows(file, columns)));
     loaded.unwrap_or_else(|_| Err("the file is damaged".into()))
 }
@@ -117,7 +121,8 @@ fn rows(file: File, columns: &Columns) -> Result<Vec<Point>, String> {
     Ok(points)
 }
 
-/// The columns of time and value, as a schema of their own; and whether the time is in nanoseconds, of which a row says nothing.
+/// Returns the time and value columns as a separate schema, and whether the time is in nanoseconds, which
+/// rows do not show.
 fn wanted(file: &ParquetMetaData, columns: &Columns) -> Result<(Type, bool), String> {
     let schema = file.file_metadata().schema();
     let column = |name: &str| {
@@ -148,8 +153,8 @@ fn wanted(file: &ParquetMetaData, columns: &Columns) -> Result<(Type, bool), Str
     Ok((wanted.map_err(|error| error.to_string())?, nanoseconds))
 }
 
-/// A column's number in whole units; `None` when it is null. `time` says of a time whether it is in nanoseconds if it is a timestamp that
-/// looks like a number.
+/// Returns a column's number in whole units; `None` for null. `time` is set for the time column, and true if
+/// its timestamps are nanoseconds that look like numbers.
 fn field(row: &Row, name: &str, decimals: u32, time: Option<bool>) -> Result<Option<i128>, String> {
     let (_, field) = row
         .get_column_iter()
@@ -179,7 +184,7 @@ fn field(row: &Row, name: &str, decimals: u32, time: Option<bool>) -> Result<Opt
     }
 }
 
-/// A decimal in whole units, rounded half away from zero; `None` when it has more digits than are computed with.
+/// Converts a decimal to whole units, rounded half away from zero; `None` when it has too many digits.
 fn decimal(n: &Decimal, decimals: u32) -> Option<i128> {
     let bytes = n.data();
     let first = *bytes.first()?;
@@ -196,7 +201,7 @@ fn decimal(n: &Decimal, decimals: u32) -> Option<i128> {
     Some(whole + i128::from(up) * unscaled.signum())
 }
 
-/// The largest double below which every whole number is one.
+/// The largest double up to which every integer is exact.
 const EXACT_MAX: f64 = 9e15;
 
 #[expect(clippy::cast_possible_truncation, reason = "checked to be a whole number that a word holds")]
@@ -209,7 +214,8 @@ fn scaled(x: f64, decimals: u32) -> Result<i128, String> {
     }
 }
 
-/// A recording of `count` points of a mains voltage in microvolts, 120 a second: a sine that wanders, with noise. Always the same.
+/// Returns a recording of `count` points of a mains voltage in microvolts, 120 per second: a wandering sine
+/// with noise. Deterministic.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,

@@ -1,10 +1,14 @@
-//! Windows over sensor data in far memory (PULSE 6, "BTrDB"): sum, mean, smallest and largest of 1 s to 8 s, anywhere in a recording.
+//! Windows over sensor data in far memory (PULSE 6, "BTrDB"): sum, mean, minimum and maximum of 1 s to 8 s,
+//! anywhere in a recording.
 //!
-//! A recording has channels that were measured side by side, as an instrument's: voltage and current, magnitude and angle, of three phases
-//! are the twelve of the units that BTrDB was made for. Each is a B+tree by time with 14 points to a leaf, and leaves lie in the order in
-//! which they were filled ([`farmem::series::Channels`]); a window is one traversal down to its channel's first leaf and along the leaves
-//! to its last, in one request. A recording of one channel is cut into as many pieces as channels are wanted, laid side by side. Data come from CSV or Parquet files; `scripts/sensor-data` fetches a recording of a
-//! seismometer, 2.6 hours at 100 points a second. Windows only read: they are exact whatever runs beside them.
+//! A recording has channels measured in parallel by an instrument. The units for which BTrDB was made have
+//! twelve: voltage and current, magnitude and angle, of three phases. Each channel is a B+tree by time with
+//! 14 points per leaf, and leaves lie in the order in which they were filled ([`farmem::series::Channels`]).
+//! A window is one traversal, in one request: down to its channel's first leaf and along the leaves to its
+//! last. A single-channel recording is cut into as many pieces as channels are wanted.
+//!
+//! Data come from CSV or Parquet files; `scripts/sensor-data` fetches a seismometer's recording, 2.6 hours at
+//! 100 points per second. Windows only read and are exact beside any other work.
 
 mod data;
 
@@ -17,28 +21,29 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// What the command can be told.
+/// The command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What every application can be told.
+    /// Options of every application.
     #[command(flatten)]
     pub plan: Plan,
-    /// The recording, CSV or Parquet [default: what scripts/sensor-data fetched, or a generated one when it is absent].
+    /// The recording, CSV or Parquet [default: the recording that scripts/sensor-data fetched, or a generated
+    /// one when it is absent].
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
     /// Load only the first N points.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub records: u64,
-    /// Channels that the recording is laid side by side as.
+    /// Number of parallel channels into which the recording is divided.
     #[arg(long, value_name = "N", default_value_t = CHANNELS as u64, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub channels: u64,
-    /// The column of the time, in seconds.
+    /// Name of the time column, in seconds.
     #[arg(long, value_name = "NAME", default_value = "time")]
     pub time: String,
-    /// The column of the value.
+    /// Name of the value column.
     #[arg(long, value_name = "NAME", default_value = "value")]
     pub value: String,
-    /// Digits behind the point of a value that are kept.
+    /// Number of decimals of a value to keep.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(..=18))]
     pub value_decimals: u32,
 }
@@ -46,32 +51,33 @@ pub struct Args {
 /// Channels of a phasor measurement unit.
 pub const CHANNELS: usize = 12;
 
-/// Ticks of a second: times are in microseconds.
+/// Ticks per second: times are in microseconds.
 const SECOND: u64 = 1_000_000;
-/// Digits of a time in seconds that make ticks.
+/// Decimals of a time in seconds that give ticks.
 const TIME_DECIMALS: u32 = 6;
 
-/// The windows that are asked for, in seconds, and what reports call them.
+/// The widths of the requested windows in seconds, and their names in reports.
 const WIDTHS: [(u64, &str); 4] = [(1, "1 s window"), (2, "2 s window"), (4, "4 s window"), (8, "8 s window")];
 
 /// A recording in far memory.
 #[derive(Debug)]
 pub struct Recording {
     channels: Rc<Channels>,
-    /// What windows are checked against, by channel; nothing when they are not.
+    /// The points by channel, against which windows are checked; `None` when they are not checked.
     points: Option<Rc<[Vec<Point>]>>,
     span: (u64, u64),
     wrong: Rc<Cell<u64>>,
 }
 
 impl Recording {
-    /// Loads points that ascend in time, at least one, as so many channels or, of few points, as many as points.
+    /// Loads at least one point, ascending in time, as `channels` channels, or as many as there are points if
+    /// those are fewer.
     ///
     /// # Errors
     /// [`Error::Key`] for the first point that does not ascend; [`Error`] when far memory has no room or does not answer.
     ///
     /// # Panics
-    /// When there are no points, or no channels.
+    /// Panics when there are no points, or no channels.
     pub fn load(
         memory: &mut (impl FarMemory + ?Sized),
         points: &[Point],
@@ -88,7 +94,7 @@ impl Recording {
         let parts: Vec<Vec<Point>> = parts.map(shifted).collect();
         let slices: Vec<&[Point]> = parts.iter().map(Vec::as_slice).collect();
         let channels = Rc::new(Channels::load(memory, layout, &slices)?);
-        // What all channels have.
+        // The span that all channels cover.
         let end =
             parts[..parts.len() - 1].iter().filter_map(|part| part.last()).map(|point| point.time).min();
         let end = end.or_else(|| points.last().map(|point| point.time)).unwrap_or(start);
@@ -96,10 +102,10 @@ impl Recording {
         Ok(Self { channels, points, span: (start, end), wrong: Rc::new(Cell::new(0)) })
     }
 
-    /// The window of `width` ticks from `from` on, of one channel.
+    /// Returns the window of `width` ticks from `from` on, of one channel.
     ///
     /// # Panics
-    /// When it has no such channel.
+    /// Panics when there is no such channel.
     #[must_use]
     pub fn window(&self, channel: usize, from: u64, width: u64, kind: &'static str) -> Query {
         assert!(channel < self.channels.series().len(), "channels are counted from 0");
@@ -108,14 +114,14 @@ impl Recording {
         Query { channels, channel, points, wrong, from, to, kind, asked: false, answer: None }
     }
 
-    /// A window of `width` ticks of any channel, anywhere.
+    /// Returns a random window of `width` ticks of a random channel.
     pub fn random_window(&self, rng: &mut Rng, width: u64, kind: &'static str) -> Query {
         let channel = usize::try_from(rng.next_u64() % self.channels.series().len() as u64).expect("few");
         let room = (self.span.1 - self.span.0).saturating_sub(width).saturating_add(1);
         self.window(channel, self.span.0 + rng.next_u64() % room, width, kind)
     }
 
-    /// `count` windows of 1, 2, 4 and 8 seconds, anywhere in the recording; one seed gives one sequence.
+    /// Returns `count` random windows of 1, 2, 4 and 8 seconds; equal seeds give equal sequences.
     pub fn windows(&self, count: u64, seed: u64) -> impl Iterator<Item = Query> + use<'_> {
         let mut rng = Rng::from_number(seed);
         (0..count).map(move |_| {
@@ -124,25 +130,25 @@ impl Recording {
         })
     }
 
-    /// Answers that were wrong so far, when they are checked.
+    /// Returns the number of wrong answers so far, if they are checked.
     #[must_use]
     pub fn wrong_answers(&self) -> u64 {
         self.wrong.get()
     }
 
-    /// Frees what it has in far memory.
+    /// Frees the recording's far memory.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
     ///
     /// # Panics
-    /// When windows of it are still asked for.
+    /// Panics when windows are still running.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         Rc::into_inner(self.channels).expect("its windows have ended").destroy(memory)
     }
 }
 
-/// A window that is asked for.
+/// A requested window.
 #[derive(Debug)]
 pub struct Query {
     channels: Rc<Channels>,
@@ -157,20 +163,20 @@ pub struct Query {
 }
 
 impl Query {
-    /// What sort of window it is.
+    /// Returns the kind of the window.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// What came of it; `None` when it has no points, or has not ended.
+    /// Returns the result; `None` when the window has no points, or has not completed.
     #[must_use]
     pub const fn answer(&self) -> Option<Window> {
         self.answer
     }
 }
 
-/// The window of points that are here.
+/// Computes the window over local points.
 fn window_of(points: &[Point], from: u64, to: u64) -> Option<Window> {
     let first = points.partition_point(|point| point.time < from);
     let inside = points[first..].iter().take_while(|point| point.time < to).map(|point| point.value);
@@ -207,7 +213,7 @@ impl Task for Query {
     }
 }
 
-/// Loads a recording, asks for windows and destroys it again, on the rack of `client`.
+/// Loads a recording, runs windows and destroys the recording, on the rack of `client`.
 ///
 /// # Errors
 /// [`Error`] when far memory has no room or does not answer.
@@ -232,7 +238,7 @@ pub fn serve(
     let after = client.packets();
     let wrong_answers = recording.wrong_answers();
     let channels = recording.channels.series().len(); // of few points fewer than were wanted
-    // Also when that failed: other programs may go on using the rack.
+    // Also after a failure: other programs may keep using the rack.
     let destroyed = recording.destroy(client);
     let mut measured = measured?;
     destroyed?;
@@ -247,10 +253,10 @@ pub fn serve(
     Ok(Report { workload, packets, wrong_answers, ..report })
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Failure`] when the data cannot be read, there is no rack, or it has no room or does not answer.
+/// [`Failure`] when the data cannot be read, or when no rack is available, has room or answers.
 pub fn run(args: &Args) -> Result<Report, Failure> {
     let load = args.plan.load();
     let columns = Columns {

@@ -1,4 +1,4 @@
-//! `farmem-timeseries`: the application as a command of its own; `farmem timeseries` is the same.
+//! `farmem-timeseries`: the application as a separate command, equivalent to `farmem timeseries`.
 
 use clap::Parser as _;
 use farmem_timeseries::{Args, run};

@@ -1,4 +1,5 @@
-//! Windows on a rack in this process: exact counts, right answers, files, and that a wrong answer is found.
+//! Windows on a rack in this process: exact counts, right answers, files, and the detection of a wrong
+//! answer.
 
 use farmem::series::{Columns, LEAF_POINTS_MAX, Point, load_csv};
 use farmem::{Layout, Policy, Rack};
@@ -17,8 +18,8 @@ fn load(policy: RunAt) -> Load {
     Load { operations: 1000, in_flight: 16, policy, seed: 3, check: true }
 }
 
-/// A window is one round trip at the memory nodes, whatever its width; at the host, a READ for every node it visits. A second has 120
-/// points, on nine leaves.
+/// A window of any width is one round trip at the memory nodes; at the host, a READ per visited node. A
+/// second has 120 points, on nine leaves.
 #[test]
 fn a_window_is_one_round_trip() {
     let source = Source { name: "generated".into(), points: generate(20_000) };
@@ -47,7 +48,7 @@ fn a_window_is_one_round_trip() {
     }
 }
 
-/// Ten points make five channels of two when six are wanted: the report says so.
+/// Ten points make five channels of two when six are requested: the report says so.
 #[test]
 fn few_points_make_few_channels() {
     let source = Source { name: "few".into(), points: generate(10) };
@@ -57,14 +58,15 @@ fn few_points_make_few_channels() {
     assert!(report.workload.ends_with("10 points of few, as 5 channels"), "{}", report.workload);
 }
 
-/// A recording in far memory that is not the one the answers are checked against.
+/// A recording in far memory that differs from the reference points.
 #[test]
 fn a_wrong_window_is_found() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();
     let points = generate(5000);
     let recording = Recording::load(&mut client, &points, 1, Layout::Partitioned, true).unwrap();
     let vmas = client.overview().unwrap().vmas;
-    // The header has a page of its own, and each piece for nodes is larger than the one before. The first leaf is the first node.
+    // The header has its own page, and each piece for nodes is larger than the previous one. The first leaf
+    // is the first node.
     let nodes = vmas.iter().filter(|vma| vma.size > 4096).min_by_key(|vma| vma.size).unwrap();
     client.write(farmem::VirtAddr(nodes.base + 128), &1_u64.to_le_bytes()).unwrap();
     let first = recording.window(0, 0, 1_000_000, "first");
@@ -82,7 +84,8 @@ fn columns() -> Columns {
     Columns { time: "utc".into(), time_decimals: 6, value: "volt".into(), value_decimals: 3 }
 }
 
-/// A file of one column of times and one of decimals with three digits behind the point, -1.235 and 7000; and its bytes.
+/// Writes a file with a column of times and one of decimals with three digits after the point, -1.235 and
+/// 7000. Returns the path and the bytes.
 fn decimals(folder: &Path, compression: Compression) -> (PathBuf, Vec<u8>) {
     let path = folder.join("decimals.parquet");
     let schema = "message m { required int64 utc; required int64 volt (DECIMAL(12,3)); }";
@@ -101,7 +104,7 @@ fn decimals(folder: &Path, compression: Compression) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// However it is compressed.
+/// Files with every compression are read.
 #[test]
 fn compressed_files_are_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,7 +121,7 @@ fn compressed_files_are_read() {
     }
 }
 
-/// Whatever a byte of a Parquet file becomes, there is an answer.
+/// Any change of a byte of a Parquet file gives a result or an error.
 #[test]
 fn damaged_files_are_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,7 +144,7 @@ fn damaged_files_are_answered() {
     assert!(refused > 100, "{refused} of {}", bytes.len() * 5);
 }
 
-/// The same recording as CSV and as Parquet, its time in seconds and as a timestamp.
+/// One recording as CSV and as Parquet, with the time in seconds and as a timestamp.
 #[test]
 fn files_hold_the_same_points() {
     let folder = std::env::temp_dir().join(format!("farmem-timeseries-{}", std::process::id()));
@@ -155,7 +158,7 @@ fn files_hold_the_same_points() {
     for (kind, schema) in [
         ("seconds", "message m { required double utc; required double volt; }"),
         ("stamps", "message m { required int64 utc (TIMESTAMP_MICROS); required double volt; }"),
-        // What pandas writes unless told otherwise.
+        // The default of pandas.
         ("fine", "message m { required int64 utc (TIMESTAMP(NANOS,false)); required double volt; }"),
     ] {
         let path = folder.join(format!("{kind}.parquet"));

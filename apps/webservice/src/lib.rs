@@ -1,17 +1,18 @@
 //! A web service whose users and their objects are in far memory (PULSE 6, "WebService").
 //!
-//! A request looks a user's id up in a chained hash table, a traversal of 48 hops as PULSE's table 3 has it; reads the 8 KiB object whose
-//! number it finds there; and makes the response: the object compressed, then encrypted. There are many more users than objects, 64 to one
-//! unless told otherwise, as in the service that PULSE takes over: 128 million keys before two million objects (AIFM 8.1). An update
-//! looks its user's object up and writes it anew, in a free place. Requests are YCSB's A, B or C, on zipfian keys as
-//! PULSE has them, or on uniform ones.
+//! A request looks up a user's id in a chained hash table, a traversal of 48 hops as in PULSE's table 3. It
+//! then reads the 8 KiB object whose number it found, compresses and encrypts the object, and returns the
+//! response. By default 64 users share an object, as in the service that PULSE adopts: 128 million keys for
+//! two million objects (AIFM 8.1). An update looks up its user's object and writes a new version in a free
+//! place. Requests are YCSB's A, B or C, on zipfian keys as in PULSE, or on uniform ones.
 //!
-//! # What a request sees
+//! # Guarantees of a request
 //!
-//! An object as it was at one moment between the request's start and its end, whole: an object is never changed in place, and its place
-//! is used again only when every request that began before it was replaced has ended. Updates of one object take turns
-//! ([`farmem::task`]). The service is the only writer: it holds the table's lock from [`Service::load`] to [`Service::destroy`], and knows
-//! where each object is, as an array of pointers does.
+//! A request sees an object as of one moment between its start and its end, whole. An object is never changed
+//! in place, and its place is reused only when every request that began before the replacement has ended.
+//! Updates of one object run one after the other ([`farmem::task`]). The service is the only writer: it holds
+//! the table's lock from [`Service::load`] to [`Service::destroy`], and knows each object's place, like an
+//! array of pointers.
 
 mod objects;
 mod request;
@@ -33,47 +34,47 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What the command can be told.
+/// The command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// What every application can be told.
+    /// Options of every application.
     #[command(flatten)]
     pub plan: Plan,
-    /// Users.
+    /// Number of users.
     #[arg(long, value_name = "N", default_value_t = 194_560, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     pub records: u64,
-    /// Objects of 8 KiB that users share [default: one for 64 users].
+    /// Number of shared objects of 8 KiB [default: one for 64 users].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     pub objects: Option<u64>,
-    /// The average way to a user through its chain; PULSE's has 48.
+    /// Average hops to a user through its chain; PULSE's has 48.
     #[arg(long, value_name = "N", default_value_t = 48, value_parser = RangedU64ValueParser::<u64>::new().range(1..=10_000))]
     pub hops: u64,
-    /// YCSB's workload: A has half updates, B 5 %, C none.
+    /// YCSB workload: A has half updates, B 5 %, C none.
     #[arg(long, value_enum, ignore_case = true, default_value_t = Mix::C)]
     pub workload: Mix,
-    /// How often each user is asked for: as YCSB's zipfian distribution has it, or all alike.
+    /// Distribution of the requested users: YCSB's zipfian, or uniform.
     #[arg(long, value_enum, default_value_t = Keys::Zipfian)]
     pub keys: Keys,
 }
 
-/// How large the service is.
+/// The size of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Users.
+    /// Number of users.
     pub records: u64,
-    /// Objects that they share.
+    /// Number of shared objects.
     pub objects: u64,
-    /// The average way to a user through its chain.
+    /// Average hops to a user through its chain.
     pub hops: u64,
-    /// Requests under way at once at most: there are places for that many objects more.
+    /// Bound on the requests in flight; as many extra object places are allocated.
     pub in_flight: usize,
-    /// How often each user is asked for.
+    /// Distribution of the requested users.
     pub keys: Keys,
-    /// Whether every answer is checked.
+    /// True when every answer is checked.
     pub check: bool,
 }
 
-/// The command's, all answers checked.
+/// Returns the command's settings, with all answers checked.
 impl Default for Settings {
     fn default() -> Self {
         let records = 194_560;
@@ -82,14 +83,15 @@ impl Default for Settings {
     }
 }
 
-/// Users that share an object, unless told otherwise.
+/// Users per object by default.
 pub const USERS_PER_OBJECT: u64 = 64;
 
-/// One of this many responses is opened again when answers are checked. Objects are compared each time. Whether a response opens depends on
-/// this process alone, and opening one takes longer than making it.
+/// One in this many responses is decrypted when answers are checked; objects are always compared. Decryption
+/// tests only this process, and takes longer than making the response.
 const OPENED: u64 = 64;
 
-/// What is known of an object: where it is, the version that every reader must see, and the newest that a reader may see.
+/// The state of an object: its place, the version that every reader must see, and the newest that a reader
+/// may see.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     place: VirtAddr,
@@ -97,7 +99,7 @@ struct Known {
     begun: u64,
 }
 
-/// The service. Its requests share it.
+/// The service's state, shared by its requests.
 struct State {
     table: HashTable,
     objects: Objects,
@@ -121,13 +123,13 @@ impl core::fmt::Debug for Service {
     }
 }
 
-/// The key of a user.
+/// Returns the key of a user.
 fn key(user: u64) -> Key {
     Key::of(&ycsb::hash(user).to_le_bytes())
 }
 
 impl Service {
-    /// Loads users and objects. `progress` hears objects loaded and objects in all.
+    /// Loads users and objects. Calls `progress` with the objects loaded and the total.
     ///
     /// # Errors
     /// [`Error`] when far memory has no room or does not answer.
@@ -137,7 +139,8 @@ impl Service {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Error> {
         let &Settings { records, objects: count, hops, in_flight, keys, check } = settings;
-        // A chain of n has its users n / 2 + 1/2 hops away on average. The number of buckets is a power of two: the nearest.
+        // In a chain of n, the average user is n / 2 + 1/2 hops away. The bucket count is the nearest power
+        // of two.
         let wanted = (records / (2 * hops).saturating_sub(1).max(1)).max(1);
         let above = wanted.next_power_of_two();
         let buckets = if above - wanted > wanted - above / 2 { above / 2 } else { above };
@@ -164,40 +167,40 @@ impl Service {
         Ok(Self(Rc::new(RefCell::new(state))))
     }
 
-    /// `count` requests of a workload; one seed gives one sequence.
+    /// Returns `count` requests of a workload; equal seeds give equal sequences.
     #[must_use]
     pub fn requests(&self, workload: Workload, count: u64, seed: u64) -> Requests {
         let (records, keys) = (self.0.borrow().users, self.0.borrow().keys.distribution());
         Requests::new(Rc::clone(&self.0), workload.operations(records, count, seed).with_keys(keys))
     }
 
-    /// Answers that were wrong so far, when they are checked.
+    /// Returns the number of wrong answers so far, if they are checked.
     #[must_use]
     pub fn wrong_answers(&self) -> u64 {
         self.0.borrow().wrong
     }
 
-    /// Bytes of an average response so far.
+    /// Returns the average bytes of a response so far.
     #[must_use]
     pub fn response_len(&self) -> u64 {
         let state = self.0.borrow();
         state.response_bytes / state.responses.max(1)
     }
 
-    /// The time that making an average response took: compression and encryption.
+    /// Returns the average time of making a response: compression and encryption.
     #[must_use]
     pub fn response_time(&self) -> Duration {
         let state = self.0.borrow();
         state.responding.div_f64(state.responses.max(1) as f64)
     }
 
-    /// Frees what it has in far memory.
+    /// Frees the service's far memory.
     ///
     /// # Errors
     /// [`Error`] when the control plane does not answer.
     ///
     /// # Panics
-    /// When requests of it are still there.
+    /// Panics when requests still exist.
     pub fn destroy(self, memory: &mut (impl FarMemory + ?Sized)) -> Result<(), Error> {
         let state = Rc::into_inner(self.0).expect("its requests have ended").into_inner();
         state.objects.destroy(memory)?;
@@ -205,7 +208,7 @@ impl Service {
     }
 }
 
-/// Loads the service, carries out its workload and destroys it again, on the rack of `client`.
+/// Loads the service, runs its workload and destroys the service, on the rack of `client`.
 ///
 /// # Errors
 /// [`Error`] when far memory has no room or does not answer.
@@ -229,7 +232,7 @@ pub fn serve(
     let (len, time) = (service.response_len(), service.response_time());
     let remark =
         format!("responses of {len} bytes, {:.1} us to compress and encrypt each", time.as_secs_f64() * 1e6);
-    // Also when that failed: other programs may go on using the rack.
+    // Also after a failure: other programs may keep using the rack.
     let destroyed = service.destroy(client);
     let measured = measured?;
     destroyed?;
@@ -245,10 +248,10 @@ pub fn serve(
     Ok(Report { workload, packets, wrong_answers, remark, ..report })
 }
 
-/// The command.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Failure`] when there is no rack, or it has no room or does not answer.
+/// [`Failure`] when no rack is available, has room or answers.
 pub fn run(args: &Args) -> Result<Report, Failure> {
     let load = args.plan.load();
     let (records, hops, in_flight, check) = (args.records, args.hops, load.in_flight, load.check);

@@ -1,4 +1,4 @@
-//! `farmem-webservice`: the application as a command of its own; `farmem webservice` is the same.
+//! `farmem-webservice`: the application as a separate command, equivalent to `farmem webservice`.
 
 use clap::Parser as _;
 use farmem_webservice::{Args, run};

@@ -1,4 +1,4 @@
-//! The objects: what is in them, and where they lie.
+//! The objects: their contents and their placement.
 
 use farmem::{Error, FarMemory, NodeId, VirtAddr, Vma};
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// Bytes of an object.
 pub const OBJECT_LEN: usize = 8192;
 
-/// Words that objects are made of: text as services keep it, so that it compresses as such.
+/// Words of which objects consist: text as in real services, so that it compresses like such text.
 const WORDS: [&[u8; 8]; 16] = [
     b"balance:",
     b"\"name\": ",
@@ -25,7 +25,7 @@ const WORDS: [&[u8; 8]; 16] = [
     b"\"items\":",
     b"history ",
 ];
-/// This many of eight words are digits that no compressor can foresee.
+/// This many of eight words are incompressible digits.
 const DIGITS: u64 = 2;
 
 /// A step of splitmix64: each state gives another word.
@@ -35,7 +35,7 @@ const fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The words of an object's version: both numbers, then words that follow from them.
+/// Returns the words of an object's version: both numbers, then words derived from them.
 fn words(object: u64, version: u64) -> impl Iterator<Item = [u8; 8]> {
     let mut state = mix(object ^ version.rotate_left(32));
     let further = core::iter::repeat_with(move || {
@@ -54,34 +54,34 @@ pub(crate) fn compose(object: u64, version: u64, into: &mut Vec<u8>) {
     words(object, version).for_each(|word| into.extend_from_slice(&word));
 }
 
-/// True when the bytes are those of [`compose`].
+/// Returns true when the bytes are those of [`compose`].
 pub(crate) fn is_composed(bytes: &[u8], object: u64, version: u64) -> bool {
     let (have, rest) = bytes.as_chunks();
     rest.is_empty() && have.iter().copied().eq(words(object, version))
 }
 
-/// Number and version that an object names.
+/// Returns the number and version in an object.
 pub(crate) fn title(bytes: &[u8]) -> (u64, u64) {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("the range has 8 bytes"));
     (word(0), word(8))
 }
 
-/// Places for replaced objects, on each memory node, while `in_flight` requests may look at them.
+/// Returns the extra places for replaced objects on each memory node, with `in_flight` concurrent requests.
 pub(crate) const fn spare(in_flight: usize) -> u64 {
     2 * in_flight as u64 + 16
 }
 
-/// Objects of one WRITE when they are loaded.
+/// Objects per WRITE of the load.
 const BULK: usize = 8;
-/// WRITEs that go together.
+/// WRITEs sent together.
 const BULKS_MAX: usize = 16;
 
-/// The places of objects: those of each are on one memory node.
+/// The places of objects. All places of one object are on one memory node.
 pub(crate) struct Objects {
     regions: Vec<Vma>,
     /// Free places, by memory node.
     free: Vec<Vec<VirtAddr>>,
-    /// Places of replaced objects, each with the number of requests that had begun by then.
+    /// Places of replaced objects, each with the number of requests begun by then.
     retired: VecDeque<(u64, VirtAddr)>,
     requests: UnderWay,
 }
@@ -99,12 +99,12 @@ impl Objects {
             regions.push(memory.allocate_on(each * OBJECT_LEN as u64, node)?);
         }
         let place = |region: &Vma, n: u64| VirtAddr(region.base.0 + n * OBJECT_LEN as u64);
-        // The first is taken first.
+        // The first place is taken first.
         let free = regions.iter().map(|region| (0..each).rev().map(|n| place(region, n)).collect()).collect();
         Ok(Self { regions, free, retired: VecDeque::new(), requests: UnderWay::default() })
     }
 
-    /// Writes the first version of each object; answers where they are.
+    /// Writes the first version of each object. Returns their places.
     pub(crate) fn load(
         &mut self,
         memory: &mut (impl FarMemory + ?Sized),
@@ -116,7 +116,7 @@ impl Objects {
         let nodes = self.regions.len() as u64;
         let mut bytes = Vec::new();
         for node in 0..nodes {
-            // A node's objects lie one behind the other, as they were taken.
+            // A node's objects are adjacent, in the order of allocation.
             let objects: Vec<u64> = (node..count).step_by(self.regions.len()).collect();
             for together in objects.chunks(BULK * BULKS_MAX) {
                 let mut images: Vec<(VirtAddr, Vec<u8>)> = Vec::with_capacity(BULKS_MAX);
@@ -141,7 +141,7 @@ impl Objects {
         self.regions.iter().try_for_each(|region| memory.free(region.base))
     }
 
-    /// A free place for a version of `object`; `None` when all are still looked at.
+    /// Takes a free place for a version of `object`; `None` when all are still in use by requests.
     pub(crate) fn take(&mut self, object: u64) -> Option<VirtAddr> {
         while let Some(&(began, place)) = self.retired.front() {
             if self.requests.oldest() < began {
@@ -154,24 +154,24 @@ impl Objects {
         self.free[node].pop()
     }
 
-    /// A replaced object: requests that have begun may still look at it.
+    /// Retires a replaced object's place, which requests in flight may still read.
     pub(crate) fn retire(&mut self, place: VirtAddr) {
         self.retired.push_back((self.requests.begun, place));
     }
 
-    /// Puts all replaced objects back: no request looks at them any more.
+    /// Frees all retired places, because no request reads them any more.
     pub(crate) fn reclaim(&mut self) {
         while let Some((_, place)) = self.retired.pop_front() {
             self.put_back(place);
         }
     }
 
-    /// A request begins; answers its number.
+    /// Begins a request. Returns its number.
     pub(crate) fn begin(&mut self) -> u64 {
         self.requests.begin()
     }
 
-    /// A request has ended.
+    /// Ends a request.
     pub(crate) fn end(&mut self, number: u64) {
         self.requests.end(number);
     }
@@ -182,11 +182,11 @@ impl Objects {
     }
 }
 
-/// Which requests are under way: those begun, but for the ended ones.
+/// The requests in flight: those begun, without the ended ones.
 #[derive(Debug, Default)]
 struct UnderWay {
     begun: u64,
-    /// Whether each request has ended, from the oldest one under way on.
+    /// The ended flag of each request, from the oldest one in flight on.
     ended: VecDeque<bool>,
 }
 
@@ -205,7 +205,7 @@ impl UnderWay {
         }
     }
 
-    /// The number of the oldest one under way, or of the next one.
+    /// Returns the number of the oldest request in flight, or of the next one.
     fn oldest(&self) -> u64 {
         self.begun - self.ended.len() as u64
     }
@@ -232,7 +232,7 @@ mod tests {
         assert_ne!(one[16..], other[16..], "another version has other words");
     }
 
-    /// A place is free again when the last request that may look at it has ended, not before.
+    /// A place is free again exactly when the last request that may read it has ended.
     #[test]
     fn a_place_waits_for_its_readers() {
         let mut client = Rack::embedded_with(1, 16 << 20).unwrap().client("places").unwrap();

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What the table says of a user: the object, and the user whose entry it is.
+/// Encodes a user's entry in the table: the object, and the user's own number.
 pub(crate) fn entry(object: u64, user: u64) -> Value {
     let mut value = [0; VALUE_LEN];
     for (into, word) in value.chunks_exact_mut(8).zip([object, user]) {
@@ -18,7 +18,7 @@ pub(crate) fn entry(object: u64, user: u64) -> Value {
     value
 }
 
-/// Object and user of an entry.
+/// Decodes the object and the user of an entry.
 fn of_entry(value: &Value) -> [u64; 2] {
     let words = value.as_chunks().0;
     [0, 1].map(|n| u64::from_le_bytes(words[n]))
@@ -65,33 +65,33 @@ impl Iterator for Requests {
     }
 }
 
-/// What a request does next.
+/// The next step of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Look the user up.
+    /// Look up the user.
     Look,
-    /// See which object it is.
+    /// Decode the object's number.
     Found,
-    /// A read: respond.
+    /// A read: make the response.
     Respond,
-    /// An update whose turn it is: write the new version.
+    /// An update with its lock: write the new version.
     Compose,
-    /// An update: it is done.
+    /// An update: finish.
     Settle,
 }
 
-/// A request under way.
+/// A running request.
 pub struct Request {
     state: Rc<RefCell<State>>,
     user: u64,
     update: bool,
     step: Step,
-    /// A read: of all of them, which one.
+    /// The sequence number of a read.
     number: u64,
     object: u64,
-    /// A read: the oldest version that it may see. An update: the version it writes.
+    /// For a read, the oldest valid version; for an update, the version it writes.
     version: u64,
-    /// An update: where it writes.
+    /// For an update, the place it writes to.
     place: VirtAddr,
 }
 
@@ -102,7 +102,7 @@ impl core::fmt::Debug for Request {
 }
 
 impl Request {
-    /// What sort of request it is.
+    /// Returns the kind of the request.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         if self.update { "update" } else { "read" }
@@ -166,8 +166,8 @@ impl Request {
         Ok(Next::Done)
     }
 
-    /// The whole object, no older than what was settled when it was asked for, no newer than what was begun until now; and, now and then,
-    /// a response from which the user gets it back.
+    /// Checks that the object is whole, and between the version settled at the request's start and the newest
+    /// begun until now. Also checks for some requests that the user can decrypt the response.
     fn is_right(&self, state: &State, object: &[u8], response: &[u8]) -> bool {
         let (number, version) = title(object);
         let newest = state.known[index(self.object)].begun;
@@ -181,7 +181,8 @@ impl Request {
     fn compose(&mut self, queue: &mut OpQueue) -> Next {
         let mut state = self.state.borrow_mut();
         let Some(place) = state.objects.take(self.object) else {
-            // Requests under way may still look at too many replaced objects; when no request is under way, none does.
+            // Requests in flight may still hold too many replaced objects; without requests in flight, none
+            // does.
             return Next::Alone;
         };
         let known = &mut state.known[index(self.object)];
@@ -206,7 +207,7 @@ impl Request {
         Ok(Next::Done)
     }
 
-    /// A user that there is was not found.
+    /// Records a wrong answer: an existing user was not found.
     fn wrong(&self) -> Next {
         let mut state = self.state.borrow_mut();
         state.wrong += 1;

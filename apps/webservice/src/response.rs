@@ -1,14 +1,15 @@
-//! Responses: an object compressed, then encrypted (AES-256-GCM). What is encrypted does not compress, hence the order.
+//! Responses: objects compressed, then encrypted (AES-256-GCM). Encrypted data does not compress, hence the
+//! order.
 
 use aes_gcm::aead::{AeadInOut, Generate, KeyInit};
 use aes_gcm::{Aes256Gcm, Key, Nonce};
 
-/// Bytes of the tag behind a response.
+/// Bytes of the tag after a response.
 const TAG_LEN: usize = 16;
-/// Bytes of the nonce before it.
+/// Bytes of the nonce before a response.
 const NONCE_LEN: usize = 12;
 
-/// Makes responses under a key of its own, each with a nonce of its own.
+/// A maker of responses with its own key; each response has its own nonce.
 pub(crate) struct Responder {
     cipher: Aes256Gcm,
     made: u64,
@@ -19,7 +20,7 @@ impl Responder {
         Self { cipher: Aes256Gcm::new(&Key::<Aes256Gcm>::generate()), made: 0 }
     }
 
-    /// The response that carries `object`: nonce, text, tag; written into `into`.
+    /// Writes the response for `object` into `into`: nonce, text, tag.
     pub(crate) fn respond(&mut self, object: &[u8], into: &mut Vec<u8>) {
         let room = lz4_flex::block::get_maximum_output_size(object.len());
         into.clear();
@@ -38,7 +39,7 @@ impl Responder {
         into.extend_from_slice(&tag);
     }
 
-    /// What the user makes of a response of `object_len` bytes; `None` when it is not genuine.
+    /// Decrypts a response of `object_len` bytes; `None` when it is not genuine.
     pub(crate) fn open(&self, response: &[u8], object_len: usize) -> Option<Vec<u8>> {
         let (nonce, rest) = response.split_at_checked(NONCE_LEN)?;
         let (text, tag) = rest.split_at_checked(rest.len().checked_sub(TAG_LEN)?)?;

@@ -1,4 +1,4 @@
-//! The service on a rack in this process: exact counts, right answers, and that a wrong one is found.
+//! The service on a rack in this process: exact counts, right answers, and the detection of a wrong answer.
 
 use farmem::{Policy, Rack};
 use farmem_webservice::{Keys, Mix, OBJECT_LEN, Service, Settings, serve};
@@ -12,7 +12,8 @@ fn load(policy: RunAt) -> Load {
     Load { operations: 2000, in_flight: 16, policy, seed: 7, check: true }
 }
 
-/// A read is a traversal and a READ of the object, an update a traversal and a WRITE of the new one: two round trips each. At the host, a READ for every hop.
+/// A read is a traversal and a READ of the object, an update a traversal and a WRITE of the new one: two
+/// round trips each. At the host, a READ per hop.
 #[test]
 fn requests_are_two_round_trips() {
     for policy in [RunAt::Offload, RunAt::Auto, RunAt::Host] {
@@ -32,7 +33,7 @@ fn requests_are_two_round_trips() {
         for row in &report.rows {
             let n = row.operations;
             assert!((900..1100).contains(&n), "half of them: {row:?}");
-            // 95 users in a chain are 48 hops away on average; popular ones are somewhere.
+            // Users in chains of 95 are 48 hops away on average; popular ones are at random positions.
             assert!((30 * n..66 * n).contains(&row.iterations), "{row:?}");
             if policy == RunAt::Host {
                 assert_eq!((row.at_host, row.offloaded), (n, 0));
@@ -46,7 +47,7 @@ fn requests_are_two_round_trips() {
     }
 }
 
-/// There is room for the objects, and none for the table of so many users: the objects go, too.
+/// The objects fit, but the table of so many users does not: the objects are freed, too.
 #[test]
 fn what_does_not_fit_leaves_nothing() {
     let mut client = Rack::embedded_with(2, 4 << 20).unwrap().client("small").unwrap();
@@ -56,7 +57,7 @@ fn what_does_not_fit_leaves_nothing() {
     assert!(vmas.is_empty(), "{vmas:?}");
 }
 
-/// The mix is YCSB's, and nothing stays behind.
+/// The mix is YCSB's, and nothing is left behind.
 #[test]
 fn the_mixes_are_ycsbs() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("mix").unwrap();
@@ -76,14 +77,14 @@ fn the_mixes_are_ycsbs() {
     assert_eq!(vmas.len(), 0);
 }
 
-/// The service notices objects that another client overwrote, each time they are asked for.
+/// The service detects objects that another client overwrote, at each request.
 #[test]
 fn a_wrong_object_is_found() {
     let mut client = Rack::embedded_with(1, 64 << 20).unwrap().client("wrong").unwrap();
     let service = Service::load(&mut client, &SETTINGS, &mut |_, _| {}).unwrap();
     let first = client.overview().unwrap();
     let vmas = first.vmas;
-    // The largest allocation has the objects: spoil the last word of every one.
+    // The largest allocation has the objects: corrupt the last word of every one.
     let region = vmas.iter().max_by_key(|vma| vma.size).unwrap();
     for n in 0..SETTINGS.objects {
         let last = farmem::VirtAddr(region.base + (n + 1) * OBJECT_LEN as u64 - 8);

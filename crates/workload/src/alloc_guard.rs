@@ -1,4 +1,4 @@
-//! Loading into a rack that others may go on using: all or nothing stays there.
+//! Loading into a shared rack, all or nothing.
 
 use crate::stop;
 use farmem::{
@@ -6,10 +6,11 @@ use farmem::{
 };
 use std::io::ErrorKind;
 
-/// Lets `load` allocate and fill far memory. When it fails, or the process is asked to stop meanwhile, all that it allocated is freed.
+/// Lets `load` allocate and fill far memory. If it fails, or the process is asked to stop meanwhile, all its
+/// allocations are freed.
 ///
 /// # Errors
-/// What `load` says.
+/// The error of `load`.
 pub fn load_or_free<R>(
     client: &mut Client,
     load: impl FnOnce(&mut dyn FarMemory) -> Result<R, Error>,
@@ -18,14 +19,14 @@ pub fn load_or_free<R>(
     let loaded = load(&mut guard);
     if loaded.is_err() {
         for base in guard.held {
-            // A rack that does not answer here did not answer `load`, whose error says more.
+            // If the rack does not answer here, it did not answer `load` either, whose error says more.
             let _did_not_answer = guard.client.free(base);
         }
     }
     loaded
 }
 
-/// A client, and what was allocated through it.
+/// A client, and the allocations made through it.
 struct AllocGuard<'a> {
     client: &'a mut Client,
     held: Vec<VirtAddr>,

@@ -1,7 +1,10 @@
-//! How an application's workload is described, carried out on a rack, measured and reported: what the commands in `apps/` have in common.
+//! Description, execution, measurement and reporting of application workloads: the common parts of the
+//! commands in `apps/`.
 //!
-//! Key types: [`Plan`], what every such command can be told; [`measure()`], which carries tasks out and makes a [`Row`] of each kind of
-//! operation; [`load_or_free()`], which leaves nothing in a rack when loading fails; [`Report`], what is printed; [`ycsb`], whose workloads most of them carry out. What the operations are, and whether their answers are right, only the application knows.
+//! Key types: [`Plan`], the common options; [`measure()`], which runs tasks and makes a [`Row`] for each kind
+//! of operation; [`load_or_free()`], which leaves nothing in a rack when loading fails; [`Report`], the
+//! output; [`ycsb`], the workloads of most commands. Only the application knows its operations, and whether
+//! their answers are right.
 
 mod alloc_guard;
 mod measure;
@@ -22,17 +25,17 @@ pub use report::{Outcome, Report, Row, finish, to_f64};
 pub use size::bytes;
 pub use stop::{STOPPED, asked as stopped};
 
-/// Why a command could not do its work: what, and what to do about it.
+/// The failure of a command, with its remedy.
 #[derive(Debug)]
 pub struct Failure {
-    /// What happened.
+    /// The message.
     pub message: String,
-    /// What to do, empty when the message says it.
+    /// The remedy; empty when the message contains it.
     pub remedy: String,
 }
 
 impl Failure {
-    /// What happened, and what to do.
+    /// Creates a failure from a message and a remedy.
     pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { message: message.into(), remedy: remedy.into() }
     }

@@ -1,11 +1,11 @@
-//! Carries tasks out and measures each kind of operation.
+//! Runs tasks and measures each kind of operation.
 
 use crate::{Load, Progress, Row, stop};
 use farmem::{Client, Error, Task, TaskStats};
 use hdrhistogram::Histogram;
 use std::time::Instant;
 
-/// The longest latency that is told apart, in nanoseconds: a minute.
+/// Longest distinguished latency, in nanoseconds: a minute.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 struct Kind {
@@ -13,11 +13,11 @@ struct Kind {
     latency: Histogram<u64>,
 }
 
-/// Carries out `tasks` as `load` says. `kind` names what sort of operation a task is; each sort gets a row, in order of appearance.
-/// The answer's second half is the seconds it took. No task is begun any more when the process is asked to stop.
+/// Runs `tasks` as `load` says. `kind` names the kind of a task; each kind gets a row, in order of first
+/// appearance. Also returns the elapsed seconds. No further task begins when the process is asked to stop.
 ///
 /// # Errors
-/// What [`Client::run_tasks`] says.
+/// The errors of [`Client::run_tasks`].
 pub fn measure<T: Task>(
     client: &mut Client,
     tasks: impl Iterator<Item = T>,

@@ -1,8 +1,8 @@
-//! YCSB's workloads that need no order of keys, and how often keys are wanted, as commands are told them.
+//! Command-line forms of YCSB's unordered workloads and of key distributions.
 
 use crate::ycsb::{self, Workload};
 
-/// YCSB's workload.
+/// YCSB workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub enum Mix {
@@ -15,7 +15,7 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// What YCSB says of it.
+    /// Returns the YCSB workload.
     #[must_use]
     pub const fn workload(self) -> Workload {
         match self {
@@ -26,18 +26,18 @@ impl Mix {
     }
 }
 
-/// How often each key is wanted.
+/// Distribution of the requested keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Keys {
     /// YCSB's scrambled zipfian distribution: few keys are popular.
     #[default]
     Zipfian,
-    /// All alike.
+    /// All keys equally often.
     Uniform,
 }
 
 impl Keys {
-    /// What YCSB says of it.
+    /// Returns the YCSB distribution.
     #[must_use]
     pub const fn distribution(self) -> ycsb::Keys {
         match self {
@@ -46,7 +46,7 @@ impl Keys {
         }
     }
 
-    /// As people write it.
+    /// Returns the name for reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,26 +1,26 @@
-//! What every application can be told, and the rack that it runs on.
+//! The options of every application, and the rack for its run.
 
 use crate::{Failure, stop};
 use clap::builder::RangedU64ValueParser;
 use farmem::{Client, Policy, Rack, RackConfig};
 use std::path::{Path, PathBuf};
 
-/// What every application can be told on its command line.
+/// Options of every application.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
-    /// Use this running rack instead of one inside this process.
+    /// Use this running rack. By default the command starts a rack inside its own process.
     #[arg(long, value_name = "RACK.TOML")]
     pub rack: Option<PathBuf>,
-    /// Operations in all.
+    /// Total number of operations.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub operations: u64,
-    /// Operations under way at once.
+    /// Number of operations in flight at once.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub in_flight: usize,
     /// Where traversals run.
     #[arg(long, value_enum, default_value_t = RunAt::Auto)]
     pub policy: RunAt,
-    /// One seed gives one sequence of operations.
+    /// The seed of the operations; equal seeds give equal sequences.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Print one JSON object instead of the table.
@@ -32,7 +32,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How the operations are carried out.
+    /// Returns the execution parameters.
     #[must_use]
     pub fn load(&self) -> Load {
         Load {
@@ -45,19 +45,19 @@ impl Plan {
     }
 }
 
-/// Where traversals run.
+/// The site of traversals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum RunAt {
     /// At the memory nodes.
     Offload,
-    /// At this host, over READs.
+    /// At this host, by READs.
     Host,
-    /// Where the cost model says.
+    /// Wherever the cost model decides.
     Auto,
 }
 
 impl RunAt {
-    /// As the dispatch engine has it.
+    /// Returns the dispatch policy.
     #[must_use]
     pub fn policy(self) -> Policy {
         match self {
@@ -67,7 +67,7 @@ impl RunAt {
         }
     }
 
-    /// As people write it.
+    /// Returns the name for reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,27 +78,27 @@ impl RunAt {
     }
 }
 
-/// How operations are carried out.
+/// The execution parameters of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Operations in all.
+    /// Total number of operations.
     pub operations: u64,
-    /// Under way at once.
+    /// Operations in flight at once.
     pub in_flight: usize,
-    /// Where traversals run.
+    /// The site of traversals.
     pub policy: RunAt,
-    /// One seed gives one sequence of operations.
+    /// The seed; equal seeds give equal sequences.
     pub seed: u64,
-    /// Whether every answer is checked.
+    /// True when every answer is checked.
     pub check: bool,
 }
 
 /// Memory nodes of a rack inside this process.
 const NODES: u16 = 4;
-/// Bytes of each at least; address space until it is written to.
+/// Smallest size of each node in bytes; address space until it is written to.
 const NODE_MEMORY_MIN: u64 = 256 << 20;
 
-/// Does `work` as [`on_rack_of`] does, on the rack that `plan` names.
+/// Runs `work` as [`on_rack_of`], on the rack that `plan` names.
 ///
 /// # Errors
 /// As [`on_rack_of`].
@@ -111,12 +111,12 @@ pub fn on_rack<R>(
     on_rack_of(plan.rack.as_deref(), domain, bytes, work)
 }
 
-/// Does `work` with a client of the running rack that `file` describes, or of one inside this process whose nodes have room for `bytes` together.
-/// `work` also gets the name of the rack's transport. On a rack that others use Ctrl-C has it end early: [`crate::measure()`] and
-/// [`crate::load_or_free()`] see to that.
+/// Runs `work` with a client of the running rack that `file` describes, or of an embedded rack whose nodes
+/// have room for `bytes` together. `work` also receives the name of the rack's transport. On a shared rack,
+/// Ctrl-C ends the work early, through [`crate::measure()`] and [`crate::load_or_free()`].
 ///
 /// # Errors
-/// [`Failure`] when there is no such rack or it does not answer, and what `work` says.
+/// [`Failure`] when the rack does not exist or does not answer, and the errors of `work`.
 pub fn on_rack_of<R>(
     file: Option<&Path>,
     domain: &str,
@@ -131,7 +131,7 @@ pub fn on_rack_of<R>(
         let stopped = |_| Failure::new("stopped before anything was measured; what was loaded is freed", "");
         return if stop::asked() { worked.map_err(stopped) } else { worked };
     }
-    // Allocations are powers of two: what is needed may take twice as much.
+    // Allocations are powers of two, so the need may double.
     let each = (bytes / u64::from(NODES)).saturating_mul(2).checked_next_power_of_two();
     let each = each.ok_or_else(|| Failure::new("so many records fit no rack", "take fewer"))?;
     let rack = Rack::embedded_with(NODES, each.max(NODE_MEMORY_MIN))?;

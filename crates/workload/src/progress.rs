@@ -1,9 +1,9 @@
-//! Progress of work that takes more than a second, on stderr: a bar on a terminal, nothing in a log.
+//! Progress bars on stderr for work longer than a second: on a terminal, but not in a log.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// The bar of one piece of work; it shows itself after a second.
+/// The progress bar of one task; it appears after a second.
 #[derive(Debug)]
 pub struct Progress {
     what: &'static str,
@@ -11,17 +11,17 @@ pub struct Progress {
     bar: Option<ProgressBar>,
 }
 
-/// Work shorter than this shows no bar.
+/// Shorter work shows no bar.
 const QUIET: Duration = Duration::from_secs(1);
 
 impl Progress {
-    /// The progress of work called `what`, which begins now.
+    /// Creates the progress of a task called `what`, which begins now.
     #[must_use]
     pub fn new(what: &'static str) -> Self {
         Self { what, started: Instant::now(), bar: None }
     }
 
-    /// `done` of `total` steps are done.
+    /// Reports that `done` of `total` steps are done.
     pub fn set(&mut self, done: u64, total: u64) {
         if self.bar.is_none() && self.started.elapsed() >= QUIET {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));

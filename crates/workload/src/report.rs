@@ -1,4 +1,5 @@
-//! What a command prints: a table for people and one JSON object for programs, from one struct. The only place that writes to stdout.
+//! The output of a command: a table for people and one JSON object for programs, from one struct. This is the
+//! only module that writes to stdout.
 
 use crate::{Failure, Load, STOPPED, stop};
 use farmem::Client;
@@ -6,68 +7,68 @@ use serde::Serialize;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// What one kind of operation took, in all.
+/// The totals of one kind of operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// The kind's name.
     pub operation: &'static str,
-    /// How many there were.
+    /// Number of operations.
     pub operations: u64,
-    /// Round trips one after the other.
+    /// Sequential round trips.
     pub round_trips: u64,
     /// Requests: READs, WRITEs, atomics, and those of traversals.
     pub requests: u64,
-    /// Iterations of traversals, wherever they ran.
+    /// Iterations of traversals, at any site.
     pub iterations: u64,
-    /// Traversals that ran at the memory nodes.
+    /// Number of traversals at the memory nodes.
     pub offloaded: u64,
-    /// Traversals that ran at the host.
+    /// Number of traversals at the host.
     pub at_host: u64,
-    /// The median time of one, in nanoseconds.
+    /// Median latency, in nanoseconds.
     pub latency_p50_ns: u64,
-    /// The time that 99 % took at most, in nanoseconds.
+    /// 99th percentile of the latency, in nanoseconds.
     pub latency_p99_ns: u64,
 }
 
-/// What came of a workload.
+/// The report of a workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The application.
     pub application: &'static str,
-    /// What it was asked to do, in a line.
+    /// A one-line description of the workload.
     pub workload: String,
     /// Memory nodes of the rack.
     pub memory_nodes: usize,
-    /// How frames travel.
+    /// The transport of frames.
     pub transport: &'static str,
-    /// The network that the links stand for.
+    /// The profile of the links.
     pub link: String,
-    /// Where traversals run.
+    /// The site of traversals.
     pub policy: &'static str,
-    /// Operations under way at once.
+    /// Operations in flight at once.
     pub in_flight: usize,
-    /// Operations in all.
+    /// Total number of operations.
     pub operations: u64,
-    /// Whether it was asked to stop (Ctrl-C), and ended before all were carried out.
+    /// True when the run was stopped by Ctrl-C before its end.
     pub stopped: bool,
-    /// How long they took.
+    /// Elapsed seconds.
     pub seconds: f64,
-    /// Operations a second.
+    /// Operations per second.
     pub operations_per_second: f64,
-    /// Packets that this host sent and received for them.
+    /// Packets that this host sent and received.
     pub packets: u64,
-    /// By kind of operation.
+    /// One row per kind of operation.
     pub rows: Vec<Row>,
-    /// Whether every answer was checked.
+    /// True when every answer was checked.
     pub checked: bool,
-    /// How many were wrong.
+    /// Number of wrong answers.
     pub wrong_answers: u64,
-    /// What else is worth saying, in a line.
+    /// A one-line remark.
     pub remark: String,
 }
 
 impl Report {
-    /// The report of `rows`, which took `seconds` on the rack of `client`.
+    /// Creates the report of `rows`, which took `seconds` on the rack of `client`.
     #[must_use]
     pub fn new(
         application: &'static str,
@@ -97,7 +98,7 @@ impl Report {
         }
     }
 
-    /// The lines that people read.
+    /// Returns the text lines.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -148,15 +149,15 @@ impl Report {
     }
 }
 
-/// What a command prints in the end.
+/// The result that a command prints at its end.
 pub trait Outcome: Serialize {
-    /// The lines that people read.
+    /// Returns the text lines.
     fn text(&self) -> String;
 
-    /// Answers that were wrong.
+    /// Returns the number of wrong answers.
     fn wrong_answers(&self) -> u64;
 
-    /// Whether it was asked to stop, and ended early.
+    /// Returns true when the command was stopped early.
     fn stopped(&self) -> bool {
         false
     }
@@ -176,8 +177,8 @@ impl Outcome for Report {
     }
 }
 
-/// Prints what came of a command and answers its exit code: 0 fine, 1 an answer was wrong, 2 usage or environment, [`STOPPED`]
-/// when it was asked to stop.
+/// Prints the result of a command and returns its exit code: 0 for success, 1 for a wrong answer, 2 for a
+/// usage or environment error, [`STOPPED`] after a stop request.
 #[must_use]
 pub fn finish(result: &Result<impl Outcome, Failure>, json: bool) -> ExitCode {
     match result {
@@ -215,7 +216,7 @@ fn closed(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
 }
 
-/// A count for people.
+/// Converts a count to a float for display.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts and times for people, far below 2^52")]
 pub const fn to_f64(n: u64) -> f64 {

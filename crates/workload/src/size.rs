@@ -2,13 +2,13 @@
 
 use bytesize::ByteSize;
 
-/// A size as people write it: 64MiB, 2 GB, 4096. For clap.
+/// Parses a size such as 64MiB, 2 GB or 4096, for clap.
 ///
 /// # Errors
-/// How to write one.
+/// The accepted format.
 pub fn bytes(text: &str) -> Result<u64, String> {
     match text.parse::<ByteSize>() {
-        // What does not fit 64 bits is parsed as the most that does.
+        // A size beyond 64 bits parses as the maximum.
         Ok(ByteSize(u64::MAX)) => Err("no machine has 16 EiB; write it as 64MiB, 2 GB or 4096".to_owned()),
         Ok(ByteSize(bytes)) => Ok(bytes),
         Err(_) => Err("write it as 64MiB, 2 GB or 4096".to_owned()),

@@ -1,16 +1,17 @@
-//! Ctrl-C: a command that uses a rack of others ends early, so that what it has in far memory is given back.
+//! Ctrl-C: a command on a shared rack ends early and frees its far memory.
 //!
-//! The first signal (SIGINT, SIGTERM or SIGHUP) asks; [`crate::measure()`] and [`crate::load_or_free()`] listen. The second ends the process at once.
+//! The first signal (SIGINT, SIGTERM or SIGHUP) requests a stop, which [`crate::measure()`] and
+//! [`crate::load_or_free()`] obey. The second one ends the process at once.
 
 use crate::Failure;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The exit code of a command that was asked to stop: what a shell says of one that SIGINT ended.
+/// The exit code of a stopped command: a shell's code for a process ended by SIGINT.
 pub const STOPPED: u8 = 130;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Has signals ask from here on. What goes on meanwhile must look at [`asked`].
+/// Installs the signal handler. Work from here on must poll [`asked`].
 pub(crate) fn listen() -> Result<(), Failure> {
     let caught = ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::Relaxed) {
@@ -18,13 +19,13 @@ pub(crate) fn listen() -> Result<(), Failure> {
         }
     });
     match caught {
-        // This is the second run of the process, or its own handler is there.
+        // A repeated run in this process, or its own handler exists.
         Ok(()) | Err(ctrlc::Error::MultipleHandlers) => Ok(()),
         Err(error) => Err(Failure::new(format!("cannot catch Ctrl-C: {error}"), "")),
     }
 }
 
-/// Whether the process was asked to stop, after [`crate::on_rack`] began to work on a rack that others use.
+/// Returns true when the process was asked to stop, after [`crate::on_rack`] began to work on a shared rack.
 #[must_use]
 pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)

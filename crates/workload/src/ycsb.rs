@@ -1,21 +1,23 @@
-//! Which records a benchmark touches: the workloads of YCSB (Cooper et al., SoCC 2010), and the distributions they draw from.
+//! The record access patterns of YCSB's workloads (Cooper et al., SoCC 2010), and their distributions.
 //!
-//! Distributions are YCSB's own, constants and quirks included, so that figures can be compared: a zipfian distribution after Gray
-//! et al. (SIGMOD 1994), and a scrambled one that scatters the popular records over the keys. Java's random numbers are not imitated:
-//! the sequence depends on the seed alone, but is not YCSB's.
+//! Distributions are YCSB's own, constants and quirks included, so that figures are comparable: a zipfian
+//! distribution after Gray et al. (SIGMOD 1994), and a scrambled one that scatters the popular records over
+//! the keys. Java's random numbers are not imitated: the sequence depends on the seed alone, but differs from
+//! YCSB's.
 
 use farmem::Rng;
 
 /// YCSB's skew.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
-/// Items that a scrambled distribution draws from before it folds them onto the records: 0 to this.
+/// Items from which a scrambled distribution draws before it folds them onto the records: 0 to this.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// The zeta of [`SCRAMBLED_ITEMS`] at [`ZIPFIAN_CONSTANT`], as YCSB publishes it.
 pub const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 /// The longest scan of workload E.
 pub const SCAN_LEN_MAX: u32 = 100;
 
-/// The FNV-1a hash of a number's eight bytes, low byte first, as YCSB computes it: the magnitude of the signed result.
+/// Returns the FNV-1a hash of a number's eight bytes, low byte first, as in YCSB: the magnitude of the signed
+/// result.
 #[must_use]
 pub const fn hash(number: u64) -> u64 {
     let bytes = number.to_le_bytes();
@@ -28,13 +30,14 @@ pub const fn hash(number: u64) -> u64 {
     hash.cast_signed().unsigned_abs()
 }
 
-/// The sum of 1 / i^theta for i from `from + 1` to `to`, added to `sum`: zeta, from the start or from where an earlier sum ended.
+/// Returns `sum` plus the sum of 1 / i^theta for i from `from + 1` to `to`: zeta, from the start or from the
+/// end of an earlier sum.
 #[must_use]
 pub fn zeta(from: u64, to: u64, theta: f64, sum: f64) -> f64 {
     (from + 1..=to).fold(sum, |sum, i| sum + 1.0 / (i as f64).powf(theta))
 }
 
-/// Numbers below a bound, 0 the most frequent, 1 the next.
+/// A zipfian distribution of numbers below a bound; 0 is the most frequent, then 1.
 #[derive(Clone, Debug)]
 pub struct Zipfian {
     items: u64,
@@ -48,19 +51,19 @@ pub struct Zipfian {
 }
 
 impl Zipfian {
-    /// Numbers below `items`, with YCSB's skew. Takes time in proportion to `items`.
+    /// Creates a distribution below `items` with YCSB's skew. The time is proportional to `items`.
     ///
     /// # Panics
-    /// When `items` is zero.
+    /// Panics when `items` is zero.
     #[must_use]
     pub fn new(items: u64) -> Self {
         Self::with(items, ZIPFIAN_CONSTANT, zeta(0, items, ZIPFIAN_CONSTANT, 0.0))
     }
 
-    /// Numbers below `items`, with a skew of more than 0 and less than 1 and its zeta, which is known.
+    /// Creates a distribution below `items` with a skew between 0 and 1 and its known zeta.
     ///
     /// # Panics
-    /// When `items` is zero or the skew is not as it must be.
+    /// Panics when `items` is zero or the skew is out of range.
     #[must_use]
     pub fn with(items: u64, theta: f64, zeta_n: f64) -> Self {
         assert!(items > 0, "something must be drawn");
@@ -78,13 +81,13 @@ impl Zipfian {
         zipfian
     }
 
-    /// The next number.
+    /// Draws the next number.
     pub fn next(&mut self, rng: &mut Rng) -> u64 {
         self.next_below(self.items, rng)
     }
 
-    /// The next number below `items`, at least as many as in the calls before: zeta grows by the new ones only. Fewer are
-    /// drawn with the zeta of before, as YCSB does.
+    /// Draws the next number below `items`, which must not decrease between calls: zeta grows by the new
+    /// items only. For fewer items, the previous zeta is used, as in YCSB.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -108,20 +111,21 @@ impl Zipfian {
         (rank as u64).min(items.saturating_sub(1)) // a product of doubles may round up to the bound
     }
 
-    /// Zeta of the items counted last.
+    /// Returns the zeta of the last item count.
     #[must_use]
     pub const fn zeta_n(&self) -> f64 {
         self.zeta_n
     }
 
-    /// YCSB takes the number of items it was made with, also when more were counted since.
+    /// Like YCSB, uses the initial number of items, even when more were counted since.
     fn settle_eta(&mut self) {
         let tail = (2.0 / self.items as f64).powf(1.0 - self.theta);
         self.eta = (1.0 - tail) / (1.0 - self.zeta_2 / self.zeta_n);
     }
 }
 
-/// Numbers below a bound with the same skew, the frequent ones anywhere: the hash of a zipfian number, modulo the bound.
+/// A zipfian distribution with the frequent numbers scattered: the hash of a zipfian number, modulo the
+/// bound.
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     items: u64,
@@ -129,33 +133,33 @@ pub struct ScrambledZipfian {
 }
 
 impl ScrambledZipfian {
-    /// Numbers below `items`.
+    /// Creates a distribution below `items`.
     ///
     /// # Panics
-    /// When `items` is zero.
+    /// Panics when `items` is zero.
     #[must_use]
     pub fn new(items: u64) -> Self {
         assert!(items > 0, "something must be drawn");
         Self { items, zipfian: Zipfian::with(SCRAMBLED_ITEMS + 1, ZIPFIAN_CONSTANT, SCRAMBLED_ZETA) }
     }
 
-    /// The next number.
+    /// Draws the next number.
     pub fn next(&mut self, rng: &mut Rng) -> u64 {
         hash(self.zipfian.next(rng)) % self.items
     }
 }
 
-/// How often each record is wanted.
+/// The distribution of requested records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Keys {
-    /// YCSB's default, and what PULSE measures with: few are popular, anywhere among the others.
+    /// YCSB's default, used by PULSE: few records are popular, scattered among the others.
     #[default]
     Zipfian,
-    /// All alike, as YCSB draws them when `requestdistribution` is `uniform`.
+    /// All records equally often, as with YCSB's `requestdistribution=uniform`.
     Uniform,
 }
 
-/// One of YCSB's core workloads, with its default distribution of requests.
+/// One of YCSB's core workloads, with its default request distribution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workload {
     /// Half reads, half updates.
@@ -164,48 +168,48 @@ pub enum Workload {
     B,
     /// Reads only.
     C,
-    /// 95 % reads, of records that were inserted last the more often, 5 % inserts.
+    /// 95 % reads that favour the most recently inserted records, 5 % inserts.
     D,
     /// 95 % scans of 1 to 100 records, 5 % inserts.
     E,
-    /// Half reads, half reads with an update behind each.
+    /// Half reads, half reads followed by an update.
     F,
 }
 
-/// What to do, by the number of a record; [`Operation::key`] makes a key of it.
+/// An operation on a record number; [`Operation::key`] returns the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Read a record.
     Read {
-        /// Which.
+        /// The record's number.
         record: u64,
     },
     /// Write a record that exists.
     Update {
-        /// Which.
+        /// The record's number.
         record: u64,
     },
     /// Write a new record.
     Insert {
-        /// Its number: the next after the last.
+        /// The record's number: the next after the last.
         record: u64,
     },
     /// Read records in order of their keys.
     Scan {
-        /// The first.
+        /// The first record.
         record: u64,
-        /// How many, 1 to [`SCAN_LEN_MAX`].
+        /// Number of records, 1 to [`SCAN_LEN_MAX`].
         len: u32,
     },
     /// Read a record, and then write it.
     ReadModifyWrite {
-        /// Which.
+        /// The record's number.
         record: u64,
     },
 }
 
 impl Operation {
-    /// The number of its record.
+    /// Returns the record's number.
     #[must_use]
     pub const fn record(&self) -> u64 {
         match *self {
@@ -217,7 +221,7 @@ impl Operation {
         }
     }
 
-    /// The key of its record: YCSB's hash of the number, below 2^63.
+    /// Returns the record's key: YCSB's hash of the number, below 2^63.
     #[must_use]
     pub const fn key(&self) -> u64 {
         hash(self.record())
@@ -225,15 +229,17 @@ impl Operation {
 }
 
 impl Workload {
-    /// `count` operations on a table of `records`, whose keys are the [`hash`] of 0 to `records` - 1. One seed gives one sequence.
+    /// Returns `count` operations on a table of `records`, whose keys are the [`hash`] of 0 to `records` - 1.
+    /// Equal seeds give equal sequences.
     ///
     /// # Panics
-    /// When `records` is zero.
+    /// Panics when `records` is zero.
     #[must_use]
     pub fn operations(self, records: u64, count: u64, seed: u64) -> Operations {
         assert!(records > 0, "there is nothing to read");
-        // YCSB draws from the records expected at the end, twice the expected inserts and one more, and passes by those that are
-        // not there yet: so which ones are popular does not change as records are added.
+        // YCSB draws from the final number of expected records, plus twice the expected inserts and one, and
+        // skips records that do not exist yet. The popular records therefore stay the same while records are
+        // added.
         let expected = if self == Self::E { count / 10 } else { 0 };
         Operations {
             workload: self,
@@ -241,7 +247,7 @@ impl Workload {
             left: count,
             keys: Keys::Zipfian,
             chooser: ScrambledZipfian::new(records + expected + 1),
-            // YCSB's "latest": a zipfian number of records before the last one.
+            // YCSB's "latest": a zipfian distance before the last record.
             latest: (self == Self::D).then(|| Zipfian::new(records)),
             rng: Rng::from_number(seed),
         }
@@ -252,18 +258,18 @@ impl Workload {
 #[derive(Clone, Debug)]
 pub struct Operations {
     workload: Workload,
-    /// Records there are by now.
+    /// The present number of records.
     records: u64,
     left: u64,
     keys: Keys,
     chooser: ScrambledZipfian,
-    /// Of workload D: how long before the last record.
+    /// For workload D: the distance before the last record.
     latest: Option<Zipfian>,
     rng: Rng,
 }
 
 impl Operations {
-    /// The same mix, with records that are wanted as `keys` says.
+    /// Sets the distribution of requested records.
     #[must_use]
     pub const fn with_keys(mut self, keys: Keys) -> Self {
         self.keys = keys;
@@ -317,7 +323,7 @@ impl Iterator for Operations {
     }
 }
 
-/// A double of 53 random bits, at least 0 and less than 1.
+/// Returns a double of 53 random bits in [0, 1).
 fn fraction(rng: &mut Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -359,7 +365,8 @@ mod tests {
         assert_eq!(grown.zeta_n(), Zipfian::new(5000).zeta_n(), "and does not shrink");
     }
 
-    /// The first two items have exactly their share, the others about theirs (Gray's inverse is an approximation).
+    /// The first two items have exactly their share, the others about theirs (Gray's inverse is an
+    /// approximation).
     #[test]
     fn zipfian_numbers_have_their_shares() {
         let (items, draws) = (1000_u64, 400_000_u64);
@@ -382,7 +389,8 @@ mod tests {
         }
     }
 
-    /// Scrambled, the most frequent number is where item 0 hashes to, with the share of one item of 10^10.
+    /// In a scrambled distribution, the most frequent number is the hash of item 0, with the share of one
+    /// item of 10^10.
     #[test]
     fn scrambled_numbers_keep_the_skew() {
         let (items, draws) = (10_000, 200_000);
@@ -440,7 +448,8 @@ mod tests {
         }
     }
 
-    /// Workload D: the record that was inserted last is read the most often, with an item's share of the zipfian distribution, as records come.
+    /// Workload D: the most recently inserted record is read most often, with its share of the zipfian
+    /// distribution, as records are added.
     #[test]
     fn the_latest_records_are_read_most() {
         let (mut there, mut reads, mut last, mut old) = (1_000_u64, 0_u32, 0_u32, 0_u32);
@@ -460,7 +469,7 @@ mod tests {
         assert!(old * 3 < reads, "{old} of {reads} are of those that were there first");
     }
 
-    /// Uniform keys: every record about as often as any other, new ones too.
+    /// Uniform keys: every record is requested about equally often, new ones too.
     #[test]
     fn uniform_keys_have_equal_shares() {
         let mut counts = vec![0_u32; 100];

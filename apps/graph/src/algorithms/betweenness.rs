@@ -1,4 +1,5 @@
-//! Betweenness centrality (Brandes): how many shortest paths from some sources lead through a vertex.
+//! Betweenness centrality (Brandes): the share of shortest paths from some sources that lead through each
+//! vertex.
 
 use super::{NONE, Unsuited, Watch, exists};
 use crate::edge_map::of_all;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 struct Count<'a> {
     levels: &'a [AtomicU32],
-    /// Numbers of paths, as bits of doubles.
+    /// Path counts, as bits of doubles.
     paths: &'a [AtomicU64],
 }
 
@@ -38,8 +39,9 @@ impl EdgeFn for Count<'_> {
     }
 }
 
-/// For each vertex: the part of shortest paths that lead through it and end elsewhere, summed over all paths from `sources`. With all vertices as
-/// sources it is exact; paths of a symmetric graph count in both directions. Edges that stand several times are as many paths.
+/// Returns for each vertex the share of shortest paths that lead through it and end elsewhere, summed over
+/// all paths from `sources`. With all vertices as sources the result is exact. Paths of a symmetric graph
+/// count in both directions. Parallel edges count as separate paths.
 ///
 /// # Errors
 /// [`Unsuited::Vertex`], [`Unsuited::Paths`] and [`Unsuited::Stopped`].
@@ -60,7 +62,7 @@ pub fn betweenness<S: Store>(
     Ok(sums)
 }
 
-/// What paths from one source make of each vertex.
+/// Returns the contribution of paths from one source to each vertex.
 fn dependencies<S: Store>(
     graph: &Graph<S>,
     source: u32,
@@ -90,7 +92,7 @@ fn dependencies<S: Store>(
     }
     let dependencies = of_all(vertices, |_| AtomicU64::new(0));
     let dependency = |vertex: u32| f64::from_bits(dependencies[vertex as usize].load(Relaxed));
-    // Of each vertex one thread's, in the order of its edges.
+    // One thread handles each vertex, in the order of its edges.
     let levelled: Vec<_> = (1..).zip(&sets).collect();
     for &(level, set) in levelled.iter().rev() {
         if !go_on() {
@@ -99,7 +101,8 @@ fn dependencies<S: Store>(
         for_each_vertex(set, |vertex| {
             let below = graph.out().neighbours(vertex).iter();
             let below = below.filter(|&next| levels[next as usize].load(Relaxed) == level);
-            // A quotient of paths is 1 at most, and exact enough however many there are; one over their number may not be.
+            // The quotient of path counts is at most 1 and exact enough for any counts; a quotient with only
+            // one count may not be.
             let paths = count.paths(vertex);
             let sum: f64 = below.map(|next| paths / count.paths(next) * (1.0 + dependency(next))).sum();
             dependencies[vertex as usize].store(sum.to_bits(), Relaxed);

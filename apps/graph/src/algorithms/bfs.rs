@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// A tree of shortest paths by number of edges.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bfs {
-    /// Edges from the source; [`NONE`] where no path leads.
+    /// Edges from the source; [`NONE`] for unreached vertices.
     pub levels: Vec<u32>,
-    /// The vertex before each on a shortest path; the source's is itself, and [`NONE`] where no path leads. Of a sorted graph it is the least that may be.
+    /// The predecessor of each vertex on a shortest path: the source's is itself, and [`NONE`] marks
+    /// unreached vertices. In a sorted graph it is the smallest possible predecessor.
     pub parents: Vec<u32>,
-    /// Vertices that paths lead to, the source among them.
+    /// Number of reached vertices, including the source.
     pub reached: u64,
 }
 
@@ -29,7 +30,7 @@ impl EdgeFn for Step<'_> {
 
     fn pull(&self, source: u32, target: u32, _: u32) -> bool {
         self.parents[target as usize].store(source, Relaxed);
-        // The first does: the others are not looked at.
+        // The first edge suffices: the others are skipped.
         self.levels[target as usize].store(self.level, Relaxed);
         true
     }
@@ -39,7 +40,7 @@ impl EdgeFn for Step<'_> {
     }
 }
 
-/// Searches from `source` along edges out of vertices.
+/// Searches from `source` along outgoing edges.
 ///
 /// # Errors
 /// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].

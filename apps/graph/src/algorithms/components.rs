@@ -1,11 +1,12 @@
-//! Connected components: which vertices are connected, whatever the direction of edges.
+//! Connected components, regardless of edge direction.
 
 use super::{Unsuited, plain};
 use crate::edge_map::of_all;
 use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Labels that spread, a round at a time: each vertex takes the least of its neighbours'. In the end it is the least vertex of its component.
+/// Label propagation, one round at a time: each vertex takes the smallest label among its neighbours. The
+/// final label is the smallest vertex of the component.
 #[derive(Clone, Debug)]
 pub struct Components {
     labels: Vec<u32>,
@@ -14,7 +15,7 @@ pub struct Components {
 }
 
 struct Step<'a> {
-    /// At the beginning of the round.
+    /// The labels at the beginning of the round.
     before: &'a [u32],
     labels: &'a [AtomicU32],
 }
@@ -27,53 +28,53 @@ impl EdgeFn for Step<'_> {
 }
 
 impl Components {
-    /// Each of so many vertices by itself, before the first round.
+    /// Creates the initial state: each vertex is its own component.
     #[must_use]
     pub fn new(vertices: u32) -> Self {
         Self { labels: (0..vertices).collect(), set: VertexSubset::all(vertices), rounds: 0 }
     }
 
-    /// Goes on with what [`Components::labels`] and [`Components::changed`] were after so many rounds.
+    /// Resumes from the earlier [`Components::labels`] and [`Components::changed`] after `rounds` rounds.
     ///
     /// # Panics
-    /// When there is not a label for each vertex.
+    /// Panics when the labels do not match the vertices.
     #[must_use]
     pub fn resumed(labels: Vec<u32>, changed: VertexSubset, rounds: u64) -> Self {
         assert_eq!(labels.len(), changed.vertices() as usize, "a label for each vertex");
         Self { labels, set: changed, rounds }
     }
 
-    /// The label of each vertex.
+    /// Returns the label of each vertex.
     #[must_use]
     pub fn labels(&self) -> &[u32] {
         &self.labels
     }
 
-    /// Vertices whose label changed in the last round.
+    /// Returns the vertices whose label changed in the last round.
     #[must_use]
     pub const fn changed(&self) -> &VertexSubset {
         &self.set
     }
 
-    /// Rounds so far.
+    /// Returns the number of rounds so far.
     #[must_use]
     pub const fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// A round; afterwards nothing is left to do when [`Components::changed`] is empty.
+    /// Runs a round. The computation is complete when [`Components::changed`] is empty afterwards.
     ///
     /// # Errors
     /// [`Unsuited::NoIncoming`].
     ///
     /// # Panics
-    /// When the graph has not as many vertices as there are labels.
+    /// Panics when the number of vertices differs from the number of labels.
     pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
         assert_eq!(graph.vertices() as usize, self.labels.len(), "a label for each vertex");
         let backwards = graph.reversed().ok_or(Unsuited::NoIncoming)?;
         let labels = of_all(graph.vertices(), |vertex| AtomicU32::new(self.labels[vertex as usize]));
         let step = Step { before: &self.labels, labels: &labels };
-        // A round begins with the edges that the one before ended with.
+        // A round begins with the edges with which the previous one ended.
         let order = Order::of_round(self.rounds);
         let next = match order {
             _ if graph.is_symmetric() => edge_map_in(graph, &self.set, order, &step),
@@ -91,12 +92,13 @@ impl Components {
         Ok(())
     }
 
-    /// How many components there are, and vertices of the largest. Both are right when nothing is left to do.
+    /// Returns the number of components and the size of the largest. Both are right once the computation is
+    /// complete.
     #[must_use]
     pub fn sizes(&self) -> (u64, u64) {
         let all = VertexSubset::all(self.set.vertices());
         let label = |vertex: u32| self.labels[vertex as usize];
-        // One vertex of each component has its own number for a label: the least.
+        // One vertex of each component has its own number as its label: the smallest.
         let components = vertex_map(&all, |vertex| label(vertex) == vertex);
         let sizes = of_all(all.vertices(), |_| AtomicU32::new(0));
         for_each_vertex(&all, |vertex| _ = sizes[label(vertex) as usize].fetch_add(1, Relaxed));

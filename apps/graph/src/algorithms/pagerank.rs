@@ -4,11 +4,11 @@ use super::Unsuited;
 use crate::edge_map::{Order, of_all_and_sum};
 use crate::{Adjacency, Array as _, Graph, Store};
 
-/// The part of a rank that is passed on along edges (the rest is divided evenly).
+/// The share of a rank that is passed on along edges; the rest is divided evenly.
 pub const DAMPING: f64 = 0.85;
 
-/// Ranks that are being computed, a round at a time. Together they are 1: what a vertex without edges out of it has is divided evenly among
-/// all (as NetworkX has it; Ligra lets it vanish).
+/// Ranks under computation, one round at a time. Their sum is 1. The rank of a vertex without outgoing edges
+/// is divided evenly among all (as in NetworkX; Ligra drops it).
 #[derive(Clone, PartialEq, Debug)]
 pub struct PageRank {
     ranks: Vec<f64>,
@@ -17,44 +17,44 @@ pub struct PageRank {
 }
 
 impl PageRank {
-    /// The same rank for all of so many vertices, before the first round.
+    /// Creates equal ranks for all vertices, before the first round.
     #[must_use]
     pub fn new(vertices: u32) -> Self {
         let ranks = vec![1.0 / f64::from(vertices.max(1)); vertices as usize];
         Self { ranks, moved: f64::INFINITY, rounds: 0 }
     }
 
-    /// Goes on with what [`PageRank::ranks`] and [`PageRank::moved`] were after so many rounds.
+    /// Resumes from the earlier [`PageRank::ranks`] and [`PageRank::moved`] after `rounds` rounds.
     #[must_use]
     pub const fn resumed(ranks: Vec<f64>, moved: f64, rounds: u64) -> Self {
         Self { ranks, moved, rounds }
     }
 
-    /// The rank of each vertex.
+    /// Returns the rank of each vertex.
     #[must_use]
     pub fn ranks(&self) -> &[f64] {
         &self.ranks
     }
 
-    /// How far all ranks moved in the last round, together; infinite before the first.
+    /// Returns the total movement of all ranks in the last round; infinite before the first.
     #[must_use]
     pub const fn moved(&self) -> f64 {
         self.moved
     }
 
-    /// Rounds so far.
+    /// Returns the number of rounds so far.
     #[must_use]
     pub const fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// A round.
+    /// Runs a round.
     ///
     /// # Errors
-    /// [`Unsuited::NoIncoming`]: ranks are pulled.
+    /// [`Unsuited::NoIncoming`], because ranks are pulled.
     ///
     /// # Panics
-    /// When the graph has not as many vertices as there are ranks.
+    /// Panics when the number of vertices differs from the number of ranks.
     pub fn round<S: Store>(&mut self, graph: &Graph<S>) -> Result<(), Unsuited> {
         let vertices = graph.vertices();
         assert_eq!(vertices as usize, self.ranks.len(), "a rank for each vertex");
@@ -68,8 +68,9 @@ impl PageRank {
         Ok(())
     }
 
-    /// As [`PageRank::round`], to the bit, with what a vertex passes on divided at each edge, as Ligra does it: for each edge the vertex that it comes from is looked up
-    /// in the graph, whose array of vertices is far memory too (SODA V: what static caching is for).
+    /// Works as [`PageRank::round`], with bit-identical results, but divides each vertex's rank at every
+    /// edge, like Ligra. For each edge the source vertex is looked up in the graph, whose vertex array is far
+    /// memory too (SODA V: the case for static caching).
     ///
     /// # Errors
     /// As [`PageRank::round`].
@@ -84,12 +85,12 @@ impl PageRank {
         let (_, idle) = of_all_and_sum(vertices, order, |vertex| {
             (0.0, if graph.out().degree(vertex) == 0 { ranks[vertex as usize] } else { 0.0 })
         });
-        // A vertex at the begin of an edge has one.
+        // The source of an edge has an outgoing edge.
         self.pull(incoming, idle, |source| ranks[source as usize] / as_f64(graph.out().degree(source)));
         Ok(())
     }
 
-    /// What comes along the edges into each vertex, and what those without edges divide.
+    /// Pulls ranks along the incoming edges of each vertex; `idle` is the rank of vertices without edges.
     fn pull<S: Store>(&mut self, incoming: &Adjacency<S>, idle: f64, passed: impl Fn(u32) -> f64 + Sync) {
         let (vertices, ranks) = (incoming.vertices(), &self.ranks);
         let each = (1.0 - DAMPING + DAMPING * idle) / f64::from(vertices.max(1));

@@ -1,4 +1,5 @@
-//! Radii: how far the farthest vertex is from each, estimated by searches from up to 64 vertices at once (Ligra 5.3).
+//! Radii: the distance of each vertex to the farthest one, estimated by searches from up to 64 vertices at
+//! once (Ligra 5.3).
 
 use super::{NONE, Unsuited, Watch, exists, plain};
 use crate::edge_map::of_all;
@@ -6,15 +7,15 @@ use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_ver
 use farmem::Rng;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Vertices that are searched from at once, at most: a bit for each.
+/// Bound on the parallel searches: one bit each.
 pub const SAMPLE_MAX: usize = 64;
 
-/// What the searches found.
+/// The result of the searches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Radii {
-    /// Of each vertex: edges to the farthest of the sources that lead to it; [`NONE`] where none does.
+    /// For each vertex, the distance to the farthest source that reaches it; [`NONE`] where none does.
     pub radii: Vec<u32>,
-    /// Vertices that a source leads to.
+    /// Number of vertices that a source reaches.
     pub reached: u64,
 }
 
@@ -41,7 +42,7 @@ impl EdgeFn for Step<'_> {
 /// # Errors
 /// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].
 ///
-/// # Panics
+/// Panics when there are more than [`SAMPLE_MAX`] sources.
 /// When there are more than [`SAMPLE_MAX`] sources.
 pub fn radii<S: Store>(graph: &Graph<S>, sources: &[u32], watch: &mut Watch<'_>) -> Result<Radii, Unsuited> {
     assert!(sources.len() <= SAMPLE_MAX, "a bit for each source");
@@ -72,10 +73,10 @@ pub fn radii<S: Store>(graph: &Graph<S>, sources: &[u32], watch: &mut Watch<'_>)
     Ok(Radii { radii, reached: reached.len() as u64 })
 }
 
-/// Draws for each vertex of a sample before the rest are taken in order.
+/// Draws per sampled vertex, before the rest are taken in order.
 const DRAWS: usize = 100;
 
-/// Up to `count` vertices that have edges out of them, each once, from a seed; fewer only where no more have.
+/// Draws up to `count` distinct vertices with outgoing edges from a seed; fewer only if there are not enough.
 #[must_use]
 pub fn sample<S: Store>(graph: &Graph<S>, count: usize, seed: u64) -> Vec<u32> {
     let (vertices, mut rng) = (graph.vertices(), Rng::from_number(seed));

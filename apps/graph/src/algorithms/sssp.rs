@@ -5,35 +5,35 @@ use crate::edge_map::of_all;
 use crate::{EdgeFn, Graph, Order, Store, VertexSubset, edge_map_in, for_each_vertex, vertex_map};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The distance of a vertex that no path leads to.
+/// The distance of an unreached vertex.
 pub const UNREACHED: u64 = u64::MAX;
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sssp {
-    /// The sum of weights on the lightest path to each vertex, or [`UNREACHED`].
+    /// The weight of the lightest path to each vertex, or [`UNREACHED`].
     pub distances: Vec<u64>,
-    /// Vertices that paths lead to, the source among them.
+    /// Number of reached vertices, including the source.
     pub reached: u64,
-    /// Rounds it took.
+    /// Number of rounds.
     pub rounds: u64,
 }
 
 struct Relax<'a> {
-    /// At the beginning of the round.
+    /// The distances at the beginning of the round.
     before: &'a [AtomicU64],
     distances: &'a [AtomicU64],
 }
 
 impl EdgeFn for Relax<'_> {
     fn push(&self, source: u32, target: u32, weight: u32) -> bool {
-        // A path has fewer than 2^32 edges of fewer than 2^32 each: it cannot overflow.
+        // A path has fewer than 2^32 edges of less than 2^32 each, so the sum cannot overflow.
         let distance = self.before[source as usize].load(Relaxed) + u64::from(weight);
         self.distances[target as usize].fetch_min(distance, Relaxed) > distance
     }
 }
 
-/// Finds paths from `source` along edges out of vertices.
+/// Finds paths from `source` along outgoing edges.
 ///
 /// # Errors
 /// [`Unsuited::Vertex`] and [`Unsuited::Stopped`].

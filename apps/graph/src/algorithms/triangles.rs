@@ -1,14 +1,14 @@
-//! Triangles: three vertices with an edge between each two.
+//! Triangles: sets of three vertices, all connected to each other.
 
 use super::{Unsuited, Watch};
 use crate::edge_map::simple;
 use crate::{Graph, Store};
 use rayon::prelude::*;
 
-/// Vertices between two questions whether to go on.
+/// Vertices between two checks of the callback.
 const BLOCK: u32 = 1 << 14;
 
-/// Counts them, each once. Loops and edges that stand several times make no more of them.
+/// Counts each triangle once. Loops and parallel edges do not add triangles.
 ///
 /// # Errors
 /// [`Unsuited::Directed`], [`Unsuited::Unsorted`] and [`Unsuited::Stopped`].
@@ -31,14 +31,14 @@ pub fn triangles<S: Store>(graph: &Graph<S>, watch: &mut Watch<'_>) -> Result<u6
     Ok(count)
 }
 
-/// Triangles of which `vertex` is the largest.
+/// Counts the triangles in which `vertex` is the largest.
 fn at<S: Store>(graph: &Graph<S>, vertex: u32) -> u64 {
     let smaller: Vec<u32> =
         simple(graph.out().neighbours(vertex), vertex).take_while(|&other| other < vertex).collect();
     smaller.iter().map(|&middle| common(&smaller, graph, middle)).sum()
 }
 
-/// How many of an ascending list, below `middle`, are its neighbours.
+/// Counts the common elements of an ascending list and the neighbours of `middle` that are below `middle`.
 fn common<S: Store>(list: &[u32], graph: &Graph<S>, middle: u32) -> u64 {
     let mut list = list.iter().copied().peekable();
     let neighbours = simple(graph.out().neighbours(middle), middle).take_while(|&other| other < middle);

@@ -1,4 +1,5 @@
-//! farmem's own file of a graph (`.fmg`): the arrays as they lie in memory, so that they go into far memory block by block.
+//! farmem's own graph file (`.fmg`): the in-memory arrays, so that they can be streamed into far memory block
+//! by block.
 //!
 //! All numbers are little-endian:
 //!
@@ -14,8 +15,8 @@
 //!         unless each stands at both ends, the same of edges into vertices
 //! ```
 //!
-//! What is read is checked as it comes by: lengths, both sums, offsets, targets and their order, and that edges into vertices are those out of
-//! them (by a sum over all edges; weights are not compared).
+//! All data is checked while it is read: lengths, both checksums, offsets, targets and their order. Incoming
+//! edges are compared with outgoing ones by a sum over all edges; weights are not compared.
 
 use super::{At, LoadError, Progress};
 use crate::csr::{Check, VERTICES_MAX};
@@ -30,26 +31,26 @@ const MAGIC: [u8; 8] = *b"FARMGRAF";
 const VERSION: u32 = 1;
 const SYMMETRIC: u32 = 1;
 const WEIGHTED: u32 = 2;
-/// Bytes that are read at once; a multiple of 8.
+/// Bytes read at once; a multiple of 8.
 const BLOCK: usize = 1 << 16;
 
-/// How large a graph is, and of which kind.
+/// The size and kind of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Whether each edge stands at both of its ends.
+    /// True when each edge exists in both directions.
     pub symmetric: bool,
-    /// Whether edges have weights.
+    /// True when edges have weights.
     pub weighted: bool,
-    /// Vertices.
+    /// Number of vertices.
     pub vertices: u64,
-    /// Edges.
+    /// Number of edges.
     pub edges: u64,
 }
 
-/// What the header says.
+/// The contents of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// How large the graph is.
+    /// The size of the graph.
     pub extent: Extent,
     /// CRC-32 of all arrays.
     pub sum: u32,
@@ -58,16 +59,16 @@ pub struct Header {
 /// An array of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Section {
-    /// Where each vertex's edges begin.
+    /// The start of each vertex's edges.
     Offsets,
-    /// Where they lead.
+    /// The targets of the edges.
     Targets,
-    /// What they weigh.
+    /// The weights of the edges.
     Weights,
 }
 
 impl Extent {
-    /// Of a graph in local memory.
+    /// Returns the size of a graph in local memory.
     #[must_use]
     pub const fn of(csr: &Csr) -> Self {
         Self {
@@ -78,14 +79,14 @@ impl Extent {
         }
     }
 
-    /// Bytes of a file of it.
+    /// Returns the length of the graph's file in bytes.
     #[must_use]
     pub fn file_len(&self) -> u64 {
         let arrays = self.sections().fold(0, |sum: u64, section| sum.saturating_add(section.2));
         HEADER.saturating_add(arrays)
     }
 
-    /// The arrays that follow, with their bytes; `true` for those of edges into vertices.
+    /// Returns the arrays in file order, with their bytes; `true` marks those of incoming edges.
     pub fn sections(&self) -> impl Iterator<Item = (bool, Section, u64)> + use<> {
         let Self { symmetric, weighted, vertices, edges } = *self;
         [false, true].into_iter().filter(move |&incoming| !(incoming && symmetric)).flat_map(
@@ -102,7 +103,7 @@ impl Extent {
 }
 
 impl Header {
-    /// Of a graph in local memory; all of it is read for the sum.
+    /// Returns the header of a graph in local memory; reads all of it for the checksum.
     #[must_use]
     pub fn of(csr: &Csr) -> Self {
         let mut sum = Hasher::new();
@@ -114,7 +115,7 @@ impl Header {
         Self { extent: Extent::of(csr), sum: sum.finalize() }
     }
 
-    /// Its bytes in a file.
+    /// Encodes the header.
     #[must_use]
     pub fn bytes(&self) -> [u8; HEADER_LEN] {
         let Extent { symmetric, weighted, vertices, edges } = self.extent;
@@ -134,7 +135,7 @@ impl Header {
     /// Reads the header of a file of `len` bytes.
     ///
     /// # Errors
-    /// [`LoadError`] with the byte; also when the file is not as long as the header says.
+    /// [`LoadError`] with the byte; also when the file's length does not match the header.
     pub fn read(reader: &mut impl Read, len: u64) -> Result<Self, LoadError> {
         let mut bytes = [0; HEADER_LEN];
         reader.read_exact(&mut bytes).map_err(|error| LoadError::io(At::Byte(0), &error))?;
@@ -171,13 +172,14 @@ impl Header {
     }
 }
 
-/// Takes the arrays as they come: of edges into vertices or out of them, which, and whole numbers of it.
+/// A consumer of the arrays, block by block: whether the edges are incoming, the array, and whole numbers of
+/// it.
 pub type Sink<'a, E> = dyn FnMut(bool, Section, &[u8]) -> Result<(), E> + 'a;
 
-/// Gives all arrays of a graph in local memory to `sink`, block by block, in the order of the file.
+/// Passes all arrays of a graph in local memory to `sink`, block by block, in file order.
 ///
 /// # Errors
-/// What `sink` says.
+/// The errors of `sink`.
 pub fn sections<E>(csr: &Csr, sink: &mut Sink<'_, E>) -> Result<(), E> {
     let mut block = Vec::with_capacity(BLOCK);
     for (incoming, rows) in [(false, Some(&csr.out)), (true, csr.incoming.as_ref())] {
@@ -199,10 +201,10 @@ pub fn sections<E>(csr: &Csr, sink: &mut Sink<'_, E>) -> Result<(), E> {
     Ok(())
 }
 
-/// Writes a graph, and says what its header is.
+/// Writes a graph and returns its header.
 ///
 /// # Errors
-/// What `out` says.
+/// The errors of `out`.
 pub fn write(csr: &Csr, out: &mut impl Write) -> io::Result<Header> {
     let header = Header::of(csr);
     out.write_all(&header.bytes())?;
@@ -210,7 +212,8 @@ pub fn write(csr: &Csr, out: &mut impl Write) -> io::Result<Header> {
     Ok(header)
 }
 
-/// Reads a graph of `len` bytes into local memory. `from` reads one file from a byte on; it is read at two places at once.
+/// Reads a graph of `len` bytes into local memory. `from` returns a reader from a byte on; the file is read
+/// at two positions at once.
 ///
 /// # Errors
 /// [`LoadError`] with the byte.
@@ -222,7 +225,7 @@ pub fn read<R: Read>(
     arrays(&Header::read(&mut from(0), len)?, from, progress)
 }
 
-/// Reads the arrays behind a header into local memory, as [`read()`] does.
+/// Reads the arrays after a header into local memory, as [`read()`].
 ///
 /// # Errors
 /// [`LoadError`] with the byte.
@@ -252,11 +255,12 @@ pub fn arrays<R: Read>(
     Ok(csr)
 }
 
-/// Reads the arrays behind a header and gives them to `sink`, block by block, checked: what goes into `sink` is as much as `header` says, whatever the file
-/// has become since it was read. None of it may be used before all of it is read. `from` reads one file from a byte on.
+/// Reads the arrays after a header and passes them to `sink`, checked, block by block. The total matches
+/// `header`, even if the file has changed since. The data must not be used before all of it was read. `from`
+/// returns a reader from a byte on.
 ///
 /// # Errors
-/// [`LoadError`] with the byte, and what `sink` says.
+/// [`LoadError`] with the byte, and the errors of `sink`.
 pub fn stream<R: Read>(
     header: &Header,
     from: impl Fn(u64) -> R,
@@ -289,7 +293,7 @@ pub fn stream<R: Read>(
                         check.last_offset().map_err(|m| LoadError::new(At::Byte(at - 8), m.to_string()))?;
                     }
                     targets(block, at, &mut check, rows, |row, target| {
-                        // As edges out of vertices have it, and turned round.
+                        // The edge in both forms: as outgoing and as reversed.
                         let (from, to) = if incoming { (target, row) } else { (row, target) };
                         let (this, other) = if incoming { (1, 0) } else { (0, 1) };
                         ways[this] = ways[this].wrapping_add(mixed(from, to));
@@ -328,11 +332,11 @@ fn offsets(block: &[u8], at: u64, check: &mut Check) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Whose edge comes next.
+/// The position of the next edge.
 struct Places<R> {
     ends: R,
     row: u32,
-    /// Of this row.
+    /// The end of this row.
     end: u64,
     next: u64,
     before: u32,
@@ -349,7 +353,8 @@ fn targets(
         let target = u32::from_le_bytes(*bytes);
         check.target(target).map_err(|malformed| LoadError::new(At::Byte(at), malformed.to_string()))?;
         while rows.next == rows.end {
-            // The first row's end is the second offset; the file was read up to here, so they are there and ascend.
+            // The first row's end is the second offset. The file was read up to here, so the offsets exist
+            // and ascend.
             let mut end = [0; 8];
             rows.ends.read_exact(&mut end).map_err(|error| LoadError::io(At::Byte(at), &error))?;
             rows.end = u64::from_le_bytes(end);
@@ -367,7 +372,7 @@ fn targets(
     Ok(())
 }
 
-/// A number that says which edge it is (SplitMix64).
+/// Returns a hash that identifies the edge (SplitMix64).
 const fn mixed(from: u32, to: u32) -> u64 {
     let mut z = ((from as u64) << 32 | to as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -376,7 +381,7 @@ const fn mixed(from: u32, to: u32) -> u64 {
 }
 
 impl Csr {
-    /// Its edges out of vertices, as a list.
+    /// Returns the outgoing edges as a list.
     #[must_use]
     pub fn into_edges(self) -> Edges {
         let Rows { offsets, targets, weights } = self.out;

@@ -1,5 +1,6 @@
-//! The GAP benchmark suite's serialized graphs (`.sg`, and `.wsg` with weights), little-endian: a byte that says whether edges have a direction, edges and vertices as
-//! 64-bit numbers, where each vertex's edges begin, the edges; of a directed graph then the same of edges into vertices.
+//! The GAP benchmark suite's serialized graphs (`.sg`, and `.wsg` with weights), little-endian. The file has
+//! a byte for directed graphs, the numbers of edges and vertices in 64 bits, the start of each vertex's
+//! edges, and the edges. A directed graph repeats the last two for incoming edges.
 
 use super::{At, LoadError};
 use crate::csr::Check;
@@ -8,7 +9,7 @@ use std::io::Read;
 
 const HEADER: u64 = 17;
 
-/// Reads one of so many bytes. Edges into vertices are made anew from those out of them.
+/// Reads a graph of `len` bytes. Incoming edges are rebuilt from the outgoing ones.
 ///
 /// # Errors
 /// [`LoadError`] with the byte.

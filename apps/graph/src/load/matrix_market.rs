@@ -1,10 +1,10 @@
-//! Matrix Market: coordinates of a square matrix, from 1 on, each with a number or without.
+//! Matrix Market: coordinates of a square matrix, counted from 1, each with a number or without.
 
 use super::{At, Lines, LoadError, number, vertices};
 use crate::{Edges, VERTICES_MAX};
 use std::io::BufRead;
 
-/// What the first line says.
+/// The contents of the first line.
 struct Header {
     field: Field,
     symmetric: bool,
@@ -17,8 +17,8 @@ enum Field {
     Real,
 }
 
-/// Reads one: an edge from each row to each column that has an entry. The second half of the answer is whether only one half of a
-/// symmetric matrix is there, so that each edge goes both ways.
+/// Reads a matrix: an edge from each row to each column with an entry. The second result is true when the
+/// file has one half of a symmetric matrix, so that each edge goes both ways.
 ///
 /// # Errors
 /// [`LoadError`] with the line.
@@ -84,7 +84,7 @@ fn header(line: Option<&str>) -> Result<Header, LoadError> {
     }
 }
 
-/// Rows, which are as many as columns, and entries.
+/// Reads the number of rows, which equals the number of columns, and of entries.
 fn sizes(lines: &mut Lines<impl BufRead>) -> Result<(u64, u64), LoadError> {
     loop {
         let at = At::Line(lines.number + 1);

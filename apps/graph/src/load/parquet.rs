@@ -1,4 +1,4 @@
-//! A table of edges in a Parquet file: columns `source` and `target`, and `weight` where edges have one.
+//! A table of edges in a Parquet file: columns `source` and `target`, and `weight` for weighted edges.
 
 use super::{At, LoadError, Progress, vertices};
 use crate::{Edges, VERTICES_MAX};
@@ -11,15 +11,15 @@ use std::sync::Arc;
 
 const COLUMNS: [&str; 3] = ["source", "target", "weight"];
 
-/// Rows between two questions whether to go on.
+/// Rows between two progress reports.
 const ROWS: u64 = 1 << 12;
 
-/// Reads one; `progress` is told rows. Other columns are not looked at.
+/// Reads a table and reports the rows to `progress`. Other columns are ignored.
 ///
 /// # Errors
-/// [`LoadError`] with the row; or that the file is damaged, of which the panic handler may have said more.
+/// [`LoadError`] with the row, or for a damaged file, about which the panic handler may have printed more.
 pub fn read_parquet(file: File, progress: &mut Progress<'_>) -> Result<Edges, LoadError> {
-    // Not every damaged file is an error to the library: some make it panic, after which nothing of it is used any more.
+    // The library panics on some damaged files; nothing of the file is used afterwards.
     let read = std::panic::catch_unwind(AssertUnwindSafe(|| rows(file, progress)));
     read.unwrap_or_else(|_| Err(LoadError::new(At::Whole, "the file is damaged")))
 }

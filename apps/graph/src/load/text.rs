@@ -1,10 +1,11 @@
-//! Edge lists: two numbers a line, from and to, or three with a weight, as SNAP's files have it. `#` and `%` begin a comment, also behind an edge.
+//! Edge lists: two numbers per line, source and target, or three with a weight, like SNAP's files. `#` and
+//! `%` begin a comment, also after an edge.
 
 use super::{At, Lines, LoadError, number, vertices};
 use crate::{Edges, VERTICES_MAX};
 use std::io::BufRead;
 
-/// Reads one. Vertices have the numbers of the file; there are as many as the largest says.
+/// Reads an edge list. Vertices keep the file's numbers; the largest determines their count.
 ///
 /// # Errors
 /// [`LoadError`] with the line.

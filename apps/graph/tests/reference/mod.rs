@@ -1,4 +1,4 @@
-//! The algorithms as a textbook has them: one thread, plain lists, nothing in common with the crate.
+//! Textbook versions of the algorithms: one thread, plain lists, no code in common with the crate.
 
 use farmem_graph::Csr;
 use farmem_graph::algorithms::{DAMPING, NONE, UNREACHED};
@@ -76,7 +76,8 @@ impl Plain {
         (0..self.out.len()).map(|vertex| of(vertex).unwrap_or(NONE)).collect()
     }
 
-    /// By counting paths: those through a vertex are those to it times those on from it.
+    /// Computes betweenness by path counts: paths through a vertex are the paths to it times the paths
+    /// onward.
     pub(crate) fn betweenness(&self, sources: &[u32]) -> Vec<f64> {
         let vertices = self.out.len();
         let all: Vec<(Vec<u32>, Vec<f64>)> = (0..vertices)
@@ -134,7 +135,7 @@ impl Plain {
         ranks
     }
 
-    /// The least vertex of each one's component.
+    /// Returns the smallest vertex of each vertex's component.
     pub(crate) fn components(&self) -> Vec<u32> {
         let mut of: Vec<u32> = (0..).take(self.out.len()).collect();
         for (from, to, _) in self.edges() {

@@ -1,4 +1,4 @@
-//! Rows of CSV and Parquet files, one at a time, each with its place.
+//! Rows of CSV and Parquet files, one at a time, each with its position.
 
 use super::{KeyType, Source};
 use jiff::Timestamp;
@@ -16,18 +16,18 @@ use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// What a file is.
+/// The format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Format {
-    /// Lines of fields.
+    /// Lines of fields (CSV).
     Csv,
-    /// Columns in row groups.
+    /// Columns in row groups (Parquet).
     Parquet,
 }
 
 impl Format {
-    /// What the end of a file's name says.
+    /// Returns the format for a file name's extension.
     #[must_use]
     pub fn of(file: &Path) -> Option<Self> {
         match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
@@ -38,12 +38,12 @@ impl Format {
     }
 }
 
-/// A column by its name, or by its number from 1 on.
+/// A column, by its name or by its number from 1 on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Column {
-    /// Called so.
+    /// The column of this name.
     Name(String),
-    /// This one.
+    /// The column of this number.
     Number(usize),
 }
 
@@ -61,7 +61,7 @@ impl std::str::FromStr for Column {
 }
 
 impl Column {
-    /// Its place among these names.
+    /// Returns the column's index among these names.
     fn among(&self, names: &[&str], place: Place) -> Result<usize, RowError> {
         let found = match self {
             Self::Name(name) => {
@@ -93,70 +93,70 @@ impl fmt::Display for Column {
     }
 }
 
-/// A key as a store's clients write it, and its value.
+/// A key in the clients' form, and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Numbers in decimal.
+    /// The key; numbers in decimal.
     pub key: Vec<u8>,
-    /// As it stands in the file; numbers of a Parquet file in decimal.
+    /// The value as in the file; numbers of a Parquet file in decimal.
     pub value: Vec<u8>,
 }
 
-/// Where in a file.
+/// A position in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// A line, from 1 on.
+    /// A line, counted from 1.
     Line(u64),
-    /// A row, from 1 on.
+    /// A row, counted from 1.
     Row(u64),
     /// The file as a whole.
     File,
 }
 
-/// What is wrong, and where.
+/// A fault and its position.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}{fault}", match place { Place::Line(n) => format!("line {n}: "), Place::Row(n) => format!("row {n}: "), Place::File => String::new() })]
 pub struct RowError {
-    /// Where.
+    /// The position.
     pub place: Place,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What is wrong with a file or a row of it.
+/// A fault of a file or of one of its rows.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// The file cannot be read, or is none of its kind.
+    /// The file cannot be read, or has another format.
     #[error("{0}")]
     File(String),
-    /// There is no such column.
+    /// The column does not exist.
     #[error("there is no {column}; there are {there}")]
     NoColumn {
-        /// Which.
+        /// The requested column.
         column: String,
-        /// What there is.
+        /// The existing columns.
         there: String,
     },
     /// Two columns have this name.
     #[error("there are two of {column}: columns {first} and {second}")]
     NamedTwice {
-        /// Which.
+        /// The column.
         column: String,
         /// The number of the first, from 1 on.
         first: usize,
         /// The number of the second.
         second: usize,
     },
-    /// A file without a line.
+    /// The file has no line.
     #[error("the file is empty: expected {0}")]
     Empty(&'static str),
-    /// All that follows is one field.
+    /// A quote is never closed, so the rest of the file is one field.
     #[error("a quote opens a field here and is never closed: expected a second one behind the field")]
     Quote,
-    /// The key is not what was expected.
+    /// The key has another form than expected.
     #[error("{0}")]
     Key(String),
-    /// A store cannot have the key.
+    /// The key exceeds a store's limits.
     #[error("{0}")]
     KeyLength(String),
     /// The row has no key, or no value.
@@ -165,10 +165,10 @@ pub enum Fault {
     /// The value is too long.
     #[error("a value of {0} bytes: expected at most 65536")]
     ValueLength(usize),
-    /// A column whose values are none of text, bytes or numbers.
+    /// The column's values are not text, bytes or numbers.
     #[error("{0} is no text and no number: expected a flat column of these")]
     Nested(String),
-    /// The store did not take it.
+    /// The store refused the row.
     #[error("{0}")]
     Store(String),
 }
@@ -189,7 +189,7 @@ enum Reader {
         value: Option<usize>,
         delimiter: u8,
         record: csv::ByteRecord,
-        /// Where the newest record begins, or the one that could not be read.
+        /// The start of the newest record, or of the unreadable one.
         begin: csv::Position,
     },
     Parquet {
@@ -212,7 +212,7 @@ impl Rows {
         let file = File::open(&source.file).map_err(|error| whole(error.to_string()))?;
         let (reader, place) = match source.format {
             Format::Csv => (open_csv(file, source)?, Place::Line(1)),
-            // Not every damaged file is an error to the library: some make it panic.
+            // The library panics on some damaged files.
             Format::Parquet => {
                 let opened = catch_unwind(AssertUnwindSafe(|| open_parquet(file, source)));
                 (opened.unwrap_or_else(|_| Err(whole("the file is damaged".into())))?, Place::Row(0))
@@ -221,7 +221,7 @@ impl Rows {
         Ok(Self { reader, key_type: source.key_type, place, number: 0 })
     }
 
-    /// Where the row is that came last. Of a CSV file that is looked for in the file: for errors.
+    /// Returns the position of the last row. For a CSV file, this searches the file, for error messages only.
     #[must_use]
     pub fn place(&self) -> Place {
         match &self.reader {
@@ -232,7 +232,7 @@ impl Rows {
         }
     }
 
-    /// What is wrong with the row that came last, or that could not be read: the quote that it is all about, where there is one.
+    /// Returns the error for the last row, or for the unreadable one. An unclosed quote takes precedence.
     pub(super) fn wrong(&self, fault: Fault) -> RowError {
         match self.open_quote() {
             Some(line) => RowError { place: Place::Line(line), fault: Fault::Quote },
@@ -240,7 +240,7 @@ impl Rows {
         }
     }
 
-    /// The line with a quote that is not closed by the end of a CSV file, if the newest record has one.
+    /// Returns the line of a quote that the end of a CSV file leaves open, if the newest record has one.
     fn open_quote(&self) -> Option<u64> {
         let Reader::Csv { file, delimiter, begin, .. } = &self.reader else { return None };
         open_quote(file, *delimiter, begin)
@@ -325,8 +325,9 @@ fn open_csv(file: File, source: &Source) -> Result<Reader, RowError> {
     Ok(Reader::Csv { file, reader: Box::new(reader), key, value, delimiter, record, begin })
 }
 
-/// The line with the quote that the end of the file is within, if that is within one; `begin` is where the last record begins. The library takes such a field for one that ends with the
-/// file, so what it makes of the record is compared with what it makes of it with one line more: within a quote that is no record of its own.
+/// Returns the line of a quote that the end of the file leaves open; `begin` is the start of the last record.
+/// The library ends such a field at the end of the file. The record is therefore parsed again with one more
+/// line: inside a quote, that line does not form a record of its own.
 fn open_quote(file: &Path, delimiter: u8, begin: &csv::Position) -> Option<u64> {
     let mut tail = Vec::new();
     let mut reader = File::open(file).ok()?;
@@ -347,12 +348,13 @@ fn open_quote(file: &Path, delimiter: u8, begin: &csv::Position) -> Option<u64> 
     };
     let (count, field) = records(&tail);
     let (with_one_more, _) = records(&[&tail[..], b"\nx"].concat());
-    // From the quote on all lines are the field's.
+    // From the quote on, all lines belong to the field.
     let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
     (with_one_more == count).then(|| begin.line() + lines(&tail) - lines(&field))
 }
 
-/// The line of the record at `position`, which is where the record before ended: empty lines, and what is left of a line's end, may follow it.
+/// Returns the line of the record at `position`, which is the end of the previous record: empty lines, and
+/// the rest of a line end, may follow it.
 fn line_of(file: &Path, position: Option<&csv::Position>) -> u64 {
     let Some(position) = position else { return 1 };
     let mut line = position.line();
@@ -360,7 +362,7 @@ fn line_of(file: &Path, position: Option<&csv::Position>) -> u64 {
         file.seek(SeekFrom::Start(position.byte()))?;
         Ok(BufReader::new(file).bytes())
     });
-    // A file that is gone by now has lost its lines, too.
+    // A file that has disappeared has lost its lines, too.
     let ends = bytes.into_iter().flatten().map_while(Result::ok).take_while(|byte| b"\r\n".contains(byte));
     line += ends.filter(|byte| *byte == b'\n').count() as u64;
     line
@@ -375,7 +377,7 @@ fn csv_fault(error: &csv::Error) -> String {
     }
 }
 
-/// The key of a text.
+/// Parses the key of a text.
 fn key_of(text: &[u8], key_type: KeyType) -> Result<Vec<u8>, Fault> {
     let shown = || String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
     let trimmed = text.trim_ascii();
@@ -402,14 +404,14 @@ fn key_of(text: &[u8], key_type: KeyType) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// RFC 3339 has zones of up to 23:59 before and behind UTC; the library takes more.
+/// RFC 3339 limits offsets to 23:59; the library accepts more.
 fn has_a_real_offset(time: &str) -> bool {
     let behind = time.find(['T', 't', ' ']).map_or("", |at| &time[at..]);
     let hours = behind.rfind(['+', '-']).and_then(|at| behind[at + 1..].get(..2)?.parse::<u8>().ok());
     hours.is_none_or(|hours| hours < 24)
 }
 
-/// The columns as a schema of their own.
+/// Opens the selected columns as a separate schema.
 fn open_parquet(file: File, source: &Source) -> Result<Reader, RowError> {
     let whole = |error: String| RowError { place: Place::File, fault: Fault::File(error) };
     let reader = SerializedFileReader::new(file).map_err(|error| whole(error.to_string()))?;
@@ -455,7 +457,7 @@ fn open_parquet(file: File, source: &Source) -> Result<Reader, RowError> {
     Ok(Reader::Parquet { rows, key, value, nanoseconds })
 }
 
-/// The key of a field.
+/// Converts a field to a key.
 fn parquet_key(field: &Field, key_type: KeyType, nanoseconds: bool) -> Result<Vec<u8>, Fault> {
     let microseconds = match (key_type, field) {
         (KeyType::Timestamp, Field::TimestampMillis(n)) => Some(n.saturating_mul(1000)),
@@ -472,7 +474,7 @@ fn parquet_key(field: &Field, key_type: KeyType, nanoseconds: bool) -> Result<Ve
     }
 }
 
-/// A field as the bytes of a value.
+/// Converts a field to the bytes of a value.
 fn parquet_value(field: &Field) -> Result<Vec<u8>, Fault> {
     Ok(match field {
         Field::Null => return Err(Fault::Null("value")),

@@ -1,4 +1,4 @@
-//! The end of a store: what it has in far memory is given back, also by a program that made none of it.
+//! Removal of a store: frees its far memory, also by a program that created none of it.
 //!
 //! Key type: [`Dropped`].
 
@@ -7,28 +7,32 @@ use farmem::{Client, Error, VirtAddr};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What became of a store that was dropped.
+/// The result of removing a store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Dropped {
-    /// Allocations of its trees that were freed; beside these are its heap and its names.
+    /// Number of freed allocations of its trees; the heap and the names come on top.
     pub trees: usize,
-    /// Why not all that it had was found, where memory of it is lost: what was not found stays allocated to the domain.
+    /// The reason why some memory was not found, if memory of the store was lost. Such memory stays allocated
+    /// to the domain.
     pub lost: Option<String>,
 }
 
 impl Store {
-    /// Frees the store called `name` with all its keys, and its names. Of a store that lost memory the names go, with the memory that is found by them.
+    /// Frees the store called `name` with all its keys, and its names. For a store with lost memory, this
+    /// frees the names and the memory reachable by them.
     ///
     /// # Errors
-    /// [`StoreError::Far`] with [`Error::Missing`] when there is none, with [`Error::Broken`] when what has the name is no store, with [`Error::Locked`] while another program has it open; [`StoreError::Locked`] while another one writes
-    /// texts to it, unless that is taken over. Nothing is freed then.
+    /// [`StoreError::Far`] with [`Error::Missing`] when there is no store of that name, with
+    /// [`Error::Broken`] when the name belongs to something else, with [`Error::Locked`] while another
+    /// program has the store open; [`StoreError::Locked`] while another program writes texts to it, unless
+    /// `access` takes over. Nothing is freed then.
     pub fn drop_named(client: &mut Client, name: &str, access: Access) -> Result<Dropped, StoreError> {
         client.open_named(name)?;
         let lock = locked(client, &lock_name(name), access)?;
         let dropped = match Self::free_all(client, name) {
             Ok(trees) => Dropped { trees, lost: None },
             Err(StoreError::Far(error @ Error::MemoryLost { .. })) => {
-                // Other memory of this name may be lost: a store has a heap beside it.
+                // Lost memory of this name may belong to something else: a store has a heap of its own.
                 client.open_named(&heap_name(name))?;
                 Dropped { trees: 0, lost: Some(error.to_string()) }
             }
@@ -36,7 +40,7 @@ impl Store {
         };
         for named in [heap_name(name), name.to_owned(), lock_name(name)] {
             match client.unlink_named(&named) {
-                // It went with the heap, or was never made.
+                // The name went with the heap, or was never created.
                 Ok(()) | Err(Error::Missing { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -45,7 +49,7 @@ impl Store {
         Ok(dropped)
     }
 
-    /// Frees the trees and the heap; how many allocations of trees there were.
+    /// Frees the trees and the heap. Returns the number of tree allocations.
     fn free_all(client: &mut Client, name: &str) -> Result<usize, StoreError> {
         let mut store = Self::open(client, name, None, Access::Read)?;
         let bases = match store.tree_memory(client) {
@@ -62,7 +66,7 @@ impl Store {
         Ok(bases.len())
     }
 
-    /// The allocations that have nodes of its trees, when no other program has the store open.
+    /// Returns the allocations with nodes of the store's trees, if no other program has the store open.
     fn tree_memory(&mut self, client: &mut Client) -> Result<BTreeSet<VirtAddr>, Error> {
         self.heap.alone(client)?;
         self.layers(client, &mut Vec::new(), &mut Vec::new())?;

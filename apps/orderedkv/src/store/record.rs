@@ -1,24 +1,24 @@
-//! What a record of a store's trees says: the value of a key, or where the tree of the next slices is.
+//! The records of a store's trees: the value of a key, or the address of the tree of the next slices.
 //!
 //! Key type: [`Entry`].
 
 use farmem::{Error, RecordTree, VirtAddr};
 
-/// A record's first byte.
+/// The first byte of a value's record.
 const VALUE: u8 = 0;
 pub(super) const LAYER: u8 = 1;
-/// Bytes of a value's record in front of the rest of its key.
+/// Bytes of a value's record before the rest of its key.
 const HEAD: usize = 3;
 
-/// What a record says.
+/// A decoded record.
 pub(super) enum Entry {
-    /// The value of the one key with this slice, and what of the key is behind the slice.
+    /// The value of the one key with this slice, and the rest of the key after the slice.
     Value { rest: Vec<u8>, value: Vec<u8> },
-    /// The tree of the next slices is there.
+    /// The address of the tree of the next slices.
     Layer(VirtAddr),
 }
 
-/// A value's record.
+/// Encodes a value's record.
 pub(crate) fn emit(rest: &[u8], value: &[u8]) -> Vec<u8> {
     let len = u16::try_from(rest.len()).expect("a key has at most 512 bytes, twice that encoded");
     [&[VALUE][..], &len.to_le_bytes(), rest, value].concat()
