@@ -1,13 +1,18 @@
-//! The host's half of the coherence protocol: which pages it caches, with which access, and what it owes the others.
+//! The host's half of the coherence protocol.
 //!
-//! Key type: [`Agent`], one step per event; it knows neither time nor bytes. What it has done to the pages, and what it sends, comes
-//! out as [`Action`]s, which are to be carried out in their order: a page is write-protected before its bytes are sent, and taken from the
-//! program before the switch is told that it is gone. The role around it owns the timers, the buffer of each request, and the
-//! memory itself ([`Pages`]).
+//! The agent knows which pages the host caches, with which access, and which messages the host owes to the
+//! switch and the memory nodes. Key type: [`Agent`], one step per event; the agent knows neither time nor
+//! bytes. Each step emits [`Action`]s, which the caller carries out in order: a page is write-protected
+//! before its bytes are sent, and unmapped before the switch is told that the page is gone. The role around
+//! the agent owns the timers, the buffer of each request, and the memory itself ([`Pages`]).
 //!
-//! Three numbers order everything here (PROTOCOL 12.4). A page's *grant* is the number it was handed out under: a recall with a
-//! larger one is about it, one with a smaller one is late. A request's *min_seq* is the largest number it saw a recall with: what
-//! was sent before that is void. A write-back carries the grant, so that the memory node can tell it from a later one.
+//! Three sequence numbers order all messages (PROTOCOL 12.4).
+//!
+//! - A page's *grant* is the number under which the page was handed out. A recall with a larger number
+//!   applies to the page; a recall with a smaller number is late.
+//! - A request's *min_seq* is the largest number of any recall the request has seen. Messages sent before
+//!   that number are void.
+//! - A write-back carries the grant, so that the memory node can tell the write-back from a later one.
 //!
 //! Rules: PROTOCOL 12.17 to 12.25.
 
@@ -26,181 +31,184 @@ use farmem_wire::message::{
     WriteBackAck,
 };
 
-/// How much an agent keeps.
+/// Limits of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Pages cached.
+    /// Maximum number of cached pages.
     pub pages: usize,
-    /// Page requests open at once.
+    /// Maximum number of open page requests.
     pub requests: usize,
-    /// Write-backs under way at once that were begun to make room; those that a recall asks for are bounded by the pages.
+    /// Maximum number of concurrent write-backs for evictions. Write-backs for recalls are bounded by
+    /// `pages`.
     pub evictions: usize,
-    /// Recalls that wait for write-backs.
+    /// Maximum number of recalls that wait for write-backs.
     pub owed: usize,
 }
 
 impl Default for Bounds {
-    /// A quarter of a million pages (1 GiB), 256 requests, 1,024 evictions, 256 recalls.
+    /// Returns limits of 262,144 pages (1 GiB), 256 requests, 1,024 evictions and 256 recalls.
     fn default() -> Self {
         Self { pages: 1 << 18, requests: 256, evictions: 1024, owed: 256 }
     }
 }
 
-/// What happens to an agent.
+/// An input of the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A thread of the program waits for the page.
     Fault(Page, Access),
-    /// The page is to make room.
+    /// The cache evicts the page.
     Evict(Page),
-    /// A part of a page came; its bytes are at hand for [`Action::Keep`].
+    /// A part of a page arrived. The caller holds its bytes for [`Action::Keep`].
     Data(Data),
-    /// The switch grants what a request waits for.
+    /// The switch grants the access that a request waits for.
     Grant(Grant),
-    /// The switch wants pages back.
+    /// The switch recalls pages of a region.
     Recall(Recall),
-    /// The memory node has a write-back.
+    /// The memory node acknowledges a write-back.
     WriteBackAck(WriteBackAck),
-    /// The switch will not serve a request now, or not at all.
+    /// The switch refuses a request, for now or for good.
     Refusal(Refusal),
-    /// The timer of a page's request.
+    /// The timer of a page's request expired.
     Retry(Page),
-    /// The timer of a page's write-back.
+    /// The timer of a page's write-back expired.
     RetryWriteBack(Page),
-    /// Everything from before this number is to be given up, and what comes of it is void: the switch started anew (PROTOCOL 12.36).
+    /// The switch restarted: the host gives up every page handed out before this number (PROTOCOL 12.36).
     Flush(Seq),
-    /// The lease ended: everything is to be given up at once, and no request is open any more (PROTOCOL 12.35).
+    /// The lease ended: the host gives up all pages at once and drops all requests (PROTOCOL 12.35).
     LeaseEnded,
 }
 
-/// What is to be done, in this order.
+/// An effect that the caller carries out, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Copy the bytes at hand to their part of the buffer of the page's request.
+    /// Copies the arrived bytes into their part of the buffer of the page's request.
     Keep(Page, Part),
-    /// [`Pages::install`], from the buffer of the page's request, which ended.
+    /// Calls [`Pages::install`] with the buffer of the page's request. The request has ended.
     Install(Page, Access),
-    /// [`Pages::poison`]; the page's request ended without the page, whose bytes are lost.
+    /// Calls [`Pages::poison`]. The page's request has ended because the page's bytes are lost.
     Poison(Page),
-    /// [`Pages::refuse`]; the page's request ended without the page, which the domain may not use so.
+    /// Calls [`Pages::refuse`]. The page's request has ended because the domain may not access the page this
+    /// way.
     Refuse(Page),
-    /// [`Pages::wake`].
+    /// Calls [`Pages::wake`].
     Wake(Page),
-    /// [`Pages::write_protect`].
+    /// Calls [`Pages::write_protect`].
     WriteProtect(Page),
-    /// [`Pages::unmap`].
+    /// Calls [`Pages::unmap`].
     Unmap(Page),
-    /// [`Pages::release`].
+    /// Calls [`Pages::release`].
     Release(Page),
-    /// [`Pages::discard`].
+    /// Calls [`Pages::discard`].
     Discard(Page),
-    /// [`Pages::clean`].
+    /// Calls [`Pages::clean`].
     Clean(Page),
-    /// To the switch.
+    /// Sends a page request to the switch.
     Get(Get),
-    /// To the switch.
+    /// Sends a completion notice to the switch.
     Done(Done),
-    /// To the switch.
+    /// Sends a recall acknowledgement to the switch.
     RecallAck(RecallAck),
-    /// To the page's memory node, with the page's bytes.
+    /// Sends the page's bytes to the page's memory node.
     WriteBack(WriteBack),
 }
 
-/// What came of an event that led to nothing else, or to something that is worth counting.
+/// The result of a step. Callers count it; some results lead to nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Outcome {
-    /// It did what it is for.
+    /// The event took effect.
     Done,
-    /// It is late or repeated, and was not needed.
+    /// The event is late or a duplicate and had no effect.
     Stale,
-    /// What came is older than a recall, and void: the request may be sent again at once.
+    /// The message is older than a recall and void. The request may be sent again at once.
     Void,
-    /// Another host has its turn: the request is to be sent again soon.
+    /// Another host is being served. The request should be sent again soon.
     Busy,
-    /// The page is the program's already, or will be: nothing to do.
+    /// The program has the page already, or a request for it is open.
     Present,
-    /// The page's bytes are on their way to the memory node; it is asked for when they are there.
+    /// A write-back of the page is in flight. The agent requests the page when the write-back ends.
     Waits,
-    /// A bound is reached: the fault is to be raised again, the eviction to be tried again, the recall counts as lost.
+    /// A limit is reached. The caller raises the fault again or retries the eviction; a recall counts as
+    /// lost.
     Full,
-    /// The host has no request ids left, and must join again.
+    /// The host has no request ids left and must rejoin the rack.
     IdsUsedUp,
 }
 
-/// A page that the program may use.
+/// A page that the program may access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Cached {
-    /// For what.
+    /// The access that the program has.
     pub access: Access,
-    /// Under which number it was handed out.
+    /// The number under which the page was handed out.
     pub grant: Seq,
 }
 
-/// A request that is not answered yet.
+/// An open page request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
-    /// What for.
+    /// The requested access.
     pub access: Access,
-    /// Its name.
+    /// The request id.
     pub id: FetchId,
-    /// What was sent under a smaller number is void.
+    /// The smallest valid number: messages sent under a smaller number are void.
     pub min_seq: Seq,
-    /// What the buffer holds, whole or not.
+    /// The parts in the buffer, if any.
     pub partial: Option<PartialPage>,
     /// The number that the switch granted.
     pub granted: Option<Seq>,
 }
 
-/// The parts of a page in a request's buffer, all sent under one number.
+/// The parts of a page in a request's buffer. All parts carry one number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PartialPage {
     /// The number.
     pub seq: Seq,
-    /// No grant is needed beside the bytes.
+    /// True if the bytes need no separate grant.
     pub granted: bool,
-    /// The switch waits to hear that the page is in use.
+    /// True if the switch waits for a done message.
     pub done_due: bool,
-    /// The parts that are there, as bits.
+    /// Bit set of the parts that have arrived.
     parts: u16,
     count: u8,
 }
 
 impl PartialPage {
-    /// True when all parts are there.
+    /// Returns true if all parts have arrived.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.parts.count_ones() == self.count as u32
     }
 }
 
-/// A page whose bytes are on their way to the memory node. They stay as they are until the node has them.
+/// A page whose write-back is in flight. Its bytes do not change until the node acknowledges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Writing {
-    /// The number the page was handed out under.
+    /// The number under which the page was handed out.
     pub grant: Seq,
-    /// What a thread wants of the page when that is over.
+    /// The access that a thread waits for, if any. The agent requests it after the write-back.
     pub wanted: Option<Access>,
 }
 
-/// The agent.
+/// The coherence agent of a host.
 #[derive(Clone, Debug)]
 pub struct Agent {
     bounds: Bounds,
     cached: BTreeMap<Page, Cached>,
     requests: BTreeMap<Page, Request>,
     writing: BTreeMap<Page, Writing>,
-    /// Recalls that are answered when no write-back in their region is under way any more. No two of one region.
+    /// Recalls to acknowledge once their region has no write-back in flight. At most one per region.
     owed: Vec<RecallAck>,
-    /// The id of the next request; none when they are used up.
+    /// The id of the next request. `None` if all ids are used up.
     next_id: Option<FetchId>,
-    /// Pages that have bytes here, or will: cached, being written back, or asked for.
+    /// Pages that occupy a frame: cached, in write-back, or requested.
     frames: usize,
-    /// The `min_seq` that requests begin with.
+    /// The `min_seq` of new requests.
     min_seq: Seq,
 }
 
 impl Agent {
-    /// An agent that caches nothing. `first` is the first id of the host's generation.
+    /// Returns an agent with an empty cache. `first` is the first id of the host's generation.
     #[must_use]
     pub const fn new(bounds: Bounds, first: FetchId) -> Self {
         Self {
@@ -215,7 +223,7 @@ impl Agent {
         }
     }
 
-    /// Takes one event and writes what follows from it to `out`, in order.
+    /// Handles one event and appends the resulting actions to `out`, in order.
     pub fn step(&mut self, event: Event, out: &mut Vec<Action>) -> Outcome {
         match event {
             Event::Fault(page, access) => self.fault(page, access, out),
@@ -232,52 +240,54 @@ impl Agent {
         }
     }
 
-    /// The pages that the program may use, by number.
+    /// Returns the pages that the program may access, by number.
     pub fn cached(&self) -> impl Iterator<Item = (Page, &Cached)> {
         self.cached.iter().map(|(&page, cached)| (page, cached))
     }
 
-    /// What the program may do with the page, if anything.
+    /// Returns the access that the program has to the page, if any.
     #[must_use]
     pub fn access(&self, page: Page) -> Option<Access> {
         self.cached.get(&page).map(|cached| cached.access)
     }
 
-    /// The requests that are not answered yet.
+    /// Returns the open requests.
     pub fn requests(&self) -> impl Iterator<Item = (Page, &Request)> {
         self.requests.iter().map(|(&page, request)| (page, request))
     }
 
-    /// The write-backs under way.
+    /// Returns the write-backs in flight.
     pub fn writing(&self) -> impl Iterator<Item = (Page, &Writing)> {
         self.writing.iter().map(|(&page, writing)| (page, writing))
     }
 
-    /// The recalls that are not answered yet.
+    /// Returns the recalls that are not acknowledged yet.
     #[must_use]
     pub fn owed(&self) -> &[RecallAck] {
         &self.owed
     }
 
-    /// How much it may hold and have under way.
+    /// Returns the agent's limits.
     #[must_use]
     pub const fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Pages that have bytes here, or will: what the local limit bounds.
+    /// Returns the number of pages that occupy a frame: cached, in write-back, or requested. The local limit
+    /// bounds this.
     #[must_use]
     pub const fn frames(&self) -> usize {
         self.frames
     }
 
-    /// A thread waits (PROTOCOL 12.17). A page on its way to the node is not asked for: what the node has is older.
+    /// Handles a page fault (PROTOCOL 12.17). During a write-back the agent does not request the page,
+    /// because the node still has older bytes.
     fn fault(&mut self, page: Page, access: Access, out: &mut Vec<Action>) -> Outcome {
         if self.access(page) >= Some(access) {
             out.push(Action::Wake(page));
             return Outcome::Present;
         }
-        // One that was asked for to be read is asked for again when it is there: the thread that writes faults anew.
+        // If the open request is for reading, the thread that writes faults again once the page is installed.
         if self.requests.contains_key(&page) {
             return Outcome::Present;
         }
@@ -298,7 +308,8 @@ impl Agent {
         Outcome::Done
     }
 
-    /// A page makes room (PROTOCOL 12.22): at once when the node has its bytes, which the switch need not know; else by a write-back.
+    /// Evicts a page (PROTOCOL 12.22). If the node has the page's bytes, the frame is free at once and the
+    /// switch need not know. Otherwise the agent begins a write-back.
     fn evict(&mut self, page: Page, out: &mut Vec<Action>) -> Outcome {
         let Some(&Cached { access, grant }) = self.cached.get(&page) else { return Outcome::Stale };
         if self.requests.contains_key(&page) {
@@ -319,12 +330,13 @@ impl Agent {
         Outcome::Done
     }
 
-    /// Bytes came (PROTOCOL 12.18, 12.19).
+    /// Handles a part of a page (PROTOCOL 12.18, 12.19).
     fn data(&mut self, data: &Data, out: &mut Vec<Action>) -> Outcome {
         let Data { page, seq, granted, done_due, part, .. } = *data;
         let Some(request) = self.requests.get_mut(&page).filter(|request| request.id == data.id) else {
-            // No request waits for it, but the switch may wait for this host. Not so when it has not granted it yet: others may still
-            // use the page then, and a done would end the wait for them.
+            // No request is open for this part, but the switch may still wait for a done message. An
+            // ungranted part gets none: other hosts may still use the page, and a done would end the switch's
+            // wait for them.
             if granted && done_due && part.index == 0 {
                 out.push(Action::Done(Done { page, seq }));
             }
@@ -343,7 +355,8 @@ impl Agent {
         let bit = 1 << part.index;
         match &mut request.partial {
             Some(partial) if partial.seq > seq => return Outcome::Stale,
-            // Copies of one number have the same bytes, or the later one is void: parts of both fit together.
+            // Copies under one number have the same bytes, or the later copy is void. Parts of both copies
+            // fit together.
             Some(partial) if partial.seq == seq && partial.count == part.count => {
                 partial.parts |= bit;
                 partial.granted |= granted;
@@ -356,7 +369,7 @@ impl Agent {
         Outcome::Done
     }
 
-    /// The latest bytes of the page died with a host: the program learns it (PROTOCOL 12.25).
+    /// Handles the loss of the page's latest bytes with a host: the program gets an error (PROTOCOL 12.25).
     fn lose(&mut self, data: &Data, out: &mut Vec<Action>) {
         let Data { page, seq, granted, done_due, .. } = *data;
         self.requests.remove(&page);
@@ -370,7 +383,8 @@ impl Agent {
         }
     }
 
-    /// The switch said no. Not now is only a reason to ask again soon; never is the program's to know.
+    /// Handles a refusal. After `Busy` the request is sent again soon; any other status ends the request with
+    /// an error.
     fn refused(&mut self, refusal: &Refusal, out: &mut Vec<Action>) -> Outcome {
         let Refusal { page, id, status } = *refusal;
         if self.requests.get(&page).is_none_or(|request| request.id != id) {
@@ -380,7 +394,8 @@ impl Agent {
             return Outcome::Busy;
         }
         self.requests.remove(&page);
-        // The thread that waits is to be told, also when it may read the page: there is no error for writing alone.
+        // The waiting thread must get the error, even if the page is readable: there is no error for writes
+        // alone.
         if self.cached.remove(&page).is_some() {
             out.push(Action::Discard(page));
         }
@@ -389,7 +404,8 @@ impl Agent {
         Outcome::Done
     }
 
-    /// The sharers are gone (PROTOCOL 12.18). A grant that no request waits for is answered too: its done was lost.
+    /// Handles a grant: all sharers have given the page up (PROTOCOL 12.18). If no request is open for the
+    /// grant, its done message was lost, so the agent sends another.
     fn grant(&mut self, grant: Grant, out: &mut Vec<Action>) -> Outcome {
         let Grant { page, id, seq } = grant;
         let Some(request) = self.requests.get_mut(&page).filter(|request| request.id == id) else {
@@ -404,7 +420,7 @@ impl Agent {
         Outcome::Done
     }
 
-    /// Installs the page when its bytes are whole and granted, under one number.
+    /// Installs the page once all its parts have arrived and the grant has the same number.
     fn install(&mut self, page: Page, out: &mut Vec<Action>) {
         let Some(request) = self.requests.get(&page) else { return };
         let access = request.access;
@@ -421,7 +437,8 @@ impl Agent {
         }
     }
 
-    /// The node has the bytes (PROTOCOL 12.23): they may go, and what waited for them goes on.
+    /// Handles the acknowledgement of a write-back (PROTOCOL 12.23). The agent frees the frame and continues
+    /// requests and recalls that waited for it.
     fn written(&mut self, ack: &WriteBackAck, out: &mut Vec<Action>) -> Outcome {
         let page = ack.page;
         let Some(writing) = self.writing.get(&page).filter(|writing| writing.grant == ack.grant) else {
@@ -439,7 +456,7 @@ impl Agent {
         if let Some(access) = wanted
             && self.fault(page, access, out) == Outcome::Full
         {
-            // The thread faults again, when there may be room.
+            // The thread faults again; there may be room by then.
             out.push(Action::Wake(page));
         }
         Outcome::Done
@@ -457,10 +474,11 @@ impl Agent {
         Outcome::Done
     }
 
-    /// Asserts what holds between any two steps.
+    /// Asserts the invariants that hold between two steps.
     ///
     /// # Panics
-    /// When it does not.
+    ///
+    /// If an invariant is broken.
     pub fn assert_invariants(&self) {
         assert!(self.frames <= self.bounds.pages, "the local limit holds");
         assert!(self.requests.len() <= self.bounds.requests, "requests within their bound");
@@ -491,10 +509,10 @@ impl Agent {
     }
 }
 
-/// Takes a Shared page from the program; answers the frames that are free then.
+/// Takes a Shared page from the program. Returns the number of frames freed.
 fn give_up_shared(writing: &BTreeMap<Page, Writing>, page: Page, out: &mut Vec<Action>) -> usize {
     if writing.contains_key(&page) {
-        // It was Modified, and its bytes are still on their way.
+        // The page was Modified, and its write-back is still in flight.
         out.push(Action::Unmap(page));
         0
     } else {

@@ -1,8 +1,8 @@
-//! Traversals on their way out that share a datagram (PROTOCOL 11.13).
+//! Outgoing traversals that share a datagram (PROTOCOL 11.13).
 //!
-//! Key type: [`Batches`]. Those of one program, whose pointers are at one node, wait for each other until the host is woken, which it asks for
-//! at once: so what its user asks for without waiting in between goes together. Each is a request of its own beside: what is sent
-//! again is sent alone.
+//! Key type: [`Batches`]. Traversals of one program whose pointers are at one node wait for each other until
+//! the host's next wake, which the host requests at once. So operations that the user submits back to back
+//! leave together. Each traversal is also a request of its own: a retransmission goes alone.
 
 use alloc::vec::Vec;
 use farmem_machine::Instant;
@@ -11,24 +11,25 @@ use farmem_traversal::Program;
 use farmem_wire::message::{Batch, PAIRS_MAX, Pair, PairBuf};
 use farmem_wire::{Body, Header, Message, NodeId, Pmtu, RequestId};
 
-/// Batches that are filled at a time: of so many programs and nodes; for one more the one begun first leaves.
+/// Maximum number of open batches, each for one program and node. If another one is needed, the oldest
+/// leaves.
 pub const BATCHES_OPEN_MAX: usize = 16;
 
-/// What traversals of one batch share.
+/// The properties that all traversals of a batch share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared<P> {
-    /// The session they go over.
+    /// The session that carries the traversals.
     pub(crate) switch: ud::Peer,
-    /// Where their pointers are, as far as the host knows.
+    /// The node that holds their pointers, as far as the host knows.
     pub(crate) node: NodeId,
     /// The program, or a reference to one.
     pub(crate) program: P,
-    /// They bring the code along.
+    /// True if the request carries the code.
     pub(crate) with_code: bool,
 }
 
 impl Shared<&Program> {
-    /// True when both are said of one batch. Of programs that is their names, as on the wire.
+    /// Returns true if both describe one batch. Programs are compared by hash, as on the wire.
     fn is(&self, other: &Shared<Program>) -> bool {
         self.node == other.node
             && self.with_code == other.with_code
@@ -36,20 +37,20 @@ impl Shared<&Program> {
             && self.program.hash() == other.program.hash()
     }
 
-    /// Bytes for pairs beside the code, if that goes along.
+    /// Returns the bytes available for pairs beside the code, if the code goes along.
     fn room(&self, pmtu: Pmtu) -> usize {
         let code = if self.with_code { self.program.encoded().len() } else { 0 };
         Batch::room(pmtu).saturating_sub(code)
     }
 
-    /// As it is kept with a batch that is begun.
+    /// Returns an owned copy for a new batch.
     fn kept(&self) -> Shared<Program> {
         let Self { switch, node, program, with_code } = *self;
         Shared { switch, node, program: program.clone(), with_code }
     }
 }
 
-/// A batch that was begun.
+/// A batch that still accepts traversals.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) shared: Shared<Program>,
@@ -58,52 +59,54 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// The request, with a header of the first pair's id.
+    /// Returns the request, with a header that carries the first pair's id.
     pub(crate) fn message(&self, header: Header) -> Message<'_> {
         let Self { shared, pairs, .. } = self;
         let code = if shared.with_code { shared.program.encoded() } else { &[] };
         Message { header, body: Body::Batch(Batch::of(&header, shared.program.hash(), code, pairs)) }
     }
 
-    /// Traversals in it, at least 1.
+    /// Returns the number of traversals in the batch, at least 1.
     pub(crate) const fn count(&self) -> u16 {
         self.pairs.count()
     }
 }
 
-/// Batches that were begun and have not left.
+/// The batches that have not left yet.
 #[derive(Debug)]
 pub(crate) struct Batches {
     pairs_max: u16,
     pmtu: Pmtu,
     open: Vec<Open>,
-    /// When they leave.
+    /// The time at which the batches leave.
     due: Instant,
-    /// Memory of those that left.
+    /// Buffers of batches that left, for reuse.
     spare: Vec<PairBuf>,
 }
 
 impl Batches {
-    /// Of at most `pairs_max` traversals each, and [`PAIRS_MAX`].
+    /// Returns batches of at most `pairs_max` traversals each, and at most [`PAIRS_MAX`].
     pub(crate) fn new(pairs_max: u16, pmtu: Pmtu) -> Self {
         let pairs_max = pairs_max.min(PAIRS_MAX);
         Self { pairs_max, pmtu, open: Vec::new(), due: Instant::ZERO, spare: Vec::new() }
     }
 
-    /// True when traversals are to share datagrams at all.
+    /// Returns true if traversals may share datagrams.
     pub(crate) const fn are_wanted(&self) -> bool {
         self.pairs_max > 1
     }
 
-    /// True when a batch of this one alone fits a datagram.
+    /// Returns true if a batch of this traversal alone fits a datagram.
     pub(crate) fn fits(&self, shared: &Shared<&Program>, pair: &Pair<'_>) -> bool {
         pair.len() <= shared.room(self.pmtu)
     }
 
-    /// Takes a request in. Answers the batch that must leave now, if one must: it has no room for this one, or there are too many.
+    /// Adds a request. Returns the batch that must leave now, if any: the batch has no room for this request,
+    /// or too many batches are open.
     ///
     /// # Panics
-    /// When it does not fit ([`Batches::fits`]).
+    ///
+    /// If the request does not fit ([`Batches::fits`]).
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -134,18 +137,18 @@ impl Batches {
         leaves
     }
 
-    /// The next batch that leaves when the host is woken.
+    /// Removes the next batch that leaves at the host's wake.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Open> {
         (self.due <= now && !self.open.is_empty()).then(|| self.open.remove(0))
     }
 
-    /// A batch left: its memory is used again.
+    /// Takes back the buffer of a batch that left, for reuse.
     pub(crate) fn left(&mut self, mut open: Open) {
         open.pairs.clear();
         self.spare.push(open.pairs);
     }
 
-    /// When those that were begun leave.
+    /// Returns the time at which the open batches leave.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         (!self.open.is_empty()).then_some(self.due)
     }

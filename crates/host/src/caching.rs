@@ -1,11 +1,13 @@
-//! A host whose programs reach far memory by loads and stores: the host role with a page cache beside it.
+//! A host with a page cache: its programs access far memory by loads and stores.
 //!
-//! Key type: [`CachingHost`], over the memory of `P`. What becomes of pages is the [`Agent`]'s to say; here are the frames around it, the
-//! buffers in which pages arrive, and time: when a request or a write-back is sent again, and how long a fresh page is kept so that
-//! the instruction that faulted is executed (PROTOCOL 12.24).
+//! Key type: [`CachingHost`], over the memory of `P`. The [`Agent`] decides the state of pages. This module
+//! has the frames around the messages, the buffers in which pages arrive, and time: when a request or a
+//! write-back is sent again, and how long a fresh page is kept so that the faulting instruction can execute
+//! (PROTOCOL 12.24).
 //!
-//! What is cached may be used for as long as the host's lease lasts, which its driver has renewed by the control plane and tells with
-//! [`CacheRequest::Lease`]. When it ends, or the host joins again, everything is taken from the program (PROTOCOL 12.35).
+//! Cached pages may be used for as long as the host's lease lasts. The driver renews the lease at the control
+//! plane and passes it on with [`CacheRequest::Lease`]. When the lease ends, or the host rejoins, all pages
+//! are unmapped (PROTOCOL 12.35).
 
 mod buffers;
 mod note;
@@ -29,32 +31,33 @@ use farmem_wire::message::{
 use farmem_wire::{Domain, Extension, HostId, Packet, Psn, VirtAddr};
 use retry_timers::{RetryTimer, RetryTimers, Timer};
 
-/// Ranges of addresses whose pages are cached.
+/// Maximum number of address ranges whose pages are cached.
 pub const RANGES_MAX: usize = 1024;
-/// Recalls that are put off at once; one more is obeyed at once.
+/// Maximum number of deferred recalls. One more is obeyed at once.
 pub const DEFERRED_MAX: usize = 64;
-/// Fresh pages that are remembered.
+/// Maximum number of fresh pages that are remembered.
 const FRESH_MAX: usize = 64;
-/// Doublings of a timer.
+/// Maximum number of doublings of a timer.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// Bounds and times of a cache.
+/// Limits and times of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheConfig {
-    /// How much it holds.
+    /// Limits of the agent.
     pub bounds: agent::Bounds,
-    /// Time without the page after which a request is sent again; doubles up to 64 times. The same for write-backs.
+    /// Time without the page after which a request is sent again; doubles up to 64 times. Also used for
+    /// write-backs.
     pub timeout: Duration,
-    /// About how long to wait when another host has its turn; doubles likewise, and is drawn by lot.
+    /// Mean wait before a retry while another host is being served; doubles likewise and is randomized.
     pub backoff: Duration,
-    /// How long a fresh page is kept.
+    /// Time for which a fresh page is kept.
     pub hold: Duration,
-    /// How long a request may be under way before its region is to be reset (PROTOCOL 12.33).
+    /// Time for which a request may be open before the host asks for a reset of its region (PROTOCOL 12.33).
     pub patience: Duration,
 }
 
 impl Default for CacheConfig {
-    /// Times for links of some tens of microseconds: 2 ms, 50 us, 30 us; a second of patience.
+    /// Returns times for links of some tens of microseconds: 2 ms, 50 us, 30 us, and one second of patience.
     fn default() -> Self {
         Self {
             bounds: agent::Bounds::default(),
@@ -66,10 +69,10 @@ impl Default for CacheConfig {
     }
 }
 
-/// Whether what is cached may be used.
+/// The state of the lease under which cached pages may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lease {
-    /// The driver gave none; the control plane takes none either.
+    /// The driver gave no lease; the control plane revokes none either.
     Never,
     Until(Instant),
     Ended,
@@ -91,20 +94,20 @@ pub struct CachingHost<P> {
     pages: P,
     rng: Rng,
     sessions: BTreeMap<Domain, ud::Peer>,
-    /// By address.
+    /// Sorted by address.
     ranges: Vec<Range>,
     buffers: Buffers,
     retry_timers: RetryTimers,
-    /// The pages installed last, and until when they are kept.
+    /// The pages installed last, and the time until which each is kept.
     fresh: VecDeque<(Instant, Page)>,
     deferred: VecDeque<(Instant, Recall)>,
     lease: Lease,
-    /// The order that is being obeyed.
+    /// The number of the flush order in progress.
     flush: Option<u64>,
     psn: Psn,
     actions: Vec<Action>,
     bytes: Vec<u8>,
-    /// Pages taken from the program that the host which had their region recalled had not asked for.
+    /// Number of pages unmapped although the recalling host had not requested them.
     false_invalidations: u64,
     inner: Outbox<crate::Out, crate::Note>,
 }
@@ -112,7 +115,7 @@ pub struct CachingHost<P> {
 type Out = Outbox<CacheDone, CacheNote>;
 
 impl<P: Pages> CachingHost<P> {
-    /// A host with an empty cache over `pages`.
+    /// Returns a host with an empty cache over `pages`.
     #[must_use]
     pub fn new(config: Config, cache: CacheConfig, pages: P, rng: Rng) -> Self {
         Self {
@@ -137,28 +140,28 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// The role without the cache.
+    /// Returns the host role without the cache.
     pub const fn host(&self) -> &Host {
         &self.host
     }
 
-    /// What is cached.
+    /// Returns the coherence agent.
     pub const fn agent(&self) -> &Agent {
         &self.agent
     }
 
-    /// The memory under it.
+    /// Returns the memory under the cache.
     pub const fn pages(&self) -> &P {
         &self.pages
     }
 
-    /// The memory under it, for the program that uses it.
+    /// Returns the memory under the cache, for the program that uses it.
     pub const fn pages_mut(&mut self) -> &mut P {
         &mut self.pages
     }
 
-    /// Pages taken from the program so far that no host had asked for: they lie in one region with a page that a host had asked for (MIND 4.3.1,
-    /// false invalidations).
+    /// Returns the number of pages unmapped so far that no host had requested. They lie in one region with a
+    /// requested page (MIND 4.3.1, false invalidations).
     pub const fn false_invalidations(&self) -> u64 {
         self.false_invalidations
     }
@@ -175,7 +178,7 @@ impl<P: Pages> CachingHost<P> {
         self.ranges.insert(at, Range { base: base.0, len, domain });
     }
 
-    /// The session that a page's messages go over.
+    /// Returns the session for a page's messages.
     fn session(&self, page: Page) -> Option<ud::Peer> {
         let addr = page.addr().0;
         let after = self.ranges.partition_point(|range| range.base <= addr);
@@ -191,7 +194,7 @@ impl<P: Pages> CachingHost<P> {
         self.step(now, Trigger::Fault, Event::Fault(page, access), &[], out);
     }
 
-    /// Others may write from here on (PROTOCOL 12.35).
+    /// Ends the lease: other hosts may write from here on (PROTOCOL 12.35).
     fn end_lease(&mut self, now: Instant, out: &mut Out) {
         self.deferred.clear();
         self.fresh.clear();
@@ -200,7 +203,7 @@ impl<P: Pages> CachingHost<P> {
         self.step(now, Trigger::LeaseEnded, Event::LeaseEnded, &[], out);
     }
 
-    /// Says that an order was obeyed, once it is.
+    /// Reports a flush order as done once no page from before it is held.
     fn settle_flush(&mut self, out: &mut Out) {
         let Some(order) = self.flush else { return };
         if !self.agent.holds_before(Seq(order)) {
@@ -209,7 +212,7 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// A page message, which is heard only with this host's key, and from the switch and memory nodes.
+    /// Handles a page message. The host accepts one only with its own key, from the switch or a memory node.
     fn message(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Out) {
         let own = self.host.config().id;
         let Ok(message) = PageMessage::parse(payload) else { return out.note(CacheNote::NotForUs) };
@@ -234,7 +237,7 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// Obeys a recall, or puts it off for the sake of a fresh page in it.
+    /// Obeys a recall, or defers it if the region has a fresh page.
     fn recall(&mut self, now: Instant, recall: Recall, out: &mut Out) {
         while self.fresh.front().is_some_and(|(until, _)| *until <= now) {
             self.fresh.pop_front();
@@ -251,7 +254,7 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// One step of the agent, and what it has done. `bytes` are those of the part that came.
+    /// Runs one step of the agent and carries out its actions. `bytes` holds the part that arrived.
     fn step(&mut self, now: Instant, trigger: Trigger, event: Event, bytes: &[u8], out: &mut Out) {
         let mut actions = mem::take(&mut self.actions);
         let outcome = self.agent.step(event, &mut actions);
@@ -263,7 +266,7 @@ impl<P: Pages> CachingHost<P> {
         let mut left = &actions[..];
         while let [action, behind @ ..] = left {
             left = match (*action, behind) {
-                // A page that came whole need not lie in a buffer first.
+                // A page that arrived whole skips the buffer.
                 (Action::Keep(page, _), [Action::Install(same, access), behind @ ..])
                     if page == *same && bytes.len() == PAGE_LEN =>
                 {
@@ -362,7 +365,8 @@ impl<P: Pages> CachingHost<P> {
         self.bytes = bytes;
     }
 
-    /// A recall may be of a region of which we may reach only some pages, or none any more: any session serves for the answer.
+    /// A recall may concern a region of which the host can reach only some pages, or none. Any session can
+    /// carry the answer.
     fn acknowledge(&mut self, ack: RecallAck, out: &mut Out) {
         let last = ack.region.last();
         let range = self.ranges.iter().find(|range| {
@@ -390,7 +394,7 @@ impl<P: Pages> CachingHost<P> {
         self.psn = self.psn.plus(1);
     }
 
-    /// Starts a page's timer, or lets it run for longer than before.
+    /// Starts a page's timer, or restarts it with a longer timeout.
     fn retry(&mut self, now: Instant, timer: Timer, page: Page) {
         let before = self.retry_timers.get(timer, page);
         let (tries, since) = before.map_or((0, now), |retry| (retry.tries + 1, retry.since));
@@ -398,7 +402,7 @@ impl<P: Pages> CachingHost<P> {
         self.retry_timers.set(timer, page, RetryTimer { at, tries, since });
     }
 
-    /// Asks again soon, at a time drawn by lot, so that hosts that wait for one region do not come together again.
+    /// Schedules a retry soon, at a random time, so that hosts that wait for one region do not collide again.
     fn back_off(&mut self, now: Instant, page: Page) {
         let Some(retry) = self.retry_timers.get(Timer::Request, page) else { return };
         let wait = self.config.backoff.times(1 << retry.tries.min(DOUBLINGS_MAX));
@@ -406,7 +410,7 @@ impl<P: Pages> CachingHost<P> {
         self.retry_timers.set(Timer::Request, page, RetryTimer { at, ..retry });
     }
 
-    /// Between half of it and one and a half times it.
+    /// Returns a random time between half of `wait` and one and a half times `wait`.
     fn jitter(&mut self, wait: Duration) -> Duration {
         let nanos = wait.as_nanos();
         let spread = u32::try_from(nanos).unwrap_or(u32::MAX).max(1);
@@ -430,7 +434,7 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// Says that a request gets no answer, when that is so for long.
+    /// Reports a request that has had no answer for longer than the patience.
     fn complain(&mut self, now: Instant, timer: Timer, page: Page, out: &mut Out) {
         let patience = self.config.patience;
         let leased = self.lease != Lease::Ended;
@@ -441,7 +445,7 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// The payload of a datagram to our own endpoint that is a page message.
+    /// Returns the payload of a datagram to the host's own endpoint, if it is a page message.
     fn page_payload<'a>(&self, packet: &Packet<'a>) -> Option<&'a [u8]> {
         let home = self.host.config().home;
         match packet.ext {
@@ -452,7 +456,7 @@ impl<P: Pages> CachingHost<P> {
         }
     }
 
-    /// Hands an event to the host and its actions on, in their order.
+    /// Passes an event to the host role and forwards its actions in order.
     fn pass(&mut self, now: Instant, event: machine::Event<'_, HostRequest>, out: &mut Out) {
         self.host.handle(now, event, &mut self.inner);
         self.inner.drain(|action| match action {
@@ -491,7 +495,7 @@ impl<P: Pages> Machine for CachingHost<P> {
             machine::Event::Local(CacheRequest::Host(ask)) => {
                 match ask {
                     HostRequest::Session { domain, switch } => _ = self.sessions.insert(domain, switch),
-                    // What the life before cached is no longer ours (PROTOCOL 12.35).
+                    // Pages cached in the previous incarnation are no longer valid (PROTOCOL 12.35).
                     HostRequest::Joined { .. } => {
                         self.sessions.clear();
                         self.end_lease(now, out);

@@ -1,8 +1,8 @@
-//! The host's reliable connections: which one leads to an address, and what comes back over it.
+//! The host's reliable connections: which connection leads to an address, and which completions come back.
 //!
-//! A node owns the addresses of its range, but for those that moved to another one ([`Routes`]). A READ or WRITE that goes on where another node
-//! owns goes out in segments, and ends when all of them have ended. What becomes of operations whose connection breaks, or is not up, is said in
-//! [`crate::following`].
+//! A node owns the addresses of its range, except those that moved to another node ([`Routes`]). A READ or
+//! WRITE that spans several nodes goes out in segments, and ends when all segments have ended. The module
+//! [`crate::following`] handles operations whose connection is broken or down.
 
 use crate::lines::{From, Line, QUEUED_MAX, QueuedOp, Recovery, Trail, overlap};
 use crate::routes::Routes;
@@ -18,28 +18,29 @@ use farmem_transport::rc::{self, Arrivals, Requester, Work};
 use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::{Domain, NodeId, Packet, Qpn, VirtAddr};
 
-/// Connections of all domains. A rack has few nodes, so the owner of an address is found by a scan from the last hit.
+/// Connections of all domains. A rack has few nodes, so a scan from the last hit finds the owner of an
+/// address.
 #[derive(Debug)]
 pub(crate) struct Connections {
     pub(crate) lines: Vec<Line>,
     by_qpn: BTreeMap<Qpn, usize>,
     last: usize,
     pub(crate) lines_max: usize,
-    /// Connections beside the first to a node.
+    /// Additional connections to a node beside the first.
     pub(crate) sides: Sides,
     pub(crate) routes: Routes,
-    /// What went out in segments.
+    /// Operations that went out in segments.
     split_ops: SplitOps,
-    /// What operations that were asked again have been through, by name.
+    /// The retry history of each operation that was sent again, by operation id.
     pub(crate) trails: BTreeMap<u64, Trail>,
-    /// By the number of the question what goes out in segments when it is known to stay in its allocation.
-    /// Behind it what was queued with it and has bytes of it.
+    /// Operations that go out in segments once they are known to stay in their allocation, by the number of
+    /// the question. Behind each stand the operations that were queued with it and overlap it.
     pub(crate) unproven: BTreeMap<u64, (Domain, Vec<QueuedOp>)>,
-    /// What came later than something with bytes of it that is not where those bytes are, in the order in which it came.
+    /// Operations that overlap an earlier operation on another path, in order of arrival.
     waiting: VecDeque<(Domain, QueuedOp)>,
-    /// Something is different that what waits may have waited for.
+    /// True if a waiting operation may be able to proceed.
     pub(crate) may_go_on: bool,
-    /// Of the last thing wanted.
+    /// The number of the last question to the control plane.
     wanted: u64,
 }
 
@@ -61,7 +62,7 @@ impl Connections {
         }
     }
 
-    /// These addresses are at a node, or where the ranges have them.
+    /// Routes these addresses to a node, or with `None` back to the node of their range.
     pub(crate) fn route(&mut self, base: VirtAddr, len: u64, node: Option<NodeId>, out: &mut Sink) {
         self.may_go_on = true;
         let was_empty = self.routes.is_empty();
@@ -73,15 +74,17 @@ impl Connections {
         }
     }
 
-    /// Memory is not where it was thought to be. Later operations stay behind those that went to where it was.
+    /// Marks the requests in flight as possibly misdirected because memory has moved. Later operations stay
+    /// behind them.
     pub(crate) fn look_for_strays(&mut self) {
         for line in &mut self.lines {
             line.astray = line.requester.as_ref().map_or(0, Requester::outstanding);
         }
     }
 
-    /// Takes a connection in. Those of its domain to its node, or to one of its addresses, make room, with their requests flushed:
-    /// what the control plane said last is so (PROTOCOL 11.3, 11.9). What waited for it goes on.
+    /// Adds a connection. Connections of the same domain to the same node, or to one of its addresses, make
+    /// room and their requests are flushed, because the control plane's latest word holds (PROTOCOL 11.3,
+    /// 11.9). Operations that waited for it proceed.
     pub(crate) fn add(&mut self, now: Instant, setup: &Connection, out: &mut Sink) {
         self.may_go_on = true;
         let new = Line::new(setup);
@@ -110,7 +113,7 @@ impl Connections {
         }
     }
 
-    /// A node has these addresses. What connections say of them stays so.
+    /// Records that a node has these addresses. Existing connections take precedence.
     pub(crate) fn know(&mut self, domain: Domain, node: NodeId, base: VirtAddr, len: u64, out: &mut Sink) {
         self.may_go_on = true;
         let new = Line { base, len, ..Line::down(domain, node) };
@@ -126,7 +129,7 @@ impl Connections {
         }
     }
 
-    /// A connection is not taken; nothing changes but for what waited for it.
+    /// Rejects a connection. The state changes only for operations that waited for it.
     pub(crate) fn not_taken(&mut self, setup: &Connection, fault: SetupFault, out: &mut Sink) {
         out.note(Note::NotTaken(fault));
         let waits = |line: &Line| {
@@ -137,7 +140,7 @@ impl Connections {
         }
     }
 
-    /// Takes all connections down; what is under way on them, or waits for them, ends as flushed.
+    /// Takes all connections down. Operations in flight or queued end as flushed.
     pub(crate) fn end_all(&mut self, out: &mut Sink) {
         let flushed = Err(Failure::Connection(rc::Failure::Flushed));
         for line in core::mem::take(&mut self.lines) {
@@ -156,7 +159,7 @@ impl Connections {
         self.index();
     }
 
-    /// Gives a connection up; answers what waited for it.
+    /// Abandons a connection and returns the operations that were queued for it.
     fn flush(&mut self, mut line: Line, out: &mut Sink) -> VecDeque<QueuedOp> {
         if let Some(requester) = &mut line.requester {
             requester.abandon(out);
@@ -175,12 +178,13 @@ impl Connections {
         self.last = self.lines.len().saturating_sub(1);
     }
 
-    /// An operation that its user asks for.
+    /// Submits a user's operation.
     pub(crate) fn post(&mut self, now: Instant, ticket: u64, domain: Domain, work: Work, out: &mut Sink) {
         self.dispatch(now, domain, QueuedOp { id: ticket, work, trail: Trail::default() }, From::User, out);
     }
 
-    /// A gather READ: by one request where one node has all the pieces and nothing is in the way; else a READ for each (PROTOCOL 11.15).
+    /// Submits a gather READ: as one request if one node has all the pieces and no earlier operation is in
+    /// the way, otherwise as a READ for each piece (PROTOCOL 11.15).
     pub(crate) fn gather(
         &mut self,
         now: Instant,
@@ -221,7 +225,7 @@ impl Connections {
         }
     }
 
-    /// A READ for each piece of a gather READ; anything else as it is.
+    /// Splits a gather READ into a READ for each piece. Returns any other operation unchanged.
     pub(crate) fn apart(&mut self, item: QueuedOp) -> Vec<QueuedOp> {
         let QueuedOp { id, work, trail } = item;
         match work {
@@ -233,7 +237,7 @@ impl Connections {
         }
     }
 
-    /// Sends an operation on its way to where its bytes are.
+    /// Sends an operation to the node that holds its bytes.
     pub(crate) fn dispatch(
         &mut self,
         now: Instant,
@@ -260,7 +264,7 @@ impl Connections {
         self.hand_over(now, place, item, from, out);
     }
 
-    /// What goes on at another node: a segment to each, when it goes on at all.
+    /// Sends an operation that spans nodes, as one segment for each node.
     fn dispatch_segments(
         &mut self,
         now: Instant,
@@ -270,7 +274,7 @@ impl Connections {
         out: &mut Sink,
     ) {
         let (addr, len) = (item.work.addr(), item.work.span());
-        // Also where several nodes have parts of it, it stays in the range that its addresses are of.
+        // Even if several nodes have parts of an operation, it must stay in the range of its addresses.
         let home = self.home_of(domain, addr).map(|at| &self.lines[at]);
         let leaves = home.is_some_and(|home| len > home.len - addr.0.wrapping_sub(home.base.0));
         let (mut places, mut segments, mut skip) = (Vec::new(), Vec::new(), 0);
@@ -286,7 +290,8 @@ impl Connections {
             return self.end(item.id, Err(Failure::OutOfBounds { addr }), item.work, out);
         }
         if from != From::Proven && !self.routes.is_of_one(addr, len) {
-            // No node sees the whole of it, so none could tell that it leaves its allocation (PROTOCOL 7.45).
+            // No node sees the whole operation, so none can detect that the operation leaves its allocation
+            // (PROTOCOL 7.45).
             if from.is_behind() && (self.is_aside(domain, &item.work) || self.is_met(domain, &item.work)) {
                 return self.wait(domain, item, from, out);
             }
@@ -300,8 +305,11 @@ impl Connections {
         }
     }
 
-    /// True when something that came earlier has bytes of `work` and is not on its way to where `work` goes, the connection at `place`. Operations of one
-    /// domain with a byte in common are executed in the order in which they came, as on one connection (PROTOCOL 4.16, 11.12).
+    /// Returns true if an earlier operation overlaps `work` and takes another path than the connection at
+    /// `place`.
+    ///
+    /// Operations of one domain with a byte in common execute in the order of submission, as on one
+    /// connection (PROTOCOL 4.16, 11.12).
     fn must_wait(&self, domain: Domain, place: usize, work: &Work) -> bool {
         let other = |(at, line): (usize, &Line)| {
             let busy = line.astray > 0 || !line.queued.is_empty();
@@ -313,7 +321,7 @@ impl Connections {
             || changes && self.sides.meet(domain, work)
     }
 
-    /// True when something with bytes of `work` is on no connection, and waits for none.
+    /// Returns true if an operation that overlaps `work` is neither on a connection nor queued for one.
     fn is_aside(&self, domain: Domain, work: &Work) -> bool {
         if self.unproven.is_empty() && self.waiting.is_empty() {
             return false;
@@ -323,7 +331,7 @@ impl Connections {
             || self.waiting.iter().any(|(of, item)| over(*of, item))
     }
 
-    /// True when something with bytes of `work` is on a connection, or waits for one.
+    /// Returns true if an operation that overlaps `work` is on a connection or queued for one.
     fn is_met(&self, domain: Domain, work: &Work) -> bool {
         self.lines.iter().any(|line| line.domain == domain && line.meets(work))
             || self.sides.meet(domain, work)
@@ -336,19 +344,19 @@ impl Connections {
         self.waiting.push_back((domain, item));
     }
 
-    /// Sends what waits on its way when nothing is before it any more.
+    /// Dispatches waiting operations that nothing blocks any more.
     pub(crate) fn look_again(&mut self, now: Instant, out: &mut Sink) {
         let may = core::mem::take(&mut self.may_go_on) | core::mem::take(&mut self.sides.has_ended);
         if self.waiting.is_empty() || !may {
             return;
         }
         for (domain, item) in core::mem::take(&mut self.waiting) {
-            // Those that still wait are in the list again, before it.
+            // Operations that still wait are in the list again, before this one.
             self.dispatch(now, domain, item, From::Waiting, out);
         }
     }
 
-    /// Gives an operation to a connection, which may have to be set up first.
+    /// Gives an operation to a connection, which may need setting up first.
     fn hand_over(&mut self, now: Instant, place: usize, item: QueuedOp, from: From, out: &mut Sink) {
         let addr = item.work.addr();
         if item.work.is_misaligned() {
@@ -441,10 +449,10 @@ impl Connections {
         self.lines.iter().any(|line| line.is(domain, node) && !line.is_up())
     }
 
-    /// The node that has an address, as far as is known here.
+    /// Returns the node that holds an address, as far as the host knows.
     pub(crate) fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
         let home = || self.home_of(domain, addr).map(|at| self.lines[at].node);
-        // Most hosts know of nothing that moved.
+        // On most hosts nothing has moved.
         let moved = if self.routes.is_empty() { None } else { self.routes.find(addr.0) };
         moved.map(|(node, _)| node).or_else(home)
     }
@@ -465,10 +473,10 @@ impl Connections {
         self.split_ops.check(self.outstanding());
     }
 
-    /// The connection that leads to an address, and for how many bytes from there on. One to a node that has something that moved there may
-    /// have to be set up.
+    /// Returns the connection that leads to an address, and the number of bytes that it covers from there on.
+    /// If the memory moved to a node without a connection, a new one is added.
     fn find(&mut self, domain: Domain, addr: VirtAddr) -> Option<(usize, u64)> {
-        // Most hosts know of nothing that moved.
+        // On most hosts nothing has moved.
         let mut next = u64::MAX;
         if !self.routes.is_empty() {
             if let Some((node, room)) = self.routes.find(addr.0) {
@@ -483,7 +491,7 @@ impl Connections {
         Some((self.last, room.min(next - addr.0)))
     }
 
-    /// The connection to the node whose range has an address.
+    /// Returns the connection to the node whose range contains an address.
     fn home_of(&self, domain: Domain, addr: VirtAddr) -> Option<usize> {
         let covers = |line: &Line| line.covers(domain, addr);
         let hit = self.lines.get(self.last).is_some_and(covers).then_some(self.last);
@@ -498,21 +506,21 @@ impl Connections {
         })
     }
 
-    /// Asks the control plane for something; answers the number of the question.
+    /// Asks the control plane a question and returns the question's number.
     pub(crate) fn want(&mut self, wish: Wish, out: &mut Sink) -> u64 {
         self.wanted += 1;
         out.local(Out::Want(Want { number: self.wanted, wish }));
         self.wanted
     }
 
-    /// The queue pair of a connection is no more.
+    /// Records that the queue pair of a connection is destroyed.
     pub(crate) fn taken_down(&mut self, place: usize) {
         if let Some(qpn) = self.lines[place].qpn.take() {
             self.by_qpn.remove(&qpn);
         }
     }
 
-    /// An operation, or a segment of one, is over.
+    /// Ends an operation or a segment of one.
     pub(crate) fn end(&mut self, id: u64, result: Result<Answer, Failure>, work: Work, out: &mut Sink) {
         if SplitOps::is_segment(id) {
             self.split_ops.ended(id, result, work.into_buf(), out);

@@ -1,5 +1,5 @@
-//! What becomes of operations whose connection breaks, or is not up: memory that moves to another node while it is used, memory that is lost, and
-//! nodes that were gone (PROTOCOL 11.10).
+//! Recovery of operations whose connection breaks or is down: memory that moves while in use, lost memory,
+//! and nodes that were unreachable (PROTOCOL 11.10).
 //!
 //! ```text
 //!                      NAK 0x62, 0x63                    found elsewhere, or insisted once
@@ -13,10 +13,16 @@
 //!        └── up ── Connecting <── Disconnecting
 //! ```
 //!
-//! What counts is how its own connection broke, and no other one. After NAK 0x62 nothing behind the refused request was executed (PROTOCOL 4.27):
-//! all of it is asked again. When a connection broke by itself the host cannot know what was executed: READs are asked again, and what changes memory ends
-//! as flushed. An operation of several nodes is one segment on each, so a refusal at one node says nothing of what was flushed at another. What goes
-//! through the switch, traversals that store among it, is never asked again here: it has an id under which it is executed once.
+//! How the operation's own connection broke decides, not any other connection.
+//!
+//! - After NAK 0x62 nothing behind the refused request was executed (PROTOCOL 4.27), so all of it is sent
+//!   again.
+//! - If a connection broke by itself, the host cannot know which requests were executed. READs are sent
+//!   again; operations that change memory end as flushed.
+//! - An operation over several nodes is one segment on each node, so a refusal at one node says nothing about
+//!   segments flushed at another.
+//! - Requests through the switch, including traversals that store, are never sent again here: each has an id
+//!   under which it executes once.
 
 use crate::connections::Connections;
 use crate::lines::{From, QueuedOp, Recovery};
@@ -28,14 +34,16 @@ use farmem_machine::Instant;
 use farmem_transport::rc::{self, Completion, Work};
 use farmem_wire::Domain;
 
-/// Times that one operation follows its bytes before it is given up: no rack moves them so often while it is under way.
+/// Maximum number of times that one operation follows its bytes. No rack moves memory so often during one
+/// operation.
 pub const MOVES_MAX: u8 = 64;
 
 impl Connections {
-    /// Takes what ended on a connection. When it broke, what is asked again is queued from here on.
+    /// Handles the completions of a connection. If it broke, operations to be sent again are queued.
     pub(crate) fn finish(&mut self, now: Instant, place: usize, out: &mut Sink) {
         let line = &self.lines[place];
-        // Others wait for what is astray or queued, and for no more of a connection that is up (`must_wait`).
+        // Other operations wait only for misdirected or queued operations of a connection that is up
+        // (`must_wait`).
         self.may_go_on |= !line.is_up() || line.astray > 0 || !line.queued.is_empty();
         if !line.is_up() {
             return self.finish_broken(now, place, out);
@@ -47,12 +55,12 @@ impl Connections {
             self.end_done(id, result, work, out);
         }
         if !self.lines[place].queued.is_empty() {
-            // There may be room for what waited for it.
+            // There may be room for queued operations now.
             self.release(now, place, out);
         }
     }
 
-    /// As [`Connections::finish`] on a connection that is not up.
+    /// Handles completions as [`Connections::finish`] does, on a connection that is not up.
     fn finish_broken(&mut self, now: Instant, place: usize, out: &mut Sink) {
         let mut broke = None;
         let mut again = VecDeque::new();
@@ -63,7 +71,7 @@ impl Connections {
                 Err(failure) => {
                     let cause = *broke.get_or_insert(failure);
                     if goes_on(cause, failure, &work) {
-                        // Which piece of a gather READ was refused is not known: each is asked for by itself.
+                        // The refused piece of a gather READ is unknown, so each piece is sent by itself.
                         leads |= failure != rc::Failure::Flushed && !matches!(work, Work::Gather { .. });
                         let item = QueuedOp { id, work, trail: trail.unwrap_or_default() };
                         again.extend(self.apart(item));
@@ -88,7 +96,8 @@ impl Connections {
         self.end(id, result, work, out);
     }
 
-    /// A connection with nothing under way is down as well as another one to its node, which broke for `cause` with these READs on it.
+    /// Takes down an idle connection because another connection to its node broke for `cause` with these
+    /// READs on it.
     pub(crate) fn give_up(
         &mut self,
         now: Instant,
@@ -105,7 +114,8 @@ impl Connections {
         self.settle(now, place, cause, true, out);
     }
 
-    /// A connection broke; `leads` when the first of what is queued is what broke it.
+    /// Starts recovery of a broken connection. `leads` is true if the first queued operation caused the
+    /// break.
     fn settle(&mut self, now: Instant, place: usize, cause: rc::Failure, leads: bool, out: &mut Sink) {
         let Some(head) = self.lines[place].queued.front().filter(|_| leads) else {
             return self.release(now, place, out);
@@ -118,7 +128,7 @@ impl Connections {
         }
         let line = &self.lines[place];
         if !gone && !self.routes.are_at(addr, len, line.node, line.holds(addr)) {
-            // Another operation has found out since this one was sent.
+            // Another operation has learnt the new location since this one was sent.
             self.follow(place, true, out);
             return self.release(now, place, out);
         }
@@ -126,7 +136,7 @@ impl Connections {
         self.lines[place].recovery = Recovery::Locating(number, cause);
     }
 
-    /// The control plane's answer. One that no connection waits for changes nothing.
+    /// Handles the control plane's answer. An answer that no connection waits for changes nothing.
     pub(crate) fn reply(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) {
         self.may_go_on = true;
         if let Some(unproven) = self.unproven.remove(&number) {
@@ -152,7 +162,7 @@ impl Connections {
         }
     }
 
-    /// Whether an operation of several nodes stays in its allocation (PROTOCOL 7.45).
+    /// Handles the answer to whether an operation over several nodes stays in its allocation (PROTOCOL 7.45).
     fn proven(&mut self, now: Instant, unproven: (Domain, Vec<QueuedOp>), reply: &Reply, out: &mut Sink) {
         let (domain, items) = unproven;
         let mut items = items.into_iter();
@@ -163,7 +173,7 @@ impl Connections {
                 self.learn(found, out);
                 (!found.holds(addr, len)).then_some(Failure::OutOfBounds { addr })
             }
-            // The node says what is wrong.
+            // The node will report what is wrong.
             Reply::NotFound => None,
             _ => Some(Failure::Unreachable { addr }),
         };
@@ -176,7 +186,7 @@ impl Connections {
         }
     }
 
-    /// Where the first of what is queued is: whether it is asked again, or has its answer.
+    /// Handles the location of the first queued operation: sends the operation again, or ends it.
     fn located(&mut self, place: usize, cause: rc::Failure, reply: &Reply, out: &mut Sink) {
         let line = &self.lines[place];
         let head = line.queued.front().expect("what was refused is queued");
@@ -191,7 +201,8 @@ impl Connections {
         } else if let Some((addr, len)) = found.first_lost(addr, len) {
             self.end_head(place, Failure::Lost { addr, len }, out);
         } else if !gone && (learned || !insisted) {
-            // When it is where it was thought to be it may have gone, and come back before the refusal was here.
+            // If the location is unchanged, the memory may have moved away and come back before the refusal
+            // arrived.
             self.follow(place, learned, out);
         } else {
             if !gone {
@@ -212,7 +223,7 @@ impl Connections {
         learned.unwrap_or(true)
     }
 
-    /// The first of what is queued is to be asked again: elsewhere, or where it was refused.
+    /// Records that the first queued operation is sent again, elsewhere or to the node that refused it.
     fn follow(&mut self, place: usize, moved: bool, out: &mut Sink) {
         let head = self.lines[place].queued.front_mut().expect("what was refused is queued");
         head.trail.moves += 1;
@@ -220,13 +231,14 @@ impl Connections {
         out.note(if moved { Note::Followed } else { Note::Insisted });
     }
 
-    /// The first of what is queued has its answer. What is behind it was not executed, and has done nothing wrong.
+    /// Ends the first queued operation. The operations behind it were not executed and are not at fault.
     fn end_head(&mut self, place: usize, failure: Failure, out: &mut Sink) {
         let head = self.lines[place].queued.pop_front().expect("what was refused is queued");
         self.end(head.id, Err(failure), head.work, out);
     }
 
-    /// Sends all that is queued on its way, in order: over other connections, or over this one when it is up again.
+    /// Dispatches all queued operations in order: over other connections, or over this one once it is up
+    /// again.
     fn release(&mut self, now: Instant, place: usize, out: &mut Sink) {
         self.may_go_on = true;
         let line = &mut self.lines[place];
@@ -237,8 +249,8 @@ impl Connections {
         }
     }
 
-    /// Has a connection set up that is down. A late request of the old one must find no responder, or it would be carried out after newer ones
-    /// (PROTOCOL 9.6).
+    /// Sets up a connection that is down. The old queue pair is destroyed first: a late request of it must
+    /// find no responder, or it would execute after newer ones (PROTOCOL 9.6).
     pub(crate) fn reconnect(&mut self, place: usize, out: &mut Sink) {
         let (domain, node) = (self.lines[place].domain, self.lines[place].node);
         self.lines[place].recovery = match self.lines[place].qpn {
@@ -247,7 +259,7 @@ impl Connections {
         };
     }
 
-    /// A connection cannot be set up now. The next operation tries again.
+    /// Handles a failed connection setup. The next operation tries again.
     pub(crate) fn reconnect_failed(&mut self, place: usize, out: &mut Sink) {
         out.note(Note::Unmended);
         let line = &mut self.lines[place];
@@ -258,12 +270,13 @@ impl Connections {
     }
 }
 
-/// Whether what failed so on a connection that broke for `cause` is queued, to be asked again or to be looked at.
+/// Returns true if an operation that failed this way on a connection that broke for `cause` is queued for
+/// recovery.
 const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool {
     match (cause, failure) {
-        // Nothing of it was executed.
+        // No request behind the refused one was executed.
         (rc::Failure::RemoteAccess, _) => true,
-        // Whether its node lost it is asked.
+        // The control plane knows whether the node lost the memory.
         (_, failure) if is_gone(failure) => true,
         (_, rc::Failure::RemoteOperational | rc::Failure::Flushed) => {
             matches!(work, Work::Read { .. } | Work::ReadTo { .. } | Work::Gather { .. })
@@ -272,7 +285,7 @@ const fn goes_on(cause: rc::Failure, failure: rc::Failure, work: &Work) -> bool 
     }
 }
 
-/// True when the node did not answer, or put everything off for too long.
+/// Returns true if the node did not answer, or answered RNR for too long.
 pub(crate) const fn is_gone(cause: rc::Failure) -> bool {
     matches!(cause, rc::Failure::RetriesExceeded | rc::Failure::RnrRetriesExceeded)
 }

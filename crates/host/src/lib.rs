@@ -1,10 +1,12 @@
-//! The host role: one-sided verbs over reliable connections, and requests through the switch, for the programs of one machine.
+//! The host role: one-sided verbs over reliable connections, and requests through the switch, for the
+//! programs of one machine.
 //!
-//! [`Host`] owns a connection per (domain, memory node) and a session per domain. Each [`HostRequest::Submit`] ends in exactly one
-//! [`Out::Done`]. Traversals are continued here: after an iteration or hop limit, and with the code when a node does not know the
-//! program (PULSE 3, 4.1). Caches and the decision what to offload come with their own modules; membership and memory are the
-//! control plane's. Where an operation cannot go on without the control plane (its memory moved, its connection broke) the host says what it
-//! [wants](Out::Want) of it.
+//! [`Host`] owns a connection per (domain, memory node) and a session per domain. Each
+//! [`HostRequest::Submit`] ends in exactly one [`Out::Done`]. The host continues traversals after an
+//! iteration or hop limit, and sends the code when a node does not know the program (PULSE 3, 4.1). Caches
+//! and the offload decision are modules of their own; membership and memory belong to the control plane. If
+//! an operation needs the control plane (its memory moved, its connection broke), the host emits a
+//! [request](Out::Want) for it.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -48,37 +50,40 @@ pub use routes::ROUTES_MAX;
 pub use wants::{Located, Piece, Reply, Want, Wish};
 pub use writes::REGION_WRITES_MAX;
 
-/// Bounds and times of a host.
+/// Limits and times of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The host's number.
     pub id: HostId,
-    /// How often the host started; part of its request ids.
+    /// Number of the host's current start; part of its request ids.
     pub generation: u16,
-    /// The host's own UD endpoint, where answers come.
+    /// The host's own UD endpoint, which receives answers.
     pub home: ud::Endpoint,
-    /// Path MTU of its datagrams: no request it sends is longer.
+    /// Path MTU of the host's datagrams: the host sends no longer request.
     pub pmtu: Pmtu,
-    /// UD requests outstanding at once.
+    /// Maximum number of outstanding UD requests.
     pub requests_max: usize,
-    /// Time without an answer after which a UD request is sent again; more than zero.
+    /// Time without an answer after which a UD request is sent again. Must be more than zero.
     pub request_timeout: Duration,
-    /// Times a UD request is sent again before it is given up.
+    /// Maximum number of retransmissions of a UD request.
     pub request_retries_max: u32,
-    /// Times a request may be routed to a memory node before it comes back.
+    /// Maximum number of times a request is routed to a memory node before it comes back.
     pub hops_max: u8,
-    /// Connections and sessions, each.
+    /// Maximum number of connections, and of sessions.
     pub connections_max: usize,
-    /// Request ids of one generation (PROTOCOL 5.1, 11.8).
+    /// Number of request ids per generation (PROTOCOL 5.1, 11.8).
     pub ids_max: u32,
-    /// Connections of a domain to a memory node: those beyond the first carry READs, where many requests are under way (PROTOCOL 11.16).
+    /// Connections of a domain to a memory node. Those beyond the first carry READs under high load (PROTOCOL
+    /// 11.16).
     pub connections_each: usize,
-    /// Traversals that share one datagram at most (PROTOCOL 11.13); with 1 each goes alone, at once.
+    /// Maximum number of traversals that share one datagram (PROTOCOL 11.13). With 1, each traversal leaves
+    /// alone and at once.
     pub pairs_max: u16,
 }
 
 impl Config {
-    /// A host with the usual bounds, on links that carry the largest datagrams (loopback, shared memory, jumbo frames).
+    /// Returns the default limits, for links that carry the largest datagrams (loopback, shared memory, jumbo
+    /// frames).
     #[must_use]
     pub const fn new(id: HostId, generation: u16, home: ud::Endpoint) -> Self {
         Self {
@@ -103,144 +108,150 @@ impl Config {
 pub struct Connection {
     /// The memory node.
     pub node: NodeId,
-    /// The domain of everything sent over it.
+    /// The domain of all its requests.
     pub domain: Domain,
     /// First address of the node's range.
     pub base: VirtAddr,
     /// Bytes of the node's range.
     pub len: u64,
-    /// The node takes gather READs (PROTOCOL 4.30), as all but cards do.
+    /// True if the node accepts gather READs (PROTOCOL 4.30). All nodes except cards do.
     pub gathers: bool,
-    /// The queue pair. Values that [`rc::RequesterConfig`] rules out are the driver's broken invariant and panic.
+    /// The queue pair. The host panics on values that [`rc::RequesterConfig`] rules out: the driver's
+    /// invariant is broken.
     pub rc: rc::RequesterConfig,
 }
 
-/// What the host's user asks.
+/// A request of the host's user or driver.
 #[derive(Debug)]
 pub enum HostRequest {
-    /// Requests of `domain` that go through the switch use this session. Replaces the one before; what was sent over that stays with
-    /// it.
+    /// Sets the session for requests of `domain` through the switch. Replaces the previous session; requests
+    /// sent over it stay with it.
     Session {
         /// The domain.
         domain: Domain,
         /// The switch's endpoint.
         switch: ud::Peer,
     },
-    /// Requests of its domain to its addresses use this connection. Replaces those before to its node or to one of these addresses,
-    /// whose requests are flushed. Also the answer to [`Wish::Connect`].
+    /// Adds the connection for requests of its domain to its addresses. Replaces connections to the same node
+    /// or to one of these addresses and flushes their requests. Also the answer to [`Wish::Connect`].
     Connect(Connection),
-    /// Another connection of its domain to its node, beside the one that there is: the answer to [`Wish::Beside`].
+    /// Adds a connection beside the existing one of its domain to its node: the answer to [`Wish::Beside`].
     Beside {
         /// The number of the question.
         number: u64,
         /// The connection.
         connection: Connection,
     },
-    /// A connection through the switch, for operations that name it ([`Op::Through`]). In the place of one with its queue pair, whose operations are flushed.
+    /// Opens a connection through the switch, for operations that name it ([`Op::Through`]). Replaces a
+    /// connection with the same queue pair, whose operations are flushed.
     Open {
-        /// The domain of everything sent over it.
+        /// The domain of all its requests.
         domain: Domain,
-        /// The queue pair; its peer is the switch's. Values that [`rc::RequesterConfig`] rules out are the driver's broken invariant and panic.
+        /// The queue pair; its peer is the switch. The host panics on values that [`rc::RequesterConfig`]
+        /// rules out: the driver's invariant is broken.
         rc: rc::RequesterConfig,
     },
-    /// A connection through the switch is given up; what is under way on it ends as flushed.
+    /// Closes a connection through the switch. Operations in flight on it end as flushed.
     Close {
         /// The host's queue pair.
         qpn: Qpn,
     },
-    /// A node has these addresses. The first operation of the domain that needs a connection to it has it set up.
+    /// Records that a node has these addresses. The first operation of the domain that needs a connection
+    /// sets it up.
     Node {
         /// The domain.
         domain: Domain,
         /// The node.
         node: NodeId,
-        /// First address of its range.
+        /// First address of the node's range.
         base: VirtAddr,
-        /// Bytes of its range.
+        /// Bytes of the node's range.
         len: u64,
     },
-    /// The answer to a [`Want`] that is no connection.
+    /// The answer to a [`Want`], unless the answer is a connection.
     Reply {
-        /// The number of the want.
+        /// The number of the question.
         number: u64,
-        /// What the control plane says.
+        /// The control plane's answer.
         reply: Reply,
     },
-    /// These addresses are at this node from now on, or with none where the ranges of nodes have them. What was said before of any of them is
-    /// forgotten, as a whole.
+    /// Routes these addresses to this node, or with `None` to the node of their range. Replaces every earlier
+    /// route that overlaps, as a whole.
     Route {
         /// First address.
         base: VirtAddr,
-        /// How many.
+        /// Number of addresses.
         len: u64,
-        /// Where they are.
+        /// The node that holds them.
         node: Option<NodeId>,
     },
-    /// The host joined the rack again: from now on its requests carry the new generation, with ids from 1 on, and answers come to
-    /// the new endpoint. What is under way is given up, sessions and connections are gone: the control plane ended them (PROTOCOL 8.8).
+    /// Reports that the host rejoined the rack. From now on requests carry the new generation, with ids from
+    /// 1 on, and answers come to the new endpoint. Operations in flight end; the control plane has ended all
+    /// sessions and connections (PROTOCOL 8.8).
     Joined {
         /// The generation.
         generation: u16,
         /// The host's own UD endpoint.
         home: ud::Endpoint,
     },
-    /// Carries out an operation.
+    /// Submits an operation.
     Submit {
-        /// The caller's name for it, below 2^63; in the [`Done`] that ends it.
+        /// The caller's id for the operation, below 2^63. The [`Done`] that ends the operation carries it.
         ticket: u64,
-        /// In whose name.
+        /// The domain that the operation acts for.
         domain: Domain,
-        /// What.
+        /// The operation.
         op: Op,
     },
 }
 
-/// What a host says to those around it.
+/// An output of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Out {
-    /// To its user: an operation ended.
+    /// An operation ended. For the user.
     Done(Done),
-    /// To its driver: the control plane is to be asked for something.
+    /// A request to the control plane. For the driver.
     Want(Want),
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// The caller's name for it.
+    /// The caller's id for the operation.
     pub ticket: u64,
-    /// What came of it.
+    /// The result.
     pub result: Result<Answer, Failure>,
-    /// The buffer of a read or write, or the scratch pad of a traversal (its last known state when it failed).
+    /// The buffer of a read or write, or the scratch pad of a traversal (after a failure, its last known
+    /// state).
     pub buf: Vec<u8>,
 }
 
-/// What a successful operation answers.
+/// The result of a successful operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// A verb was carried out.
+    /// A verb was executed.
     Done {
-        /// What an atomic found; 0 for a read or write.
+        /// The previous value of an atomic's word; 0 for a read or write.
         old: u64,
     },
-    /// A traversal came to its end.
+    /// A traversal ended.
     Traversed(Traversed),
 }
 
 /// The outcome of a traversal that was not refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traversed {
-    /// True after RETURN; false when the iteration limit was reached, and the state continues it.
+    /// True after RETURN. False at the iteration limit; the state can continue the traversal.
     pub returned: bool,
     /// The last pointer.
     pub cur_ptr: VirtAddr,
-    /// Iterations in all.
+    /// Total iterations.
     pub iterations: u32,
-    /// Requests it took: one, and one more for each continuation by this host.
+    /// Number of requests sent: one, and one more for each continuation by this host.
     pub requests: u32,
 }
 
-/// Why an operation failed.
+/// The reason for which an operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// No connection of this domain leads to a node that owns the address.
@@ -250,79 +261,84 @@ pub enum Failure {
     },
     /// The domain has no session through the switch.
     NoSession,
-    /// The range leaves its node or the address space.
+    /// The address range leaves its node or the address space.
     OutOfBounds {
         /// First byte.
         addr: VirtAddr,
     },
-    /// The word of an atomic is not at a multiple of 8.
+    /// The word of an atomic is not 8-byte aligned.
     Misaligned {
         /// The address.
         addr: VirtAddr,
     },
-    /// The program's scratch pad is longer than a datagram of this rack's PMTU carries.
+    /// The program's scratch pad does not fit a datagram of this rack's PMTU.
     ScratchTooLong {
-        /// Bytes it carries.
+        /// Maximum number of bytes.
         max: usize,
     },
-    /// The buffer, or the program's code, is longer than this kind of operation carries.
+    /// The buffer, or the program's code, exceeds the maximum of this kind of operation.
     TooLong {
-        /// Bytes it carries.
+        /// Maximum number of bytes.
         max: usize,
     },
-    /// The scratch pad does not have the program's length.
+    /// The length of the scratch pad differs from the program's.
     ScratchLen {
-        /// The program's length.
+        /// The program's scratch pad length.
         need: usize,
     },
-    /// Too much is outstanding ([`Config::requests_max`], [`REGION_WRITES_MAX`], the connection's queue); wait for completions.
+    /// Too many operations are outstanding ([`Config::requests_max`], [`REGION_WRITES_MAX`], the connection's
+    /// queue). Wait for completions.
     QueueFull,
-    /// All request ids of this generation are used up ([`Config::ids_max`]); joining again gives the next one ([`HostRequest::Joined`]).
+    /// All request ids of this generation are used up ([`Config::ids_max`]). Rejoining gives the next
+    /// generation ([`HostRequest::Joined`]).
     IdsUsedUp,
-    /// The connection refused or lost it.
+    /// The connection refused or lost the operation.
     Connection(rc::Failure),
-    /// No connection to its node can be set up, or the control plane does not say where it is. It was not executed, but for parts of a WRITE.
+    /// No connection to the node can be set up, or the control plane does not know the location. The
+    /// operation was not executed, except perhaps parts of a WRITE.
     Unreachable {
         /// First byte.
         addr: VirtAddr,
     },
-    /// These of its bytes were lost with an earlier incarnation of their node (PROTOCOL 7.43).
+    /// These bytes were lost with an earlier incarnation of their node (PROTOCOL 7.43).
     Lost {
-        /// The first of them.
+        /// The first lost byte.
         addr: VirtAddr,
-        /// How many, as far as they go together.
+        /// Number of contiguous lost bytes.
         len: u64,
     },
-    /// Switch or node refused it.
+    /// The switch or a node refused the request.
     Refused {
-        /// Why.
+        /// The reason.
         status: Status,
         /// The address at fault.
         addr: VirtAddr,
     },
-    /// No answer, after all retransmissions.
+    /// No answer arrived after all retransmissions.
     NoAnswer,
-    /// The traversal made no progress from one continuation to the next, or was continued too often.
+    /// The traversal made no progress between two continuations, or exceeded the maximum number of
+    /// continuations.
     Stalled {
-        /// Where it stands.
+        /// The current pointer.
         addr: VirtAddr,
     },
 }
 
-/// What happened at a host.
+/// A counted event of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Note {
-    /// On a connection.
+    /// A note of a connection.
     Rc(rc::Note),
-    /// Bytes that are no frame.
+    /// Received bytes are not a valid frame.
     Malformed(WireError),
-    /// A frame for a queue pair that is not here, with a wrong key, or from a port that has nothing to answer.
+    /// A frame names a queue pair that is not here, carries a wrong key, or came from a port that may not
+    /// answer.
     NotForUs,
-    /// A session or connection was not taken; nothing changed.
+    /// A session or connection was rejected; the state is unchanged.
     NotTaken(SetupFault),
-    /// An answer to a request that is not outstanding: late, repeated or forged.
+    /// The answer names no outstanding request: it is late, repeated or forged.
     LateAnswer,
-    /// An answer that does not fit its request.
+    /// The answer does not fit its request.
     WrongAnswer,
     /// A traversal was sent again with its code.
     SentCode,
@@ -330,26 +346,27 @@ pub enum Note {
     Continued(Status),
     /// A request was given up.
     GivenUp,
-    /// A request met a page whose latest bytes a host had, and is asked again.
+    /// A request met a page whose latest bytes a host holds, and will be sent again.
     Waits,
-    /// A node refused what is elsewhere now; it is asked again there.
+    /// A node refused an operation whose memory has moved; the operation is sent to the new node.
     Followed,
-    /// A node refused what is there as far as the host and the control plane know; it is asked again, once.
+    /// A node refused an operation although the host and the control plane agree on the location; the
+    /// operation is sent again once.
     Insisted,
-    /// A node refused it, and that is all there is to know.
+    /// A node refused an operation for the second time, and the operation ends.
     Believed,
-    /// A connection could not be set up; what waited for it is over.
+    /// A connection could not be set up; the operations that waited for it ended.
     Unmended,
-    /// So many traversals left in one datagram.
+    /// This number of traversals left in one datagram.
     Batch(u16),
 }
 
-/// Why a session or connection was not taken.
+/// The reason for which a session or connection was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SetupFault {
-    /// There are [`Config::connections_max`] already.
+    /// The limit [`Config::connections_max`] is reached.
     Full,
-    /// Its queue pair number is that of another connection, or of the host's datagrams.
+    /// Another connection, or the host's UD endpoint, has the same queue pair number.
     QueuePairTaken,
 }
 
@@ -371,10 +388,11 @@ pub struct Host {
 type Sink = Outbox<Out, Note>;
 
 impl Host {
-    /// A host with no session and no connection.
+    /// Returns a host with no session and no connection.
     ///
     /// # Panics
-    /// When [`Config::request_timeout`] is zero.
+    ///
+    /// If [`Config::request_timeout`] is zero.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -385,49 +403,51 @@ impl Host {
         }
     }
 
-    /// The host's bounds and identity.
+    /// Returns the host's limits and identity.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Operations submitted and not ended.
+    /// Returns the number of operations in flight.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.connections.outstanding() + self.through.outstanding() + self.requests.outstanding()
     }
 
-    /// True when this connection through the switch is open and has not broken.
+    /// Returns true if this connection through the switch is open and not broken.
     #[must_use]
     pub fn is_open(&self, qpn: Qpn) -> bool {
         self.through.is_up(qpn)
     }
 
-    /// True when the connection of `domain` to `node` is down: the next operation has it set up.
+    /// Returns true if the connection of `domain` to `node` is down. The next operation sets it up.
     #[must_use]
     pub fn is_down(&self, domain: Domain, node: NodeId) -> bool {
         self.connections.is_down(domain, node)
     }
 
-    /// Connections beside the first ones that are up (PROTOCOL 11.16).
+    /// Returns the number of additional connections that are up (PROTOCOL 11.16).
     #[must_use]
     pub fn beside_up(&self) -> usize {
         self.connections.sides.up()
     }
 
-    /// The memory node that has `addr`, as far as this host knows from its connections of `domain` and from what moved.
+    /// Returns the memory node that holds `addr`, as far as this host knows from the connections of `domain`
+    /// and its routes.
     #[must_use]
     pub fn node_of(&self, domain: Domain, addr: VirtAddr) -> Option<NodeId> {
         self.connections.node_of(domain, addr)
     }
 
-    /// Request ids that this generation has left.
+    /// Returns the number of request ids left in this generation.
     #[must_use]
     pub const fn ids_left(&self) -> u32 {
         self.requests.ids_left()
     }
 
-    /// Bytes of the longest scratch pad that a datagram carries, and of the longest program (PROTOCOL 11.4).
+    /// Returns the maximum length in bytes of a scratch pad and of a program's code in one datagram (PROTOCOL
+    /// 11.4).
     #[must_use]
     pub const fn traverse_room(&self) -> usize {
         self.requests.traverse_room()
@@ -514,8 +534,8 @@ impl Host {
     }
 }
 
-/// The switch and the memory nodes answer hosts (PROTOCOL 11.1). A node that the driver has no address for yet is [`Port::UNKNOWN`]: then key and id
-/// alone must do.
+/// Returns true if the port may answer a host: the switch and the memory nodes do (PROTOCOL 11.1). A node
+/// whose address the driver does not know yet is [`Port::UNKNOWN`]; then key and id alone must suffice.
 fn answers_hosts(port: Port) -> bool {
     port == Port::SWITCH || port == Port::UNKNOWN || port.as_node().is_some()
 }

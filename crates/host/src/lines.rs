@@ -1,11 +1,12 @@
-//! A reliable connection of a host, up or down, and what waits for it.
+//! A reliable connection of a host, up or down, and the operations queued for it.
 
 use crate::Connection;
 use alloc::collections::VecDeque;
 use farmem_transport::rc::{self, Requester, Work};
 use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};
 
-/// Operations that wait for one connection at most, those not counted that were under way on one before.
+/// Maximum number of operations queued for one connection, not counting those that were in flight on one
+/// before.
 pub const QUEUED_MAX: usize = 4096;
 
 /// A connection of a domain to a memory node.
@@ -15,36 +16,37 @@ pub(crate) struct Line {
     pub(crate) node: NodeId,
     /// First address of the node's range.
     pub(crate) base: VirtAddr,
-    /// Bytes of the range; 0 while it is not known.
+    /// Bytes of the range; 0 if unknown.
     pub(crate) len: u64,
-    /// The host's queue pair, while the control plane may have it.
+    /// The host's queue pair, while the control plane may still have it.
     pub(crate) qpn: Option<Qpn>,
-    /// None before the first connection, and after the host joined again.
+    /// `None` before the first connection, and after the host rejoined.
     pub(crate) requester: Option<Requester>,
-    /// Its node takes gather READs.
+    /// True if the node accepts gather READs.
     pub(crate) gathers: bool,
     pub(crate) recovery: Recovery,
-    /// So many of the requests under way, the oldest, were sent before it was heard that memory had moved: their bytes may be elsewhere.
+    /// The number of oldest requests in flight that were sent before the host learnt that memory had moved.
+    /// Their bytes may be elsewhere.
     pub(crate) astray: usize,
-    /// What waits until it is up, or until there is room, in the order in which it is to be asked.
+    /// Operations that wait until the connection is up or has room, in the order of sending.
     pub(crate) queued: VecDeque<QueuedOp>,
 }
 
-/// What is being done about a connection that is down. With a question, its number.
+/// The recovery state of a connection, with the number of the question to the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Recovery {
-    /// Nothing: it is up, or no operation wants it.
+    /// No recovery: the connection is up, or no operation needs it.
     Idle,
-    /// The control plane is asked where the first of what is queued is, which failed so.
+    /// The host asked for the location of the first queued operation, which failed with this cause.
     Locating(u64, rc::Failure),
     /// The broken connection is being taken down.
     Disconnecting(u64),
-    /// A new one is being set up.
+    /// A new connection is being set up.
     Connecting(u64),
 }
 
 impl Recovery {
-    /// True when it waits for the answer of this number.
+    /// Returns true if the state waits for the answer with this number.
     pub(crate) const fn waits_for(self, number: u64) -> bool {
         match self {
             Self::Idle => false,
@@ -55,16 +57,16 @@ impl Recovery {
     }
 }
 
-/// An operation, or a segment of one, that is under way on no connection.
+/// An operation, or a segment of one, that is not in flight on any connection.
 #[derive(Debug)]
 pub(crate) struct QueuedOp {
-    /// Its ticket, or the name of the segment.
+    /// The operation's ticket, or the id of the segment.
     pub(crate) id: u64,
     pub(crate) work: Work,
     pub(crate) trail: Trail,
 }
 
-/// True when the two have a byte in common.
+/// Returns true if the two operations have a byte in common.
 pub(crate) fn overlap(one: &Work, other: &Work) -> bool {
     one.places().any(|(first, len)| {
         let meets = |(second, other_len): (VirtAddr, u64)| {
@@ -74,37 +76,38 @@ pub(crate) fn overlap(one: &Work, other: &Work) -> bool {
     })
 }
 
-/// Where an operation comes from that is sent on its way.
+/// The source of an operation that is dispatched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum From {
-    /// From its user: it may be refused for want of room.
+    /// The user submitted it. It may be refused for lack of room.
     User,
-    /// It waited for what came before it.
+    /// The operation waited for earlier operations.
     Waiting,
-    /// It was on a connection, or waited for one: what came later waits for it.
+    /// The operation was on a connection or queued for one. Later operations wait for it.
     Queued,
-    /// It was taken before, and no node can tell better than the host whether it stays in its allocation.
+    /// The operation was accepted before, and the control plane confirmed that it stays in its allocation.
     Proven,
 }
 
 impl From {
-    /// True when it stays behind what came before it; what was taken before has its place among those already.
+    /// Returns true if the operation must stay behind earlier ones. An operation that was accepted before has
+    /// its place already.
     pub(crate) const fn is_behind(self) -> bool {
         matches!(self, Self::User | Self::Waiting)
     }
 }
 
-/// What an operation has been through.
+/// The retry history of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Trail {
-    /// Times it was asked again after a refusal of its own.
+    /// Number of retries after a refusal of this operation.
     pub(crate) moves: u8,
-    /// It was asked again where it had been refused.
+    /// True if the operation was sent again to the node that had refused it.
     pub(crate) insisted: bool,
 }
 
 impl Line {
-    /// One that is down, to a node whose range is not known.
+    /// Returns a connection that is down, to a node whose range is unknown.
     pub(crate) const fn down(domain: Domain, node: NodeId) -> Self {
         Self {
             domain,
@@ -139,7 +142,7 @@ impl Line {
         self.requester.as_ref().is_some_and(|requester| !requester.is_broken())
     }
 
-    /// True when it is up, and nothing is under way on it or waits for it.
+    /// Returns true if the connection is up with nothing in flight or queued.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_up() && self.outstanding() == 0
     }
@@ -152,13 +155,15 @@ impl Line {
         self.domain == domain && self.holds(addr)
     }
 
-    /// True when `new` says something else of the same: of its node, or of an address.
+    /// Returns true if `new` replaces this connection: it has the same domain, and the same node or a shared
+    /// address.
     pub(crate) fn gives_way_to(&self, new: &Self) -> bool {
         let shared = self.len > 0 && new.len > 0 && (self.holds(new.base) || new.holds(self.base));
         self.domain == new.domain && (self.node == new.node || shared)
     }
 
-    /// True when a gather READ may go over it at once: its node has all the pieces, and nothing is before it.
+    /// Returns true if a gather READ may go over this connection at once: its node has all the pieces, and
+    /// nothing is queued.
     pub(crate) fn may_gather(&self, work: &Work) -> bool {
         let holds = |(addr, len): (VirtAddr, u64)| {
             let skip = addr.0.wrapping_sub(self.base.0);
@@ -168,28 +173,28 @@ impl Line {
         self.gathers && self.requester.as_ref().is_some_and(carries) && work.places().all(holds)
     }
 
-    /// Takes the next request that has ended on it.
+    /// Removes the next completion.
     pub(crate) fn pop_completion(&mut self) -> Option<rc::Completion> {
         let completion = self.requester.as_mut()?.pop_completion()?;
-        // The oldest end first; one that no packet could carry was never under way.
+        // The oldest requests end first. A request that no packet could carry was never in flight.
         self.astray -= usize::from(completion.result.is_ok() && self.astray > 0);
         Some(completion)
     }
 
-    /// True when what it has under way, or waits for it, has bytes of `work`.
+    /// Returns true if a misdirected or queued operation overlaps `work`.
     pub(crate) fn overlaps(&self, work: &Work) -> bool {
         let under_way = self.requester.iter().flat_map(|it| it.works().take(self.astray));
         let under_way = under_way.into_iter().any(|other| overlap(work, other));
         under_way || self.queued.iter().any(|item| overlap(work, &item.work))
     }
 
-    /// The same of all that it has under way, wherever its bytes are.
+    /// Returns true if any operation in flight or queued overlaps `work`.
     pub(crate) fn meets(&self, work: &Work) -> bool {
         let under_way = self.requester.iter().flat_map(Requester::works).any(|other| overlap(work, other));
         under_way || self.queued.iter().any(|item| overlap(work, &item.work))
     }
 
-    /// Operations under way on it, and those that wait for it.
+    /// Returns the number of operations in flight and queued.
     pub(crate) fn outstanding(&self) -> usize {
         self.requester.as_ref().map_or(0, Requester::outstanding) + self.queued.len()
     }

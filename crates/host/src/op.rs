@@ -1,4 +1,4 @@
-//! What programs ask of far memory, one operation at a time.
+//! The operations that programs submit.
 
 use alloc::vec::Vec;
 use farmem_transport::rc;
@@ -12,22 +12,25 @@ pub enum Op {
     Read {
         /// First byte.
         addr: VirtAddr,
-        /// Where the bytes go.
+        /// The buffer for the bytes.
         buf: Vec<u8>,
     },
-    /// Reads as many bytes at `addr` as `to` has over the connection to its node, and puts them there as they come: there is no buffer.
+    /// Reads as many bytes at `addr` as `to` has over the connection to its node, and stores them directly on
+    /// arrival. There is no buffer.
     ReadTo {
         /// First byte.
         addr: VirtAddr,
-        /// Where the bytes go.
+        /// The destination.
         to: rc::Spot,
     },
-    /// Reads pieces of one length, each at an address of its own, into `buf`, one behind the other: 1 to [`PIECES_MAX`](farmem_wire::gather::PIECES_MAX) of them, of a byte or more. What a
-    /// READ for each would bring, with fewer packets where they are at one node; they are read in no order that counts.
+    /// Reads pieces of one length, each at its own address, into `buf`, one behind the other: 1 to
+    /// [`PIECES_MAX`](farmem_wire::gather::PIECES_MAX) pieces of at least one byte. The result equals one
+    /// READ for each piece, with fewer packets if one node has all pieces. The order in which the pieces are
+    /// read is unspecified.
     Gather {
-        /// Where they begin.
+        /// First byte of each piece.
         addrs: Vec<VirtAddr>,
-        /// Where the bytes go; its length is that of all pieces together.
+        /// The buffer for the bytes, as long as all pieces together.
         buf: Vec<u8>,
     },
     /// Writes `buf` at `addr` over the connection to its node.
@@ -37,34 +40,35 @@ pub enum Op {
         /// The bytes.
         buf: Vec<u8>,
     },
-    /// Writes as many bytes as `from` has at `addr` over the connection to its node, and takes them from there as they leave: there is no buffer. They stay where they are until it has ended.
+    /// Writes as many bytes as `from` has at `addr` over the connection to its node, directly from their
+    /// place. There is no buffer. The bytes must not change until the operation ends.
     WriteFrom {
         /// First byte.
         addr: VirtAddr,
-        /// Where the bytes are.
+        /// The source.
         from: rc::Stretch,
     },
     /// Compares and swaps a word.
     CompareSwap {
-        /// The word; a multiple of 8.
+        /// The word's address, a multiple of 8.
         addr: VirtAddr,
-        /// What must be there.
+        /// The expected value.
         compare: u64,
-        /// What replaces it.
+        /// The new value.
         swap: u64,
     },
     /// Adds to a word, wrapping.
     FetchAdd {
-        /// The word; a multiple of 8.
+        /// The word's address, a multiple of 8.
         addr: VirtAddr,
-        /// What is added.
+        /// The addend.
         add: u64,
     },
     /// Reads `buf.len()` bytes at `addr` through the switch, for diagnosis; at most [`REGION_DATA_MAX`](crate::REGION_DATA_MAX) bytes.
     RegionRead {
         /// First byte.
         addr: VirtAddr,
-        /// Where the bytes go.
+        /// The buffer for the bytes.
         buf: Vec<u8>,
     },
     /// Writes `buf` at `addr` through the switch, for diagnosis; at most [`REGION_DATA_MAX`](crate::REGION_DATA_MAX) bytes.
@@ -74,12 +78,12 @@ pub enum Op {
         /// The bytes.
         buf: Vec<u8>,
     },
-    /// A verb over one connection through the switch (PROTOCOL 15.1). Verbs over one are executed in the order in which they are submitted; between connections there is
-    /// no order.
+    /// A verb over one connection through the switch (PROTOCOL 15.1). Verbs over one connection execute in
+    /// the order of submission; between connections there is no order.
     Through {
         /// The host's queue pair, which names the connection.
         over: Qpn,
-        /// What.
+        /// The verb.
         work: rc::Work,
     },
     /// Runs a traversal at the memory nodes.
@@ -88,9 +92,9 @@ pub enum Op {
         program: Program,
         /// The first pointer.
         cur_ptr: VirtAddr,
-        /// The scratch pad; as long as the program's.
+        /// The scratch pad, as long as the program's.
         scratch: Vec<u8>,
-        /// Iterations after which it stops, in all.
+        /// Maximum number of iterations in all.
         limit: u32,
     },
 }

@@ -1,8 +1,8 @@
-//! The page cache over the coherence agent: which of the pages that the agent may hold are here.
+//! The page cache over the coherence agent: decides which of the agent's pages stay in local memory.
 //!
-//! Key type: [`Paged`], which stands between the agent and the memory. To the agent it is the memory ([`Pages`]): what the agent does to a page
-//! happens to it at once, and the cache is told in the same call, so that both always know the same of it. To the cache it is the backing: what the
-//! cache wants of the agent is handed out by [`Paged::next_want`], in order, to the driver of the agent, when the agent is not in the midst of a step.
+//! Key type: [`Paged`], which stands between the agent and the memory. To the agent, `Paged` is the memory ([`Pages`]): each
+//! call of the agent takes effect at once and informs the cache, so that both always agree. To the cache, `Paged` is the
+//! backing: [`Paged::next_want`] hands the cache's requests to the agent's driver, in order, between the agent's steps.
 //!
 //! ```text
 //!    faults        wants           events
@@ -13,7 +13,7 @@
 //!           memory <------------------ Paged as Pages
 //! ```
 //!
-//! The agent is the authority: a want that comes late, since the page was taken meanwhile, comes to nothing or is dropped.
+//! The agent is the authority: a request that comes late, because the page was recalled meanwhile, has no effect or is dropped.
 
 use crate::agent::{Agent, Mapped, Pages};
 use alloc::collections::VecDeque;
@@ -24,7 +24,7 @@ use farmem_paging::{Action, Cache, Cause, Key, Layout, Op, Outcome, Source, Take
 use farmem_wire::VirtAddr;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 
-/// What the cache wants of the agent.
+/// A request of the cache to the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
     /// [`Event::Fault`](crate::agent::Event::Fault).
@@ -33,18 +33,18 @@ pub enum Want {
     GiveUp(Page),
 }
 
-/// What happened to pages that a thread may wait for.
+/// An event of a page that a thread may wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// It came, or may be written now, or is to be asked for again.
+    /// The page was installed or became writable, or its request must be repeated.
     Trigger(Page),
-    /// It cannot be had.
+    /// The page is not available.
     Refused(Page, Cause),
-    /// The memory node has what was written to it, up to when it was given up.
+    /// The memory node has acknowledged the write-back of the page.
     Settled(Page),
 }
 
-/// The pages of one window, all of them in far memory, at the same place.
+/// The pages of one window. Each page lies in far memory at the same offset.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
@@ -83,7 +83,7 @@ pub struct Paged<M> {
 }
 
 impl<M: Mapped> Paged<M> {
-    /// No page is here, of `pages` pages from `first` on. `cache` is a [coherent](Cache::coherent) one.
+    /// Returns an empty cache of `pages` pages from `first` on. `cache` is a [coherent](Cache::coherent) one.
     #[must_use]
     pub const fn new(memory: M, cache: Cache, first: Page, pages: u64) -> Self {
         Self {
@@ -96,72 +96,72 @@ impl<M: Mapped> Paged<M> {
         }
     }
 
-    /// What decides.
+    /// Returns the cache that decides.
     pub const fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// The memory under it.
+    /// Returns the memory under the cache.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// The memory under it, for what is done to it beside its pages.
+    /// Returns the memory under the cache, for changes other than to its pages.
     pub const fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// What the agent is to be asked next.
+    /// Removes the next request to the agent.
     pub fn next_want(&mut self) -> Option<Want> {
         self.wants.pop_front()
     }
 
-    /// What happened since the last call; to be given back.
+    /// Takes the notices since the last call. The caller returns the vector with [`Paged::give_back`].
     pub fn take_told(&mut self) -> Vec<Notice> {
         mem::take(&mut self.told)
     }
 
-    /// See [`Paged::take_told`].
+    /// Takes the vector of [`Paged::take_told`] back for reuse.
     pub fn give_back(&mut self, mut told: Vec<Notice>) {
         told.clear();
         self.told = told;
     }
 
-    /// A thread waits for a page.
+    /// Handles a fault of a thread.
     pub fn fault(&mut self, page: Page, access: Access) {
         let key = self.span.key(page);
         self.cache.fault(key, access == Access::Modified, &self.span, &mut self.actions);
         self.act(None);
     }
 
-    /// Does what is not urgent ([`Cache::turn`]).
+    /// Does background work ([`Cache::turn`]).
     pub fn turn(&mut self) {
         self.cache.turn(&self.span, &mut self.actions);
         self.act(None);
     }
 
-    /// Gives up all pages that were written ([`Cache::flush`]).
+    /// Gives up all dirty pages ([`Cache::flush`]).
     pub fn flush(&mut self) {
         self.cache.flush(&self.span, &mut self.actions);
         self.act(None);
     }
 
-    /// Pages that the memory nodes are behind of.
+    /// Returns the pages whose write-back is pending.
     pub fn behind(&self) -> impl Iterator<Item = Page> {
         self.cache.behind().map(|key| self.span.page(key))
     }
 
-    /// A thread waits for the agent's answer for this page.
+    /// Returns true if a thread waits for the agent's answer for this page.
     pub fn is_awaited(&self, page: Page) -> bool {
         self.cache.is_awaited_at(self.span.key(page))
     }
 
-    /// The agent had no room for a request: it is asked again in a later turn.
+    /// Records that the agent had no room for the request. A later turn repeats it.
     pub fn not_asked(&mut self, page: Page) {
         self.end_fetch(page, Outcome::Later, None);
     }
 
-    /// The agent did not give up a page now: it is asked again in a later turn.
+    /// Records that the agent did not evict the page now. A later turn repeats the request.
     pub fn not_evicted(&mut self, page: Page) {
         if let Some(op) = self.cache.write_back_of(self.span.key(page)) {
             self.cache.written_back(op, Outcome::Later, &self.span, &mut self.actions);
@@ -169,11 +169,12 @@ impl<M: Mapped> Paged<M> {
         }
     }
 
-    /// The rack is gone: no page may be used any more, and what was not written back is lost. The agent is not to be run any more.
+    /// Gives up all pages because the rack is gone: no page may be used, and bytes not written back are lost.
+    /// The agent must not run any more.
     pub fn abandon(&mut self) {
         let wants = mem::take(&mut self.wants);
         for want in wants {
-            // What makes room has no frame in the cache any more.
+            // A page that is being evicted has no frame in the cache any more.
             if let Want::GiveUp(page) = want
                 && self.cache.write_back_of(self.span.key(page)).is_none()
             {
@@ -190,16 +191,17 @@ impl<M: Mapped> Paged<M> {
         }
     }
 
-    /// The threads that wait for it look again.
+    /// Discards a page and wakes the threads that wait for it.
     fn drop_page(&mut self, page: Page) {
         self.memory.discard(page);
         self.memory.wake(page);
     }
 
-    /// Asserts every invariant, and that the agent knows the same; nothing is wanted of it.
+    /// Asserts every invariant, and that cache and agent agree. No request may be pending.
     ///
     /// # Panics
-    /// When that is not so.
+    ///
+    /// If an invariant is broken.
     pub fn check(&self, agent: &Agent) {
         self.cache.check();
         assert!(self.wants.is_empty(), "the agent was told what is wanted: {:?}", self.wants);
@@ -235,7 +237,8 @@ impl<M: Mapped> Paged<M> {
         }
     }
 
-    /// Carries out what the cache says; what concerns the agent waits for its turn. `bytes` are those that just came.
+    /// Carries out the cache's actions; actions for the agent are queued. `bytes` holds the page that just
+    /// arrived.
     fn act(&mut self, bytes: Option<&[u8; PAGE_LEN]>) {
         let mut actions = mem::take(&mut self.actions);
         for action in actions.drain(..) {
@@ -289,9 +292,9 @@ impl<M: Mapped> Paged<M> {
         self.wants.extend(pages);
     }
 
-    /// The page's bytes are not here any more.
+    /// Records that the page's bytes are not here any more.
     fn is_gone(&mut self, page: Page) {
-        // Whatever the cache wanted to be given up by then.
+        // A pending request to give the page up is void.
         self.wants.retain(|want| *want != Want::GiveUp(page));
     }
 
@@ -300,7 +303,7 @@ impl<M: Mapped> Paged<M> {
     }
 }
 
-/// As the agent sees it.
+/// The memory as the agent sees it.
 impl<M: Mapped> Pages for Paged<M> {
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access) {
         self.end_fetch(page, Outcome::Granted(access), Some(bytes));

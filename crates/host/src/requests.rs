@@ -1,7 +1,7 @@
 //! The host's requests through the switch: region reads and writes, traversals and their continuations.
 //!
-//! Key type: [`Requests`]. An answer counts when it fits the outstanding request it names (PROTOCOL 5.1, 11.6): kind, place,
-//! lengths, program. Retransmission and giving up are [`ud::Requester`]'s.
+//! Key type: [`Requests`]. An answer is valid if its kind, address, lengths and program fit the outstanding request it names (PROTOCOL 5.1, 11.6).
+//! Retransmission and expiry belong to [`ud::Requester`].
 
 use crate::batches::{Batches, Open, Shared};
 use crate::walk::{Carries, Walk};
@@ -17,26 +17,26 @@ use farmem_wire::{
 };
 use message::{Pair, Traverse};
 
-/// The most bytes of a region read or write, at a PMTU of 1024 or more. (PROTOCOL 7.19 would allow a few more.)
+/// Maximum number of bytes of a region read or write, at a PMTU of 1024 or more. (PROTOCOL 7.19 would allow a few more.)
 pub const REGION_DATA_MAX: usize = 1024 - message::OVERHEAD - message::REGION_LEN;
 
-/// How often one traversal is continued after a hop or visit limit before it is given up.
+/// Maximum number of continuations of one traversal after a hop or iteration limit.
 pub const TRAVERSALS_CONTINUED_MAX: u32 = 1 << 20;
 
-/// How long a request waits that met a page whose latest bytes a host had (PROTOCOL 12.29): some round trips.
+/// Wait before a request is sent again that met a page whose latest bytes a host holds (PROTOCOL 12.29): some round trips.
 const LENT_WAIT: Duration = Duration::from_micros(200);
-/// And how often in a row, before it is refused: together longer than a lease, after which no host has them.
+/// Maximum number of consecutive such waits. Together they exceed a lease, after which no host holds the bytes.
 const LENT_WAITS_MAX: u32 = 1 << 14;
-/// How often in a row a traversal is sent again that came back from a node for want of hops, without an iteration (PROTOCOL 11.5).
+/// Maximum number of consecutive retries of a traversal that a node returned at the hop limit without an iteration (PROTOCOL 11.5).
 pub const ASTRAY_MAX: u32 = 64;
 
-/// What the host keeps of an outstanding request.
+/// The host's record of an outstanding request.
 #[derive(Debug)]
 struct Pending {
     ticket: u64,
     domain: Domain,
     kind: Kind,
-    /// Times in a row that it met a page whose latest bytes a host had.
+    /// Number of consecutive answers that a host holds the latest bytes.
     waits: u32,
 }
 
@@ -46,13 +46,13 @@ enum Kind {
         addr: VirtAddr,
         buf: Vec<u8>,
     },
-    /// With its place among the writes under way, once it is under way.
+    /// `number` is the request's place among the writes in flight, once sent.
     Write {
         addr: VirtAddr,
         buf: Vec<u8>,
         number: Option<u64>,
     },
-    /// With its request's place among the writes under way, when the program stores.
+    /// The second field is the request's place among the writes in flight, if the program stores.
     Traverse(Walk, Option<u64>),
 }
 
@@ -66,27 +66,27 @@ impl Kind {
     }
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug)]
 struct Sent {
-    /// The session that it went over: it is sent again as it was, also when there is a new one by then.
+    /// The request's session. Retransmissions use it even if the domain has a newer session.
     switch: ud::Peer,
     pending: Pending,
 }
 
-/// Outstanding requests and the sessions they go over.
+/// Outstanding requests and their sessions.
 #[derive(Debug)]
 pub(crate) struct Requests {
     id: HostId,
     generation: u16,
-    /// Of the last id; the first is 1, and after `ids_max` there is none (PROTOCOL 11.8).
+    /// Counter of the last id. The first id is 1, and after `ids_max` there is none (PROTOCOL 11.8).
     counter: u32,
     ids_max: u32,
     home: Qpn,
     hops_max: u8,
-    /// The number of the switch's life, as far as the switch has said (PROTOCOL 6.27); 0 before.
+    /// The number of the switch's incarnation, as the switch last stated it (PROTOCOL 6.27); 0 if unknown.
     life: Domain,
-    /// Bytes of the longest message.
+    /// Maximum message length in bytes.
     message_max: usize,
     requests_max: usize,
     sessions_max: usize,
@@ -94,7 +94,7 @@ pub(crate) struct Requests {
     writes: Writes,
     batches: Batches,
     ud: ud::Requester<Sent>,
-    /// Those that are asked again, in the order of when: each waits as long.
+    /// Requests to be sent again, sorted by time: all wait equally long.
     later: VecDeque<(Instant, Pending)>,
 }
 
@@ -164,7 +164,8 @@ impl Requests {
         }
     }
 
-    /// Why no datagram of ours could carry this, if none could (PROTOCOL 11.4). A program's code counts, by itself: some node does not know it yet.
+    /// Returns the reason for which no datagram can carry this operation, if any (PROTOCOL 11.4). The program's code must fit by itself, because some
+    /// node does not know it yet.
     fn refusal(&self, kind: &Kind) -> Option<Failure> {
         match kind {
             Kind::Read { buf, .. } | Kind::Write { buf, .. } => {
@@ -184,7 +185,7 @@ impl Requests {
         }
     }
 
-    /// Bytes of state and code in one datagram.
+    /// Returns the bytes available for state and code in one datagram.
     pub(crate) const fn traverse_room(&self) -> usize {
         self.message_max - Header::LEN - Traverse::FIXED_LEN
     }
@@ -194,13 +195,13 @@ impl Requests {
         self.start_at(now, pending, None, out);
     }
 
-    /// Sends a request under a new id; a traversal whose pointer is at `node` when the host is woken, with others.
+    /// Sends a request under a new id. A traversal whose pointer is at `node` leaves at the host's next wake, together with others.
     fn start_at(&mut self, now: Instant, mut pending: Pending, node: Option<NodeId>, out: &mut Sink) {
         let (request, switch) = match self.admit(&mut pending) {
             Ok(admitted) => admitted,
             Err(failure) => {
                 let failure = match &pending.kind {
-                    // Something was done already, and how far it got is all that can be said.
+                    // Some iterations were executed already, so the caller gets the traversal's progress.
                     Kind::Traverse(walk, _) if walk.requests > 0 && failure == Failure::QueueFull => {
                         Failure::Stalled { addr: walk.cur_ptr }
                     }
@@ -218,7 +219,7 @@ impl Requests {
         assert!(started.is_ok(), "an admitted request finds room");
     }
 
-    /// Puts a traversal's request into a batch. False when it goes alone: its node is not known, or it fits no batch.
+    /// Adds a traversal's request to a batch. Returns false if it must go alone: its node is unknown, or it fits no batch.
     fn gather(
         &mut self,
         now: Instant,
@@ -245,10 +246,10 @@ impl Requests {
         true
     }
 
-    /// Sends a batch; one of a single traversal as that traversal.
+    /// Sends a batch. A batch of a single traversal goes out as that traversal.
     fn leave(&mut self, open: Open, out: &mut Sink) {
         if open.count() == 1 {
-            // Nothing when it is not outstanding any more.
+            // A request that is no longer outstanding is not sent.
             if let Some(sent) = self.ud.get(open.first) {
                 send(self.home, self.header(open.first), sent, out);
             }
@@ -261,12 +262,12 @@ impl Requests {
         self.batches.left(open);
     }
 
-    /// The header of a request of ours.
+    /// Returns the header of a request.
     const fn header(&self, request: RequestId) -> Header {
         Header { domain: self.life, ..Header::request(request, self.hops_max) }
     }
 
-    /// Gives a request its id and, when it writes, its place among the writes. One that is refused uses up neither.
+    /// Gives a request its id and, if it writes, its place among the writes. A refused request uses up neither.
     fn admit(&mut self, pending: &mut Pending) -> Result<(RequestId, ud::Peer), Failure> {
         let switch = *self.sessions.get(&pending.domain).ok_or(Failure::NoSession)?;
         if self.outstanding() >= self.requests_max {
@@ -290,7 +291,7 @@ impl Requests {
         Ok((RequestId::new(self.id, self.generation, counter), switch))
     }
 
-    /// Takes the payload of a datagram that showed the host's key.
+    /// Handles the payload of a datagram that carries the host's key.
     pub(crate) fn answer(&mut self, now: Instant, payload: &[u8], out: &mut Sink) {
         let message = match Message::parse(payload) {
             Ok(message) => message,
@@ -315,8 +316,8 @@ impl Requests {
         }
     }
 
-    /// The switch has started, and says the number of its life: what it refused for that goes again, under the id that it has, each alone (PROTOCOL 6.27). Its answer may
-    /// only have been lost: then its node remembers it.
+    /// Records the number of the switch's new incarnation after a restart. The requests that the switch refused for this reason are sent again under
+    /// their ids, each alone (PROTOCOL 6.27). If only the answer was lost, the node remembers it.
     fn begin_life(&mut self, now: Instant, message: &Message<'_>, out: &mut Sink) {
         let refused = message.header.request;
         let pairs = match &message.body {
@@ -340,7 +341,7 @@ impl Requests {
         }
     }
 
-    /// Takes a request out that an answer is for. None, and a note of why, when it is for none.
+    /// Removes the request that an answer is for. Returns `None` and adds a note if no request fits.
     fn asked_for(
         &mut self,
         header: &Header,
@@ -358,7 +359,7 @@ impl Requests {
         self.ud.finish(header.request).map(|sent| sent.pending)
     }
 
-    /// Takes an answer of a region.
+    /// Handles the answer to a region read or write.
     fn answer_region(&mut self, now: Instant, header: &Header, body: &Body<'_>, out: &mut Sink) {
         let unread = is_of_unread(header.status, body);
         let Some(mut pending) = self.asked_for(header, |kind| unread || fits(kind, body), out) else {
@@ -379,7 +380,7 @@ impl Requests {
         }
     }
 
-    /// Takes the answer to one traversal, which came alone or with others.
+    /// Handles the answer to one traversal, whether it came alone or in a batch.
     fn answer_traverse(&mut self, now: Instant, header: &Header, state: &Traverse<'_>, out: &mut Sink) {
         let status = header.status;
         let unread = has_nothing(state) && says_unread(status);
@@ -392,13 +393,13 @@ impl Requests {
         if unread {
             return self.refused(pending, status, out);
         }
-        // What goes on does so under a new id, and is a new write.
+        // A continuation has a new id and is a new write.
         number.take().into_iter().for_each(|number| self.writes.end(number));
         if walk.carries == Carries::Introduction && status == Status::IterationLimit {
             walk.carries = Carries::NameIntroduced;
             return self.start(now, pending, out);
         }
-        // Each continuation costs an iteration of the limit, so that no node can have this host ask for ever.
+        // Each continuation must consume an iteration of the limit, so that no node can make this host ask for ever.
         let progress = state.iterations > walk.iterations;
         walk.cur_ptr = state.cur_ptr;
         walk.iterations = state.iterations;
@@ -410,7 +411,7 @@ impl Requests {
         self.walk_on(now, pending, status, progress, out);
     }
 
-    /// A traversal came back: it ended, goes on, or failed (PROTOCOL 11.4, 11.5).
+    /// Handles a returned traversal: ends it, continues it, or fails it (PROTOCOL 11.4, 11.5).
     fn walk_on(
         &mut self,
         now: Instant,
@@ -434,7 +435,7 @@ impl Requests {
                 out.note(Note::Continued(status));
                 self.start(now, pending, out);
             }
-            // It came to a node that the address had just left, and had no hop to follow it (PROTOCOL 8.40).
+            // The traversal reached a node that the address had just left, and had no hop left to follow it (PROTOCOL 8.40).
             Status::HopLimit if !progress && pending.waits < ASTRAY_MAX => self.wait(now, pending, out),
             Status::IterationLimit | Status::HopLimit => {
                 self.end(pending, Err(Failure::Stalled { addr: cur_ptr }), out);
@@ -443,9 +444,9 @@ impl Requests {
                 pending.waits = if progress { 0 } else { pending.waits };
                 self.wait(now, pending, out);
             }
-            // Nothing was done with the whole batch, perhaps for the sake of another one in it.
+            // The node did not execute the batch, perhaps because of another traversal in it.
             Status::Apart if walk.in_batch => self.start(now, pending, out),
-            // A node asks once. When it got the code, another one asks, which the traversal reached without it.
+            // A node asks for code once. Another node may ask if the traversal reached it without code.
             Status::UnknownProgram
                 if walk.carries == Carries::Name || progress && requests < TRAVERSALS_CONTINUED_MAX =>
             {
@@ -457,7 +458,7 @@ impl Requests {
         }
     }
 
-    /// Asks again in a moment: a host is writing back what would be read (PROTOCOL 12.29), or it is moving.
+    /// Sends the request again shortly: a host is writing the page back (PROTOCOL 12.29), or the memory is moving.
     fn wait(&mut self, now: Instant, mut pending: Pending, out: &mut Sink) {
         if pending.waits >= LENT_WAITS_MAX {
             return self.refused(pending, Status::Lent, out);
@@ -467,7 +468,7 @@ impl Requests {
         self.later.push_back((now + LENT_WAIT, pending));
     }
 
-    /// Gives everything under way up.
+    /// Gives up everything in flight.
     pub(crate) fn end_all(&mut self, out: &mut Sink) {
         while let Some(Expired { context, .. }) = self.ud.give_up() {
             out.note(Note::GivenUp);
@@ -511,7 +512,7 @@ impl Requests {
         self.ud.len() + self.later.len()
     }
 
-    /// As if so many ids were used up, for tests that have not the time.
+    /// Marks ids up to `counter` as used, for tests that cannot use up so many.
     #[cfg(test)]
     pub(crate) fn skip_ids_to(&mut self, counter: u32) {
         self.counter = counter;
@@ -550,7 +551,7 @@ impl Requests {
     }
 }
 
-/// Sends a request alone, with the same bytes each time but for the flag of those that go again and the switch's life (PROTOCOL 5.2).
+/// Sends a request alone. All transmissions have the same bytes, except for the retransmission flag and the switch's incarnation (PROTOCOL 5.2).
 fn send(home: Qpn, header: Header, sent: &Sent, out: &mut Sink) {
     let body = match &sent.pending.kind {
         Kind::Read { addr, buf } => Body::RegionRead { addr: *addr, len: len32(buf), data: &[] },
@@ -560,7 +561,7 @@ fn send(home: Qpn, header: Header, sent: &Sent, out: &mut Sink) {
     ud::send(out, sent.switch, home, Psn::new(header.request.counter()), &Message { header, body });
 }
 
-/// True when the answer of a region has the kind, the place and the lengths that its request asked for.
+/// Returns true if a region answer has the kind, the address and the lengths of its request.
 fn fits(kind: &Kind, body: &Body<'_>) -> bool {
     match (kind, body) {
         (Kind::Read { addr, buf }, Body::RegionRead { addr: at, len, .. })
@@ -571,7 +572,7 @@ fn fits(kind: &Kind, body: &Body<'_>) -> bool {
     }
 }
 
-/// True for the answer to a request that could not be read: of its body nothing is left, and its kind may be lost (PROTOCOL 6.15).
+/// Returns true for the answer to a request that could not be parsed. Such an answer has an empty body, and its kind may be lost (PROTOCOL 6.15).
 fn is_of_unread(status: Status, body: &Body<'_>) -> bool {
     let nothing = match body {
         Body::RegionRead { addr, len, .. } | Body::RegionWrite { addr, len, .. } => {
@@ -583,17 +584,17 @@ fn is_of_unread(status: Status, body: &Body<'_>) -> bool {
     nothing && says_unread(status)
 }
 
-/// True when nothing is left of a traversal.
+/// Returns true if the body carries no traversal state.
 fn has_nothing(state: &Traverse<'_>) -> bool {
     state.scratch.is_empty() && state.program == ProgramHash::default()
 }
 
-/// True when a request that could not be read ends so.
+/// Returns true if the status means that the request could not be parsed.
 const fn says_unread(status: Status) -> bool {
     matches!(status, Status::Malformed | Status::Version | Status::Unsupported)
 }
 
-/// The length of what [`Requests::refusal`] let through.
+/// Returns the length of a buffer that [`Requests::refusal`] accepted.
 fn len32(buf: &[u8]) -> u32 {
     u32::try_from(buf.len()).expect("a region of one datagram")
 }

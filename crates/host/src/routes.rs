@@ -1,18 +1,18 @@
-//! Which addresses are at another node than the one whose range they are in (PROTOCOL 11.10).
+//! Addresses that are at another node than the node of their range (PROTOCOL 11.10).
 
 use crate::wants::Located;
 use alloc::collections::BTreeMap;
 use farmem_wire::{NodeId, VirtAddr};
 
-/// Routes that a host keeps at most: one for each part of a vma that moved, of the vmas it uses.
+/// Maximum number of routes of a host: one for each moved part of a vma that the host uses.
 pub const ROUTES_MAX: usize = 65_536;
 
-/// What moved, as far as this host knows.
+/// Memory that moved, as far as this host knows.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    /// By first address: how many, and where. No two share one.
+    /// Length and node by first address. Routes do not overlap.
     routes: BTreeMap<u64, (u64, NodeId)>,
-    /// Allocations of which parts moved: bytes by first address.
+    /// Allocations that have moved parts: length by first address.
     allocations: BTreeMap<u64, u64>,
 }
 
@@ -21,8 +21,8 @@ impl Routes {
         self.routes.is_empty()
     }
 
-    /// Says of `len` addresses where they are; what was said of any of them before is forgotten, with all it was said of. False when there
-    /// are too many already.
+    /// Sets the location of `len` addresses. Replaces every route that overlaps, as a whole. Returns false if
+    /// the limit is reached.
     pub(crate) fn set(&mut self, base: u64, len: u64, node: Option<NodeId>) -> bool {
         let end = base.saturating_add(len);
         let before = self.routes.range(..base).next_back().filter(|&(&at, &(len, _))| at + len > base);
@@ -41,11 +41,12 @@ impl Routes {
         true
     }
 
-    /// Takes over where an allocation is. True when its parts are not where they were thought to be; none when there are too many.
+    /// Records the location of an allocation. Returns true if its parts are not where the host expected, and
+    /// `None` at the limit.
     pub(crate) fn learn(&mut self, found: &Located) -> Option<bool> {
         let (base, end) = (found.base.0, found.base.0.saturating_add(found.len));
         let known = self.routes.range(base..end).map(|(&base, &(len, node))| (base, len, node));
-        // Of an allocation that was larger and is no more, a route may reach into this one.
+        // A route of a former, larger allocation may reach into this one.
         let stale = self.routes.range(..base).next_back().is_some_and(|(&at, &(len, _))| at + len > base);
         let learned =
             stale || !known.eq(found.pieces.iter().map(|piece| (piece.base.0, piece.len, piece.node)));
@@ -64,13 +65,14 @@ impl Routes {
         all.then_some(learned)
     }
 
-    /// True when these bytes are known to be of one allocation.
+    /// Returns true if these bytes are known to lie in one allocation.
     pub(crate) fn is_of_one(&self, addr: VirtAddr, len: u64) -> bool {
         let before = self.allocations.range(..=addr.0).next_back();
         before.is_some_and(|(&base, &size)| addr.0 - base < size && len <= size - (addr.0 - base))
     }
 
-    /// True when all of these bytes are thought to be at this node; `home` when it has their range.
+    /// Returns true if all these bytes are believed to be at this node. `home` is true if the node has their
+    /// range.
     pub(crate) fn are_at(&self, addr: VirtAddr, len: u64, node: NodeId, home: bool) -> bool {
         let end = addr.0.saturating_add(len.max(1));
         let mut at = addr.0;
@@ -95,13 +97,13 @@ impl Routes {
         }
     }
 
-    /// Where an address is that is not where its range says, and how many behind it are there too.
+    /// Returns the node of a moved address, and the number of bytes from there on that are at the node too.
     pub(crate) fn find(&self, addr: u64) -> Option<(NodeId, u64)> {
         let (&base, &(len, node)) = self.routes.range(..=addr).next_back()?;
         (addr - base < len).then(|| (node, len - (addr - base)))
     }
 
-    /// The next address behind this one that is not where its range says.
+    /// Returns the next moved address behind this one.
     pub(crate) fn next(&self, addr: u64) -> u64 {
         self.routes.range(addr..).next().map_or(u64::MAX, |(&next, _)| next)
     }

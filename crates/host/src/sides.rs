@@ -1,7 +1,9 @@
-//! Connections of a domain to a memory node beside the first (SODA IV-B: "multiple independent QPs"). They carry READs, and only where many requests are under way (PROTOCOL 11.16).
+//! Additional connections of a domain to a memory node (SODA IV-B: "multiple independent QPs"). They carry
+//! READs, and only under high load (PROTOCOL 11.16).
 //!
-//! A connection has a window: what is posted beyond it waits for answers, however long the way is. Where the first one's is full, READs go over others. Everything that changes memory goes over the first, so
-//! what it has of order it keeps; and between the two that order is kept by where an operation may be:
+//! A connection has a window: requests beyond it wait for answers, however long the path is. If the first connection's window is
+//! full, READs go over others. Operations that change memory always go over the first connection, which keeps their order.
+//! Between the connections, the following placement keeps the order:
 //!
 //! ```text
 //!   a READ                                                       a WRITE or atomic
@@ -11,10 +13,11 @@
 //!     else ─────────────────────────────────────── another
 //! ```
 //!
-//! They are set up when they are wanted first, one at a time, and nothing waits for that. One that breaks is taken down, and its READs are asked again over the first, which finds out what there is to find out. Where the node
-//! did not answer, and nothing is under way on the first, that has been found out.
+//! The host sets additional connections up on first need, one at a time; no operation waits for the setup. A broken one is taken
+//! down, and its READs are sent again over the first connection, which finds the cause. If the node did not answer, and the
+//! first connection is idle, the cause is known already.
 //!
-//! Key types: [`Sides`]; [`Side`], one of them. What it does not do: take one down that is not used.
+//! Key types: [`Sides`]; [`Side`], one connection. The module does not take unused connections down.
 
 use crate::connections::Connections;
 use crate::following::is_gone;
@@ -29,15 +32,16 @@ use farmem_machine::{Duration, Instant, Port};
 use farmem_transport::rc::{Arrivals, Completion, Requester, Work};
 use farmem_wire::{Domain, NodeId, Packet, Qpn};
 
-/// The connections beside the first ones.
+/// The additional connections of a host.
 #[derive(Debug)]
 pub(crate) struct Sides {
-    /// Connections of a domain to a node, the first included.
+    /// Connections of a domain to a node, including the first.
     each: usize,
     all: Vec<Side>,
-    /// Where the control plane did not do what was wanted: it is asked again from then on, or when the first one was set up anew.
+    /// Pairs for which the control plane refused a connection. The host asks again later, or after the first
+    /// connection was set up anew.
     paused: Vec<Pause>,
-    /// Something ended on one of them that others may wait for.
+    /// True if a request on one of them ended; other operations may wait for it.
     pub(crate) has_ended: bool,
 }
 
@@ -48,7 +52,7 @@ struct Pause {
     until: Instant,
 }
 
-/// How long nothing is asked of a control plane that did not do it.
+/// Time for which the host asks the control plane nothing after a refusal.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -60,17 +64,17 @@ struct Side {
 
 #[derive(Debug)]
 enum State {
-    /// It is being set up; with the number of the question.
+    /// Being set up; with the number of the question.
     Wanted(u64),
     Up(Qpn, Box<Requester>),
-    /// It broke, or was not taken, and is to be taken down; with the number of the question, while it is asked.
+    /// Broken or rejected, and to be taken down; with the number of the question while one is open.
     Ending(Qpn, Option<u64>),
 }
 
-/// Where a READ may go that has a byte in common with others.
+/// The placement of a READ that may overlap operations in flight.
 enum Met {
     Nowhere,
-    /// To this one, which all of them are on.
+    /// On this connection, which carries all overlapping operations.
     At(usize),
     /// Behind all of them.
     Several,
@@ -81,18 +85,18 @@ impl Sides {
         Self { each, all: Vec::new(), paused: Vec::new(), has_ended: false }
     }
 
-    /// True when the queue pair is one of theirs.
+    /// Returns true if one of these connections has the queue pair.
     pub(crate) fn has(&self, qpn: Qpn) -> bool {
         self.place_of(qpn).is_some()
     }
 
-    /// True when something with bytes of `work` is under way on one of them.
+    /// Returns true if an operation that overlaps `work` is in flight on one of them.
     pub(crate) fn meet(&self, domain: Domain, work: &Work) -> bool {
         let of = self.all.iter().filter(|side| side.domain == domain);
         of.filter_map(Side::requester).flat_map(Requester::works).any(|other| overlap(work, other))
     }
 
-    /// Where on them something with bytes of a READ of this node is under way.
+    /// Returns the place of the operations in flight that overlap a READ of this node.
     fn met_by(&self, domain: Domain, node: NodeId, work: &Work) -> Met {
         let mut met = Met::Nowhere;
         for (at, side) in self.all.iter().enumerate().filter(|(_, side)| side.domain == domain) {
@@ -107,7 +111,7 @@ impl Sides {
         met
     }
 
-    /// Those that are up.
+    /// Returns the number of connections that are up.
     pub(crate) fn up(&self) -> usize {
         self.all.iter().filter(|side| side.requester().is_some()).count()
     }
@@ -120,17 +124,18 @@ impl Sides {
         self.all.iter().filter_map(|side| side.requester()?.next_wake()).min()
     }
 
-    /// Those that are up, or to be.
+    /// Returns the number of connections that are up or being set up.
     pub(crate) fn count(&self) -> usize {
         self.all.iter().filter(|side| !side.is_ending()).count()
     }
 
-    /// The control plane has given a queue pair to another connection: one of this number that was to be taken down is.
+    /// Forgets a connection with this queue pair that was to be taken down: the control plane has given the
+    /// number to another.
     pub(crate) fn is_given(&mut self, qpn: Qpn) {
         self.all.retain(|side| !matches!(side.state, State::Ending(its, _) if its == qpn));
     }
 
-    /// The control plane did not do it.
+    /// Records that the control plane refused.
     fn pause(&mut self, now: Instant, domain: Domain, node: NodeId) {
         self.paused.retain(|it| (it.domain, it.node) != (domain, node));
         self.paused.push(Pause { domain, node, until: now + PAUSE });
@@ -148,7 +153,8 @@ impl Sides {
         self.all.iter().filter(|side| side.is(domain, node)).count()
     }
 
-    /// The one that has room for so many bytes; else the one with the least under way, where that is less than `most`.
+    /// Returns a connection that has room for `len` bytes; otherwise the one with the least in flight, if
+    /// that is less than `most`.
     fn choose(&self, domain: Domain, node: NodeId, len: u64, most: u64) -> Option<usize> {
         let of = || self.all.iter().enumerate().filter(|(_, side)| side.is(domain, node));
         let up = || of().filter_map(|(at, side)| Some((at, side.requester()?)));
@@ -189,18 +195,21 @@ impl Side {
     }
 }
 
-/// True for what may go beside the first connection.
+/// Returns true for operations that may use an additional connection.
 const fn is_read(work: &Work) -> bool {
     matches!(work, Work::Read { .. } | Work::ReadTo { .. })
 }
 
 impl Connections {
-    /// True of a READ where a domain may have several connections to a node: most hosts have one, and every operation asks.
+    /// Returns true for a READ if a domain may have several connections to a node. Most hosts have one, and
+    /// every operation asks.
     pub(crate) fn may_go_beside(&self, item: &QueuedOp, from: From) -> bool {
         self.sides.each >= 2 && from.is_behind() && is_read(&item.work) && item.trail == Trail::default()
     }
 
-    /// Gives an operation that [may](Connections::may_go_beside) to a connection beside the first, at `place`, when that has no room for it, or when what it has bytes in common with is there; gives it back when it is for the first.
+    /// Posts an operation that [may](Connections::may_go_beside) use an additional connection, if the first
+    /// one, at `place`, has no room or an overlapping operation is there. Returns the operation if it belongs
+    /// on the first.
     pub(crate) fn post_beside(
         &mut self,
         now: Instant,
@@ -221,7 +230,7 @@ impl Connections {
                 // A card has few queue pairs.
                 let is_calm = line.gathers && line.queued.is_empty() && line.astray == 0;
                 let up = line.requester.as_ref().filter(|it| is_calm && !it.is_broken());
-                // One that is longer than a window has no room anywhere.
+                // An operation longer than a window has room nowhere.
                 let full = up.filter(|it| it.load() > 0 && !it.has_room_for(len));
                 let Some(load) = full.map(Requester::load) else { return Some(item) };
                 if line.meets(&item.work) {
@@ -237,7 +246,7 @@ impl Connections {
         };
         let QueuedOp { id, work, trail } = item;
         if let Err(work) = requester.post(id, work) {
-            // It has no room for more.
+            // The connection has no room for more.
             self.wait(domain, QueuedOp { id, work, trail }, from, out);
             return None;
         }
@@ -246,7 +255,8 @@ impl Connections {
         None
     }
 
-    /// Has another one set up when there are to be more, and what could not be taken down taken down. One at a time: the others are wanted when it is there.
+    /// Requests another connection if the limit allows one, and retries failed take-downs. One setup at a
+    /// time; the next one is requested when it is up.
     fn widen(&mut self, now: Instant, domain: Domain, node: NodeId, out: &mut Sink) {
         if self.sides.is_paused(now, domain, node) {
             return;
@@ -260,7 +270,7 @@ impl Connections {
             }
         }
         let asks = |side: &Side| side.is(domain, node) && matches!(side.state, State::Wanted(_));
-        // The first connections to other nodes have half of the room.
+        // First connections to other nodes keep half of the room.
         let count = self.sides.count();
         if self.sides.count_of(domain, node) + 1 < self.sides.each
             && count < self.lines_max / 2
@@ -272,7 +282,8 @@ impl Connections {
         }
     }
 
-    /// Takes one in, which answers the question of this number. One that nobody waits for any more is to be taken down; so that one that cannot be used is asked for again later.
+    /// Adds a connection that answers the question with this number. A connection that is no longer wanted is
+    /// taken down, so that the host asks again later for a usable one.
     pub(crate) fn add_beside(
         &mut self,
         now: Instant,
@@ -289,7 +300,7 @@ impl Connections {
             self.sides.pause(now, domain, node);
         }
         if is_taken || self.has(rc.qpn) {
-            // Who has this number takes it down, in its time.
+            // The connection that has this number takes it down in its time.
             self.sides.pause(now, domain, node);
             return out.note(Note::NotTaken(SetupFault::QueuePairTaken));
         }
@@ -305,7 +316,8 @@ impl Connections {
         }
     }
 
-    /// The control plane's answer about one of them; false when the question was none of theirs.
+    /// Handles the control plane's answer about an additional connection. Returns false if the question is
+    /// not one of theirs.
     pub(crate) fn reply_beside(&mut self, now: Instant, number: u64, reply: &Reply, out: &mut Sink) -> bool {
         let asks = |side: &Side| match side.state {
             State::Wanted(its) | State::Ending(_, Some(its)) => its == number,
@@ -358,7 +370,8 @@ impl Connections {
         }
     }
 
-    /// The first connection to a node is another one: those beside it may be gone as well. Their READs are asked again.
+    /// Ends the additional connections to a node because its first connection was replaced. Their READs are
+    /// sent again.
     pub(crate) fn renew_beside(&mut self, now: Instant, domain: Domain, node: NodeId, out: &mut Sink) {
         self.sides.paused.retain(|it| (it.domain, it.node) != (domain, node));
         for at in 0..self.sides.all.len() {
@@ -372,7 +385,7 @@ impl Connections {
         }
     }
 
-    /// All of them are gone; what is under way on them ends as flushed.
+    /// Ends all additional connections. Operations in flight on them end as flushed.
     pub(crate) fn end_beside(&mut self, out: &mut Sink) {
         self.sides.paused.clear();
         for side in mem::take(&mut self.sides.all) {
@@ -385,7 +398,7 @@ impl Connections {
         }
     }
 
-    /// Takes what ended on one of them. When it broke, its READs are asked again over the first.
+    /// Handles the completions of one connection. If it broke, its READs are sent again over the first.
     fn finish_side(&mut self, now: Instant, at: usize, out: &mut Sink) {
         let (domain, node) = (self.sides.all[at].domain, self.sides.all[at].node);
         let (mut again, mut cause) = (VecDeque::new(), None);
@@ -411,7 +424,7 @@ impl Connections {
         }
         let first = self.lines.iter().position(|line| line.is(domain, node) && line.is_idle());
         match (cause, first) {
-            // The node has been silent for as long as one is waited for: another wait would say the same.
+            // The node was silent for a full timeout: another wait would give the same result.
             (Some(cause), Some(place)) if is_gone(cause) => self.give_up(now, place, again, cause, out),
             _ => again.into_iter().for_each(|item| self.dispatch(now, domain, item, From::Queued, out)),
         }

@@ -1,4 +1,5 @@
-//! READs and WRITEs that a host split into segments, one for each of several nodes (PROTOCOL 11.10), and gather READs that went out as a READ for each piece (11.15).
+//! READs and WRITEs split into segments, one for each node (PROTOCOL 11.10), and gather READs sent as a READ
+//! for each piece (11.15).
 
 use crate::{Answer, Done, Failure, Out, Sink};
 use alloc::collections::BTreeMap;
@@ -7,10 +8,10 @@ use alloc::vec::Vec;
 use farmem_transport::rc::{Spot, Stretch, Work};
 use farmem_wire::VirtAddr;
 
-/// Bit of the names of segments. No ticket of a user has it: tickets are counted from below.
+/// Bit that marks segment ids. No user ticket has it: tickets are below 2^63.
 const SEGMENT: u64 = 1 << 63;
 
-/// A segment: where in the operation, and how long.
+/// A segment: its offset in the operation, and its length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) skip: u64,
@@ -21,18 +22,18 @@ pub(crate) struct Segment {
 struct SplitOp {
     ticket: u64,
     write: bool,
-    /// Of a READ or WRITE with a buffer.
+    /// The buffer of a READ or WRITE, if it has one.
     buf: Vec<u8>,
-    /// Of a READ without.
+    /// The destination of a READ without a buffer.
     to: Option<Spot>,
-    /// Of a WRITE without.
+    /// The source of a WRITE without a buffer.
     from: Option<Stretch>,
     left: usize,
-    /// What went wrong, of what is first in it: with where that is.
+    /// The failure with the smallest offset, and that offset.
     failure: Option<(u64, Failure)>,
 }
 
-/// The operations that are under way in segments.
+/// The operations in flight in segments.
 #[derive(Debug, Default)]
 pub(crate) struct SplitOps {
     ops: BTreeMap<u64, SplitOp>,
@@ -41,15 +42,16 @@ pub(crate) struct SplitOps {
 }
 
 impl SplitOps {
-    /// True for the name of a segment.
+    /// Returns true if the id names a segment.
     pub(crate) const fn is_segment(id: u64) -> bool {
         id & SEGMENT != 0
     }
 
-    /// Makes segments of a READ or WRITE, or of a segment of one; answers the name of each and what it asks.
+    /// Splits a READ or WRITE, or a segment of one. Returns the id and the work of each segment.
     ///
     /// # Panics
-    /// When it is an atomic.
+    ///
+    /// If the operation is an atomic.
     pub(crate) fn split(&mut self, id: u64, work: Work, segments: &[Segment]) -> Vec<(u64, Work)> {
         let (write, first, buf, to, from) = match work {
             Work::Read { addr, buf } => (false, addr, buf, None, None),
@@ -90,7 +92,7 @@ impl SplitOps {
         each.collect()
     }
 
-    /// Makes a segment of each piece of a gather READ, which is none itself; answers the name of each and what it asks.
+    /// Makes a segment of each piece of a gather READ. Returns the id and the work of each.
     pub(crate) fn gather(&mut self, ticket: u64, addrs: &[VirtAddr], buf: Vec<u8>) -> Vec<(u64, Work)> {
         let len = buf.len() / addrs.len();
         self.count += 1;
@@ -108,7 +110,7 @@ impl SplitOps {
         each.collect()
     }
 
-    /// A segment ended; the operation ends with the last one.
+    /// Ends a segment. The operation ends with its last segment.
     pub(crate) fn ended(&mut self, id: u64, result: Result<Answer, Failure>, buf: Vec<u8>, out: &mut Sink) {
         let (name, segment) = self.segments.remove(&id).expect("a segment ends once");
         let op = self.ops.get_mut(&name).expect("an operation ends after its segments");

@@ -1,4 +1,5 @@
-//! A host and all that it speaks to, played by the tests: its program, the switch, memory nodes, and strangers that send it frames.
+//! A host and its whole environment, played by the tests: its program, the switch, memory nodes, and
+//! strangers.
 
 mod answers;
 mod batches;
@@ -43,7 +44,7 @@ const RANGE_LEN: u64 = 0x4000;
 const TIMEOUT: Duration = Duration::from_millis(10);
 const RETRIES_MAX: u32 = 5;
 
-/// A UD endpoint in these tests, made of one number.
+/// A UD endpoint derived from one number.
 const fn endpoint(number: u32) -> ud::Endpoint {
     ud::Endpoint { qpn: Qpn::new(number), qkey: Qkey(0xbeef_0000 + number) }
 }
@@ -56,7 +57,7 @@ fn config() -> Config {
     }
 }
 
-/// A connection of `domain` to `node`; the queue pairs are made of `number`.
+/// A connection of `domain` to `node`; the queue pairs are derived from `number`.
 fn connection(domain: Domain, node: u16, number: u32) -> Connection {
     let rc = rc::RequesterConfig {
         qpn: Qpn::new(0x1000 + number),
@@ -76,17 +77,17 @@ fn connection(domain: Domain, node: u16, number: u32) -> Connection {
     Connection { node: NodeId(node), domain, base, len: RANGE_LEN, gathers: true, rc }
 }
 
-/// The host and what came out of it and was not looked at yet.
+/// A host and its outputs that the test has not examined yet.
 struct Bench {
     host: Host,
     now: Instant,
     out: Outbox<Out, Note>,
     sent: Vec<(Port, Vec<u8>)>,
     done: Vec<Done>,
-    /// What it wants of the control plane and was not answered yet.
+    /// Requests to the control plane that are not answered yet.
     wants: Vec<Want>,
     notes: Vec<Note>,
-    /// The name of the next operation.
+    /// The ticket of the last operation.
     ticket: u64,
 }
 
@@ -117,7 +118,7 @@ impl Bench {
         self.ask(HostRequest::Session { domain, switch: ud::Peer { port: Port::SWITCH, endpoint } });
     }
 
-    /// Submits an operation of Alice; answers its ticket.
+    /// Submits an operation of Alice and returns its ticket.
     fn submit(&mut self, op: Op) -> u64 {
         self.submit_as(ALICE, op)
     }
@@ -136,7 +137,7 @@ impl Bench {
         self.event(Event::Frame { port, bytes });
     }
 
-    /// Lets time pass up to the host's own wake, and wakes it.
+    /// Advances time to the host's next wake, and wakes it.
     fn wake(&mut self) {
         self.now = self.host.next_wake().expect("a timer runs");
         self.event(Event::Wake);
@@ -155,7 +156,7 @@ impl Bench {
         coverage::saw(&self.done, &self.notes);
     }
 
-    /// The one operation that ended since the last look.
+    /// Returns the one operation that ended since the last call.
     fn ended(&mut self) -> Done {
         match <[Done; 1]>::try_from(take(&mut self.done)) {
             Ok([done]) => done,
@@ -163,7 +164,7 @@ impl Bench {
         }
     }
 
-    /// The one failure since the last look, of the operation submitted last, which sent nothing.
+    /// Returns the failure of the operation submitted last, which sent nothing.
     fn refused(&mut self) -> Failure {
         assert_eq!(self.sent, [], "nothing is sent");
         let done = self.ended();
@@ -171,13 +172,13 @@ impl Bench {
         done.result.expect_err("a failure")
     }
 
-    /// The one thing that the host wants.
+    /// Returns the one pending request to the control plane.
     fn wish(&mut self) -> Wish {
         let [want] = self.wants[..] else { panic!("one want, not {:?}", self.wants) };
         want.wish
     }
 
-    /// The control plane's answer to the one thing that the host wants, which is this.
+    /// Answers the one pending request to the control plane, which is `wish`.
     fn reply(&mut self, wish: Wish, reply: Reply) {
         assert_eq!(self.wish(), wish);
         let Want { number, .. } = self.wants.remove(0);
@@ -188,7 +189,7 @@ impl Bench {
         take(&mut self.notes)
     }
 
-    /// The one frame sent since the last look: a request over Alice's session.
+    /// Returns the one frame sent since the last call: a request over Alice's session.
     fn request(&mut self) -> Request {
         match <[(Port, Vec<u8>); 1]>::try_from(take(&mut self.sent)) {
             Ok([(Port::SWITCH, frame)]) => Request { frame },
@@ -204,7 +205,7 @@ struct Request {
 }
 
 impl Request {
-    /// The same, sent again: it says so, and nothing else is another (PROTOCOL 3.2, 5.2).
+    /// Returns the expected retransmission: only the retransmission flag differs (PROTOCOL 3.2, 5.2).
     fn again(&self) -> Self {
         const FLAGS: usize = farmem_wire::bth::LEN + Deth::LEN + 3;
         let mut frame = self.frame.clone();
@@ -212,7 +213,7 @@ impl Request {
         Self { frame }
     }
 
-    /// What it says; the session's keys and the host's own endpoint are checked on the way.
+    /// Returns the message, and checks the session's keys and the host's own endpoint.
     fn message(&self) -> Message<'_> {
         let packet = Packet::parse(&self.frame).unwrap();
         assert_eq!(packet.bth.opcode, Opcode::UdSendOnly);
@@ -234,7 +235,7 @@ impl Request {
         traverse
     }
 
-    /// The answer with this status: a region's data when it is good, a traversal's state as it came.
+    /// Returns the answer with this status: a region's data on success, a traversal's state as sent.
     fn answer(&self, status: Status, data: &[u8]) -> Vec<u8> {
         self.answer_with(status, |body| match body {
             Body::RegionRead { addr, len, .. } if status == Status::Ok => {
@@ -244,7 +245,7 @@ impl Request {
         })
     }
 
-    /// The answer to a traversal with its state changed.
+    /// Returns the answer to a traversal with its state changed.
     fn state<'a>(&'a self, status: Status, change: impl FnOnce(Traverse<'a>) -> Traverse<'a>) -> Vec<u8> {
         self.answer_with(status, |body| match body {
             Body::Traverse(state) => Body::Traverse(change(state)),
@@ -263,14 +264,14 @@ impl Request {
     }
 }
 
-/// A datagram with this message.
+/// Returns a datagram with this message.
 fn datagram(to: ud::Endpoint, message: &Message<'_>) -> Vec<u8> {
     let mut payload = vec![];
     message.emit(&mut payload);
     sealed(to, &payload)
 }
 
-/// A datagram with this payload.
+/// Returns a datagram with this payload.
 fn sealed(to: ud::Endpoint, payload: &[u8]) -> Vec<u8> {
     let bth = Bth::new(Opcode::UdSendOnly, to.qpn, Psn::new(9));
     let ext = Extension::Deth(Deth { qkey: to.qkey, src_qp: Qpn::new(0x77) });

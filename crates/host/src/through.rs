@@ -1,7 +1,9 @@
-//! Connections through the switch: queue pairs that their user opens and closes, and names for each operation (PROTOCOL 11.14).
+//! Connections through the switch: queue pairs that the user opens and closes, and operations that name one
+//! (PROTOCOL 11.14).
 //!
-//! Unlike the connections of [`crate::connections`] they lead to one node and nowhere else: nothing follows memory that moved, no operation of several nodes is put
-//! together, and one that broke stays broken until its user closes it. What they are for is the keyed READ, of which only the switch knows the address.
+//! Unlike the connections of [`crate::connections`], such a connection leads to one node only. The host does
+//! not follow moved memory, does not split operations, and does not repair a broken connection: the user
+//! closes it. They exist for the keyed READ, whose address only the switch knows.
 
 use crate::{Answer, Done, Failure, Note, Out, SetupFault, Sink};
 use alloc::collections::BTreeMap;
@@ -25,7 +27,7 @@ impl Through {
         self.lines.contains_key(&qpn)
     }
 
-    /// Takes a connection in; one with its queue pair gives way, its operations flushed.
+    /// Adds a connection. Replaces one with the same queue pair, whose operations are flushed.
     pub(crate) fn open(&mut self, domain: Domain, config: &rc::RequesterConfig, out: &mut Sink) {
         if !self.has(config.qpn) && self.lines.len() >= self.lines_max {
             return out.note(Note::NotTaken(SetupFault::Full));
@@ -34,7 +36,7 @@ impl Through {
         self.lines.insert(config.qpn, (domain, Requester::new(*config)));
     }
 
-    /// Gives a connection up; what is under way on it ends as flushed.
+    /// Closes a connection. Operations in flight on it end as flushed.
     pub(crate) fn close(&mut self, qpn: Qpn, out: &mut Sink) {
         if let Some((_, mut requester)) = self.lines.remove(&qpn) {
             requester.abandon(out);
@@ -48,7 +50,7 @@ impl Through {
         }
     }
 
-    /// True when the connection is open and did not break.
+    /// Returns true if the connection is open and not broken.
     pub(crate) fn is_up(&self, qpn: Qpn) -> bool {
         self.lines.get(&qpn).is_some_and(|(_, requester)| !requester.is_broken())
     }
@@ -77,7 +79,7 @@ impl Through {
         finish(requester, out);
     }
 
-    /// A packet for one of them, or for no queue pair of this host.
+    /// Handles a packet for one of these connections, or for no queue pair of this host.
     pub(crate) fn packet(&mut self, now: Instant, port: Port, packet: &Packet<'_>, out: &mut Sink) {
         let Some((_, requester)) = self.lines.get_mut(&packet.bth.dest_qp) else {
             return out.note(Note::NotForUs);
@@ -109,7 +111,7 @@ impl Through {
     }
 }
 
-/// Hands on what ended.
+/// Emits the completions.
 fn finish(requester: &mut Requester, out: &mut Sink) {
     while let Some(rc::Completion { id, result, work }) = requester.pop_completion() {
         let result = result.map(|old| Answer::Done { old }).map_err(Failure::Connection);

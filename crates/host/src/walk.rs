@@ -1,4 +1,4 @@
-//! A traversal as its host knows it between two requests: its state, and what its next request carries (PROTOCOL 11.4).
+//! A traversal between two requests: its state, and the contents of its next request (PROTOCOL 11.4).
 //!
 //! Key type: [`Walk`].
 
@@ -17,49 +17,53 @@ pub(crate) struct Walk {
     pub(crate) limit: u32,
     pub(crate) requests: u32,
     pub(crate) carries: Carries,
-    /// Its request went in a batch.
+    /// True if its request went in a batch.
     pub(crate) in_batch: bool,
 }
 
-/// What the last request of a traversal carried beside its state.
+/// The program part of a traversal's last request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Carries {
-    /// The program's name: the node knows it, or will ask.
+    /// The program's hash: the node knows the program, or asks for the code.
     Name,
-    /// Its code.
+    /// The program's code.
     Code,
-    /// Its code in place of the state, as they do not fit one datagram: iterations none, the pad empty (PROTOCOL 11.4).
+    /// The code in place of the state, because both do not fit one datagram: no iterations, an empty pad
+    /// (PROTOCOL 11.4).
     Introduction,
-    /// Its name, to a node that it was introduced to.
+    /// The hash, to a node that has received the code.
     NameIntroduced,
 }
 
 impl Walk {
-    /// What a request carries as long as no node asked for the code. One that stores has it with it where both fit, so that all its copies have one
-    /// id, under which it is executed once wherever a node that lost its memory would have asked (PROTOCOL 9.8).
+    /// Chooses the contents of the first request. A program that stores sends its code along if state and
+    /// code fit: then all copies have one id, under which the traversal executes once even if a node has lost
+    /// its programs (PROTOCOL 9.8).
     pub(crate) fn begin(&mut self, room: usize) {
         let both = self.scratch.len() + self.program.encoded().len() <= room;
         self.carries = if self.program.stores() && both { Carries::Code } else { Carries::Name };
     }
 
-    /// What the next request carries, now that a node does not know the program.
+    /// Chooses the contents of the next request after a node reported an unknown program.
     pub(crate) fn introduce(&mut self, room: usize) {
         let state = Traverse::without_zeros(&self.scratch).len();
         let fits = state + self.program.encoded().len() <= room;
         self.carries = if fits { Carries::Code } else { Carries::Introduction };
     }
 
-    /// True when the answer has the program and the lengths that the request asked for, and is as far as it or further.
+    /// Returns true if the answer has the program and the lengths of the request, and at least as many
+    /// iterations.
     pub(crate) fn is_answered_by(&self, state: &Traverse<'_>) -> bool {
         let limit = if self.carries == Carries::Introduction { self.iterations } else { self.limit };
         state.program == self.program.hash()
-            // Also of an answer to code that went ahead: the node answers with zeros, of which it leaves out whole blocks only.
+            // This includes the answer to an introduction: the node answers with zeros, and omits whole
+            // blocks only.
             && state.scratch.len() <= self.scratch.len()
             && state.limit == limit
             && (self.iterations..=limit).contains(&state.iterations)
     }
 
-    /// The request's body.
+    /// Returns the request's body.
     pub(crate) fn traverse(&self) -> Traverse<'_> {
         let Self { program, cur_ptr, iterations, limit, scratch, carries, .. } = self;
         let introduces = *carries == Carries::Introduction;

@@ -1,79 +1,81 @@
-//! What a host wants of the control plane to go on with an operation, and what it is answered.
+//! The host's requests to the control plane, and the answers.
 //!
-//! The host decides what is asked, in which order, and what follows (PROTOCOL 11.10). Its driver carries each [`Want`] to the control plane's API
-//! and what comes back to the host: nothing is repeated or left out there. Each is answered exactly once, with [`crate::HostRequest::Reply`] or, when it
-//! was a connection, with [`crate::HostRequest::Connect`] or [`crate::HostRequest::Beside`].
+//! The host decides what to ask, in which order, and what follows (PROTOCOL 11.10). Its driver passes each
+//! [`Want`] to the control plane's API and returns the result: the driver repeats and omits nothing. Each
+//! request is answered exactly once, with [`crate::HostRequest::Reply`] or, for a connection, with
+//! [`crate::HostRequest::Connect`] or [`crate::HostRequest::Beside`].
 
 use alloc::vec::Vec;
 use farmem_wire::{Domain, NodeId, Qpn, VirtAddr};
 
-/// Something that the host wants.
+/// A numbered request to the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Want {
-    /// Its name, in the answer.
+    /// The number that the answer carries.
     pub number: u64,
-    /// What.
+    /// The request.
     pub wish: Wish,
 }
 
-/// What a host can want.
+/// A request to the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// Where the allocation is that holds an address, and what of it is lost.
+    /// Asks for the allocation that holds an address, and its lost parts.
     Locate {
         /// The address.
         addr: VirtAddr,
     },
-    /// That a broken connection is taken down, before another one takes its place (PROTOCOL 9.6).
+    /// Takes a broken connection down before another one replaces it (PROTOCOL 9.6).
     Disconnect {
         /// The host's queue pair.
         qpn: Qpn,
     },
-    /// The same of a connection beside the first. No operation waits for it.
+    /// Takes an additional connection down. No operation waits for it.
     TakeDown {
         /// The host's queue pair.
         qpn: Qpn,
     },
-    /// A connection to a node. The answer is the connection.
+    /// Requests a connection to a node. The answer is the connection.
     Connect {
-        /// The domain it is for.
+        /// The domain of the connection.
         domain: Domain,
         /// The node.
         node: NodeId,
     },
-    /// Another connection to a node, beside the one that there is. The answer is the connection, as [`crate::HostRequest::Beside`]. It may come at any time: no operation waits for it, so its
-    /// driver must not hold anything up for it either (PROTOCOL 11.16).
+    /// Requests an additional connection to a node. The answer is the connection, as
+    /// [`crate::HostRequest::Beside`], and may come at any time: no operation waits for it, so the driver
+    /// must not delay anything for it (PROTOCOL 11.16).
     Beside {
-        /// The domain it is for.
+        /// The domain of the connection.
         domain: Domain,
         /// The node.
         node: NodeId,
     },
 }
 
-/// What the control plane says.
+/// An answer of the control plane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Where an allocation is.
+    /// The location of an allocation.
     Located(Located),
     /// The connection is taken down.
     Gone,
-    /// There is none: no allocation with this address, no such connection or node.
+    /// Not found: no allocation with this address, no such connection or node.
     NotFound,
-    /// The control plane does not answer, or it cannot be done now.
+    /// The control plane does not answer or cannot carry the request out now.
     Unavailable,
 }
 
-/// An allocation: where it is, and what of it is lost.
+/// An allocation: its location and its lost parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Located {
     /// Its first byte.
     pub base: VirtAddr,
     /// Its bytes.
     pub len: u64,
-    /// What of it is not at the node of its addresses, ascending.
+    /// The parts that are not at the node of their addresses, ascending.
     pub pieces: Vec<Piece>,
-    /// What of it was lost with an earlier incarnation of its node: first byte and bytes, ascending.
+    /// The ranges lost with an earlier incarnation of their node: first byte and length, ascending.
     pub lost: Vec<(VirtAddr, u64)>,
 }
 
@@ -89,14 +91,14 @@ pub struct Piece {
 }
 
 impl Located {
-    /// True when `len` bytes from `addr` on are in it.
+    /// Returns true if `len` bytes from `addr` on lie in the allocation.
     #[must_use]
     pub const fn holds(&self, addr: VirtAddr, len: u64) -> bool {
         let skip = addr.0.wrapping_sub(self.base.0);
         skip < self.len && len <= self.len - skip
     }
 
-    /// The first lost bytes among `len` from `addr` on, as far as they go together.
+    /// Returns the first contiguous lost range within `len` bytes from `addr` on.
     #[must_use]
     pub fn first_lost(&self, addr: VirtAddr, len: u64) -> Option<(VirtAddr, u64)> {
         let end = addr.0.saturating_add(len);

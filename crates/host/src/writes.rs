@@ -1,24 +1,27 @@
-//! The requests under way that write: none falls further behind the newest one than memory nodes remember.
+//! The writes in flight. None falls further behind the newest than memory nodes remember.
 
 use alloc::collections::VecDeque;
 
-/// Region writes, and requests of traversals that store, from the oldest outstanding one on, those that have ended meanwhile included.
+/// Maximum number of region writes and storing traversals, counted from the oldest outstanding one, including
+/// ended ones.
 ///
-/// A memory node remembers the answers of as many writes of a host, so each that is still outstanding can come again and be
-/// answered. One further behind would be dropped there, since it may have been executed (PROTOCOL 5.6, 11.7).
+/// A memory node remembers the answers of this many writes of a host, so each outstanding write can be
+/// repeated and answered. A write further behind would be dropped, because it may have been executed
+/// (PROTOCOL 5.6, 11.7).
 pub const REGION_WRITES_MAX: usize = 1024;
 
 /// The writes from the oldest outstanding one on, in the order of their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
-    /// The number of the front one.
+    /// The number of the front write.
     first: u64,
-    /// Whether each is outstanding; the front one is.
+    /// True for each write that is outstanding. The front one always is.
     rows: VecDeque<bool>,
 }
 
 impl Writes {
-    /// Takes in the next write; answers its number, or `None` while the oldest outstanding one would fall behind.
+    /// Adds the next write and returns its number. Returns `None` if the oldest outstanding write would fall
+    /// too far behind.
     pub(crate) fn begin(&mut self) -> Option<u64> {
         if self.rows.len() >= REGION_WRITES_MAX {
             return None;
@@ -27,10 +30,11 @@ impl Writes {
         Some(self.first + self.rows.len() as u64 - 1)
     }
 
-    /// A write ended, whatever came of it.
+    /// Ends a write, whatever its result.
     ///
     /// # Panics
-    /// When it is not outstanding.
+    ///
+    /// If the write is not outstanding.
     pub(crate) fn end(&mut self, number: u64) {
         let row = number.checked_sub(self.first).and_then(|row| usize::try_from(row).ok());
         let row = row.and_then(|row| self.rows.get_mut(row)).expect("a write under way has a row");

@@ -1,6 +1,7 @@
-//! The host's hot path touches no heap once warm: verbs over a connection, and requests through the switch, eight at a time.
+//! The host's hot path does not allocate once warm: verbs over a connection, and requests through the switch,
+//! eight at a time.
 //!
-//! The buffers go round: what an operation brings back is used for the next.
+//! Buffers are reused: the buffer of an ended operation serves the next.
 
 use farmem_host::{Config, Connection, Host, HostRequest, Note, Op, Out};
 use farmem_machine::{Action, Duration, Event, Instant, Machine as _, Outbox, Port};
@@ -111,7 +112,7 @@ impl Rack {
         buf
     }
 
-    /// Eight operations of a kind at once, to their end.
+    /// Runs eight concurrent operations of a kind to their end.
     fn round(&mut self, kind: u64) {
         for ticket in 0..8 {
             let addr = BASE;
@@ -132,7 +133,7 @@ impl Rack {
         }
     }
 
-    /// What the host sent is answered, what ended is counted, and the host hears the answers.
+    /// Answers the host's requests, counts ended operations, and delivers the answers.
     fn pass(&mut self) {
         let Self { host, responder, out, node_out, frames, buffers, well, .. } = self;
         out.drain(|action| match action {
@@ -166,7 +167,7 @@ impl Rack {
     }
 }
 
-/// The good answer to a request; the first visit of a traversal ends at a limit.
+/// The successful answer to a request; the first visit of a traversal ends at a limit.
 fn answer(payload: &[u8], frames: &mut Outbox<(), ()>) {
     let request = Message::parse(payload).expect("a message");
     let mut status = Status::Ok;

@@ -1,7 +1,7 @@
-//! The memory under the pages a host caches, as the agent uses it.
+//! The memory interface through which the agent controls cached pages.
 //!
 //! Key type: [`Pages`], with two implementers: mapped memory under userfaultfd, and plain maps in simulated worlds. The agent
-//! alone decides which page is in which state; an implementer does as it is told, in order, and keeps no protocol state.
+//! alone decides the state of each page. An implementer carries out the calls in order and keeps no protocol state.
 //!
 //! ```text
 //!            install Shared          write_protect
@@ -15,33 +15,38 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use farmem_wire::message::{Access, PAGE_LEN, Page};
 
-/// Pages that a program reaches by plain loads and stores, and this host's agent by calls.
+/// Pages that the program accesses by plain loads and stores, and that the host's agent controls by calls.
 ///
-/// No call fails: what the system refuses is the implementer's broken invariant. A call returns when what it says is true for every
-/// thread of the program.
+/// No call fails: if the system refuses one, the implementer's invariant is broken. When a call returns, its
+/// effect holds for every thread of the program.
 pub trait Pages {
-    /// Gives the page these bytes, lets the program reach it with `access`, and wakes the threads that wait for it.
+    /// Fills the page with `bytes`, maps it with `access`, and wakes the threads that wait for it.
     ///
-    /// A page that is Shared already is only ever installed Modified, and its bytes are those that it has: they need not be
-    /// written again. A page whose bytes are still kept after a [`Pages::unmap`] is never installed. The access is always to be
-    /// set as given, whatever marks the kernel kept from before.
+    /// A page that is already Shared is only ever installed as Modified, with unchanged bytes, so the
+    /// implementer need not copy them. The agent never installs a page whose bytes are still kept after
+    /// [`Pages::unmap`]. The implementer always sets the access as given, whatever protection the kernel kept
+    /// from before.
     fn install(&mut self, page: Page, bytes: &[u8; PAGE_LEN], access: Access);
 
-    /// Takes write access from a Modified page; the program may go on reading it. From here on its bytes do not change: no
-    /// store is on its way, not even in a store buffer, and a thread that writes faults.
+    /// Takes write access from a Modified page; the program may still read it. After the call the bytes do
+    /// not change: no store is pending, not even in a store buffer, and a thread that writes faults.
     fn write_protect(&mut self, page: Page);
 
-    /// Appends the bytes at `range` of a page that is Shared, or write-protected, or unmapped and not yet released.
+    /// Appends the bytes at `range` of a page that is Shared, write-protected, or unmapped and not yet
+    /// released.
     ///
     /// # Panics
-    /// When the range leaves the page.
+    ///
+    /// If the range leaves the page.
     fn read(&self, page: Page, range: Range<usize>, out: &mut Vec<u8>);
 
-    /// Takes the page from the program: the next access of any thread faults. Its bytes are kept until [`Pages::release`]. A
-    /// Modified page is always write-protected first, or both at once ([`Pages::write_protect_and_unmap`]).
+    /// Unmaps the page: the next access of any thread faults. The bytes are kept until [`Pages::release`].
+    ///
+    /// A Modified page is write-protected first, or both at once ([`Pages::write_protect_and_unmap`]).
     fn unmap(&mut self, page: Page);
 
-    /// Write-protects and unmaps a page; in one call of the system where that is enough to stop all stores.
+    /// Write-protects and unmaps a page. An implementer may use one system call if that suffices to stop all
+    /// stores.
     fn write_protect_and_unmap(&mut self, page: Page) {
         self.write_protect(page);
         self.unmap(page);
@@ -50,43 +55,50 @@ pub trait Pages {
     /// Frees the bytes of an unmapped page.
     fn release(&mut self, page: Page);
 
-    /// Unmaps and releases a page that need not be written back; cheaper at once where the system offers it.
+    /// Unmaps and releases a page that needs no write-back. An implementer may use a cheaper single call.
     fn discard(&mut self, page: Page) {
         self.unmap(page);
         self.release(page);
     }
 
-    /// Has threads that wait for the page look again: what they wanted of it they may have.
+    /// Wakes the threads that wait for the page; the access they want is available.
     fn wake(&mut self, page: Page);
 
-    /// An Invalid page cannot be had: its latest bytes died with the host that had it Modified, or the domain may not. From here on
-    /// an access ends in an error (SIGBUS), and so do those that wait now. [`Pages::install`] makes the page good again.
+    /// Marks an Invalid page as failed: its latest bytes died with the host that had it Modified, or the
+    /// domain may not access it. Every access, also one that waits now, ends in an error (SIGBUS).
+    /// [`Pages::install`] makes the page valid again.
     fn poison(&mut self, page: Page);
 
-    /// As [`Pages::poison`], when the domain may not use the page as a thread wanted to, or it is no memory.
+    /// Marks a page as failed like [`Pages::poison`], because the domain lacks the access right or the
+    /// address is not allocated.
     fn refuse(&mut self, page: Page) {
         self.poison(page);
     }
 
-    /// The node has the bytes of a page that was write-protected and stays Shared.
+    /// Marks a page as clean: the node has the bytes of a page that was write-protected and stays Shared.
     fn clean(&mut self, page: Page) {
         let _ = page;
     }
 }
 
-/// What a cache does to the mappings of a program beside what the protocol wants: it deactivates pages, and lets poison end.
+/// Control of a program's mappings beyond the protocol's needs: a cache deactivates pages, maps them again,
+/// and ends poison.
 ///
-/// Implementers: a window of this process, one whose programs are other processes, and plain maps in simulated worlds.
+/// Implementers: a window of this process, a window whose programs are other processes, and plain maps in
+/// simulated worlds.
 pub trait Mapped: Pages {
-    /// Maps a page again that has a frame and is to be used with `access`, and lets the threads that wait for it try again.
+    /// Maps a page that has a frame with `access`, and wakes the threads that wait for it.
     ///
     /// # Panics
-    /// When the page has no frame.
+    ///
+    /// If the page has no frame.
     fn remap(&mut self, page: Page, access: Access);
 
-    /// Takes a page's poison back: the next touch waits to be served. Without effect on any other page.
+    /// Clears the page's poison: the next access faults and waits for the pager. Has no effect on any other
+    /// page.
     fn unpoison(&mut self, page: Page);
 
-    /// Takes over what the lease's watcher has taken, if anything: no page is left that the program can reach. Before the next lease begins.
+    /// Accounts for the pages that the lease watchdog unmapped, if any, before the next lease begins.
+    /// Afterwards the program can reach no page.
     fn absorb(&mut self);
 }

@@ -1,4 +1,5 @@
-//! Recalls: giving pages up, and saying so when the memory node has what was written (PROTOCOL 12.20, 12.21).
+//! Recalls: the host gives pages up, and acknowledges once the memory node has the written bytes (PROTOCOL
+//! 12.20, 12.21).
 //!
 //! ```text
 //!   owner                switch                 node
@@ -9,13 +10,14 @@
 //!     |  <--- ack g ------------------------------|
 //! ```
 //!
-//! An acknowledgement that overtook a write-back would have the next host fetch old bytes.
+//! If an acknowledgement overtook a write-back, the next host would fetch old bytes.
 
 use super::{Action, Agent, Cached, Outcome, Writing, give_up_shared};
 use alloc::vec::Vec;
 use farmem_wire::message::{Access, Page, Recall, RecallAck, Region, Seq, WriteBack, WriteBackAck};
 
-/// On what terms pages are given up: those handed out before `seq`; they stay Shared with `keep`; only `wanted` was asked for.
+/// The terms of a recall: pages handed out before `seq` are given up; with `keep` they stay Shared; a host
+/// requested only `wanted`.
 struct Terms {
     seq: Seq,
     keep: bool,
@@ -23,8 +25,8 @@ struct Terms {
 }
 
 impl Agent {
-    /// The switch wants the region's pages from before `recall.seq`. What to do is decided by each page as it is here, never by what
-    /// the switch may believe of it.
+    /// Gives up the region's pages that were handed out before `recall.seq`. Each page's local state decides
+    /// what to do, never the switch's view of it.
     pub(super) fn recall(&mut self, recall: &Recall, out: &mut Vec<Action>) -> Outcome {
         let &Recall { region, seq, keep, wanted } = recall;
         let known = self.owed.iter().any(|owed| owed.region == region);
@@ -46,15 +48,17 @@ impl Agent {
         Outcome::Done
     }
 
-    /// Everything from before `seq` is given up; every open or further request is to be answered with what is newer (PROTOCOL 12.36).
+    /// Gives up everything handed out before `seq`. Every open or later request needs a newer answer
+    /// (PROTOCOL 12.36).
     pub(super) fn flush(&mut self, seq: Seq, out: &mut Vec<Action>) -> Outcome {
         self.min_seq = self.min_seq.max(seq);
         self.raise_min_seqs(Page::FIRST, Page::LAST, seq);
         self.give_up_all(seq, out)
     }
 
-    /// Others may write from here on: no page stays, and what is still on its way must not be installed. The threads that wait ask again,
-    /// under new ids. What was written goes back as long as the node takes it (PROTOCOL 12.35).
+    /// Gives up all pages because other hosts may write from here on; parts in flight must not be installed.
+    /// Waiting threads fault again under new ids. Written pages go back for as long as the node accepts them
+    /// (PROTOCOL 12.35).
     pub(super) fn lease_ended(&mut self, out: &mut Vec<Action>) -> Outcome {
         let requests = core::mem::take(&mut self.requests);
         self.frames -= requests.keys().filter(|page| !self.cached.contains_key(page)).count();
@@ -63,7 +67,7 @@ impl Agent {
         outcome
     }
 
-    /// True while a page that was handed out before `seq` is here, or on its way to its node.
+    /// Returns true while a page handed out before `seq` is cached or in write-back.
     #[must_use]
     pub fn holds_before(&self, seq: Seq) -> bool {
         let writing = self.writing.values().any(|writing| writing.grant < seq);
@@ -77,7 +81,7 @@ impl Agent {
         Outcome::Done
     }
 
-    /// Begins the write-backs of the pages that were write-protected by the actions from `first` on.
+    /// Begins the write-backs of the pages that the actions from `first` on write-protect.
     fn write_frozen(&self, first: usize, out: &mut Vec<Action>) {
         for index in first..out.len() {
             if let Action::WriteProtect(page) = out[index] {
@@ -87,7 +91,7 @@ impl Agent {
         }
     }
 
-    /// What was sent to requests for these pages before `seq` is void.
+    /// Voids every message that was sent to requests for these pages before `seq`.
     fn raise_min_seqs(&mut self, from: Page, to: Page, seq: Seq) {
         for (_, request) in self.requests.range_mut(from..=to) {
             request.min_seq = request.min_seq.max(seq);
@@ -96,7 +100,8 @@ impl Agent {
         }
     }
 
-    /// Takes the pages from the program, or the right to write them; answers how many that no host had asked for.
+    /// Unmaps the pages, or takes their write access. Returns the number of false invalidations: pages that
+    /// no host requested.
     fn give_up(&mut self, from: Page, to: Page, terms: &Terms, out: &mut Vec<Action>) -> u16 {
         let &Terms { seq, keep, wanted } = terms;
         let Self { cached, requests, writing, frames, .. } = self;
@@ -111,7 +116,7 @@ impl Agent {
             }
             if shared {
                 let freed = give_up_shared(writing, page, out);
-                // A thread that waits to write it keeps its place.
+                // A thread that waits to write the page keeps its frame.
                 *frames -= if requests.contains_key(&page) { 0 } else { freed };
                 return true;
             }
@@ -127,7 +132,7 @@ impl Agent {
         false_invalidations
     }
 
-    /// Remembers to acknowledge; a later recall of the same region takes the place of an earlier one.
+    /// Records an acknowledgement to send. A later recall of a region replaces an earlier one.
     fn owe(&mut self, ack: RecallAck) {
         match self.owed.iter_mut().find(|owed| owed.region == ack.region) {
             Some(owed) => {
@@ -138,7 +143,8 @@ impl Agent {
         }
     }
 
-    /// A write-back ended: acknowledges what waited for it, unless the node did.
+    /// Handles the end of a write-back: sends the acknowledgements that waited for it, unless the node has
+    /// sent them.
     pub(super) fn settle_owed(&mut self, ended: &WriteBackAck, out: &mut Vec<Action>) {
         if let Some(ack) = ended.ack {
             self.owed.retain(|owed| (owed.region, owed.seq) != (ack.region, ack.seq));
@@ -153,7 +159,8 @@ impl Agent {
         });
     }
 
-    /// A page's write-back, with the acknowledgement that is due when nothing else of its region is under way.
+    /// Returns a page's write-back, with the acknowledgement that is due if the region has no other
+    /// write-back in flight.
     pub(super) fn write_back(&self, page: Page, grant: Seq) -> Action {
         let alone = |owed: &&RecallAck| {
             let mut writing = self.writing.range(owed.region.base()..=owed.region.last());

@@ -15,7 +15,7 @@ fn agent() -> Agent {
     Agent::new(Bounds { pages: 4, requests: 3, evictions: 2, owed: 1 }, FetchId(1))
 }
 
-/// What one event leads to.
+/// Runs one event and returns its outcome and actions.
 fn step(agent: &mut Agent, event: Event) -> (Outcome, Vec<Action>) {
     let mut out = Vec::new();
     let outcome = agent.step(event, &mut out);
@@ -48,7 +48,7 @@ fn written(at: Page, grant: u64, ack: Option<RecallAck>) -> Event {
     Event::WriteBackAck(WriteBackAck { page: at, grant: Seq(grant), ack })
 }
 
-/// An agent that has these pages, each under its number.
+/// An agent that caches these pages, each under its number.
 fn having(pages: &[(u64, Access, u64)]) -> Agent {
     let mut agent = agent();
     for (&(number, access, seq), id) in pages.iter().zip(1..) {
@@ -62,7 +62,8 @@ fn having(pages: &[(u64, Access, u64)]) -> Agent {
 
 use Access::{Modified, Shared};
 
-/// A fault asks once; a second thread waits with the first; one that may have the page already is woken.
+/// A fault sends one request. A second thread waits with the first; a thread whose access is already granted
+/// is woken.
 #[test]
 fn a_fault_asks_once() {
     let mut agent = agent();
@@ -77,7 +78,7 @@ fn a_fault_asks_once() {
     assert_eq!(step(&mut agent, Event::Retry(page(8))), (Outcome::Stale, vec![]));
 }
 
-/// Shared to Modified: bytes and grant come in any order, and count only together, under one number.
+/// Shared to Modified: bytes and grant arrive in any order, and count only together, under one number.
 #[test]
 fn data_waits_for_its_grant() {
     let grant = |seq| Event::Grant(Grant { page: page(8), id: FetchId(2), seq: Seq(seq) });
@@ -99,7 +100,7 @@ fn data_waits_for_its_grant() {
     }
 }
 
-/// Parts of one number make a page; parts of another begin anew; older ones are of no use.
+/// Parts of one number make a page. Parts of a newer number start over; parts of an older one are dropped.
 #[test]
 fn parts_of_one_number_make_a_page() {
     let part = |index, count, seq| {
@@ -125,7 +126,7 @@ fn parts_of_one_number_make_a_page() {
     assert_eq!(step(&mut agent, part(1, 4, 6)).1, [last, Action::Install(page(8), Shared)]);
 }
 
-/// What was sent before a recall is void (C1 of the protocol's counterexamples, see the scripts).
+/// Messages sent before a recall are void (C1 of the protocol's counterexamples, see the scripts).
 #[test]
 fn a_recall_voids_what_is_on_its_way() {
     let mut agent = agent();
@@ -138,7 +139,7 @@ fn a_recall_voids_what_is_on_its_way() {
     assert_eq!(agent.access(page(8)), Some(Shared));
 }
 
-/// One page written: it is out of reach before its bytes are sent, and the node acknowledges in the host's name.
+/// One page written: the page is unmapped before its bytes are sent, and the node acknowledges for the host.
 #[test]
 fn the_last_write_back_carries_the_acknowledgement() {
     let mut agent = having(&[(8, Modified, 3), (9, Shared, 3), (12, Modified, 3)]);
@@ -168,7 +169,8 @@ fn the_last_write_back_carries_the_acknowledgement() {
     );
 }
 
-/// Several pages written: the acknowledgement waits for the last, and a later recall takes the earlier one's place.
+/// Several pages written: the acknowledgement waits for the last write-back, and a later recall replaces the
+/// earlier one.
 #[test]
 fn an_acknowledgement_waits_for_all_write_backs() {
     let mut agent = having(&[(8, Modified, 3), (9, Modified, 3)]);
@@ -196,7 +198,7 @@ fn an_acknowledgement_waits_for_all_write_backs() {
     assert_eq!(agent.frames(), 0);
 }
 
-/// A late recall does not touch what was handed out after it (C7).
+/// A late recall does not touch pages that were handed out after it (C7).
 #[test]
 fn a_late_recall_touches_nothing() {
     let mut agent = having(&[(8, Modified, 5)]);
@@ -204,7 +206,7 @@ fn a_late_recall_touches_nothing() {
     assert_eq!(agent.access(page(8)), Some(Modified));
 }
 
-/// A page on its way to the node is not asked for until it is there (C6).
+/// The host does not request a page whose write-back is in flight (C6).
 #[test]
 fn a_fault_waits_for_the_write_back() {
     let mut agent = having(&[(8, Modified, 3)]);
@@ -220,7 +222,8 @@ fn a_fault_waits_for_the_write_back() {
     );
 }
 
-/// Bounds: no fault beyond the frames or the requests, no eviction beyond its bound, no recall that could not be remembered.
+/// Limits: no fault beyond the frames or the requests, no eviction beyond its limit, no recall that cannot be
+/// recorded.
 #[test]
 fn bounds_hold() {
     let mut agent = having(&[(8, Modified, 1), (9, Modified, 1), (10, Modified, 1), (12, Modified, 1)]);
@@ -235,7 +238,8 @@ fn bounds_hold() {
     assert_eq!(agent.frames(), 4);
 }
 
-/// Bytes that died with their host are an error, never old bytes; a refusal for good ends the request too.
+/// Bytes that died with their host end in an error, never in old bytes. A permanent refusal ends the request
+/// too.
 #[test]
 fn what_is_lost_or_refused_ends_the_request() {
     let mut agent = agent();
@@ -253,7 +257,8 @@ fn what_is_lost_or_refused_ends_the_request() {
     assert_eq!(agent.frames(), 0);
 }
 
-/// A page that stays Shared is said to be written back when it is; one whose upgrade finds it lost, or refused, is taken from the program first.
+/// A page that stays Shared is reported clean after its write-back. If an upgrade finds the page lost or
+/// refused, the page is taken from the program first.
 #[test]
 fn what_is_known_of_a_page_that_stays_is_said() {
     let mut agent = having(&[(8, Modified, 3)]);
@@ -276,7 +281,7 @@ fn what_is_known_of_a_page_that_stays_is_said() {
     assert_eq!(agent.frames(), 0);
 }
 
-/// Ids are never used again: when they are used up, the host must join again.
+/// Ids are never reused: when all ids are used up, the host must rejoin.
 #[test]
 fn ids_end() {
     let mut agent = Agent::new(Bounds::default(), FetchId(FetchId::first(1).0 - 1));

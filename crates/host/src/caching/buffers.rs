@@ -1,4 +1,4 @@
-//! The buffers that pages arrive in, part by part.
+//! The buffers in which pages arrive, part by part.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::mem;
 use farmem_wire::message::{PAGE_LEN, Page, Part};
 
-/// The bytes of pages that are on their way, one buffer for each request, used again and again.
+/// The buffers of pages in flight, one per request. Buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     used: BTreeMap<Page, Box<[u8; PAGE_LEN]>>,

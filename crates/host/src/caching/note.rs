@@ -1,23 +1,23 @@
-//! What a caching host counts.
+//! Events that a caching host counts.
 
 use crate::agent::Outcome;
 
-/// What happened.
+/// A counted event of a caching host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheNote {
-    /// At the host.
+    /// A note of the host role.
     Host(crate::Note),
-    /// At the agent: what came, and what it was to it.
+    /// An event of the agent and its outcome.
     Page(Trigger, Outcome),
-    /// A recall was put off for a fresh page.
+    /// A recall was deferred for a fresh page.
     PutOff,
-    /// A page message that could not be read, from a port that sends none, or for others.
+    /// A page message was unreadable, came from a port that sends none, or is for another host.
     NotForUs,
-    /// A fault outside of all ranges, or a range that overlaps one or is one too many.
+    /// A fault was outside of all ranges, or a range overlaps another or exceeds the limit.
     OutOfRange,
 }
 
-/// What came to the agent.
+/// The kind of an agent event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[expect(missing_docs, reason = "named as the agent's events")]
 pub enum Trigger {

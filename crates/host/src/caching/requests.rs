@@ -1,4 +1,4 @@
-//! What a caching host's user asks, and is told.
+//! Requests of a caching host's user, and the host's replies.
 
 use crate::HostRequest;
 use crate::agent::Outcome;
@@ -6,67 +6,74 @@ use farmem_machine::Instant;
 use farmem_wire::message::{Access, Page};
 use farmem_wire::{Domain, VirtAddr};
 
-/// What the host's user asks.
+/// A request of the host's user.
 #[derive(Debug)]
 pub enum CacheRequest {
-    /// Anything that a host is asked.
+    /// A request to the host role.
     Host(HostRequest),
-    /// Pages of these addresses are cached in the name of `domain`. At most [`RANGES_MAX`](super::RANGES_MAX) ranges; they share no page.
+    /// Caches pages of these addresses for `domain`. At most [`RANGES_MAX`](super::RANGES_MAX) ranges, which
+    /// share no page.
     Map {
-        /// First byte; at a page.
+        /// First byte, page-aligned.
         base: VirtAddr,
-        /// Bytes; pages.
+        /// Length in bytes, a multiple of the page length.
         len: u64,
-        /// In whose name.
+        /// The domain that accesses the pages.
         domain: Domain,
     },
     /// A thread waits for the page.
     Fault(Page, Access),
-    /// The page is to make room.
+    /// Evicts the page.
     Evict(Page),
-    /// What is cached may be used until then. A host that was never given a lease asks for pages all the same; the switch refuses them.
+    /// Allows the use of cached pages until `until`. A host that never had a lease still requests pages; the
+    /// switch refuses them.
     Lease {
-        /// The end: what the control plane gave, counted from when it was asked.
+        /// End of the lease as the control plane granted it, counted from the time of the request.
         until: Instant,
     },
-    /// The control plane's order to give everything up; [`CacheDone::Flushed`] follows (PROTOCOL 12.36).
+    /// Carries out the control plane's order to give everything up. [`CacheDone::Flushed`] follows (PROTOCOL
+    /// 12.36).
     Flush {
-        /// Its number.
+        /// The order's number.
         order: u64,
     },
 }
 
-/// What the host tells its user.
+/// A report of the host to its user.
 #[derive(PartialEq, Eq, Debug)]
 pub enum CacheDone {
-    /// What a host tells.
+    /// A report of the host role.
     Host(crate::Out),
-    /// Nothing from before this order is cached any more, and the memory nodes have all that was written: the control plane may be told.
+    /// No page from before this order is cached any more, and the memory nodes have all written bytes. The
+    /// driver may report this to the control plane.
     Flushed {
         /// The order's number.
         order: u64,
     },
-    /// The page's request is under way for longer than [`CacheConfig::patience`](super::CacheConfig::patience): the control plane is to be asked to reset its region. Notice
-    /// again after as long.
+    /// The page's request has been open for longer than
+    /// [`CacheConfig::patience`](super::CacheConfig::patience). The driver should ask the control plane to
+    /// reset the page's region. The report repeats after the same time.
     Stuck {
         /// The page.
         page: Page,
     },
-    /// The lease ended before another was given: all pages were taken from the program, and faults wait for the next one.
+    /// The lease ended before another one was granted: all pages were unmapped, and faults wait for the next
+    /// lease.
     LeaseEnded,
-    /// The page was not asked for by this fault, and nothing will come of it: there is no room for another request, or for the page
-    /// ([`Outcome::Full`]); no ids are left; or it is outside of all ranges ([`Outcome::Stale`]).
+    /// The fault sent no request: there is no room for a request or for the page ([`Outcome::Full`]), no ids
+    /// are left, or the page is outside of all ranges ([`Outcome::Stale`]).
     NotAsked {
         /// The page.
         page: Page,
-        /// Why.
+        /// The reason.
         why: Outcome,
     },
-    /// The page does not make room now: it is asked for ([`Outcome::Waits`]), or there is no room for another write-back ([`Outcome::Full`]).
+    /// The page is not evicted now: a request for it is open ([`Outcome::Waits`]), or there is no room for
+    /// another write-back ([`Outcome::Full`]).
     NotEvicted {
         /// The page.
         page: Page,
-        /// Why.
+        /// The reason.
         why: Outcome,
     },
 }

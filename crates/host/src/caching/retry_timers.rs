@@ -1,10 +1,10 @@
-//! When each request and each write-back is sent again: by page, and by time.
+//! Retry timers of requests and write-backs, by page and by time.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use farmem_machine::Instant;
 use farmem_wire::message::Page;
 
-/// A timer: of a page's request, or of its write-back.
+/// The kind of a timer: for a page's request, or for its write-back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
     Request,
@@ -15,11 +15,11 @@ pub(super) enum Timer {
 pub(super) struct RetryTimer {
     pub(super) at: Instant,
     pub(super) tries: u32,
-    /// When it began, or was last complained about.
+    /// The time at which the request began or was last reported as stuck.
     pub(super) since: Instant,
 }
 
-/// The timers that run. Bounded by the agent's requests and write-backs.
+/// The running timers, bounded by the agent's requests and write-backs.
 #[derive(Debug, Default)]
 pub(super) struct RetryTimers {
     by_page: BTreeMap<(Timer, Page), RetryTimer>,
@@ -31,12 +31,12 @@ impl RetryTimers {
         self.by_page.get(&(timer, page)).copied()
     }
 
-    /// Timers that run.
+    /// Returns the number of running timers.
     pub(super) fn count(&self) -> usize {
         self.by_page.len()
     }
 
-    /// Starts a timer, or sets it anew.
+    /// Starts or restarts a timer.
     pub(super) fn set(&mut self, timer: Timer, page: Page, retry: RetryTimer) {
         if let Some(before) = self.by_page.insert((timer, page), retry) {
             self.by_time.remove(&(before.at, timer, page));
@@ -44,30 +44,30 @@ impl RetryTimers {
         self.by_time.insert((retry.at, timer, page));
     }
 
-    /// Stops a timer, if it runs.
+    /// Stops a timer if it runs.
     pub(super) fn stop(&mut self, timer: Timer, page: Page) {
         if let Some(retry) = self.by_page.remove(&(timer, page)) {
             self.by_time.remove(&(retry.at, timer, page));
         }
     }
 
-    /// Stops all of one kind.
+    /// Stops all timers of one kind.
     pub(super) fn stop_all(&mut self, kind: Timer) {
         self.by_page.retain(|(timer, _), _| *timer != kind);
         self.by_time.retain(|(_, timer, _)| *timer != kind);
     }
 
-    /// The first that is due by `now`.
+    /// Returns the first timer that is due by `now`.
     pub(super) fn due(&self, now: Instant) -> Option<(Timer, Page)> {
         self.by_time.first().filter(|(at, ..)| *at <= now).map(|&(_, timer, page)| (timer, page))
     }
 
-    /// When the first is due.
+    /// Returns the time of the first timer.
     pub(super) fn next(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, ..)| *at)
     }
 
-    /// Asserts that both views are of the same timers.
+    /// Asserts that both maps hold the same timers.
     pub(super) fn assert_invariants(&self) {
         assert_eq!(self.by_page.len(), self.by_time.len(), "as many by page as by time");
         for (&(timer, page), retry) in &self.by_page {
@@ -94,7 +94,7 @@ mod tests {
         RetryTimer { at: after(nanos), tries: 0, since: Instant::ZERO }
     }
 
-    /// The timers come in the order of their times, each as it was last set.
+    /// Timers expire in the order of their times, each as it was last set.
     #[test]
     fn the_first_that_is_due_comes_first() {
         let mut retry_timers = RetryTimers::default();

@@ -1,10 +1,10 @@
-//! Answers that are late, repeated, forged, misshapen or from a place that answers no host. None of them ends an operation, and the
-//! right one still does.
+//! Invalid answers: late, repeated, forged, misshapen, or from a port that may not answer hosts. None ends an
+//! operation, and the valid answer still does.
 
 use super::*;
 use farmem_wire::{ProgramHash, WireError};
 
-/// Three requests under way: one of each kind.
+/// Three requests in flight: one of each kind.
 struct Waiting {
     bench: Bench,
     read: Request,
@@ -24,14 +24,14 @@ impl Waiting {
         Self { bench, read, write, walk }
     }
 
-    /// The host drops the frame for this reason, and all three wait on.
+    /// Asserts that the host drops the frame with this note, and that all three requests still wait.
     fn drops(&mut self, port: Port, frame: &[u8], note: Note) {
         self.bench.hear(port, frame);
         assert_eq!(self.bench.took_notes(), [note], "{frame:02x?}");
         assert_eq!((self.bench.done.len(), self.bench.sent.len(), self.bench.host.outstanding()), (0, 0, 3));
     }
 
-    /// The right answers still do.
+    /// Asserts that the valid answers still end the requests.
     fn end_well(mut self) {
         self.bench.hear(Port::node(1), &self.read.answer(Status::Ok, b"data"));
         self.bench.hear(Port::node(1), &self.write.answer(Status::Ok, &[]));
@@ -41,7 +41,8 @@ impl Waiting {
     }
 }
 
-/// The same answer twice, as a network may bring it: the second is late. So is one to a request that the host never made.
+/// A network may deliver an answer twice: the second copy is late. An answer to a request that the host never
+/// made is late too.
 #[test]
 fn a_repeated_answer_is_late() {
     let Waiting { mut bench, read, .. } = Waiting::new();
@@ -54,7 +55,7 @@ fn a_repeated_answer_is_late() {
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 2));
 }
 
-/// The host does not hear a sender that does not know the keys of its endpoint.
+/// The host ignores a sender that does not know the keys of its endpoint.
 #[test]
 fn without_the_keys_nothing_is_answered() {
     let mut waiting = Waiting::new();
@@ -73,7 +74,8 @@ fn without_the_keys_nothing_is_answered() {
     waiting.end_well();
 }
 
-/// An id is a secret only among friends: other hosts, other generations and other counters have none of ours under way.
+/// Ids are not secret from peers: answers under ids of other hosts, generations or counters match no request
+/// of this host.
 #[test]
 fn an_answer_to_another_request_is_late() {
     let mut waiting = Waiting::new();
@@ -93,7 +95,8 @@ fn an_answer_to_another_request_is_late() {
     waiting.end_well();
 }
 
-/// With keys and id right, an answer must still be an answer to what was asked: kind, place, lengths, program, progress.
+/// With the right keys and id, an answer must still fit its request: kind, address, lengths, program,
+/// progress.
 #[test]
 pub(super) fn an_answer_must_fit_its_request() {
     let mut waiting = Waiting::new();
@@ -137,7 +140,8 @@ pub(super) fn an_answer_must_fit_its_request() {
     waiting.end_well();
 }
 
-/// A traversal does not go back: an answer with fewer iterations than it has already done is not to this request.
+/// A traversal does not go back: an answer with fewer iterations than already executed does not fit the
+/// request.
 #[test]
 fn an_answer_does_not_take_iterations_back() {
     let mut waiting = Waiting::new();
@@ -150,8 +154,8 @@ fn an_answer_does_not_take_iterations_back() {
     waiting.drops(Port::node(1), &back, Note::WrongAnswer);
 }
 
-/// Nodes answer hosts directly, and a host may not know the address of the node yet: then keys and id must do. Control plane and
-/// other hosts have nothing to answer.
+/// Nodes answer hosts directly, and the host may not know the node's address yet: then keys and id must
+/// suffice. The control plane and other hosts may not answer.
 #[test]
 fn only_who_serves_requests_answers() {
     for port in [Port::SWITCH, Port::node(0), Port::node(77), Port::UNKNOWN] {
@@ -167,7 +171,7 @@ fn only_who_serves_requests_answers() {
     waiting.end_well();
 }
 
-/// Bytes that are no frame, frames that are no datagram, datagrams that are no message.
+/// Bytes that are no frame, frames that are no datagram, and datagrams that are no message are counted.
 #[test]
 pub(super) fn what_is_no_answer_at_all_is_counted() {
     let mut waiting = Waiting::new();
@@ -199,7 +203,8 @@ pub(super) fn what_is_no_answer_at_all_is_counted() {
     waiting.end_well();
 }
 
-/// An answer for one session's request says nothing about those of another: ids are the host's, not the session's.
+/// An answer for one session's request says nothing about another session: ids belong to the host, not to the
+/// session.
 #[test]
 fn sessions_do_not_share_requests() {
     let mut bench = Bench::with_sessions();

@@ -1,4 +1,4 @@
-//! Traversals that share a datagram: which do, when they leave, and what becomes of each (PROTOCOL 11.13).
+//! Traversals that share a datagram: which ones do, when they leave, and how each ends (PROTOCOL 11.13).
 
 use super::traversals::list_sum;
 use super::*;
@@ -18,12 +18,12 @@ fn with_batches_of(pairs_max: u16) -> Bench {
     bench
 }
 
-/// What was sent since the last look.
+/// Returns the requests sent since the last call.
 fn sent(bench: &mut Bench) -> Vec<Request> {
     take(&mut bench.sent).into_iter().map(|(_, frame)| Request { frame }).collect()
 }
 
-/// Pointers of the pairs of a batch; of an ordinary traversal its one.
+/// Returns the pointers of a batch's pairs, or the pointer of a single traversal.
 fn pointers(request: &Request) -> Vec<u64> {
     match request.message().body {
         Body::Batch(batch) => batch.pairs().map(|pair| pair.cur_ptr.0).collect(),
@@ -32,7 +32,7 @@ fn pointers(request: &Request) -> Vec<u64> {
     }
 }
 
-/// The batch of so many traversals from node 1's first address on, 16 bytes apart.
+/// Returns a batch of `count` traversals from node 1's first address on, 16 bytes apart.
 fn batch_of(bench: &mut Bench, count: u64) -> Request {
     for n in 0..count {
         bench.submit(list_sum(BASE_1 + 16 * n, 9));
@@ -41,7 +41,7 @@ fn batch_of(bench: &mut Bench, count: u64) -> Request {
     bench.request()
 }
 
-/// The answer to a batch, each pair as `change` leaves it; without those that it leaves out.
+/// Returns the answer to a batch, with each pair as `change` returns it; `None` omits the pair.
 fn answer<'a>(
     request: &'a Request,
     status: Status,
@@ -63,8 +63,8 @@ fn returned(pair: Pair<'_>) -> Option<Pair<'_>> {
     Some(Pair { iterations: pair.iterations + 1, scratch: &[7; 16], ..pair })
 }
 
-/// What is submitted without waiting in between leaves when the host is woken, which it asks for at once: one datagram for each node, one
-/// traversal alone as ever. Each ends as if it had gone alone.
+/// Traversals submitted back to back leave at the host's next wake, which the host requests at once: one
+/// datagram for each node. A lone traversal goes as a plain request. Each ends as if it had gone alone.
 #[test]
 pub(super) fn traversals_to_one_node_share_a_datagram() {
     let mut bench = with_batches_of(64);
@@ -89,7 +89,8 @@ pub(super) fn traversals_to_one_node_share_a_datagram() {
     assert_eq!(bench.host.outstanding(), 0);
 }
 
-/// Some answers are lost: what has none is asked for again, alone, under its id; what has one is not (5.12).
+/// Some answers are lost: a traversal without an answer is sent again, alone, under its id; answered ones are
+/// not (5.12).
 #[test]
 fn only_what_has_no_answer_is_asked_again() {
     let mut bench = with_batches_of(64);
@@ -106,8 +107,8 @@ fn only_what_has_no_answer_is_asked_again() {
     assert_eq!(bench.took_notes(), [Note::Batch(3), Note::LateAnswer, Note::LateAnswer]);
 }
 
-/// What has no answer is sent again with the same bytes each time, but for the flag that says so, also when its session is another one by then (PROTOCOL 5.2): a region write,
-/// and a traversal that went in a batch.
+/// Retransmissions have the same bytes, except for the retransmission flag, even if the domain has a newer
+/// session (PROTOCOL 5.2). The cases are a region write, and a traversal that went in a batch.
 #[test]
 fn what_is_sent_again_is_unchanged() {
     let mut bench = with_batches_of(64);
@@ -126,7 +127,8 @@ fn what_is_sent_again_is_unchanged() {
     assert_eq!(again, first);
 }
 
-/// The switch takes a batch apart: each goes alone under a new id, once (6.25). Alone, `Apart` is no answer to go on from.
+/// The switch splits a batch: each traversal goes alone under a new id, once (6.25). For a lone traversal,
+/// `Apart` is an error.
 #[test]
 fn a_batch_that_was_taken_apart_goes_on_one_by_one() {
     let mut bench = with_batches_of(64);
@@ -140,8 +142,8 @@ fn a_batch_that_was_taken_apart_goes_on_one_by_one() {
     assert_eq!(bench.ended().result, Err(refused));
 }
 
-/// Bounds: a full batch leaves when one more comes, a batch fits the PMTU, and of more programs than are kept apart the first leaves. What is
-/// at no node that the host knows goes alone at once.
+/// Limits: a full batch leaves when one more arrives, a batch fits the PMTU, and if too many programs have
+/// open batches the oldest leaves. A traversal whose node is unknown goes alone at once.
 #[test]
 fn batches_have_bounds() {
     let mut bench = with_batches_of(4);
@@ -180,7 +182,8 @@ fn batches_have_bounds() {
     assert_eq!(sent(&mut bench).len(), BATCHES_OPEN_MAX);
 }
 
-/// A program that stores brings its code along, in a batch once for all (11.4), and each of its pairs is a write of its own.
+/// A batch carries the code of a program that stores once (11.4), and each of its pairs is a write of its
+/// own.
 #[test]
 fn traversals_that_store_bring_their_code_once() {
     let mut bench = with_batches_of(64);
@@ -199,7 +202,8 @@ fn traversals_that_store_bring_their_code_once() {
     assert_eq!(again.len(), 2, "each alone, with the code");
 }
 
-/// Answers that fit nothing change nothing: pairs of other ids, with other limits, with a pad that is too long, a batch that is no answer.
+/// Answers that fit no request change nothing: other ids, other limits, a pad that is too long, a batch that
+/// is no answer.
 #[test]
 fn hostile_answers_end_nothing() {
     let mut bench = with_batches_of(64);

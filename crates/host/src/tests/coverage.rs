@@ -1,4 +1,4 @@
-//! No failure and no note without a story: each variant is reached by some test of this crate.
+//! Every failure and every note is reached by some test of this crate.
 
 use super::{Done, Failure, Note, answers, batches, following, requests, times, traversals, verbs};
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use core::cell::RefCell;
 use std::collections::BTreeSet;
 
 std::thread_local! {
-    /// What the stories told on this thread have reached.
+    /// The variants that the tests on this thread have reached.
     static SEEN: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
@@ -17,7 +17,7 @@ pub(super) fn saw(done: &[Done], notes: &[Note]) {
     });
 }
 
-/// A name for each failure; a new one does not compile before it has one, and has a story before it passes.
+/// Names each failure. A new variant does not compile without a name, and needs a test to pass.
 fn failure(failure: Failure) -> &'static str {
     match failure {
         Failure::NotConnected { .. } => "not connected",

@@ -1,11 +1,11 @@
-//! What becomes of operations whose memory moved, is lost, or whose connection broke. The tests play the control plane: each thing that the
-//! host wants is answered once.
+//! Operations whose memory moved or is lost, or whose connection broke. The tests play the control plane:
+//! each request of the host is answered once.
 
 use super::verbs::{Node, old, talk_to};
 use super::*;
 use crate::{Located, Piece, Reply};
 
-/// An allocation that is the whole range of node 1, of which these parts are elsewhere.
+/// An allocation that is the whole range of node 1, with these parts elsewhere.
 fn located(pieces: &[(u64, u64, u16)], lost: &[(u64, u64)]) -> Reply {
     let piece = |&(skip, len, node): &(u64, u64, u16)| Piece {
         base: VirtAddr(BASE_1 + skip),
@@ -29,7 +29,7 @@ fn locate(skip: u64) -> Wish {
 }
 
 impl Bench {
-    /// Two nodes with a connection of Alice each; the second has the addresses of the first one too.
+    /// Two nodes with a connection of Alice each. The second has the addresses of the first one too.
     fn with_two() -> (Self, [Node; 2]) {
         let (mut bench, one) = Self::connected();
         let second = connection(ALICE, 2, 2);
@@ -39,7 +39,7 @@ impl Bench {
         (bench, [one, two])
     }
 
-    /// The broken connection to a node is taken down and set up anew: connection `number` in the place of `before`.
+    /// Takes the broken connection to a node down and sets connection `number` up in the place of `before`.
     fn reconnect(&mut self, node: u16, before: u32, number: u32, nodes: &mut [Node]) {
         self.reply(Wish::Disconnect { qpn: connection(ALICE, node, before).rc.qpn }, Reply::Gone);
         assert_eq!(self.wish(), Wish::Connect { domain: ALICE, node: NodeId(node) });
@@ -52,7 +52,7 @@ impl Bench {
         self.ask(HostRequest::Connect(anew));
     }
 
-    /// No node answers until the host gives up.
+    /// Lets time pass without answers until the host gives up.
     fn silence(&mut self) {
         while let Some(at) = self.host.next_wake() {
             self.sent.clear();
@@ -75,8 +75,9 @@ const fn failed(failure: rc::Failure) -> Result<Answer, Failure> {
     Err(Failure::Connection(failure))
 }
 
-/// A node refuses what has moved. The host asks where it is, once; what was refused and what was flushed behind it is asked again there, in
-/// order, each once; what stayed waits for the old connection to be taken down and a new one to be there.
+/// A node refuses moved memory. The host asks for the location once, and sends the refused operation and
+/// those flushed behind it to the new node, in order, each once. Operations that stay wait until the old
+/// connection is down and a new one is up.
 #[test]
 pub(super) fn what_moved_is_followed_in_order() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -97,7 +98,7 @@ pub(super) fn what_moved_is_followed_in_order() {
     assert_eq!(bench.results(), [(stays, did(0)), (later, did(1))]);
     assert!(bench.wants.is_empty());
 
-    // An operation that learns it from another one asks the control plane nothing.
+    // An operation that learns the location from another one asks the control plane nothing.
     nodes[1].memory.base = 0;
     let ticket = bench.submit(add(1024));
     bench.ask(HostRequest::Route { base: VirtAddr(BASE_1), len: RANGE_LEN, node: None });
@@ -106,7 +107,8 @@ pub(super) fn what_moved_is_followed_in_order() {
     assert_eq!((bench.results(), &bench.wants[..]), (vec![(ticket, did(0))], &[][..]));
 }
 
-/// A page was gone and is back before the refusal is here: it is asked for again where it is, and what is refused then is believed.
+/// A page moved away and came back before the refusal arrived: the operation is sent to the same node again,
+/// and a second refusal is final.
 #[test]
 pub(super) fn what_is_back_is_insisted_on_once() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -119,7 +121,7 @@ pub(super) fn what_is_back_is_insisted_on_once() {
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.results(), [(ticket, did(0))]);
 
-    // What is not allowed is refused twice. What was flushed behind it has done nothing wrong.
+    // A forbidden access is refused twice. The operations flushed behind it are not at fault.
     let wrong = bench.submit(write(BASE_1 + RANGE_LEN - 8, b"x"));
     let right = bench.submit(add(0));
     talk_to(&mut bench, &mut nodes);
@@ -137,7 +139,8 @@ pub(super) fn what_is_back_is_insisted_on_once() {
     assert_eq!((count(Note::Insisted), count(Note::Believed)), (2, 1));
 }
 
-/// What is known of an allocation that is no more, of which a part had moved, reaches into a smaller one that has its addresses now.
+/// The route of a former allocation, a part of which had moved, reaches into a smaller allocation that has
+/// its addresses now.
 #[test]
 fn what_was_known_of_an_earlier_allocation_is_forgotten() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -152,7 +155,8 @@ fn what_was_known_of_an_earlier_allocation_is_forgotten() {
     assert_eq!(bench.results(), [(ticket, did(0))]);
 }
 
-/// Of bytes that are lost the host is told which, wherever in an operation of several nodes they are; what was asked beside goes on.
+/// For lost bytes the host learns which ones, wherever they are in an operation over several nodes. Other
+/// operations proceed.
 #[test]
 pub(super) fn lost_bytes_are_told_and_what_is_behind_goes_on() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -172,7 +176,7 @@ pub(super) fn lost_bytes_are_told_and_what_is_behind_goes_on() {
     bench.reply(locate(4096), Reply::Located(short));
     assert_eq!(bench.results(), [(leaves, Err(Failure::OutOfBounds { addr: VirtAddr(BASE_1 + 4096) }))]);
 
-    // A node that does not answer any more may have been started again: then what it held is lost.
+    // A node that stops answering may have restarted: then its memory is lost.
     let ticket = bench.submit(add(0));
     bench.reconnect(1, 3, 4, &mut nodes);
     bench.silence();
@@ -180,7 +184,8 @@ pub(super) fn lost_bytes_are_told_and_what_is_behind_goes_on() {
     assert_eq!(bench.results(), [(ticket, Err(Failure::Lost { addr: VirtAddr(BASE_1), len: 8 }))]);
 }
 
-/// Neither the control plane nor the node is there: what waits ends, and says that it was not executed; the next operation tries again.
+/// Neither the control plane nor the node is reachable: waiting operations end as not executed; the next
+/// operation tries again.
 #[test]
 pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -203,7 +208,7 @@ pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
     // The old connection is gone: it is not taken down again.
     let last = bench.submit(add(0));
     assert_eq!(bench.wish(), Wish::Connect { domain: ALICE, node: NodeId(1) });
-    // An answer that comes late, or again, changes nothing.
+    // A late or repeated answer changes nothing.
     bench.ask(HostRequest::Reply { number: 1, reply: Reply::Gone });
     assert!(bench.took_notes().contains(&Note::LateAnswer));
     bench.wants.clear();
@@ -214,8 +219,9 @@ pub(super) fn a_node_that_cannot_be_reached_ends_what_waits_for_it() {
     assert_eq!(bench.results(), [(last, did(0))]);
 }
 
-/// A READ of two nodes is refused at the one, whose bytes moved; the connection to the other one breaks by itself with an atomic on it that was
-/// executed there. The refusal says nothing of that one: it is not asked again, and its user is told that it is not known.
+/// One node refuses its segment of a READ, because the bytes moved. The connection to the other node breaks
+/// by itself, with an atomic on it that was executed. The refusal does not concern the atomic: it is not sent
+/// again, and its user learns that the result is unknown.
 #[test]
 fn a_refusal_says_nothing_of_what_another_node_did() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -236,7 +242,7 @@ fn a_refusal_says_nothing_of_what_another_node_did() {
     bench.talk(one);
     assert_eq!(bench.wish(), locate(504));
     bench.silence();
-    // Its READs are asked again, the atomic is not: whatever the refused one becomes.
+    // The READs are sent again and the atomic is not, whatever the refused operation's outcome.
     assert_eq!(bench.results(), [(atomic, failed(rc::Failure::Flushed))]);
     let [refused, gone] = bench.wants[..] else { panic!("two questions") };
     bench.wants.clear();
@@ -254,8 +260,8 @@ fn a_refusal_says_nothing_of_what_another_node_did() {
     assert_eq!(nodes[1].memory.bytes[640], 1, "once");
 }
 
-/// Something is on its way to where its bytes were, and another operation finds out where they are. What comes later for the same bytes stays
-/// behind it, and is executed behind it.
+/// An operation is in flight to the old location of its bytes when another operation learns the new one.
+/// Later operations on the same bytes stay behind the first and execute after it.
 #[test]
 fn later_operations_stay_behind_earlier_ones() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -277,8 +283,8 @@ fn later_operations_stay_behind_earlier_ones() {
     assert!(bench.wants.is_empty(), "it was known where they are");
 }
 
-/// An operation of several nodes that leaves its allocation is refused by the host, which asks where that ends; what comes behind it waits for the
-/// answer (PROTOCOL 7.45).
+/// The host refuses an operation over several nodes that leaves its allocation. It asks where the allocation
+/// ends; operations behind it wait for the answer (PROTOCOL 7.45).
 #[test]
 fn what_leaves_its_allocation_is_refused_where_no_node_sees_it() {
     let (mut bench, mut nodes) = Bench::with_two();
@@ -297,7 +303,7 @@ fn what_leaves_its_allocation_is_refused_where_no_node_sees_it() {
     assert_eq!(ends[0].result, Err(Failure::OutOfBounds { addr: VirtAddr(BASE_1 + 1000) }));
     assert_eq!((ends[0].ticket, ends[1].ticket, old(&ends[1])), (leaves, behind, 0));
     assert_eq!(ends[1].buf, [0; 8]);
-    // What stays in it is asked about no more.
+    // The host asks no more about operations that stay inside.
     bench.submit(read(BASE_1 + 500, 500));
     talk_to(&mut bench, &mut nodes);
     assert_eq!(old(&bench.ended()), 0);

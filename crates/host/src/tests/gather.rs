@@ -1,4 +1,4 @@
-//! Gather READs: by one request where that can be, else by a READ for each piece (PROTOCOL 11.15).
+//! Gather READs: one request if possible, otherwise a READ for each piece (PROTOCOL 11.15).
 
 use super::verbs::{Node, old, talk_to};
 use super::*;
@@ -10,7 +10,7 @@ fn gather(skips: &[u64]) -> Op {
     Op::Gather { addrs, buf: vec![0xee; EACH * skips.len()] }
 }
 
-/// Node 1's bytes tell their place.
+/// Fills node 1's memory with bytes that depend on their offset.
 fn numbered(node: &mut Node) {
     let bytes = (0_u32..).zip(&mut node.memory.bytes);
     bytes.for_each(|(at, byte)| *byte = (at % 251).to_le_bytes()[0]);
@@ -21,12 +21,12 @@ fn pieces(node: &Node, skips: &[u64]) -> Vec<u8> {
     skips.iter().flat_map(piece).copied().collect()
 }
 
-/// The opcodes of what the host sent.
+/// Returns the opcodes of the sent packets.
 fn opcodes(bench: &Bench) -> Vec<Opcode> {
     bench.sent.iter().map(|(_, frame)| Packet::parse(frame).unwrap().bth.opcode).collect()
 }
 
-/// PROTOCOL 11.15: one request brings pieces from here and there, in the order in which they were asked for.
+/// PROTOCOL 11.15: one request brings scattered pieces in the requested order.
 #[test]
 fn one_request_brings_all_pieces() {
     let (mut bench, mut node) = Bench::connected();
@@ -40,7 +40,8 @@ fn one_request_brings_all_pieces() {
     assert_eq!(done.buf, pieces(&node, &skips));
 }
 
-/// PROTOCOL 11.15: a card, whose node takes no such request; memory of which a part moved; pieces at two nodes; an operation that waits: each piece is a READ then, and the answer the same.
+/// PROTOCOL 11.15: a card, which accepts no gather READ; memory with a moved part; pieces at two nodes; an
+/// operation that waits. In each case every piece is a READ, and the result is the same.
 #[test]
 fn what_one_request_cannot_bring_reads_do() {
     let skips = [5000, 0, 700];
@@ -73,7 +74,7 @@ fn what_one_request_cannot_bring_reads_do() {
     talk_to(&mut bench, &mut nodes);
     assert_eq!(bench.ended().buf, pieces(&nodes[1], &skips));
 
-    // Nothing moved any more; but two nodes have them.
+    // All memory is back at its node, but the pieces lie on two nodes.
     bench.ask(HostRequest::Route { base: VirtAddr(BASE_1), len: RANGE_LEN, node: None });
     nodes[1].memory.base = BASE_2;
     let addrs = vec![VirtAddr(BASE_2 + 64), VirtAddr(BASE_1 + 64)];
@@ -84,12 +85,13 @@ fn what_one_request_cannot_bring_reads_do() {
     assert_eq!((&done.buf[..8], &done.buf[8..]), (&done.buf[8..], &nodes[0].memory.bytes[64..72]));
 }
 
-/// PROTOCOL 11.15: it is refused for one piece. The others are read over the new connection, and what is said is what that piece's own READ was refused for.
+/// PROTOCOL 11.15: a gather READ is refused for one piece. The other pieces are read over the new connection,
+/// and the result is the failure of that piece's own READ.
 #[test]
 fn a_refused_one_is_asked_for_piece_by_piece() {
     let (mut bench, mut node) = Bench::connected();
     numbered(&mut node);
-    // The node's memory ends before its range does, as where nothing is allocated.
+    // The node's memory ends before its range, as if nothing were allocated there.
     node.memory.bytes.truncate(8192);
     let ticket = bench.submit(gather(&[0, 9000, 300]));
     let behind = bench.submit(gather(&[600]));
@@ -117,7 +119,8 @@ fn a_refused_one_is_asked_for_piece_by_piece() {
     assert_eq!((done.len(), bench.host.outstanding()), (2, 0));
 }
 
-/// No pieces, no bytes, pieces that are not of one length, or too many: it ends at once, and sends nothing.
+/// No pieces, no bytes, pieces of unequal length, or too many pieces: the operation ends at once and sends
+/// nothing.
 #[test]
 fn what_makes_no_sense_is_refused() {
     let (mut bench, _) = Bench::connected();

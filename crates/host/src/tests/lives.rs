@@ -1,4 +1,4 @@
-//! What a host does when the switch says that it has started (PROTOCOL 6.27, 11.17).
+//! The host's reaction to a restart of the switch (PROTOCOL 6.27, 11.17).
 
 use super::*;
 use farmem_traversal::Program;
@@ -6,7 +6,8 @@ use farmem_wire::Header;
 
 const LIFE: Domain = Domain(0x51fe_0002);
 
-/// The switch's answer to a request that shows another life than its present one, with that in it.
+/// The switch's answer to a request with another incarnation number than the present one, which the answer
+/// carries.
 fn of_other_life(request: &Request, life: Domain) -> Vec<u8> {
     let Message { header, body } = request.message();
     let header = Header { domain: life, ..header.answer(Status::OtherLife) };
@@ -19,7 +20,7 @@ fn of_other_life(request: &Request, life: Domain) -> Vec<u8> {
     datagram(HOME, &Message { header, body })
 }
 
-/// The same request as it is sent again with this life.
+/// Returns the retransmission of the request with this incarnation number.
 fn in_life(request: &Request, life: Domain) -> Request {
     let again = request.again();
     let Message { header, body } = again.message();
@@ -36,9 +37,10 @@ fn storing() -> Op {
     Op::Traverse { program, cur_ptr: VirtAddr(BASE_1), scratch: vec![], limit: 1 }
 }
 
-/// A write that shows no life, or an earlier one, is refused with the present one. It goes again at once: the same request under the same id, since it may have been executed
-/// before the switch started, and then its node remembers it. The refusal once more, late, changes nothing. All later requests show the life, and so does
-/// what the timer sends.
+/// The switch refuses a write that carries no incarnation number or an old one, and states the present one.
+/// The host sends the same request again at once under the same id: if it was executed before the restart,
+/// its node remembers it. A late copy of the refusal changes nothing. All later requests, and retransmissions
+/// by the timer, carry the number.
 #[test]
 fn what_writes_goes_again_under_its_id_with_the_present_life() {
     for op in [region_write(BASE_1, b"1234"), storing()] {
@@ -71,8 +73,9 @@ fn what_writes_goes_again_under_its_id_with_the_present_life() {
     }
 }
 
-/// The refusal comes when a request was sent as often as it may be, and shortly before it is given up. It goes again then, and is given up a whole wait later: what ended without an
-/// answer is on its way no more (PROTOCOL 9.6).
+/// The refusal arrives after the last retransmission, shortly before the request expires. The request is sent
+/// again, and expires a whole timeout later, so a request that ended without an answer is no longer in flight
+/// (PROTOCOL 9.6).
 #[test]
 fn what_went_again_is_waited_for() {
     let mut bench = Bench::with_sessions();
@@ -93,7 +96,7 @@ fn what_went_again_is_waited_for() {
     assert!(bench.ended().result.is_err());
 }
 
-/// What only reads is never refused so: such an answer to it is none of the switch's.
+/// The switch never refuses a read this way, so such an answer to a read is wrong.
 #[test]
 fn what_reads_needs_no_life() {
     let mut bench = Bench::with_sessions();
@@ -105,7 +108,8 @@ fn what_reads_needs_no_life() {
     assert_eq!(bench.ended().buf, b"data");
 }
 
-/// Traversals that store and share a datagram go again one by one, each under its own id, but for those that were answered meanwhile.
+/// Storing traversals that share a datagram are sent again one by one, each under its own id, except for
+/// answered ones.
 #[test]
 fn a_batch_goes_again_one_by_one() {
     let mut bench = Bench::new(Config { pairs_max: 64, ..config() });

@@ -1,10 +1,10 @@
-//! Region reads and writes through the switch: what is sent, what comes back, and what the host refuses itself.
+//! Region reads and writes through the switch: the request, the answer, and refusals by the host itself.
 
 use super::*;
 use crate::{REGION_DATA_MAX, REGION_WRITES_MAX};
 use std::collections::BTreeSet;
 
-/// Whatever a program reads or writes through the switch comes back as the node says, with the buffer.
+/// Data and buffer of a region read or write come back as the node answers.
 #[test]
 fn a_region_is_read_and_written_through_the_switch() {
     let mut bench = Bench::with_sessions();
@@ -25,7 +25,7 @@ fn a_region_is_read_and_written_through_the_switch() {
     assert_eq!((bench.host.outstanding(), bench.host.next_wake()), (0, None));
 }
 
-/// A refusal names the request's address and leaves the caller's buffer as it was.
+/// A refusal names the request's address and leaves the caller's buffer unchanged.
 #[test]
 fn a_refusal_comes_with_its_reason() {
     let mut bench = Bench::with_sessions();
@@ -45,8 +45,8 @@ fn a_refusal_comes_with_its_reason() {
     }
 }
 
-/// The switch could not read the request: its answer has nothing of the body, and perhaps another kind (PROTOCOL 6.15). Waiting for
-/// a better one would end in silence.
+/// The switch could not parse the request: its answer has an empty body, and perhaps another kind (PROTOCOL
+/// 6.15). The host must accept the answer, because no better one will come.
 #[test]
 fn a_request_that_no_server_could_read_is_refused_too() {
     let region = Body::RegionRead { addr: VirtAddr::NULL, len: 0, data: &[] };
@@ -75,7 +75,7 @@ fn a_request_that_no_server_could_read_is_refused_too() {
             assert_eq!(bench.ended().result, Err(Failure::Refused { status, addr }));
         }
     }
-    // With another status it answers nothing that was asked.
+    // With another status such an answer fits no request.
     let mut bench = Bench::with_sessions();
     bench.submit(region_read(BASE_1, 4));
     let request = bench.request();
@@ -83,7 +83,7 @@ fn a_request_that_no_server_could_read_is_refused_too() {
     assert_eq!(bench.took_notes(), [Note::WrongAnswer]);
 }
 
-/// What one datagram does not hold is refused at home, with the bound to keep to.
+/// The host refuses a region larger than one datagram, and states the maximum.
 #[test]
 pub(super) fn a_region_beyond_one_datagram_is_refused_at_home() {
     let mut bench = Bench::with_sessions();
@@ -113,7 +113,7 @@ fn without_a_session_there_is_no_way() {
     }
 }
 
-/// More requests than the bound are given back, and use up no id; each that ends makes room for one.
+/// Requests beyond the limit are refused and use up no id. Each request that ends makes room for one.
 #[test]
 fn requests_beyond_the_bound_are_given_back() {
     let mut bench = Bench::new(Config { requests_max: 2, ..config() });
@@ -134,20 +134,21 @@ fn requests_beyond_the_bound_are_given_back() {
     assert_eq!(bench.request().id(), RequestId::new(HOST, GENERATION, 3));
 }
 
-/// A write is outstanding, lost on its way, while others come and go. A node that has answered [`REGION_WRITES_MAX`] later ones no
-/// longer knows whether it executed the lost one, and drops it: so the host lets no write fall that far behind (PROTOCOL 5.6).
+/// A write is outstanding, lost in the network, while others come and go. A node that has answered
+/// [`REGION_WRITES_MAX`] later ones cannot know whether it executed the lost write, and drops it. So the host
+/// lets no write fall that far behind (PROTOCOL 5.6).
 #[test]
 fn no_write_falls_further_behind_than_nodes_remember() {
     let mut bench = Bench::new(Config { requests_max: 2 * REGION_WRITES_MAX, ..config() });
     bench.open(ALICE, ALICES);
     bench.submit(region_write(BASE_1, b"lost"));
     let lost = bench.request();
-    // What only reads takes no place in the memory of nodes.
+    // Reads take no place in the memory of nodes.
     for _ in 0..50 {
         bench.submit(region_read(BASE_1, 1));
         bench.request();
     }
-    // A node's memory, as the transport keeps it.
+    // A node's memory of answers, as the transport keeps it.
     let mut node = ud::Dedup::new(1, REGION_WRITES_MAX, ud::Room::UNBOUNDED);
     for _ in 1..REGION_WRITES_MAX {
         bench.submit(region_write(BASE_1, b"next"));
@@ -172,7 +173,7 @@ fn no_write_falls_further_behind_than_nodes_remember() {
     assert_eq!(bench.refused(), Failure::QueueFull);
 }
 
-/// A write that is given up or refused makes room as one that was answered.
+/// A write that expires or is refused makes room like one that was answered.
 #[test]
 fn however_a_write_ends_it_makes_room() {
     let mut bench = Bench::with_sessions();
@@ -197,7 +198,8 @@ fn however_a_write_ends_it_makes_room() {
     assert_eq!(bench.host.outstanding(), 0);
 }
 
-/// Every request has an id of its own, whatever came of those before, and repetitions have that of their request (PROTOCOL 5.1).
+/// Every request has a unique id, however earlier ones ended, and retransmissions have the id of their
+/// request (PROTOCOL 5.1).
 #[test]
 fn no_id_is_used_twice() {
     let mut bench = Bench::with_sessions();
@@ -212,7 +214,7 @@ fn no_id_is_used_twice() {
         assert!(ids.insert(request.id()), "round {round}");
         let status = [Status::Ok, Status::NotMapped, Status::UnknownProgram][round as usize / 3 % 3];
         bench.hear(Port::node(1), &request.answer(status, b"data"));
-        // A traversal that goes on does so under a new id; others are over.
+        // A traversal continues under a new id; other operations end.
         for (_, frame) in take(&mut bench.sent) {
             assert!(ids.insert(Request { frame }.id()), "round {round}");
         }
@@ -223,7 +225,7 @@ fn no_id_is_used_twice() {
     }
 }
 
-/// After the last id of its generation a host asks nothing more: it must join again.
+/// After the last id of its generation a host sends no new request: it must rejoin.
 #[test]
 pub(super) fn ids_run_out_and_are_not_used_again() {
     let mut bench = Bench::with_sessions();
@@ -231,7 +233,7 @@ pub(super) fn ids_run_out_and_are_not_used_again() {
     bench.submit(traversals::list_sum(BASE_1, 9));
     let request = bench.request();
     assert_eq!(request.id(), RequestId::new(HOST, GENERATION, u32::MAX));
-    // Not even to go on with what is under way.
+    // A running traversal is not continued either.
     bench.hear(Port::node(1), &request.answer(Status::UnknownProgram, &[]));
     assert_eq!(bench.refused(), Failure::IdsUsedUp);
     assert_eq!(bench.took_notes(), [Note::SentCode]);
@@ -241,7 +243,8 @@ pub(super) fn ids_run_out_and_are_not_used_again() {
     }
 }
 
-/// The host joined again: what was under way ends, once; ids begin anew in the next generation, and an answer to an old one is late (PROTOCOL 8.8).
+/// The host rejoined: operations in flight end once. Ids start over in the next generation, and an answer to
+/// an old id is late (PROTOCOL 8.8).
 #[test]
 fn a_host_that_joins_again_begins_anew() {
     let mut bench = Bench::with_sessions();
@@ -259,8 +262,8 @@ fn a_host_that_joins_again_begins_anew() {
     bench.took_notes();
     bench.hear(Port::node(1), &old.answer(Status::Ok, b""));
     assert_eq!(bench.took_notes(), [Note::LateAnswer]);
-    // Sessions and connections are gone. A session comes again as at the first time, a connection when it is wanted; the control plane has
-    // taken the old one down.
+    // Sessions and connections are gone. The driver sets a session again, and the host requests a connection
+    // on demand; the control plane has taken the old connection down.
     bench.submit(region_read(BASE_1, 4));
     assert_eq!(bench.refused(), Failure::NoSession);
     bench.submit(Op::Read { addr: VirtAddr(BASE_1), buf: vec![0; 8] });
@@ -271,7 +274,7 @@ fn a_host_that_joins_again_begins_anew() {
     assert_eq!(bench.request().id(), RequestId::new(HOST, GENERATION + 1, 1));
 }
 
-/// The switch was started again: what is asked from now on goes to the new session.
+/// The switch restarted: new requests go over the new session.
 #[test]
 fn a_new_session_takes_the_place_of_the_old() {
     let mut bench = Bench::with_sessions();

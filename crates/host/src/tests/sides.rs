@@ -1,35 +1,38 @@
-//! Several connections of a domain to one memory node (PROTOCOL 11.16): what goes over which, and that nobody can tell.
+//! Several connections of a domain to one memory node (PROTOCOL 11.16): which operations go over which, and
+//! that the result does not depend on it.
 
 use super::verbs::Bytes;
 use super::*;
 use alloc::collections::BTreeMap;
 use farmem_machine::Rng;
 
-/// Bytes that the programs use: so few that most operations meet another one.
+/// Number of bytes that the programs use: so few that most operations overlap another.
 const USED: u32 = 1500;
-/// Behind these nothing is allocated.
+/// End of the allocated memory.
 const ALLOCATED: usize = 4096;
 const LEN_MAX: u32 = 700;
 const UNDER_WAY_MAX: usize = 40;
-/// Bytes that another host writes, all of them at once, a larger value each time; these programs only read them.
+/// Bytes that another host writes, all at once, with a larger value each time. These programs only read them.
 const WATCHED: core::ops::Range<usize> = 3000..3600;
 const ASKED: usize = 1500;
 
-/// A host, a memory node with a responder for each connection, and a network between them that delays each frame for its own time, and loses some.
+/// A host, a memory node with a responder for each connection, and a network between them that delays each
+/// frame by its own time and loses some.
 struct World {
     bench: Bench,
     memory: Bytes,
     responders: BTreeMap<Qpn, rc::Responder>,
     air: BTreeMap<(Instant, u64), Flying>,
     rng: Rng,
-    /// Without loss the frames of a connection stay in order too: what is asked for again finds later bytes (PROTOCOL 4.21).
+    /// Without loss the frames of a connection stay in order too: a READ that is sent again would find later
+    /// bytes (PROTOCOL 4.21).
     loss_percent: u32,
-    /// When the last frame to a queue pair is there.
+    /// Arrival time of the last frame to each queue pair.
     last: BTreeMap<Qpn, Instant>,
-    /// Frames so far, and connections.
+    /// Number of frames so far, and of connections.
     frames: u64,
     connections: u32,
-    /// Request packets over the first connection, and over others.
+    /// Number of request packets over the first connection, and over others.
     over: [usize; 2],
     first: Qpn,
 }
@@ -74,7 +77,7 @@ impl World {
         world
     }
 
-    /// A connection that the node knows: four packets may be under way on it.
+    /// Returns a connection that the node knows, with a window of four packets.
     fn connection(&mut self) -> Connection {
         self.connections += 1;
         let mut connection = connection(ALICE, 1, self.connections);
@@ -84,7 +87,7 @@ impl World {
         connection
     }
 
-    /// The control plane does what the host wants: now and then it cannot.
+    /// Answers the host's requests to the control plane; some of them fail.
     fn answer_wants(&mut self) {
         for Want { number, wish } in take(&mut self.bench.wants) {
             let ask = match wish {
@@ -101,7 +104,7 @@ impl World {
                     HostRequest::Reply { number, reply: Reply::Unavailable }
                 }
                 Wish::Disconnect { qpn } | Wish::TakeDown { qpn } => {
-                    // The queue pairs of both ends are made of one number.
+                    // The queue pair numbers of both ends derive from one number.
                     self.responders.remove(&Qpn::new(qpn.get() + 0x1000));
                     HostRequest::Reply { number, reply: Reply::Gone }
                 }
@@ -111,7 +114,7 @@ impl World {
         }
     }
 
-    /// What the host sent leaves.
+    /// Puts the host's frames on the network.
     fn send(&mut self) {
         for (_, frame) in take(&mut self.bench.sent) {
             let to = Packet::parse(&frame).unwrap().bth.dest_qp;
@@ -134,7 +137,7 @@ impl World {
         }
     }
 
-    /// The next thing that happens; false when there is none.
+    /// Advances to the next event. Returns false if there is none.
     fn step(&mut self) -> bool {
         while !self.bench.wants.is_empty() {
             self.answer_wants();
@@ -160,7 +163,7 @@ impl World {
             Flying::ToNode(frame) => frame,
         };
         let packet = Packet::parse(&frame).unwrap();
-        // A late request of a connection that was taken down finds nobody.
+        // A late request of a connection that was taken down finds no responder.
         let Some(responder) = self.responders.get_mut(&packet.bth.dest_qp) else { return };
         let mut out: Outbox<(), rc::Note> = Outbox::new();
         responder.on_packet(Port::host(HOST.0), &packet, &mut self.memory, &mut out);
@@ -174,7 +177,8 @@ impl World {
         answers.into_iter().for_each(|answer| self.fly(Flying::ToHost(answer)));
     }
 
-    /// Something on `USED` bytes, and what is to come of it by a plain model in which all is done as soon as it is asked for; `None` for what has to fail.
+    /// Submits a random operation on the used bytes. Returns the expected result by a plain model that
+    /// executes everything at once; `None` for operations that must fail.
     fn submit(&mut self, model: &mut [u8]) -> (u64, Option<Expected>) {
         let len = 1 + self.rng.below(LEN_MAX) as usize;
         let at = self.rng.below(USED) as usize;
@@ -213,11 +217,12 @@ enum Expected {
     Bytes(Vec<u8>),
     Old(u64),
     Done,
-    /// Bytes of [`WATCHED`], from here on.
+    /// Bytes of [`WATCHED`], from this offset on.
     Later(usize),
 }
 
-/// No READ sees an older value of a byte than one that was asked for before it: `found` has the first byte and the bytes of each, by ticket.
+/// Asserts that no READ sees an older value of a byte than an earlier READ. `found` has the first byte and
+/// the bytes of each READ, by ticket.
 fn check_watched(found: &BTreeMap<u64, (usize, Vec<u8>)>, seed: u64) {
     let mut last = [0; ALLOCATED];
     for (ticket, (at, bytes)) in found {
@@ -229,8 +234,10 @@ fn check_watched(found: &BTreeMap<u64, (usize, Vec<u8>)>, seed: u64) {
     assert!(last[WATCHED.start + 299] > 0 && found.len() > 100, "seed {seed}: they are read");
 }
 
-/// PROTOCOL 11.12 and 11.16: a program reads and writes the same few bytes, with many operations under way, over one connection or over several, on a network that delays and loses frames, and in which now and then a READ is refused, which
-/// breaks the connection that it is on. Each READ and atomic finds what was there when it was asked for, and in the end memory has what was written. Of what another host writes meanwhile no READ finds less than one before it did.
+/// PROTOCOL 11.12 and 11.16: a program reads and writes the same few bytes, with many operations in flight,
+/// over one or several connections. The network delays and loses frames, and now and then a READ is refused,
+/// which breaks its connection. Each READ and atomic finds the state at its submission, and at the end the
+/// memory has all writes. No READ sees an older value of another host's writes than an earlier READ.
 #[test]
 fn operations_with_a_byte_in_common_stay_in_order() {
     for seed in 0..24 {
@@ -278,7 +285,7 @@ fn operations_with_a_byte_in_common_stay_in_order() {
     }
 }
 
-/// A read of so many bytes.
+/// A read of `len` bytes.
 fn read(skip: u64, len: usize) -> Op {
     Op::Read { addr: VirtAddr(BASE_1 + skip), buf: vec![0; len] }
 }
@@ -287,7 +294,8 @@ fn write(skip: u64, len: usize) -> Op {
     Op::Write { addr: VirtAddr(BASE_1 + skip), buf: vec![9; len] }
 }
 
-/// Request packets under way, with none answered, over each connection in the order of their queue pairs.
+/// Returns the number of request packets in flight, with none answered, over each connection in the order of
+/// queue pairs.
 fn under_way(bench: &mut Bench) -> Vec<usize> {
     let mut by_qpn = BTreeMap::new();
     for (_, frame) in take(&mut bench.sent) {
@@ -302,7 +310,7 @@ fn narrow(number: u32) -> Connection {
     connection
 }
 
-/// A host that may have three connections to node 1, and has them.
+/// A host with three connections to node 1, the maximum.
 fn three() -> Bench {
     let mut bench = Bench::new(Config { connections_each: 3, ..config() });
     bench.ask(HostRequest::Connect(narrow(1)));
@@ -311,7 +319,7 @@ fn three() -> Bench {
     }
     assert_eq!(under_way(&mut bench), [4], "one waits for the window of the first");
     give(&mut bench, 2);
-    // The next one is wanted when there is need again.
+    // The next connection is requested when there is need again.
     assert_eq!(bench.wants, []);
     bench.submit(read(5 * 256, 256));
     give(&mut bench, 3);
@@ -319,7 +327,7 @@ fn three() -> Bench {
     bench
 }
 
-/// More READs of a packet than a connection has under way, of other bytes for each number.
+/// Submits more one-packet READs than a connection's window, of other bytes for each number.
 fn fill(bench: &mut Bench, from: u64) {
     for at in from..from + 5 {
         bench.submit(read(at * 256, 256));
@@ -328,7 +336,7 @@ fn fill(bench: &mut Bench, from: u64) {
 
 const BESIDE: Wish = Wish::Beside { domain: ALICE, node: NodeId(1) };
 
-/// The host wants a connection beside the first, nothing else, and has it.
+/// The host requests an additional connection and nothing else, and gets it.
 fn give(bench: &mut Bench, connection: u32) {
     let wishes: Vec<Wish> = bench.wants.iter().map(|want| want.wish).collect();
     assert_eq!(wishes, [BESIDE], "one at a time, wanted when the first is full");
@@ -336,8 +344,9 @@ fn give(bench: &mut Bench, connection: u32) {
     bench.ask(HostRequest::Beside { number, connection: narrow(connection) });
 }
 
-/// PROTOCOL 11.16: where the first connection is full READs go over others, so three have three times as many under way. What changes memory stays with the first; a READ of bytes that are being changed stays behind that, and what changes bytes
-/// that are being read beside waits until they are there.
+/// PROTOCOL 11.16: if the first connection is full, READs go over others, so three have three times as many
+/// in flight. Operations that change memory stay on the first. A READ of bytes being changed stays behind the
+/// change; a change of bytes being read on another connection waits for the READ.
 #[test]
 fn reads_go_beside_a_connection_that_is_full() {
     let mut bench = three();
@@ -345,17 +354,17 @@ fn reads_go_beside_a_connection_that_is_full() {
         bench.submit(read(at * 256, 256));
     }
     assert_eq!(under_way(&mut bench), [3, 4], "and four are under way on the first");
-    // Four packets of 256 bytes are a connection's, so the next ones wait.
+    // A connection's window is four packets of 256 bytes, so the next ones wait.
     bench.submit(read(0x1800, 256));
     assert_eq!(under_way(&mut bench), Vec::<usize>::new());
-    // What is read over a connection beside is not written meanwhile.
+    // Bytes being read over an additional connection are not written meanwhile.
     let before = bench.host.outstanding();
     bench.submit(write(6 * 256 + 255, 2));
     assert_eq!(bench.host.outstanding(), before + 1);
     let all_reads = |bench: &Bench| {
         bench.sent.iter().all(|(_, frame)| Packet::parse(frame).unwrap().bth.opcode == Opcode::ReadRequest)
     };
-    // It is not sent either where the first connection has room: all it had under way is answered.
+    // The write is not sent even though the first connection has room: all its requests are answered.
     for psn in [Psn::MAX - 1, Psn::MAX, 0, 1, 2] {
         let ext =
             Extension::Aeth(farmem_wire::Aeth { syndrome: farmem_wire::Syndrome::Ack, msn: Psn::new(1) });
@@ -365,13 +374,15 @@ fn reads_go_beside_a_connection_that_is_full() {
         bench.hear(Port::node(1), &frame);
     }
     assert!(all_reads(&bench) && bench.done.len() == 5, "{} ended", bench.done.len());
-    // One of other bytes is.
+    // A write of other bytes is sent.
     bench.sent.clear();
     bench.submit(write(0x1c00, 2));
     assert!(!all_reads(&bench), "nothing is before it");
 }
 
-/// A connection beside breaks, and is taken down: its READs are asked again over the first, and another one takes its place when there is need. When the control plane refuses one, or what broke cannot be taken down, it is asked again after some seconds, as often as it takes.
+/// An additional connection breaks and is taken down. Its READs are sent again over the first, and another
+/// connection replaces it on demand. If the control plane refuses a connection or a take-down, the host asks
+/// again after some seconds, for as long as needed.
 #[test]
 fn what_breaks_beside_is_asked_again() {
     let mut bench = three();
@@ -388,7 +399,7 @@ fn what_breaks_beside_is_asked_again() {
     assert!(bench.done.is_empty(), "{:?}", bench.done);
     assert_eq!(bench.host.outstanding(), 13);
     let taken_down = Wish::TakeDown { qpn: narrow(2).rc.qpn };
-    // None has bytes of another one.
+    // No two READs overlap.
     let mut at = 0x2000;
     let mut more = || {
         at += 256;
@@ -414,20 +425,21 @@ fn what_breaks_beside_is_asked_again() {
     bench.submit(more());
     give(&mut bench, 4);
     assert_eq!((bench.host.beside_up(), bench.host.outstanding()), (2, 21));
-    // The host joins again: all of them are gone, and each operation has ended.
+    // The host rejoins: all connections are gone, and each operation has ended.
     bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
     assert_eq!((bench.done.len(), bench.host.outstanding()), (21, 0));
     assert_eq!(bench.host.beside_up(), 0);
 }
 
-/// A connection that nobody waits for any more is taken down, and one with a queue pair that the host has is not taken. Both leave the host as it was, and able to want others.
+/// A connection that is no longer wanted is taken down, and one with a queue pair of the host is rejected.
+/// Both leave the host unchanged and able to request others.
 #[test]
 fn a_connection_that_is_not_taken_is_taken_down() {
     let mut bench = Bench::new(Config { connections_each: 2, ..config() });
     bench.ask(HostRequest::Connect(narrow(1)));
     fill(&mut bench, 0);
     let number = bench.wants.remove(0).number;
-    // The host joins again before the answer.
+    // The host rejoins before the answer.
     bench.ask(HostRequest::Joined { generation: GENERATION + 1, home: HOME });
     bench.ask(HostRequest::Beside { number, connection: narrow(2) });
     assert_eq!(bench.host.beside_up(), 0);
@@ -447,7 +459,7 @@ fn a_connection_that_is_not_taken_is_taken_down() {
     assert_eq!(bench.host.beside_up(), 1);
 }
 
-/// One READ that is longer than a window has no room on any connection: none is wanted for it.
+/// A READ longer than a window fits no connection: the host requests none for it.
 #[test]
 fn a_long_read_alone_wants_no_connection() {
     let mut bench = Bench::new(Config { connections_each: 4, ..config() });
@@ -458,7 +470,7 @@ fn a_long_read_alone_wants_no_connection() {
     give(&mut bench, 2);
 }
 
-/// Connections beside the first take half of a host's room at most: nodes that come later have the other half.
+/// Additional connections take at most half of a host's room, so nodes that join later have the other half.
 #[test]
 fn first_connections_find_room() {
     let mut bench = Bench::new(Config { connections_each: 8, connections_max: 4, ..config() });
@@ -475,7 +487,8 @@ fn first_connections_find_room() {
     assert!(!bench.host.is_down(ALICE, NodeId(2)) && bench.host.node_of(ALICE, VirtAddr(BASE_2)).is_some());
 }
 
-/// A node that says nothing: a READ that was beside is given up after as long a silence as any other, since nothing is under way on the first that would say more.
+/// A node is silent: a READ on an additional connection ends after the same timeout as any other, because the
+/// idle first connection would reveal nothing more.
 #[test]
 fn a_silence_beside_is_a_silence() {
     let mut bench = three();
@@ -496,7 +509,7 @@ fn a_silence_beside_is_a_silence() {
     assert!(bench.host.is_down(ALICE, NodeId(1)));
 }
 
-/// The node answers so many READs of a packet of a connection, from its first.
+/// The node answers the first `count` one-packet READs of a connection.
 fn answer(bench: &mut Bench, connection: &Connection, count: u32) {
     for at in 0..count {
         let psn = connection.rc.first_psn.get().wrapping_add(at) & Psn::MAX;
@@ -509,7 +522,8 @@ fn answer(bench: &mut Bench, connection: &Connection, count: u32) {
     }
 }
 
-/// READs with a byte in common are on one connection: one behind a READ on a connection beside goes there, also where the first has room; one behind READs on two waits for both.
+/// READs that overlap stay on one connection: a READ that overlaps one on an additional connection follows it
+/// there, even if the first has room. A READ that overlaps READs on two connections waits for both.
 #[test]
 fn reads_with_a_byte_in_common_are_on_one_connection() {
     let mut bench = three();

@@ -1,11 +1,12 @@
-//! Connections through the switch (PROTOCOL 11.14): named by each operation, to one node, open until they are closed.
+//! Connections through the switch (PROTOCOL 11.14): each operation names one, which leads to one node and
+//! stays open until closed.
 
 use super::*;
 use crate::SetupFault;
 use farmem_transport::rc::Work;
 use farmem_wire::{Aeth, Extension, Nak, Syndrome};
 
-/// Alice's, with the switch as its peer.
+/// A connection of Alice, with the switch as its peer.
 fn through(number: u32) -> rc::RequesterConfig {
     rc::RequesterConfig { port: Port::SWITCH, ..connection(ALICE, 1, number).rc }
 }
@@ -27,7 +28,7 @@ fn aeth(syndrome: Syndrome) -> Extension {
 }
 
 impl Bench {
-    /// A packet of the other end, from a port.
+    /// Delivers a packet of the peer, from a port.
     fn responds(&mut self, port: Port, qpn: Qpn, opcode: Opcode, psn: u32, ext: Extension, payload: &[u8]) {
         let mut frame = vec![];
         let bth = Bth::new(opcode, qpn, Psn::new(Psn::MAX - 1).plus(psn));
@@ -40,7 +41,7 @@ impl Bench {
     }
 }
 
-/// The request goes to the switch, and what comes from there ends it; from the node itself it does not.
+/// Requests go to the switch, and only answers from the switch end them, not those from the node itself.
 #[test]
 fn its_packets_go_to_the_switch_and_come_from_it() {
     let (mut bench, over) = opened(1);
@@ -58,7 +59,7 @@ fn its_packets_go_to_the_switch_and_come_from_it() {
     assert_eq!((bench.host.outstanding(), bench.wants.len()), (0, 0));
 }
 
-/// Another domain does not get to it by its number; nor does an operation by an address.
+/// Another domain cannot use the connection by its number, nor can an operation by an address.
 #[test]
 fn it_is_one_domain_s_and_is_named() {
     let (mut bench, over) = opened(1);
@@ -77,7 +78,8 @@ fn it_is_one_domain_s_and_is_named() {
     assert!(bench.sent.is_empty() && bench.host.is_open(over));
 }
 
-/// What a refusal breaks stays broken, asks for nothing of the control plane, and flushes what comes later, until it is closed.
+/// A refusal breaks the connection for good: the host requests no repair, and later operations are flushed
+/// until it is closed.
 #[test]
 fn what_broke_stays_broken_until_it_is_closed() {
     let (mut bench, over) = opened(1);
@@ -94,7 +96,7 @@ fn what_broke_stays_broken_until_it_is_closed() {
     bench.sent.clear();
     bench.submit(keyed(Qpn::new(0x1002), 9));
     assert_eq!(bench.sent.len(), 1);
-    // Closed with something under way, twice, and never opened.
+    // Closed with an operation in flight, closed twice, and never opened.
     for _ in 0..2 {
         bench.ask(HostRequest::Close { qpn: Qpn::new(0x1002) });
     }
@@ -103,7 +105,7 @@ fn what_broke_stays_broken_until_it_is_closed() {
     assert_eq!(bench.host.outstanding(), 0);
 }
 
-/// No answer: the same packet again, then the end.
+/// Without an answer the same packet is sent again, then the connection breaks.
 #[test]
 fn silence_ends_it() {
     let (mut bench, over) = opened(1);
@@ -118,7 +120,8 @@ fn silence_ends_it() {
     assert_eq!(bench.host.next_wake(), None);
 }
 
-/// PROTOCOL 11.9: queue pairs are one connection's, of whichever kind; and there are so many. One that takes another's place flushes it.
+/// PROTOCOL 11.9: a queue pair belongs to one connection of either kind, and their number is limited. A
+/// connection that replaces another flushes it.
 #[test]
 fn queue_pairs_have_one_use() {
     let mut bench = Bench::new(Config { connections_max: 2, ..config() });
@@ -140,7 +143,7 @@ fn queue_pairs_have_one_use() {
     bench.ask(open(through(2)));
     assert_eq!(bench.ends(), [(ticket, Err(Failure::Connection(rc::Failure::Flushed)))]);
     assert!(bench.host.is_open(over));
-    // PROTOCOL 8.8: a host that joined again has none.
+    // PROTOCOL 8.8: a host that rejoined has none.
     bench.ask(HostRequest::Joined { generation: 3, home: HOME });
     assert!(!bench.host.is_open(over) && !bench.host.is_open(Qpn::new(0x1003)));
     bench.notes.clear();

@@ -1,8 +1,9 @@
-//! Time without answers: repetitions, giving up, and answers that come at the last moment.
+//! Timeouts: retransmissions, expiry, and answers at the last moment.
 
 use super::*;
 
-/// 1, 2, 4 and then every 8 timeouts the request is sent again, the same but for the flag that says so; then it is given up, once (PROTOCOL 5.2, 5.3).
+/// The request is sent again after 1, 2, 4 and then every 8 timeouts, unchanged except for the retransmission
+/// flag; then it expires, once (PROTOCOL 5.2, 5.3).
 #[test]
 pub(super) fn a_request_without_an_answer_ends_once() {
     let mut bench = Bench::with_sessions();
@@ -25,7 +26,8 @@ pub(super) fn a_request_without_an_answer_ends_once() {
     assert_eq!((bench.done.len(), bench.took_notes()), (0, vec![Note::LateAnswer]), "once");
 }
 
-/// The first answer was lost; the repetition's ends the operation, and the first one, found after all, is late.
+/// The first answer was lost. The answer to the retransmission ends the operation, and the first one,
+/// delivered later, is late.
 #[test]
 fn an_answer_to_a_repetition_ends_it_once() {
     let mut bench = Bench::with_sessions();
@@ -39,7 +41,8 @@ fn an_answer_to_a_repetition_ends_it_once() {
     assert_eq!((bench.done.len(), bench.took_notes()), (0, vec![Note::LateAnswer]));
 }
 
-/// Each request of a traversal has its own patience: a continuation starts anew. What comes back is the state reached so far.
+/// Each request of a traversal has its own timeout: a continuation starts a new one. The result has the last
+/// known state.
 #[test]
 fn a_traversal_is_given_up_with_its_last_state() {
     let mut bench = Bench::with_sessions();
@@ -77,7 +80,7 @@ fn a_wake_without_need_does_nothing() {
     assert_eq!((bench.sent.len(), bench.done.len()), (1, 0), "late, but only one repetition is due");
 }
 
-/// Connections and requests wait beside each other: the host wants to be woken for whichever is first.
+/// Connections and requests have separate timers: the host wakes for the earliest.
 #[test]
 fn the_first_of_all_timers_wakes_the_host() {
     let mut bench = Bench::with_sessions();

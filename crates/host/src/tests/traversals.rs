@@ -15,7 +15,7 @@ pub(super) fn list_sum(start: u64, limit: u32) -> Op {
     Op::Traverse { program: program(), cur_ptr: VirtAddr(start), scratch: vec![0; 16], limit }
 }
 
-/// A state that is `done` iterations further, at `at`, with the scratch pad telling so.
+/// A state that is `done` iterations further, at `at`, with this scratch pad.
 fn further<'a>(state: Traverse<'a>, done: u32, at: u64, scratch: &'a [u8]) -> Traverse<'a> {
     Traverse { iterations: state.iterations + done, cur_ptr: VirtAddr(at), scratch, ..state }
 }
@@ -27,7 +27,7 @@ fn traversed(done: &Done) -> Traversed {
     }
 }
 
-/// The request names the program and carries the state; the answer's state is the caller's.
+/// The request names the program and carries the state; the caller gets the answer's state.
 #[test]
 fn a_traversal_returns_its_scratch_pad() {
     let mut bench = Bench::with_sessions();
@@ -49,14 +49,14 @@ fn a_traversal_returns_its_scratch_pad() {
     assert_eq!(traversed(&done), expected);
 }
 
-/// A node does not know the program: the host sends the state, as far as it got, with the code. Once: a node that does not know it
-/// then either is given up (PROTOCOL 7.22).
+/// A node does not know the program: the host sends the current state with the code, once. A node that then
+/// still does not know the program ends the traversal (PROTOCOL 7.22).
 #[test]
 fn code_is_sent_when_a_node_asks_for_it() {
     let mut bench = Bench::with_sessions();
     bench.submit(list_sum(BASE_1, 9));
     let request = bench.request();
-    // It ran at one node before it came to the one that does not know the program.
+    // The traversal ran at one node before it reached the node that does not know the program.
     bench.hear(Port::node(2), &request.state(Status::UnknownProgram, |s| further(s, 2, BASE_2, &[1; 16])));
     assert_eq!(bench.took_notes(), [Note::SentCode]);
     let again = bench.request();
@@ -72,8 +72,9 @@ fn code_is_sent_when_a_node_asks_for_it() {
     assert_eq!((bench.host.outstanding(), bench.sent.len()), (0, 0));
 }
 
-/// A node stops a traversal after its share of iterations, the switch after so many hops. The host goes on from the state, as often
-/// as it takes, without the code: the nodes know it by now, and the next one asks if it does not.
+/// A node stops a traversal after its share of iterations, the switch after the hop limit. The host continues
+/// from the state as often as needed, without the code: the nodes know it by now, and another node asks if it
+/// does not.
 #[test]
 fn limits_of_others_are_continued() {
     let mut bench = Bench::with_sessions();
@@ -99,7 +100,7 @@ fn limits_of_others_are_continued() {
     assert_eq!(traversed(&bench.ended()), expected);
 }
 
-/// The caller's own limit ends a traversal, and that is no failure: the state continues it whenever the caller likes.
+/// The caller's own limit ends a traversal without failure: the caller can continue from the state.
 #[test]
 fn the_callers_limit_ends_it() {
     let mut bench = Bench::with_sessions();
@@ -117,8 +118,9 @@ fn the_callers_limit_ends_it() {
     }
 }
 
-/// A node that stops a traversal before its first iteration would do so for ever: the host does not ask again. But for what came to a node that
-/// its address had just left: that is asked again in a moment, some times.
+/// A node that stops a traversal before its first iteration would do so for ever, so the host does not ask
+/// again. A traversal that reached a node which its address had just left is the exception: it is sent again
+/// later, a limited number of times.
 #[test]
 pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
     let mut bench = Bench::with_sessions();
@@ -130,7 +132,7 @@ pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
         for _ in 0..again {
             next = astray(&mut bench, &next);
         }
-        // Another pointer and another scratch pad are no progress: only iterations are counted towards the limit.
+        // Another pointer and another scratch pad are no progress: only iterations count.
         bench.hear(Port::SWITCH, &next.state(status, |s| further(s, 0, BASE_1, &[3; 16])));
         let done = bench.ended();
         assert_eq!(done.result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
@@ -138,7 +140,8 @@ pub(super) fn a_traversal_that_gets_nowhere_is_stalled() {
     }
 }
 
-/// It came to a node that had it no more, and had no hop left; comes again, under a new id and not at once.
+/// Returns the request that follows after a traversal reached a node that no longer has the address, with no
+/// hop left: a new id, and not at once.
 fn astray(bench: &mut Bench, request: &Request) -> Request {
     bench.took_notes();
     bench.hear(Port::SWITCH, &request.state(Status::HopLimit, |s| further(s, 0, BASE_1, &[3; 16])));
@@ -149,7 +152,7 @@ fn astray(bench: &mut Bench, request: &Request) -> Request {
     again
 }
 
-/// A node that does one iteration per request cannot keep a host busy for longer than the limit says.
+/// A node that executes one iteration per request cannot keep a host busy beyond the limit.
 #[test]
 fn continuations_are_bounded_by_the_limit() {
     let mut bench = Bench::with_sessions();
@@ -161,7 +164,7 @@ fn continuations_are_bounded_by_the_limit() {
         bench.hear(Port::node(1), &request.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
         assert!(requests <= 101, "for ever");
         if requests == 100 {
-            // All iterations are used up, and the next answer cannot have done one more.
+            // All iterations are used up, so no answer can have executed one more.
             let mut last = bench.request();
             bench.hear(Port::node(1), &last.state(Status::HopLimit, |s| further(s, 1, BASE_1, &[0; 16])));
             assert_eq!(bench.took_notes().last(), Some(&Note::WrongAnswer));
@@ -174,7 +177,7 @@ fn continuations_are_bounded_by_the_limit() {
     assert_eq!(bench.ended().result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
 }
 
-/// Whatever the limit, a traversal is continued only so often: a caller that waits hears of it in the end.
+/// Whatever the limit, the number of continuations is bounded, so the caller gets a result in the end.
 #[test]
 fn continuations_are_bounded_in_number() {
     let mut bench = Bench::with_sessions();
@@ -190,7 +193,7 @@ fn continuations_are_bounded_in_number() {
     assert_eq!(bench.ended().result, Err(Failure::Stalled { addr: VirtAddr(BASE_1) }));
 }
 
-/// What a node refuses ends the traversal with the pointer at fault and the state up to there.
+/// A node's refusal ends the traversal with the pointer at fault and the state so far.
 #[test]
 pub(super) fn a_refused_traversal_says_where_it_stands() {
     let mut bench = Bench::with_sessions();
@@ -226,10 +229,12 @@ pub(super) fn a_scratch_pad_of_another_length_is_refused_at_home() {
     }
 }
 
-/// Sooner or later a node asks for the code. A program that no datagram of ours could carry would end there, so it does not start.
+/// Sooner or later a node asks for the code. A program that no datagram can carry would end there, so it does
+/// not start.
 #[test]
 fn a_program_beyond_one_datagram_is_refused_at_home() {
-    // Eight bytes of header, eight for each instruction: the first fills the datagram to the last byte. It goes ahead of its state then.
+    // Eight bytes of header, eight for each instruction: the first program fills the datagram to the last
+    // byte, so its code goes ahead of its state.
     let program = |adds| {
         let text = std::format!(".scratch 16\n{} ret", "add r3, 1\n".repeat(adds));
         Program::assemble(&text).unwrap()
@@ -250,7 +255,7 @@ fn a_program_beyond_one_datagram_is_refused_at_home() {
     }
 }
 
-/// As does one whose scratch pad no datagram carries (PROTOCOL 11.4).
+/// A scratch pad that no datagram can carry is refused too (PROTOCOL 11.4).
 #[test]
 pub(super) fn a_scratch_pad_beyond_one_datagram_is_refused_at_home() {
     let mut bench = Bench::new(Config { pmtu: Pmtu::B512, ..config() });
@@ -266,8 +271,9 @@ pub(super) fn a_scratch_pad_beyond_one_datagram_is_refused_at_home() {
     }
 }
 
-/// Code and state do not fit one datagram. The code goes ahead, with no iteration to do, and the state follows; the next node on the way
-/// gets the code the same way, the one behind it with a state that became small. A node that asks again for what it was told is given up (PROTOCOL 11.4).
+/// Code and state do not fit one datagram. The code goes ahead, with no iteration to execute, and the state
+/// follows. The next node gets the code the same way; the node behind it gets both, because the state became
+/// small. A node that asks again for code it received ends the traversal (PROTOCOL 11.4).
 #[test]
 fn code_that_does_not_fit_beside_the_state_goes_ahead() {
     let program = Program::assemble(&std::format!(".scratch 400\n{}ret", "add r3, 1\n".repeat(20))).unwrap();
@@ -291,7 +297,7 @@ fn code_that_does_not_fit_beside_the_state_goes_ahead() {
             code: program.encoded(),
         };
         assert_eq!(ahead.traverse(), expected);
-        // The zeros of the pad that are no block of 64.
+        // The zeros of the pad that do not fill a block of 64.
         bench.hear(Port::node(node), &ahead.state(Status::IterationLimit, |s| further(s, 0, at, &[0; 16])));
         request = bench.request();
         let follows = Traverse { limit: 9, scratch: &[5; 400], code: &[], ..expected };
@@ -306,8 +312,8 @@ fn code_that_does_not_fit_beside_the_state_goes_ahead() {
     assert_eq!(bench.ended().result, Err(refused));
 }
 
-/// Traversals that store are among the requests that nodes remember: none falls further behind than that. What goes on does so as a new one
-/// (PROTOCOL 11.7). Others take no place.
+/// Nodes remember storing traversals like writes: none falls further behind than that. A continuation is a
+/// new write (PROTOCOL 11.7). Traversals that only read take no place.
 #[test]
 fn a_traversal_that_stores_counts_as_a_write() {
     let text = include_str!("../../../../testdata/programs/list_add.pulse");
@@ -341,8 +347,9 @@ fn a_traversal_that_stores_counts_as_a_write() {
     assert_eq!(traversed(&bench.ended()).iterations, 2);
 }
 
-/// One that stores has its code with it from the first request on, and in each that goes on: no node has to ask for it, and so all copies of a
-/// request have one id (PROTOCOL 9.8, 11.4). Where they do not fit one datagram it begins with the name alone, as others do.
+/// Every request of a storing traversal carries its code, so that no node has to ask and all copies of a
+/// request have one id (PROTOCOL 9.8, 11.4). If code and state do not fit one datagram, it begins with the
+/// hash alone, as others do.
 #[test]
 fn a_traversal_that_stores_brings_its_code() {
     let text = include_str!("../../../../testdata/programs/list_add.pulse");
@@ -367,7 +374,8 @@ fn a_traversal_that_stores_brings_its_code() {
     assert_eq!(bench.request().traverse().code, []);
 }
 
-/// It met a page that a host is writing: it comes again from the state in the answer, under a new id, and not at once (PROTOCOL 12.29).
+/// The traversal met a page that a host is writing: it is sent again from the state in the answer, under a
+/// new id, and not at once (PROTOCOL 12.29).
 #[test]
 pub(super) fn a_traversal_waits_for_a_page_that_a_host_has() {
     let mut bench = Bench::with_sessions();

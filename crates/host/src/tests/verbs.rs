@@ -1,4 +1,4 @@
-//! One-sided verbs against real responders, and the connections they go over.
+//! One-sided verbs against real responders, and the connections that carry them.
 
 use super::*;
 use crate::{Located, Piece, Reply, SetupFault};
@@ -87,7 +87,7 @@ impl Node {
 }
 
 impl Node {
-    /// Takes what the host sent; none of its answers arrives.
+    /// Delivers the host's frames; none of the node's answers arrives.
     pub(super) fn deaf(&mut self, bench: &mut Bench) {
         for (_, frame) in take(&mut bench.sent) {
             self.hears(&frame);
@@ -95,14 +95,14 @@ impl Node {
         self.out = Outbox::new();
     }
 
-    /// Carries out a request of the host.
+    /// Executes a request of the host.
     fn hears(&mut self, frame: &[u8]) {
         let packet = Packet::parse(frame).unwrap();
         self.responder.on_packet(Port::host(HOST.0), &packet, &mut self.memory, &mut self.out);
         self.responder.flush(&mut self.out);
     }
 
-    /// What it has answered since.
+    /// Returns the answers since the last call.
     fn answers(&mut self) -> Vec<Vec<u8>> {
         let mut answers = vec![];
         self.out.drain(|action| {
@@ -133,7 +133,7 @@ impl Bench {
         }
     }
 
-    /// Submits an operation of Alice and sees it through.
+    /// Submits an operation of Alice and runs it to its end.
     fn carry_out(&mut self, op: Op, node: &mut Node) -> Done {
         let ticket = self.submit(op);
         self.talk(node);
@@ -150,7 +150,7 @@ pub(super) fn old(done: &Done) -> u64 {
     }
 }
 
-/// What is written is read back, across packets and the PSN's wrap; words change as atomics say; buffers come back.
+/// Reads return written bytes, across packets and the PSN's wrap; atomics change words; buffers come back.
 #[test]
 fn reads_writes_and_atomics_reach_memory() {
     let (mut bench, mut node) = Bench::connected();
@@ -171,7 +171,8 @@ fn reads_writes_and_atomics_reach_memory() {
     assert_eq!((bench.host.outstanding(), bench.took_notes()), (0, vec![]));
 }
 
-/// Two nodes, two domains: each operation goes over the connection of its domain to the owner of its address, and over no other.
+/// Two nodes, two domains: each operation uses the connection of its domain to the owner of its address, and
+/// no other.
 #[test]
 pub(super) fn an_address_finds_its_connection() {
     let mut bench = Bench::new(config());
@@ -194,7 +195,7 @@ pub(super) fn an_address_finds_its_connection() {
     }
 }
 
-/// The end of a node's range is no way into what lies behind it: the host says so itself.
+/// An access beyond the end of a node's range is refused by the host itself.
 #[test]
 pub(super) fn a_range_that_leaves_its_node_is_refused_at_home() {
     let (mut bench, mut node) = Bench::connected();
@@ -213,7 +214,8 @@ pub(super) fn a_range_that_leaves_its_node_is_refused_at_home() {
     assert_eq!(bench.carry_out(read(last, 4), &mut node).buf, [0; 4], "up to the last byte all is well");
 }
 
-/// An atomic on a word that is not at a multiple of 8 stays at home: what is under way on the connection goes on (PROTOCOL 11.2).
+/// The host refuses an atomic on a word that is not 8-byte aligned. Operations in flight on the connection
+/// proceed (PROTOCOL 11.2).
 #[test]
 pub(super) fn a_misaligned_atomic_is_refused_at_home() {
     let (mut bench, mut node) = Bench::connected();
@@ -233,7 +235,7 @@ pub(super) fn a_misaligned_atomic_is_refused_at_home() {
     assert_eq!(bench.carry_out(aligned, &mut node).result, Ok(Answer::Done { old: 0 }));
 }
 
-/// A range at the very end of the address space: nothing overflows on the way to the answer.
+/// A range at the very end of the address space: no computation overflows.
 #[test]
 fn a_range_that_wraps_holds_no_surprise() {
     let mut bench = Bench::new(config());
@@ -245,11 +247,12 @@ fn a_range_that_wraps_holds_no_surprise() {
     }
 }
 
-/// A connection takes what its window and queue hold; beyond that the caller is told, gets its buffer back, and nothing is lost.
+/// A connection holds as many operations as its window and queue. Beyond that the caller gets an error and
+/// its buffer back, and nothing is lost.
 #[test]
 pub(super) fn a_full_queue_gives_the_operation_back() {
     let (mut bench, mut node) = Bench::connected();
-    // Four READs are under way (the depth), four wait (the queue).
+    // Four READs are in flight (the depth), four wait (the queue).
     for i in 0..8 {
         bench.submit(read(BASE_1 + i, 1));
     }
@@ -262,7 +265,7 @@ pub(super) fn a_full_queue_gives_the_operation_back() {
     assert_eq!(tickets, [1, 2, 3, 4, 5, 6, 7, 8], "each ends once, in order");
 }
 
-/// A node's refusal costs the connection: what is posted later waits until a new one takes its place.
+/// A node's refusal breaks the connection: later operations wait until a new one replaces it.
 #[test]
 fn a_refusal_breaks_the_connection_and_a_new_one_mends_it() {
     let (mut bench, mut node) = Bench::connected();
@@ -287,8 +290,8 @@ fn a_refusal_breaks_the_connection_and_a_new_one_mends_it() {
     assert_eq!((done.ticket, done.buf), (waits, vec![0; 8]));
 }
 
-/// The node was started again while operations were under way. They are flushed, each once; what the old connection still says is
-/// not for us; the new one works.
+/// The node restarted while operations were in flight. Each operation is flushed once, packets of the old
+/// connection are ignored, and the new connection works.
 #[test]
 pub(super) fn a_new_connection_flushes_what_the_old_one_had() {
     let (mut bench, mut node) = Bench::connected();
@@ -311,7 +314,7 @@ pub(super) fn a_new_connection_flushes_what_the_old_one_had() {
     assert_eq!(bench.carry_out(read(BASE_1, 8), &mut Node::behind(&anew)).buf, [0; 8]);
 }
 
-/// Node 1 left and its addresses came to node 2. The newer connection has them, whichever was used last.
+/// Node 1 left and node 2 has its addresses. The newer connection has them, whichever was used last.
 #[test]
 fn addresses_move_to_another_node() {
     let (mut bench, mut node) = Bench::connected();
@@ -327,7 +330,7 @@ fn addresses_move_to_another_node() {
     bench.submit(read(BASE_1, 8));
     assert_eq!(bench.sent[0].0, Port::node(2));
 
-    // Node 2 in its turn has other addresses now, and these no longer.
+    // Node 2 now has other addresses, and these no longer.
     bench.ask(HostRequest::Connect(Connection { base: VirtAddr(BASE_2), ..connection(ALICE, 2, 4) }));
     assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::Flushed)));
     bench.sent.clear();
@@ -335,7 +338,8 @@ fn addresses_move_to_another_node() {
     assert_eq!(bench.refused(), Failure::NotConnected { addr: VirtAddr(BASE_1) });
 }
 
-/// The control plane hands out each queue pair number once and bounds what a host has. If it ever does not, nothing changes here.
+/// The control plane hands out each queue pair number once and limits a host's connections. If it fails to,
+/// the host's state is unchanged.
 #[test]
 pub(super) fn what_cannot_be_set_up_changes_nothing() {
     let mut bench = Bench::new(Config { connections_max: 2, ..config() });
@@ -359,7 +363,7 @@ pub(super) fn what_cannot_be_set_up_changes_nothing() {
     let mut node = Node::behind(&first);
     bench.talk(&mut node);
     assert_eq!(bench.ended().buf, [0; 8]);
-    // In the place of one that makes room there is room, and its number is free.
+    // A replacement always has room, and the number of the replaced connection is free.
     bench.ask(HostRequest::Connect(first));
     assert_eq!(bench.took_notes(), [Note::Rc(rc::Note::Broken(rc::Failure::Flushed))]);
 
@@ -373,7 +377,8 @@ pub(super) fn what_cannot_be_set_up_changes_nothing() {
     assert_eq!(bench.refused(), Failure::NoSession);
 }
 
-/// The node is gone: the request is sent three times in all, then the connection is given up with everything on it.
+/// The node is unreachable: the request is sent three times in all, then the connection breaks and flushes
+/// all its requests.
 #[test]
 fn a_node_that_is_gone_costs_its_connection() {
     let (mut bench, _) = Bench::connected();
@@ -393,7 +398,7 @@ fn a_node_that_is_gone_costs_its_connection() {
     assert_eq!(bench.host.next_wake(), None);
 }
 
-/// An answer over a connection counts from the node it is with, and from no other sender (PROTOCOL 4.1).
+/// An answer over a connection is valid only from the connection's node (PROTOCOL 4.1).
 #[test]
 fn a_stranger_cannot_answer_for_a_node() {
     let (mut bench, mut node) = Bench::connected();
@@ -405,8 +410,8 @@ fn a_stranger_cannot_answer_for_a_node() {
     assert_eq!((bench.done.len(), bench.host.outstanding()), (0, 1));
 }
 
-/// The node's own answer, but for another queue pair than the one that asked: nothing is done with it, whether the host has that queue pair or not. The answer as it is ends
-/// the operation (PROTOCOL 4.1).
+/// The node's answer arrives for another queue pair than the requester's: it is ignored, whether the host has
+/// that queue pair or not. The unmodified answer ends the operation (PROTOCOL 4.1).
 #[test]
 fn an_answer_to_another_queue_pair_is_not_heard() {
     let (mut bench, mut node) = Bench::connected();
@@ -443,8 +448,9 @@ pub(super) fn talk_to(bench: &mut Bench, nodes: &mut [Node]) {
     }
 }
 
-/// Part of what is in one node's range is at another: reads and writes that cross the seams go to both in parts, and end once, with all their
-/// bytes; an atomic goes where its word is. What is said later counts (PROTOCOL 11.10).
+/// A part of one node's range is at another node: reads and writes that cross the seams go to both in
+/// segments, and end once, with all their bytes. An atomic goes to the node of its word. The latest route
+/// counts (PROTOCOL 11.10).
 #[test]
 fn what_moved_is_asked_for_where_it_is() {
     let (mut bench, one) = Bench::connected();
@@ -463,7 +469,8 @@ fn what_moved_is_asked_for_where_it_is() {
     bench.ask(route(512, 512, Some(2)));
     let data: Vec<u8> = (0..1200_u32).map(|i| (i % 251).to_le_bytes()[0]).collect();
     let ticket = bench.submit(write(BASE_1 + 100, &data));
-    // No node sees the whole of it: it is one allocation's, says the control plane (PROTOCOL 7.45).
+    // No node sees the whole operation: the control plane says that it lies in one allocation (PROTOCOL
+    // 7.45).
     assert!(bench.sent.is_empty());
     bench.reply(Wish::Locate { addr: VirtAddr(BASE_1 + 100) }, Reply::Located(found));
     talk_to(&mut bench, &mut nodes);
@@ -483,7 +490,7 @@ fn what_moved_is_asked_for_where_it_is() {
     talk_to(&mut bench, &mut nodes);
     assert_eq!(old(&bench.ended()), u64::from_le_bytes(data[500..508].try_into().unwrap()));
 
-    // A part that is refused has the whole fail, when all parts have ended.
+    // A refused segment fails the whole operation, once all segments have ended.
     nodes[1].memory.base = 0;
     bench.submit(read(BASE_1 + 400, 300));
     talk_to(&mut bench, &mut nodes);
@@ -491,7 +498,7 @@ fn what_moved_is_asked_for_where_it_is() {
     assert_eq!(bench.ended().result, Err(Failure::Connection(rc::Failure::RemoteAccess)));
     assert!(bench.host.is_down(ALICE, NodeId(2)) && !bench.host.is_down(ALICE, NodeId(1)));
 
-    // What is said of a part says nothing more of the rest.
+    // A new route of a part forgets the old route of the rest.
     bench.ask(route(600, 8, None));
     bench.submit(read(BASE_1 + 512, 512));
     talk_to(&mut bench, &mut nodes);
