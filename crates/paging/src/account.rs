@@ -1,41 +1,43 @@
-//! The account of all that is fetched before a thread waits for it, whoever proposes it: pages, records, traversals.
+//! The account of prefetches, whichever policy proposes them: pages, records, traversals.
 //!
-//! Key types: [`Account`]; [`Waste`] and [`Miss`], its causes. The page cache counts pages, the DPU entries (SODA) and keys (PD3).
-//!
-//! What it does not do: decide anything.
+//! Key types: [`Account`]; [`Waste`] and [`Miss`], its causes. The page cache counts pages, the DPU counts
+//! entries (SODA) and keys (PD3). The account only counts; it decides nothing.
 
-/// What was fetched ahead, and what became of it. What is neither used, late nor wasted is still here, or went unseen.
+/// Counts of prefetched items and their outcomes. An item that is neither used, late nor wasted is still
+/// cached, or its use was not seen.
 ///
-/// The page cache does not see how a mapped page is used: it counts as used when
-/// something shows it (it is inactive and touched, is written, or the stream it was fetched for goes on behind it), and as nothing before.
+/// The page cache does not see accesses to a mapped page. A page counts as used when an event shows it: the
+/// page is inactive and touched, is written, or the stream it was fetched for continues behind it. Until then
+/// it counts as open.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
-    /// Fetched, or made of zeros, before a thread waited.
+    /// Items prefetched, or filled with zeros, before a thread waited.
     pub wanted: u64,
-    /// Of those, what was used.
+    /// Items that were used.
     pub used: u64,
-    /// Of those, what a thread came to wait for while it was on its way.
+    /// Items that a thread came to wait for while they were in flight.
     pub late: u64,
-    /// Of those, what went and nothing showed to be used.
+    /// Items that were dropped without a visible use.
     pub wasted: u64,
     wasted_by: [u64; Waste::ALL.len()],
     missed_by: [u64; Miss::ALL.len()],
 }
 
-/// Why something that was fetched ahead was not used, where more is known than that it went ([`Waste::Unread`]).
+/// The reason for which a prefetched item was not used, if more is known than that it was dropped
+/// ([`Waste::Unread`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waste {
-    /// It came, lay there, and went.
+    /// The item arrived and was dropped unused.
     Unread,
-    /// Far memory has nothing there.
+    /// Far memory has no such item.
     Absent,
-    /// It changed after it was asked for.
+    /// The item changed after the request.
     Overtaken,
-    /// There was no room for it.
+    /// The cache had no room for the item.
     Full,
     /// Far memory did not answer, or the bytes are lost.
     Failed,
-    /// Whoever wanted it is gone.
+    /// The requester restarted.
     Restarted,
 }
 
@@ -44,7 +46,7 @@ impl Waste {
     pub const ALL: [Self; 6] =
         [Self::Unread, Self::Absent, Self::Overtaken, Self::Full, Self::Failed, Self::Restarted];
 
-    /// The name that reports have.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,24 +60,25 @@ impl Waste {
     }
 }
 
-/// Why a thread waited for something that might have been fetched ahead: a false negative (PD3 5.2, table 1).
+/// The reason for which a thread waited for an item that could have been prefetched: a false negative (PD3
+/// 5.2, table 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Miss {
-    /// No request for it was seen, or that is forgotten.
+    /// No request for the item was seen, or the record of it is gone.
     Unseen,
-    /// It was said to be here: it was dropped and that was not told, or had not come through.
+    /// The item was reported as cached: it was dropped, and the notice was not sent or had not arrived.
     Dropped,
-    /// It was on its way.
+    /// The item was in flight.
     Late,
-    /// It came and changed meanwhile, or went before it was used.
+    /// The item changed in flight, or was dropped before use.
     Overtaken,
-    /// It came, and there was no room.
+    /// The item arrived and found no room.
     Full,
-    /// As many were on their way as may be.
+    /// The limit of prefetches in flight was reached.
     Bounded,
     /// Far memory did not answer.
     Failed,
-    /// Far memory had nothing there when it was asked.
+    /// Far memory had no such item at the time of the request.
     Absent,
 }
 
@@ -92,7 +95,7 @@ impl Miss {
         Self::Absent,
     ];
 
-    /// The name that reports have.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -109,19 +112,19 @@ impl Miss {
 }
 
 impl Account {
-    /// What became of nothing yet.
+    /// Returns the number of items without an outcome yet.
     #[must_use]
     pub const fn open(&self) -> u64 {
         self.wanted.saturating_sub(self.used + self.late + self.wasted)
     }
 
-    /// So many were wasted, for this cause.
+    /// Counts `count` wasted items with this cause.
     pub const fn waste(&mut self, cause: Waste, count: u64) {
         self.wasted += count;
         self.wasted_by[cause as usize] += count;
     }
 
-    /// How many were wasted for this cause. What was counted without one went unread.
+    /// Returns the number of items wasted for this cause. Items counted without a cause are unread.
     #[must_use]
     pub fn wasted_by(&self, cause: Waste) -> u64 {
         let known: u64 = self.wasted_by.iter().sum();
@@ -129,29 +132,29 @@ impl Account {
         self.wasted_by[cause as usize] + without
     }
 
-    /// A thread waited for something that might have been here, for this cause.
+    /// Counts one miss with this cause.
     pub const fn miss(&mut self, cause: Miss) {
         self.missed_by[cause as usize] += 1;
     }
 
-    /// So many times.
+    /// Counts `count` misses with this cause.
     pub const fn misses(&mut self, cause: Miss, count: u64) {
         self.missed_by[cause as usize] += count;
     }
 
-    /// How often a thread waited for this cause.
+    /// Returns the number of misses with this cause.
     #[must_use]
     pub const fn missed_by(&self, cause: Miss) -> u64 {
         self.missed_by[cause as usize]
     }
 
-    /// How often a thread waited for any cause.
+    /// Returns the number of all misses.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed_by.iter().sum()
     }
 
-    /// An account of what was counted without causes.
+    /// Returns an account of items counted without causes.
     #[must_use]
     pub const fn of(wanted: u64, used: u64, late: u64, wasted: u64) -> Self {
         let (wasted_by, missed_by) = ([0; Waste::ALL.len()], [0; Miss::ALL.len()]);
@@ -163,7 +166,7 @@ impl Account {
 mod tests {
     use super::{Account, Miss, Waste};
 
-    /// What is counted without a cause went unread; a cause counts into the sum; nothing is counted twice.
+    /// Items counted without a cause are unread; each cause adds to the sum; nothing is counted twice.
     #[test]
     fn causes_add_up() {
         let mut account = Account { wanted: 10, wasted: 2, ..Account::default() };
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!((account.missed_by(Miss::Late), account.missed()), (2, 3));
     }
 
-    /// The numbers of causes index the account.
+    /// The discriminants of causes index the account.
     #[test]
     fn every_cause_has_its_place() {
         for (place, cause) in Waste::ALL.into_iter().enumerate() {

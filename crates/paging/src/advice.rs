@@ -1,6 +1,7 @@
-//! What a program says of ranges of its pages, as by madvise(2): how it will use them, that it will soon, that it will not (SODA III).
+//! Advice of a program about ranges of its pages, as by madvise(2) (SODA III).
 //!
-//! Advice changes which pages are here, never what they hold: what was written and is not wanted any more is written back.
+//! Advice changes which pages are cached, never their contents: a dirty page that is not needed is written
+//! back.
 
 use crate::cache::Cache;
 use crate::frames::Busy;
@@ -10,34 +11,36 @@ use core::fmt;
 use core::ops::Range;
 use rangemap::RangeMap;
 
-/// What a program says of a range of pages.
+/// Advice about a range of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// Nothing in particular any more: [`Config::ahead`](crate::Config::ahead) says what is fetched ahead.
+    /// No special pattern: [`Config::ahead`](crate::Config::ahead) chooses the prefetches.
     Normal,
-    /// It will use pages here and there: none is fetched ahead.
+    /// Random access: no page is prefetched.
     Random,
-    /// It will use them in order: a run of the longest length is fetched ahead, and what is behind goes before other pages do.
+    /// Sequential access: runs of the maximum length are prefetched, and pages behind the scan are evicted
+    /// first.
     Sequential,
-    /// It will use them soon: they are fetched now, as many as half of all frames.
+    /// Access soon: the pages are fetched now, up to half of all frames.
     WillNeed,
-    /// It will not use them soon: they go before other pages do.
+    /// No access soon: the pages are evicted before others.
     Cold,
-    /// It does not need them: they go now; those that were written are written back now, and go before other pages do.
+    /// No need of the pages: clean pages are evicted now; dirty pages are written back now and evicted before
+    /// others.
     DontNeed,
 }
 
-/// How a program uses a range.
+/// The access pattern of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pattern {
     Random,
     Sequential,
 }
 
-/// Ranges that a cache is advised of at once, at most.
+/// Maximum number of advised ranges of a cache.
 pub const ADVISED_MAX: usize = 1024;
 
-/// There are [`ADVISED_MAX`] ranges already.
+/// The error for advice beyond [`ADVISED_MAX`] ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyRanges;
 
@@ -49,27 +52,29 @@ impl fmt::Display for TooManyRanges {
 
 impl core::error::Error for TooManyRanges {}
 
-/// The patterns of a cache's pages.
+/// The access patterns of a cache's pages.
 #[derive(Debug, Default)]
 pub(crate) struct Advised {
     patterns: RangeMap<Key, Pattern>,
 }
 
 impl Advised {
-    /// Advice says what is fetched ahead with this page.
+    /// Returns true if advice decides the prefetches for this page.
     pub(crate) fn has(&self, key: Key) -> bool {
         self.patterns.contains_key(&key)
     }
 }
 
 impl Cache {
-    /// A program says how it uses the pages of a space; the last word of each page counts.
+    /// Records how a program uses the pages of a space. The latest advice for each page counts.
     ///
     /// # Errors
-    /// [`TooManyRanges`] for one range more than are kept; nothing is changed then.
+    ///
+    /// [`TooManyRanges`] if the limit is exceeded; nothing changes then.
     ///
     /// # Panics
-    /// Where inactive pages have memory of their own, or rights are asked for: no program gives advice there.
+    ///
+    /// If inactive pages have separate memory, or the cache is coherent: programs give no advice there.
     pub fn advise(
         &mut self,
         space: u32,
@@ -101,7 +106,7 @@ impl Cache {
     ) -> Result<(), TooManyRanges> {
         let range = Key { space, page: pages.start }..Key { space, page: pages.end };
         let patterns = &mut self.advised.patterns;
-        // One that is cut in its midst is two.
+        // A range that is cut in the middle becomes two.
         if patterns.iter().count() + 2 > ADVISED_MAX && pattern.is_some() {
             return Err(TooManyRanges);
         }
@@ -112,7 +117,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What is proposed for a page that advice is about; `None` for all others.
+    /// Returns the proposal for a page that advice covers; `None` for all others.
     pub(crate) fn advised(&mut self, key: Key) -> Option<Range<u64>> {
         let (range, &pattern) = self.advised.patterns.get_key_value(&key)?;
         let most = self.config.run_max;
@@ -120,7 +125,7 @@ impl Cache {
             Pattern::Random => Some(key.page..key.page + 1),
             Pattern::Sequential => {
                 let (start, end) = (range.start.page, range.end.page.min(key.page.saturating_add(most)));
-                // What the run before brought is used up.
+                // The previous run is used up.
                 let behind = key.page.saturating_sub(most).max(start)..key.page;
                 behind.for_each(|page| self.frames.retire(key.with(page)));
                 Some(key.page..end)
@@ -128,7 +133,7 @@ impl Cache {
         }
     }
 
-    /// Pages of the range that are here.
+    /// Returns the pages of the range that have a frame.
     fn here(&self, space: u32, pages: &Range<u64>) -> Vec<Key> {
         let mut here = Vec::new();
         let mut from = Key { space, page: pages.start };
@@ -192,7 +197,7 @@ impl Cache {
 
     /// Fetches pages that no thread waits for.
     fn fetch_ahead(&mut self, key: Key, run: Range<u64>, out: &mut Vec<Action>) {
-        // No page of the run is `key`, so none counts as waited for.
+        // `key` lies outside the run, so no page counts as waited for.
         self.begin_fetch(key.with(run.end), run, false, out);
     }
 }
@@ -213,7 +218,7 @@ mod tests {
     }
 
     impl Window {
-        /// Of 64 frames and groups of four pages.
+        /// A window of 64 frames and groups of four pages.
         fn new() -> Self {
             let usual = Config::of_streams(64, 8);
             let ahead = Ahead::Group(4);
@@ -234,7 +239,7 @@ mod tests {
             fetched
         }
 
-        /// Everything is done at once; answers what was fetched, as the first page and the one behind the last.
+        /// Carries all actions out at once. Returns the fetched runs, as first page and end.
         fn carry_out(&mut self) -> Vec<(u64, u64)> {
             let mut fetched = Vec::new();
             while !self.out.is_empty() {
@@ -260,8 +265,8 @@ mod tests {
         }
     }
 
-    /// Groups come where nothing was said, single pages where use is random, the longest runs where it is in order, up to the end of the range; and groups again when that
-    /// is taken back.
+    /// The cache fetches groups where no advice was given, single pages of random ranges, and the longest
+    /// runs of sequential ranges, up to the end of the range. Groups return when the advice is withdrawn.
     #[test]
     fn a_range_is_fetched_as_it_is_used() {
         let mut window = Window::new();
@@ -276,7 +281,7 @@ mod tests {
         assert_eq!(window.touch(170, false), [(170, 171)], "and behind it");
     }
 
-    /// A scan of a range that is used in order makes its own pages go, and no others.
+    /// A scan of a sequential range evicts its own pages and no others.
     #[test]
     fn a_sequential_scan_keeps_what_others_use() {
         let mut window = Window::new();
@@ -286,7 +291,8 @@ mod tests {
         assert_eq!(window.here(0..20), 20);
     }
 
-    /// What will be needed comes in runs, once, what is here is not fetched again, and no more comes than half of the frames; no thread waited for it.
+    /// Pages of `WillNeed` come in runs, once. Cached pages are not fetched again, and at most half of the
+    /// frames are used. No thread waits.
     #[test]
     fn what_will_be_needed_comes_before_a_thread_waits() {
         let mut window = Window::new();
@@ -299,7 +305,8 @@ mod tests {
         assert_eq!(window.here(200..400), 32);
     }
 
-    /// Cold pages go before pages that came earlier; those that are not needed go at once, and what was written of them is in far memory.
+    /// Cold pages are evicted before pages that came earlier. `DontNeed` pages are evicted at once, and dirty
+    /// ones are written back.
     #[test]
     fn cold_pages_go_first_and_unneeded_ones_now() {
         let mut window = Window::new();
@@ -315,7 +322,7 @@ mod tests {
         assert_eq!(window.here(0..40), 0);
     }
 
-    /// Ranges beyond the bound are refused and change nothing; others are taken as before.
+    /// Ranges beyond the limit are refused and change nothing; others are still accepted.
     #[test]
     fn ranges_have_a_bound() {
         let mut cache = Window::new().cache;

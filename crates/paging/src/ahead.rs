@@ -1,33 +1,36 @@
-//! What to fetch before a thread waits for it.
+//! Prefetch policies.
 //!
-//! Key type: [`Prefetch`]; its account is [`crate::Account`]. Something happened that lets a policy guess what will be wanted: to the page cache a [`Fault`], elsewhere a key that
-//! was parsed from a packet. What is wanted then is the policy's own type: pages here, or records, or traversals. Policies only propose: the
-//! caller leaves out what is here already and what does not exist. It also keeps the account, which is the same for all.
+//! Key type: [`Prefetch`]; its account is [`crate::Account`]. An event lets a policy guess what will be
+//! needed: a [`Fault`] in the page cache, elsewhere a key parsed from a packet. The proposal has the policy's
+//! own type: pages here, records or traversals elsewhere. Policies only propose: the caller omits items that
+//! are cached or do not exist, and keeps the account.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// What is fetched beside a page that a thread waits for.
+/// The prefetch policy of a page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ahead {
-    /// Nothing.
+    /// No prefetch.
     None,
-    /// The aligned group of so many pages.
+    /// The aligned group of this many pages.
     Group(u64),
-    /// Up to so many pages of a stream: each fault that goes on where the last fetch ended doubles the next one.
+    /// Up to this many pages of a stream: each fault that continues where the last fetch ended doubles the
+    /// next fetch.
     Stream(u64),
-    /// The aligned group of so many pages, and up to so many pages of a stream of groups: what is asked for at once grows as a stream's, and is never less than a group.
+    /// The aligned group of `pages` pages, and up to `most` pages of a stream of groups. A fetch grows like a
+    /// stream's and is never smaller than a group.
     Groups {
         /// Pages of a group.
         pages: u64,
-        /// Pages at most.
+        /// Maximum number of pages.
         most: u64,
     },
 }
 
 impl Ahead {
-    /// The policy for one address space, of at most `most` pages.
+    /// Returns the policy for one address space, limited to `most` pages.
     #[must_use]
     pub fn policy(self, most: u64) -> Box<dyn Prefetch<Fault, Wanted = Range<u64>>> {
         match self {
@@ -49,7 +52,7 @@ pub struct Fault {
     pub page: u64,
 }
 
-/// Proposes what to fetch when an event of type `E` happened.
+/// A policy that proposes what to fetch after an event of type `E`.
 ///
 /// ```
 /// use farmem_paging::Prefetch;
@@ -75,30 +78,34 @@ pub struct Fault {
 /// assert_eq!(Sorted.propose(&Key(2)), Record { addr: 192, len: 64 });
 /// ```
 pub trait Prefetch<E>: Send + Debug {
-    /// What is fetched.
+    /// The type of a proposal.
     type Wanted;
 
-    /// What to fetch now that this happened. Of pages: a run that has the one that a thread waits for.
+    /// Returns what to fetch after the event. For pages: a run that contains the page that a thread waits
+    /// for.
     fn propose(&mut self, event: &E) -> Self::Wanted;
 
-    /// Of the latest proposal only this is fetched, and with what was here before all of `here` is. Of pages: none when there was no room even for the one
-    /// that is waited for; it is to be proposed again.
+    /// Reports the part of the latest proposal that is fetched. `here` also includes the adjacent items that
+    /// were cached before.
+    ///
+    /// For pages: an empty range if there was no room even for the page that a thread waits for; that page
+    /// will be proposed again.
     fn fetched(&mut self, what: &Self::Wanted, here: &Self::Wanted) {
         let _ = (what, here);
     }
 
-    /// And this is fetched for the latest proposal, before anything happened that asked for it.
+    /// Reports a fetch for the latest proposal ahead of the event that would ask for it.
     fn fetched_early(&mut self, what: &Self::Wanted) {
         let _ = what;
     }
 
-    /// What was fetched a while ago and is behind what happened since, where that goes on in order; and how much is behind in all.
+    /// Returns the items of an earlier fetch that the sequence has passed, and the total number passed.
     fn behind(&self) -> Option<(Self::Wanted, u64)> {
         None
     }
 }
 
-/// The group of `pages` pages that the page lies in, aligned; 1 fetches the page alone.
+/// A policy that fetches the aligned group of `pages` pages around the page; 1 fetches the page alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Groups {
     /// Pages of a group, at least 1.
@@ -121,54 +128,57 @@ impl Prefetch<Fault> for Groups {
     }
 }
 
-/// Streams, upwards and downwards: a fault at the page behind the last proposal, or before it, doubles what is fetched, up to a bound; any
-/// other fetches one page. A stream keeps its direction.
+/// A policy that follows streams, upwards and downwards. A fault at the page behind the last proposal, or
+/// before it, doubles the fetch, up to a limit; any other fault fetches one page. A stream keeps its
+/// direction.
 ///
-/// A fault elsewhere forgets nothing: as many streams as [`STREAMS`] are followed at once. Faults here and there forget no stream that has gone on: each may
-/// be the first of a stream, and hardly any is. Half of the streams are theirs.
+/// The policy follows [`STREAMS`] streams at once. Each isolated fault may begin a stream, and hardly any
+/// does, so isolated faults share one half of the entries and never evict a stream that has continued.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// Pages proposed at most, at least 1.
+    /// Maximum number of proposed pages, at least 1.
     pages_max: u64,
     streams: [Stream; STREAMS],
-    /// The stream that proposed last.
+    /// Index of the stream that proposed last.
     latest: usize,
-    /// Proposals so far.
+    /// Number of proposals so far.
     proposals: u64,
 }
 
-/// Streams followed at once.
+/// Number of streams followed at once.
 pub const STREAMS: usize = 16;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Stream {
-    /// Where it goes on upwards, and downwards, as far as it may.
+    /// The next page upwards, and downwards, if that direction is possible.
     up: Option<u64>,
     down: Option<u64>,
     pages: u64,
     /// The number of its latest proposal.
     proposal: u64,
-    /// Pages from its first to its latest proposal; what was fetched for that, and for the one before, as first page and the one behind the last.
+    /// Pages from the first to the latest proposal; the fetches for the latest proposal and for the one
+    /// before, as first page and end.
     through: u64,
     latest: (u64, u64),
     before: (u64, u64),
 }
 
 impl Stream {
-    /// It went on where it was.
+    /// Returns true if the stream has continued at least once.
     const fn goes_on(&self) -> bool {
         self.pages > 1
     }
 }
 
 impl Streams {
-    /// Proposes at most `pages_max` pages.
+    /// Returns a policy that proposes at most `pages_max` pages.
     #[must_use]
     pub fn new(pages_max: u64) -> Self {
         Self { pages_max: pages_max.max(1), streams: [Stream::default(); STREAMS], latest: 0, proposals: 0 }
     }
 
-    /// The stream that is forgotten next: of those that went on, or of the others, the one that was not followed for longest.
+    /// Returns the index of the stream to replace. If more than half of the entries are continuing streams,
+    /// it is the oldest of those, otherwise the oldest of the others.
     fn oldest(&self) -> usize {
         let many = self.streams.iter().filter(|stream| stream.goes_on()).count() > STREAMS / 2;
         let of_kind = self.streams.iter().enumerate().filter(|(_, stream)| stream.goes_on() == many);
@@ -210,7 +220,7 @@ impl Prefetch<Fault> for Streams {
         proposed
     }
 
-    /// The stream goes on beside what is here: no thread faults there.
+    /// The stream continues beside the cached pages, because no thread faults there.
     fn fetched(&mut self, pages: &Range<u64>, here: &Range<u64>) {
         let stream = &mut self.streams[self.latest];
         if pages.is_empty() {
@@ -224,13 +234,13 @@ impl Prefetch<Fault> for Streams {
         stream.latest = (pages.start, pages.end);
     }
 
-    /// The stream goes on at the page that was left out.
+    /// The stream continues at the page that was left out.
     fn fetched_early(&mut self, pages: &Range<u64>) {
         let latest = &mut self.streams[self.latest].latest;
         *latest = (latest.0.min(pages.start), latest.1.max(pages.end));
     }
 
-    /// What was fetched for the proposal before the latest, as far as the stream is past it.
+    /// Returns the fetch for the proposal before the latest, as far as the stream is past it.
     fn behind(&self) -> Option<(Range<u64>, u64)> {
         let Stream { up, before, latest, through, .. } = self.streams[self.latest];
         let pages =
@@ -243,7 +253,7 @@ impl Prefetch<Fault> for Streams {
 #[derive(Clone, Debug)]
 struct GroupStreams {
     pages: u64,
-    /// Of groups.
+    /// The streams, counted in groups.
     streams: Streams,
 }
 
@@ -252,7 +262,8 @@ impl GroupStreams {
         groups.start.saturating_mul(self.pages)..groups.end.saturating_mul(self.pages)
     }
 
-    /// The groups that are whole in a run; of one that is empty none, at the group of its page.
+    /// Returns the groups that lie entirely in a run. For an empty run: the empty range at the group of its
+    /// page.
     const fn groups_of(&self, run: &Range<u64>) -> Range<u64> {
         let first = run.start / self.pages;
         if run.start == run.end {
@@ -270,7 +281,7 @@ impl Prefetch<Fault> for GroupStreams {
         self.pages_of(&groups)
     }
 
-    /// A group of which not all is here is where the stream goes on.
+    /// The stream continues at a group that is partly cached.
     fn fetched(&mut self, pages: &Range<u64>, here: &Range<u64>) {
         let (fetched, here) = (self.groups_of(pages), self.groups_of(here));
         self.streams.fetched(&fetched, &here);
@@ -304,7 +315,7 @@ mod tests {
         assert_eq!(propose(&mut Groups::default(), 7), 7..8);
     }
 
-    /// Two streams side by side grow as if they were alone, and jumps fetch single pages.
+    /// Two interleaved streams grow as if alone, and jumps fetch single pages.
     #[test]
     fn streams_double_and_jumps_do_not() {
         let mut policy = Streams::new(8);
@@ -323,7 +334,7 @@ mod tests {
         }
     }
 
-    /// A stream that goes down doubles as one that goes up, ends at the first page, and does not turn round.
+    /// A downward stream doubles like an upward one, ends at the first page, and does not turn round.
     #[test]
     fn streams_go_down_too() {
         let mut policy = Streams::new(8);
@@ -334,7 +345,7 @@ mod tests {
         assert_eq!([10, 11, 9].map(|page| propose(&mut policy, page)), [10..11, 11..13, 9..10]);
     }
 
-    /// A stream of which less was fetched than it proposed goes on where that ended, as fast as it was.
+    /// A stream whose fetch was cut short continues where the fetch ended, with its length.
     #[test]
     fn streams_go_on_where_they_were_cut() {
         let mut policy = Streams::new(16);
@@ -351,7 +362,7 @@ mod tests {
         assert_eq!(propose(&mut policy, 45), 30..46);
     }
 
-    /// A stream goes on behind what was here before, and tells what it has been through.
+    /// A stream continues behind cached pages, and reports the pages it has passed.
     #[test]
     fn streams_go_on_behind_what_is_here() {
         let mut policy = Streams::new(4);
@@ -370,7 +381,8 @@ mod tests {
         assert_eq!(policy.behind(), Some((49..50, 21)));
     }
 
-    /// A stream of groups begins with one and doubles, upwards and downwards, from whatever page of a group; what is asked for here and there is a group. One that was cut within a group goes on with that group.
+    /// A stream of groups begins with one group and doubles, in both directions, from any page of a group. An
+    /// isolated fault fetches a group. A stream cut within a group continues with that group.
     #[test]
     fn streams_of_groups_double_and_are_never_less_than_one() {
         let ahead = Ahead::Groups { pages: 16, most: 64 };
@@ -387,12 +399,12 @@ mod tests {
         assert_eq!(policy.propose(&Fault { page: 32 }), 32..96);
         policy.fetched(&(32..32), &(32..32));
         assert_eq!(policy.propose(&Fault { page: 40 }), 32..96, "there was no room");
-        // No more than the cache takes at once, and at least a page.
+        // A proposal is at most what the cache takes at once, and at least a page.
         assert_eq!(Ahead::Groups { pages: 16, most: 64 }.policy(8).propose(&Fault { page: 9 }), 8..16);
         assert_eq!(Ahead::Groups { pages: 0, most: 0 }.policy(0).propose(&Fault { page: 9 }), 9..10);
     }
 
-    /// What is not followed for longer than others are begun is forgotten.
+    /// A stream is forgotten once enough other streams have begun.
     #[test]
     fn old_streams_are_forgotten() {
         let mut policy = Streams::new(8);
@@ -403,7 +415,8 @@ mod tests {
         assert_eq!(propose(&mut policy, 6), 6..7);
     }
 
-    /// A stream that has gone on is followed through any number of faults here and there, and forgotten for younger ones that go on.
+    /// A continuing stream survives any number of isolated faults, and is replaced by younger continuing
+    /// streams.
     #[test]
     fn faults_here_and_there_forget_no_stream() {
         let mut policy = Streams::new(8);

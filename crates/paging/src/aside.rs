@@ -1,4 +1,5 @@
-//! Pages that are here and that the cache does not see: they count, and may become its own.
+//! Pages that are resident and outside the cache's control: they count against the limit, and may become the
+//! cache's own.
 
 use crate::cache::Cache;
 use crate::frames::Busy;
@@ -6,22 +7,23 @@ use crate::{Config, Key};
 use farmem_wire::message::Access;
 
 impl Cache {
-    /// How it works.
+    /// Returns the configuration.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Frames that pages which become visible may take without another one going, before it is seen to that some are free.
+    /// Returns the number of frames that new pages may take without an eviction.
     #[must_use]
     pub fn room(&self) -> usize {
         self.free()
     }
 
-    /// So many frames are for pages that the cache does not see, from now on.
+    /// Sets `frames` frames aside for pages outside the cache's control.
     ///
     /// # Panics
-    /// When there is not so much room.
+    ///
+    /// If there is not that much room.
     pub fn set_aside(&mut self, frames: usize) {
         self.frames.set_aside(0);
         assert!(frames <= self.free(), "{frames} frames fit beside the others");
@@ -29,7 +31,7 @@ impl Cache {
         self.stats.frames_max = self.stats.frames_max.max(self.frames.taken() as u64);
     }
 
-    /// A page that a program has, and may have written, is the cache's from now on. There is room for it.
+    /// Adopts a page that a program has mapped and may have written. The caller guarantees room for it.
     pub fn adopt(&mut self, key: Key) {
         assert!(self.free() > 0, "{key:?} was counted before");
         self.insert(key, Some(Access::Modified), false, Busy::No);

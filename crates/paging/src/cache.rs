@@ -1,4 +1,4 @@
-//! The cache's decisions: what a fault wants, what goes to make room for it, and when.
+//! The cache's decisions: what a fault needs, which pages are evicted for it, and when.
 
 use crate::account::Account;
 use crate::advice::Advised;
@@ -13,63 +13,65 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use farmem_wire::message::Access;
 
-/// How a cache works.
+/// The configuration of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Pages that may be here at once, those on their way included; at least 2.
+    /// Maximum number of resident pages, including those in flight; at least 2.
     pub frames: usize,
-    /// Of these, pages that may be inactive; at least 1, and fewer than all.
+    /// Maximum number of inactive pages; at least 1 and fewer than `frames`.
     pub inactive_max: usize,
-    /// Inactive pages lie in memory of their own, of [`Config::inactive_max`] pages: active pages have the other frames. Otherwise all share all.
+    /// True if inactive pages lie in separate memory of [`Config::inactive_max`] pages and active pages have
+    /// the other frames. If false, all pages share all frames.
     pub inactive_apart: bool,
-    /// Pages of a fetch at most, at least 1.
+    /// Maximum number of pages of a fetch, at least 1.
     pub run_max: u64,
-    /// Pages that one step deactivates, and pages of a write-back, at most; at least 1.
+    /// Maximum number of pages that one step deactivates, and of a write-back; at least 1.
     pub batch_max: usize,
-    /// Write-backs under way at once; at least 1.
+    /// Maximum number of concurrent write-backs; at least 1.
     pub writing_max: usize,
-    /// Times a fetch or a write-back is tried; at least 1.
+    /// Maximum number of attempts of a fetch or a write-back; at least 1.
     pub tries_max: u32,
-    /// What is fetched beside a page that a thread waits for.
+    /// The prefetch policy.
     pub ahead: Ahead,
-    /// Pages that are fetched beside one that is to be written come writable too: a stream of writes goes on as one.
+    /// True if pages prefetched beside a page to be written come writable too, so that a stream of writes
+    /// takes one fault per run.
     pub stream_writes: bool,
 }
 
-/// What a cache did.
+/// Counters of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
     /// Faults reported.
     pub faults: u64,
-    /// Of those, at pages that were far.
+    /// Faults at pages in far memory.
     pub missing: u64,
-    /// Of those, at pages of zeros.
+    /// Faults at pages of zeros.
     pub zeros: u64,
-    /// Of those, at pages that were near.
+    /// Faults at pages with a local copy.
     pub near: u64,
-    /// Of those, at inactive pages.
+    /// Faults at inactive pages.
     pub reactivated: u64,
-    /// Of those, first writes to a page that could be read.
+    /// First writes to a readable page.
     pub upgrades: u64,
-    /// Of those, the ones that found no room, and waited until a page had gone.
+    /// Faults that found no room and waited for an eviction.
     pub waited: u64,
-    /// Fetches; one that is tried again counts once.
+    /// Fetches; a retry does not count again.
     pub fetches: u64,
-    /// Pages they brought.
+    /// Pages fetched.
     pub pages_fetched: u64,
-    /// Pages that went, to make room.
+    /// Pages evicted to make room.
     pub evictions: u64,
-    /// Write-backs; one that is tried again counts once.
+    /// Write-backs; a retry does not count again.
     pub write_backs: u64,
-    /// Pages they were begun with.
+    /// Pages in write-backs at their begin.
     pub pages_sent: u64,
-    /// Pages they carried.
+    /// Pages that write-backs carried.
     pub pages_written_back: u64,
-    /// Pages that went because others took them.
+    /// Pages revoked by other hosts.
     pub taken: u64,
-    /// The most pages that were here at once.
+    /// Peak number of resident pages.
     pub frames_max: u64,
-    /// What was fetched ahead, and what became of it.
+    /// The account of prefetches.
     pub ahead: Account,
 }
 
@@ -81,32 +83,32 @@ pub struct Cache {
     pub(crate) operations: Operations,
     pub(crate) ahead: BTreeMap<u32, Box<dyn Prefetch<Fault, Wanted = Range<u64>>>>,
     pub(crate) advised: Advised,
-    /// Threads for whose pages there is no frame yet.
+    /// Faults whose pages have no frame yet, and whether the thread writes.
     pub(crate) waiting: VecDeque<(Key, bool)>,
-    /// Inactive pages that are to be written back, in the order in which they came. Some are not any more.
+    /// Inactive pages queued for write-back, in order of arrival. Some entries are obsolete.
     pub(crate) unsent: VecDeque<Frame>,
-    /// The backing takes nothing any more.
+    /// True once the backing accepts nothing any more.
     pub(crate) failed: bool,
-    /// Some bytes are lost: no fetch is for several pages any more.
+    /// True once some bytes are lost: from then on every fetch is for one page.
     pub(crate) one_by_one: bool,
     pub(crate) stats: Stats,
     pub(crate) victims: Vec<(Key, Frame)>,
-    /// Fetches under way at once.
+    /// Maximum number of concurrent fetches.
     pub(crate) fetching_max: usize,
     /// See [`Cache::is_short`].
     pub(crate) short: bool,
-    /// The latest fault of a stream that may have its next run fetched before it asks, and whether to write.
+    /// The latest fault of a stream whose next run may be fetched early, and whether the thread writes.
     pub(crate) early: Option<(Key, bool)>,
 }
 
-/// No bytes of the page are under way that are its latest.
+/// Returns true unless an operation in flight carries the page's latest bytes.
 const fn is_steady(busy: Busy) -> bool {
     matches!(busy, Busy::No | Busy::Writing { again: true, .. })
 }
 
 #[cfg(test)]
 impl Config {
-    /// A cache as `farmem run` has it, for runs of up to so many pages.
+    /// Returns the configuration of `farmem run`, for runs of up to `run_max` pages.
     pub(crate) fn of_streams(frames: usize, run_max: u64) -> Self {
         Self {
             frames,
@@ -123,10 +125,11 @@ impl Config {
 }
 
 impl Cache {
-    /// An empty cache.
+    /// Returns an empty cache.
     ///
     /// # Panics
-    /// When `config` has values that its fields rule out.
+    ///
+    /// If `config` has values that its fields rule out.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.inactive_max >= 1 && config.inactive_max < config.frames, "some are inactive");
@@ -150,58 +153,59 @@ impl Cache {
         }
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Pages that are here, or on their way.
+    /// Returns the number of pages that are resident or in flight.
     #[must_use]
     pub const fn used(&self) -> usize {
         self.frames.used()
     }
 
-    /// Nothing is under way, no thread waits, and what is to be written back is.
+    /// Returns true if no operation is in flight, no thread waits, and all queued pages are written back.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.operations.is_empty() && self.waiting.is_empty() && (self.failed || self.unsent.is_empty())
     }
 
-    /// Fetches are under way, or threads wait for room: something is to be waited for.
+    /// Returns true if a fetch is in flight or a thread waits for room.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.operations.fetching() > 0 || !self.waiting.is_empty()
     }
 
-    /// No frame is free, and no inactive page can go at once: where active and inactive pages share all frames, a fault may have to wait for what is under way.
+    /// Returns true if no frame is free and no inactive page can be dropped at once. If active and inactive
+    /// pages share all frames, a fault may then have to wait for an operation in flight.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.frames.free() == 0 && self.frames.oldest_inactive().is_none()
     }
 
-    /// Fetches are under way.
+    /// Returns true if a fetch is in flight.
     #[must_use]
     pub const fn is_fetching(&self) -> bool {
         self.operations.fetching() > 0
     }
 
-    /// The backing takes and gives nothing any more: an operation failed as often as it may be tried, or was abandoned.
+    /// Returns true once the backing has failed: an operation failed on its last attempt, or was abandoned.
     #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// The page's bytes are here.
+    /// Returns true if the page's bytes are here.
     #[must_use]
     pub fn has(&self, key: Key) -> bool {
         self.frames.find(key).is_some_and(|frame| !self.frames.at(frame).is_coming_or_going())
     }
 
-    /// A thread waits for a page.
+    /// Handles a fault of a thread.
     pub fn fault(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) {
         self.stats.faults += 1;
-        // A signal makes a thread fault again while it waits.
+        // A signal makes a waiting thread fault again.
         if let Some(before) = self.waiting.iter_mut().find(|(of, _)| *of == key) {
             before.1 |= write;
             return;
@@ -212,20 +216,22 @@ impl Cache {
         }
     }
 
-    /// Does what is not urgent: keeps frames free for faults to come, and has written back what waits for it. To be called behind faults and ends of
-    /// operations, and again while [`Cache::is_short`] as long as no thread waits.
+    /// Does background work: keeps frames free for later faults, and begins queued write-backs. The driver
+    /// calls this after faults and ends of operations, and again while [`Cache::is_short`] and no thread
+    /// waits.
     pub fn turn(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         self.admit_waiting(layout, out);
         self.fetch_early(layout, out);
         if self.config.inactive_apart && !self.frames.is_coherent() {
             self.make_room_ahead(layout, out);
         } else {
-            // Not only while others wait: what a fetch that has just ended took is to be made good before the next fault.
+            // This also runs while no fetch is in flight: the frames of a fetch that just ended are replaced
+            // before the next fault.
             if !self.frames.is_coherent() {
                 self.clean_ahead(layout, out);
             }
             if self.operations.fetching() > 0 || self.frames.is_coherent() {
-                // Where others wait for the bytes of a page that goes, it goes in time.
+                // If other hosts may wait for the bytes of a page, evict it in time.
                 self.make_room(self.reserve_left(), layout, out);
             }
         }
@@ -233,13 +239,13 @@ impl Cache {
         self.give_up_waiting(out);
     }
 
-    /// Fewer frames are free than are kept for faults to come, and the next turn will make more so.
+    /// Returns true if too few frames are free for later faults and the next turn will free more.
     #[must_use]
     pub const fn is_short(&self) -> bool {
         self.short
     }
 
-    /// Has everything written back that far memory does not have, without waiting for room to be wanted.
+    /// Queues every dirty page for write-back, even without need of room.
     pub fn flush(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         if self.frames.is_coherent() {
             self.unsent.extend(self.frames.all().filter(|(_, page)| page.dirty).map(|(frame, _)| frame));
@@ -252,7 +258,8 @@ impl Cache {
         self.send(layout, out);
     }
 
-    /// The page stays where it is until [`Cache::unpin`] was called as often. False when no program has it mapped: touch it first.
+    /// Pins the page until an equal number of calls of [`Cache::unpin`]. Returns false if no program has the
+    /// page mapped: the caller touches it first.
     pub fn pin(&mut self, key: Key) -> bool {
         let mapped = |frame: &Frame| self.frames.at(*frame).mapped.is_some();
         let Some(frame) = self.frames.find(key).filter(mapped) else { return false };
@@ -260,10 +267,11 @@ impl Cache {
         true
     }
 
-    /// See [`Cache::pin`].
+    /// Unpins the page; see [`Cache::pin`].
     ///
     /// # Panics
-    /// When the page is not pinned.
+    ///
+    /// If the page is not pinned.
     pub fn unpin(&mut self, key: Key) {
         let frame = self.frames.find(key).expect("a page that is pinned is here");
         let was = self.frames.at(frame);
@@ -272,8 +280,8 @@ impl Cache {
         self.queue(frame);
     }
 
-    /// Pages of a space are not of this memory any more: their frames are free, and nothing is done about them. What is under way for them ends without
-    /// effect.
+    /// Removes pages of a space: their frames are free, and no action follows. Operations in flight for them
+    /// end without effect.
     pub fn remove(&mut self, space: u32, pages: Range<u64>) {
         let mut from = Key { space, page: pages.start };
         while let Some((frame, key)) = self.frames.next(from, pages.end) {
@@ -283,7 +291,7 @@ impl Cache {
         self.waiting.retain(|(key, _)| key.space != space || !pages.contains(&key.page));
     }
 
-    /// A space is gone.
+    /// Removes a space.
     pub fn remove_space(&mut self, space: u32) {
         self.remove(space, 0..u64::MAX);
         self.ahead.remove(&space);
@@ -292,7 +300,8 @@ impl Cache {
     /// Asserts every invariant.
     ///
     /// # Panics
-    /// When one is broken.
+    ///
+    /// If an invariant is broken.
     pub fn check(&self) {
         self.frames.check();
         assert!(self.frames.taken() <= self.config.frames, "the limit holds");
@@ -308,7 +317,7 @@ impl Cache {
         assert!(open <= self.stats.ahead.open(), "what came ahead is in the account once");
     }
 
-    /// Serves a thread; false when there is no room for its page yet.
+    /// Serves a fault. Returns false if there is no room for its page yet.
     fn serve(&mut self, key: Key, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if let Some(frame) = self.frames.find(key) {
             return self.at_frame(frame, write, layout, out);
@@ -323,7 +332,7 @@ impl Cache {
         true
     }
 
-    /// The page is here, or on its way.
+    /// Serves a fault at a page that has a frame.
     fn at_frame(&mut self, frame: Frame, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let Page { key, dirty, busy, mapped, ahead, .. } = self.frames.at(frame);
         if let Busy::Fetching { op, write: before, .. } = busy {
@@ -347,13 +356,13 @@ impl Cache {
         if reactivated && !self.room_to_map(layout, out) {
             return false;
         }
-        // Making room may have let it go.
+        // Making room may have evicted the page.
         if self.frames.get(frame).is_none_or(|page| page.key != key) {
             return false;
         }
         self.stats.ahead.used += u64::from(ahead);
         self.stats.reactivated += u64::from(reactivated);
-        // Bytes that are under way do not change unseen.
+        // A page whose bytes are in flight must not change unnoticed.
         let writable = write || dirty && is_steady(busy) && heir.is_none();
         let access = if writable { Access::Modified } else { Access::Shared };
         self.stats.upgrades += u64::from(write && mapped == Some(Access::Shared));
@@ -361,7 +370,7 @@ impl Cache {
             page.mapped = Some(page.mapped.map_or(access, |mapped| mapped.max(access)));
             page.ahead = false;
             page.dirty |= writable;
-            // What is under way is not the latest.
+            // The bytes in flight are not the latest.
             if let (Busy::Writing { again, .. }, true) = (&mut page.busy, write) {
                 *again = true;
             }
@@ -370,7 +379,7 @@ impl Cache {
         true
     }
 
-    /// Starts to fetch a page, with what is to be wanted soon and lies beside it.
+    /// Begins the fetch of a page, with neighbours that the policy proposes.
     fn fetch(&mut self, key: Key, at: u64, write: bool, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let proposed = self.proposal(key, layout);
         let lies = |page: u64| {
@@ -389,7 +398,7 @@ impl Cache {
         true
     }
 
-    /// Fetches a run of pages; a thread waits for `key`, if that is among them.
+    /// Fetches a run of pages. A thread waits for `key`, if the run contains it.
     pub(crate) fn begin_fetch(&mut self, key: Key, run: Range<u64>, write: bool, out: &mut Vec<Action>) {
         self.stats.fetches += 1;
         let access = if write { Access::Modified } else { Access::Shared };
@@ -397,7 +406,7 @@ impl Cache {
         let mut frames = Vec::with_capacity(usize::try_from(run.end - run.start).unwrap_or(1));
         for page in run.clone() {
             let waited = page == key.page;
-            // A thread that writes to one page need not write to those beside it.
+            // A thread that writes to one page need not write to its neighbours.
             let busy = Busy::Fetching { op, write: write && (waited || self.config.stream_writes), waited };
             frames.push(self.insert(key.with(page), None, !waited, busy));
         }
@@ -427,7 +436,8 @@ impl Cache {
         frame
     }
 
-    /// The pages around `key` that are proposed, are as `is` says, have no frame, and for which there is room. `None` without room for the one.
+    /// Returns the proposed pages around `key` that satisfy `is`, have no frame, and fit into the room.
+    /// Returns `None` if there is no room for `key` itself.
     pub(crate) fn run(
         &mut self,
         key: Key,
@@ -441,7 +451,7 @@ impl Cache {
         let behind = (key.page + 1..proposed.end).take_while(fits).count();
         let before = (proposed.start..key.page).rev().take_while(fits).count();
         let room = self.make_room(before + 1 + behind, layout, out).min(self.fetches_left()) as u64;
-        // A stream goes one way; of a group, what is before comes first.
+        // A stream has one direction; for a group, the pages before `key` come first.
         let before = (before as u64).min(room.saturating_sub(1));
         let behind = (behind as u64).min(room.saturating_sub(1 + before));
         let run = key.page - before..if room == 0 { key.page } else { key.page + 1 + behind };
@@ -459,7 +469,7 @@ impl Cache {
         (room > 0).then_some(run)
     }
 
-    /// What is to come with a page, at most [`Config::run_max`] pages; it contains the page.
+    /// Returns the run to fetch with a page: at most [`Config::run_max`] pages, including the page.
     pub(crate) fn proposal(&mut self, key: Key, layout: &impl Layout) -> Range<u64> {
         let Config { ahead, run_max, .. } = self.config;
         if let Some(advised) = self.advised(key).filter(|_| !self.one_by_one) {
@@ -478,8 +488,8 @@ impl Cache {
         if let Some((pages, through)) = policy.behind()
             && through > self.frames.len() as u64
         {
-            // Of a stream that is longer than there are frames the first pages are kept: its last ones would make all others go, and be gone when
-            // it begins again.
+            // If a stream is longer than all frames, its first pages are kept: its last pages would evict all
+            // others, and would be evicted themselves before the stream begins again.
             pages.for_each(|page| self.frames.retire(key.with(page)));
         }
         let around = layout.around(key);
@@ -492,7 +502,7 @@ impl Cache {
         start..end
     }
 
-    /// A stream goes on at this page, upwards or downwards: what was fetched ahead of it up to here was used.
+    /// Counts the pages prefetched up to this page as used, because a stream continues here.
     fn was_used(&mut self, key: Key, up: bool) {
         let step = if up { u64::wrapping_sub } else { u64::wrapping_add };
         let mut page = step(key.page, 1);
@@ -504,7 +514,7 @@ impl Cache {
         }
     }
 
-    /// Threads that had to wait have their turn, as many as there is room for.
+    /// Serves waiting faults in order, as far as there is room.
     pub(crate) fn admit_waiting(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         for _ in 0..self.waiting.len() {
             let Some((key, write)) = self.waiting.pop_front() else { return };
@@ -514,9 +524,9 @@ impl Cache {
         }
     }
 
-    /// Nothing will make room any more.
+    /// Fails waiting faults if nothing will make room any more.
     fn give_up_waiting(&mut self, out: &mut Vec<Action>) {
-        // What has just been deactivated may turn out to be zeros, or get a place in far memory.
+        // Pages deactivated just now may turn out to be zeros, or get a slot in far memory.
         if out.iter().any(|action| matches!(action, Action::Deactivate { .. })) {
             return;
         }
@@ -528,7 +538,8 @@ impl Cache {
         }
     }
 
-    /// The pages that a fetch is for, or a write-back has yet to bring to far memory, in the order in which they lie there.
+    /// Returns the pages of a fetch, or those that a write-back still has to carry, in the order of far
+    /// memory.
     pub fn pages_of(&self, op: Op) -> impl Iterator<Item = Key> {
         self.operations.frames_of(op).iter().filter_map(move |&frame| {
             self.frames.get(frame).filter(|page| page.busy.is_of(op)).map(|page| page.key)
@@ -553,7 +564,8 @@ mod tests {
         }
     }
 
-    /// All frames have pages that were written: the next fault waits, and counts once, until one of them is in far memory. Faults before it did not wait.
+    /// All frames hold dirty pages: the next fault waits, and counts once, until a write-back ends. Earlier
+    /// faults did not wait.
     #[test]
     fn a_fault_without_room_waits_and_counts() {
         let mut cache =

@@ -1,7 +1,7 @@
-//! Pages that are shared with others: rights are asked for, and taken away.
+//! Pages shared with other hosts: the cache requests access rights, and other hosts revoke them.
 //!
-//! The *authority* says who may use a page, and how: the coherence agent. Its states and the cache's are the same, page by page, whenever
-//! everything was told that happened and everything was done that [`Action`]s say:
+//! The *authority*, the coherence agent, decides which host may access a page, and how. Its states and the cache's agree page by
+//! page once the cache has handled every event and the driver has carried out every [`Action`]:
 //!
 //! ```text
 //!   authority            cache
@@ -12,7 +12,7 @@
 //!   written              Leaving: no program may use it; its frame is free when the bytes have arrived
 //! ```
 //!
-//! What the cache does to mappings beside that (it deactivates pages) the authority need not know.
+//! The authority need not know the cache's own changes of mappings: it deactivates pages.
 
 use crate::cache::{Cache, Config};
 use crate::frames::{Busy, Page};
@@ -22,31 +22,33 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use farmem_wire::message::Access;
 
-/// What others took of a page.
+/// The rights that another host revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// The right to write it. It may be read on; its bytes are on their way to far memory, until [`Cache::written_back`].
+    /// The right to write. The page stays readable; its bytes are in flight to far memory until
+    /// [`Cache::written_back`].
     Write,
-    /// All rights; its bytes are on their way to far memory, until [`Cache::written_back`].
+    /// All rights. The page's bytes are in flight to far memory until [`Cache::written_back`].
     Away,
-    /// All rights; far memory has its bytes.
+    /// All rights. Far memory has the page's bytes.
     Gone,
 }
 
 impl Cache {
-    /// An empty cache of pages that are shared with others. What else is to be known of it:
+    /// Returns an empty cache of pages shared with other hosts. It differs from other caches as follows:
     ///
-    /// - Each page is a fetch and a write-back of its own; a fetch of a page that is here asks for the right to write it.
-    /// - A fetch ends with [`Outcome::Granted`], [`Outcome::Lost`], [`Outcome::Refused`], [`Outcome::Void`] or [`Outcome::Later`], a write-back with
-    ///   [`Outcome::Done`] or [`Outcome::Later`].
-    /// - A page that was written is deactivated as any other, and is written back when it goes: then no program may use it any more.
-    /// - What others take is told by [`Cache::taken`], at any time.
-    /// - Nothing is done for others at the end of an operation: [`Cache::turn`] is to be called behind it.
+    /// - Each page is a fetch and a write-back of its own; a fetch of a resident page requests the right to write.
+    /// - A fetch ends with [`Outcome::Granted`], [`Outcome::Lost`], [`Outcome::Refused`], [`Outcome::Void`] or [`Outcome::Later`], a
+    ///   write-back with [`Outcome::Done`] or [`Outcome::Later`].
+    /// - A dirty page is deactivated like any other, and is written back at its eviction; then no program may access it.
+    /// - The driver reports revocations with [`Cache::taken`], at any time.
+    /// - The end of an operation triggers no other work: the driver calls [`Cache::turn`] afterwards.
     ///
-    /// At most `fetching_max` fetches are under way at once.
+    /// At most `fetching_max` fetches are in flight.
     ///
     /// # Panics
-    /// When `config` has values that its fields rule out, inactive pages lie apart, or nothing may be fetched.
+    ///
+    /// If `config` has values that its fields rule out, inactive pages have separate memory, or `fetching_max` is 0.
     #[must_use]
     pub fn coherent(config: Config, fetching_max: usize) -> Self {
         assert!(
@@ -59,13 +61,13 @@ impl Cache {
         cache
     }
 
-    /// The fetch that is under way for a page.
+    /// Returns the fetch in flight for a page.
     #[must_use]
     pub fn fetch_of(&self, key: Key) -> Option<Op> {
         self.busy(key).filter(|busy| busy.is_fetch())?.op()
     }
 
-    /// The write-back that is under way for a page.
+    /// Returns the write-back in flight for a page.
     #[must_use]
     pub fn write_back_of(&self, key: Key) -> Option<Op> {
         self.busy(key).filter(|busy| !busy.is_fetch())?.op()
@@ -75,14 +77,14 @@ impl Cache {
         self.frames.find(key).map(|frame| self.frames.at(frame).busy)
     }
 
-    /// What a program may do with a page, whether it is mapped or not.
+    /// Returns the access that programs may have to a page, mapped or not.
     #[must_use]
     pub fn right(&self, key: Key) -> Option<Access> {
         let page = self.frames.find(key).map(|frame| self.frames.at(frame))?;
         (!page.is_coming_or_going()).then_some(page.right)
     }
 
-    /// A thread waits for what is under way for the page.
+    /// Returns true if a thread waits for the operation in flight for the page.
     #[must_use]
     pub fn is_awaited_at(&self, key: Key) -> bool {
         matches!(
@@ -96,26 +98,27 @@ impl Cache {
         )
     }
 
-    /// Pages that have a frame, whatever becomes of them.
+    /// Returns the pages that have a frame, in whatever state.
     pub fn pages(&self) -> impl Iterator<Item = Key> {
         self.frames.all().map(|(_, page)| page.key)
     }
 
-    /// Pages that far memory is behind of.
+    /// Returns the pages whose bytes in far memory are out of date.
     pub fn behind(&self) -> impl Iterator<Item = Key> {
         let is_behind =
             |page: &Page| page.dirty || matches!(page.busy, Busy::Settling { .. } | Busy::Leaving { .. });
         self.frames.all().map(|(_, page)| page).filter(is_behind).map(|page| page.key)
     }
 
-    /// Others took a page, or the right to write it: from here on it is so, whatever was under way. True when that was news.
+    /// Records that another host revoked a page, or the right to write it. Takes effect at once, whatever
+    /// operation is in flight. Returns true if the state changed.
     pub fn taken(&mut self, key: Key, taken: Taken) -> bool {
         let Some(frame) = self.frames.find(key) else { return false };
         let Page { busy, ahead, .. } = self.frames.at(frame);
         let busy = match (taken, busy) {
-            // It is not here, or goes anyway.
+            // The page is not here, or is being evicted anyway.
             (_, Busy::Fetching { .. } | Busy::Leaving { .. }) => return false,
-            // A thread that waits to write it waits for all of it.
+            // A thread that waits to write the page now waits for its bytes too.
             (Taken::Gone, Busy::Upgrading { op }) => Busy::Fetching { op, write: true, waited: true },
             (Taken::Gone, _) => {
                 self.frames.remove(frame);
@@ -140,7 +143,8 @@ impl Cache {
         true
     }
 
-    /// No page may be used any more, and none can be had: discards what is here, whatever its bytes, and tells the threads that wait.
+    /// Discards all resident pages, dirty ones too, and fails all waiting threads. No page is available from
+    /// here on.
     pub fn discard_all(&mut self, out: &mut Vec<Action>) {
         self.failed = true;
         self.operations.forget();
@@ -166,13 +170,13 @@ impl Cache {
         self.operations.begin_write_back(frame)
     }
 
-    /// Fetches that may begin.
+    /// Returns the number of fetches that may begin.
     pub(crate) fn fetches_left(&self) -> usize {
         self.fetching_max.saturating_sub(self.operations.fetching())
     }
 
-    /// Serves a thread at a page that is here or on its way out, as far as rights have a say in it; else the caller does. False when it has to wait for
-    /// its turn.
+    /// Serves a fault at a resident or leaving page as far as rights decide. Returns `None` if the caller
+    /// decides, and `Some(false)` if the fault must wait for its turn.
     pub(crate) fn at_right(&mut self, frame: Frame, write: bool, out: &mut Vec<Action>) -> Option<bool> {
         let Page { right, busy, .. } = self.frames.at(frame);
         let busy = match busy {
@@ -188,7 +192,7 @@ impl Cache {
         Some(true)
     }
 
-    /// Asks for the right to write a page that may be read.
+    /// Requests the right to write a readable page.
     fn upgrade(&mut self, frame: Frame, out: &mut Vec<Action>) -> bool {
         if self.fetches_left() == 0 {
             return false;
@@ -204,7 +208,7 @@ impl Cache {
         true
     }
 
-    /// Fetches the pages of a run, each by itself, and first the one that a thread waits for.
+    /// Fetches the pages of a run one by one, beginning with the page that a thread waits for.
     pub(crate) fn fetch_each(&mut self, key: Key, run: Range<u64>, write: bool, out: &mut Vec<Action>) {
         let others = run.filter(|&page| page != key.page);
         for page in core::iter::once(key.page).chain(others) {
@@ -221,7 +225,7 @@ impl Cache {
         }
     }
 
-    /// A page came, or the right to write it.
+    /// Handles the arrival of a page or of the right to write it.
     pub(crate) fn granted(&mut self, op: Op, frames: &[Frame], access: Access, out: &mut Vec<Action>) {
         for &frame in frames {
             let Page { key, busy, .. } = self.frames.at(frame);
@@ -242,7 +246,7 @@ impl Cache {
             }
             self.stats.pages_fetched += 1;
             out.push(Action::Install { op, first: key, count: 1, access });
-            // A thread came to write it while it was asked for to be read.
+            // A thread came to write the page while the fetch for reading was in flight.
             if matches!(busy, Busy::Fetching { write: true, .. })
                 && access == Access::Shared
                 && !self.upgrade(frame, out)
@@ -252,7 +256,7 @@ impl Cache {
         }
     }
 
-    /// Nothing comes of a fetch: the threads that wait ask again.
+    /// Handles a void fetch: the waiting threads fault again.
     pub(crate) fn void(&mut self, frames: &[Frame], out: &mut Vec<Action>) {
         for &frame in frames {
             let page = self.frames.at(frame);
@@ -269,7 +273,7 @@ impl Cache {
         }
     }
 
-    /// A fetch was not begun: it comes again.
+    /// Handles a fetch that did not begin: queues it again.
     pub(crate) fn retry_later(&mut self, frames: &[Frame]) {
         for &frame in frames {
             let page = self.frames.at(frame);
@@ -290,7 +294,8 @@ impl Cache {
         }
     }
 
-    /// Gives a page up that was written: no program may use it from here on. False when too many are on their way.
+    /// Evicts a dirty page: no program may access it from here on. Returns false if too many write-backs are
+    /// in flight.
     pub(crate) fn give_back(&mut self, frame: Frame, out: &mut Vec<Action>) -> bool {
         if self.operations.writing() >= self.config.writing_max {
             return false;
@@ -307,7 +312,7 @@ impl Cache {
         true
     }
 
-    /// Gives up what a flush has found, as far as that may be under way at once.
+    /// Evicts the pages that a flush found, as far as the limit of write-backs allows.
     pub(crate) fn give_back_unsent(&mut self, out: &mut Vec<Action>) {
         while let Some(frame) = self.unsent.pop_front() {
             let is_written = |page: &Page| page.dirty && page.busy == Busy::No && page.pins == 0;
@@ -317,13 +322,13 @@ impl Cache {
         }
     }
 
-    /// A write-back ended of a page that goes, or that may not be written any more.
+    /// Handles the end of a write-back of a page that is leaving or became read-only.
     pub(crate) fn given_back(&mut self, frames: &[Frame], op: Op, outcome: Outcome, out: &mut Vec<Action>) {
         let is_of = |page: &Page| page.busy.is_of(op);
         for &frame in frames {
             let Some(page) = self.frames.get(frame).filter(is_of) else { continue };
             match page.busy {
-                // It was not begun: the page is here as it was, and goes later.
+                // The write-back did not begin: the page stays as it was, and is evicted later.
                 Busy::Leaving { wanted, .. } if outcome != Outcome::Done => {
                     self.unsent.push_back(frame);
                     self.frames.change(frame, false, |page| {

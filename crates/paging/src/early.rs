@@ -1,7 +1,8 @@
-//! What comes before a thread asks for it: the next run of a stream while its thread works on the one before, and the right to write with a stream of
-//! writes.
+//! Early work ahead of a thread's fault: the next run of a stream while its thread works on the current one,
+//! and write access for a stream of writes.
 //!
-//! A stream upwards that is at its longest finds its next run there, but for the first page: the fault at that is short, and asks for the run behind.
+//! An upward stream at its maximum length finds its next run resident, except for the first page. The fault at that page is short,
+//! and begins the run after the next.
 //!
 //! ```text
 //!   fault        here already, or on its way        left out      comes while the thread works
@@ -16,14 +17,15 @@ use core::ops::Range;
 use farmem_wire::message::Access;
 
 impl Cache {
-    /// What is proposed is a stream's, upwards, and it gets no longer.
+    /// Returns true if the proposal is an upward stream at its maximum length.
     pub(crate) fn is_longest(&self, key: Key, proposed: &Range<u64>) -> bool {
         let run_max = self.config.run_max;
         run_max > 1 && proposed.start == key.page && proposed.end - proposed.start >= run_max
     }
 
-    /// Behind a fault of a stream upwards that is at its longest: while its thread works on what is here, the next run comes, but for its first page. The
-    /// fault there is short, and asks for the run behind that. Nothing goes for it.
+    /// Fetches the next run of an upward stream at its maximum length, except for its first page, after a
+    /// fault of the stream. The fault at the first page is short, and begins the following run. No page is
+    /// evicted for this.
     pub(crate) fn fetch_early(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         let Some((key, write)) = self.early.take() else { return };
         let (count, left_out) = (self.config.run_max, self.frames.first_without(key));
@@ -46,15 +48,15 @@ impl Cache {
         }
     }
 
-    /// A run that its stream has not asked for yet is here, or on its way.
+    /// Tells the policy about a run that its stream has not asked for yet.
     pub(crate) fn came_early(&mut self, key: Key, run: &Range<u64>) {
         if let Some(policy) = self.ahead.get_mut(&key.space) {
             policy.fetched_early(run);
         }
     }
 
-    /// The first write to a page that can be read. As many behind it may be written with it as have been written before it, one beside the other: a stream
-    /// of writes goes on as one.
+    /// Handles the first write to a readable page. As many pages behind it become writable as were written
+    /// consecutively before it, so that a stream of writes takes one fault per run.
     pub(crate) fn allow_run(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) {
         self.stats.upgrades += 1;
         let alone = key.page..key.page + 1;
@@ -66,7 +68,7 @@ impl Cache {
                 (page.mapped, page.dirty) = (Some(Access::Modified), true);
             });
         }
-        // What was written was used, also where no fault of its own told.
+        // Written pages were used, even without a fault of their own.
         for page in written.chain([key.page]) {
             if let Some(frame) = self.frames.find(key.with(page)).filter(|&frame| self.frames.at(frame).ahead)
             {
@@ -78,7 +80,8 @@ impl Cache {
         out.push(Action::Allow { first: key.with(run.start), count });
     }
 
-    /// The pages that are like to be written with one that is about to be, upwards or downwards; and those before it that have been.
+    /// Returns the pages likely to be written with the faulting one, in one direction, and the written pages
+    /// before it.
     fn stream_of_writes(&self, key: Key, layout: &impl Layout) -> (Range<u64>, Range<u64>) {
         let at = |page: u64| self.frames.find(key.with(page)).map(|frame| self.frames.at(frame));
         let written = |page: &u64| at(*page).is_some_and(|page| page.mapped == Some(Access::Modified));
@@ -115,7 +118,7 @@ mod tests {
         Key { space: 1, page }
     }
 
-    /// Touches a page; answers what was fetched, and which pages may be written since.
+    /// Touches a page. Returns the fetched runs and the runs that became writable.
     fn touch(cache: &mut Cache, page: u64, write: bool) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let is_there = |cache: &Cache| {
             let access = cache.access(key(page));
@@ -146,7 +149,7 @@ mod tests {
         (fetched, allowed)
     }
 
-    /// A stream of reads has one page fetched while its thread waits, and seven while it works.
+    /// A stream of reads fetches one page while its thread waits, and seven while the thread works.
     #[test]
     fn a_stream_has_its_next_run_fetched_early() {
         let mut cache = cache(200);
@@ -157,7 +160,7 @@ mod tests {
         assert_eq!(cache.stats().ahead.late, 0);
     }
 
-    /// Where pages have to go for it, nothing comes early: four frames are kept free here.
+    /// No page is fetched early if an eviction were needed: four frames are kept free here.
     #[test]
     fn what_comes_early_makes_nothing_go() {
         let mut cache = cache(64);
@@ -166,7 +169,7 @@ mod tests {
         assert!(fetched.len() <= 1, "{fetched:?}");
     }
 
-    /// As many pages may be written with one as were written before it, if they can be read and lie beside it.
+    /// A write makes as many readable neighbours writable as were written before it.
     #[test]
     fn a_stream_of_writes_goes_on_as_one() {
         for down in [false, true] {
@@ -177,12 +180,12 @@ mod tests {
             let faults = (0..40).map(|page| touch(&mut cache, at(page), true).1);
             let counts: Vec<u64> = faults.flatten().map(|run| run.end - run.start).collect();
             assert_eq!(counts, [1, 2, 4, 8, 8, 8, 8, 8], "{down}");
-            // The last run that was read is not known to be used before it is written.
+            // The last run that was read counts as used only when it is written.
             assert_eq!(cache.stats().ahead.used > read, down);
         }
     }
 
-    /// A scan that is longer than there are frames leaves what was used before it, and its own first pages.
+    /// A scan longer than all frames leaves the pages used before it, and its own first pages.
     #[test]
     fn a_long_scan_goes_through_few_frames() {
         let mut cache = cache(160);

@@ -1,11 +1,11 @@
-//! The layout that tests have: pages in far memory, in order.
+//! The layout used by tests: pages in far memory, in order.
 
 use crate::{Key, Layout, Source};
 
-/// So many pages of each space, from 0 on, are in far memory.
+/// The first `.0` pages of each space are in far memory.
 pub(crate) struct Far(pub(crate) u64);
 
-/// All of them.
+/// All pages are in far memory.
 pub(crate) const ALL_FAR: Far = Far(u64::MAX);
 
 impl Layout for Far {

@@ -1,6 +1,7 @@
-//! Frames, and what is in them.
+//! Frames and their contents.
 //!
-//! Key type: [`Frames`]. Whatever changes in a frame goes through [`Frames::change`], which keeps the order and the counts.
+//! Key type: [`Frames`]. Every change of a frame goes through [`Frames::change`], which keeps the order and
+//! the counts.
 
 use crate::recency::{Frame, ListId, Recency};
 use crate::{Key, Op};
@@ -10,37 +11,37 @@ use alloc::vec;
 use alloc::vec::Vec;
 use farmem_wire::message::Access;
 
-/// What is under way for a page.
+/// The operation in flight for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Busy {
-    /// Nothing.
+    /// None.
     No,
-    /// A fetch brings it.
+    /// A fetch.
     Fetching {
         op: Op,
-        /// A thread waits to write it.
+        /// A thread waits to write the page.
         write: bool,
-        /// A thread waits for it.
+        /// A thread waits for the page.
         waited: bool,
     },
-    /// A write-back carries its bytes.
+    /// A write-back.
     Writing {
         op: Op,
-        /// It was written to since.
+        /// The page was written since the write-back began.
         again: bool,
     },
-    /// The right to write it is asked for; it may be read meanwhile.
+    /// A request for the right to write. The page stays readable.
     Upgrading { op: Op },
-    /// The right to write it was taken, and its bytes are on their way; it may be read meanwhile.
+    /// A write-back after the right to write was revoked. The page stays readable.
     Settling {
         op: Op,
-        /// A thread waits to write it.
+        /// A thread waits to write the page.
         wanted: bool,
     },
-    /// It is given up, and its bytes are on their way; no program may use it any more.
+    /// A write-back at eviction. No program may access the page.
     Leaving {
         op: Op,
-        /// A thread waits for it, to write it or not.
+        /// A thread waits for the page; true if it writes.
         wanted: Option<bool>,
     },
 }
@@ -49,31 +50,32 @@ pub(crate) enum Busy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Page {
     pub(crate) key: Key,
-    /// How programs may use it; as they like where no other host does.
+    /// The access that programs may have. Always `Modified` if no other host shares the page.
     pub(crate) right: Access,
-    /// How programs have it mapped; not at all while it is inactive, or on its way.
+    /// The access with which programs have the page mapped. `None` while the page is inactive or in flight.
     pub(crate) mapped: Option<Access>,
-    /// Far memory is behind.
+    /// The bytes in far memory are out of date.
     pub(crate) dirty: bool,
-    /// It stays where it is.
+    /// Number of pins.
     pub(crate) pins: u32,
-    /// It came beside another, and no thread is known to have used it.
+    /// True if the page was prefetched and no use was seen.
     pub(crate) ahead: bool,
     pub(crate) busy: Busy,
 }
 
 impl Page {
-    /// Its bytes are here and no program has it.
+    /// Returns true if the page's bytes are here and no program has it mapped.
     pub(crate) const fn is_inactive(&self) -> bool {
         self.mapped.is_none() && !self.is_coming_or_going()
     }
 
-    /// It is to be written back: it is inactive, far memory does not have it, and nothing holds or carries it.
+    /// Returns true if the page should be written back: it is inactive, dirty, not pinned, and in no
+    /// operation.
     pub(crate) fn is_to_send(&self) -> bool {
         self.is_inactive() && self.dirty && self.busy == Busy::No && self.pins == 0
     }
 
-    /// Its bytes are not here, or no program may use them.
+    /// Returns true if the page's bytes are not here, or no program may access them.
     pub(crate) const fn is_coming_or_going(&self) -> bool {
         matches!(self.busy, Busy::Fetching { .. } | Busy::Leaving { .. })
     }
@@ -82,12 +84,13 @@ impl Page {
         matches!(self.busy, Busy::Leaving { .. })
     }
 
-    /// Programs have it, and far memory is behind.
+    /// Returns true if programs have the page mapped and it is dirty.
     pub(crate) const fn is_written(&self) -> bool {
         self.mapped.is_some() && self.dirty
     }
 
-    /// Where it stands when pages go. Where rights are asked for (`coherent`), what was written is written back as it goes.
+    /// Returns the list of the page in the eviction order. With `coherent`, dirty pages are written back at
+    /// eviction.
     const fn place(&self, coherent: bool) -> ListId {
         match (self.busy, self.mapped) {
             (
@@ -112,18 +115,18 @@ pub(crate) struct Frames {
     order: Recency,
     inactive: usize,
     leaving: usize,
-    /// Pages that programs have, and that far memory does not.
+    /// Number of pages that are mapped and dirty.
     written: usize,
-    /// Frames for pages that are here and that the cache does not see.
+    /// Number of frames set aside for pages outside the cache's control.
     aside: usize,
     coherent: bool,
-    /// By space and number of the leaf.
+    /// Leaves by space and leaf number.
     leaves: BTreeMap<(u32, u64), Leaf>,
 }
 
 #[derive(Debug)]
 struct Leaf {
-    /// Of each page its frame and one, or 0: such memory the system has at hand.
+    /// For each page its frame plus one, or 0: zeroed memory is cheap to allocate.
     frames: Box<[Frame]>,
     used: u32,
 }
@@ -152,12 +155,12 @@ impl Frames {
         self.free.len() - self.aside
     }
 
-    /// Frames that hold a page, and those set aside.
+    /// Returns the number of frames that hold a page or are set aside.
     pub(crate) const fn taken(&self) -> usize {
         self.used() + self.aside
     }
 
-    /// Sets frames aside, or no longer.
+    /// Changes the number of frames set aside.
     pub(crate) const fn set_aside(&mut self, frames: usize) {
         self.aside = frames;
     }
@@ -166,42 +169,43 @@ impl Frames {
         self.pages.len() - self.free.len()
     }
 
-    /// Inactive pages, written back or not.
+    /// Returns the number of inactive pages, clean or dirty.
     pub(crate) const fn inactive(&self) -> usize {
         self.inactive
     }
 
-    /// Of the inactive pages those that far memory does not have yet, where no rights are asked for.
+    /// Returns the number of inactive pages that far memory does not have yet, in a cache that is not
+    /// coherent.
     pub(crate) const fn sending(&self) -> usize {
         self.inactive - self.order.inactive()
     }
 
-    /// Pages whose frames are free when their bytes have arrived.
+    /// Returns the number of pages whose frames are free once their write-back ends.
     pub(crate) const fn leaving(&self) -> usize {
         self.leaving
     }
 
-    /// Pages that programs have and that are to be written back before they go.
+    /// Returns the number of mapped pages that must be written back before eviction.
     pub(crate) const fn written(&self) -> usize {
         self.written
     }
 
-    /// Rights are asked for.
+    /// Returns true if the cache is coherent.
     pub(crate) const fn is_coherent(&self) -> bool {
         self.coherent
     }
 
-    /// From here on rights are asked for; no page is here yet.
+    /// Makes the cache coherent. No page may be resident yet.
     pub(crate) const fn set_coherent(&mut self) {
         self.coherent = true;
     }
 
-    /// Pages that programs have, or may have unseen, or that are on their way.
+    /// Returns the number of frames of mapped pages, pages set aside, and pages in flight.
     pub(crate) const fn active(&self) -> usize {
         self.taken() - self.inactive
     }
 
-    /// Pages that programs have and that may be deactivated.
+    /// Returns the number of mapped pages that may be deactivated.
     pub(crate) const fn mapped(&self) -> usize {
         self.order.len() - self.order.inactive()
     }
@@ -218,7 +222,7 @@ impl Frames {
         self.pages[frame as usize]
     }
 
-    /// Gives a page a frame; one is free.
+    /// Gives a page a frame. A frame must be free.
     pub(crate) fn insert(&mut self, page: Page) -> Frame {
         let frame = self.free.pop().expect("room was made");
         self.index(page.key, frame);
@@ -229,7 +233,7 @@ impl Frames {
         frame
     }
 
-    /// Changes a page; one that is `used` is the youngest of those it is among from now on.
+    /// Changes a page. If `used`, the page becomes the youngest of its list.
     pub(crate) fn change(&mut self, frame: Frame, used: bool, how: impl FnOnce(&mut Page)) -> Page {
         let before = self.at(frame);
         let mut page = before;
@@ -246,7 +250,7 @@ impl Frames {
         page
     }
 
-    /// The page in a frame goes by another name from now on, which no page has.
+    /// Changes the key of the page in a frame. No other page has the new key.
     pub(crate) fn rename(&mut self, frame: Frame, key: Key) {
         let page = self.pages[frame as usize].as_mut().expect("a frame that was found holds a page");
         let before = core::mem::replace(&mut page.key, key);
@@ -265,24 +269,24 @@ impl Frames {
         page
     }
 
-    /// The page that programs have and that was used longest ago.
+    /// Returns the least recently used mapped page.
     pub(crate) fn oldest_mapped(&self) -> Option<Frame> {
         self.order.oldest(ListId::Active)
     }
 
-    /// The pages that programs have, the one that was used longest ago first.
+    /// Returns the mapped pages, least recently used first.
     pub(crate) fn oldest_mapped_first(&self) -> impl Iterator<Item = (Frame, Page)> {
         self.order.oldest_first(ListId::Active).map(|frame| (frame, self.at(frame)))
     }
 
-    /// The page, if programs have it and it may be deactivated, goes before all others that they have.
+    /// Makes a mapped page the next one to be deactivated.
     pub(crate) fn retire(&mut self, key: Key) {
         if let Some(frame) = self.find(key) {
             self.order.retire(frame);
         }
     }
 
-    /// The oldest inactive page, of those that far memory has too.
+    /// Returns the oldest inactive page, of those that can be dropped.
     pub(crate) fn oldest_inactive(&self) -> Option<Frame> {
         self.order.oldest(ListId::Inactive)
     }
@@ -291,7 +295,7 @@ impl Frames {
         (0..).zip(&self.pages).filter_map(|(frame, page)| page.map(|page| (frame, page)))
     }
 
-    /// The first page of a space from `from` on, below `end`.
+    /// Returns the first page of a space from `from` on, below `end`.
     pub(crate) fn next(&self, from: Key, end: u64) -> Option<(Frame, Key)> {
         let last = end.checked_sub(1).filter(|&last| last >= from.page)? / LEAF;
         for (&(_, number), leaf) in self.leaves.range((from.space, from.page / LEAF)..=(from.space, last)) {
@@ -305,7 +309,7 @@ impl Frames {
         None
     }
 
-    /// The first page from this one on, upwards, that has no frame.
+    /// Returns the first page from this one upwards that has no frame.
     pub(crate) fn first_without(&self, key: Key) -> u64 {
         let mut page = key.page;
         while let Some(leaf) = self.leaves.get(&(key.space, page / LEAF)) {
@@ -321,7 +325,7 @@ impl Frames {
         page
     }
 
-    /// The last page up to this one that has no frame; `None` when all have one.
+    /// Returns the last page up to this one that has no frame; `None` if all have one.
     pub(crate) fn last_without(&self, key: Key) -> Option<u64> {
         let mut page = key.page;
         while let Some(leaf) = self.leaves.get(&(key.space, page / LEAF)) {

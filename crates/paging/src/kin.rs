@@ -1,4 +1,4 @@
-//! Pages whose bytes other pages need: programs that forked, and pages that go by other names.
+//! Pages whose bytes other pages need: after a fork, and after a change of addresses.
 
 use crate::cache::Cache;
 use crate::frames::{Busy, Page};
@@ -9,19 +9,20 @@ use alloc::vec::Vec;
 use farmem_wire::message::Access;
 
 impl Cache {
-    /// How programs have the page.
+    /// Returns the access with which programs have the page mapped.
     #[must_use]
     pub fn access(&self, key: Key) -> Option<Access> {
         self.frames.find(key).and_then(|frame| self.frames.at(frame).mapped)
     }
 
-    /// The page is here, and far memory is behind.
+    /// Returns true if the page is resident and dirty.
     #[must_use]
     pub fn is_dirty(&self, key: Key) -> bool {
         self.frames.find(key).is_some_and(|frame| self.frames.at(frame).dirty)
     }
 
-    /// Pages that far memory has when this write-back was done: they were not written to since it began.
+    /// Returns the pages that were not written since this write-back began: far memory has their latest bytes
+    /// at its end.
     pub fn carried(&self, op: Op) -> impl Iterator<Item = Key> {
         let latest = move |frame: &Frame| match self.frames.get(*frame)?.busy {
             Busy::Writing { op: of, again: false } if of == op => Some(self.frames.at(*frame).key),
@@ -30,15 +31,15 @@ impl Cache {
         self.operations.frames_of(op).iter().filter_map(latest)
     }
 
-    /// A page is not written any more without a fault; the driver has seen to it that no store is on its way. Without effect when it could not be.
-    /// True when it is here, and far memory is behind.
+    /// Makes a page read-only; the driver has ensured that no store is pending. Has no effect on a page that
+    /// was read-only. Returns true if the page is resident and dirty.
     pub fn protect(&mut self, key: Key) -> bool {
         let Some(frame) = self.frames.find(key) else { return false };
         self.frames.change(frame, false, |page| page.mapped = page.mapped.map(|_| Access::Shared)).dirty
     }
 
-    /// A page goes by another name of the same space from now on, as it is. Without effect, but for threads that wait for it, when it is not here; one
-    /// that is on its way is removed. Nothing is here under the new name.
+    /// Changes the key of a page within its space. If the page is not resident, only its waiting threads are
+    /// forgotten; a page in flight is removed. No page may be resident under the new key.
     pub fn rename(&mut self, key: Key, to: Key) {
         let Some(frame) = self.frames.find(key).filter(|_| self.has(key)) else {
             return self.remove(key.space, key.page..key.page + 1);
@@ -47,15 +48,16 @@ impl Cache {
         self.waiting.retain(|(of, _)| *of != key);
     }
 
-    /// An inactive page turns out to be zeros, and is nowhere: its frame is free. Threads that wait for it wait on.
+    /// Frees the frame of an inactive page that turned out to be all zeros. Threads that wait for the page
+    /// keep waiting.
     pub fn vanish(&mut self, key: Key) {
         if let Some(frame) = self.frames.find(key) {
             self.frames.remove(frame);
         }
     }
 
-    /// The program gave the page up. Where others need its bytes its heir keeps them, inactive ([`Action::Keep`]); false, and nothing is done, when
-    /// there is no room for that before something is written back.
+    /// Removes a page that the program gave up. If other pages need its bytes, its heir keeps them, inactive
+    /// ([`Action::Keep`]). Returns false without effect if that needs room that only a write-back can make.
     pub fn leave(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         if let Some(frame) = self.frames.find(key)
             && let page = self.frames.at(frame)
@@ -72,8 +74,8 @@ impl Cache {
         true
     }
 
-    /// Threads of a space that wait for room wait no more; answers for which pages, and whether to write. What is on its way comes to be read
-    /// only: a thread that waits to write it faults again.
+    /// Removes the waiting faults of a space, and returns their pages and whether they write. Pages in flight
+    /// come read-only: a thread that waits to write one faults again.
     pub fn hold_back(&mut self, space: u32) -> Vec<(Key, bool)> {
         let (held, others) = core::mem::take(&mut self.waiting)
             .into_iter()
@@ -93,7 +95,8 @@ impl Cache {
         held
     }
 
-    /// A page that others need as it is, is about to be written: they find its bytes under the heir's name. False when there is no room for both.
+    /// Serves a write to a page whose bytes other pages need: they keep the bytes under the heir's key.
+    /// Returns false if there is no room for both.
     pub(crate) fn write_shared(
         &mut self,
         frame: Frame,
@@ -108,7 +111,7 @@ impl Cache {
         if if moves { self.make_room(1, layout, out) == 0 } else { !self.room_to_rest(out) } {
             return false;
         }
-        // Making room may have deactivated it.
+        // Making room may have deactivated the page.
         if self.frames.get(frame).is_none_or(|page| page.key != key || page.mapped.is_none() != reactivated) {
             return false;
         }
@@ -122,7 +125,7 @@ impl Cache {
         true
     }
 
-    /// The heir keeps what is in the frame, inactive.
+    /// Passes the frame's contents to the heir, inactive.
     fn bequeath(&mut self, frame: Frame, heir: Key, out: &mut Vec<Action>) {
         let key = self.frames.at(frame).key;
         self.frames.rename(frame, heir);
@@ -131,7 +134,7 @@ impl Cache {
         out.push(Action::Keep { key, heir });
     }
 
-    /// Room for one more inactive page.
+    /// Makes room for one more inactive page.
     fn room_to_rest(&mut self, out: &mut Vec<Action>) -> bool {
         if self.frames.inactive() < self.config.inactive_max || !self.config.inactive_apart {
             return true;
@@ -147,7 +150,8 @@ mod tests {
     use crate::{Ahead, Cause, Config, Outcome, Source};
     use alloc::vec;
 
-    /// All pages of space 1 are zeros at first. Page 0 has an heir, page 1 stays, and nothing has a home but heirs, in space 9.
+    /// A layout in which all pages of space 1 are zeros at first. Page 0 has an heir, page 1 stays, and only
+    /// heirs, in space 9, have a home.
     struct Plain;
 
     const HEIR: Key = Key { space: 9, page: 0 };
@@ -195,7 +199,7 @@ mod tests {
         out
     }
 
-    /// What others need is kept before it is written to, is written back under the other name, and goes.
+    /// Bytes that other pages need are kept before a write, written back under the heir's key, and evicted.
     #[test]
     fn a_page_that_others_need_is_kept() {
         let mut cache = cache();
@@ -213,7 +217,7 @@ mod tests {
         assert!(!cache.is_dirty(HEIR));
     }
 
-    /// A page that its program gave up leaves its bytes where its relatives find them; a page that no relative needs leaves nothing.
+    /// A page that its program gave up leaves its bytes to its heir; a page without an heir leaves nothing.
     #[test]
     fn a_page_leaves_its_bytes_to_its_heir() {
         let mut cache = cache();
@@ -227,7 +231,8 @@ mod tests {
         cache.check();
     }
 
-    /// The oldest go, but those that are to stay; a thread that waits for room is told when nothing more can go.
+    /// The oldest pages are evicted, except for those that must stay. A waiting thread gets an error when no
+    /// more can be evicted.
     #[test]
     fn a_page_that_stays_is_passed_by() {
         let mut cache = cache();
@@ -243,7 +248,7 @@ mod tests {
         assert_eq!(out, [Action::Poison { key: page(7), why: Cause::Full }]);
     }
 
-    /// A page goes by another name with all that is known of it; threads of a space that are held back are told of once.
+    /// A page keeps its state under a new key. Threads of a space that are held back are returned once.
     #[test]
     fn pages_are_renamed_and_threads_held_back() {
         let mut cache = cache();

@@ -1,8 +1,10 @@
-//! The page cache: which pages of far memory are here, which are on their way, and which go. Pure.
+//! The page cache: decides which pages of far memory are resident, which are in flight, and which are
+//! evicted. Pure.
 //!
-//! Key type: [`Cache`]. Its driver tells it what happened (a thread faulted, a fetch ended), and it says what to do ([`Action`]), in order. It sees
-//! no byte, no mapping and no network: the driver does what it says, to whatever the pages lie in and from wherever they come (the *backing*:
-//! READs and WRITEs of a client, the coherence agent). What came of a fetch or a write-back is an event with its [`Outcome`].
+//! Key type: [`Cache`]. The driver reports events (a thread faulted, a fetch ended), and the cache returns actions ([`Action`]), in
+//! order. The cache sees no byte, no mapping and no network: the driver applies the actions to the memory that holds the pages and
+//! to the *backing* they come from (READs and WRITEs of a client, or the coherence agent). The end of a fetch or a write-back is an
+//! event with an [`Outcome`].
 //!
 //! ```text
 //!             fetched             oldest is unmapped           written back         dropped
@@ -11,12 +13,13 @@
 //!   nowhere ---------------->'---------- touched -------'--'-------------------'
 //! ```
 //!
-//! Where pages are shared with others the right to use one is asked for, and taken away again: see [`Cache::coherent`].
+//! If pages are shared with other hosts, the cache requests access rights, and other hosts revoke them: see [`Cache::coherent`].
 //!
-//! The cache does not see how a mapped page is used. So it unmaps the pages that came or were touched longest ago and puts them on the
-//! *inactive list*: a touch of one costs a fault and no fetch; a page that no thread touches goes next. What was written is written back while it is inactive.
+//! The cache does not see accesses to mapped pages. So it unmaps the pages that were touched longest ago and puts them on the
+//! *inactive list*. A touch of an inactive page costs a fault and no fetch; an untouched one is evicted next. Dirty pages are
+//! written back while inactive.
 //!
-//! What it does not do: fetch, copy or map; know whose a page is; wait.
+//! The cache does not fetch, copy or map, does not know the owner of a page, and does not wait.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -54,12 +57,12 @@ pub use zeros::ZEROS_MAX;
 use core::ops::Range;
 use farmem_wire::message::Access;
 
-/// A page as programs know it.
+/// The key of a page, as programs address it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
-    /// The address space: a window, a process.
+    /// The address space: a window or a process.
     pub space: u32,
-    /// The page's number in it.
+    /// The page's number in the space.
     pub page: u64,
 }
 
@@ -69,171 +72,175 @@ impl Key {
     }
 }
 
-/// A fetch or a write-back: its number, never used twice by one cache.
+/// The number of a fetch or a write-back. A cache uses each number once.
 pub type Op = u64;
 
-/// Where the bytes of a page are that has no frame.
+/// The location of the bytes of a page without a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// In far memory, at this page of it. What lies side by side there, and in the program, is fetched together.
+    /// In far memory, at this page of it. Pages adjacent both there and in the program are fetched together.
     Far(u64),
-    /// Nowhere: they are zeros.
+    /// The page is all zeros and stored nowhere.
     Zeros,
-    /// Here, in something that the cache does not know: a copy of another page.
+    /// In a local copy that the cache does not track: a copy of another page.
     Near,
-    /// The page is not of this memory any more; the thread that touched it finds out.
+    /// The page is no longer part of this memory. The thread that touched it finds out.
     Elsewhere,
 }
 
-/// Where bytes are, and are to go: what the driver knows and the cache asks for.
+/// The locations of bytes, known by the driver and queried by the cache.
 pub trait Layout {
-    /// Where the bytes of a page are that has no frame.
+    /// Returns the location of the bytes of a page without a frame.
     fn source(&self, key: Key) -> Source;
 
-    /// The page of far memory that takes a page's bytes; `None` when far memory has no room for it.
+    /// Returns the page of far memory for a page's bytes; `None` if far memory has no room.
     fn home(&self, key: Key) -> Option<u64>;
 
-    /// The page is to stay where programs have it: something holds it, or it could not go on from the inactive list.
+    /// Returns true if the page must stay mapped: it is in use, or could not be reactivated from the inactive
+    /// list.
     fn stays(&self, key: Key) -> bool {
         let _ = key;
         false
     }
 
-    /// The name under which the bytes of a page are kept when it is written to or gone, as far memory has not got them yet and other pages need
-    /// them. No page has that name already that differs from far memory.
+    /// Returns the key under which a page's bytes are kept after a write or removal, because other pages need
+    /// them and far memory does not have them yet. No resident page with that key is dirty.
     fn heir(&self, key: Key) -> Option<Key> {
         let _ = key;
         None
     }
 
-    /// Pages that may come together with this one; it is among them.
+    /// Returns the range of pages that may be fetched together with this one, including it.
     fn around(&self, key: Key) -> Range<u64> {
         let _ = key;
         0..u64::MAX
     }
 }
 
-/// What the driver is to do, in order. None of it fails for the cache: a driver that finds a program gone calls [`Cache::remove`].
+/// An action for the driver, carried out in order. Actions cannot fail for the cache: a driver that finds a
+/// program gone calls [`Cache::remove`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Get these pages with this access from the backing; [`Cache::fetched`] tells what came of it.
+    /// Fetches these pages with this access from the backing. [`Cache::fetched`] reports the end.
     Fetch {
-        /// The number.
+        /// The operation's number.
         op: Op,
         /// The first page.
         first: Key,
-        /// Pages.
+        /// Number of pages.
         count: u32,
-        /// What they are to be used for.
+        /// The requested access.
         access: Access,
     },
-    /// Give the backing the bytes of the pages of [`Cache::pages_of`]; they lie side by side in far memory. [`Cache::written_back`] tells
-    /// what came of it. The bytes of a page do not change under it, or it is told again.
+    /// Writes the pages of [`Cache::pages_of`], which are adjacent in far memory, to the backing.
+    /// [`Cache::written_back`] reports the end. If the bytes of a page change meanwhile, the cache writes the
+    /// page back again.
     WriteBack {
-        /// The number.
+        /// The operation's number.
         op: Op,
     },
-    /// Pages that a fetch brought become visible, and the threads that wait for them go on.
+    /// Maps fetched pages and wakes the threads that wait for them.
     Install {
         /// The fetch.
         op: Op,
-        /// The first page of the run; other pages of the fetch may have been removed.
+        /// The first page of the run. Other pages of the fetch may have been removed.
         first: Key,
-        /// Pages.
+        /// Number of pages.
         count: u32,
-        /// How they may be used.
+        /// The access.
         access: Access,
     },
-    /// Pages of zeros become visible, to be written.
+    /// Maps pages of zeros, writable.
     Zeros {
-        /// The first.
+        /// The first page.
         first: Key,
-        /// Pages.
+        /// Number of pages.
         count: u32,
     },
-    /// A page becomes visible whose bytes the driver has ([`Source::Near`]).
+    /// Maps a page whose bytes the driver has ([`Source::Near`]).
     Copy {
         /// The page.
         key: Key,
-        /// How it may be used.
+        /// The access.
         access: Access,
     },
-    /// A page that is here becomes visible, or may be used so; the threads that wait for it go on.
+    /// Maps a resident page, or changes its access, and wakes the threads that wait for it.
     Map {
         /// The page.
         key: Key,
-        /// How it may be used.
+        /// The access.
         access: Access,
     },
-    /// Pages that programs have to be read may be written; the threads that wait for one go on. One whose mapping is gone faults again.
+    /// Makes readable pages writable and wakes the threads that wait for them. A page whose mapping is gone
+    /// faults again.
     Allow {
-        /// The first.
+        /// The first page.
         first: Key,
-        /// Pages.
+        /// Number of pages.
         count: u32,
     },
-    /// Pages are taken from programs, and their bytes stay. When it is done no store is on its way to them.
+    /// Unmaps pages and keeps their bytes. After this action no store to them is pending.
     Deactivate {
-        /// The first.
+        /// The first page.
         first: Key,
-        /// Pages.
+        /// Number of pages.
         count: u32,
     },
-    /// The bytes of a page are not needed here any more: it is inactive, or mapped.
+    /// Drops the bytes of a page, which is inactive or mapped.
     Discard {
         /// The page.
         key: Key,
     },
-    /// The bytes that a page has now are kept under another name, [`Layout::heir`], and are inactive there; the page itself is about to be written,
-    /// or is gone.
+    /// Keeps the present bytes of a page under another key, [`Layout::heir`], as an inactive page. The page
+    /// itself is about to be written or is gone.
     Keep {
         /// The page.
         key: Key,
-        /// The other name.
+        /// The other key.
         heir: Key,
     },
-    /// The threads that wait for a page look again.
+    /// Wakes the threads that wait for a page; they fault again.
     Wake {
         /// The page.
         key: Key,
     },
-    /// The page cannot be had: a thread that touches it is told so, and why.
+    /// Fails a page: a thread that touches it gets an error with this cause.
     Poison {
         /// The page.
         key: Key,
-        /// Why.
+        /// The cause.
         why: Cause,
     },
 }
 
-/// Why a page cannot be had.
+/// The reason for which a page is not available.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// The backing does not answer, [`Config::tries_max`] times.
+    /// The backing failed [`Config::tries_max`] times.
     Failed,
-    /// Its bytes are lost.
+    /// The page's bytes are lost.
     Lost,
-    /// This program may not use it so, or there is no such page.
+    /// The program lacks the access right, or there is no such page.
     Refused,
-    /// There is no room for it here, and nothing will make room: far memory takes nothing.
+    /// There is no room for the page, and none will become free: far memory accepts nothing.
     Full,
 }
 
-/// What came of a fetch or a write-back.
+/// The outcome of a fetch or a write-back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It was done.
+    /// Success.
     Done,
-    /// It was not, or that is not known; it is tried again, up to [`Config::tries_max`] times.
+    /// Failure or unknown result. The cache retries, up to [`Config::tries_max`] times.
     Failed,
-    /// The bytes, or some of them, are lost for good.
+    /// Some or all of the bytes are permanently lost.
     Lost,
-    /// Of a fetch, where rights are asked for: it was done, and the page may be used so. That may be more or less than was asked for.
+    /// A fetch of a coherent cache succeeded with this access, which may differ from the requested one.
     Granted(Access),
-    /// Of a fetch, where rights are asked for: no program here may use the page so.
+    /// A fetch of a coherent cache was refused: no program here may access the page this way.
     Refused,
-    /// Of a fetch, where rights are asked for: what comes of it does not count any more; the threads that wait ask again.
+    /// A fetch of a coherent cache is void; the waiting threads fault again.
     Void,
-    /// Where rights are asked for: it was not begun, since there was no room for it. It is tried again at the next turn.
+    /// An operation of a coherent cache did not begin for lack of room. The cache retries at the next turn.
     Later,
 }

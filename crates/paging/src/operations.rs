@@ -1,4 +1,4 @@
-//! Fetches and write-backs under way, how they end, and how often they are tried.
+//! Fetches and write-backs in flight, their ends, and their retries.
 
 use crate::cache::Cache;
 use crate::frames::{Busy, Frames, Page};
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use farmem_wire::message::Access;
 
 impl Busy {
-    /// This operation is under way for it.
+    /// Returns true if `op` is the operation in flight.
     pub(crate) const fn is_of(self, op: Op) -> bool {
         matches!(self.op(), Some(of) if of == op)
     }
@@ -17,7 +17,7 @@ impl Busy {
         matches!(self, Self::Fetching { .. } | Self::Upgrading { .. })
     }
 
-    /// What is under way.
+    /// Returns the operation in flight.
     pub(crate) const fn op(self) -> Option<Op> {
         match self {
             Self::No => None,
@@ -32,7 +32,7 @@ impl Busy {
 
 #[derive(Clone, Debug)]
 struct Operation {
-    /// Where its pages are; others may have come there since.
+    /// The frames of its pages. Other pages may occupy them by now.
     frames: Vec<Frame>,
     tries: u32,
     kind: Kind,
@@ -44,10 +44,11 @@ enum Kind {
     WriteBack,
 }
 
-/// All that is under way.
+/// All operations in flight.
 #[derive(Default, Debug)]
 pub(crate) struct Operations {
-    /// By number: they begin in that order. Few are under way, and nothing is allocated for one more.
+    /// Sorted by number, because operations begin in that order. Few are in flight, and adding one does not
+    /// allocate.
     all: Vec<(Op, Operation)>,
     fetching: usize,
     next: Op,
@@ -66,7 +67,7 @@ impl Operations {
         self.all.len() - self.fetching
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next operation.
     pub(crate) const fn next(&self) -> Op {
         self.next
     }
@@ -76,7 +77,7 @@ impl Operations {
         self.begin(Operation { frames, tries: 1, kind: Kind::Fetch(access) })
     }
 
-    /// A write-back of one page that goes, or that may not be written any more.
+    /// Begins a write-back of one page that is leaving or became read-only.
     pub(crate) fn begin_write_back(&mut self, frame: Frame) -> Op {
         self.begin(Operation { frames: alloc::vec![frame], tries: 1, kind: Kind::WriteBack })
     }
@@ -88,7 +89,7 @@ impl Operations {
         op
     }
 
-    /// Nothing is under way any more, and nothing will be told to have ended.
+    /// Forgets all operations; no end will be reported.
     pub(crate) fn forget(&mut self) {
         self.all.clear();
         self.fetching = 0;
@@ -118,7 +119,7 @@ impl Operations {
 }
 
 impl Cache {
-    /// Begins to write inactive pages back, as many as may be under way at once.
+    /// Begins write-backs of inactive pages, up to the limit.
     pub(crate) fn send(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         if self.frames.is_coherent() {
             return self.give_back_unsent(out);
@@ -161,10 +162,12 @@ impl Cache {
         None
     }
 
-    /// A fetch has ended. With [`Outcome::Done`] the driver has the bytes at hand when it does what this says.
+    /// Handles the end of a fetch. With [`Outcome::Done`] the driver holds the bytes while it carries out the
+    /// resulting actions.
     ///
     /// # Panics
-    /// When there is no such fetch under way.
+    ///
+    /// If no such fetch is in flight.
     pub fn fetched(&mut self, op: Op, outcome: Outcome, layout: &impl Layout, out: &mut Vec<Action>) {
         let mut ended = self.operations.end(op);
         let Kind::Fetch(access) = ended.kind else { panic!("{op} is a write-back") };
@@ -188,14 +191,15 @@ impl Cache {
         self.turn_behind(layout, out);
     }
 
-    /// Behind the end of an operation. Where rights are asked for, the driver tells of the end in the midst of a step: it calls [`Cache::turn`] later.
+    /// Runs a turn after the end of an operation. In a coherent cache the driver reports the end during a
+    /// step, and calls [`Cache::turn`] later.
     fn turn_behind(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         if !self.frames.is_coherent() {
             self.turn(layout, out);
         }
     }
 
-    /// The same pages again, as far as they are still wanted: one fetch for each run that is left.
+    /// Fetches the pages that are still needed again: one fetch for each remaining run.
     fn fetch_again(&mut self, ended: Operation, access: Access, out: &mut Vec<Action>) {
         let key = |frame: Frame, frames: &Frames| frames.at(frame).key;
         let runs: Vec<Vec<Frame>> = ended
@@ -222,7 +226,7 @@ impl Cache {
         }
     }
 
-    /// Pages are here: as one run where they lie together and are to be used alike.
+    /// Installs fetched pages: as one run if they are adjacent and have one access.
     fn arrived(&mut self, op: Op, frames: &[Frame], out: &mut Vec<Action>) {
         let wanted = |page: &Page| matches!(page.busy, Busy::Fetching { write: true, .. });
         let mut at = 0;
@@ -257,7 +261,7 @@ impl Cache {
         }
     }
 
-    /// Bytes of these pages are lost. Of several, those that a thread waits for are asked for again, one by one.
+    /// Handles lost bytes. A thread that waits for one of several pages fetches its page again, alone.
     fn lost(&mut self, frames: &[Frame], out: &mut Vec<Action>) {
         let alone = frames.len() == 1;
         if alone && self.frames.is_coherent() {
@@ -286,7 +290,7 @@ impl Cache {
         }
     }
 
-    /// Nothing that is under way will ever end: as if all of it had failed for good.
+    /// Fails all operations in flight permanently, because none will ever end.
     pub fn abandon(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         self.failed = true;
         while let Some(&(op, ref operation)) = self.operations.all.first() {
@@ -297,10 +301,11 @@ impl Cache {
         }
     }
 
-    /// A write-back has ended.
+    /// Handles the end of a write-back.
     ///
     /// # Panics
-    /// When there is no such write-back under way.
+    ///
+    /// If no such write-back is in flight.
     pub fn written_back(&mut self, op: Op, outcome: Outcome, layout: &impl Layout, out: &mut Vec<Action>) {
         let mut ended = self.operations.end(op);
         assert_eq!(ended.kind, Kind::WriteBack, "{op} is a fetch");
@@ -309,7 +314,7 @@ impl Cache {
         }
         let carried = ended.frames.len() as u64;
         ended.frames.retain(|&frame| self.frames.get(frame).is_some_and(|page| page.busy.is_of(op)));
-        // What was written to meanwhile goes with its newer bytes.
+        // A page that was written meanwhile is written back again.
         ended.frames.retain(|&frame| {
             let again = matches!(self.frames.at(frame).busy, Busy::Writing { again: true, .. });
             if again {
@@ -340,11 +345,12 @@ impl Cache {
         self.turn(layout, out);
     }
 
-    /// Pages of a write-back that was not begun yet have gone, or have no home any more: the others are written back by themselves, those together that
-    /// lie together.
+    /// Splits a write-back that has not begun, because some of its pages are gone or have no home any more.
+    /// The other pages are written back in adjacent runs.
     ///
     /// # Panics
-    /// When there is no such write-back.
+    ///
+    /// If there is no such write-back.
     pub fn split(&mut self, op: Op, layout: &impl Layout, out: &mut Vec<Action>) {
         let mut ended = self.operations.end(op);
         assert_eq!(ended.kind, Kind::WriteBack, "{op} is a fetch");

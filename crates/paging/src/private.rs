@@ -1,14 +1,17 @@
-//! Private memory of programs that fork: which slot of far memory each page of each process has, which processes share it, and where its newest
-//! bytes are. Pure.
+//! Private memory of programs that fork. Pure.
 //!
-//! Key types: [`Private`], which has a [`Cache`] of its own; [`Programs`], what its actions are done to. A page that goes first rests, in a place of
-//! the pager's *pool*; it gets a *slot* of far memory then, if it has none.
+//! The module tracks which slot of far memory each page of each process has, which processes share a slot,
+//! and where the latest bytes are. Key types: [`Private`], which has a [`Cache`] of its own; [`Programs`],
+//! the interface for its actions. An evicted page first becomes inactive, in a place of the pager's *pool*,
+//! and then gets a *slot* of far memory if it has none.
 //!
-//! A fork is a snapshot: the child's table names the parent's slots, which then have two owners, and the one that writes takes another. What
-//! is not in far memory at that time stays where it is, read-only, and the slot says where (its *home*): a fork that is followed by an exec copies
-//! nothing. When that page is written to, or goes, while others own its slot, its bytes rest under the slot's own name until they are written back.
+//! A fork is a snapshot: the child's table names the parent's slots, which then have two owners; an owner
+//! that writes takes another slot. Pages that are not in far memory at the fork stay where they are,
+//! read-only, and the slot records the location (its *home*), so a fork followed by an exec copies nothing.
+//! When such a page is written or evicted while others own its slot, its bytes stay inactive under the slot's
+//! own key until they are written back.
 //!
-//! What it does not do: copy a byte, know which addresses a program uses, wait.
+//! The module does not copy bytes, does not know which addresses a program uses, and does not wait.
 
 mod check;
 mod deactivate;
@@ -35,14 +38,16 @@ use pool::Pool;
 use slots::{GROUP, Home, Slot, Slots};
 use table::{Entry, Here};
 
-/// The space whose pages are slots: bytes that only a slot needs. Processes have other numbers.
+/// The space whose pages are slots, for bytes that only a slot needs. Processes have other numbers.
 const SLOTS: u32 = 0;
-/// Groups of slots of the first allocation of far memory; each further one is as large as all before, up to the next bound.
+/// Slot groups of the first allocation of far memory. Each further allocation is as large as all before, up
+/// to the next limit.
 const GROUPS_MIN: u32 = 16;
 const GROUPS_MAX: u32 = 1024;
-/// Slots that are allocated ahead.
+/// Number of slots allocated ahead.
 const SLOTS_AHEAD: u32 = 256;
-/// With fewer slots left, and no more to be had, pages without one stay where they are: more than rest in one step.
+/// If fewer slots are left and no more can be allocated, pages without a slot stay mapped. More than one step
+/// deactivates.
 const SLOTS_LAST: u32 = 64;
 
 /// The memory of all processes of a program.
@@ -50,25 +55,25 @@ const SLOTS_LAST: u32 = 64;
 pub struct Private {
     cache: Cache,
     book: Book,
-    /// Slots that a write-back is for.
+    /// The slots of each write-back.
     writes: BTreeMap<Op, Vec<Slot>>,
-    /// Pages that rest and have no slot. Some have one, or do not rest any more.
+    /// Inactive pages without a slot. Some entries are obsolete.
     homeless: Vec<Key>,
-    /// Pages have got slots since the cache was asked what is to be written back.
+    /// True if pages got slots since the cache was last asked for write-backs.
     to_send: bool,
-    /// Pages that programs had to give up, to make room.
+    /// Number of pages evicted to make room.
     evictions: u64,
     refaults: Refaults,
     stats_plain: PlainStats,
-    /// After how many pages of zeros memory becomes plain, if at all.
+    /// The number of zero pages after which memory becomes plain, if enabled.
     strays: Option<u32>,
-    /// Frames were wanted that plain memory had.
+    /// True once plain memory had to give frames up.
     pressed: bool,
     bytes_far: u64,
     actions: Vec<Action>,
 }
 
-/// Where everything is.
+/// The locations of all pages.
 #[derive(Debug)]
 struct Book {
     slots: Slots,
@@ -82,7 +87,7 @@ impl Book {
         self.tables.get(&key.space).map(|table| table.get(key.page))
     }
 
-    /// Of a process that is served.
+    /// Returns the entry of a page, of a process that is served.
     fn entry(&self, key: Key) -> Entry {
         self.find(key).unwrap_or(Entry::NOWHERE)
     }
@@ -96,7 +101,7 @@ impl Book {
         self.set(key, Entry { here, ..entry });
     }
 
-    /// The slot's bytes rest under its own name.
+    /// Returns the pool place of the bytes kept under the slot's own key.
     fn orphan(&self, slot: Slot) -> Option<Place> {
         match self.slots.home(slot) {
             Home::Pool(place) if self.pool.at(place).space == SLOTS => Some(place),
@@ -104,7 +109,7 @@ impl Book {
         }
     }
 
-    /// The page is where its slot's newest bytes are.
+    /// Returns true if the page holds its slot's latest bytes.
     fn is_home(&self, key: Key, slot: Slot) -> bool {
         match self.slots.home(slot) {
             Home::Far => false,
@@ -118,7 +123,7 @@ const fn orphan(slot: Slot) -> Key {
     Key { space: SLOTS, page: slot.0 as u64 }
 }
 
-/// What the cache asks.
+/// The layout that the cache queries.
 struct View<'a, P> {
     book: &'a Book,
     programs: &'a P,
@@ -160,10 +165,11 @@ fn slot_of(orphan: Key) -> Slot {
 }
 
 impl Private {
-    /// No process yet. Of [`Config::frames`], the pool has [`Config::inactive_max`].
+    /// Returns the memory of no process yet. The pool has [`Config::inactive_max`] of [`Config::frames`].
     ///
     /// # Panics
-    /// As [`Cache::new`]; and when pages shall rest in place.
+    ///
+    /// As [`Cache::new`], and if inactive pages have no separate memory.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.inactive_apart, "pages of other processes cannot rest in place");
@@ -188,61 +194,61 @@ impl Private {
         }
     }
 
-    /// What its cache did.
+    /// Returns the cache's counters.
     #[must_use]
     pub const fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
-    /// Pages that programs had to give up, to make room.
+    /// Returns the number of pages evicted to make room.
     #[must_use]
     pub const fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// Pages that were fetched again soon after they had gone.
+    /// Returns the refault statistics.
     #[must_use]
     pub const fn refaults(&self) -> &Refaults {
         &self.refaults
     }
 
-    /// Pages of far memory that were allocated and are not in use.
+    /// Returns the number of allocated pages of far memory that are not in use.
     #[must_use]
     pub fn free_slots(&self) -> u64 {
         u64::from(self.book.slots.free())
     }
 
-    /// Bytes of far memory that were allocated.
+    /// Returns the number of allocated bytes of far memory.
     #[must_use]
     pub const fn bytes_far(&self) -> u64 {
         self.bytes_far
     }
 
-    /// The allocations of far memory.
+    /// Returns the allocations of far memory.
     pub fn allocations(&self) -> impl Iterator<Item = VirtAddr> {
         self.book.slots.bases()
     }
 
-    /// The cache.
+    /// Returns the cache.
     #[must_use]
     pub const fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// A process comes in with nothing, or with what its parent had.
+    /// Adds a process with an empty table, or with a copy of its parent's.
     pub fn open(&mut self, space: u32, table: Table) {
         assert!(space != SLOTS, "processes have numbers from 1 on");
         assert!(self.book.tables.insert(space, table).is_none(), "a process comes in once");
     }
 
-    /// To write to the page means to copy it first, as others have its slot.
+    /// Returns true if a write to the page must copy it first, because others own its slot.
     #[must_use]
     pub fn is_needed(&self, key: Key) -> bool {
         let shared = self.book.entry(key).slot.is_some_and(|slot| self.book.slots.owners(slot) > 1);
         shared && self.cache.is_dirty(key)
     }
 
-    /// A thread waits for a page.
+    /// Handles a fault of a thread.
     pub fn fault(&mut self, key: Key, write: bool, programs: &mut impl Programs) {
         self.press(programs);
         let before = self.cache.stats();
@@ -255,17 +261,17 @@ impl Private {
         }
     }
 
-    /// A fetch has ended; the programs have its bytes at hand until this returns.
+    /// Handles the end of a fetch. The programs hold its bytes until this returns.
     pub fn fetched(&mut self, op: Op, outcome: Outcome, programs: &mut impl Programs) {
         let view = View { book: &self.book, programs };
         self.cache.fetched(op, outcome, &view, &mut self.actions);
         self.carry_out(programs);
     }
 
-    /// A write-back has ended.
+    /// Handles the end of a write-back.
     pub fn written_back(&mut self, op: Op, outcome: Outcome, programs: &mut impl Programs) {
         for slot in self.writes.remove(&op).expect("a write-back ends once") {
-            // It is not known when bytes come that were given up: no other page gets their place.
+            // Bytes of an abandoned WRITE may arrive at any time, so no other page gets their slot.
             if outcome == Outcome::Done || self.book.slots.owners(slot) > 0 {
                 self.book.slots.sent(slot);
             }
@@ -288,7 +294,7 @@ impl Private {
         self.carry_out(programs);
     }
 
-    /// Does what is not urgent. To be called behind faults and ends of operations.
+    /// Does background work. The driver calls this after faults and ends of operations.
     pub fn turn(&mut self, programs: &mut impl Programs) {
         self.house(programs);
         loop {
@@ -301,7 +307,7 @@ impl Private {
         }
     }
 
-    /// Nothing that is under way will ever end.
+    /// Fails all operations in flight permanently, because none will ever end.
     pub fn abandon(&mut self, programs: &mut impl Programs) {
         self.writes.clear();
         let view = View { book: &self.book, programs };
@@ -359,7 +365,7 @@ impl Private {
         let slot = |key: Key| if key.space == SLOTS { Some(slot_of(key)) } else { self.book.entry(key).slot };
         let slots: Vec<Slot> = self.cache.pages_of(op).map_while(slot).collect();
         let all = slots.len() == self.cache.pages_of(op).count();
-        // Some may not be needed any more, or have left a slot that they shared.
+        // Some pages may not be needed any more, or may have left a slot that they shared.
         if !all || slots.is_empty() || !slots.is_sorted_by(|&a, &b| self.book.slots.behind(a) == Some(b)) {
             let view = View { book: &self.book, programs };
             return self.cache.split(op, &view, &mut self.actions);
@@ -378,7 +384,7 @@ impl Private {
         programs.write_back(op, addr, &pages);
     }
 
-    /// Of these pages the first `came` are in their program.
+    /// Records that the first `came` of these pages are mapped.
     fn came(
         &mut self,
         space: u32,
@@ -398,7 +404,7 @@ impl Private {
         self.did_not_come(space, until..pages.end, programs);
     }
 
-    /// Who waits for the pages asks again.
+    /// Handles pages that were not mapped: the waiting threads fault again.
     fn did_not_come(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         if !pages.is_empty() {
             self.cache.remove(space, pages.clone());
@@ -411,7 +417,7 @@ impl Private {
         let came = match home {
             Some(Home::Pool(place)) => programs.copy(key, From::Pool(place), access),
             Some(Home::Page(of)) => programs.copy(key, From::Program(of), access),
-            // It moved on meanwhile.
+            // The page moved meanwhile.
             Some(Home::Far) | None => false,
         };
         self.came(key.space, &(key.page..key.page + 1), u64::from(came), access, programs);
@@ -437,7 +443,7 @@ impl Private {
         }
     }
 
-    /// Pages may be written that are in their program, if they came.
+    /// Makes mapped pages writable.
     fn allow(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         for page in pages.clone() {
             let key = Key { space, page };
@@ -449,7 +455,7 @@ impl Private {
         programs.allow(space, pages);
     }
 
-    /// The page has no slot any more, and its bytes are nowhere.
+    /// Removes the page's slot; its bytes are nowhere.
     fn forget_slot(&mut self, key: Key) {
         let entry = self.book.entry(key);
         self.book.set(key, Entry::NOWHERE);
@@ -460,7 +466,7 @@ impl Private {
         self.leave(slot);
     }
 
-    /// Gives pages that rest without a slot one, as far as there are any.
+    /// Gives inactive pages without a slot one, as far as slots are available.
     fn house(&mut self, programs: &mut impl Programs) {
         let mut homeless = mem::take(&mut self.homeless);
         homeless.retain(|&key| {
@@ -475,7 +481,7 @@ impl Private {
         self.homeless = homeless;
     }
 
-    /// A slot for a page, beside its neighbours'.
+    /// Allocates a slot for a page, next to its neighbours' if possible.
     fn take_slot(&mut self, key: Key, programs: &mut impl Programs) -> Option<Slot> {
         if self.book.slots.free() == 0 {
             self.grow(programs);
@@ -486,13 +492,13 @@ impl Private {
         self.book.slots.take(key.page, near)
     }
 
-    /// Allocates far memory before it is needed; without effect when there is no more.
+    /// Allocates far memory ahead of need. Has no effect if there is no more.
     fn grow(&mut self, programs: &mut impl Programs) {
         if self.book.slots.free() >= SLOTS_AHEAD || self.cache.has_failed() || !programs.may_allocate() {
             return;
         }
         let have = u32::try_from(self.book.slots.len()).expect("slots have numbers") / GROUP;
-        // The rack allocates powers of two: of any other number it would keep the rest for nobody.
+        // The rack allocates powers of two: the rest of any other size would stay unused.
         let mut groups = 1 << have.clamp(GROUPS_MIN, GROUPS_MAX).ilog2();
         loop {
             let bytes = u64::from(groups * GROUP) * PAGE_LEN as u64;
@@ -508,13 +514,14 @@ impl Private {
         }
     }
 
-    /// The page may be written from now on: its slot is its own, or it has none.
+    /// Prepares a page for writes: its slot becomes exclusive, or the page has none.
     fn own(&mut self, key: Key) {
         let entry = self.book.entry(key);
         let Some(slot) = entry.slot else { return };
         let orphaned = self.book.orphan(slot).is_some();
         if self.book.slots.owners(slot) > 1 || (orphaned && self.book.slots.is_sent(slot)) {
-            // It was clean when it was decided on, though it is written by now: far memory has what the others need.
+            // The page was clean when this was decided, though written by now: far memory has the bytes that
+            // others need.
             if self.book.is_home(key, slot) {
                 self.book.slots.set_home(slot, Home::Far);
             }
@@ -525,7 +532,7 @@ impl Private {
         self.book.slots.set_home(slot, Home::Far);
     }
 
-    /// One owner less.
+    /// Removes one owner of a slot.
     fn leave(&mut self, slot: Slot) {
         if self.book.slots.owners(slot) == 1 {
             self.drop_orphan(slot);
@@ -533,7 +540,8 @@ impl Private {
         self.book.slots.leave(slot);
     }
 
-    /// Nobody needs bytes that rest under the slot's own name any more: written later, they could come behind newer ones.
+    /// Drops bytes kept under the slot's own key that no owner needs: a later WRITE of them could overtake
+    /// newer bytes.
     fn drop_orphan(&mut self, slot: Slot) {
         if let Some(place) = self.book.orphan(slot) {
             let page = orphan(slot).page;
@@ -546,7 +554,7 @@ impl Private {
     fn keep(&mut self, key: Key, heir: Key, programs: &mut impl Programs) {
         let (entry, slot) = (self.book.entry(key), slot_of(heir));
         let place = match entry.here {
-            // Its bytes turned out not to be needed meanwhile.
+            // The bytes turned out not to be needed meanwhile.
             Here::No => return self.cache.remove(SLOTS, heir.page..heir.page + 1),
             Here::Pool(place) => {
                 self.book.pool.rename(place, heir);

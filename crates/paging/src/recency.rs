@@ -1,8 +1,8 @@
-//! Which frame goes first: least recently used, as far as a page cache can see.
+//! The eviction order of frames: least recently used, as far as a page cache can observe.
 //!
-//! Key type: [`Recency`], pure. The cache does not see how a mapped page is read and written, so the order in which pages came is
-//! all that is known of them. To learn more, the oldest go to the *inactive list*: they keep their frame and lose their mapping. One that
-//! is touched again costs a fault and no fetch, and is young again; one that is not is the next to go.
+//! Key type: [`Recency`], pure. The cache does not see accesses to a mapped page, so only the order of arrival is known. To learn
+//! more, the oldest frames move to the *inactive list*: they keep their contents and lose their mapping. An inactive page that is
+//! touched costs a fault and no fetch, and becomes the youngest; an untouched one is evicted next.
 //!
 //! ```text
 //!   first use --> [ young ... old ] --oldest--> [ young ... old ] --oldest--> goes
@@ -16,21 +16,21 @@ use alloc::vec;
 /// A frame's number, below the number of frames.
 pub type Frame = u32;
 
-/// Frames in the order of their last known use. Frames that must not go now are simply not in it.
+/// Frames in the order of their last known use. Frames that must not be evicted now are not in any list.
 #[derive(Clone, Debug)]
 pub(crate) struct Recency {
     links: Box<[Link]>,
     lists: [List; 2],
 }
 
-/// Where a frame is in the order.
+/// The list of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ListId {
-    /// Not in it: it must not go now.
+    /// No list: the frame must not be evicted now.
     Out,
-    /// Among those whose pages are mapped.
+    /// The list of mapped pages.
     Active,
-    /// Among those whose pages are unmapped.
+    /// The list of unmapped pages.
     Inactive,
 }
 
@@ -52,10 +52,11 @@ struct List {
 }
 
 impl Recency {
-    /// An order of none of `frames` frames.
+    /// Returns an empty order for `frames` frames.
     ///
     /// # Panics
-    /// When there are more frames than numbers for them.
+    ///
+    /// If there are more frames than numbers.
     pub(crate) fn new(frames: usize) -> Self {
         assert!(frames < NONE as usize, "as many frames as numbers");
         let link = Link { younger: NONE, older: NONE, place: ListId::Out };
@@ -63,7 +64,7 @@ impl Recency {
         Self { links: vec![link; frames].into(), lists: [list; 2] }
     }
 
-    /// Takes the frame out; without effect when it is not in.
+    /// Removes the frame from its list, if any.
     fn remove(&mut self, frame: Frame) {
         let Link { younger, older, place } = self.links[frame as usize];
         let Some(list) = self.list_mut(place) else { return };
@@ -83,7 +84,7 @@ impl Recency {
         self.links[frame as usize] = Link { younger: NONE, older: NONE, place: ListId::Out };
     }
 
-    /// Puts a frame where it belongs from now on, as the youngest there.
+    /// Moves a frame to a list, as the youngest.
     pub(crate) fn put(&mut self, frame: Frame, place: ListId) {
         self.remove(frame);
         if place != ListId::Out {
@@ -91,7 +92,7 @@ impl Recency {
         }
     }
 
-    /// An active frame is the oldest from now on.
+    /// Makes an active frame the oldest.
     pub(crate) fn retire(&mut self, frame: Frame) {
         if self.place(frame) != ListId::Active {
             return;
@@ -109,28 +110,28 @@ impl Recency {
         self.links[frame as usize] = Link { younger: second, older: NONE, place: ListId::Active };
     }
 
-    /// Where it is.
+    /// Returns the frame's list.
     pub(crate) fn place(&self, frame: Frame) -> ListId {
         self.links[frame as usize].place
     }
 
-    /// Inactive frames.
+    /// Returns the number of inactive frames.
     pub(crate) const fn inactive(&self) -> usize {
         self.lists[1].len
     }
 
-    /// Frames in the order, active and inactive.
+    /// Returns the number of frames in both lists.
     pub(crate) const fn len(&self) -> usize {
         self.lists[0].len + self.lists[1].len
     }
 
-    /// The one that was used longest ago of these.
+    /// Returns the least recently used frame of a list.
     pub(crate) fn oldest(&self, place: ListId) -> Option<Frame> {
         let list = self.lists[usize::from(place == ListId::Inactive)];
         (list.len > 0).then_some(list.oldest)
     }
 
-    /// These, the one that was used longest ago first.
+    /// Returns the frames of a list, least recently used first.
     pub(crate) fn oldest_first(&self, place: ListId) -> impl Iterator<Item = Frame> {
         let next = |&frame: &Frame| Some(self.links[frame as usize].younger).filter(|&frame| frame != NONE);
         core::iter::successors(self.oldest(place), next)
@@ -167,7 +168,7 @@ mod tests {
 
     const FRAMES: Frame = 6;
 
-    /// A frame is put somewhere, or is the oldest active one.
+    /// A list for the frame, or `None` to make it the oldest active one.
     fn list() -> impl Strategy<Value = Option<ListId>> {
         let list =
             prop_oneof![1 => Just(ListId::Out), 3 => Just(ListId::Active), 2 => Just(ListId::Inactive)];
@@ -175,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Linked and plain lists agree on every answer; of the plain ones the oldest is in front.
+        /// Linked and plain lists agree on every answer. A plain list has its oldest frame in front.
         #[test]
         fn as_plain_lists(puts in proptest::collection::vec((0..FRAMES, list()), 0..60)) {
             let mut recency = Recency::new(FRAMES as usize);

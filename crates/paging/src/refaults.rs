@@ -1,12 +1,14 @@
-//! Pages that are fetched again soon after they were evicted, and how many frames would have kept them. Pure.
+//! Refault statistics: pages fetched again soon after their eviction, and the number of frames that would
+//! have kept them. Pure.
 //!
-//! Key type: [`Refaults`]. An evicted page leaves its name behind, as a shadow entry does in Linux (`mm/workingset.c`). When the page comes again,
-//! the names of pages that were evicted after it and have not come again yet, with the frames that there are, are the frames that would have kept it
-//! under LRU: its stack distance (Mattson et al., 1970). Many evicted pages are sampled by a hash of their name, at a rate that falls as they grow
-//! more, and each stands for as many as the rate says (SHARDS, Waldspurger et al., FAST 2015). So the memory that this takes is bounded, and a
-//! page costs a hash.
+//! Key type: [`Refaults`]. An evicted page leaves a ghost entry behind, like a shadow entry in Linux
+//! (`mm/workingset.c`). When the page comes again, its stack distance (Mattson et al., 1970) is the number of
+//! frames plus the number of pages that were evicted after it and have not come again. That many frames would
+//! have kept it under LRU. Many evicted pages are sampled by a hash of their key, at a rate that falls as
+//! they grow more, and each sample stands for the inverse of the rate (SHARDS, Waldspurger et al., FAST
+//! 2015). So memory is bounded, and a page costs a hash.
 //!
-//! What it does not do: measure time. A program that computes for long between two pages counts as one that does not.
+//! The statistics do not measure time: a long computation between two faults does not matter.
 
 use crate::Key;
 use alloc::collections::BTreeMap;
@@ -14,36 +16,36 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Names of evicted pages at most; with more, half of them go, and the rate is halved.
+/// Maximum number of ghost entries. Beyond it half of them are dropped and the rate is halved.
 const GHOSTS_MAX: usize = 4096;
-/// A page that comes again counts where so many times the frames would have kept it, and no more.
+/// Maximum distance that counts, as a multiple of the frames.
 const MULTIPLE_MAX: u64 = 16;
-/// Distances are told apart by this part of the frames.
+/// Resolution of distances: steps per multiple of the frames.
 const STEPS: u64 = 8;
-/// The program thrashes when, in so many windows one after the other, at least half of the pages fetched are pages that came again. A window is as many
-/// pages as there are frames.
+/// Number of consecutive windows after which the program thrashes, if at least half of the pages fetched in
+/// each are refaults. A window is as many fetched pages as there are frames.
 const WINDOWS: u32 = 4;
-/// The frames that would serve keep this part of the pages that came again: three of four.
+/// The part of all refaults that the recommended number of frames avoids: three of four.
 const KEPT: [u64; 2] = [3, 4];
 
-/// Which pages came again, and how far they had gone.
+/// Refault counts and distances.
 #[derive(Debug)]
 pub struct Refaults {
     frames: u64,
     ghosts: Ghosts,
-    /// Pages fetched, and those of them that came again.
+    /// Pages fetched, and those that are refaults.
     fetched: u64,
     again: u64,
-    /// The same of the window that is not over yet.
+    /// Both counts of the current window.
     window: [u64; 2],
     in_a_row: u32,
     thrashes: bool,
-    /// Pages that came again, by the part of the frames, in steps, that would have kept them.
+    /// Refaults by distance in steps.
     distances: Vec<u64>,
 }
 
 impl Refaults {
-    /// Of a cache of so many frames.
+    /// Returns empty statistics for a cache of `frames` frames.
     #[must_use]
     pub fn new(frames: usize) -> Self {
         let steps = usize::try_from(MULTIPLE_MAX * STEPS + 1).expect("a small number");
@@ -59,7 +61,7 @@ impl Refaults {
         }
     }
 
-    /// A page was evicted: to have it again means to fetch it.
+    /// Records an eviction.
     pub fn evicted(&mut self, key: Key) {
         self.ghosts.put(key);
         while self.ghosts.stand_for() > (MULTIPLE_MAX - 1) * self.frames {
@@ -67,7 +69,7 @@ impl Refaults {
         }
     }
 
-    /// Pages are fetched.
+    /// Records the fetch of pages.
     pub fn fetched(&mut self, space: u32, pages: Range<u64>) {
         for page in pages {
             self.fetched += 1;
@@ -87,23 +89,24 @@ impl Refaults {
         }
     }
 
-    /// Pages are nothing any more; those that come by these names are others.
+    /// Forgets pages that were unmapped; later pages with these keys are others.
     pub fn forget(&mut self, space: u32, pages: Range<u64>) {
         self.ghosts.forget(space, pages);
     }
 
-    /// A page goes by another name.
+    /// Records that a page changed its key.
     pub fn rename(&mut self, key: Key, to: Key) {
         self.ghosts.rename(key, to);
     }
 
-    /// Pages that came again, of those fetched; an estimate when many are gone.
+    /// Returns the number of refaults. An estimate when many pages are evicted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.again.min(self.fetched)
     }
 
-    /// The program thrashes, or did: so many frames would have kept three of four of the pages that came again.
+    /// Returns the number of frames that would have avoided three of four refaults, if the program thrashes
+    /// or did.
     #[must_use]
     pub fn frames_wanted(&self) -> Option<u64> {
         let all: u64 = self.distances.iter().sum();
@@ -117,19 +120,19 @@ impl Refaults {
     }
 }
 
-/// All hashes are below this.
+/// Upper bound of all hashes.
 const HASHES: u64 = 1 << 32;
 
-/// The names of evicted pages, sampled, in the order in which the pages went.
+/// Ghost entries of evicted pages, sampled, in the order of eviction.
 #[derive(Debug)]
 struct Ghosts {
-    /// Pages are sampled whose hash is below this.
+    /// Pages with a hash below this are sampled.
     sampled_below: u64,
     places: BTreeMap<Key, usize>,
     order: Vec<Option<Key>>,
-    /// Before this place there is none.
+    /// The first place that may be occupied.
     first: usize,
-    /// A Fenwick tree (1994): how many there are up to a place.
+    /// A Fenwick tree (1994) of the number of entries up to each place.
     sums: Vec<u32>,
 }
 
@@ -146,12 +149,12 @@ impl Default for Ghosts {
 }
 
 impl Ghosts {
-    /// Pages that each one stands for.
+    /// Returns the number of pages that each entry stands for.
     const fn weight(&self) -> u64 {
         HASHES / self.sampled_below
     }
 
-    /// Pages that all stand for.
+    /// Returns the number of pages that all entries stand for.
     fn stand_for(&self) -> u64 {
         self.places.len() as u64 * self.weight()
     }
@@ -177,7 +180,8 @@ impl Ghosts {
         self.add(self.order.len() - 1, 1);
     }
 
-    /// Takes a page's name out; answers how many pages went after it and have not come again. `None` when it is not there.
+    /// Removes a page's entry and returns the number of pages that were evicted after it and have not come
+    /// again. Returns `None` if there is no entry.
     fn take(&mut self, key: Key) -> Option<u64> {
         let place = *self.places.get(&key)?;
         let behind = self.places.len() as u64 - self.sum(place);
@@ -211,7 +215,7 @@ impl Ghosts {
     }
 
     fn rename(&mut self, key: Key, to: Key) {
-        // Where one is sampled and the other is not, there are as many of the one kind as of the other.
+        // Moves between sampled and unsampled keys balance on average.
         if let Some(place) = self.places.remove(&key) {
             self.remove(to);
             self.order[place] = Some(to);
@@ -219,7 +223,7 @@ impl Ghosts {
         }
     }
 
-    /// Has the places follow each other again.
+    /// Closes the gaps between places.
     fn close_up(&mut self) {
         self.order.retain(Option::is_some);
         self.first = 0;
@@ -231,7 +235,7 @@ impl Ghosts {
         }
     }
 
-    /// Adds to the count of a place; `u32::MAX` is one less.
+    /// Adds to the count of a place; `u32::MAX` subtracts one.
     fn add(&mut self, place: usize, count: u32) {
         let mut at = place + 1;
         while let Some(sum) = self.sums.get_mut(at) {
@@ -240,7 +244,7 @@ impl Ghosts {
         }
     }
 
-    /// How many there are up to a place, with it.
+    /// Returns the number of entries up to and including a place.
     fn sum(&self, place: usize) -> u64 {
         let (mut at, mut sum) = (place + 1, 0);
         while at > 0 {
@@ -251,7 +255,7 @@ impl Ghosts {
     }
 }
 
-/// The end of `SplitMix64` (Steele et al., 2014): equal names, equal numbers below [`HASHES`].
+/// The finalizer of `SplitMix64` (Steele et al., 2014): equal keys give equal numbers below [`HASHES`].
 const fn hash(key: Key) -> u64 {
     let mut mixed = key.page ^ (key.space as u64) << 44;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! Room: which pages go, how many at once, and when. In front of a fault that finds none, and behind faults for those to come.
+//! Eviction: which pages, how many at once, and when. Before a fault that finds no room, and in the
+//! background for later faults.
 
 use crate::cache::Cache;
 use crate::frames::Page;
@@ -6,35 +7,36 @@ use crate::recency::Frame;
 use crate::{Action, Key, Layout};
 use alloc::vec::Vec;
 
-/// How many pages are evicted at once.
+/// The number of pages evicted at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// As many as go at once at most: a thread waits for room, and the next ones shall not.
+    /// As many as one step allows: a thread waits for room, and the next ones should not.
     Batch,
-    /// Those that lie together: no thread waits, and one that comes to wait is not to wait long.
+    /// Adjacent pages only: no thread waits, and a thread that comes to wait should not wait long.
     Run,
 }
 
-/// What came of an attempt to make room.
+/// The result of an attempt to make room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Evicted {
-    /// There is more room, or something that can go at once.
+    /// There is more room, or a page that can be dropped at once.
     Freed,
-    /// There will be.
+    /// There will be room once a write-back ends.
     Begun,
-    /// Nothing may go.
+    /// No page may be evicted.
     Nothing,
 }
 
 impl Cache {
-    /// Frames to keep free for faults to come: a sixteenth, and not so many that a burst would flush the cache.
+    /// Returns the number of frames to keep free for later faults: a sixteenth, limited so that a burst does
+    /// not flush the cache.
     pub(crate) fn reserve(&self) -> usize {
         const RESERVE_MAX: usize = 64;
         (self.frames.len() / 16).min(RESERVE_MAX)
     }
 
-    /// A step towards the frames that are kept free: a thread that faults meanwhile waits for no more than that. They suffice for the longest run that
-    /// comes at once, and for threads that fault while others go in its place.
+    /// Takes one step towards the reserve of free frames: a thread that faults meanwhile waits for one step
+    /// at most. The reserve suffices for the longest run, and for threads that fault during evictions for it.
     pub(crate) fn make_room_ahead(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         const AHEAD_MAX: usize = 128;
         let ahead = (self.frames.len() / 16).min(AHEAD_MAX);
@@ -42,8 +44,9 @@ impl Cache {
         self.short = is_short(self) && self.evict(Step::Run, layout, out) == Evicted::Freed && is_short(self);
     }
 
-    /// Above a load threshold the pages that go next are written back ahead of need (SODA III), where active and inactive pages share all frames: so many of
-    /// them that a fault finds room while WRITEs are under way. What is clean stays where programs have it: it goes at once.
+    /// Writes the next pages to be evicted back ahead of need, above a load threshold (SODA III), if active
+    /// and inactive pages share all frames. Enough of them are cleaned that a fault finds room while WRITEs
+    /// are in flight. Clean pages stay mapped: their eviction takes no time.
     pub(crate) fn clean_ahead(&mut self, layout: &impl Layout, out: &mut Vec<Action>) {
         const CLEAN_MAX: usize = 1024;
         let ahead = self.config.inactive_max.min(CLEAN_MAX);
@@ -61,20 +64,22 @@ impl Cache {
         self.deactivate(out);
     }
 
-    /// Frames that are to be free before the next fault, but for those that WRITEs under way will have made so.
+    /// Returns the number of frames to free before the next fault, less those that WRITEs in flight will
+    /// free.
     pub(crate) fn reserve_left(&self) -> usize {
         let sending = if self.frames.is_coherent() || self.failed { 0 } else { self.frames.sending() };
         self.reserve().saturating_sub(sending)
     }
 
-    /// The youngest pages, which stay active: an instruction that faulted for several of them is executed.
+    /// Returns the number of youngest pages that stay active, so that an instruction that faults on several
+    /// pages can execute.
     fn active_min(&self) -> usize {
         const ACTIVE_MIN: usize = 8;
         let apart = if self.config.inactive_apart { self.config.inactive_max } else { 0 };
         ACTIVE_MIN.min((self.config.frames - apart) / 2)
     }
 
-    /// Frames that a page which becomes visible may take.
+    /// Returns the number of frames available for pages to be mapped.
     pub(crate) fn free(&self) -> usize {
         let free = self.frames.free();
         if !self.config.inactive_apart {
@@ -83,10 +88,10 @@ impl Cache {
         free.min(self.config.frames - self.config.inactive_max - self.frames.active())
     }
 
-    /// Makes room for `wanted` pages; answers for how many there is, at most so many.
+    /// Makes room for `wanted` pages. Returns the number of pages with room, at most `wanted`.
     pub(crate) fn make_room(&mut self, wanted: usize, layout: &impl Layout, out: &mut Vec<Action>) -> usize {
         let mut begun = 0;
-        // What is on its way out makes room by itself.
+        // Pages in write-back make room by themselves.
         while self.free() + self.frames.leaving() < wanted && begun < self.config.batch_max {
             match self.evict(Step::Batch, layout, out) {
                 Evicted::Freed => {}
@@ -97,12 +102,13 @@ impl Cache {
         self.free().min(wanted)
     }
 
-    /// Room for an inactive page that is touched: where inactive pages have memory of their own, it needs another frame.
+    /// Makes room for an inactive page that is touched: if inactive pages have separate memory, it needs
+    /// another frame.
     pub(crate) fn room_to_map(&mut self, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         !self.config.inactive_apart || self.make_room(1, layout, out) > 0
     }
 
-    /// Evicts what was used longest ago.
+    /// Evicts the least recently used pages.
     fn evict(&mut self, step: Step, layout: &impl Layout, out: &mut Vec<Action>) -> Evicted {
         if !self.config.inactive_apart
             && let Some(frame) = self.frames.oldest_inactive()
@@ -137,14 +143,15 @@ impl Cache {
         self.deactivate(out);
         match () {
             () if self.free() > free => Evicted::Freed,
-            // Else the waiting threads would be told that nothing can go.
+            // Otherwise the waiting threads would be told that no page can be evicted.
             () if !self.config.inactive_apart && self.frames.oldest_inactive().is_some() => Evicted::Freed,
             () if self.frames.inactive() > before => Evicted::Begun,
             () => Evicted::Nothing,
         }
     }
 
-    /// The page may go in the same step: it lies beside the last of the victims, or they are few.
+    /// Returns true if the page may be evicted in the same step: it is adjacent to the last victim, or there
+    /// are few victims.
     fn goes_with_victims(&self, key: Key) -> bool {
         const APART_MAX: usize = 2;
         let Some((last, _)) = self.victims.last() else { return true };
@@ -152,7 +159,7 @@ impl Cache {
         beside || self.victims.len() < APART_MAX
     }
 
-    /// Deactivates the victims, those together that lie together.
+    /// Deactivates the victims, in adjacent runs.
     pub(crate) fn deactivate(&mut self, out: &mut Vec<Action>) {
         let mut victims = core::mem::take(&mut self.victims);
         victims.sort_unstable();
@@ -167,7 +174,7 @@ impl Cache {
         self.victims = victims;
     }
 
-    /// An inactive page that far memory does not have is to be written back.
+    /// Queues a dirty inactive page for write-back.
     pub(crate) fn queue(&mut self, frame: Frame) {
         if !self.frames.is_coherent() && self.frames.at(frame).is_to_send() {
             self.unsent.push_back(frame);
@@ -196,12 +203,12 @@ mod tests {
     use crate::{Ahead, Config, Op, Outcome};
     use alloc::collections::VecDeque;
 
-    /// A window's cache, and what is under way to a memory node, which answers in order.
+    /// A window's cache, and the operations in flight to a memory node that answers in order.
     struct Window {
         cache: Cache,
         under_way: VecDeque<(Op, bool)>,
         out: Vec<Action>,
-        /// WRITEs whose answers are late.
+        /// Number of WRITEs whose answers are delayed.
         late: usize,
     }
 
@@ -238,7 +245,8 @@ mod tests {
             self.take_actions();
         }
 
-        /// A thread touches a page. It goes on when the page is there: READs are answered at once, WRITEs when so many others are under way, or there is nothing else to wait for.
+        /// A thread touches a page and continues when the page is mapped. READs are answered at once; a WRITE
+        /// is answered after enough later ones, or if there is nothing else to wait for.
         fn touch(&mut self, page: u64, write: bool) {
             let key = Key { space: 0, page };
             let is_there = |cache: &Cache| {
@@ -266,8 +274,9 @@ mod tests {
         }
     }
 
-    /// A program reads and then writes each page of a window, three times as many as may be here, while some WRITEs wait for their answers all the time: no
-    /// fault waits for one of them, since what goes next was written back before.
+    /// A program reads and then writes each page of a window three times larger than the frames, while some
+    /// WRITEs always wait for answers. No fault waits for one of them, because the next pages to be evicted
+    /// were written back before.
     #[test]
     fn no_fault_waits_for_a_write_back() {
         let shapes = [(2730, 16, 16), (680, 16, 4), (680, 16, 1), (256, 1, 8), (170, 1, 8), (16, 1, 1)];

@@ -1,4 +1,4 @@
-//! Pages of zeros: nothing is fetched for them, so more of them come at once.
+//! Pages of zeros: they need no fetch, so more of them are mapped at once.
 
 use crate::cache::Cache;
 use crate::frames::Busy;
@@ -7,14 +7,14 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use farmem_wire::message::Access;
 
-/// Pages of zeros that come at once at most.
+/// Maximum number of zero pages mapped at once.
 pub const ZEROS_MAX: u64 = 64;
-/// A stream that has come to the longest run of a fetch has runs of zeros so many times as long: a page of them costs less than a thread that
-/// waits for each run.
+/// Factor: a stream at its maximum fetch length has runs of zeros this many times longer, because a zero page
+/// costs less than a fault for each run.
 const ZEROS_TIMES: u64 = 4;
 
 impl Cache {
-    /// Pages that were never written to.
+    /// Serves a fault at a page that was never written.
     pub(crate) fn zeros(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) -> bool {
         let proposed = self.proposal(key, layout);
         let goes_up = self.is_longest(key, &proposed);
@@ -29,7 +29,7 @@ impl Cache {
         true
     }
 
-    /// Pages of zeros are here, among them the one that a thread waits for, or none such.
+    /// Maps a run of zero pages. A thread waits for `key`, if the run contains it.
     fn give_zeros(&mut self, key: Key, run: Range<u64>, out: &mut Vec<Action>) {
         for page in run.clone() {
             self.insert(key.with(page), Some(Access::Modified), page != key.page, Busy::No);
@@ -38,12 +38,12 @@ impl Cache {
         out.push(Action::Zeros { first: key.with(run.start), count });
     }
 
-    /// Pages of a run of zeros at most.
+    /// Returns the maximum length of a run of zeros.
     fn zeros_max(&self) -> u64 {
         self.config.run_max.saturating_mul(ZEROS_TIMES).min(ZEROS_MAX)
     }
 
-    /// What is proposed, and more in the same direction where nothing has to go for it now.
+    /// Extends the proposal in its direction, if no page must be evicted for it.
     fn further(&self, key: Key, proposed: Range<u64>, layout: &impl Layout) -> Range<u64> {
         let (run_max, count) = (self.config.run_max, self.zeros_max());
         let is_longest = run_max > 1 && proposed.end - proposed.start >= run_max;
@@ -58,8 +58,8 @@ impl Cache {
         }
     }
 
-    /// The thread has its page, and what is here behind it; while it works there, the next run comes, but for its first page: the fault there asks for
-    /// the one behind that. Nothing goes for it.
+    /// Maps the next run of zeros except for its first page, while the thread works on the current run. The
+    /// fault at the first page begins the following run. No page is evicted for this.
     fn zeros_behind(&mut self, key: Key, layout: &impl Layout, out: &mut Vec<Action>) {
         let (count, left_out) = (self.zeros_max(), self.frames.first_without(key));
         let is_near = left_out - key.page <= count;
@@ -70,7 +70,7 @@ impl Cache {
         let comes = |page: &u64| {
             layout.source(key.with(*page)) == Source::Zeros && self.frames.find(key.with(*page)).is_none()
         };
-        // Where the stream cannot go on at the first, it does not come to the others.
+        // If the stream cannot continue at the first page, it never reaches the others.
         let pages = (left_out..end).take_while(comes).count() as u64;
         if pages > 1 {
             self.stats.ahead.wanted += pages - 1;
@@ -102,7 +102,7 @@ mod tests {
         Cache::new(Config::of_streams(frames, 16))
     }
 
-    /// Goes through the pages; answers the runs that came.
+    /// Touches the pages in order. Returns the lengths of the mapped runs.
     fn fill(cache: &mut Cache, pages: impl Iterator<Item = u64>) -> Vec<u32> {
         let mut out = Vec::new();
         for page in pages {
@@ -118,8 +118,8 @@ mod tests {
         out.into_iter().filter_map(count).collect()
     }
 
-    /// A fill doubles its runs as a stream of fetches does, and goes on with four times as many. Upwards it finds the rest of each run there when it has
-    /// the first page.
+    /// A fill doubles its runs like a stream of fetches, and continues with runs four times as long. Upwards,
+    /// each run but its first page is mapped early.
     #[test]
     fn a_fill_comes_in_long_runs() {
         let up = fill(&mut cache(600), 0..351);
@@ -128,7 +128,8 @@ mod tests {
         assert_eq!(down, [1, 2, 4, 8, 64, 64, 64, 64, 64, 64]);
     }
 
-    /// Nothing goes for pages that no thread asked for yet: with little room, runs are as those of fetches.
+    /// No page is evicted for pages that no thread asked for yet: with little room, runs are as long as those
+    /// of fetches.
     #[test]
     fn long_runs_take_free_frames_only() {
         let mut cache = cache(128);

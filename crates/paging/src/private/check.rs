@@ -1,4 +1,4 @@
-//! What must hold at any time.
+//! Invariants.
 
 use super::slots::Home;
 use super::table::{Entry, Here};
@@ -10,7 +10,8 @@ impl Private {
     /// Asserts every invariant.
     ///
     /// # Panics
-    /// When one is broken.
+    ///
+    /// If an invariant is broken.
     pub fn check(&self) {
         self.cache.check();
         let mut inactive = 0;

@@ -1,4 +1,4 @@
-//! Pages go from programs to the pool.
+//! Deactivation: pages move from programs to the pool.
 
 use super::slots::Home;
 use super::table::{Entry, Here};
@@ -8,14 +8,14 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 impl Private {
-    /// Takes pages out of their program: those that came go to the pool, one run after the other.
+    /// Unmaps pages: those that are mapped move to the pool, run by run.
     pub(super) fn deactivate(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         let key = |page| Key { space, page };
-        // From here on no store reaches them.
+        // From here on no store reaches the pages.
         if pages.clone().any(|page| self.cache.is_dirty(key(page))) {
             programs.write_protect(space, pages.clone());
         }
-        // Some may not have come.
+        // Some pages may not be mapped.
         let is_there = |page: &u64| self.book.entry(key(*page)).here == Here::Program;
         let there: Vec<u64> = pages.clone().filter(is_there).collect();
         for run in there.chunk_by(|a, b| a + 1 == *b) {
@@ -25,7 +25,7 @@ impl Private {
         self.house(programs);
     }
 
-    /// Pages that lie together go from their program to the pool, and those that are zeros to nowhere.
+    /// Saves adjacent pages from their program to the pool; pages of zeros go nowhere.
     fn save(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         self.evictions += pages.end - pages.start;
         let places = self.book.pool.put_run(space, pages.clone());

@@ -1,4 +1,4 @@
-//! What processes ask for: forks, other addresses for pages, and pages that they do not need any more.
+//! Requests of processes: forks, changed addresses, and pages that are not needed any more.
 
 use super::slots::Home;
 use super::table::{Entry, Here, Table};
@@ -9,14 +9,15 @@ use core::ops::Range;
 use farmem_wire::message::Access;
 
 impl Private {
-    /// The process forks: what it has now is what the child will have, but for the pages of `not`, in order. `None` when far memory has no room for
-    /// it, or a plain page cannot be taken over. The table is to be opened or released.
+    /// Forks a process: the child gets its present pages, except for those in `not`, in order. Returns `None`
+    /// if far memory has no room, or plain pages cannot be taken over. The caller opens or releases the
+    /// table.
     pub fn fork(&mut self, space: u32, not: &[Range<u64>], programs: &mut impl Programs) -> Option<Table> {
         let pages = self.book.tables[&space].pages();
         if !self.take_over(space, 0..pages, programs) {
             return None;
         }
-        // No store changes what is written from here on.
+        // From here on no store changes written pages.
         self.write_protect(space, 0..pages, programs);
         let slotless: Vec<u64> = self.book.tables[&space]
             .all(0..pages)
@@ -56,7 +57,7 @@ impl Private {
         Some(table)
     }
 
-    /// No child will come for what a fork left.
+    /// Drops the table of a fork that gets no child.
     pub fn release(&mut self, table: Table) {
         for (_, entry) in table.all(0..table.pages()) {
             if let Some(slot) = entry.slot {
@@ -65,14 +66,14 @@ impl Private {
         }
     }
 
-    /// Some of the pages are not just zeros, or may be others.
+    /// Returns true if some of the pages are, or may be, other than zeros.
     #[must_use]
     pub fn is_anywhere(&self, space: u32, pages: Range<u64>) -> bool {
         let plain = self.book.plain.within(space, pages.clone()).next().is_some();
         plain || self.book.tables.get(&space).is_some_and(|table| table.next(pages).is_some())
     }
 
-    /// Pages that are written become write-protected: a store to one of them waits for a fault.
+    /// Write-protects written pages: a store to one of them faults.
     pub fn write_protect(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         let written = |page: u64| self.cache.access(Key { space, page }) == Some(Access::Modified);
         let here = self.book.tables[&space].all(pages).filter(|(_, at)| at.here == Here::Program);
@@ -82,12 +83,14 @@ impl Private {
         }
     }
 
-    /// Threads of a process that wait, and are not to be served now; see [`Cache::hold_back`](crate::Cache::hold_back).
+    /// Removes waiting faults of a process that must not be served now; see
+    /// [`Cache::hold_back`](crate::Cache::hold_back).
     pub fn hold_back(&mut self, space: u32) -> Vec<(Key, bool)> {
         self.cache.hold_back(space)
     }
 
-    /// Pages get other numbers, from `to` on, where there is nothing. They are write-protected, and none of either is plain.
+    /// Moves pages to numbers from `to` on, where there are none. The pages are write-protected, and no page
+    /// of either range is plain.
     pub fn rename(&mut self, space: u32, pages: Range<u64>, to: u64, programs: &mut impl Programs) {
         let mut at = pages.start;
         while let Some((page, entry)) = self.book.tables[&space].next(at..pages.end) {
@@ -111,8 +114,9 @@ impl Private {
         }
     }
 
-    /// The pages are zeros from now on, wherever they were; what the program sees of them is the caller's to take from it. False when the bytes of one
-    /// that others need have no place in the pool before something is written back: then it is to be called again, for all of them.
+    /// Makes the pages zeros, wherever they were; the caller unmaps them from the program. Returns false if
+    /// needed bytes have no place in the pool until a write-back ends: then the caller repeats the call with
+    /// all pages.
     pub fn forget(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) -> bool {
         let Some(whole) = self.book.tables.get(&space).map(Table::pages) else { return true };
         let end = pages.end.min(whole);
@@ -127,7 +131,7 @@ impl Private {
             }
             let view = View { book: &self.book, programs };
             if !self.cache.leave(key, &view, &mut self.actions) {
-                // Those before may be touched meanwhile, and found to be zeros.
+                // The pages before this one may be touched meanwhile, and are zeros then.
                 self.cache.remove(space, pages.start..page);
                 programs.discard(space, pages.start..page);
                 return false;
@@ -140,7 +144,8 @@ impl Private {
         true
     }
 
-    /// As [`Private::forget`], where nothing will ever make room: bytes that others need are lost, and no process gets anything from far memory any more.
+    /// Forgets pages like [`Private::forget`] when nothing will ever make room: bytes that others need are
+    /// lost, and no process gets anything from far memory any more.
     pub fn give_up(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) {
         self.abandon(programs);
         while !self.forget(space, pages.clone(), programs) {
@@ -151,7 +156,7 @@ impl Private {
         }
     }
 
-    /// The cache has nothing of it any more.
+    /// Forgets a page that the cache no longer has.
     fn forget_page(&mut self, key: Key) {
         let entry = self.book.entry(key);
         if let Some(slot) = entry.slot
@@ -165,7 +170,7 @@ impl Private {
         self.forget_slot(key);
     }
 
-    /// A process is gone, and all its pages were forgotten.
+    /// Removes a process whose pages were all forgotten.
     pub fn close(&mut self, space: u32) {
         self.cache.remove_space(space);
         self.refaults.forget(space, 0..u64::MAX);

@@ -1,10 +1,11 @@
-//! Memory that fits here and is touched here and there: the system serves it alone, and it counts as if all of its pages were here.
+//! Plain memory: a region that fits locally and is touched at random. The kernel serves it alone, and all its
+//! pages count as resident.
 //!
-//! Key types: [`Plain`], which pages these are; [`Private`]'s part that has them come and go. Pages of zeros cost a process outside less than they cost
-//! the system as long as they come in runs, and several times as much where each comes by a fault of its own. So memory is watched at first; when
-//! threads have touched pages of zeros here and there for a while, the memory around becomes *plain*, if the frames that are left hold all of it. When
-//! frames are wanted for a page, all plain pages are *taken over*: first they are watched, so none comes there unseen any more; then those that are
-//! there become the cache's, as pages that were written. The other order would lose what a thread touches in between.
+//! Key types: [`Plain`], the set of these pages; the part of [`Private`] that changes it. A page of zeros from the pager costs less
+//! than one from the kernel if pages come in runs, and several times as much if each takes a fault of its own. So memory is watched
+//! at first. When threads have touched zero pages at random for a while, the memory around becomes *plain*, if all of it fits into
+//! the free frames. When a page needs frames, all plain pages are *taken over*: first they are watched, so no page appears unseen;
+//! then the populated ones become the cache's, as dirty pages. The other order would lose pages that a thread touches in between.
 //!
 //! ```text
 //!                  touched here and there, fits           frames are wanted, a fork, a move
@@ -20,29 +21,29 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use farmem_wire::message::Access;
 
-/// Of the frames that pages in programs may take, this part at most is kept free for the first faults beside plain memory.
+/// Divisor: this part of the frames for mapped pages stays free for the first faults beside plain memory.
 const SLACK_SHARE: usize = 8;
-/// Once frames were wanted that plain memory had, more becomes plain only where this part of the frames holds all that is here: else they would come
-/// and go.
+/// Divisor: once plain memory had to give frames up, more becomes plain only if all resident pages fit into
+/// this part of the frames. Otherwise they would come and go.
 const CALM_SHARE: usize = 2;
 
-/// Where memory did not fit, it is looked at again after up to so many times as many pages of zeros.
+/// Maximum factor of zero pages until memory that did not fit is examined again.
 const PATIENCE_MAX: u32 = 64;
 
-/// Pages of zeros of a process that came alone since some came together.
+/// Zero pages of a process that came alone since the last ones that came together.
 #[derive(Debug)]
 struct Strays {
     count: u32,
-    /// It takes so many times as many as at first.
+    /// Factor of the initial threshold.
     patience: u32,
 }
 
-/// Which pages are plain.
+/// The set of plain pages.
 #[derive(Default, Debug)]
 pub(super) struct Plain {
     /// By space.
     strays: BTreeMap<u32, Strays>,
-    /// By space and first page: the page behind the last.
+    /// End page by space and first page.
     spans: BTreeMap<(u32, u64), u64>,
     pages: u64,
 }
@@ -52,7 +53,7 @@ impl Plain {
         self.within(key.space, key.page..key.page + 1).next().is_some()
     }
 
-    /// The plain parts of `pages`.
+    /// Returns the plain parts of `pages`.
     pub(super) fn within(&self, space: u32, pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let before = self.spans.range((space, 0)..=(space, pages.start)).next_back();
         let first = before.map_or(pages.start, |(&(_, start), _)| start);
@@ -63,20 +64,20 @@ impl Plain {
             .filter(|part| !part.is_empty())
     }
 
-    /// What of `around` lies around a page that is not plain, up to those that are.
+    /// Returns the part of `around` that surrounds a page, up to the nearest plain pages.
     pub(super) fn cut(&self, Key { space, page }: Key, around: Range<u64>) -> Range<u64> {
         let start = self.within(space, around.start..page).last().map_or(around.start, |part| part.end);
         let end = self.within(space, page + 1..around.end).next().map_or(around.end, |part| part.start);
         start..end
     }
 
-    /// None of these is plain yet.
+    /// Adds pages, none of which is plain yet.
     fn insert(&mut self, space: u32, pages: Range<u64>) {
         self.pages += pages.end - pages.start;
         self.spans.insert((space, pages.start), pages.end);
     }
 
-    /// A part that [`Plain::within`] named.
+    /// Removes a part that [`Plain::within`] returned.
     fn remove(&mut self, space: u32, part: &Range<u64>) {
         let (&(_, start), &end) = self
             .spans
@@ -103,12 +104,14 @@ impl Plain {
 }
 
 impl Private {
-    /// Memory that fits becomes plain after so many pages of zeros that were touched one after the other, each alone. Without this none does.
+    /// Enables plain memory, after this many consecutive zero pages that came alone. Without this call no
+    /// memory becomes plain.
     pub const fn allow_plain(&mut self, strays: u32) {
         self.strays = Some(strays);
     }
 
-    /// A page of zeros was touched, and no others came with it (`alone`), or some did. Memory in which that goes on becomes plain.
+    /// Handles a touch of a zero page, which came `alone` or with others. After enough lone ones the memory
+    /// around becomes plain.
     pub(super) fn touched_zeros(&mut self, key: Key, alone: bool, programs: &mut impl Programs) {
         let Some(enough) = self.strays else { return };
         let of = self.book.plain.strays.entry(key.space).or_insert(Strays { count: 0, patience: 1 });
@@ -116,7 +119,7 @@ impl Private {
         if of.count < enough * of.patience {
             return;
         }
-        // To look for what fits is not to cost much more than it gains.
+        // The search for memory that fits must not cost much more than it gains.
         *of = Strays { count: 0, patience: (2 * of.patience).min(PATIENCE_MAX) };
         if self.hand_over(key, programs)
             && let Some(of) = self.book.plain.strays.get_mut(&key.space)
@@ -125,7 +128,8 @@ impl Private {
         }
     }
 
-    /// Memory around a page becomes plain, as far as nothing of it is anywhere but in its program, or nowhere. False when it does not fit.
+    /// Makes the memory around a page plain, if each page is mapped by its program alone or nowhere. Returns
+    /// false if it does not fit.
     fn hand_over(&mut self, key: Key, programs: &mut impl Programs) -> bool {
         let Some(around) = programs.around(key) else { return false };
         let Range { mut start, mut end } = self.book.plain.cut(key, around);
@@ -158,12 +162,13 @@ impl Private {
         self.book.plain.insert(key.space, start..end);
         self.stats_plain.handed_over += end - start;
         self.count_plain();
-        // Whoever waits there for room has it now.
+        // Threads that wait there for room have it now.
         programs.wake(key.space, start..end);
         true
     }
 
-    /// The pages are no memory any more, and were forgotten. Plain ones are watched again, unless something else is there by now.
+    /// Handles the unmapping of forgotten pages. Plain ones are watched again, unless another mapping is
+    /// there by now.
     pub fn unmap(&mut self, space: u32, pages: Range<u64>, is_ours: bool, programs: &mut impl Programs) {
         let parts: Vec<Range<u64>> = self.book.plain.within(space, pages).collect();
         for part in parts {
@@ -174,11 +179,12 @@ impl Private {
         self.count_plain();
     }
 
-    /// What is plain among the pages is the cache's from now on. False when the system refused that: what is left counts on.
+    /// Takes over the plain pages of a range. Returns false if the kernel refused; the rest still counts as
+    /// plain.
     pub fn take_over(&mut self, space: u32, pages: Range<u64>, programs: &mut impl Programs) -> bool {
         let parts: Vec<Range<u64>> = self.book.plain.within(space, pages).collect();
         for part in parts {
-            // First: what comes from here on, comes by us.
+            // Watch first: from here on every page comes through the pager.
             if !programs.watch(space, part.clone()) {
                 return false;
             }
@@ -197,7 +203,7 @@ impl Private {
         true
     }
 
-    /// Pages that became plain, and those of them that were here when they were taken over.
+    /// Returns the counters of plain memory.
     #[must_use]
     pub const fn plain(&self) -> PlainStats {
         self.stats_plain
@@ -210,7 +216,7 @@ impl Private {
         }
     }
 
-    /// Before a page comes: plain memory does not have frames that it may want.
+    /// Takes plain memory over if a page that comes may need its frames.
     pub(super) fn press(&mut self, programs: &mut impl Programs) {
         if self.book.plain.pages() > 0 && self.cache.room() < self.slack() {
             self.take_over_all(programs);
@@ -246,12 +252,12 @@ impl Private {
     }
 }
 
-/// What became plain.
+/// Counters of plain memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PlainStats {
-    /// Pages that became plain, whether or not they were touched.
+    /// Pages that became plain, touched or not.
     pub handed_over: u64,
-    /// Pages that were here when they were taken over.
+    /// Pages that were resident when they were taken over.
     pub taken_over: u64,
 }
 
@@ -262,7 +268,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Every answer is that of a plain list of pages.
+        /// The set behaves like a plain list of pages.
         #[test]
         fn as_a_list_of_pages(steps in proptest::collection::vec((any::<bool>(), 0_u64..40, 1_u64..12, 1_u32..3), 1..60)) {
             let mut plain = Plain::default();

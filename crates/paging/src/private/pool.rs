@@ -1,11 +1,11 @@
-//! Places for inactive pages: memory of the pager's, for those whose programs cannot be made to leave them in place.
+//! Places for inactive pages: memory of the pager, for programs whose pages cannot stay in place.
 
 use crate::Key;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Which inactive page is in which place.
+/// The inactive page in each place.
 #[derive(Debug)]
 pub(super) struct Pool {
     keys: Vec<Option<Key>>,
@@ -18,14 +18,14 @@ impl Pool {
         Self { keys: vec![None; places], free: (0..numbers).rev().collect() }
     }
 
-    /// A place for a page. The cache has no more inactive pages than there are places.
+    /// Assigns a place to a page. The cache has no more inactive pages than there are places.
     pub(super) fn put(&mut self, key: Key) -> u32 {
         let place = self.free.pop().expect("no more pages are inactive than there are places");
         self.keys[place as usize] = Some(key);
         place
     }
 
-    /// Places for pages that lie together, as [`Pool::put`], in the order of their numbers: places that were left together are taken together.
+    /// Assigns places to adjacent pages, sorted by number: places freed together are assigned together.
     pub(super) fn put_run(&mut self, space: u32, pages: Range<u64>) -> Vec<u32> {
         let mut places: Vec<u32> = pages.clone().map(|page| self.put(Key { space, page })).collect();
         places.sort_unstable();

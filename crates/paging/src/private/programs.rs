@@ -1,4 +1,4 @@
-//! What private memory is in, and what is done to it.
+//! The interface to private memory and the actions on it.
 //!
 //! Key type: [`Programs`].
 
@@ -8,21 +8,21 @@ use core::ops::Range;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Access;
 
-/// A place in the pool.
+/// The number of a place in the pool.
 pub type Place = u32;
 
-/// What came of asking for far memory.
+/// The result of a request for far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocated {
-    /// It is here.
+    /// The allocation's address.
     At(VirtAddr),
-    /// There is not that much.
+    /// Far memory has not that much.
     Refused,
-    /// It is not known.
+    /// The result is unknown.
     Failed,
 }
 
-/// Where a page's bytes are to be read.
+/// The location from which a page's bytes are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
     /// In the pool.
@@ -31,55 +31,59 @@ pub enum From {
     Program(Key),
 }
 
-/// What the pages are in: programs, the pool, far memory. A program that is gone, or that has something else where its pages were, is no failure.
+/// The memory that holds pages: programs, the pool, far memory. A program that is gone, or that has another
+/// mapping in place of its pages, is no failure.
 pub trait Programs {
-    /// The pages around one that are used alike, with it; `None` when it is not far memory (any more).
+    /// Returns the pages around `key` with the same use, including it; `None` if the page is not far memory
+    /// (any more).
     fn around(&self, key: Key) -> Option<Range<u64>>;
-    /// The page is to stay in its program.
+    /// Returns true if the page must stay mapped.
     fn stays(&self, key: Key) -> bool;
 
-    /// The system alone serves the pages from here on: those that are there may be used, and who touches another has a page of zeros, unseen. False when
-    /// it does not, and they are watched as before.
+    /// Lets the kernel alone serve the pages: resident pages stay usable, and a touch of another gets a zero
+    /// page without a fault report. Returns false on failure; the pages are still watched then.
     fn unwatch(&mut self, space: u32, pages: Range<u64>) -> bool;
-    /// Takes that back: when it returns, no page comes there but by this. False when the system refuses, and it goes on.
+    /// Reverts [`Programs::unwatch`]: after the call every page comes through the pager. Returns false if the
+    /// kernel refuses; the pages are still unwatched then.
     fn watch(&mut self, space: u32, pages: Range<u64>) -> bool;
-    /// The pages among these that are there, in runs and in order. They are watched.
+    /// Returns the resident pages among these, in ordered runs. The pages are watched.
     fn populated(&mut self, space: u32, pages: Range<u64>) -> Vec<Range<u64>>;
 
-    /// No store reaches the pages unseen from here on.
+    /// Write-protects pages: from here on no store reaches them without a fault.
     fn write_protect(&mut self, space: u32, pages: Range<u64>);
-    /// Copies pages' bytes from their program to the pool, to the places from this one on.
+    /// Copies pages from their program to the pool, to the places from `first` on.
     fn save(&mut self, space: u32, pages: Range<u64>, first: Place);
-    /// All bytes there are zeros.
+    /// Returns true if all bytes of the place are zeros.
     fn is_zero(&self, place: Place) -> bool;
-    /// Takes pages from their program.
+    /// Unmaps pages from their program.
     fn discard(&mut self, space: u32, pages: Range<u64>);
 
-    /// Gives a program a page of zeros each, to be written; answers how many of the first it has.
+    /// Maps a writable zero page for each page. Returns the number of leading pages that were mapped.
     fn zeros(&mut self, space: u32, pages: Range<u64>) -> u64;
-    /// Gives a program pages that this fetch brought; answers how many of the first it has.
+    /// Maps pages that this fetch brought. Returns the number of leading pages that were mapped.
     fn install(&mut self, op: Op, space: u32, pages: Range<u64>, access: Access) -> u64;
-    /// Gives a program a page that is elsewhere here; false when it did not take it.
+    /// Maps a copy of a page that is local elsewhere. Returns false if the program did not accept it.
     fn copy(&mut self, key: Key, from: From, access: Access) -> bool;
-    /// Gives a program its page back from the pool. What it does not take stays with it, for its next touch.
+    /// Maps a page back from the pool. If the program does not accept it, the page stays for its next touch.
     fn restore(&mut self, key: Key, place: Place, access: Access);
-    /// A page that the program has may be used so.
+    /// Changes the access of a mapped page.
     fn map(&mut self, key: Key, access: Access);
-    /// Pages that the program has to be read may be written.
+    /// Makes readable pages writable.
     fn allow(&mut self, space: u32, pages: Range<u64>);
-    /// A page that the program has, and does not write to, is at another of its addresses from now on.
+    /// Moves a mapped page, which its program does not write to, to another address.
     fn relocate(&mut self, key: Key, to: Key, access: Access);
-    /// The threads that wait for one of the pages look again.
+    /// Wakes the threads that wait for one of the pages.
     fn wake(&mut self, space: u32, pages: Range<u64>);
-    /// The page cannot be had.
+    /// Fails the page with this cause.
     fn poison(&mut self, key: Key, why: Cause);
 
-    /// Gets pages from far memory: [`Private::fetched`](super::Private::fetched) tells what came of it.
+    /// Fetches pages from far memory. [`Private::fetched`](super::Private::fetched) reports the end.
     fn fetch(&mut self, op: Op, first: Key, addr: VirtAddr, count: u32);
-    /// Writes pages to far memory, side by side: [`Private::written_back`](super::Private::written_back) tells what came of it.
+    /// Writes adjacent pages to far memory. [`Private::written_back`](super::Private::written_back) reports
+    /// the end.
     fn write_back(&mut self, op: Op, addr: VirtAddr, pages: &[From]);
-    /// More far memory may be asked for.
+    /// Returns true if more far memory may be requested.
     fn may_allocate(&self) -> bool;
-    /// Asks for far memory.
+    /// Requests far memory.
     fn allocate(&mut self, bytes: u64) -> Allocated;
 }

@@ -1,33 +1,33 @@
-//! Places for pages in far memory, each with the number of processes that own what is in it. Pure.
+//! Slots: places for pages in far memory, each with its number of owners. Pure.
 //!
-//! Key type: [`Slots`]. A fork makes owners of two; a page that one of them writes to takes another slot. Pages that lie together get
-//! slots that lie together, so that one READ or WRITE carries many: a page asks for the slot behind its neighbour's, and where
-//! there is none, for its place in an empty group.
+//! Key type: [`Slots`]. A fork adds an owner to each slot; an owner that writes to its page takes another
+//! slot. Adjacent pages get adjacent slots, so that one READ or WRITE carries many. A page asks for the slot
+//! behind its neighbour's; if that is taken, it gets its position in an empty group.
 
 use crate::Key;
 use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_LEN;
 
-/// The number of a place.
+/// The number of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Slot(pub(crate) u32);
 
-/// Where the newest bytes of a slot are while far memory is behind.
+/// The location of a slot's latest bytes while its write-back is pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Home {
     /// In far memory.
     Far,
-    /// In the program that has this page, which reads it only.
+    /// In the program that maps this page, read-only.
     Page(Key),
-    /// In this place of the pool, or on their way from there.
+    /// In this place of the pool, or in flight from there.
     Pool(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
     owners: u32,
-    /// A WRITE to it is under way.
+    /// True while a WRITE to the slot is in flight.
     sent: bool,
     home: Home,
 }
@@ -40,28 +40,29 @@ struct Extent {
     base: VirtAddr,
 }
 
-/// Slots of a group: pages this near to each other are put together.
+/// Slots of a group: pages of one aligned group are put together.
 pub(super) const GROUP: u32 = 64;
 
-/// All places there are.
+/// All slots.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     extents: Vec<Extent>,
     records: Vec<Record>,
-    /// By group: a bit for each free slot.
+    /// A bit for each free slot, by group.
     free: Vec<u64>,
     free_count: u32,
-    /// Groups that were empty when they were put here; some are in use again.
+    /// Groups that were empty when they were added here; some are in use again.
     empty: Vec<u32>,
-    /// Where the search for any free slot goes on.
+    /// Group at which the search for any free slot continues.
     cursor: usize,
 }
 
 impl Slots {
-    /// Takes an allocation of far memory for so many groups.
+    /// Adds an allocation of far memory for `groups` groups.
     ///
     /// # Panics
-    /// When there are more slots than numbers.
+    ///
+    /// If there are more slots than numbers.
     pub(super) fn extend(&mut self, base: VirtAddr, groups: u32) {
         let first = u32::try_from(self.records.len()).expect("checked below");
         let count = groups.checked_mul(GROUP).expect("an allocation of less than 16 TiB");
@@ -75,23 +76,23 @@ impl Slots {
         self.empty.extend((groups_before..groups_before + groups).rev());
     }
 
-    /// The allocations.
+    /// Returns the addresses of the allocations.
     pub(super) fn bases(&self) -> impl Iterator<Item = VirtAddr> {
         self.extents.iter().map(|extent| extent.base)
     }
 
-    /// Free places.
+    /// Returns the number of free slots.
     pub(super) const fn free(&self) -> u32 {
         self.free_count
     }
 
-    /// All places.
+    /// Returns the number of all slots.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// A place for `page`, with one owner; beside `near`, the slot of the page before or behind it, when that is free. `None` when all
-    /// are taken.
+    /// Allocates a slot for `page`, with one owner: `near`, the slot next to a neighbour's, if it is free.
+    /// Returns `None` if all are taken.
     pub(super) fn take(&mut self, page: u64, near: Option<Slot>) -> Option<Slot> {
         let slot =
             near.filter(|&slot| self.is_free(slot)).or_else(|| self.in_empty(page)).or_else(|| self.any())?;
@@ -103,12 +104,12 @@ impl Slots {
         Some(slot)
     }
 
-    /// One owner more.
+    /// Adds an owner.
     pub(super) fn share(&mut self, slot: Slot) {
         self.record(slot).owners += 1;
     }
 
-    /// One owner less. A place without any is free again, once no WRITE to it is under way.
+    /// Removes an owner. A slot without owners is free once no WRITE to it is in flight.
     pub(super) fn leave(&mut self, slot: Slot) {
         let record = self.record(slot);
         assert!(record.owners > 0, "{slot:?} is owned");
@@ -116,19 +117,19 @@ impl Slots {
         self.free_if_unused(slot);
     }
 
-    /// A WRITE to it is under way, the only one.
+    /// Records that a WRITE to the slot begins. At most one is in flight.
     pub(super) fn send(&mut self, slot: Slot) {
         let record = self.record(slot);
         assert!(!record.sent, "one WRITE to {slot:?} at a time");
         record.sent = true;
     }
 
-    /// A WRITE to it is under way, or one was that got no answer.
+    /// Returns true if a WRITE to the slot is in flight, or one got no answer.
     pub(super) fn is_sent(&self, slot: Slot) -> bool {
         self.records[slot.0 as usize].sent
     }
 
-    /// A WRITE to it has ended.
+    /// Records that a WRITE to the slot has ended.
     pub(super) fn sent(&mut self, slot: Slot) {
         let record = self.record(slot);
         assert!(record.sent, "a WRITE to {slot:?} was under way");
@@ -151,17 +152,17 @@ impl Slots {
         }
     }
 
-    /// All that have an owner.
+    /// Returns all slots that have an owner.
     pub(super) fn all(&self) -> impl Iterator<Item = Slot> {
         (0..).map(Slot).zip(&self.records).filter(|(_, record)| record.owners > 0).map(|(slot, _)| slot)
     }
 
-    /// Owners of it.
+    /// Returns the number of owners.
     pub(super) fn owners(&self, slot: Slot) -> u32 {
         self.records[slot.0 as usize].owners
     }
 
-    /// Where its newest bytes are.
+    /// Returns the location of the slot's latest bytes.
     pub(super) fn home(&self, slot: Slot) -> Home {
         self.records[slot.0 as usize].home
     }
@@ -170,26 +171,26 @@ impl Slots {
         self.record(slot).home = home;
     }
 
-    /// Its place in far memory.
+    /// Returns the slot's address in far memory.
     pub(super) fn addr(&self, slot: Slot) -> VirtAddr {
         let extent = self.extent(slot);
         VirtAddr(extent.base.0 + u64::from(slot.0 - extent.first) * PAGE_LEN as u64)
     }
 
-    /// The slot that lies behind it in far memory.
+    /// Returns the slot behind this one in far memory.
     pub(super) fn behind(&self, slot: Slot) -> Option<Slot> {
         let extent = self.extent(slot);
         (slot.0 + 1 - extent.first < extent.count).then_some(Slot(slot.0 + 1))
     }
 
-    /// The slot before it in far memory.
+    /// Returns the slot before this one in far memory.
     pub(super) fn before(&self, slot: Slot) -> Option<Slot> {
         (slot.0 > self.extent(slot).first).then(|| Slot(slot.0 - 1))
     }
 
-    /// Its number among pages of far memory, of which those side by side have numbers side by side.
+    /// Returns the slot's page number in far memory; adjacent slots have consecutive numbers.
     pub(super) fn far(&self, slot: Slot) -> u64 {
-        // Allocations are apart.
+        // Allocations are not adjacent.
         u64::from(slot.0) + self.extents_until(slot) as u64
     }
 
@@ -247,7 +248,8 @@ mod tests {
         slots
     }
 
-    /// Pages that come one after the other, in either direction, lie so in far memory; strangers lie in groups of their own.
+    /// Pages that come in sequence, in either direction, are adjacent in far memory; unrelated pages lie in
+    /// other groups.
     #[test]
     fn neighbours_lie_together() {
         let mut slots = slots();
@@ -261,7 +263,7 @@ mod tests {
         assert_ne!(stranger.0 / GROUP, first.0 / GROUP);
     }
 
-    /// A run ends where its allocation does.
+    /// A run ends at the end of its allocation.
     #[test]
     fn allocations_are_apart() {
         let slots = slots();
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(slots.far(Slot(126)) + 1, slots.far(Slot(127)));
     }
 
-    /// A slot without an owner is not given to another page while a WRITE to it is under way: the WRITE could land late.
+    /// A slot without an owner is not reused while a WRITE to it is in flight: the WRITE could land late.
     #[test]
     fn a_slot_waits_for_its_writes() {
         let mut slots = slots();
@@ -285,7 +287,7 @@ mod tests {
     }
 
     proptest! {
-        /// No slot is given twice; all of them are given; the slots that are left have as many owners as was said.
+        /// No slot is allocated twice, all slots can be allocated, and the owner counts match a model.
         #[test]
         fn as_a_map(acts in proptest::collection::vec((0_u64..300, 0_u8..4), 0..400)) {
             let mut slots = slots();

@@ -1,6 +1,6 @@
-//! Where each page of a process is: its slot in far memory, and its copy here. Pure.
+//! The page table of a process: each page's slot in far memory, and its local copy. Pure.
 //!
-//! Key type: [`Table`], in leaves of [`LEAF`] pages that exist while one of their pages is somewhere.
+//! Key type: [`Table`], in leaves of [`LEAF`] pages that exist while one of their pages is anywhere.
 
 use super::slots::Slot;
 use alloc::boxed::Box;
@@ -8,19 +8,19 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
 
-/// Where a page is. Nowhere at all means that it is zeros.
+/// The location of a page. A page that is nowhere is all zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
-    /// Its place in far memory, whose bytes may be behind.
+    /// The page's slot in far memory, whose bytes may be out of date.
     pub(super) slot: Option<Slot>,
-    /// Its copy here.
+    /// The local copy.
     pub(super) here: Here,
 }
 
-/// A page's copy here.
+/// The location of a page's local copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Here {
-    /// None.
+    /// No local copy.
     No,
     /// In the program.
     Program,
@@ -32,7 +32,7 @@ impl Entry {
     pub(super) const NOWHERE: Self = Self { slot: None, here: Here::No };
 }
 
-/// Two words as they are kept: with the numbers' highest values for none, and the one below for the program.
+/// An entry in two words. The highest value means none, the one below means the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packed {
     slot: u32,
@@ -67,37 +67,38 @@ impl Packed {
 /// Pages of a leaf.
 const LEAF: usize = 512;
 
-/// The pages of a process, or of one that is yet to come.
+/// The pages of a process, or of one that does not exist yet.
 #[derive(Debug)]
 pub struct Table {
     pages: u64,
     leaves: Vec<Option<Box<Leaf>>>,
-    /// All leaves that ever were are among these.
+    /// The range of all leaves that were ever used.
     leaves_used: Range<usize>,
 }
 
 #[derive(Clone, Debug)]
 struct Leaf {
     entries: [Packed; LEAF],
-    /// Pages that are somewhere.
+    /// Number of pages that are anywhere.
     used: u32,
 }
 
 impl Table {
-    /// All of `pages` pages nowhere.
+    /// Returns a table of `pages` pages, all nowhere.
     #[must_use]
     pub fn new(pages: u64) -> Self {
         let leaves = place(pages).div_ceil(LEAF);
         Self { pages, leaves: (0..leaves).map(|_| None).collect(), leaves_used: 0..0 }
     }
 
-    /// Pages, wherever they are.
+    /// Returns the number of pages.
     #[must_use]
     pub const fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Where a page is; nowhere, when there is no such page: a neighbour of the last one is looked for, too.
+    /// Returns the entry of a page. A page beyond the end is nowhere: callers also look up the last page's
+    /// neighbour.
     pub(super) fn get(&self, page: u64) -> Entry {
         let page = place(page);
         let leaf = self.leaves.get(page / LEAF).and_then(Option::as_ref);
@@ -127,12 +128,12 @@ impl Table {
         }
     }
 
-    /// The first page of `pages` that is somewhere, and where.
+    /// Returns the first page of `pages` that is anywhere, and its entry.
     pub(super) fn next(&self, pages: Range<u64>) -> Option<(u64, Entry)> {
         self.all(pages).next()
     }
 
-    /// The pages among these that are somewhere, and where.
+    /// Returns the pages among these that are anywhere, and their entries.
     pub(super) fn all(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, Entry)> {
         let (start, end) = (place(pages.start), place(pages.end));
         let leaves = (start / LEAF).max(self.leaves_used.start)..end.div_ceil(LEAF).min(self.leaves_used.end);
@@ -163,7 +164,8 @@ mod tests {
         (proptest::option::of((0_u32..9).prop_map(Slot)), here).prop_map(|(slot, here)| Entry { slot, here })
     }
 
-    /// The last page of an address space is written back, and its neighbours are looked for: there is none behind it.
+    /// The last page of an address space is written back, and its neighbours are looked up: there is none
+    /// behind it.
     #[test]
     fn behind_the_last_page_is_nothing() {
         let pages = 2 * LEAF as u64;

@@ -1,10 +1,11 @@
-//! Traces of known shape under plain LRU: which of them thrash, and how many frames each is said to want.
+//! Traces of known shape under plain LRU: which of them thrash, and the number of frames recommended for
+//! each.
 
 use super::*;
 use alloc::collections::VecDeque;
 use proptest::prelude::*;
 
-/// LRU of so many frames under a trace; all pages were here before, as when the program had written them.
+/// LRU with `frames` frames under a trace. All pages exist before, as if the program had written them.
 struct Lru {
     here: VecDeque<u64>,
     frames: usize,
@@ -35,19 +36,20 @@ impl Lru {
         self.here.push_back(page);
     }
 
-    /// What is wanted, in per cent of the frames.
+    /// Returns the recommended frames in per cent of the present ones.
     fn wanted(&self) -> Option<u64> {
         self.refaults.frames_wanted().map(|frames| frames * 100 / self.frames as u64)
     }
 }
 
-/// Random pages of `count`, the same each time.
+/// A fixed random sequence of pages below `count`.
 fn random(count: u64) -> impl Iterator<Item = u64> {
     let next = |&state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     core::iter::successors(Some(1_u64), next).map(move |state| (state >> 33) % count)
 }
 
-/// Round and round over four times the frames: each page comes again, and four times the frames keep all of them.
+/// A cyclic scan over four times the frames: each page comes again, and four times the frames keep all of
+/// them.
 #[test]
 fn a_cyclic_scan_wants_all_of_it() {
     for frames in [64, 500, 6000] {
@@ -62,7 +64,8 @@ fn a_cyclic_scan_wants_all_of_it() {
     }
 }
 
-/// Any of four times the frames at any time: three of four of those that are not here lie within three quarters of the way from one to four times.
+/// Uniform random touches over four times the frames: three of four refaults lie within three quarters of the
+/// way from one to four times.
 #[test]
 fn random_touches_want_three_quarters_of_the_rest() {
     for frames in [64, 500, 6000] {
@@ -73,7 +76,8 @@ fn random_touches_want_three_quarters_of_the_rest() {
     }
 }
 
-/// Nine of ten touches go to twice the frames, and the others far away: what is wanted is about the hot set, not everything.
+/// Nine of ten touches go to twice the frames, the others far away: the recommendation is about the hot set,
+/// not everything.
 #[test]
 fn a_hot_set_is_found_among_cold_pages() {
     let frames = 500;
@@ -86,7 +90,7 @@ fn a_hot_set_is_found_among_cold_pages() {
     assert!((180..=320).contains(&wanted), "{wanted} %");
 }
 
-/// What is read once, what fits, and what comes again after ages do not thrash.
+/// One-time reads, sets that fit, and refaults after a long time do not thrash.
 #[test]
 fn what_more_frames_would_not_help_does_not_thrash() {
     let mut once = Lru::new(100);
@@ -102,7 +106,7 @@ fn what_more_frames_would_not_help_does_not_thrash() {
     assert_eq!((ages.wanted(), ages.refaults.count()), (None, 0));
 }
 
-/// A burst is not thrashing: three windows in a row are not four.
+/// A burst is not thrashing: three consecutive windows are not four.
 #[test]
 fn a_burst_does_not_thrash() {
     let mut lru = Lru::new(100);
@@ -114,7 +118,7 @@ fn a_burst_does_not_thrash() {
     assert!(lru.refaults.count() > 0);
 }
 
-/// Pages that are unmapped, or go by another name, are not taken for others.
+/// Pages that are unmapped or renamed are not mistaken for others.
 #[test]
 fn names_that_end_do_not_come_again() {
     let key = |page| Key { space: 1, page };
@@ -133,7 +137,8 @@ fn names_that_end_do_not_come_again() {
 }
 
 proptest! {
-    /// As long as all are sampled, the distance is the number of pages that went later and are not back: as of a plain list.
+    /// While all pages are sampled, the distance is the number of later evictions that have not come again,
+    /// as in a plain list.
     #[test]
     fn as_a_plain_list(steps in proptest::collection::vec((any::<bool>(), 0_u64..30), 1..300)) {
         let mut ghosts = Ghosts::default();
@@ -155,7 +160,7 @@ proptest! {
     }
 }
 
-/// Places are used up and close up; names grow more than there is room for, and are sampled.
+/// Places are used up and compacted; entries outgrow the limit and are sampled.
 #[test]
 fn what_is_kept_has_a_bound() {
     let mut ghosts = Ghosts::default();
