@@ -1,46 +1,47 @@
-//! The accesses that a parser said of a piece of a connection, packed: what goes from parsers to the prefetcher.
+//! Parsed accesses of a piece of a connection, packed: the interface between parsers and the prefetcher.
 //!
-//! Key types: [`Accesses`], which is filled and emptied again and again; [`Keys`], the packed keys of one message. Both are bounded.
-//!
-//! What it does not do: read bytes of clients ([`crate::parse`]), or decide ([`crate::prefetcher`]).
+//! Key types: [`Accesses`], a reusable buffer; [`Keys`], the packed keys of one message. Both are bounded.
+//! The module does not parse bytes of clients ([`crate::parse`]) and makes no decisions
+//! ([`crate::prefetcher`]).
 
 use crate::parse::{Access, Op};
 use crate::view::{KeyId, KeySecret};
 use alloc::vec::Vec;
 
-/// Bytes of a key at most. Longer ones are not prefetched.
+/// Maximum key length in bytes. Longer keys are not prefetched.
 pub const KEY_LEN_MAX: usize = 1024;
-/// Accesses that are gathered at most.
+/// Maximum number of buffered accesses.
 pub const ACCESSES_MAX: usize = 4096;
-/// Bytes of their keys at most.
+/// Maximum number of bytes of their keys.
 pub const ACCESS_BYTES_MAX: usize = 256 << 10;
 
-/// A place in what a mirror handed over: pieces are numbered from 1, over all connections, in the order in which they came in. 0 where the mirror does not
-/// number them.
+/// The position of a piece in the mirrored traffic. The mirror numbers pieces from 1 over all connections, in
+/// order of arrival; 0 if it does not number them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Position(pub u64);
 
 impl Position {
-    /// Of a mirror that does not number what it hands over.
+    /// The position in a mirror that does not number its pieces.
     pub const UNKNOWN: Self = Self(0);
 
-    /// The host carried this out already, when it says that it carried out everything up to `executed`. Never so of what has no number.
+    /// Returns true if the host has executed this request, given that it has executed everything up to
+    /// `executed`. Always false for an unknown position.
     #[must_use]
     pub const fn is_over(self, executed: Self) -> bool {
         self.0 != 0 && self.0 <= executed.0
     }
 }
 
-/// One access, as gathered.
+/// One buffered access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gathered<'a> {
-    /// The key as the host view has it.
+    /// The key's id in the host view.
     pub id: KeyId,
     /// The key.
     pub key: &'a [u8],
-    /// What is done to it.
+    /// The operation on the key.
     pub op: Op,
-    /// Where the request is that does it.
+    /// The position of its request.
     pub position: Position,
 }
 
@@ -51,7 +52,7 @@ struct Entry {
     position: Position,
 }
 
-/// Accesses in the order of the bytes.
+/// Accesses in the order of their bytes.
 #[derive(Debug)]
 pub struct Accesses {
     secret: KeySecret,
@@ -61,19 +62,20 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// None yet; keys get their [`KeyId`] with this secret.
+    /// Returns an empty buffer. Keys get their [`KeyId`] with this secret.
     #[must_use]
     pub const fn new(secret: KeySecret) -> Self {
         Self { secret, bytes: Vec::new(), ids: Vec::new(), entries: Vec::new() }
     }
 
-    /// What ids are made with.
+    /// Returns the secret of the key ids.
     #[must_use]
     pub const fn secret(&self) -> KeySecret {
         self.secret
     }
 
-    /// One more. False, and nothing changed, when the key is longer than [`KEY_LEN_MAX`] or there is no room: then the access is not seen.
+    /// Appends an access. Returns false without effect if the key is longer than [`KEY_LEN_MAX`] or there is
+    /// no room: then the access is not seen.
     pub fn push(&mut self, access: Access<'_>, position: Position) -> bool {
         let fits = access.key.len() <= KEY_LEN_MAX
             && self.entries.len() < ACCESSES_MAX
@@ -87,21 +89,22 @@ impl Accesses {
         fits
     }
 
-    /// All of them.
+    /// Returns all accesses.
     pub fn iter(&self) -> impl Iterator<Item = Gathered<'_>> {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// The ids of their keys.
+    /// Returns the ids of the keys.
     #[must_use]
     pub fn ids(&self) -> &[KeyId] {
         &self.ids
     }
 
-    /// One of them.
+    /// Returns one access.
     ///
     /// # Panics
-    /// When there are not so many.
+    ///
+    /// If `index` is out of range.
     #[must_use]
     pub fn get(&self, index: usize) -> Gathered<'_> {
         let from = index.checked_sub(1).map_or(0, |before| self.entries[before].end as usize);
@@ -109,19 +112,19 @@ impl Accesses {
         Gathered { id: self.ids[index], key: &self.bytes[from..end as usize], op, position }
     }
 
-    /// How many.
+    /// Returns the number of accesses.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True when there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Forgets them; their room stays.
+    /// Removes all accesses; the memory is kept.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ids.clear();
@@ -129,7 +132,7 @@ impl Accesses {
     }
 }
 
-/// The keys of one message, one behind the other.
+/// The concatenated keys of one message.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Keys {
     bytes: Vec<u8>,
@@ -137,49 +140,51 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// One more, behind the others.
+    /// Appends a key.
     ///
     /// # Panics
-    /// When they have 4 GiB.
+    ///
+    /// If the keys exceed 4 GiB.
     pub fn push(&mut self, key: &[u8]) {
         self.bytes.extend_from_slice(key);
         self.ends.push(u32::try_from(self.bytes.len()).expect("keys of a message"));
     }
 
-    /// The keys.
+    /// Returns the keys.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// One of them, from 0 on.
+    /// Returns one key, counted from 0.
     ///
     /// # Panics
-    /// When there are not so many.
+    ///
+    /// If `index` is out of range.
     #[must_use]
     pub fn get(&self, index: usize) -> &[u8] {
         let from = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         &self.bytes[from..self.ends[index] as usize]
     }
 
-    /// How many.
+    /// Returns the number of keys.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// True when there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Their bytes.
+    /// Returns the number of bytes of all keys.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Forgets them; their room stays.
+    /// Removes all keys; the memory is kept.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -191,7 +196,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    /// What goes in comes out, in order; what is too long or too much is refused and changes nothing.
+    /// Accesses come out in order; one that is too long or exceeds the room is refused without effect.
     #[test]
     fn what_fits_is_kept_in_order() {
         let mut accesses = Accesses::new(KeySecret([1, 2]));
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!((keys.len(), keys.bytes(), keys.get(2)), (3, 4, &b"ccc"[..]));
     }
 
-    /// What has no number is never over.
+    /// An unknown position is never over.
     #[test]
     fn unknown_positions_are_never_over() {
         assert!(!Position::UNKNOWN.is_over(Position(9)));

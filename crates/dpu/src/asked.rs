@@ -1,4 +1,4 @@
-//! What a driver tells a [`Dpu`](crate::Dpu), and what it is told to do.
+//! The inputs and outputs of a [`Dpu`](crate::Dpu).
 
 use crate::PageId;
 use crate::policy::Policy;
@@ -7,40 +7,42 @@ use alloc::boxed::Box;
 use core::num::NonZeroU32;
 use farmem_paging::{Account, Cause};
 
-/// Whose request it is: a process, by the driver's number.
+/// A process that sends requests, by the driver's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Asker(pub u32);
 
-/// Whether the DPU has a cache table.
+/// The caching mode of a DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caching {
-    /// It forwards: SODA's base.
+    /// No cache: the DPU forwards requests. SODA's baseline.
     Off,
-    /// It prefetches whatever its policy proposes: SODA's dynamic caching.
+    /// The DPU prefetches each proposal of its policy: SODA's dynamic caching.
     Dynamic,
-    /// It prefetches while the hit rate is above the break-even (SODA equation 3), within [`Config::traffic_cap`].
+    /// The DPU prefetches while the hit rate is above the break-even (SODA equation 3), within
+    /// [`Config::traffic_cap`].
     Adaptive,
 }
 
-/// How a DPU works.
+/// The configuration of a DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Bytes of a page: what a process asks for at once, at most. 64 KiB in the paper.
+    /// Page length in bytes: the largest request of a process. 64 KiB in the paper.
     pub page_len: NonZeroU32,
     /// The cache table.
     pub table: TableConfig,
-    /// What it is used for.
+    /// The caching mode.
     pub caching: Caching,
-    /// With [`Caching::Adaptive`], 1,024ths of the bytes asked for that may move over the network: 1,075 is 1.05.
+    /// Maximum network traffic with [`Caching::Adaptive`], in 1,024ths of the requested bytes: 1,075 is 1.05.
     pub traffic_cap: u32,
-    /// READs of prefetches under way at once.
+    /// Maximum number of concurrent READs of prefetches.
     pub prefetches_max: u32,
-    /// Pages of static caching, at most.
+    /// Maximum number of pages in static memory.
     pub fixed_pages_max: u64,
 }
 
 impl Config {
-    /// The paper's: pages of 64 KiB, 1 GiB of entries of 1 MiB (SODA V). A third as much again may be fixed.
+    /// Returns the paper's configuration: pages of 64 KiB, 1 GiB of entries of 1 MiB (SODA V), and static
+    /// memory of a third as much again.
     #[must_use]
     pub const fn new(caching: Caching) -> Self {
         let (Some(page_len), Some(slots)) = (NonZeroU32::new(64 << 10), NonZeroU32::new(1024)) else {
@@ -57,29 +59,32 @@ impl Config {
     }
 }
 
-/// An object as the DPU has to know it.
+/// An object, as the DPU knows it.
 #[derive(Debug)]
 pub struct Object {
-    /// Its bytes, at least 1.
+    /// Length in bytes, at least 1.
     pub bytes: u64,
-    /// The only process that may write it, and then no other may read it; `None` of one that all may read and none may write.
+    /// The only process that may write the object; no other process may read it then. `None` if all may read
+    /// and none may write.
     pub writer: Option<Asker>,
-    /// What is prefetched for it.
+    /// The prefetch policy.
     pub policy: Box<dyn Policy>,
 }
 
-/// A process asks for a page, or a part of one.
+/// A process reads a page, or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// The driver's name for the request, never used twice; the request ends by one [`Action::Copy`], [`Action::CopyFixed`] or [`Action::Answer`] with it.
+    /// The driver's id of the request, unique. The request ends with one [`Action::Copy`],
+    /// [`Action::CopyFixed`] or [`Action::Answer`] with this id.
     pub ticket: u64,
-    /// Whose it is.
+    /// The process that sent it.
     pub asker: Asker,
     /// The page.
     pub page: PageId,
-    /// Bytes of it that are asked for.
+    /// Number of requested bytes.
     pub bytes: u32,
-    /// The driver knows at this moment that the asker may read the object. Else the node decides, as it is asked in the asker's name.
+    /// True if the driver has checked that the asker may read the object. Otherwise the node decides, because
+    /// the READ goes in the asker's name.
     pub granted: bool,
 }
 
@@ -88,114 +93,121 @@ pub struct Read {
 pub struct Write {
     /// As in [`Read::ticket`].
     pub ticket: u64,
-    /// Whose it is.
+    /// The process that sent it.
     pub asker: Asker,
     /// The page.
     pub page: PageId,
-    /// Bytes of it that are written.
+    /// Number of written bytes.
     pub bytes: u32,
-    /// All of it is written.
+    /// True if the whole page is written.
     pub whole: bool,
 }
 
-/// What the driver is to do, in order.
+/// An action for the driver, carried out in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Copy the page from the slot to the asker, tell the asker, then say [`Dpu::copied`](crate::Dpu::copied).
+    /// Copies the page from the slot to the asker and completes the request. The driver then calls
+    /// [`Dpu::copied`](crate::Dpu::copied).
     Copy {
-        /// The request; it ends with this.
+        /// The request, which ends with this action.
         ticket: u64,
-        /// Where the page is.
+        /// The slot that holds the page.
         slot: Slot,
-        /// Which page of the slot.
+        /// The page's index in the slot.
         within: u32,
     },
-    /// Copy the page from static memory to the asker and tell the asker.
+    /// Copies the page from static memory to the asker and completes the request.
     CopyFixed {
-        /// The request; it ends with this.
+        /// The request, which ends with this action.
         ticket: u64,
         /// The page.
         page: PageId,
     },
-    /// READ the page in the asker's name, straight to where the asker wants it; [`Dpu::fetched`](crate::Dpu::fetched) tells what came of it.
+    /// READs the page in the asker's name, straight into the asker's buffer.
+    /// [`Dpu::fetched`](crate::Dpu::fetched) reports the end.
     Read {
         /// The transfer.
         op: u64,
-        /// For which request.
+        /// The request.
         ticket: u64,
     },
-    /// READ pages in the asker's name into a slot; [`Dpu::fetched`](crate::Dpu::fetched) tells what came of it. No process waits for it, or none did when it was begun.
+    /// READs pages in the asker's name into a slot. [`Dpu::fetched`](crate::Dpu::fetched) reports the end. No
+    /// process waits for it when it begins.
     Load {
         /// The transfer.
         op: u64,
-        /// In whose name.
+        /// The process in whose name the READ goes.
         asker: Asker,
         /// The first page.
         first: PageId,
-        /// Pages; the last one of an object may be shorter.
+        /// Number of pages; the last page of an object may be shorter.
         count: u32,
-        /// Where to.
+        /// The destination.
         slot: Slot,
-        /// The first page's place in the slot.
+        /// The first page's index in the slot.
         within: u32,
     },
-    /// READ pages in the asker's name into static memory; [`Dpu::fetched`](crate::Dpu::fetched) tells what came of it.
+    /// READs pages in the asker's name into static memory. [`Dpu::fetched`](crate::Dpu::fetched) reports the
+    /// end.
     Fix {
         /// The transfer.
         op: u64,
-        /// In whose name.
+        /// The process in whose name the READ goes.
         asker: Asker,
         /// The first page.
         first: PageId,
-        /// Pages.
+        /// Number of pages.
         count: u32,
     },
-    /// WRITE the request's bytes in its asker's name; [`Dpu::written`](crate::Dpu::written) tells what came of it. WRITEs of one page are sent in this order.
+    /// WRITEs the request's bytes in its asker's name. [`Dpu::written`](crate::Dpu::written) reports the end.
+    /// WRITEs of one page are sent in this order.
     Write {
         /// The transfer.
         op: u64,
-        /// For which request.
+        /// The request.
         ticket: u64,
     },
-    /// Copy the bytes of a request that ended well into a slot, then say [`Dpu::stored`](crate::Dpu::stored).
+    /// Copies the bytes of a successful write into a slot. The driver then calls
+    /// [`Dpu::stored`](crate::Dpu::stored).
     Put {
-        /// The request. Its bytes are not needed behind this.
+        /// The request. Its bytes are not needed afterwards.
         ticket: u64,
-        /// Where to.
+        /// The destination.
         slot: Slot,
-        /// Which page of the slot.
+        /// The page's index in the slot.
         within: u32,
     },
-    /// The request ended.
+    /// Completes a request.
     Answer {
         /// The request.
         ticket: u64,
-        /// Far memory has what was written, or the asker has what was read; or why not.
+        /// The result: far memory has the written bytes, or the asker has the requested ones; otherwise the
+        /// cause of the failure.
         ended: Result<(), Cause>,
     },
 }
 
-/// What a DPU did.
+/// Counters of a DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
     /// Reads.
     pub reads: u64,
-    /// Of those, what was in the cache table.
+    /// Reads served from the cache table.
     pub hits: u64,
-    /// Of those, what was on its way into it.
+    /// Reads of pages in flight to the cache table.
     pub late: u64,
-    /// Of those, what was in static memory.
+    /// Reads served from static memory.
     pub fixed: u64,
     /// Writes.
     pub writes: u64,
-    /// Bytes that processes asked for.
+    /// Bytes that processes requested.
     pub asked: u64,
-    /// Bytes asked of far memory while a process waited (SODA figure 9: on demand).
+    /// Bytes fetched while a process waited (SODA figure 9: on demand).
     pub on_demand: u64,
-    /// Bytes asked of far memory before (background).
+    /// Bytes prefetched (SODA figure 9: background).
     pub background: u64,
     /// Bytes written to far memory.
     pub written: u64,
-    /// Pages that were prefetched, and what became of them.
+    /// The account of prefetched pages.
     pub ahead: Account,
 }

@@ -1,9 +1,10 @@
-//! The numbers of a host's changes, and which prefetched items are older than they: why no stale item is taken (PROTOCOL 19.1 to 19.5).
+//! Change numbers of a host, which prevent the use of stale prefetched items (PROTOCOL 19.1 to 19.5).
 //!
-//! Key type: [`Changes`], the host's; it may be used from many threads. Each flush and each removal of a record takes the next number, and raises the *floor* of the
-//! record's key to it, before the host gives up its own copy and before the change is sent. A record in far memory carries the number of the change that wrote
-//! it, its *version*. A prefetched item carries its *stamp*: the larger of that, and the last change before which all had been acknowledged when the item was asked
-//! for. It is taken only when its stamp is at least the floor of its key.
+//! Key type: [`Changes`], the host's, usable from many threads. Each flush and each removal of a record takes the next number. It
+//! raises the *floor* of the record's key to the number before the host gives up its own copy and before the change is sent. A
+//! record in far memory carries the number of the change that wrote it, its *version*. A prefetched item carries a *stamp*: the
+//! larger of the version and the last change before which all had been acknowledged at the time of the request. The host accepts an
+//! item only if its stamp is at least the floor of its key.
 //!
 //! ```text
 //!   host      change 7 of k: floor(k) = 7, send                look for k: stamp 5 < 7, not taken
@@ -12,11 +13,12 @@
 //!                                                      '--> k has version 7 from here on
 //! ```
 //!
-//! **Bounded, and never wrong.** Keys share floors: a floor is the latest change of any of its keys. An item that was read before that change may be refused
-//! though only another key changed, which costs speed. Such a refusal does not last: an item that is asked for after the change was acknowledged has a stamp at least as large.
+//! **Bounded, and never wrong.** Keys share floors: a floor is the latest change of any of its keys. An item that was read before
+//! that change may be refused although only another key changed, which costs time only. Such a refusal is temporary: an item
+//! requested after the acknowledgement of the change has a stamp at least as large.
 //!
-//! What it does not do: order the threads of the host among themselves. Whoever takes an item and puts it where others find it holds the key meanwhile, as with any read of
-//! far memory.
+//! The module does not order the host's threads among themselves. A thread that takes an item and publishes it locks the key
+//! meanwhile, as with any read of far memory.
 
 use crate::view::KeyId;
 use alloc::boxed::Box;
@@ -30,17 +32,17 @@ use core::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Debug)]
 pub struct Change(pub u64);
 
-/// Bytes of a version in front of an item.
+/// Length in bytes of the version in front of an item.
 pub const VERSION_LEN: usize = 8;
 
 impl Change {
-    /// A record's value: the version, little-endian, and the item behind it.
+    /// Returns a record's value: the version, little-endian, followed by the item.
     #[must_use]
     pub fn onto(self, item: &[u8]) -> Vec<u8> {
         [&self.0.to_le_bytes(), item].concat()
     }
 
-    /// Version and item of a record's value; `None` of one that is too short.
+    /// Returns the version and the item of a record's value; `None` if the value is too short.
     #[must_use]
     pub fn of(value: &[u8]) -> Option<(Self, &[u8])> {
         let (version, item) = value.split_first_chunk::<VERSION_LEN>()?;
@@ -48,26 +50,27 @@ impl Change {
     }
 }
 
-/// Changes by number, as the ranges that they make: what is acknowledged in any order takes room for each change that is still missing between, and for no other.
+/// A set of changes, stored as ranges. Acknowledgements in any order take room only for each missing change
+/// between them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ChangeSet {
-    /// The last of each range, by its first.
+    /// The last change of each range, by its first.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl ChangeSet {
-    /// One more, or one that is there.
+    /// Adds a change, if it is not in the set.
     pub fn add(&mut self, change: Change) {
         self.add_all(change..=change);
     }
 
-    /// All of a range.
+    /// Adds all changes of a range.
     pub fn add_all(&mut self, changes: RangeInclusive<Change>) {
         let (mut first, mut last) = (changes.start().0, changes.end().0);
         if first > last {
             return;
         }
-        // Those that it overlaps, or that end before it or begin behind it, are one with it from now on.
+        // Ranges that overlap or touch this one are merged with it.
         while let Some((&from, &to)) = self.ranges.range(..=last.saturating_add(1)).next_back()
             && to.saturating_add(1) >= first
         {
@@ -77,24 +80,24 @@ impl ChangeSet {
         self.ranges.insert(first, last);
     }
 
-    /// Takes the lowest range out.
+    /// Removes the lowest range.
     pub fn pop_first(&mut self) -> Option<RangeInclusive<Change>> {
         self.ranges.pop_first().map(|(first, last)| Change(first)..=Change(last))
     }
 
-    /// The lowest of all.
+    /// Returns the lowest change.
     #[must_use]
     pub fn first(&self) -> Option<Change> {
         self.ranges.keys().next().map(|&first| Change(first))
     }
 
-    /// True when there is none.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many ranges they make.
+    /// Returns the number of ranges.
     #[must_use]
     pub fn ranges(&self) -> usize {
         self.ranges.len()
@@ -105,27 +108,30 @@ impl ChangeSet {
 #[derive(Debug)]
 pub struct Changes {
     last: AtomicU64,
-    /// A power of two.
+    /// The floors; their number is a power of two.
     floors: Box<[AtomicU64]>,
 }
 
-/// Floors that a host of one application wants: changes that are under way at once hardly ever share one.
+/// Number of floors for a host with one application: concurrent changes hardly ever share one.
 pub const FLOORS: NonZeroU32 = NonZeroU32::new(1 << 16).unwrap();
-/// Floors at most: 2 GiB of them.
+/// Maximum number of floors: 2 GiB.
 pub const FLOORS_MAX: u32 = 1 << 28;
 
 impl Changes {
-    /// With so many floors of eight bytes (rounded up to a power of two, and at most [`FLOORS_MAX`]). The first change has the number behind `after`: a host that
-    /// starts again says the last number that any of its records may carry, or more.
+    /// Returns the changes of a host, with `floors` floors of eight bytes (rounded up to a power of two, and
+    /// at most [`FLOORS_MAX`]). The first change has the number behind `after`: a host that restarts passes
+    /// at least the last number that any of its records may carry.
     #[must_use]
     pub fn new(floors: NonZeroU32, after: Change) -> Self {
         let count = floors.get().min(FLOORS_MAX).next_power_of_two();
         Self { last: AtomicU64::new(after.0), floors: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// A record changes in far memory, or is removed there: the number that it will carry. For before the host gives up its copy, and before it sends.
+    /// Assigns the number of a change or removal of a record, which the record will carry. The host calls
+    /// this before it gives up its copy and before it sends the change.
     ///
     /// # Panics
+    ///
     /// After 2^64 changes.
     pub fn change(&self, key: KeyId) -> Change {
         let number = self.last.fetch_add(1, Ordering::Relaxed).checked_add(1).expect("2^64 changes");
@@ -133,19 +139,19 @@ impl Changes {
         Change(number)
     }
 
-    /// The oldest stamp that an item of this key may have.
+    /// Returns the smallest valid stamp for an item of this key.
     #[must_use]
     pub fn floor(&self, key: KeyId) -> Change {
         Change(self.floors[self.slot(key)].load(Ordering::Acquire))
     }
 
-    /// The latest change.
+    /// Returns the latest change.
     #[must_use]
     pub fn last(&self) -> Change {
         Change(self.last.load(Ordering::Relaxed))
     }
 
-    /// Bytes of its floors.
+    /// Returns the memory of the floors in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floors.len() * size_of::<AtomicU64>()
@@ -165,7 +171,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    /// An item that was read before a change of its key is not taken, one from behind it is; and a key that never changed takes what there is.
+    /// An item that was read before a change of its key is refused, and one read after it is accepted. A key
+    /// that never changed accepts any item.
     #[test]
     fn an_item_from_before_a_change_is_older_than_the_floor() {
         let changes = Changes::new(FLOORS, Change(0));
@@ -177,7 +184,8 @@ mod tests {
         assert_eq!(changes.floor(other), Change(0));
     }
 
-    /// With one floor all keys share it: what is refused for another key's change is taken again once it is read behind that change.
+    /// All keys share one floor: an item refused for another key's change is accepted once it is read after
+    /// that change.
     #[test]
     fn a_shared_floor_refuses_for_a_while_only() {
         let changes = Changes::new(NonZeroU32::MIN, Change(100));
@@ -189,7 +197,8 @@ mod tests {
         assert!(read_after_the_change_was_acknowledged >= changes.floor(KeyId(1)));
     }
 
-    /// Changes are added in any order, one by one and by ranges: the set has what a plain one has, and never more ranges than there are gaps.
+    /// Changes are added in any order, one by one and by ranges. The set equals a plain set, with the minimum
+    /// number of ranges.
     #[test]
     fn a_set_of_changes_is_its_ranges() {
         let mut rng = farmem_machine::Rng::from_number(7);
@@ -210,7 +219,7 @@ mod tests {
         assert!(all.into_iter().eq(plain) && set.is_empty());
     }
 
-    /// A value is the version and the item; one that is too short is none.
+    /// A value is the version and the item; a value that is too short is invalid.
     #[test]
     fn a_version_is_in_front_of_the_item() {
         let value = Change(7).onto(b"item");
@@ -218,7 +227,7 @@ mod tests {
         assert_eq!(Change::of(&value[..7]), None);
     }
 
-    /// Threads that change the same key leave the floor at the latest number.
+    /// Concurrent changes of one key leave the floor at the latest number.
     #[test]
     fn threads_leave_the_highest_floor() {
         let changes = Changes::new(FLOORS, Change(0));

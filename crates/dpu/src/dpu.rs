@@ -1,4 +1,4 @@
-//! What happens to a read, a write, and what comes back.
+//! The handling of reads, writes, and ends of transfers.
 
 mod prefetch;
 
@@ -15,20 +15,20 @@ use core::ops::Range;
 use farmem_machine::{Instant, Rng};
 use farmem_paging::Cause;
 
-/// Ranges of one object that have policies of their own, at most.
+/// Maximum number of ranges of one object with policies of their own.
 pub const ADVISED_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Known {
     object: Object,
-    /// What is to be prefetched of some of its pages, the latest advice first.
+    /// Policies of page ranges, the latest advice first.
     advised: Vec<(Range<u64>, Box<dyn Policy>)>,
-    /// A write ended without it being known whether it was carried out, or will be: nothing of the object is cached any more.
+    /// True after a write with unknown result, which may still execute: the object is no longer cached.
     unsure: bool,
 }
 
 impl Known {
-    /// What says what is prefetched when this page is asked for.
+    /// Returns the policy for a page.
     fn policy(&mut self, page: u64) -> &mut dyn Policy {
         let of_range = self.advised.iter_mut().find(|(pages, _)| pages.contains(&page));
         of_range.map_or(&mut self.object.policy, |(_, policy)| policy).as_mut()
@@ -58,33 +58,34 @@ enum Transfer {
     },
 }
 
-/// An entry that is on its way.
+/// An entry in flight.
 #[derive(Debug)]
 struct Loading {
     slot: Slot,
     runs: u32,
-    /// Those that wait for a page of it.
+    /// Reads that wait for a page of the entry.
     waiting: Vec<Read>,
 }
 
-/// WRITEs of one page that are on their way, or of which the bytes of the last one are on theirs into a slot.
+/// WRITEs of one page that are in flight, or whose last bytes are being put into a slot.
 #[derive(Debug, Default)]
 struct Writing {
-    /// On their way to far memory.
+    /// Number of WRITEs in flight to far memory.
     count: u32,
     latest: u64,
-    /// One of them failed, or was of a part of the page: what far memory has is not what is here.
+    /// True if a WRITE failed or covered only a part of the page: the bytes in far memory differ from those
+    /// here.
     partial: bool,
-    /// Reads of the page, which go on when far memory has it, and the slot too where it is to have it.
+    /// Reads of the page. They continue once far memory has the page, and the slot too if it is to have it.
     waiting: Vec<Read>,
 }
 
-/// Bytes of a write that are put into a slot.
+/// Bytes of a write that are being put into a slot.
 #[derive(Clone, Copy, Debug)]
 struct Storing {
     slot: Slot,
     page: PageId,
-    /// The WRITE that far memory has carried out.
+    /// The WRITE that far memory has executed.
     op: u64,
 }
 
@@ -95,7 +96,7 @@ pub struct Dpu {
     rng: Rng,
     objects: BTreeMap<u32, Known>,
     table: Table,
-    /// What a cache that prefetches would have while this one does not.
+    /// The table of a hypothetical cache that prefetches, while this one does not.
     shadow: Option<Table>,
     recent: Recent,
     fixed: Fixed,
@@ -103,7 +104,8 @@ pub struct Dpu {
     loading: BTreeMap<EntryId, Loading>,
     writing: BTreeMap<PageId, Writing>,
     copying: BTreeMap<u64, (Slot, Instant, bool)>,
-    /// Slots into which bytes of writes are put, by ticket: a slot must not be another entry's before they are there.
+    /// Slots that receive bytes of writes, by ticket. Such a slot must not go to another entry before the
+    /// bytes are in it.
     storing: BTreeMap<u64, Storing>,
     loads: u32,
     next_op: u64,
@@ -115,7 +117,7 @@ pub struct Dpu {
 }
 
 impl Dpu {
-    /// A DPU that knows no object. `rng` chooses what is evicted.
+    /// Returns a DPU without objects. `rng` chooses the victims of evictions.
     #[must_use]
     pub fn new(config: Config, rng: Rng) -> Self {
         let cap = (config.caching == Caching::Adaptive).then_some(config.traffic_cap);
@@ -142,18 +144,21 @@ impl Dpu {
         }
     }
 
-    /// An object is there. Its number was never used before: transfers of another could end as this one's.
+    /// Opens an object under a number that was never used before; otherwise transfers of the earlier object
+    /// could end as this one's.
     ///
     /// # Panics
-    /// When an object has this number, or has no bytes.
+    ///
+    /// If an open object has this number, or the object has no bytes.
     pub fn open(&mut self, number: u32, object: Object) {
         assert!(object.bytes > 0, "object {number} has no bytes");
         let known = Known { object, advised: Vec::new(), unsure: false };
         assert!(self.objects.insert(number, known).is_none(), "object {number} is opened twice");
     }
 
-    /// An object is closed, or is about to have another writer: nothing of it is served from here any more. Requests that are under way end as they would; the
-    /// driver keeps static memory until the copies from it are done.
+    /// Closes an object, or prepares it for another writer: the DPU serves nothing of it from its memory any
+    /// more. Requests in flight end normally; the driver keeps static memory until the copies from it are
+    /// done.
     pub fn close(&mut self, number: u32) {
         self.objects.remove(&number);
         self.fixed.forget(number);
@@ -161,7 +166,8 @@ impl Dpu {
         self.left(left);
     }
 
-    /// An application's own policy takes the place of the object's, and of all that was said of parts of it, from now on. False when there is no such object.
+    /// Replaces the object's policy, and those of its ranges, by an application's own. Returns false if there
+    /// is no such object.
     pub fn set_policy(&mut self, number: u32, policy: Box<dyn Policy>) -> bool {
         let Some(known) = self.objects.get_mut(&number) else { return false };
         known.object.policy = policy;
@@ -169,8 +175,11 @@ impl Dpu {
         true
     }
 
-    /// An application's own policy for some pages of an object, from now on: of what was said of a page, the latest counts. What it proposes may lie beyond them. False, and
-    /// nothing is changed, when there is no such object, it has no such pages, or policies for [`ADVISED_MAX`] ranges of it are there.
+    /// Sets an application's own policy for some pages of an object; the latest policy for a page counts. Its
+    /// proposals may lie outside the range.
+    ///
+    /// Returns false without effect if there is no such object, the object has no such pages, or it has
+    /// policies for [`ADVISED_MAX`] ranges.
     pub fn advise(&mut self, number: u32, pages: Range<u64>, policy: Box<dyn Policy>) -> bool {
         let Some(all) = self.objects.get(&number).map(|known| self.pages(&known.object)) else {
             return false;
@@ -191,8 +200,8 @@ impl Dpu {
         true
     }
 
-    /// Keeps pages of an object in static memory; `false`, and nothing is done, when there is no room for them, the object can be written, or it has no such
-    /// pages. They are read in the asker's name, in runs of an entry's pages.
+    /// Loads pages of an object into static memory, in the asker's name, in runs of an entry's pages. Returns
+    /// `false` without effect if there is no room, the object is writable, or it has no such pages.
     pub fn fix(&mut self, asker: Asker, number: u32, pages: Range<u64>, out: &mut Vec<Action>) -> bool {
         let Some(known) = self.objects.get(&number).filter(|known| known.object.writer.is_none()) else {
             return false;
@@ -226,13 +235,13 @@ impl Dpu {
         true
     }
 
-    /// True when a page is in static memory: the driver has its bytes there as long as this is so.
+    /// Returns true while a page is in static memory: the driver holds its bytes for as long.
     #[must_use]
     pub fn is_fixed(&self, page: PageId) -> bool {
         self.fixed.has(page.object, page.page)
     }
 
-    /// A process asks for a page.
+    /// Handles a read of a process.
     pub fn read(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) {
         let page = read.page;
         let Some(known) = self.object_of(page) else {
@@ -251,7 +260,7 @@ impl Dpu {
             return out.push(Action::CopyFixed { ticket: read.ticket, page });
         }
         if let Some(writing) = self.writing.get_mut(&page) {
-            // A READ could come to the node before the WRITE.
+            // A READ could reach the node before the WRITE.
             self.budget.moved(bytes);
             return writing.waiting.push(read);
         }
@@ -264,7 +273,7 @@ impl Dpu {
         self.recent.push(page);
     }
 
-    /// A process writes a page.
+    /// Handles a write of a process.
     pub fn write(&mut self, write: Write, out: &mut Vec<Action>) {
         let writer = self.object_of(write.page).and_then(|known| known.object.writer);
         if writer != Some(write.asker) {
@@ -281,10 +290,11 @@ impl Dpu {
         out.push(Action::Write { op, ticket: write.ticket });
     }
 
-    /// What came of a READ.
+    /// Handles the end of a READ.
     ///
     /// # Panics
-    /// When no such READ is under way.
+    ///
+    /// If no such READ is in flight.
     pub fn fetched(&mut self, now: Instant, op: u64, ended: Result<(), Cause>, out: &mut Vec<Action>) {
         match self.under_way.remove(&op).expect("a READ under way ended") {
             Transfer::Read { read, begun, alone } => {
@@ -314,10 +324,11 @@ impl Dpu {
         }
     }
 
-    /// What came of a WRITE.
+    /// Handles the end of a WRITE.
     ///
     /// # Panics
-    /// When no such WRITE is under way.
+    ///
+    /// If no such WRITE is in flight.
     pub fn written(&mut self, now: Instant, op: u64, ended: Result<(), Cause>, out: &mut Vec<Action>) {
         let Some(Transfer::Write { write }) = self.under_way.remove(&op) else {
             panic!("a WRITE under way ended")
@@ -329,14 +340,15 @@ impl Dpu {
         if ended.is_err()
             && let Some(known) = self.objects.get_mut(&page.object)
         {
-            // It may be carried out yet, behind a READ that finds what was there before.
+            // The WRITE may still execute, behind a READ that returns the older bytes.
             known.unsure = true;
             let left = self.table.forget(page.object);
             self.left(left);
         }
         let writing = &self.writing[&page];
         if writing.count == 0 {
-            // Whatever came into the slot since the write began is older, and the page is not good there: no answer has it.
+            // Bytes that came into the slot since the write began are older, and the page is not valid there,
+            // so no request was served from it.
             let kept = writing.latest == op && !writing.partial && self.is_sure(page.object);
             match self.table.room_for(page).filter(|_| kept) {
                 Some(slot) => {
@@ -351,7 +363,7 @@ impl Dpu {
         out.push(Action::Answer { ticket: write.ticket, ended });
     }
 
-    /// No write of a page is on its way any more: reads that waited go on.
+    /// Handles the end of the last write of a page: waiting reads continue.
     fn is_written(&mut self, now: Instant, page: PageId, out: &mut Vec<Action>) {
         let writing = self.writing.remove(&page).expect("it was on its way");
         for read in writing.waiting {
@@ -359,15 +371,16 @@ impl Dpu {
         }
     }
 
-    /// The object is open, and what far memory has of it is known.
+    /// Returns true if the object is open and its contents in far memory are known.
     fn is_sure(&self, object: u32) -> bool {
         self.objects.get(&object).is_some_and(|known| !known.unsure)
     }
 
-    /// The driver has copied a page from a slot ([`Action::Copy`]).
+    /// Records that the driver has copied a page from a slot ([`Action::Copy`]).
     ///
     /// # Panics
-    /// When it was not asked to.
+    ///
+    /// If no such copy was requested.
     pub fn copied(&mut self, now: Instant, ticket: u64, bytes: u32) {
         let (slot, begun, alone) = self.copying.remove(&ticket).expect("a copy that was asked for");
         self.table.unpin(slot);
@@ -376,19 +389,22 @@ impl Dpu {
         }
     }
 
-    /// A copy from a slot ([`Action::Copy`]) is not made: whoever asked is gone.
+    /// Cancels a copy from a slot ([`Action::Copy`]) because the asker is gone.
     ///
     /// # Panics
-    /// When it was not asked for.
+    ///
+    /// If no such copy was requested.
     pub fn dropped(&mut self, ticket: u64) {
         let (slot, ..) = self.copying.remove(&ticket).expect("a copy that was asked for");
         self.table.unpin(slot);
     }
 
-    /// The driver has put the bytes of a write into a slot ([`Action::Put`]), or could not. From here on the page is served from there when they are, unless it was written again meanwhile.
+    /// Records that the driver has put the bytes of a write into a slot ([`Action::Put`]), or could not. With
+    /// `are_there` the page is served from the slot from here on, unless it was written again meanwhile.
     ///
     /// # Panics
-    /// When it was not asked to.
+    ///
+    /// If no such put was requested.
     pub fn stored(&mut self, now: Instant, ticket: u64, are_there: bool, out: &mut Vec<Action>) {
         let Storing { slot, page, op } =
             self.storing.remove(&ticket).expect("bytes that were to be put into a slot");
@@ -402,28 +418,29 @@ impl Dpu {
         self.is_written(now, page, out);
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// The network, and the way from the DPU's memory to processes, as measured.
+    /// Returns the measured network link, and the measured link between the DPU's memory and the processes.
     #[must_use]
     pub const fn links(&self) -> (&Line, &Line) {
         (&self.network, &self.intra)
     }
 
-    /// Whether it prefetches at present, and the hit rate of the last epoch.
+    /// Returns the prefetch switch: its state, and the hit rate of the last epoch.
     #[must_use]
     pub const fn switched(&self) -> &Switched {
         &self.switched
     }
 
-    /// Every invariant; O(everything).
+    /// Asserts every invariant; O(everything).
     ///
     /// # Panics
-    /// When one is broken.
+    ///
+    /// If an invariant is broken.
     pub fn check(&self) {
         self.table.check();
         let moving = self.copying.len() + self.storing.len();
@@ -470,7 +487,7 @@ impl Dpu {
         object.bytes.div_ceil(u64::from(self.config.page_len.get()))
     }
 
-    /// Bytes of pages of an object; what is beyond its end, or of an object that is closed, has none.
+    /// Returns the bytes of pages of an object. Pages beyond its end, or of a closed object, have none.
     fn bytes(&self, object: u32, pages: &Range<u64>) -> u64 {
         let len = u64::from(self.config.page_len.get());
         let Some(known) = self.objects.get(&object) else { return 0 };
@@ -478,7 +495,7 @@ impl Dpu {
         end(pages.end) - end(pages.start)
     }
 
-    /// Reads a page at the node. The budget has it already.
+    /// Sends a READ of a page to the node. The budget already counts it.
     fn ask(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) {
         self.stats.on_demand += u64::from(read.bytes);
         let alone = self.under_way.is_empty();
@@ -486,7 +503,7 @@ impl Dpu {
         out.push(Action::Read { op, ticket: read.ticket });
     }
 
-    /// Serves a read that may be served from the table; tells where it was.
+    /// Serves a read from the table if possible. Returns the page's location.
     fn look_up(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) -> Found {
         let found = self.table.find(read.page);
         if !matches!(found, Found::Here(_)) {
@@ -507,7 +524,7 @@ impl Dpu {
         found
     }
 
-    /// A read that waited goes on: it was counted, and the budget has its bytes.
+    /// Continues a read that waited; the counters and the budget already include it.
     fn again(&mut self, now: Instant, read: Read, out: &mut Vec<Action>) {
         if read.granted && matches!(self.table.find(read.page), Found::Here(_)) {
             self.budget.give_back(read.bytes.into());
@@ -524,7 +541,7 @@ impl Dpu {
         out.push(Action::Copy { ticket: read.ticket, slot, within });
     }
 
-    /// A run of an entry ended; when it was the last, those that wait go on.
+    /// Handles the end of a run of an entry. After the last run the waiting reads continue.
     fn loaded(&mut self, now: Instant, entry: EntryId, out: &mut Vec<Action>) {
         self.loads -= 1;
         let loading = self.loading.get_mut(&entry).expect("an entry on its way");

@@ -1,14 +1,15 @@
-//! Static caching (SODA III-A): ranges that an application named, which are in the DPU's memory as long as it likes.
+//! Static caching (SODA III-A): ranges that an application named, resident in the DPU's memory for as long as
+//! it likes.
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-/// Pages of objects that stay. They are read alone, so they need no upkeep.
+/// Pages of objects in static memory. They are read-only, so they need no upkeep.
 #[derive(Debug, Default)]
 pub(crate) struct Fixed {
-    /// By object: the pages that are here, as disjoint ranges by their first page.
+    /// The resident pages of each object.
     ranges: BTreeMap<u32, rangemap::RangeSet<u64>>,
-    /// Pages that are here or on their way.
+    /// Number of pages that are resident or in flight.
     taken: u64,
 }
 
@@ -17,12 +18,12 @@ impl Fixed {
         self.taken
     }
 
-    /// So many pages are on their way.
+    /// Reserves room for pages in flight.
     pub(crate) const fn take(&mut self, pages: u64) {
         self.taken += pages;
     }
 
-    /// They did not come.
+    /// Releases the room of pages that did not arrive.
     pub(crate) const fn give_back(&mut self, pages: u64) {
         self.taken -= pages;
     }
@@ -35,12 +36,12 @@ impl Fixed {
         self.ranges.get(&object).is_some_and(|ranges| ranges.contains(&page))
     }
 
-    /// True when a page of the range is here.
+    /// Returns true if a page of the range is resident.
     pub(crate) fn overlaps(&self, object: u32, pages: &Range<u64>) -> bool {
         self.ranges.get(&object).is_some_and(|ranges| ranges.overlaps(pages))
     }
 
-    /// Pages that are here.
+    /// Returns the number of resident pages.
     pub(crate) fn here(&self) -> u64 {
         self.ranges.values().flat_map(|ranges| ranges.iter()).map(|range| range.end - range.start).sum()
     }

@@ -1,22 +1,23 @@
-//! Leap's prefetcher: the majority among the latest distances between pages, and a window that grows with its hits (Leap, ATC'20, algorithms 1 and 2; PD3's fall-back, 4).
+//! Leap's prefetcher: the majority among the latest distances between pages, and a window that grows with its
+//! hits (Leap, ATC'20, algorithms 1 and 2; PD3's fall-back, 4).
 //!
-//! Key type: [`Leap`], a [`Policy`](crate::Policy). It needs nothing but the pages that are asked for, so it is for what no parser can say keys of. Distances that are no part of a trend
-//! do not end it: fewer than half of them may be anything.
-//!
-//! What it does not do: follow two trends of one object at once.
+//! Key type: [`Leap`], a [`Policy`](crate::Policy). It needs only the requested pages, so it serves requests
+//! whose keys no parser can name. Isolated distances do not end a trend: fewer than half of all distances may
+//! be arbitrary. Leap does not follow two trends of one object at once.
 
 use crate::policy::Seen;
 use core::ops::Range;
 use farmem_paging::Prefetch;
 
-/// Distances that are remembered (Leap: `Hsize`).
+/// Number of remembered distances (Leap: `Hsize`).
 const HISTORY_LEN: usize = 32;
-/// The first part of them that is asked for a majority (Leap: `Nsplit` is 2 and doubles the other way round).
+/// Length of the first part that is searched for a majority (Leap: `Nsplit` is 2 and doubles the other way
+/// round).
 const FIRST_LEN: usize = HISTORY_LEN / 2;
-/// Pages of the window at most (Leap: `PWsize_max`).
+/// Maximum number of pages of the window (Leap: `PWsize_max`).
 const WINDOW_MAX: u64 = 8;
 
-/// What is prefetched for one object.
+/// The prefetch policy of one object.
 #[derive(Clone, Debug)]
 pub struct Leap {
     /// The latest page.
@@ -25,7 +26,7 @@ pub struct Leap {
     distances: [i64; HISTORY_LEN],
     known: usize,
     next: usize,
-    /// The window that was proposed last, and hits since.
+    /// The window proposed last, and hits since.
     window: u64,
     hits: u64,
     /// The last trend.
@@ -39,7 +40,7 @@ impl Default for Leap {
 }
 
 impl Leap {
-    /// Remembers a page.
+    /// Records a page.
     fn see(&mut self, page: u64) {
         if let Some(before) = self.page.replace(page) {
             self.distances[self.next] = page.wrapping_sub(before).cast_signed();
@@ -48,17 +49,18 @@ impl Leap {
         }
     }
 
-    /// The latest distances, the latest first.
+    /// Returns the latest distances, the latest first.
     fn latest(&self, count: usize) -> impl Iterator<Item = i64> {
         (1..=count.min(self.known)).map(|back| self.distances[(self.next + HISTORY_LEN - back) % HISTORY_LEN])
     }
 
-    /// The distance that more than half of the latest ones have: of few, or else of more (Leap, algorithm 1).
+    /// Returns the distance that more than half of the latest ones have: among few, or else among more (Leap,
+    /// algorithm 1).
     fn find_trend(&self) -> Option<i64> {
         let mut len = FIRST_LEN;
         while len <= HISTORY_LEN {
             let (mut candidate, mut votes) = (0, 0_usize);
-            // Boyer and Moore: each distance that is another one takes a vote away.
+            // Boyer and Moore: each differing distance cancels a vote.
             for distance in self.latest(len) {
                 if votes == 0 {
                     candidate = distance;
@@ -78,13 +80,14 @@ impl Leap {
         None
     }
 
-    /// How many pages to fetch (Leap, algorithm 2): none without hits, unless the page follows the trend; then twice as many as hits.
+    /// Returns the number of pages to fetch (Leap, algorithm 2): none without hits, unless the page follows
+    /// the trend; otherwise about twice the number of hits.
     fn size_window(&mut self, follows: bool) -> u64 {
         let size = match self.hits {
             0 => u64::from(follows),
             hits => (hits + 1).next_power_of_two().min(WINDOW_MAX),
         };
-        // It shrinks step by step.
+        // The window shrinks step by step.
         self.window = size.max(self.window / 2);
         self.hits = 0;
         self.window
@@ -108,7 +111,7 @@ impl Prefetch<Seen<'_>> for Leap {
         // Without a majority the last trend is tried, as long as there are hits.
         self.trend = trend.or(self.trend);
         let Some(step) = self.trend.filter(|_| window > 0) else { return 0..0 };
-        // Pages of one entry come together anyway.
+        // Pages of one entry are fetched together anyway.
         let within = (seen.entry_pages / step.unsigned_abs()).clamp(1, window);
         let far = step.checked_mul(within.cast_signed()).and_then(|far| page.checked_add_signed(far));
         let near = page.checked_add_signed(step);
@@ -126,7 +129,7 @@ mod tests {
     use crate::{PageId, Recent};
     use std::vec::Vec;
 
-    /// Asks for pages in turn; those that were proposed before are hits.
+    /// Requests pages in turn; those proposed before are hits.
     fn proposals(leap: &mut Leap, pages: &[u64]) -> Vec<Range<u64>> {
         let (recent, mut here) = (Recent::default(), Vec::new());
         let propose = |&page: &u64| {
@@ -139,7 +142,8 @@ mod tests {
         pages.iter().map(propose).collect()
     }
 
-    /// A sequence: from its third page on the next one comes, and the more of that was used, the more comes, up to the bound.
+    /// A sequence: from its third page on the next page is fetched, and the window grows with its use, up to
+    /// the maximum.
     #[test]
     fn a_sequence_gets_longer_windows() {
         let all = proposals(&mut Leap::default(), &(10..40).collect::<Vec<_>>());
@@ -148,7 +152,7 @@ mod tests {
         assert_eq!(lens, [1, 2, 4, 8, 8]);
     }
 
-    /// A stride, upwards and downwards, is found although every third page is anywhere.
+    /// A stride in either direction is found although every third page is arbitrary.
     #[test]
     fn a_trend_outlives_what_is_no_part_of_it() {
         for step in [3_i64, -3] {
@@ -167,7 +171,8 @@ mod tests {
         }
     }
 
-    /// Pages here and there have no trend: nothing is fetched for them (PD3 8.2: "does not prefetch at all to prevent cache pollution").
+    /// Random pages have no trend: nothing is fetched for them (PD3 8.2: "does not prefetch at all to prevent
+    /// cache pollution").
     #[test]
     fn pages_here_and_there_bring_nothing() {
         let mut rng = farmem_machine::Rng::from_number(7);
@@ -175,7 +180,7 @@ mod tests {
         assert!(proposals(&mut Leap::default(), &pages).iter().all(Range::is_empty));
     }
 
-    /// The first and the last pages that there can be do not overflow.
+    /// The first and the last possible pages do not overflow.
     #[test]
     fn the_ends_of_an_object_are_borne() {
         for pages in [&[9, 6, 3, 0][..], &[u64::MAX - 2, u64::MAX - 1, u64::MAX], &[0, u64::MAX, 0, u64::MAX]]

@@ -1,7 +1,9 @@
-//! The DPU beside a host (SODA): what it caches of far memory for the host's processes, what it prefetches, and when that pays. Pure.
+//! The DPU beside a host (SODA): caches far memory for the host's processes, prefetches, and decides when
+//! that pays. Pure.
 //!
-//! Key type: [`Dpu`]. Its driver tells it what processes ask and what came of a transfer, and it says what to do ([`Action`]), in order. Like the page cache
-//! ([`farmem_paging`]) it sees no byte, no process and no network: the driver copies, and asks memory nodes by its host role.
+//! Key type: [`Dpu`]. The driver reports requests of processes and ends of transfers, and the DPU returns actions ([`Action`]), in
+//! order. Like the page cache ([`farmem_paging`]), the DPU sees no byte, no process and no network: the driver copies bytes, and
+//! reads memory nodes through its host role.
 //!
 //! ```text
 //!   process -- read a page --> in the static cache? ---------------------------> copied from there
@@ -10,15 +12,16 @@
 //!           -- write a page -> WRITE at the node; what is cached of the page is not good before the node has it
 //! ```
 //!
-//! **What is never stale, and why.** An object has one writer, or any number of readers (SODA III: "we restrict SODA writable mappings to single clients
-//! only"), and all of a writer's requests come through one DPU. So whatever is written to an object that is cached here is written through here, and a page is served only
-//! while it is good: its bytes came, no write is under way, and none since was not put there too.
+//! **Why no page is stale.** An object has one writer, or any number of readers (SODA III: "we restrict SODA writable mappings to
+//! single clients only"), and all of a writer's requests come through one DPU. So every write to an object that is cached here goes
+//! through here. A page is served only while it is valid: its bytes arrived, no write is in flight, and every later write was put
+//! into the slot too.
 //!
-//! Who drives it: a window in its own process (`crates/memory`, `window/through.rs`), which has one object and fixes nothing; and the DPU's own process
-//! (`crates/memory`, `dpu/`), which opens and closes objects of many processes, fixes ranges for them, takes their policies, and tells what [`Dpu::links`] and
-//! [`Dpu::switched`] say.
+//! Drivers: a window in its own process (`crates/memory`, `window/through.rs`), which has one object and no static memory; and the
+//! DPU's own process (`crates/memory`, `dpu/`), which opens and closes objects of many processes, fixes ranges for them, takes their
+//! policies, and reports [`Dpu::links`] and [`Dpu::switched`].
 //!
-//! What it does not do: retry (the page cache of the process that asks does), know addresses, wait.
+//! The DPU does not retry (the page cache of the asking process does), does not know addresses, and does not wait.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -48,12 +51,12 @@ pub use policy::{Evidence, Neighbours, Nothing, Policy, Seen};
 pub use recent::{RECENT_LEN, Recent};
 pub use table::{Slot, TableConfig};
 
-/// A page of an object of far memory.
+/// A page of an object in far memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageId {
     /// The object, by the driver's number.
     pub object: u32,
-    /// The page's number in it, from 0.
+    /// The page's number in the object, from 0.
     pub page: u64,
 }
 
@@ -62,6 +65,6 @@ pub struct PageId {
 pub struct EntryId {
     /// The object.
     pub object: u32,
-    /// The entry's number in it, from 0.
+    /// The entry's number in the object, from 0.
     pub entry: u64,
 }

@@ -1,12 +1,12 @@
-//! What a request parser says of a client's bytes (PD3 5.1).
+//! Request parsers: turn a client's bytes into accesses (PD3 5.1).
 //!
-//! Key types: [`Parser`], one for each connection; [`Access`], a key and what the request will do to it. Parsers see a copy of the bytes: whatever they say or
-//! fail to say costs speed, never a wrong value.
+//! Key types: [`Parser`], one for each connection; [`Access`], a key and the operation on it. Parsers see a
+//! copy of the bytes: a wrong or missing access costs time, never a wrong value.
 //!
-//! Parsers here: [`resp::Resp`] (Redis's clients), [`memcached::Memcached`], [`http::Http`], [`records::Records`] (the hash map and the page server). [`guard`] is around each
-//! of them, [`kit`] is what every parser is held against; docs/prefetching.md says how to write one.
-//!
-//! What it does not do: fetch anything, or answer the client. [`HostView`](crate::view::HostView) says what a read will miss.
+//! Parsers: [`resp::Resp`] (Redis clients), [`memcached::Memcached`], [`http::Http`], [`records::Records`]
+//! (the hash map and the page server). [`guard`] wraps each of them, and [`kit`] tests every parser;
+//! docs/prefetching.md explains how to write one. Parsers fetch nothing and do not answer the client.
+//! [`HostView`](crate::view::HostView) predicts which reads will miss.
 
 pub mod guard;
 pub mod http;
@@ -18,14 +18,14 @@ pub mod resp;
 
 use alloc::boxed::Box;
 
-/// What a request does to a key (PD3 5.1).
+/// The operation of a request on a key (PD3 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Needs the item: a read, a read-modify-write.
+    /// Needs the item: a read, or a read-modify-write.
     Read,
-    /// Puts a new item in its place without needing the old one: a blind write.
+    /// Replaces the item without reading it: a blind write.
     Write,
-    /// Takes the item away, and needs it for that.
+    /// Removes the item, and reads it for that.
     Delete,
 }
 
@@ -34,31 +34,34 @@ pub enum Op {
 pub struct Access<'a> {
     /// The item's key.
     pub key: &'a [u8],
-    /// What is done to it.
+    /// The operation on it.
     pub op: Op,
 }
 
-/// Why a parser can read no more of this connection. Its bytes are passed over from then on.
+/// The error of a parser that cannot read this connection any further. Its bytes are skipped from then on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
-    /// What was wrong, in a sentence without a full stop.
+    /// The reason, in a sentence without a full stop.
     pub reason: &'static str,
 }
 
-/// Turns a client's bytes into the accesses that they stand for (PD3 5.1, `Parse(PktBuf, PktLen) -> List<Key, Op>`), over partial packets: it keeps what it needs
-/// of a request that is not whole, within a bound of its own.
+/// A parser that turns a client's bytes into accesses (PD3 5.1, `Parse(PktBuf, PktLen) -> List<Key, Op>`). It
+/// accepts partial packets: it buffers what it needs of an incomplete request, within its own limit.
 pub trait Parser {
-    /// The next bytes of the connection, in order. Calls `each` for each access as soon as its key is whole.
+    /// Parses the next bytes of the connection, in order. Calls `each` for each access as soon as its key is
+    /// complete.
     ///
     /// # Errors
-    /// When they are no requests of this protocol.
+    ///
+    /// If the bytes are no requests of this protocol.
     fn feed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<(), Broken>;
 
-    /// Bytes of the connection were not seen. False when the parser cannot find the beginning of a request behind them: then the rest of the connection is not seen
-    /// either.
+    /// Reports that bytes of the connection were lost. Returns false if the parser cannot find the beginning
+    /// of the next request: then the rest of the connection is not parsed.
     fn lost(&mut self, bytes: u64) -> bool;
 
-    /// Bytes of memory that it keeps for this connection beside itself, also those that are kept for the next request. [`Guard`](guard::Guard) asks behind each piece: what all parsers of a program keep is
+    /// Returns the heap memory in bytes that the parser keeps for this connection, including reusable
+    /// buffers. [`Guard`](guard::Guard) asks after each piece: the memory of all parsers of a program is
     /// bounded (PROTOCOL 19.12).
     fn kept(&self) -> usize;
 }

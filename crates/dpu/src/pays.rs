@@ -1,11 +1,13 @@
-//! When caching in the DPU pays (SODA III-A): equations 1 to 3, with latency, from times that are measured as requests go on.
+//! The break-even of caching in the DPU (SODA III-A): equations 1 to 3, with latency, from times measured
+//! during operation.
 
 use farmem_machine::Duration;
 
-/// Weight of a new sample in a [`Line`]: the sums keep the latest thousand samples or so.
+/// Weight of a new sample in a [`Line`]: the sums cover about the latest thousand samples.
 const WEIGHT: f64 = 1.0 / 1024.0;
 
-/// How long a transfer takes by its size: latency and bandwidth of a link, by least squares over the latest samples.
+/// The time of a transfer as a function of its size: latency and bandwidth of a link, by least squares over
+/// the latest samples.
 ///
 /// SODA's model has bandwidths alone (equation 1); with a latency it holds for short transfers too.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -19,7 +21,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// A transfer of `bytes` took so long, alone.
+    /// Records the time of a transfer of `bytes` that was alone on the link.
     pub fn record(&mut self, bytes: u32, took: Duration) {
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a transfer are far below 2^52")]
         let (s, t) = (f64::from(bytes), took.as_nanos() as f64);
@@ -34,15 +36,15 @@ impl Line {
         }
     }
 
-    /// Nanoseconds of latency, and nanoseconds a byte; `None` before the first sample. Where all transfers had about one size, that size's
-    /// time is all known of it, and counts as bandwidth alone, as in SODA's equation 1.
+    /// Returns the latency in nanoseconds, and the nanoseconds per byte; `None` before the first sample. If
+    /// all transfers had about one size, their time counts as bandwidth alone, as in SODA's equation 1.
     #[must_use]
     pub fn fit(&self) -> Option<(f64, f64)> {
         if self.n <= 0.0 || self.s <= 0.0 {
             return None;
         }
         let spread = self.n * self.ss - self.s * self.s;
-        // Relative to the mean's square: sizes that differ by less than a thousandth are one size.
+        // Relative to the square of the mean: sizes that differ by less than a thousandth are one size.
         let slope = (self.n * self.st - self.s * self.t) / spread;
         let latency = (self.t - slope * self.s) / self.n;
         let differ = spread > self.s * self.s * 1e-6;
@@ -53,33 +55,34 @@ impl Line {
         }
     }
 
-    /// Nanoseconds that a transfer of `bytes` takes (equation 1, with latency).
+    /// Returns the nanoseconds of a transfer of `bytes` (equation 1, with latency).
     #[must_use]
     pub fn time(&self, bytes: u32) -> Option<f64> {
         self.fit().map(|(latency, each)| latency + each * f64::from(bytes))
     }
 
-    /// Bytes a second.
+    /// Returns the bandwidth in bytes per second.
     #[must_use]
     pub fn bandwidth(&self) -> Option<f64> {
         self.fit().filter(|(_, each)| *each > 0.0).map(|(_, each)| 1e9 / each)
     }
 }
 
-/// The hit rate from which on dynamic caching pays for requests of `bytes` (equation 3): `T_intra / T_net`, which is `B_net / B_intra` without latencies.
+/// Returns the hit rate above which dynamic caching pays for requests of `bytes` (equation 3): `T_intra /
+/// T_net`, which is `B_net / B_intra` without latencies.
 ///
-/// A request takes `T = T_net` without a cache, and `T_intra + (1 - h) * T_net` with one (equations 1 and 2). `None` while either time is
-/// unknown.
+/// A request takes `T = T_net` without a cache, and `T_intra + (1 - h) * T_net` with one (equations 1 and 2).
+/// Returns `None` while either time is unknown.
 #[must_use]
 pub fn break_even(network: &Line, intra: &Line, bytes: u32) -> Option<f64> {
     let network = network.time(bytes).filter(|&time| time > 0.0)?;
     Some(intra.time(bytes)? / network)
 }
 
-/// Bytes that background traffic may cost: all that moves over the network stays within a share of what was asked for.
+/// The budget of background traffic: the total traffic stays within a share of the requested bytes.
 ///
-/// What processes asked for would have moved without a cache. So a bound of `cap` 1,024ths holds at every moment, whatever programs do: a prefetch is begun only when
-/// it holds also if no byte of it is used.
+/// Requested bytes would have moved without a cache. A bound of `cap` 1,024ths holds at every moment,
+/// whatever programs do: a prefetch begins only if the bound holds even if none of its bytes is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     cap: Option<u32>,
@@ -88,28 +91,28 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// At most `cap` 1,024ths of what was asked for moves; `None` sets no bound.
+    /// Returns a budget of `cap` 1,024ths of the requested bytes; `None` sets no bound.
     #[must_use]
     pub const fn new(cap: Option<u32>) -> Self {
         Self { cap, asked: 0, moved: 0 }
     }
 
-    /// A process asked for so many bytes, wherever they come from.
+    /// Counts bytes requested by a process, wherever they come from.
     pub const fn asked(&mut self, bytes: u64) {
         self.asked += bytes;
     }
 
-    /// So many bytes are asked of far memory for a process that waits, or may have to be.
+    /// Counts bytes fetched from far memory for a waiting process, or reserved for it.
     pub const fn moved(&mut self, bytes: u64) {
         self.moved += bytes;
     }
 
-    /// They did not have to be, or did not come.
+    /// Returns bytes that were not needed or did not arrive.
     pub const fn give_back(&mut self, bytes: u64) {
         self.moved -= bytes;
     }
 
-    /// Takes so many bytes for a prefetch, if they are to be had.
+    /// Takes bytes for a prefetch, if the budget allows it.
     pub fn take(&mut self, bytes: u64) -> bool {
         let fits = self.cap.is_none_or(|cap| {
             u128::from(self.moved + bytes) * 1024 <= u128::from(self.asked) * u128::from(cap)
@@ -120,25 +123,25 @@ impl Budget {
         fits
     }
 
-    /// Bytes asked for, and bytes moved.
+    /// Returns the bytes requested, and the bytes moved.
     #[must_use]
     pub const fn so_far(&self) -> (u64, u64) {
         (self.asked, self.moved)
     }
 }
 
-/// Requests after which it is decided again whether to prefetch.
+/// Number of requests after which the prefetch decision is reviewed.
 pub const EPOCH: u32 = 1024;
-/// By how much the hit rate must be above the break-even before prefetching is switched on again, so that it does not go on and off all the time.
+/// Margin above the break-even for switching prefetching on again, so that it does not oscillate.
 const MARGIN: f64 = 1.0 / 16.0;
 
-/// Whether to prefetch, by the hit rate of the latest epoch.
+/// The prefetch switch, controlled by the hit rate of the latest epoch.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Switched {
     on: bool,
     requests: u32,
     hits: u32,
-    /// Of the last whole epoch.
+    /// The hit rate of the last complete epoch.
     rate: Option<f64>,
 }
 
@@ -149,7 +152,7 @@ impl Default for Switched {
 }
 
 impl Switched {
-    /// A request came, and a cache that prefetches would have had it, or has.
+    /// Records a request, and whether a prefetching cache has or would have had it.
     pub fn request(&mut self, hit: bool, break_even: Option<f64>) {
         self.requests += 1;
         self.hits += u32::from(hit);
@@ -163,13 +166,13 @@ impl Switched {
         }
     }
 
-    /// True when prefetches are to be begun.
+    /// Returns true if prefetches may begin.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.on
     }
 
-    /// The hit rate of the last whole epoch, from 0 to 1.
+    /// Returns the hit rate of the last complete epoch, from 0 to 1.
     #[must_use]
     pub const fn rate(&self) -> Option<f64> {
         self.rate
@@ -204,13 +207,13 @@ mod tests {
     }
 
     impl Line {
-        /// The same link, so many times as fast.
+        /// Returns the same link, `by` times as fast.
         fn scaled(self, by: f64) -> Self {
             Self { t: self.t / by, st: self.st / by, ..self }
         }
     }
 
-    /// Latency and bandwidth come out of samples of many sizes; with one size only its time is known.
+    /// Samples of many sizes give latency and bandwidth; samples of one size give only its time.
     #[test]
     fn a_link_is_a_line() {
         let link = line(3_000, 80);
@@ -223,7 +226,7 @@ mod tests {
         about(one.time(4096), 10_000.0);
     }
 
-    /// What moves stays within the share at every step, also when each prefetch is useless.
+    /// The traffic stays within the share at every step, even if every prefetch is useless.
     #[test]
     fn useless_prefetches_stay_within_the_budget() {
         let mut budget = Budget::new(Some(1075)); // 1.05
@@ -240,7 +243,7 @@ mod tests {
         assert!(free.take(1 << 40));
     }
 
-    /// Prefetching goes off below the break-even and comes on above it, and not between it and the margin.
+    /// Prefetching switches off below the break-even and on above the margin, not between them.
     #[test]
     fn it_goes_off_and_comes_back_by_the_hit_rate() {
         let mut switched = Switched::default();

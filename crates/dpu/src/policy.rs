@@ -1,24 +1,25 @@
-//! Which neighbours of a page are prefetched: policies, which applications may replace by their own (SODA III-A).
+//! Policies that decide which neighbours of a page are prefetched. Applications may replace them by their own
+//! (SODA III-A).
 
 use crate::{PageId, Recent};
 use core::ops::Range;
 use farmem_paging::Prefetch;
 
-/// A process asked for a page.
+/// A request for a page, as a policy sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The page.
     pub page: PageId,
     /// Pages of an entry.
     pub entry_pages: u64,
-    /// It was here, or on its way.
+    /// True if the page was resident or in flight.
     pub hit: bool,
-    /// The pages that were asked for before, the latest first; this one is not among them.
+    /// The pages requested before, the latest first, without this one.
     pub recent: &'a Recent,
 }
 
 impl Seen<'_> {
-    /// The pages of the entry that has this page, and of so many behind it.
+    /// Returns the pages of the entry that has this page, and of the entries behind it, `count` in all.
     #[must_use]
     pub const fn entries(&self, count: u64) -> Range<u64> {
         let first = self.page.page - self.page.page % self.entry_pages;
@@ -26,13 +27,14 @@ impl Seen<'_> {
     }
 }
 
-/// What to prefetch when a page is asked for: pages of the same object; whole entries that have one of them come. Those that are here, on their way, or beyond
-/// the object's end are left out by the caller.
+/// A policy that proposes pages of the same object after a request. All entries with a proposed page are
+/// fetched. The caller omits those that are resident, in flight, or beyond the object's end.
 pub trait Policy: for<'a> Prefetch<Seen<'a>, Wanted = Range<u64>> {}
 
 impl<P: for<'a> Prefetch<Seen<'a>, Wanted = Range<u64>>> Policy for P {}
 
-/// The entry of each page that was not here: SODA's prefetcher (IV-C), which pays where programs use what lies together.
+/// A policy that fetches the entry of each missed page: SODA's prefetcher (IV-C), for programs with spatial
+/// locality.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Neighbours;
 
@@ -44,7 +46,7 @@ impl Prefetch<Seen<'_>> for Neighbours {
     }
 }
 
-/// Nothing: for pages that are used once, or here and there.
+/// A policy that fetches nothing, for pages that are used once or at random.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Nothing;
 
@@ -56,18 +58,19 @@ impl Prefetch<Seen<'_>> for Nothing {
     }
 }
 
-/// An entry when there is evidence that more of it will be used: another page of it was asked for lately; and the next entry when the pages of this object come in
-/// sequence, or at a stride that leads there.
+/// A policy that fetches an entry if more of it is likely to be used: another page of it was requested
+/// lately. It fetches the next entry if the pages of this object come in sequence, or at a stride that leads
+/// there.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Evidence;
 
-/// Pages of an object that show a stride.
+/// Number of equal distances that show a stride.
 const STRIDES: usize = 3;
-/// Pages of the recent list that are looked at for them.
+/// Number of recent pages examined for a stride.
 const LOOKED_AT: usize = 32;
 
 impl Evidence {
-    /// The distance between the latest pages of the object, where it is the same each time.
+    /// Returns the distance between the latest pages of the object, if it is constant.
     fn stride(seen: &Seen<'_>) -> Option<i64> {
         let mut latest = seen.recent.latest().take(LOOKED_AT).filter(|page| page.object == seen.page.object);
         let (mut page, mut stride) = (seen.page.page, None);
@@ -88,7 +91,7 @@ impl Prefetch<Seen<'_>> for Evidence {
 
     fn propose(&mut self, seen: &Seen<'_>) -> Range<u64> {
         if let Some(stride) = Self::stride(seen) {
-            // Where the stride will be an entry's length from here, in whole steps.
+            // The page about an entry's length ahead, in whole strides.
             let steps = (seen.entry_pages / stride.unsigned_abs()).max(1).cast_signed();
             let far = stride.checked_mul(steps).and_then(|far| seen.page.page.checked_add_signed(far));
             return match far {
@@ -109,7 +112,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// Asks for pages in turn, with entries of 16 pages; what is proposed for each.
+    /// Requests pages in turn, with entries of 16 pages. Returns the proposals.
     fn proposals(policy: &mut dyn Policy, pages: &[u64]) -> Vec<Range<u64>> {
         let mut recent = Recent::default();
         let mut proposals = Vec::new();
@@ -117,7 +120,7 @@ mod tests {
             let page = PageId { object: 1, page };
             proposals.push(policy.propose(&Seen { page, entry_pages: 16, hit: false, recent: &recent }));
             recent.push(page);
-            // Pages of other objects in between say nothing of this one.
+            // Pages of other objects in between do not matter.
             recent.push(PageId { object: 2, page: page.page * 31 });
         }
         proposals
@@ -128,14 +131,14 @@ mod tests {
         assert_eq!(proposals(&mut Neighbours, &[5, 40]), [0..16, 32..48]);
     }
 
-    /// A page alone brings nothing; the second of an entry brings that entry.
+    /// A lone page fetches nothing; the second page of an entry fetches the entry.
     #[test]
     fn scattered_pages_bring_nothing() {
         assert_eq!(proposals(&mut Evidence, &[5, 400, 90, 7]), [0..0, 0..0, 0..0, 0..16]);
     }
 
-    /// From the fourth page on a sequence is one, and brings the entry ahead; so does a stride, also a descending one, and one that leaves the object at its begin
-    /// brings nothing.
+    /// From its fourth page on a sequence fetches the entry ahead, and so does a stride in either direction.
+    /// A stride that leaves the object at its beginning fetches nothing.
     #[test]
     fn sequences_and_strides_lead_on() {
         assert_eq!(proposals(&mut Evidence, &[32, 33, 34, 35])[3], 35..52);

@@ -1,7 +1,7 @@
-//! The prefetcher: from what clients ask of the host to what is fetched before the host asks for it (PD3 5 and 6.2). Pure.
+//! The prefetcher: fetches items that clients request before the host asks for them (PD3 5 and 6.2). Pure.
 //!
-//! Key type: [`Prefetcher`]. Its driver tells it what requests will do ([`Prefetcher::accesses`]), what the host reads and writes back, what came of a message, and what
-//! became of an item. It says what to do ([`Action`]), in order.
+//! Key type: [`Prefetcher`]. The driver reports the parsed requests ([`Prefetcher::accesses`]), the host's reads and write-backs, the
+//! ends of messages, and the use of items. The prefetcher returns actions ([`Action`]), in order.
 //!
 //! ```text
 //!   client's bytes --parser--> accesses --> held by the host? on its way? --no--> Fetch, many keys in a message --> node
@@ -9,15 +9,17 @@
 //!   node's answer: an item and its version --> overtaken meanwhile? late? --no--> Place, with the item's stamp     --> loading zone
 //! ```
 //!
-//! The rules of PD3's tables 1 and 2 are tests, one for each row (`prefetcher/tests.rs`). What is added to them (PROTOCOL 19):
+//! The rules of PD3's tables 1 and 2 are tests, one for each row (`prefetcher/tests.rs`). This implementation adds (PROTOCOL 19):
 //!
-//! - *Stamps.* An item carries the later of its record's version and the last change that was acknowledged when it was asked for, and the host compares ([`crate::changes`]).
-//!   So order and bookkeeping here save fetches; that nothing stale is taken rests on neither.
-//! - *Positions.* Where the mirror numbers what it hands over, and the host says how far it is, a request that the host has carried out brings nothing, and
-//!   a removal is held against the writes that came in behind it. PD3 has no such numbers: a late copy of a request may bring an item that nothing asks for.
-//! - *Drops.* A host may say what it drops unchanged. PD3 leaves that out (table 1, the last row), and each drop is a false negative later.
+//! - *Stamps.* An item carries the later of its record's version and the last change that was acknowledged at the request, and the
+//!   host compares ([`crate::changes`]). So order and bookkeeping here save fetches; correctness depends on neither.
+//! - *Positions.* If the mirror numbers its pieces and the host reports its position, a request that the host has executed fetches
+//!   nothing, and a removal is compared with the writes that arrived after it. PD3 has no such numbers: a late copy of a request may
+//!   fetch an item without a reader.
+//! - *Drops.* A host may report items that it drops unchanged. PD3 omits that (table 1, the last row), and each drop is a false
+//!   negative later.
 //!
-//! What it does not do: parse, know addresses, move bytes, wait, retry.
+//! The prefetcher does not parse, know addresses, move bytes, wait or retry.
 
 mod acked;
 mod flight;
@@ -40,31 +42,33 @@ use flight::{Fate, Flight};
 use placed::Placed;
 use recent::{Recent, What};
 
-/// Keys that a host reads itself at once, as far as they are remembered: threads of a program read a few each.
+/// Maximum number of remembered keys that a host is reading itself: threads of a program read a few each.
 pub const ASKED_MAX: usize = 1 << 16;
 
-/// Keys that the host view is asked for at once (PD3, figure 5).
+/// Number of keys of one query to the host view (PD3, figure 5).
 pub const LOOKUP_KEYS: usize = 64;
 
-/// How a prefetcher works.
+/// The configuration of a prefetcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Keys of a message at most.
+    /// Maximum number of keys of a message.
     pub batch_keys_max: NonZeroU32,
-    /// Bytes of a message's keys at most; a key that is longer goes alone.
+    /// Maximum number of bytes of a message's keys; a longer key goes alone.
     pub batch_bytes_max: u32,
-    /// Keys on their way at most. PD3 has 16 thousand (6.1).
+    /// Maximum number of keys in flight. PD3 has 16 thousand (6.1).
     pub flying_keys_max: u32,
-    /// Keys whose latest story is remembered, for causes and crossings.
+    /// Number of keys whose latest event is remembered, for causes and crossing events.
     pub recent_keys: NonZeroU32,
-    /// The host keeps what it takes from the loading zone; else a taken item is gone.
+    /// True if the host keeps items that it takes from the loading zone. If false, a taken item is gone.
     pub keeps: bool,
-    /// What keys on their way are spread by, so that clients cannot choose many that fall together.
+    /// The secret that spreads keys in flight over a table, so that clients cannot choose many colliding
+    /// keys.
     pub secret: KeySecret,
 }
 
 impl Config {
-    /// Messages of 32 keys that fit a datagram of 4,096 bytes, and the paper's bound. Its secret is none: who has clients sets one.
+    /// Messages of 32 keys that fit a datagram of 4,096 bytes, and the paper's limit. The secret is zero: a
+    /// program with clients sets one.
     pub const DEFAULT: Self = Self {
         batch_keys_max: NonZeroU32::new(32).unwrap(),
         batch_bytes_max: 2048,
@@ -75,35 +79,38 @@ impl Config {
     };
 }
 
-/// What the driver is to do, in order.
+/// An action for the driver, carried out in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Ask far memory for the items of these keys in one message; [`Prefetcher::fetched`] tells what came of it.
+    /// Requests the items of these keys from far memory in one message. [`Prefetcher::fetched`] reports the
+    /// end.
     Fetch {
         /// The message.
         op: u64,
         /// The keys, each once.
         keys: Keys,
     },
-    /// Send the host's change on, behind the messages before this and in front of those after it (PD3 6.1: "read-after-write consistency").
+    /// Forwards the host's change, behind earlier messages and in front of later ones (PD3 6.1:
+    /// "read-after-write consistency").
     Pass {
-        /// The driver's name for it.
+        /// The driver's id of the change.
         ticket: u64,
     },
-    /// Put an item into the loading zone; [`Prefetcher::cleaned`] tells what became of it, or [`Prefetcher::zone_full`].
+    /// Puts an item into the loading zone. [`Prefetcher::cleaned`] or [`Prefetcher::zone_full`] reports the
+    /// result.
     Place {
-        /// The message that brought it.
+        /// The message that fetched it.
         op: u64,
-        /// Its place among the message's keys.
+        /// Index of its key in the message.
         at: u32,
-        /// Its number, never used twice.
+        /// The item's number, unique.
         item: u64,
-        /// What it carries: the host takes it only while this is not before the key's floor.
+        /// The item's stamp: the host takes the item only if the stamp is at least the key's floor.
         stamp: Change,
     },
 }
 
-/// What came of one key of a message.
+/// The result for one key of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fetched {
     /// The driver has the item.
@@ -113,52 +120,52 @@ pub enum Fetched {
     },
     /// Far memory has no such record.
     Absent,
-    /// It did not answer, or the record is lost.
+    /// Far memory did not answer, or the record is lost.
     Failed,
 }
 
-/// What the host does with its own copy when it changes a record in far memory.
+/// The fate of the host's own copy when it changes a record in far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copy {
-    /// It gives it up: a flush of what is evicted, a removal.
+    /// The host gives its copy up: a flush at eviction, or a removal.
     Gone,
-    /// It keeps it: a write-back before it is evicted. So the host holds it.
+    /// The host keeps its copy: a write-back before eviction.
     Kept,
 }
 
-/// What a prefetcher did, beside its account.
+/// Counters of a prefetcher, beside its account.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
-    /// Reads and deletes that parsers said.
+    /// Reads and deletes that parsers reported.
     pub reads: u64,
-    /// Writes that parsers said.
+    /// Writes that parsers reported.
     pub writes: u64,
-    /// Of the reads, those whose item the host had.
+    /// Reads whose item the host held.
     pub held: u64,
-    /// Of the reads, those whose item was on its way or in the zone for another one.
+    /// Reads whose item was in flight or in the zone for another read.
     pub shared: u64,
-    /// Of the reads, those that were seen after the host had carried them out.
+    /// Reads seen after the host had executed them.
     pub over: u64,
-    /// Of the reads, those behind a request that deletes the key.
+    /// Reads behind a request that deletes the key.
     pub deleted: u64,
-    /// Of the reads, those that found too many keys on their way.
+    /// Reads dropped because too many keys were in flight.
     pub bounded: u64,
     /// Messages.
     pub messages: u64,
-    /// Keys that the host view had no room for.
+    /// Keys for which the host view had no room.
     pub view_full: u64,
 }
 
-/// What the DPU knows of one host, and what it fetches for it.
+/// The DPU's knowledge of one host, and the fetches for it.
 #[derive(Debug)]
 pub struct Prefetcher<V> {
     config: Config,
     view: V,
     flight: Flight,
-    /// Keys that the host reads itself at present.
+    /// Keys that the host is reading itself.
     asked: BTreeMap<KeyId, u32>,
     placed: Placed,
-    /// Of a host that does not keep what it takes: keys with an item in the zone.
+    /// Keys with an item in the zone, for a host that does not keep taken items.
     waiting: BTreeMap<KeyId, u64>,
     recent: Recent,
     acked: Acked,
@@ -168,8 +175,9 @@ pub struct Prefetcher<V> {
 }
 
 impl<V: HostView> Prefetcher<V> {
-    /// A prefetcher of a host that holds what `view` says, and whose changes up to `through` have all been acknowledged. A DPU that starts has an empty view: each item
-    /// that the host holds may be prefetched once.
+    /// Returns a prefetcher for a host that holds the keys of `view`, and whose changes up to `through` are
+    /// acknowledged. A DPU that starts has an empty view: each item that the host holds may be prefetched
+    /// once.
     #[must_use]
     pub fn new(config: Config, view: V, through: Change) -> Self {
         Self {
@@ -187,13 +195,13 @@ impl<V: HostView> Prefetcher<V> {
         }
     }
 
-    /// Requests will do this, in this order.
+    /// Handles parsed accesses, in order.
     pub fn accesses(&mut self, accesses: &Accesses, out: &mut Vec<Action>) {
         for (chunk, ids) in accesses.ids().chunks(LOOKUP_KEYS).enumerate() {
             let mut held = [false; LOOKUP_KEYS];
             self.view.contains(ids, &mut held[..ids.len()]);
             self.recent.look_ahead(ids.iter().copied());
-            // An access changes what the answers say of those behind it.
+            // An access changes the answers for later ones.
             let mut changed = false;
             for (index, mut held) in (chunk * LOOKUP_KEYS..).zip(held).take(ids.len()) {
                 let one = accesses.get(index);
@@ -211,15 +219,16 @@ impl<V: HostView> Prefetcher<V> {
         self.send(out);
     }
 
-    /// The host has carried out all requests up to here.
+    /// Records that the host has executed all requests up to `position`.
     pub fn executed(&mut self, position: Position) {
         self.executed = self.executed.max(position);
     }
 
-    /// The host asks far memory for an item itself: it was not fetched in time.
+    /// Records that the host reads an item from far memory itself, because it was not prefetched in time.
     pub fn host_asks(&mut self, key: KeyId) {
         if self.asked.len() >= ASKED_MAX {
-            // Of most of them it was never said, or not heard, that they were read. What is forgotten may be fetched beside the host's own read.
+            // For most of them the end of the read was never reported. A forgotten key may be fetched in
+            // parallel to the host's own read.
             self.asked.clear();
         }
         let count = self.asked.entry(key).or_insert(0);
@@ -230,14 +239,15 @@ impl<V: HostView> Prefetcher<V> {
         self.missed(key);
     }
 
-    /// The host is about to get what it asked for: before its response is written to it (PD3, table 2). `found` is false when far memory had nothing.
+    /// Records that the host is about to receive an item that it read itself; called before the response is
+    /// written (PD3, table 2). `found` is false if far memory has no such item.
     pub fn host_reads(&mut self, key: KeyId, found: bool) {
         match self.asked.get_mut(&key) {
             Some(1) => {
                 self.asked.remove(&key);
             }
             Some(count) => *count -= 1,
-            // Known by what came only.
+            // The beginning of this read was not reported.
             None => self.missed(key),
         }
         if found {
@@ -246,7 +256,8 @@ impl<V: HostView> Prefetcher<V> {
         }
     }
 
-    /// The host changes records of far memory: after its request was taken from the ring (PD3, table 2). It has carried out all requests up to `seen`.
+    /// Records changes of records by the host, after its request was taken from the ring (PD3, table 2). The
+    /// host has executed all requests up to `seen`.
     pub fn host_writes(
         &mut self,
         ticket: u64,
@@ -259,24 +270,24 @@ impl<V: HostView> Prefetcher<V> {
             self.flight.spoil(key, Fate::Overtaken);
             match copy {
                 Copy::Gone => self.gives_up(key, seen),
-                // It may be one that the host made itself, and that far memory has from now on.
+                // The host may have created the item itself; far memory has it from now on.
                 Copy::Kept => self.add(key),
             }
         }
         out.push(Action::Pass { ticket });
     }
 
-    /// Far memory has a change of the host.
+    /// Records that far memory has acknowledged a change.
     pub fn acknowledged(&mut self, change: Change) {
         self.all_acknowledged(change..=change);
     }
 
-    /// Far memory has a range of changes of the host.
+    /// Records that far memory has acknowledged a range of changes.
     pub fn all_acknowledged(&mut self, changes: RangeInclusive<Change>) {
         self.acked.add_all(changes);
     }
 
-    /// The host dropped items that far memory has as they are. It has carried out all requests up to `seen`.
+    /// Records that the host dropped unchanged items. The host has executed all requests up to `seen`.
     pub fn host_drops(&mut self, keys: &[KeyId], seen: Position) {
         self.recent.look_ahead(keys.iter().copied());
         for &key in keys {
@@ -286,10 +297,11 @@ impl<V: HostView> Prefetcher<V> {
         }
     }
 
-    /// What came of a message; for each of its keys, in order.
+    /// Handles the end of a message, with a result for each of its keys, in order.
     ///
     /// # Panics
-    /// When there is no such message, or it has another number of keys.
+    ///
+    /// If there is no such message, or its number of keys differs.
     pub fn fetched(&mut self, op: u64, each: &[Fetched], out: &mut Vec<Action>) {
         let message = self.flight.ended(op);
         assert_eq!(message.keys.len(), each.len(), "an answer for each key");
@@ -302,7 +314,7 @@ impl<V: HostView> Prefetcher<V> {
                 (Fate::Restarted, _) => self.account.waste(Waste::Restarted, 1),
                 (_, Fetched::Absent) => self.wasted(sent.key, Waste::Absent, What::Absent),
                 (_, Fetched::Failed) => self.wasted(sent.key, Waste::Failed, What::Failed),
-                // All that wanted it are over, and had to do without.
+                // All reads of the item have ended and had to do without.
                 (_, Fetched::Item { .. }) if late => self.account.late += 1,
                 (fate, Fetched::Item { version }) => {
                     let stamp = version.max(message.after);
@@ -313,28 +325,31 @@ impl<V: HostView> Prefetcher<V> {
         self.flight.give_back(message);
     }
 
-    /// A message was lost with whoever had it: as if all its keys had failed.
+    /// Handles the loss of a message as a failure of all its keys.
     ///
     /// # Panics
-    /// When there is no such message.
+    ///
+    /// If there is no such message.
     pub fn failed(&mut self, op: u64) {
         let each = alloc::vec![Fetched::Failed; self.flight.keys_of(op)];
         self.fetched(op, &each, &mut Vec::new());
     }
 
-    /// The zone had no room for an item.
+    /// Records that the zone had no room for an item.
     ///
     /// # Panics
-    /// When there is no such item.
+    ///
+    /// If there is no such item.
     pub fn zone_full(&mut self, item: u64) {
         let key = self.leaves(item, true);
         self.wasted(key, Waste::Full, What::Full);
     }
 
-    /// An item left the zone: taken by the host, or not.
+    /// Records that an item left the zone, `used` if the host took it.
     ///
     /// # Panics
-    /// When there is no such item.
+    ///
+    /// If there is no such item.
     pub fn cleaned(&mut self, item: u64, used: bool) {
         let key = self.leaves(item, false);
         if used {
@@ -344,7 +359,8 @@ impl<V: HostView> Prefetcher<V> {
         }
     }
 
-    /// The host started again, with nothing, and numbers its changes from `through` on. The driver has emptied the zone, and sends none of the old host's changes any more.
+    /// Records that the host restarted with an empty cache, and numbers its changes from `through` on. The
+    /// driver has emptied the zone, and sends none of the old host's changes any more.
     pub fn host_restarted(&mut self, through: Change) {
         self.view.clear();
         self.flight.spoil_all();
@@ -357,40 +373,41 @@ impl<V: HostView> Prefetcher<V> {
         self.executed = Position::UNKNOWN;
     }
 
-    /// Keys on their way.
+    /// Returns the number of keys in flight.
     #[must_use]
     pub const fn flying(&self) -> u32 {
         self.flight.keys()
     }
 
-    /// The account of all that was fetched.
+    /// Returns the account of all fetches.
     #[must_use]
     pub const fn account(&self) -> &Account {
         &self.account
     }
 
-    /// What it did.
+    /// Returns the counters.
     #[must_use]
     pub const fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// The host view.
+    /// Returns the host view.
     #[must_use]
     pub const fn view(&self) -> &V {
         &self.view
     }
 
-    /// True when no message is on its way and no item in the zone.
+    /// Returns true if no message is in flight and no item is in the zone.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.flight.is_empty() && self.placed.is_empty()
     }
 
-    /// Every invariant; O(everything).
+    /// Asserts every invariant; O(everything).
     ///
     /// # Panics
-    /// When one is broken.
+    ///
+    /// If an invariant is broken.
     pub fn check(&self) {
         self.flight.check();
         assert!(self.flight.keys() <= self.config.flying_keys_max, "more keys are on their way than may be");
@@ -410,7 +427,7 @@ impl<V: HostView> Prefetcher<V> {
         self.stats.view_full += u64::from(!self.view.insert(key));
     }
 
-    /// A request needs the item.
+    /// Handles a request that needs the item.
     fn read(&mut self, one: &Gathered<'_>, held: bool, out: &mut Vec<Action>) {
         self.stats.reads += 1;
         let key = one.id;
@@ -443,16 +460,16 @@ impl<V: HostView> Prefetcher<V> {
         }
     }
 
-    /// A request puts a new item in its place: the host will hold it (PD3, table 1).
+    /// Handles a blind write: the host will hold the item (PD3, table 1).
     fn write(&mut self, one: &Gathered<'_>) {
         self.stats.writes += 1;
-        // Else the host carried it out, and gave it up since.
+        // Otherwise the host has executed the write and has given the item up since.
         if self.recent.written(one.id, one.position) {
             self.add(one.id);
         }
     }
 
-    /// A request takes the item away, and needs it for that.
+    /// Handles a request that removes the item, and needs it for that.
     fn delete(&mut self, one: &Gathered<'_>, held: bool, out: &mut Vec<Action>) {
         self.read(one, held, out);
         self.view.remove(one.id);
@@ -460,7 +477,7 @@ impl<V: HostView> Prefetcher<V> {
         self.recent.deleted(one.id, one.position);
     }
 
-    /// Sends the message that is being filled.
+    /// Sends the message being filled.
     fn send(&mut self, out: &mut Vec<Action>) {
         if let Some((op, keys)) = self.flight.send(self.acked.through()) {
             self.stats.messages += 1;
@@ -468,14 +485,14 @@ impl<V: HostView> Prefetcher<V> {
         }
     }
 
-    /// The host does not hold the key, unless a request behind those that it has carried out writes it.
+    /// Removes the key from the view, unless a request that the host has not executed yet writes it.
     fn gives_up(&mut self, key: KeyId, seen: Position) {
         if self.recent.given_up(key, seen) {
             self.view.remove(key);
         }
     }
 
-    /// Why the host had to ask for a key.
+    /// Counts the cause for which the host had to read a key itself.
     fn missed(&mut self, key: KeyId) {
         self.account.miss(match self.recent.what(key) {
             What::Nothing => Miss::Unseen,
@@ -494,7 +511,8 @@ impl<V: HostView> Prefetcher<V> {
         self.recent.note_unless_changed(key, what);
     }
 
-    /// An item goes into the zone. The view has it before the host can (PD3, table 2); but not what a request deletes.
+    /// Puts an item into the zone. The key enters the view before the host can take the item (PD3, table 2),
+    /// unless a request deletes it.
     fn place(&mut self, op: u64, at: u32, key: KeyId, fate: Fate, stamp: Change) -> Action {
         let before = self.view.len();
         if self.config.keeps && fate == Fate::Wanted {
@@ -508,7 +526,7 @@ impl<V: HostView> Prefetcher<V> {
         Action::Place { op, at, item, stamp }
     }
 
-    /// An item is not in the zone any more; its key.
+    /// Removes an item from the zone and returns its key.
     fn leaves(&mut self, item: u64, never_was: bool) -> KeyId {
         let (key, kept) = self.placed.remove(item).expect("an item that was placed");
         if self.waiting.get(&key) == Some(&item) {

@@ -1,44 +1,46 @@
-//! One direction of a TCP connection, put together from a mirror's packets (RFC 9293 3.4): in order, each byte once, in a bounded buffer.
+//! One direction of a TCP connection, reassembled from a mirror's packets (RFC 9293 3.4): in order, each byte
+//! once, in a bounded buffer.
 //!
-//! Key type: [`Stream`]. A mirror holds nobody up: it cannot ask for what it did not see. Bytes that come twice are passed over, bytes that come early wait, and when too many wait what they wait for is
-//! lost, and said so (PROTOCOL 19.13).
-//!
-//! What it does not do: check sums (the kernel that received the packet does), or know which packets belong together.
+//! Key type: [`Stream`]. A mirror is passive: it cannot ask for retransmissions. Duplicate bytes are skipped
+//! and early bytes are buffered. If too many are buffered, the missing bytes count as lost and are reported
+//! (PROTOCOL 19.13). The module does not verify checksums (the kernel that received the packet does), and
+//! does not group packets by connection.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Bytes that wait for earlier ones at most.
+/// Maximum number of buffered early bytes.
 pub const EARLY_BYTES_MAX: usize = 256 << 10;
-/// Packets that wait at most.
+/// Maximum number of buffered packets.
 pub const EARLY_PACKETS_MAX: usize = 64;
-/// Bytes that a packet which waits takes beside its own: its place among others, which may be half empty, and what the allocator adds.
+/// Memory in bytes that a buffered packet takes beside its bytes: its map entry, perhaps half empty, and the
+/// allocator's overhead.
 const EARLY_PACKET_LEN: usize = 96;
 
-/// What comes next on a connection.
+/// The next part of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next<'a> {
-    /// These bytes.
+    /// The next bytes.
     Bytes(&'a [u8]),
-    /// So many that were not seen; `None` of a connection whose begin was not seen.
+    /// This many lost bytes; `None` if the beginning of the connection was not seen.
     Lost(Option<u64>),
 }
 
-/// What a packet says beside its bytes.
+/// The header fields of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Segment {
-    /// The number of its first byte.
+    /// The sequence number of its first byte.
     pub seq: u32,
-    /// It begins the connection: its number is the one in front of the first byte.
+    /// True if the packet begins the connection: its number precedes the first byte's.
     pub syn: bool,
 }
 
 /// One direction of a connection.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// The number of the next byte.
+    /// The sequence number of the next byte.
     next: Option<u32>,
-    /// By distance from the byte that was next when the first of them came.
+    /// Early packets, by offset from the byte that was next when the first of them arrived.
     early: BTreeMap<u64, Vec<u8>>,
     early_bytes: usize,
     /// Bytes that came in order since then.
@@ -46,10 +48,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A packet came. `each` hears of what is next now.
+    /// Handles a packet. Calls `each` for each part that is next now.
     pub fn packet(&mut self, segment: Segment, bytes: &[u8], each: &mut dyn FnMut(Next<'_>)) {
         if segment.syn {
-            // A new connection in the place of an old one, or the first packet once more.
+            // A new connection replaces an old one, or the first packet came again.
             let first = segment.seq.wrapping_add(1);
             if self.next != Some(first) || !self.early.is_empty() {
                 *self = Self { next: Some(first), ..Self::default() };
@@ -60,7 +62,7 @@ impl Stream {
             each(Next::Lost(None));
             seq
         });
-        // Half of all numbers are before, half behind.
+        // Half of all sequence numbers are behind, half ahead.
         let ahead = seq.wrapping_sub(next).cast_signed();
         match u32::try_from(ahead) {
             Err(_) => {
@@ -78,7 +80,7 @@ impl Stream {
         }
     }
 
-    /// What is waited for will not come: the connection goes on behind it. For when the mirror says that it lost something.
+    /// Gives up missing bytes: the connection continues behind them. Called when the mirror reports a loss.
     pub fn give_up(&mut self, each: &mut dyn FnMut(Next<'_>)) {
         let Some((&at, _)) = self.early.first_key_value() else { return };
         let lost = at - self.passed;
@@ -87,13 +89,13 @@ impl Stream {
         self.wake(each);
     }
 
-    /// Bytes that wait for earlier ones.
+    /// Returns the number of buffered early bytes.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.early_bytes
     }
 
-    /// Bytes of memory that what waits takes: 0 where nothing does.
+    /// Returns the memory in bytes of all buffered packets.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.early_bytes + self.early.len() * EARLY_PACKET_LEN
@@ -120,7 +122,7 @@ impl Stream {
         }
     }
 
-    /// What waited and is next now.
+    /// Passes on buffered bytes that are next now.
     fn wake(&mut self, each: &mut dyn FnMut(Next<'_>)) {
         while let Some(first) = self.early.first_entry().filter(|first| *first.key() <= self.passed) {
             let (at, bytes) = first.remove_entry();
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
     use farmem_machine::Rng;
 
-    /// Packets as (offset, bytes) of one stream that begins at `first`.
+    /// Feeds packets as (offset, bytes) of one stream that begins at `first`.
     fn put_together(first: u32, packets: &[(u32, &[u8])]) -> (Vec<u8>, Vec<Option<u64>>) {
         let (mut stream, mut all, mut lost) = (Stream::default(), Vec::new(), Vec::new());
         let mut each = |next: Next<'_>| match next {
@@ -154,7 +156,7 @@ mod tests {
         (all, lost)
     }
 
-    /// In order, twice, overlapping, early; also where the numbers begin again at 0.
+    /// Packets in order, twice, overlapping, and early, also across the wrap of sequence numbers.
     #[test]
     fn each_byte_comes_once_and_in_order() {
         for first in [1000, u32::MAX - 3] {
@@ -164,7 +166,8 @@ mod tests {
         }
     }
 
-    /// A packet never comes: when too many wait for it, its bytes are lost, by their number, and the rest goes on.
+    /// A packet never comes: once too many wait for it, its bytes are reported as lost, and the rest
+    /// continues.
     #[test]
     fn what_never_comes_is_lost() {
         let piece = [7; 100];
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(all.len(), packets.len() * 100);
     }
 
-    /// A connection whose begin was not seen says so, and goes on from there.
+    /// A connection whose beginning was not seen reports that, and continues from there.
     #[test]
     fn a_begin_that_was_not_seen_is_said() {
         let (mut stream, mut heard) = (Stream::default(), 0);
@@ -192,7 +195,8 @@ mod tests {
         assert_eq!(heard, 2);
     }
 
-    /// Random packets of a known stream, some lost, some twice, in a random order nearby: what comes out is the stream without what is said to be lost; and what waits is bounded.
+    /// Random packets of a known stream, some lost, some twice, in a random nearby order: the output is the
+    /// stream without the bytes reported lost, and the buffer is bounded.
     #[test]
     fn any_packets_give_the_stream_or_say_what_is_lost() {
         const DATA: u32 = 20_000;

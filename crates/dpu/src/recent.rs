@@ -1,21 +1,21 @@
-//! The recent list (SODA IV-C): the pages that were asked for last.
+//! The recent list (SODA IV-C): the pages requested last.
 
 use crate::PageId;
 use alloc::vec::Vec;
 
-/// Pages that a recent list has (SODA IV-C).
+/// Length of a recent list (SODA IV-C).
 pub const RECENT_LEN: usize = 128;
 
-/// A ring of the latest [`RECENT_LEN`] pages that processes asked for. Each request takes the place of the oldest one.
+/// A ring of the latest [`RECENT_LEN`] pages that processes requested. Each request replaces the oldest one.
 #[derive(Clone, Debug, Default)]
 pub struct Recent {
-    /// Up to [`RECENT_LEN`] pages; from then on `next` is the oldest one.
+    /// Up to [`RECENT_LEN`] pages; once full, `next` is the oldest one.
     pages: Vec<PageId>,
     next: usize,
 }
 
 impl Recent {
-    /// Puts a page at the head.
+    /// Adds a page at the head.
     pub fn push(&mut self, page: PageId) {
         match self.pages.get_mut(self.next) {
             Some(oldest) => *oldest = page,
@@ -24,7 +24,7 @@ impl Recent {
         self.next = (self.next + 1) % RECENT_LEN;
     }
 
-    /// The pages, the latest first.
+    /// Returns the pages, the latest first.
     pub fn latest(&self) -> impl Iterator<Item = PageId> + '_ {
         let (new, old) = self.pages.split_at(self.next.min(self.pages.len()));
         new.iter().rev().chain(old.iter().rev()).copied()
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// The list is a queue of 128 of which only the latest are left, also when it is full, and just before.
+    /// The list is a queue of the latest 128 pages, also when it is full, and just before.
     #[test]
     fn only_the_latest_are_left() {
         let mut recent = Recent::default();

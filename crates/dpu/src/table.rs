@@ -1,16 +1,17 @@
-//! The cache table of dynamic caching (SODA IV-C): which entries of far memory the DPU has, and which pages of them are good.
+//! The cache table of dynamic caching (SODA IV-C): which entries of far memory the DPU has, and which of
+//! their pages are good.
 //!
-//! An *entry* is a run of pages that comes in one READ, larger than a page so that neighbours come before they are asked for (SODA III-A). It lies in
-//! a *slot* of the DPU's memory. What is evicted is random; a slot that an answer is copied from, or that written bytes are put into, is *pinned* by a count and
-//! stays.
+//! An *entry* is a run of pages fetched in one READ, larger than a page so that neighbours arrive before they are requested (SODA
+//! III-A). An entry lies in a *slot* of the DPU's memory. Eviction is random. A slot that is the source of a copy, or that receives
+//! written bytes, is *pinned* by a count and stays.
 //!
 //! ```text
 //!   free --begin--> loading --loaded, a page is good--> ready --random victim, no pin--> loading (another entry)
 //!                      '------loaded, none is-------------------------------------------> free
 //! ```
 //!
-//! A page is *good* when the slot has the bytes that far memory has. A write on its way makes its page bad in whatever entry has it, and in one that is
-//! loading: its READ may meet far memory before the write or behind it.
+//! A page is *good* if the slot has the bytes that far memory has. A write in flight makes its page bad in any entry that has it,
+//! also in a loading one: the entry's READ may reach far memory before or after the write.
 
 use crate::{EntryId, PageId};
 use alloc::collections::BTreeMap;
@@ -18,23 +19,23 @@ use alloc::vec::Vec;
 use core::num::NonZeroU32;
 use farmem_machine::Rng;
 
-/// Pages of an entry, at most: each has one bit of a word.
+/// Maximum number of pages of an entry: each has one bit of a word.
 pub const ENTRY_PAGES_MAX: u32 = 64;
 
-/// Slots that are looked at by chance before the others are looked at in turn.
+/// Number of random slots examined before the others are examined in turn.
 const CHANCES: u32 = 8;
 
-/// How large a cache table is.
+/// The size of a cache table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableConfig {
-    /// Slots, at least 1.
+    /// Number of slots, at least 1.
     pub slots: NonZeroU32,
     /// Pages of an entry, 1 to [`ENTRY_PAGES_MAX`]: the tunable ratio of entry to page.
     pub entry_pages: u32,
 }
 
 impl TableConfig {
-    /// True when an entry has 1 to [`ENTRY_PAGES_MAX`] pages.
+    /// Returns true if an entry has 1 to [`ENTRY_PAGES_MAX`] pages.
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         self.entry_pages >= 1 && self.entry_pages <= ENTRY_PAGES_MAX
@@ -45,25 +46,25 @@ impl TableConfig {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u32);
 
-/// Where a page is.
+/// The location of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// Here, and good.
+    /// In this slot, and good.
     Here(Slot),
-    /// On its way here.
+    /// In flight.
     Loading,
-    /// Its entry is here and the page is not good: far memory has newer bytes, or has none there.
+    /// Its entry is here and the page is bad: far memory has newer bytes, or no such page.
     Bad,
     /// Not here.
     Absent,
 }
 
-/// What a slot lost when another entry took it, or it was emptied.
+/// The pages that a slot lost when it was emptied or reused.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Left {
-    /// Pages that were asked for while they were there.
+    /// Pages that were requested while in the slot.
     pub used: u32,
-    /// Pages that came and were never asked for.
+    /// Pages that arrived and were never requested.
     pub wasted: u32,
 }
 
@@ -78,13 +79,13 @@ enum State {
 #[derive(Clone, Copy, Default, Debug)]
 struct Place {
     state: State,
-    /// Pages that came, by bits.
+    /// Bit set of the pages that arrived.
     came: u64,
-    /// Of those, pages that are good. While the entry is loading: pages that will be.
+    /// Bit set of the good pages; while the entry is loading, of the pages that will be good.
     good: u64,
-    /// Pages that were asked for.
+    /// Bit set of the requested pages.
     used: u64,
-    /// Answers that are copied from here, and writes whose bytes are put here.
+    /// Number of copies from here, and of writes whose bytes are put here.
     pins: u32,
 }
 
@@ -94,7 +95,7 @@ impl Place {
     }
 }
 
-/// The cache table: the decisions; the bytes are its driver's.
+/// The cache table. It decides; the driver has the bytes.
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
@@ -104,10 +105,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Returns an empty table.
     ///
     /// # Panics
-    /// When the configuration is not [`TableConfig::is_valid`]: the reader of the configuration says so before.
+    ///
+    /// If the configuration is not [`TableConfig::is_valid`]; the reader of the configuration checks that
+    /// before.
     #[must_use]
     pub fn new(config: TableConfig) -> Self {
         assert!(config.is_valid(), "an entry has 1 to 64 pages");
@@ -119,7 +122,7 @@ impl Table {
         }
     }
 
-    /// The entry that has a page, and the page's number in it.
+    /// Returns the entry that has a page, and the page's index in it.
     #[must_use]
     pub const fn entry_of(&self, page: PageId) -> (EntryId, u32) {
         let pages = self.config.entry_pages as u64;
@@ -131,7 +134,7 @@ impl Table {
         (EntryId { object: page.object, entry: page.page / pages }, within)
     }
 
-    /// Where a page is. Nothing changes.
+    /// Returns the location of a page, without effect on the table.
     #[must_use]
     pub fn find(&self, page: PageId) -> Found {
         let (entry, within) = self.entry_of(page);
@@ -144,16 +147,17 @@ impl Table {
         }
     }
 
-    /// True when the entry is here or on its way.
+    /// Returns true if the entry is resident or in flight.
     #[must_use]
     pub fn has(&self, entry: EntryId) -> bool {
         self.entries.contains_key(&entry)
     }
 
-    /// A page is asked for, and is here: it counts as used, and stays until [`Table::unpin`].
+    /// Pins the slot of a requested page until [`Table::unpin`]; the page counts as used.
     ///
     /// # Panics
-    /// When it is not [`Found::Here`].
+    ///
+    /// If the page is not [`Found::Here`].
     pub fn pin(&mut self, page: PageId) -> Slot {
         let Found::Here(slot) = self.find(page) else { panic!("{page:?} is pinned where it is not") };
         let (_, within) = self.entry_of(page);
@@ -163,31 +167,35 @@ impl Table {
         slot
     }
 
-    /// Bytes of a page are about to be put into the slot of [`Table::room_for`], which stays until [`Table::unpin`]. They are the DPU's to move: nobody asked for the page.
+    /// Pins the slot of [`Table::room_for`] until [`Table::unpin`], because bytes are about to be put into
+    /// it. The page does not count as used: no process requested it.
     pub fn keep(&mut self, slot: Slot) {
         self.places[slot.0 as usize].pins += 1;
     }
 
-    /// Pins of all slots.
+    /// Returns the number of pins of all slots.
     #[must_use]
     pub fn pins(&self) -> u64 {
         self.places.iter().map(|place| u64::from(place.pins)).sum()
     }
 
-    /// What was copied from the slot, or put there, is where it goes.
+    /// Unpins a slot, after the copy from or to it.
     ///
     /// # Panics
-    /// When the slot has no pin.
+    ///
+    /// If the slot has no pin.
     pub fn unpin(&mut self, slot: Slot) {
         let place = &mut self.places[slot.0 as usize];
         place.pins = place.pins.checked_sub(1).expect("a slot is unpinned as often as it was pinned");
     }
 
-    /// A slot for an entry that is to come, of which `pages` will be good. Takes a free one, or that of a random entry that has no pin and is not on its
-    /// way; `None` when there is none. What the entry before left is told.
+    /// Assigns a slot to an entry that is about to load, with `pages` to be good. Takes a free slot, or that
+    /// of a random entry that is neither pinned nor loading; returns `None` if there is none. Also returns
+    /// the pages that the previous entry lost.
     ///
     /// # Panics
-    /// When the entry is here already.
+    ///
+    /// If the table has the entry already.
     pub fn begin(&mut self, entry: EntryId, pages: u64, rng: &mut Rng) -> Option<(Slot, Left)> {
         assert!(!self.has(entry), "{entry:?} is begun twice");
         let slot = self.free.pop().or_else(|| self.victim(rng))?;
@@ -214,11 +222,12 @@ impl Table {
         })
     }
 
-    /// The loads of a slot's entry ended. Pages whose load failed, and those that were written meanwhile, are not good ([`Table::spoil`]). A slot without a
-    /// good page is free again: perhaps no byte ever came into it.
+    /// Handles the end of the loads of a slot's entry. Pages whose load failed, or that were written
+    /// meanwhile, are bad ([`Table::spoil`]). A slot without a good page is free again.
     ///
     /// # Panics
-    /// When the slot's entry is not on its way.
+    ///
+    /// If the slot's entry is not loading.
     pub fn loaded(&mut self, slot: Slot) {
         let place = &mut self.places[slot.0 as usize];
         let State::Loading(entry) = place.state else { panic!("{slot:?} was not loading") };
@@ -230,7 +239,7 @@ impl Table {
         place.came = place.good;
     }
 
-    /// A page is being written, or may have been, or did not come: what is here of it, or on its way, is not good.
+    /// Marks a page as bad: it is being written, may have been written, or did not arrive.
     pub fn spoil(&mut self, page: PageId) {
         let (entry, within) = self.entry_of(page);
         if let Some(&slot) = self.entries.get(&entry) {
@@ -238,8 +247,8 @@ impl Table {
         }
     }
 
-    /// The slot that the new bytes of a page may be put into, so that it is good again: its entry is here. An entry on its way has none, as what comes would go
-    /// over the bytes; nor has one that is pinned.
+    /// Returns the slot for the new bytes of a page, if the page's entry is resident. A loading entry has
+    /// none, because the arriving bytes would overwrite the new ones; a pinned one has none either.
     #[must_use]
     pub fn room_for(&self, page: PageId) -> Option<Slot> {
         let (entry, _) = self.entry_of(page);
@@ -248,25 +257,26 @@ impl Table {
         (matches!(place.state, State::Ready(_)) && place.pins == 0).then_some(slot)
     }
 
-    /// Far memory has the bytes of a page, and the slot of [`Table::room_for`] has them too.
+    /// Marks a page as good: far memory and the slot of [`Table::room_for`] have the same bytes.
     ///
     /// # Panics
-    /// When the page's entry is not here.
+    ///
+    /// If the page's entry is not resident.
     pub fn renewed(&mut self, page: PageId) {
         let (entry, within) = self.entry_of(page);
         let slot = self.entries[&entry];
         let place = &mut self.places[slot.0 as usize];
         assert!(matches!(place.state, State::Ready(_)), "{entry:?} is here");
         if place.came & bit(within) == 0 {
-            // It came because it was written: it cost no traffic that could be wasted.
+            // A written page cost no prefetch traffic that could be wasted.
             place.used |= bit(within);
         }
         place.good |= bit(within);
         place.came |= bit(within);
     }
 
-    /// Takes every entry of an object out. Those on their way and those that are pinned only lose their pages: they are taken by later entries.
-    /// What the others left is told.
+    /// Removes every entry of an object. Loading and pinned entries only lose their pages; later entries take
+    /// their slots. Returns the pages that the others lost.
     pub fn forget(&mut self, object: u32) -> Left {
         let first = EntryId { object, entry: 0 };
         let last = EntryId { object, entry: u64::MAX };
@@ -292,10 +302,11 @@ impl Table {
         left
     }
 
-    /// Every invariant; O(slots).
+    /// Asserts every invariant; O(slots).
     ///
     /// # Panics
-    /// When one is broken.
+    ///
+    /// If an invariant is broken.
     pub fn check(&self) {
         let full = if self.config.entry_pages == 64 { u64::MAX } else { bit(self.config.entry_pages) - 1 };
         let mut free = 0;

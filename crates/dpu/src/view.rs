@@ -1,25 +1,25 @@
-//! The host view: which keys the host holds, so that the DPU knows what a request will miss (PD3 5.2).
+//! The host view: the keys that the host holds, so that the DPU can predict which requests will miss (PD3
+//! 5.2).
 //!
-//! Key types: [`HostView`], which the prefetcher asks and tells; [`KeySet`], the pure one that the simulator uses. The fast one is a bucketised cuckoo set
-//! (`crates/io`); a differential test holds both equal.
-//!
-//! What it does not do: say when a key is added or removed. The prefetcher has those rules (PD3, tables 1 and 2).
+//! Key types: [`HostView`], which the prefetcher queries and updates; [`KeySet`], the pure one that the
+//! simulator uses. The fast one is a bucketised cuckoo set (`crates/io`); a differential test holds both
+//! equal. The rules for adding and removing keys are the prefetcher's (PD3, tables 1 and 2).
 
 use alloc::collections::BTreeSet;
 use core::hash::Hasher as _;
 use siphasher::sip::SipHasher13;
 
-/// A key as the view keeps it: the key itself where it has eight bytes, else a keyed hash of it. Two keys with one id cost speed, never a wrong value: what is
-/// prefetched carries its whole key, and that is compared.
+/// A key's id in the view: the key itself if it has eight bytes, otherwise a keyed hash of it. Two keys with
+/// one id cost time, never a wrong value: a prefetched item carries its whole key, which is compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyId(pub u64);
 
-/// What makes ids of keys that have not eight bytes, so that a client who does not know it cannot choose keys with one id.
+/// The secret of key ids, so that a client cannot choose keys with one id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeySecret(pub [u64; 2]);
 
 impl KeySecret {
-    /// The id of a key: the same in each process that has the secret.
+    /// Returns the id of a key, which is the same in each process that has the secret.
     #[must_use]
     pub fn id(self, key: &[u8]) -> KeyId {
         if let Ok(key) = key.try_into() {
@@ -30,13 +30,15 @@ impl KeySecret {
         KeyId(hasher.finish())
     }
 
-    /// A number of a key for tables: who does not know the secret cannot choose many keys that fall together. It is a mixer and no cipher.
+    /// Returns a hash of a key for tables. Without the secret nothing allows a client to choose many
+    /// colliding keys. This is a mixer and no cipher.
     pub(crate) const fn spread(self, key: KeyId) -> u64 {
         mixed(mixed(key.0 ^ self.0[0]) ^ self.0[1])
     }
 }
 
-/// A number whose low bits depend on all bits of another: for tables whose length is a power of two. The multiplier is the golden ratio's (Knuth, TAOCP 6.4).
+/// Returns a number whose low bits depend on all bits of `number`, for tables whose length is a power of two.
+/// The multiplier is the golden ratio's (Knuth, TAOCP 6.4).
 pub(crate) const fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     number ^ (number >> 32)
@@ -44,25 +46,28 @@ pub(crate) const fn mixed(number: u64) -> u64 {
 
 /// The set of keys that the host holds (PD3 5.2: "keys of the data items in the host cache").
 pub trait HostView {
-    /// Says of each key whether the host holds it; `held` is as long as `keys` (PD3, figure 5: a batch at a time).
+    /// Stores in `held` for each key whether the host holds it; both slices have one length (PD3, figure 5: a
+    /// batch at a time).
     ///
     /// # Panics
-    /// When `held` has another length.
+    ///
+    /// If `held` has another length.
     fn contains(&self, keys: &[KeyId], held: &mut [bool]);
 
-    /// The host holds this key from now on. False, and nothing changed, when there is no room: then a request for it is prefetched though the host has it.
+    /// Adds a key. Returns false without effect if there is no room: then a request for the key is prefetched
+    /// although the host has it.
     fn insert(&mut self, key: KeyId) -> bool;
 
-    /// The host does not hold this key any more. False when it was not there.
+    /// Removes a key. Returns false if the view did not have it.
     fn remove(&mut self, key: KeyId) -> bool;
 
-    /// Forgets all keys: the host started again.
+    /// Removes all keys, after a restart of the host.
     fn clear(&mut self);
 
-    /// Keys in it.
+    /// Returns the number of keys.
     fn len(&self) -> usize;
 
-    /// True when no key is in it.
+    /// Returns true if the view has no key.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -76,7 +81,7 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// An empty view of at most so many keys.
+    /// Returns an empty view of at most `keys_max` keys.
     #[must_use]
     pub const fn new(keys_max: usize) -> Self {
         Self { keys: BTreeSet::new(), keys_max }
@@ -116,7 +121,7 @@ impl HostView for KeySet {
 mod tests {
     use super::{HostView, KeyId, KeySecret, KeySet};
 
-    /// A full view refuses a new key and says so; one that is there already costs no room; after a removal there is room again.
+    /// A full view refuses a new key; a key that is present needs no room; a removal makes room.
     #[test]
     fn a_full_view_refuses() {
         let mut view = KeySet::new(2);
@@ -135,7 +140,7 @@ mod tests {
         assert!(view.is_empty());
     }
 
-    /// A key of eight bytes is its own id; others have one that depends on the secret.
+    /// A key of eight bytes is its own id; the ids of others depend on the secret.
     #[test]
     fn ids_of_keys_depend_on_the_secret() {
         let (one, other) = (KeySecret([1, 2]), KeySecret([1, 3]));

@@ -1,4 +1,4 @@
-//! What a program says of parts of an object: each page is prefetched as the latest advice for it says, and no other is (PROTOCOL 17.4).
+//! Advice for parts of an object: each page is prefetched by the latest advice for it (PROTOCOL 17.4).
 
 use farmem_dpu::{
     ADVISED_MAX, Action, Asker, Caching, Config, Dpu, Neighbours, Nothing, Object, PageId, Read, TableConfig,
@@ -12,7 +12,7 @@ const PAGES: u64 = 256;
 const ENTRY: u32 = 4;
 const OBJECT: u32 = 7;
 
-/// A DPU whose object is prefetched as nothing, unless something is said.
+/// A DPU with one object, for which nothing is prefetched without advice.
 fn dpu() -> Dpu {
     let number = |number| NonZeroU32::new(number).unwrap();
     let table = TableConfig { slots: number(128), entry_pages: ENTRY };
@@ -25,7 +25,7 @@ fn dpu() -> Dpu {
     dpu
 }
 
-/// The first pages of what comes beside a page that is asked for, and is then there.
+/// Returns the first pages of the loads that a request for a page begins.
 fn beside(dpu: &mut Dpu, ticket: u64, page: u64) -> Vec<u64> {
     let mut out = Vec::new();
     let page = PageId { object: OBJECT, page };
@@ -45,7 +45,8 @@ fn beside(dpu: &mut Dpu, ticket: u64, page: u64) -> Vec<u64> {
     loads
 }
 
-/// Pages 64 to 128 come with their neighbours, of these 96 to 100 do not, and nothing else does; what is said of the whole object takes back all of it.
+/// Pages 64 to 128 are fetched with their neighbours, except for 96 to 100, and all others alone. Advice for
+/// the whole object withdraws all of it.
 #[test]
 fn the_latest_advice_for_a_page_counts() {
     let mut dpu = dpu();
@@ -65,7 +66,8 @@ fn the_latest_advice_for_a_page_counts() {
     assert_eq!(beside(&mut dpu, 12, 70), []);
 }
 
-/// Pages that are none, objects that are none, and one range more than there may be are refused, and change nothing; a range that covers others makes room.
+/// Invalid pages, unknown objects, and one range beyond the limit are refused without effect; a range that
+/// covers others makes room.
 #[test]
 fn advice_has_a_bound() {
     let mut dpu = dpu();

@@ -1,18 +1,18 @@
-//! A parser of one's own, from the protocol to the tests: the example of docs/prefetching.md.
+//! A custom parser, from the protocol to the tests: the example of docs/prefetching.md.
 //!
 //! The protocol: lines `R <key>`, `W <key> <value>`, `D <key>`.
 
 use farmem_dpu::parse::kit::{Example, conforms};
 use farmem_dpu::parse::{Access, Broken, Op, Parser};
 
-/// Bytes of a line that are needed: the letter, the space and a key.
+/// Maximum number of needed bytes of a line: the letter, the space and a key.
 const LINE_LEN_MAX: usize = 200;
 
 #[derive(Default)]
 struct Lines {
-    /// The line as far as it is here, and needed.
+    /// The buffered and needed part of the line.
     line: Vec<u8>,
-    /// The key is whole: what is left of the line is a value.
+    /// True if the key is complete and the rest of the line is a value.
     in_value: bool,
 }
 
@@ -40,7 +40,7 @@ impl Parser for Lines {
                     }
                     *self = Self::default();
                 }
-                // A value is passed over, however long it is.
+                // A value of any length is skipped.
                 _ if self.in_value => {}
                 b' ' if self.line.len() > 1 => {
                     self.say(each)?;
@@ -56,7 +56,7 @@ impl Parser for Lines {
     }
 
     fn lost(&mut self, _: u64) -> bool {
-        // The end of the line may have been among them.
+        // The end of the line may be among the lost bytes.
         false
     }
 

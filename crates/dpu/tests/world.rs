@@ -1,5 +1,6 @@
-//! A DPU between processes and a memory node, with every order of events and every failure. What a read brings must be what the node had at some
-//! moment between the read's begin and its end, whichever way it came.
+//! A DPU between processes and a memory node, with every order of events and every failure. A read must
+//! return the node's contents at some moment between the read's beginning and its end, whichever path served
+//! it.
 
 use farmem_dpu::{
     Action, Asker, Caching, Config, Dpu, Evidence, Neighbours, Object, PageId, Policy, Read, Stats,
@@ -13,16 +14,17 @@ use std::num::NonZeroU32;
 const PAGE: u32 = 4096;
 const ENTRY_PAGES: u32 = 4;
 const SLOTS: u32 = 3;
-/// Objects that are open; the first of them is written, by process 0.
+/// Number of open objects. The first is written, by process 0.
 const OBJECTS: u32 = 3;
 const WRITTEN: u32 = 1;
 const FIXED_MAX: u64 = 8;
 const PAGES: u64 = 21;
 const ASKERS: u32 = 3;
-/// The last page of an object has this many bytes.
+/// Length in bytes of an object's last page.
 const TAIL: u64 = 100;
 
-/// A page's content: the number of the write that made it, 0 at first. Parts of a page count as the whole here, but where `whole` matters.
+/// A page's contents: the number of the write that made them, 0 at first. A partial write counts as a whole
+/// one, except for `whole`.
 type Content = u64;
 
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ enum Transfer {
     Write(u64),
 }
 
-/// What a transfer brings once the node has carried it out.
+/// A transfer that the node has executed or failed, with its result.
 #[derive(Debug)]
 struct Ended {
     op: u64,
@@ -51,24 +53,24 @@ struct World {
     dpu: Dpu,
     rng: Rng,
     now: u64,
-    /// What the node has, with the times from which on it had it, the latest last.
+    /// The node's contents, with the times from which they held, the latest last.
     node: BTreeMap<PageId, Vec<(u64, Content)>>,
-    /// WRITEs that were given up and may be carried out yet.
+    /// WRITEs that were given up and may still execute.
     ghosts: Vec<(PageId, Content)>,
     slots: BTreeMap<(u32, u32), Content>,
-    /// The entry that each slot was last given to, and whether bytes of it came.
+    /// The entry that each slot was last assigned to, and whether bytes of it arrived.
     given: BTreeMap<u32, (u32, u64, bool)>,
-    /// Static memory, and the pages on their way there.
+    /// Static memory, and the pages in flight to it.
     fixed: BTreeMap<PageId, Content>,
     fixing: BTreeSet<PageId>,
-    /// The objects that are open, by number: the first is [`WRITTEN`].
+    /// The open objects, by number; the first is [`WRITTEN`].
     open: Vec<u32>,
     requests: BTreeMap<u64, Request>,
-    /// By connection, in the order in which they were sent.
+    /// Transfers by connection, in the order of sending.
     sent: BTreeMap<Asker, VecDeque<(u64, Transfer)>>,
     ended: Vec<Ended>,
     copying: Vec<(u64, u32, u32)>,
-    /// Bytes of writes that are to be put into slots, by threads that may be held up.
+    /// Bytes of writes that delayed threads will put into slots.
     storing: Vec<(u64, u32, u32, Content)>,
     next: u64,
     failures: u32,
@@ -159,8 +161,8 @@ impl World {
         }
     }
 
-    /// A process wants a range in static memory, and gets it exactly when it may: all of it exists, none of it is there or on its way, there is room, and nobody writes
-    /// the object.
+    /// A process requests a range in static memory. It must be granted exactly if all of the range exists,
+    /// none of it is resident or in flight, there is room, and the object has no writer.
     fn fix(&mut self, out: &mut Vec<Action>) {
         let number = if self.rng.chance(1, 16) { WRITTEN } else { self.some_object() };
         let asker = Asker(self.rng.below(ASKERS));
@@ -190,7 +192,7 @@ impl World {
         self.counts.fixes += u64::from(may);
     }
 
-    /// An object that is only read is closed, and another comes.
+    /// Closes a read-only object and opens another.
     fn close(&mut self) {
         let at = 1 + self.rng.below(OBJECTS - 1) as usize;
         let next = self.open.iter().max().unwrap() + 1;
@@ -203,7 +205,7 @@ impl World {
         self.counts.closed += 1;
     }
 
-    /// An object that is open, or rarely one that was.
+    /// Returns an open object, or rarely a closed one.
     fn some_object(&mut self) -> u32 {
         let highest = *self.open.iter().max().unwrap();
         if self.rng.chance(1, 64) {
@@ -212,13 +214,13 @@ impl World {
         self.open[self.rng.below(OBJECTS) as usize]
     }
 
-    /// A process asks. Most requests go on where the last ones were, so that policies have something to find.
+    /// A process sends a request. Most requests continue near the last ones, so that policies find a pattern.
     fn ask(&mut self, out: &mut Vec<Action>) {
         let ticket = self.next;
         self.next += 1;
         let number = self.some_object();
         let near = if self.rng.chance(3, 4) { self.now / 97 % PAGES } else { 0 };
-        // One page beyond the end, too.
+        // The range includes one page beyond the end.
         let page = PageId { object: number, page: (near + u64::from(self.rng.below(6))) % (PAGES + 1) };
         let asker = Asker(self.rng.below(ASKERS));
         if number == WRITTEN && self.rng.chance(1, 2) {
@@ -244,7 +246,7 @@ impl World {
         self.node.entry(page).or_default().push((self.now, content));
     }
 
-    /// The node carries out the first transfer of a connection; or it, or its answer, is lost.
+    /// The node executes the first transfer of a connection, or the transfer or its answer is lost.
     fn carry_out(&mut self) {
         let connections: Vec<Asker> =
             self.sent.iter().filter(|(_, queue)| !queue.is_empty()).map(|(asker, _)| *asker).collect();
@@ -281,7 +283,7 @@ impl World {
         self.ended.push(Ended { op, transfer, content });
     }
 
-    /// The DPU hears of a transfer's end, in any order.
+    /// The DPU learns of the ends of transfers in any order.
     fn end(&mut self, out: &mut Vec<Action>) {
         if self.ended.is_empty() {
             return;
@@ -317,7 +319,7 @@ impl World {
         self.dpu.fetched(self.instant(), op, ended, out);
     }
 
-    /// A copy from a slot goes on: it takes the bytes that are there now.
+    /// A copy from a slot proceeds with the bytes that are there now.
     fn copy(&mut self) {
         if self.copying.is_empty() {
             return;
@@ -330,7 +332,7 @@ impl World {
         self.dpu.copied(self.instant(), ticket, PAGE);
     }
 
-    /// Bytes of a write come into a slot.
+    /// Puts the bytes of a write into a slot.
     fn put(&mut self, out: &mut Vec<Action>) {
         if self.storing.is_empty() {
             return;
@@ -348,7 +350,7 @@ impl World {
     fn arrived(&mut self, ticket: u64, content: Content) {
         let Request::Read { read, begun } = &self.requests[&ticket] else { panic!("a read") };
         let held = self.node.get(&read.page).map_or(&[][..], Vec::as_slice);
-        // What it had when the read began is from the last store before.
+        // The contents at the beginning of the read are from the last store before.
         let before = held.iter().rev().find(|(when, _)| when <= begun).map_or(0, |(_, content)| *content);
         let since = held.iter().filter(|(when, _)| when > begun).any(|(_, later)| *later == content);
         assert!(
@@ -418,14 +420,15 @@ impl World {
         }
     }
 
-    /// The slot was last given to the entry of this page, and bytes of that came: a driver has memory there.
+    /// Asserts that the slot was last assigned to the entry of this page and received bytes of it, so the
+    /// driver has memory there.
     fn is_of(&self, slot: u32, within: u32, page: PageId) {
         let pages = u64::from(ENTRY_PAGES);
         assert_eq!(self.given[&slot], (page.object, page.page / pages, true), "slot {slot}, {page:?}");
         assert_eq!(u64::from(within), page.page % pages);
     }
 
-    /// Lets everything end.
+    /// Runs everything to its end.
     fn settle(&mut self) {
         while !self.requests.is_empty()
             || self.sent.values().any(|queue| !queue.is_empty())
@@ -444,7 +447,7 @@ impl World {
     }
 }
 
-/// Runs worlds; what they did in all.
+/// Runs worlds and returns the total counters.
 fn run(caching: Caching, seeds: u64, failures: u32) -> (Stats, Counts) {
     let (mut stats, mut counts) = (Stats::default(), Counts::default());
     for seed in 0..seeds {
@@ -475,7 +478,8 @@ fn run(caching: Caching, seeds: u64, failures: u32) -> (Stats, Counts) {
     (stats, counts)
 }
 
-/// Nothing fails: every request ends well or is refused with reason, and everything that caching does happened.
+/// Without failures every request succeeds or is refused with a reason, and every feature of caching is
+/// exercised.
 #[test]
 fn what_is_read_is_what_the_node_has() {
     let (stats, counts) = run(Caching::Dynamic, 64, 0);
@@ -486,7 +490,7 @@ fn what_is_read_is_what_the_node_has() {
     assert!(stats.ahead.used > 1_000 && stats.ahead.wasted > 1_000);
 }
 
-/// READs fail, and WRITEs of which it is not known whether they were carried out, or will be.
+/// READs fail, and so do WRITEs whose execution is unknown or happens later.
 #[test]
 fn what_fails_is_told_and_nothing_old_is_read() {
     let (stats, counts) = run(Caching::Dynamic, 64, 20);
@@ -494,7 +498,7 @@ fn what_fails_is_told_and_nothing_old_is_read() {
     assert!(stats.hits > 500 && counts.fixes > 100 && counts.closed > 100, "{stats:?} {counts:?}");
 }
 
-/// A DPU that caches adaptively never moves more than its share; [`Dpu::check`] looks at that in each world.
+/// A DPU that caches adaptively never exceeds its traffic share; [`Dpu::check`] asserts that in each world.
 #[test]
 fn adaptive_caching_stays_within_its_traffic() {
     let (stats, counts) = run(Caching::Adaptive, 64, 20);

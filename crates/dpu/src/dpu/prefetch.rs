@@ -1,4 +1,4 @@
-//! What is prefetched, and whether that pays.
+//! Prefetch decisions, and whether prefetching pays.
 
 use super::{Dpu, Loading, Transfer};
 use crate::asked::{Action, Caching, Read};
@@ -32,7 +32,8 @@ impl Dpu {
         }
     }
 
-    /// Counts a hit or a miss, of the cache or of what it would be, and decides after each epoch whether to go on.
+    /// Counts a hit or a miss, of the cache or of the hypothetical one, and decides after each epoch whether
+    /// to prefetch.
     fn decide(&mut self, page: PageId, hit: bool, entries: Range<u64>) {
         let was_on = self.switched.is_on();
         let would_hit = match &self.shadow {
@@ -59,8 +60,8 @@ impl Dpu {
         }
     }
 
-    /// Begins to load an entry for the asker: those of its pages that exist, that are not being written, and that were not asked for lately (the process that asked has
-    /// them).
+    /// Begins to load an entry for the asker. Skips pages that do not exist, that are being written, and that
+    /// were requested lately (the asking process has them).
     fn load(&mut self, read: Read, entry: EntryId, out: &mut Vec<Action>) {
         if self.table.has(entry) {
             return;
@@ -103,7 +104,7 @@ impl Dpu {
     }
 }
 
-/// The runs of set bits, the lowest first.
+/// Returns the runs of set bits, the lowest first.
 fn runs(mut mask: u64) -> impl Iterator<Item = Range<u32>> {
     let mut from = 0;
     core::iter::from_fn(move || {

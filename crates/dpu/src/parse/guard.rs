@@ -1,30 +1,31 @@
-//! A parser under guard: one that is broken or runs wild is cut off, and costs speed only (PROTOCOL 19.12).
+//! A guard around a parser: a parser that fails or misbehaves is cut off and costs time only (PROTOCOL
+//! 19.12).
 //!
-//! Key types: [`Guard`], [`Seen`]. What a parser says goes into [`Accesses`]; what does not fit there is counted as not seen. A driver with an unwinding runtime catches
-//! panics around [`Guard::feed`] and says [`Guard::panicked`] (`crates/memory`).
-//!
-//! What it does not do: stop a parser that says nothing and does not return. A driver that runs parsers it does not trust has them on a thread of their own.
+//! Key types: [`Guard`], [`Seen`]. Accesses go into [`Accesses`]; those that do not fit are counted as
+//! unseen. A driver with an unwinding runtime catches panics around [`Guard::feed`] and calls
+//! [`Guard::panicked`] (`crates/memory`). The guard cannot stop a parser that reports nothing and does not
+//! return: a driver runs untrusted parsers on a thread of their own.
 
 use super::{Access, Parser};
 use crate::accesses::{Accesses, Position};
 
-/// Why a connection is not parsed any more.
+/// The reason for which a connection is not parsed any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
-    /// The parser could read no more, and says why.
+    /// The parser returned an error, with this reason.
     Broken(&'static str),
-    /// It said more accesses than the connection had bytes.
+    /// The parser reported more accesses than the connection had bytes.
     Wild,
-    /// It panicked.
+    /// The parser panicked.
     Panicked,
-    /// Bytes were lost, and it cannot find the begin of a request behind them.
+    /// Bytes were lost, and the parser cannot find the beginning of the next request.
     Lost,
-    /// The parsers of a program kept too much together, and it kept most.
+    /// All parsers of a program kept too much memory, and this one kept most.
     Crowded,
 }
 
 impl Cut {
-    /// What it is counted under.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,43 +38,44 @@ impl Cut {
     }
 }
 
-/// What came of a piece.
+/// The result of feeding a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Seen {
-    /// Accesses that were said.
+    /// Accesses reported.
     pub accesses: u64,
-    /// Of those, what did not fit.
+    /// Accesses that did not fit.
     pub left_out: u64,
-    /// Bytes that were not parsed, because the connection was cut off before.
+    /// Bytes not parsed, because the connection was cut off before.
     pub passed_over: u64,
-    /// It was cut off now.
+    /// The cut, if the connection was cut off now.
     pub cut: Option<Cut>,
 }
 
-/// A parser keeps at most so much, whatever it says that it keeps: sums of many have room.
+/// Limit of the memory that a parser may claim to keep, so that sums of many do not overflow.
 const KEPT_MAX: usize = u32::MAX as usize;
 
-/// A connection's parser.
+/// The guarded parser of a connection.
 #[derive(Debug)]
 pub struct Guard<P> {
-    /// None of a connection that was cut off: what its parser kept is gone with it.
+    /// `None` once the connection is cut off: the parser's memory is freed.
     parser: Option<P>,
     cut: Option<Cut>,
     kept: usize,
-    /// Bytes, and accesses said of them.
+    /// Bytes fed, and accesses reported.
     bytes: u64,
     said: u64,
-    /// Called each time that a wild parser says one more: a driver that can unwinds from there.
+    /// Called for each access of a parser that runs wild. A driver that can unwinds from here.
     stop: fn(),
 }
 
 impl<P: Parser> Guard<P> {
-    /// Guards a parser. `stop` is called from within a parser that has run wild, each time it says something, and may unwind.
+    /// Returns a guard. `stop` is called from within a parser that runs wild, for each access, and may
+    /// unwind.
     pub const fn new(parser: P, stop: fn()) -> Self {
         Self { parser: Some(parser), cut: None, kept: 0, bytes: 0, said: 0, stop }
     }
 
-    /// The next bytes of the connection.
+    /// Feeds the next bytes of the connection.
     pub fn feed(&mut self, bytes: &[u8], position: Position, into: &mut Accesses) -> Seen {
         let mut seen = Seen::default();
         let Self { parser: Some(parser), said, stop, bytes: all, kept, .. } = self else {
@@ -103,7 +105,7 @@ impl<P: Parser> Guard<P> {
         seen
     }
 
-    /// Bytes of the connection were lost.
+    /// Reports that bytes of the connection were lost.
     pub fn lost(&mut self, bytes: u64) -> Option<Cut> {
         let parser = self.parser.as_mut()?;
         if parser.lost(bytes) {
@@ -113,13 +115,14 @@ impl<P: Parser> Guard<P> {
         Some(self.end(Cut::Lost))
     }
 
-    /// The parser panicked, or was stopped because it ran wild.
+    /// Records that the parser panicked, or was stopped because it ran wild.
     pub fn panicked(&mut self) -> Cut {
         let cut = if self.said > self.bytes { Cut::Wild } else { Cut::Panicked };
         self.end(cut)
     }
 
-    /// It keeps most of all that the parsers of a program keep, which is too much.
+    /// Cuts the connection off, because all parsers of a program keep too much memory and this one keeps
+    /// most.
     pub fn crowded(&mut self) -> Cut {
         self.end(Cut::Crowded)
     }
@@ -129,13 +132,13 @@ impl<P: Parser> Guard<P> {
         *self.cut.insert(cut)
     }
 
-    /// Bytes of memory that its parser keeps; none of a connection that was cut off.
+    /// Returns the memory in bytes that the parser keeps; 0 once the connection is cut off.
     #[must_use]
     pub const fn kept(&self) -> usize {
         self.kept
     }
 
-    /// Why it is not parsed any more.
+    /// Returns the reason of the cut, if any.
     #[must_use]
     pub const fn cut(&self) -> Option<Cut> {
         self.cut
@@ -148,7 +151,7 @@ mod tests {
     use crate::parse::{Broken, Op};
     use crate::view::KeySecret;
 
-    /// Says an access for each byte, as many as the byte says.
+    /// A parser that reports as many accesses for each byte as the byte's value.
     struct Counting;
 
     impl Parser for Counting {
@@ -171,7 +174,8 @@ mod tests {
         }
     }
 
-    /// A parser that says more than there are bytes is cut off: what it says from then on counts no more, nor does what comes.
+    /// A parser that reports more accesses than bytes is cut off: later accesses do not count, and later
+    /// bytes are not parsed.
     #[test]
     fn a_wild_parser_is_cut_off() {
         let mut guard = Guard::new(Counting, || {});
@@ -193,7 +197,7 @@ mod tests {
         assert_eq!(into.len(), 1);
     }
 
-    /// A loss that the parser bears changes nothing; one that it does not ends it, once.
+    /// A tolerable loss changes nothing; an intolerable one cuts the connection off, once.
     #[test]
     fn a_loss_may_end_it() {
         let mut guard = Guard::new(Counting, || {});
@@ -201,7 +205,8 @@ mod tests {
         assert_eq!(guard.cut(), Some(Cut::Lost));
     }
 
-    /// What a parser keeps is told, and gone with it when its connection is cut off, whatever for. Before, half a line stayed as long as the connection.
+    /// A parser's memory is reported, and freed when its connection is cut off for any reason. Regression:
+    /// half a line stayed as long as the connection.
     #[test]
     fn what_is_cut_off_keeps_nothing() {
         use crate::parse::memcached::Memcached;

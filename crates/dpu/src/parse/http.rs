@@ -1,41 +1,41 @@
-//! HTTP/1.1 requests for items by their path: GET and HEAD read, PUT writes, DELETE deletes, POST and PATCH change.
+//! HTTP/1.1 requests for items by their path: GET and HEAD read, PUT writes, DELETE deletes, POST and PATCH
+//! change.
 //!
-//! Key type: [`Http`]. The key is the path as it is sent, without a query. Heads are read by `httparse`; bodies are passed over by their length or chunk by chunk
-//! (RFC 9112 6 and 7).
-//!
-//! What it does not do: HTTP/2, or a connection that is handed to another protocol: they are not seen.
+//! Key type: [`Http`]. The key is the path as sent, without a query. `httparse` parses heads; bodies are
+//! skipped by their length or chunk by chunk (RFC 9112 6 and 7). HTTP/2, and connections that switch to
+//! another protocol, are not parsed.
 
 use super::line::{Line, decimal};
 use super::{Access, Broken, Op, Parser};
 use alloc::vec::Vec;
 use httparse::Status;
 
-/// Bytes of a request's head at most.
+/// Maximum length in bytes of a request's head.
 pub const HEAD_LEN_MAX: usize = 16 << 10;
-/// Header lines of a request at most.
+/// Maximum number of header lines of a request.
 pub const HEADERS_MAX: usize = 100;
-/// Bytes of a body, or of a chunk, at most.
+/// Maximum length in bytes of a body or a chunk.
 pub const BODY_LEN_MAX: u64 = 1 << 40;
-/// Bytes of the line in front of a chunk, and of a trailer line, at most.
+/// Maximum length in bytes of a chunk-size line or a trailer line.
 const CHUNK_LINE_LEN_MAX: usize = 4 << 10;
-/// Bytes of a head's room that are kept for the next.
+/// Maximum head buffer in bytes that is kept for the next request.
 const KEPT_MAX: usize = 4 << 10;
 
-/// Where in a request the connection is.
+/// The parser's position in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Head,
-    /// Bytes of a body that are to come.
+    /// In a body, with this many bytes left.
     Body(u64),
-    /// In front of a chunk.
+    /// Before a chunk.
     Size,
-    /// Bytes of a chunk, and of the line end behind it, that are to come.
+    /// In a chunk, with this many bytes left, including its line end.
     Chunk(u64),
-    /// Behind the last chunk.
+    /// After the last chunk.
     Trailer,
 }
 
-/// Reads requests.
+/// The parser of HTTP requests.
 #[derive(Debug)]
 pub struct Http {
     state: State,
@@ -50,15 +50,15 @@ impl Default for Http {
 }
 
 impl Http {
-    /// At the begin of a connection.
+    /// Returns a parser at the beginning of a connection.
     #[must_use]
     pub fn new() -> Self {
         Self { state: State::Head, head: Vec::new(), line: Line::default() }
     }
 
-    /// Reads a head on; how many of the bytes belong to it.
+    /// Continues a head. Returns the number of bytes that belong to it.
     fn head(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<usize, Broken> {
-        // The head ends at an empty line, which may begin in what is kept.
+        // The head ends at an empty line, which may begin in the buffer.
         let before = self.head.len();
         let room = HEAD_LEN_MAX - before;
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -75,7 +75,7 @@ impl Http {
         Ok(end - before)
     }
 
-    /// Reads the line in front of a chunk, or a trailer line.
+    /// Parses a chunk-size line or a trailer line.
     fn chunk_line(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
         let (line, read) = self.line.take(bytes, CHUNK_LINE_LEN_MAX)?;
         if let Some(line) = line {
@@ -134,13 +134,14 @@ impl Parser for Http {
     }
 }
 
-/// Bytes that are passed over, and how many are left then.
+/// Returns the number of bytes to skip, and how many are left afterwards.
 fn passed_over(bytes: &[u8], left: u64) -> (usize, u64) {
     let read = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
     (read, left - read as u64)
 }
 
-/// Where the head ends that has its empty line at `from` or behind: lines end with `\r\n`, and `httparse` takes `\n` too.
+/// Returns the end of the head whose empty line is at `from` or later. Lines end with `\r\n`, and `httparse`
+/// also accepts `\n`.
 fn head_end(head: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     while let Some(end) = head[at..].iter().position(|&byte| byte == b'\n') {
@@ -155,13 +156,13 @@ fn head_end(head: &[u8], from: usize) -> Option<usize> {
     None
 }
 
-/// Reads a head, says what the request does, and answers what follows.
+/// Parses a head, reports the access, and returns the following state.
 fn request(head: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<State, Broken> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
         Ok(Status::Complete(len)) if len == head.len() => {}
-        // An empty line in front of a request is passed over, and a server would do so too.
+        // Empty lines before a request are skipped, as servers do.
         Ok(_) if head.iter().all(|byte| matches!(byte, b'\r' | b'\n')) => return Ok(State::Head),
         Ok(_) => return Err(Broken { reason: "a request's head ends at its first empty line" }),
         Err(_) => return Err(Broken { reason: "this is no HTTP/1.1 request" }),
@@ -180,7 +181,8 @@ fn request(head: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<State, Broke
     Ok(state)
 }
 
-/// What follows a head (RFC 9112 6.3). What two servers might read differently is not read.
+/// Returns the state after a head (RFC 9112 6.3). Ambiguous bodies, which two servers might parse
+/// differently, are errors.
 fn body(headers: &[httparse::Header<'_>]) -> Result<State, Broken> {
     let all = |name: &'static str| {
         headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
@@ -205,7 +207,7 @@ fn body(headers: &[httparse::Header<'_>]) -> Result<State, Broken> {
     }
 }
 
-/// The path of a request's target: `/a?b` and `http://host/a` have one, `*` has none.
+/// Returns the path of a request target: `/a?b` and `http://host/a` have one, `*` has none.
 fn path(target: &str) -> Option<&str> {
     let path = match target.split_once("://") {
         Some((scheme, rest)) if !scheme.contains('/') => &rest[rest.find('/')?..],
@@ -215,7 +217,7 @@ fn path(target: &str) -> Option<&str> {
     path.starts_with('/').then_some(path)
 }
 
-/// The bytes of a chunk, of the line in front of it.
+/// Returns the chunk length given by a chunk-size line.
 fn chunk_size(line: &[u8]) -> Result<u64, Broken> {
     const DIGITS_MAX: usize = 11;
     let digits = line.split(|byte| matches!(byte, b';' | b' ' | b'\t')).next().unwrap_or_default();
@@ -252,7 +254,7 @@ mod tests {
         conforms(Http::new, &examples);
     }
 
-    /// What two servers might read differently is not read, nor what is no request.
+    /// Ambiguous requests, and bytes that are no request, are errors.
     #[test]
     fn what_cannot_be_read_is_broken() {
         for wrong in [

@@ -1,24 +1,24 @@
-//! What every parser must do: tests that take any [`Parser`]. For those who write one, in their own `#[test]`; docs/prefetching.md shows how.
+//! Conformance tests for every [`Parser`]. Authors of parsers call them in their own `#[test]`;
+//! docs/prefetching.md shows how.
 //!
-//! Key types: [`Example`], [`conforms`].
-//!
-//! What it does not do: tell whether examples are right. They are the author's word on the protocol.
+//! Key types: [`Example`], [`conforms`]. The kit does not check the examples: they are the author's
+//! definition of the protocol.
 
 use super::{Access, Op, Parser};
 use alloc::vec::Vec;
 use farmem_machine::Rng;
 
-/// A whole request, or several, and what they do.
+/// One or more complete requests and their accesses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Example {
-    /// As a client sends them.
+    /// The bytes as a client sends them.
     pub bytes: Vec<u8>,
-    /// In the order of the bytes.
+    /// The accesses in the order of the bytes.
     pub accesses: Vec<(Vec<u8>, Op)>,
 }
 
 impl Example {
-    /// An example.
+    /// Returns an example.
     #[must_use]
     pub fn of(bytes: &[u8], accesses: &[(&[u8], Op)]) -> Self {
         let accesses = accesses.iter().map(|&(key, op)| (key.to_vec(), op)).collect();
@@ -26,27 +26,29 @@ impl Example {
     }
 }
 
-/// Connections of random bytes, and of examples with random changes, that are tried.
+/// Number of tried connections with random bytes, and with randomly changed examples.
 const HOSTILE: u32 = 2_000;
-/// Bytes of the longest connection of random bytes.
+/// Maximum length in bytes of a connection of random bytes.
 const HOSTILE_LEN_MAX: u32 = 400;
-/// Bytes of one endless token: more than a parser may keep of a connection.
+/// Length in bytes of an endless token: more than a parser may keep of a connection.
 const ENDLESS_LEN: usize = 8 << 20;
-/// Bytes of the pieces it comes in.
+/// Length in bytes of its pieces.
 const ENDLESS_PIECE_LEN: usize = 64 << 10;
 const SEED: u64 = 0x5044_3303;
 
-/// Holds a parser against all of it:
+/// Checks a parser:
 ///
-/// 1. each example says what it should, whole, in two pieces split at every byte, and byte by byte;
-/// 2. what it says of the front of an example it says of the whole too, first;
-/// 3. examples one after the other say the same as each alone;
-/// 4. bytes that were lost, of which the parser says that it can read on: what follows says nothing that is in no example;
-/// 5. random bytes, and examples with random bytes changed, dropped and doubled: it says or refuses, in pieces the same as at once, and never more accesses than bytes;
-/// 6. one token without an end.
+/// 1. each example reports its accesses: whole, in two pieces split at every byte, and byte by byte;
+/// 2. the accesses of a prefix of an example are the first accesses of the example;
+/// 3. concatenated examples report the same as each alone;
+/// 4. after lost bytes, if the parser says that it can continue, it reports no access that is in no example;
+/// 5. for random bytes, and examples with bytes changed, dropped and doubled: the parser reports or refuses, in pieces the same as
+///    at once, and never more accesses than bytes;
+/// 6. it survives one token without an end.
 ///
 /// # Panics
-/// When the parser does not do one of them, or panics.
+///
+/// If the parser fails a check or panics.
 pub fn conforms<P: Parser>(make: impl Fn() -> P, examples: &[Example]) {
     assert!(!examples.is_empty(), "a kit without examples tests nothing");
     examples.iter().for_each(|example| pieces(&make, example));
@@ -56,14 +58,14 @@ pub fn conforms<P: Parser>(make: impl Fn() -> P, examples: &[Example]) {
     endless(&make, examples);
 }
 
-/// What a parser says, and whether it went on to the end.
+/// The accesses that a parser reported, and whether it reached the end.
 type Said = (Vec<(Vec<u8>, Op)>, bool);
 
 fn feed<P: Parser>(parser: &mut P, bytes: &[u8], said: &mut Vec<(Vec<u8>, Op)>) -> bool {
     parser.feed(bytes, &mut |Access { key, op }| said.push((key.to_vec(), op))).is_ok()
 }
 
-/// What is said of pieces; none follow one that is broken.
+/// Returns the accesses of pieces; feeding stops at an error.
 fn said<'a, P: Parser>(make: &impl Fn() -> P, pieces: impl IntoIterator<Item = &'a [u8]>) -> Said {
     let (mut parser, mut said) = (make(), Vec::new());
     let whole = pieces.into_iter().all(|piece| feed(&mut parser, piece, &mut said));
@@ -99,7 +101,7 @@ fn lost<P: Parser>(make: &impl Fn() -> P, examples: &[Example]) {
         for at in 0..example.bytes.len() {
             let (mut parser, mut said) = (make(), Vec::new());
             assert!(feed(&mut parser, &example.bytes[..at], &mut said));
-            // The rest of it is lost: what follows is whole again.
+            // The rest of the example is lost; later examples are complete.
             if parser.lost((example.bytes.len() - at) as u64) {
                 for other in examples {
                     if !feed(&mut parser, &other.bytes, &mut said) {
@@ -143,7 +145,7 @@ fn byte(rng: &mut Rng) -> u8 {
     rng.next_u32().to_le_bytes()[0]
 }
 
-/// A byte is changed, or some are dropped or doubled.
+/// Changes a byte, or drops or doubles some.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     let Ok(len) = u32::try_from(bytes.len()) else { return };
     if len == 0 {
@@ -157,7 +159,7 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
             let again = bytes[at..end].to_vec();
             bytes.splice(at..at, again);
         }
-        // Digits say lengths.
+        // Digits occur in lengths.
         2 => bytes[at] = b'0' + byte(rng) % 10,
         _ => bytes[at] = byte(rng),
     }
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
     use crate::parse::Broken;
 
-    /// A parser of lines, each of them a key; what it does wrong is for a test to find.
+    /// A parser of lines, each of them a key, with deliberate faults for the tests to find.
     #[derive(Default)]
     struct Lines {
         kept: Vec<u8>,

@@ -1,12 +1,12 @@
-//! Lines that come in pieces.
+//! Lines that arrive in pieces.
 
 use super::Broken;
 use alloc::vec::Vec;
 
-/// Bytes of a line that are kept after it was read, for the next one.
+/// Maximum buffer in bytes that is kept for the next line.
 const KEPT_MAX: usize = 4 << 10;
 
-/// The line that is being read.
+/// The current line.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     kept: Vec<u8>,
@@ -14,15 +14,17 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Bytes of memory of it.
+    /// Returns the buffer's memory in bytes.
     pub(super) const fn kept(&self) -> usize {
         self.kept.capacity()
     }
 
-    /// Reads on. The line without its end, once it is whole, and how many of `bytes` were read.
+    /// Continues the line. Returns the line without its end, once it is complete, and the number of bytes
+    /// consumed.
     ///
     /// # Errors
-    /// When the line has more than `max` bytes.
+    ///
+    /// If the line has more than `max` bytes.
     pub(super) fn take<'a>(
         &'a mut self,
         bytes: &'a [u8],
@@ -47,9 +49,9 @@ impl Line {
     }
 }
 
-/// The digits of a decimal number, at most `max`.
+/// Parses a decimal number of at most `max`.
 pub(super) fn decimal(text: &[u8], max: u64) -> Option<u64> {
-    // Twenty digits may be more than 64 bits.
+    // Twenty digits may exceed 64 bits.
     let digits = (1..=19).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let number =
         text.iter().fold(0_u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit & 15)));

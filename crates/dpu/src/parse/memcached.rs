@@ -1,31 +1,30 @@
-//! Requests of memcached's text and meta protocol (memcached's `doc/protocol.txt`).
+//! Requests of memcached's text and meta protocols (memcached's `doc/protocol.txt`).
 //!
-//! Key type: [`Memcached`]. Lines of words; a storage command has a block of data behind its line, which is passed over.
-//!
-//! What it does not do: read the binary protocol, which memcached itself deprecates: such a connection is not seen.
+//! Key type: [`Memcached`]. A request is a line of words; a storage command has a data block behind its line,
+//! which is skipped. The binary protocol, which memcached itself deprecates, is not parsed.
 
 use super::line::{Line, decimal};
 use super::{Access, Broken, Op, Parser};
 
-/// Bytes of a line at most; one `get` of a few hundred keys.
+/// Maximum length in bytes of a line: one `get` of a few hundred keys.
 pub const LINE_LEN_MAX: usize = 64 << 10;
-/// Bytes of a key at most.
+/// Maximum length in bytes of a key.
 pub const KEY_LEN_MAX: usize = 250;
-/// Bytes of a value at most: what memcached can be told to take (`-I`).
+/// Maximum length in bytes of a value: the maximum of memcached's option `-I`.
 pub const VALUE_LEN_MAX: u64 = 1 << 30;
-/// Bytes of a key in base64 at most (the meta flag `b`).
+/// Maximum length in bytes of a key in base64 (the meta flag `b`).
 const BASE64_LEN_MAX: usize = 340;
 
-/// Reads requests.
+/// The parser of memcached requests.
 #[derive(Debug, Default)]
 pub struct Memcached {
     line: Line,
-    /// Bytes of data, and of the line end behind them, that are to come.
+    /// Bytes left of a data block and its line end.
     data: u64,
 }
 
 impl Memcached {
-    /// At the begin of a connection.
+    /// Returns a parser at the beginning of a connection.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -62,7 +61,7 @@ impl Parser for Memcached {
     }
 }
 
-/// Says what a line does; answers how many bytes behind it are data.
+/// Reports the accesses of a line. Returns the length of the data block behind it.
 fn command(line: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<u64, Broken> {
     if line.first().is_some_and(|&byte| byte == 0x80) {
         return Err(Broken { reason: "the binary protocol is not read" });
@@ -79,7 +78,7 @@ fn command(line: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<u64, Broken>
             return Ok(0);
         }
         b"set" => Op::Write,
-        // Whether there is one, or what it is, decides.
+        // The result depends on the item's presence or value.
         b"add" | b"replace" | b"append" | b"prepend" | b"cas" => Op::Read,
         b"delete" => {
             words.take(1).for_each(|key| say(key, Op::Delete, each));
@@ -90,7 +89,7 @@ fn command(line: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<u64, Broken>
             return Ok(0);
         }
         b"mg" | b"ma" | b"md" | b"ms" => return meta(name, words, each),
-        // What has no key, or what memcached answers with an error.
+        // Commands without keys, and commands that memcached answers with an error.
         _ => return Ok(0),
     };
     let key = words.next();
@@ -99,7 +98,7 @@ fn command(line: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<u64, Broken>
     data(len)
 }
 
-/// A meta command: `<name> <key> [<data length>] <flags>*`.
+/// Parses a meta command: `<name> <key> [<data length>] <flags>*`.
 fn meta<'a>(
     name: &[u8],
     mut words: impl Iterator<Item = &'a [u8]> + Clone,
@@ -110,7 +109,7 @@ fn meta<'a>(
     let len = if stores { words.next() } else { Some(&b"0"[..]) };
     let len = len.ok_or(Broken { reason: "a storage command says how much data it has" })?;
     let flag = |letter: u8| words.clone().find(|word| word.first() == Some(&letter));
-    // The mode of a store that looks at nothing: set. With a compare value it looks at the item.
+    // Mode "set" stores blindly. With a compare value the store reads the item.
     let blind = flag(b'M').is_none_or(|mode| matches!(mode, b"MS" | b"Ms" | b"MSET" | b"Mset"));
     let op = match name {
         b"md" => Op::Delete,
@@ -128,20 +127,20 @@ fn meta<'a>(
     if stores { data(len) } else { Ok(0) }
 }
 
-/// Says an access, of a key that is one.
+/// Reports an access, if the key is valid.
 fn say(key: &[u8], op: Op, each: &mut dyn FnMut(Access<'_>)) {
     if (1..=KEY_LEN_MAX).contains(&key.len()) {
         each(Access { key, op });
     }
 }
 
-/// The bytes of data with the line end behind them.
+/// Returns the length of a data block including its line end.
 fn data(len: &[u8]) -> Result<u64, Broken> {
     let len = decimal(len, VALUE_LEN_MAX).ok_or(Broken { reason: "a value has at most 1 GiB" })?;
     Ok(len + 2)
 }
 
-/// Decodes base64 with padding; the bytes' number.
+/// Decodes base64 with padding. Returns the number of bytes.
 fn base64(text: &[u8], into: &mut [u8; KEY_LEN_MAX + 5]) -> Option<usize> {
     if text.is_empty() || text.len() > BASE64_LEN_MAX || !text.len().is_multiple_of(4) {
         return None;
@@ -206,7 +205,7 @@ mod tests {
         conforms(Memcached::new, &examples);
     }
 
-    /// Data whose end nothing can tell ends the connection; so do the binary protocol and a line without an end.
+    /// Errors: data of unknown length, the binary protocol, and a line without an end.
     #[test]
     fn what_cannot_be_read_on_is_broken() {
         for wrong in [
@@ -222,7 +221,7 @@ mod tests {
         assert!(Memcached::new().feed(&long, &mut |_| {}).is_err());
     }
 
-    /// A key that memcached refuses is none.
+    /// A key that memcached refuses is skipped.
     #[test]
     fn long_keys_are_passed_over() {
         let line = [&b"get "[..], &[b'k'; KEY_LEN_MAX + 1], b" b\r\n"].concat();

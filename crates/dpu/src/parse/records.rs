@@ -1,44 +1,43 @@
-//! Records of an operation, a key and a value: what the hash map and the page server are asked with.
+//! Records of an operation, a key and a value: the requests of the hash map and the page server.
 //!
-//! Key type: [`Records`]. PD3 has "in-house formats" for these two (8.1) and does not show them; this is ours, big-endian (PROTOCOL 19.14):
+//! Key type: [`Records`]. PD3 has "in-house formats" for these two (8.1) and does not show them; this is farmem's, big-endian
+//! (PROTOCOL 19.14):
 //!
 //! ```text
 //!   0    1         2               4              8
 //!   | op | 0       | key length    | value length | key ... | value ... |
 //! ```
 //!
-//! `op` is 1 read, 2 write, 3 delete, 4 read, change and write. A read and a delete have no value.
-//!
-//! What it does not do: keep values.
+//! `op` is 1 read, 2 write, 3 delete, 4 read, change and write. A read and a delete have no value. The parser does not keep values.
 
 use super::{Access, Broken, Op, Parser};
 use crate::accesses::KEY_LEN_MAX;
 use alloc::vec::Vec;
 
-/// Bytes in front of the key.
+/// Length in bytes of the header.
 pub const HEADER_LEN: usize = 8;
-/// Bytes of a value at most.
+/// Maximum length in bytes of a value.
 pub const VALUE_LEN_MAX: u32 = 16 << 20;
-/// Bytes of a page of the page server.
+/// Page length in bytes of the page server.
 pub const PAGE_LEN: u32 = 4096;
-/// Bytes of a page's number.
+/// Length in bytes of a page number.
 pub const PAGE_KEY_LEN: u16 = 8;
 
-/// What a record asks for.
+/// The operation of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// The item.
+    /// Reads the item.
     Read,
-    /// A new item in its place.
+    /// Replaces the item.
     Write,
-    /// To take it away.
+    /// Removes the item.
     Delete,
-    /// To change the item by what the value says.
+    /// Changes the item as the value specifies.
     Change,
 }
 
 impl Request {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Delete, Self::Change];
 
     const fn code(self) -> u8 {
@@ -66,26 +65,27 @@ impl Request {
 /// A record's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What is asked for.
+    /// The operation.
     pub request: Request,
-    /// Bytes of the key.
+    /// Length in bytes of the key.
     pub key_len: u16,
-    /// Bytes of the value.
+    /// Length in bytes of the value.
     pub value_len: u32,
 }
 
 impl Header {
-    /// The header as it is sent.
+    /// Encodes the header.
     #[must_use]
     pub const fn emit(self) -> [u8; HEADER_LEN] {
         let (key, value) = (self.key_len.to_be_bytes(), self.value_len.to_be_bytes());
         [self.request.code(), 0, key[0], key[1], value[0], value[1], value[2], value[3]]
     }
 
-    /// The header of these bytes.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// When it is none.
+    ///
+    /// If the bytes are no valid header.
     pub fn parse(bytes: [u8; HEADER_LEN]) -> Result<Self, Broken> {
         let [code, zero, k0, k1, v0, v1, v2, v3] = bytes;
         let request = Request::ALL.into_iter().find(|request| request.code() == code);
@@ -103,25 +103,25 @@ impl Header {
     }
 }
 
-/// Reads records.
+/// The parser of records.
 #[derive(Debug)]
 pub struct Records {
-    /// Only keys of [`PAGE_KEY_LEN`] bytes, and only values of [`PAGE_LEN`].
+    /// True if only keys of [`PAGE_KEY_LEN`] bytes and values of [`PAGE_LEN`] are valid.
     pages: bool,
-    /// Header and key, as far as they are here.
+    /// The buffered part of header and key.
     kept: Vec<u8>,
-    /// Bytes of a value that are to come.
+    /// Bytes left of a value.
     value: u32,
 }
 
 impl Records {
-    /// Requests of the hash map: any key, any value.
+    /// Returns a parser for the hash map: any key, any value.
     #[must_use]
     pub const fn hash_map() -> Self {
         Self { pages: false, kept: Vec::new(), value: 0 }
     }
 
-    /// Requests of the page server: a page's number, and a page where one is written.
+    /// Returns a parser for the page server: a page number, and a page in a write.
     #[must_use]
     pub const fn pages() -> Self {
         Self { pages: true, kept: Vec::new(), value: 0 }
@@ -145,7 +145,7 @@ impl Parser for Records {
             let skipped = bytes.len().min(self.value as usize);
             self.value -= u32::try_from(skipped).expect("at most a value");
             bytes = &bytes[skipped..];
-            // What was kept and what came, as if it lay together.
+            // The buffered and the new bytes together.
             let here = self.kept.len() + bytes.len();
             if here < HEADER_LEN {
                 self.kept.extend_from_slice(bytes);
@@ -229,7 +229,7 @@ mod tests {
         conforms(Records::pages, &examples);
     }
 
-    /// What is no record ends the connection, and says why.
+    /// Bytes that are no record end the connection, with a reason.
     #[test]
     fn what_is_no_record_is_refused() {
         let wrong = |bytes: &[u8], mut parser: Records| {
@@ -245,7 +245,7 @@ mod tests {
         assert!(wrong(&record(Request::Write, &[0; 8], b"x"), Records::pages()).contains("4,096"));
     }
 
-    /// Bytes of a value may be lost; of anything else not.
+    /// Losing bytes of a value is tolerated, of anything else not.
     #[test]
     fn a_loss_within_a_value_is_borne() {
         let mut parser = Records::hash_map();

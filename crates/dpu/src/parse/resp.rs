@@ -1,9 +1,11 @@
-//! Requests of Redis's clients, RESP2 and RESP3 (redis.io/docs/reference/protocol-spec): a request has the same form in both.
+//! Requests of Redis clients, RESP2 and RESP3 (redis.io/docs/reference/protocol-spec): a request has the same
+//! form in both.
 //!
-//! Key type: [`Resp`]. What a server gathers in a buffer is read here as it comes: a word is kept only if it is the command, a key, or something that decides what is done to a
-//! key; a value of 512 MiB is passed over. The forms of numbers and of lines that people type are the server's (`crates/resp`), and so are the bounds.
-//!
-//! What it does not do: know databases (`SELECT`), scripts, or what a server refuses. A transaction's commands are seen when they come, and its `EXEC` has no keys.
+//! Key type: [`Resp`]. A server buffers whole requests; this parser streams. It buffers a word only if it is
+//! the command, a key, or an option that decides the operation on a key; a value of 512 MiB is skipped. The
+//! grammar of numbers and inline commands, and the limits, are the server's (`crates/resp`). The parser does
+//! not know databases (`SELECT`), scripts, or which requests a server refuses. The commands of a transaction
+//! are reported on arrival, and its `EXEC` has no keys.
 
 mod commands;
 
@@ -13,35 +15,35 @@ use alloc::vec::Vec;
 use commands::{Command, Keys, OPTION_LEN_MAX};
 use farmem_resp::{Limits, Parsed, Requests, integer};
 
-/// What a request may have at most: what the server allows.
+/// The limits of a request: the server's.
 const LIMITS: Limits = Limits::REDIS;
-/// Bytes of a line with a number at most, its end included.
+/// Maximum length in bytes of a line with a number, including its end.
 const NUMBER_LEN_MAX: usize = 32;
 
-/// Where in a request the connection is.
+/// The parser's position in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// In front of a request.
+    /// Before a request.
     Begin,
-    /// In a line that is a request.
+    /// In an inline command.
     Typed,
     /// In the number of words.
     Count,
-    /// In front of a word.
+    /// Before a word.
     Bulk,
     /// In a word's length.
     Len,
-    /// In a word; bytes of it that are to come.
+    /// In a word, with this many bytes left.
     Word(usize),
-    /// Behind a word: so many bytes of the line end are here.
+    /// After a word, with this many bytes of the line end seen.
     End(usize),
 }
 
-/// Reads requests.
+/// The parser of Redis requests.
 #[derive(Debug)]
 pub struct Resp {
     state: State,
-    /// The number, the word or the line that is being read, as far as it is needed and here.
+    /// The needed part of the current number, word or line.
     kept: Vec<u8>,
     keeps: bool,
     request: Request,
@@ -54,13 +56,14 @@ impl Default for Resp {
 }
 
 impl Resp {
-    /// At the begin of a connection.
+    /// Returns a parser at the beginning of a connection.
     #[must_use]
     pub fn new() -> Self {
         Self { state: State::Begin, kept: Vec::new(), keeps: false, request: Request::default() }
     }
 
-    /// Reads on a number with its line end; how many bytes were read, and the number once it is whole.
+    /// Continues a number with its line end. Returns the number of bytes consumed, and the number once it is
+    /// complete.
     fn number(&mut self, bytes: &[u8], wrong: &'static str) -> Result<(usize, Option<i64>), Broken> {
         for (at, &byte) in bytes.iter().enumerate() {
             if self.kept.last() == Some(&b'\r') {
@@ -77,7 +80,7 @@ impl Resp {
         Ok((bytes.len(), None))
     }
 
-    /// The next word follows, or the request ends here.
+    /// Moves to the next word, or ends the request.
     fn next_word(&mut self, each: &mut dyn FnMut(Access<'_>)) {
         self.state = State::Bulk;
         if self.request.is_whole() {
@@ -103,7 +106,7 @@ impl Resp {
         read
     }
 
-    /// A line that people type: the server's reader splits it.
+    /// Continues an inline command; the server's reader splits it into words.
     fn typed(&mut self, bytes: &[u8], each: &mut dyn FnMut(Access<'_>)) -> Result<usize, Broken> {
         let end = bytes.iter().position(|&byte| byte == b'\n').map(|end| end + 1);
         let read = end.unwrap_or(bytes.len());
@@ -141,7 +144,7 @@ impl Resp {
             State::Count => {
                 let (read, count) = self.number(bytes, "invalid multibulk length")?;
                 if let Some(count) = count {
-                    // Redis takes none and fewer for none.
+                    // Redis treats a count of 0 or less as an empty request.
                     let count = u64::try_from(count).unwrap_or(0);
                     if count > LIMITS.words_max as u64 {
                         return Err(Broken { reason: "invalid multibulk length" });
@@ -160,7 +163,7 @@ impl Resp {
                     let len = len.ok_or(Broken { reason: "invalid bulk length" })?;
                     self.keeps = self.request.keeps(len);
                     self.state = State::Word(len);
-                    // An empty word is whole.
+                    // An empty word is complete.
                     self.word(&[], len, each);
                 }
                 return Ok(read);
@@ -191,7 +194,7 @@ impl Parser for Resp {
 
     fn lost(&mut self, bytes: u64) -> bool {
         let State::Word(left) = self.state else { return false };
-        // Of a word that nothing is needed of, some bytes may go; not its end.
+        // Bytes of an unneeded word may be lost, but not its end.
         let left = usize::try_from(bytes).ok().and_then(|bytes| left.checked_sub(bytes));
         match left.filter(|_| !self.keeps) {
             Some(left) => {
@@ -207,17 +210,17 @@ impl Parser for Resp {
     }
 }
 
-/// A request as far as it was read.
+/// The state of the current request.
 #[derive(Debug, Default)]
 struct Request {
-    /// Words that it has.
+    /// Number of its words.
     words: u64,
-    /// Words that were read.
+    /// Number of words read.
     read: u64,
     command: Option<&'static Command>,
-    /// Where its keys are: the first, the one behind the last, and every how manyth word.
+    /// The places of its keys: the first, the end, and the step.
     keys: (u64, u64, u64),
-    /// A key of which the words behind it decide what is done to it.
+    /// A key whose operation depends on later words.
     held: Vec<u8>,
     holds: bool,
     reads: bool,
@@ -237,7 +240,7 @@ impl Request {
         first <= word && word < end && (word - first).is_multiple_of(step)
     }
 
-    /// Whether the next word, of so many bytes, is needed.
+    /// Returns true if the next word, of `len` bytes, must be buffered.
     fn keeps(&self, len: usize) -> bool {
         match self.command {
             None => self.read == 0 && len <= commands::NAME_LEN_MAX,
@@ -249,7 +252,7 @@ impl Request {
         }
     }
 
-    /// The next word; none of one that is not needed.
+    /// Handles the next word; `None` if it is not needed.
     fn word(&mut self, word: Option<&[u8]>, each: &mut dyn FnMut(Access<'_>)) {
         let at = self.read;
         self.read += 1;
@@ -262,7 +265,7 @@ impl Request {
         if command.counts_at() == Some(at) {
             let count = integer(word).and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
             self.keys = (at + 1, self.words.min((at + 1).saturating_add(count)), 1);
-            // A destination stands in front of the count.
+            // A destination precedes the count.
             return;
         }
         if self.holds {
@@ -280,7 +283,7 @@ impl Request {
         each(Access { key: word, op: command.op_at(at) });
     }
 
-    /// Its last word was read.
+    /// Handles the end of the request.
     fn end(&mut self, each: &mut dyn FnMut(Access<'_>)) {
         if self.holds {
             let op = if self.reads { Op::Read } else { Op::Write };
@@ -347,7 +350,7 @@ mod tests {
         conforms(Resp::new, &examples);
     }
 
-    /// Each command of the table says its keys, and nothing of a request that is too short for them.
+    /// Each command of the table reports its keys. A request that is too short for them reports nothing.
     #[test]
     fn keys_are_where_the_table_says() {
         for (words, keys) in [
@@ -375,7 +378,7 @@ mod tests {
         }
     }
 
-    /// A value of 512 MiB is passed over, though it never comes whole; more is refused, as the server does.
+    /// A value of 512 MiB is skipped without being buffered; a longer one is refused, as by the server.
     #[test]
     fn values_are_not_kept() {
         let mut parser = Resp::new();
@@ -390,7 +393,7 @@ mod tests {
         assert!(said(b"*2\r\n$3\r\nGET\r\n$536870913\r\n").is_err());
     }
 
-    /// What the server refuses is refused.
+    /// Requests that the server refuses are errors.
     #[test]
     fn what_is_no_request_is_refused() {
         for wrong in [
@@ -408,7 +411,7 @@ mod tests {
             assert!(said(wrong).is_err(), "{wrong:?}");
         }
         assert!(said(&alloc::vec![b'x'; LIMITS.line_len_max + 1]).is_err());
-        // A key that is too long for the prefetcher is passed over, and the next one is not.
+        // A key too long for the prefetcher is skipped, and the next key is reported.
         let long = format!("MGET {} b", "k".repeat(KEY_LEN_MAX + 1));
         assert_eq!(said(&request(&long)).unwrap(), [("b".into(), Read)]);
     }

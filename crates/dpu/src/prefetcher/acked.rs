@@ -1,10 +1,10 @@
-//! Up to which change all have been acknowledged.
+//! The acknowledgement watermark: the last change before which all are acknowledged.
 
 use crate::changes::{Change, ChangeSet};
 use core::ops::RangeInclusive;
 
-/// Acknowledged changes. None is ever left out: one that was would be missing for ever, and with it all behind it. They take room by the changes that are missing, so by
-/// those that the host has under way.
+/// Acknowledged changes. None is ever forgotten: a forgotten one would hold the watermark back for ever. The
+/// memory grows with the missing changes, which the host has in flight.
 #[derive(Debug)]
 pub struct Acked {
     through: u64,
@@ -12,13 +12,13 @@ pub struct Acked {
 }
 
 impl Acked {
-    /// All up to `through` are.
+    /// Returns a state in which all changes up to `through` are acknowledged.
     #[must_use]
     pub fn new(through: Change) -> Self {
         Self { through: through.0, beyond: ChangeSet::default() }
     }
 
-    /// A range of them is, too.
+    /// Adds a range of acknowledged changes.
     pub fn add_all(&mut self, changes: RangeInclusive<Change>) {
         if changes.end().0 > self.through {
             self.beyond.add_all(changes);
@@ -30,7 +30,7 @@ impl Acked {
         }
     }
 
-    /// The last change up to which all are.
+    /// Returns the watermark.
     #[must_use]
     pub const fn through(&self) -> Change {
         Change(self.through)
@@ -42,7 +42,7 @@ mod tests {
     use super::Acked;
     use crate::changes::Change;
 
-    /// Answers come in any order and twice; what counts ends at the first that is missing.
+    /// Acknowledgements come in any order and twice; the watermark stops at the first gap.
     #[test]
     fn what_is_acknowledged_ends_at_the_first_gap() {
         let mut acked = Acked::new(Change(10));
@@ -53,8 +53,9 @@ mod tests {
         assert_eq!([12, 14, 12, 3, 11, 13, 16].map(&mut through), [10, 10, 10, 10, 12, 14, 14]);
     }
 
-    /// A change that is acknowledged late keeps a hundred thousand waiting, which take room for one range; when it comes, all of them count. Of those beyond some number nothing was
-    /// remembered before: they were missing for ever, and no item was taken any more.
+    /// A late acknowledgement holds back a hundred thousand others, which take room for one range; when it
+    /// comes, all count. Regression: changes beyond some number were forgotten, so the watermark stopped and
+    /// no item was taken any more.
     #[test]
     fn a_change_that_is_late_costs_none_of_the_others() {
         let mut acked = Acked::new(Change(0));

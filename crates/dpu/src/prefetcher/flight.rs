@@ -1,4 +1,4 @@
-//! Messages on their way, and the one that is being filled: a key that is wanted on one of them is sent on no other (PD3 6.1).
+//! Messages in flight, and the one being filled. A wanted key is in one message only (PD3 6.1).
 
 use crate::accesses::{Keys, Position};
 use crate::changes::Change;
@@ -7,18 +7,18 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
-/// What is to be done with an item when it comes.
+/// The treatment of an item on arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// The host will take and keep it.
+    /// The host will take and keep the item.
     Wanted,
-    /// The host will take it, and a request deletes it.
+    /// The host will take the item, and a request deletes it.
     Deleted,
-    /// The host asked for it itself.
+    /// The host read the item itself.
     Late,
-    /// The host changed it since.
+    /// The host changed the item since.
     Overtaken,
-    /// The host that wanted it is gone.
+    /// The host restarted since.
     Restarted,
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Fate {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sent {
     pub(super) key: KeyId,
-    /// The last request that wants it.
+    /// The last request that wants the key.
     pub(super) position: Position,
     pub(super) fate: Fate,
 }
@@ -34,19 +34,19 @@ pub(super) struct Sent {
 /// A message.
 #[derive(Debug, Default)]
 pub(super) struct Message {
-    /// The changes up to here had been acknowledged when it was sent.
+    /// The acknowledgement watermark at the time of sending.
     pub(super) after: Change,
     pub(super) keys: Vec<Sent>,
 }
 
-/// Where a wanted key is.
+/// The place of a wanted key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct At {
     op: u64,
     at: u32,
 }
 
-/// The wanted keys, each with its place. Nothing depends on their order, which is not looked at.
+/// The wanted keys with their places. The order of the table is never used.
 #[derive(Debug)]
 struct Wanted {
     secret: KeySecret,
@@ -58,7 +58,7 @@ impl Wanted {
         self.places.find(self.secret.spread(key), |(of, _)| *of == key).map(|(_, at)| *at)
     }
 
-    /// Adds a key that is not there.
+    /// Adds a key that is not in the table.
     fn insert(&mut self, key: KeyId, at: At) {
         assert_eq!(self.get(key), None, "{key:?} is on its way already");
         let secret = self.secret;
@@ -72,26 +72,26 @@ impl Wanted {
     }
 }
 
-/// Lists of messages that are kept to be filled again.
+/// Maximum number of vectors kept for reuse.
 const SPARE_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// Keys that an item is wanted of.
+    /// Keys whose items are wanted.
     wanted: Wanted,
     messages: BTreeMap<u64, Message>,
     filling: Message,
-    /// Its keys.
+    /// The bytes of its keys.
     bytes: Keys,
-    /// The number of the message that is being filled.
+    /// The number of the message being filled.
     op: u64,
-    /// Keys of all messages.
+    /// Number of keys of all messages.
     keys: u32,
     spare: Vec<Vec<Sent>>,
 }
 
 impl Flight {
-    /// Nothing is on its way; keys are spread by this secret.
+    /// Returns an empty state. The secret spreads the keys.
     pub(super) fn new(secret: KeySecret) -> Self {
         Self {
             wanted: Wanted { secret, places: HashTable::new() },
@@ -104,7 +104,7 @@ impl Flight {
         }
     }
 
-    /// Keys of all messages, also of those that nothing wants any more.
+    /// Returns the number of keys of all messages, wanted or not.
     pub(super) const fn keys(&self) -> u32 {
         self.keys
     }
@@ -113,13 +113,13 @@ impl Flight {
         self.messages.is_empty()
     }
 
-    /// A key of so many bytes may be added to the message that is being filled.
+    /// Returns true if a key of `len` bytes fits the message being filled.
     pub(super) const fn has_room(&self, len: usize, keys_max: u32, bytes_max: u32) -> bool {
         let keys = self.bytes.len();
         keys == 0 || (keys < keys_max as usize && self.bytes.bytes() + len <= bytes_max as usize)
     }
 
-    /// Adds a key to the message that is being filled.
+    /// Adds a key to the message being filled.
     pub(super) fn add(&mut self, key: KeyId, bytes: &[u8], position: Position) {
         let at = u32::try_from(self.filling.keys.len()).expect("a bounded message");
         self.filling.keys.push(Sent { key, position, fate: Fate::Wanted });
@@ -128,7 +128,7 @@ impl Flight {
         self.wanted.insert(key, At { op: self.op, at });
     }
 
-    /// The message that was filled is on its way now; nothing when it has no keys.
+    /// Sends the message being filled. Returns `None` if it has no keys.
     pub(super) fn send(&mut self, after: Change) -> Option<(u64, Keys)> {
         if self.filling.keys.is_empty() {
             return None;
@@ -140,21 +140,21 @@ impl Flight {
         Some((self.op - 1, core::mem::take(&mut self.bytes)))
     }
 
-    /// Another request wants a key that is on its way; false when it is not.
+    /// Records another request for a key in flight. Returns false if the key is not in flight.
     pub(super) fn wanted_too(&mut self, key: KeyId, position: Position) -> bool {
         let Some(sent) = self.sent(key) else { return false };
         sent.position = sent.position.max(position);
         true
     }
 
-    /// A request deletes a key that is on its way.
+    /// Records a request that deletes a key in flight.
     pub(super) fn deleted(&mut self, key: KeyId) {
         if let Some(sent) = self.sent(key) {
             sent.fate = Fate::Deleted;
         }
     }
 
-    /// The item of this key is not wanted any more when it comes; false when it was not before.
+    /// Marks the item of a key as unwanted on arrival. Returns false if it was not wanted before.
     pub(super) fn spoil(&mut self, key: KeyId, fate: Fate) -> bool {
         let Some(sent) = self.sent(key) else { return false };
         sent.fate = fate;
@@ -162,7 +162,7 @@ impl Flight {
         true
     }
 
-    /// Nothing that is on its way is wanted any more.
+    /// Marks all items in flight as unwanted.
     pub(super) fn spoil_all(&mut self) {
         self.wanted.places.clear();
         let all = self.messages.values_mut().flat_map(|message| &mut message.keys);
@@ -171,7 +171,7 @@ impl Flight {
         }
     }
 
-    /// A message ended.
+    /// Removes a message that ended.
     pub(super) fn ended(&mut self, op: u64) -> Message {
         let message = self.messages.remove(&op).expect("a message on its way");
         self.keys -= u32::try_from(message.keys.len()).expect("a bounded message");
@@ -192,7 +192,7 @@ impl Flight {
         }
     }
 
-    /// Keys of which is not known yet what becomes of them.
+    /// Returns the number of keys without an outcome yet.
     pub(super) fn open(&self) -> u64 {
         let all = self.messages.values().chain([&self.filling]).flat_map(|message| &message.keys);
         all.filter(|sent| sent.fate != Fate::Late).count() as u64

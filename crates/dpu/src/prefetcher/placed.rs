@@ -1,20 +1,22 @@
-//! Items in the zone. They leave it nearly in the order in which they came: it frees its places in that order (PROTOCOL 18.18).
+//! Items in the zone. They leave it nearly in the order of arrival: the zone frees its places in that order
+//! (PROTOCOL 18.18).
 
 use crate::view::KeyId;
 use alloc::collections::VecDeque;
 
-/// Items that were placed and have not left, by number.
+/// Items placed and not left, by number.
 #[derive(Debug, Default)]
 pub(super) struct Placed {
-    /// From the item `first` on: its key, and whether the view has that on its account. None of one that left before an older one did.
+    /// From item `first` on: the key, and whether this item added it to the view. `None` for an item that
+    /// left before an older one.
     items: VecDeque<Option<(KeyId, bool)>>,
     first: u64,
-    /// Of those, items that have not left.
+    /// Number of items that have not left.
     here: u64,
 }
 
 impl Placed {
-    /// One more; its number, which no other had before.
+    /// Adds an item and returns its number, which is unique.
     pub(super) fn push(&mut self, key: KeyId, on_account: bool) -> u64 {
         self.items.push_back(Some((key, on_account)));
         self.here += 1;
@@ -25,7 +27,7 @@ impl Placed {
         *self.items.get(self.at(item)?)?
     }
 
-    /// One leaves; none when there is no such item.
+    /// Removes an item. Returns `None` if there is no such item.
     pub(super) fn remove(&mut self, item: u64) -> Option<(KeyId, bool)> {
         let at = self.at(item)?;
         let one = self.items.get_mut(at)?.take()?;
@@ -34,7 +36,7 @@ impl Placed {
         Some(one)
     }
 
-    /// All leave; their numbers are not used again.
+    /// Removes all items; their numbers are not reused.
     pub(super) fn clear(&mut self) {
         self.first += self.items.len() as u64;
         self.items.clear();
@@ -65,7 +67,8 @@ mod tests {
     use super::Placed;
     use crate::view::KeyId;
 
-    /// Items leave in any order, each once; numbers go on, also behind a restart, and what left takes no memory once all before it left.
+    /// Items leave in any order, each once. Numbers continue after a restart, and memory is freed once all
+    /// older items have left.
     #[test]
     fn items_leave_once_and_numbers_go_on() {
         let mut placed = Placed::default();

@@ -1,41 +1,42 @@
-//! What happened to keys last: why the host had to ask for one, and which of two crossing events was the later one.
+//! The latest event of each key: for the cause of a miss, and for the order of two crossing events.
 //!
-//! A table without chains: a key takes the place of another one that falls on it. What is forgotten costs a cause, or speed.
+//! A direct-mapped table: a key replaces another one that maps to its slot. A forgotten key costs a cause, or
+//! time.
 
 use crate::accesses::Position;
 use crate::view::{KeyId, mixed};
 use alloc::boxed::Box;
 use core::num::NonZeroU32;
 
-/// What happened to a key last.
+/// The latest event of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum What {
-    /// Nothing that is remembered.
+    /// No remembered event.
     #[default]
     Nothing,
-    /// A request for it came, and the view had it.
+    /// A request for the key came, and the view had it.
     Held,
-    /// A request that writes it came.
+    /// A request that writes the key came.
     Written,
-    /// A request that deletes it came.
+    /// A request that deletes the key came.
     Deleted,
-    /// It was asked for.
+    /// The item was requested from far memory.
     Sent,
-    /// Its item was put into the zone.
+    /// The item was put into the zone.
     Placed,
-    /// Its item left the zone, and was not taken.
+    /// The item left the zone untaken.
     Unread,
-    /// The zone had no room for its item.
+    /// The zone had no room for the item.
     Full,
-    /// Too many were on their way.
+    /// Too many keys were in flight.
     Bounded,
     /// Far memory did not answer.
     Failed,
-    /// Far memory had nothing, or a request deleted it.
+    /// Far memory had no such item, or a request deleted it.
     Absent,
-    /// A request for it came, the view had it, and the host gave it up then.
+    /// A request for the key came, the view had it, and then the host gave it up.
     Left,
-    /// It was asked for, or in the zone, and changed then.
+    /// The key was in flight or in the loading zone when a write arrived.
     Overtaken,
 }
 
@@ -43,11 +44,11 @@ pub(super) enum What {
 struct Memory {
     key: KeyId,
     what: What,
-    /// The last request that writes it.
+    /// The last request that writes the key.
     written: Position,
-    /// The last request that deletes it.
+    /// The last request that deletes the key.
     deleted: Position,
-    /// How far the host was when it gave it up last.
+    /// The host's position when it last gave the key up.
     gone: Position,
 }
 
@@ -60,11 +61,11 @@ impl Memory {
 
 #[derive(Debug)]
 pub(super) struct Recent {
-    /// A power of two.
+    /// The slots; their number is a power of two.
     slots: Box<[Memory]>,
 }
 
-/// Keys that are remembered at most: 32 GiB of them.
+/// Maximum number of remembered keys: 32 GiB.
 const KEYS_MAX: u32 = 1 << 30;
 
 impl Recent {
@@ -77,7 +78,7 @@ impl Recent {
         self.slots.fill(Memory::of(KeyId(0)));
     }
 
-    /// Reads what there is of all these keys, so that their lines come from memory together and not one after the other.
+    /// Touches the slots of all these keys, so that their cache lines are loaded in parallel.
     pub(super) fn look_ahead(&self, keys: impl Iterator<Item = KeyId>) {
         let each = keys.map(|key| self.slots[self.slot(key)].key.0);
         core::hint::black_box(each.fold(0, |all, key| all ^ key));
@@ -92,7 +93,7 @@ impl Recent {
         self.memory(key).what = what;
     }
 
-    /// Notes it of a key that no request has written or deleted since it was asked for.
+    /// Records an event, unless a request has written or deleted the key since it was requested.
     pub(super) fn note_unless_changed(&mut self, key: KeyId, what: What) {
         let memory = self.memory(key);
         if !matches!(memory.what, What::Written | What::Deleted) {
@@ -100,7 +101,8 @@ impl Recent {
         }
     }
 
-    /// A request writes it; false, and nothing noted, when the host carried that out before it gave the key up.
+    /// Records a request that writes the key. Returns false without effect if the host executed it before it
+    /// gave the key up.
     pub(super) fn written(&mut self, key: KeyId, position: Position) -> bool {
         let memory = self.memory(key);
         if position.is_over(memory.gone) {
@@ -110,13 +112,14 @@ impl Recent {
         true
     }
 
-    /// A request deletes it.
+    /// Records a request that deletes the key.
     pub(super) fn deleted(&mut self, key: KeyId, position: Position) {
         let memory = self.memory(key);
         (memory.what, memory.deleted) = (What::Deleted, position);
     }
 
-    /// The host dropped it unchanged when it had carried out all up to `seen`: a request behind that which deletes it is still to come. False as [`Recent::given_up`].
+    /// Records that the host, at position `seen`, dropped the key unchanged. A later request that deletes it
+    /// is still to come. Returns false as [`Recent::given_up`] does.
     pub(super) fn dropped(&mut self, key: KeyId, seen: Position) -> bool {
         let memory = self.memory(key);
         let known = memory.deleted != Position::UNKNOWN && seen != Position::UNKNOWN;
@@ -128,7 +131,8 @@ impl Recent {
         gone
     }
 
-    /// The host gave it up when it had carried out all up to `seen`; false when a request behind that writes it.
+    /// Records that the host, at position `seen`, gave the key up. Returns false if a later request writes
+    /// it.
     pub(super) fn given_up(&mut self, key: KeyId, seen: Position) -> bool {
         let memory = self.memory(key);
         memory.gone = memory.gone.max(seen);
@@ -140,7 +144,7 @@ impl Recent {
             What::Held | What::Written | What::Left => What::Left,
             What::Sent | What::Placed | What::Unread | What::Overtaken => What::Overtaken,
             What::Deleted => What::Absent,
-            // Why it was not fetched is still why.
+            // The earlier cause still holds.
             other => other,
         };
         true

@@ -1,4 +1,5 @@
-//! The rules of PD3's tables 1 and 2, a test for each row, and what was added to them; then anything at all, beside the invariants.
+//! The rules of PD3's tables 1 and 2, a test for each row, and the additions to them; then random events
+//! against the invariants.
 
 use super::*;
 use crate::parse::Access;
@@ -8,7 +9,7 @@ use proptest::prelude::{Strategy, prop_oneof, proptest};
 
 const SECRET: KeySecret = KeySecret([1, 2]);
 
-/// A prefetcher, and what it said.
+/// A prefetcher and the position of its last request.
 struct Dpu {
     prefetcher: Prefetcher<KeySet>,
     position: u64,
@@ -23,7 +24,7 @@ impl Dpu {
         Self { prefetcher: Prefetcher::new(config, KeySet::new(100), Change(0)), position: 0 }
     }
 
-    /// Requests come in; the keys that are fetched, message by message.
+    /// Feeds requests. Returns the fetched keys, message by message.
     fn see(&mut self, requests: &[(Op, u64)]) -> Vec<(u64, Vec<u64>)> {
         self.position += 1;
         self.see_at(Position(self.position), requests)
@@ -73,7 +74,7 @@ const fn item(version: u64) -> Fetched {
 
 use Op::{Delete, Read, Write};
 
-/// Table 1, row 1. A client writes an item without reading it: the host has it then, and a read behind it fetches nothing.
+/// Table 1, row 1. A client writes an item blindly: the host holds it then, and a later read fetches nothing.
 #[test]
 fn addition_by_writes_from_clients() {
     let mut dpu = Dpu::new();
@@ -82,7 +83,7 @@ fn addition_by_writes_from_clients() {
     assert_eq!(dpu.prefetcher.stats().held, 2);
 }
 
-/// Table 1, row 2. The host reads an item itself: from then on it has it.
+/// Table 1, row 2. The host reads an item itself and holds it from then on.
 #[test]
 fn addition_by_reads_from_memory() {
     let mut dpu = Dpu::new();
@@ -90,13 +91,14 @@ fn addition_by_reads_from_memory() {
     assert_eq!(dpu.see(&[(Read, 1)]), [], "the host is getting it");
     dpu.prefetcher.host_reads(KeyId(1), true);
     assert_eq!(dpu.see(&[(Read, 1)]), []);
-    // What far memory does not have the host does not have after it.
+    // An item that far memory does not have is not held afterwards.
     dpu.prefetcher.host_asks(KeyId(2));
     dpu.prefetcher.host_reads(KeyId(2), false);
     assert_eq!(dpu.see(&[(Read, 2)]), [(0, vec![2])]);
 }
 
-/// Table 1, row 3. The host makes an item by itself: the DPU does not know, fetches, and far memory has nothing. Nothing is placed.
+/// Table 1, row 3. The host creates an item by itself: the DPU does not know, fetches, and far memory has
+/// nothing. Nothing is placed.
 #[test]
 fn addition_generated_by_the_host() {
     let mut dpu = Dpu::new();
@@ -105,8 +107,8 @@ fn addition_generated_by_the_host() {
     assert_eq!((dpu.wasted(Waste::Absent), dpu.prefetcher.view().len()), (1, 0));
 }
 
-/// Table 1, row 4. A client deletes an item: it is fetched for that, as a delete needs it; then the host does not have it. A read right behind it finds nothing and fetches
-/// nothing; after the removal is through, a read fetches again.
+/// Table 1, row 4. A client deletes an item: the item is fetched, because a delete needs it; then the host
+/// does not hold it. A read right behind the delete fetches nothing; a read after the removal fetches again.
 #[test]
 fn deletion_by_deletes_from_clients() {
     let mut dpu = Dpu::new();
@@ -119,7 +121,8 @@ fn deletion_by_deletes_from_clients() {
     assert_eq!(dpu.see(&[(Read, 1)]), [(1, vec![1])]);
 }
 
-/// Table 1, row 5. The host flushes what it evicts: it has it no more, and a read fetches it.
+/// Table 1, row 5. The host flushes an evicted item: it does not hold the item any more, and a read fetches
+/// it.
 #[test]
 fn deletion_by_flushes_to_memory() {
     let mut dpu = Dpu::new();
@@ -128,8 +131,8 @@ fn deletion_by_flushes_to_memory() {
     assert_eq!(dpu.see(&[(Read, 1)]), [(0, vec![1])]);
 }
 
-/// Table 1, row 6. The host drops what far memory has, silently: a read is not fetched, the host asks for it itself, once, and the cause is known. A host that says what it
-/// drops gets it fetched.
+/// Table 1, row 6. The host drops a clean item silently: a read does not fetch it, the host reads it itself,
+/// once, and the cause is known. If the host reports the drop, a read fetches the item.
 #[test]
 fn deletion_dropped_by_the_host() {
     let mut dpu = Dpu::new();
@@ -143,7 +146,8 @@ fn deletion_dropped_by_the_host() {
     assert_eq!(dpu.see(&[(Read, 1)]), []);
 }
 
-/// Table 2, row 1. The key is added before the item is where the host can take it: a flush that the host sends right after that removes it.
+/// Table 2, row 1. The key is added before the host can take the item: a flush that the host sends right
+/// after that removes it.
 #[test]
 fn add_is_before_the_item_reaches_the_host() {
     let mut dpu = Dpu::new();
@@ -157,7 +161,8 @@ fn add_is_before_the_item_reaches_the_host() {
     assert_eq!(dpu.see(&[(Read, 1)]), [(1, vec![1])]);
 }
 
-/// Table 2, row 2. The key is removed when the request is taken from the ring, and the change goes out in front of the fetch behind it.
+/// Table 2, row 2. The key is removed when the request is taken from the ring, and the change is sent before
+/// a later fetch.
 #[test]
 fn del_is_after_the_request_is_taken_and_stays_in_order() {
     let mut dpu = Dpu::new();
@@ -170,7 +175,7 @@ fn del_is_after_the_request_is_taken_and_stays_in_order() {
     assert_eq!(fetches(&out[1]), (0, vec![1]));
 }
 
-/// A key on its way is sent no second time, whoever wants it (PD3 6.1); once it is held, not either.
+/// A key in flight is sent only once, for any number of requests (PD3 6.1), and not once it is held.
 #[test]
 fn no_fetch_is_sent_twice() {
     let mut dpu = Dpu::new();
@@ -181,7 +186,8 @@ fn no_fetch_is_sent_twice() {
     assert_eq!((dpu.prefetcher.stats().shared, dpu.prefetcher.stats().held), (3, 2));
 }
 
-/// A flush overtakes a fetch: what comes is not placed, and a read behind the flush fetches again, though the older message is still on its way.
+/// A flush overtakes a fetch: the arriving item is not placed. A read behind the flush fetches again,
+/// although the older message is still in flight.
 #[test]
 fn what_was_overtaken_is_not_placed() {
     let mut dpu = Dpu::new();
@@ -193,7 +199,7 @@ fn what_was_overtaken_is_not_placed() {
     assert_eq!(dpu.fetched(1, &[item(4)]).len(), 1);
 }
 
-/// The stamp is the version, or the last change that was acknowledged when the message was sent, whichever is later.
+/// The stamp is the later of the version and the acknowledgement watermark at the time of sending.
 #[test]
 fn a_stamp_is_never_later_than_what_was_acknowledged() {
     let mut dpu = Dpu::new();
@@ -209,7 +215,7 @@ fn a_stamp_is_never_later_than_what_was_acknowledged() {
     assert_eq!(stamps.collect::<Vec<_>>(), [1, 7]);
 }
 
-/// The host asks for what is on its way: late, and what comes then is not placed.
+/// The host reads a key in flight: it is late, and the arriving item is not placed.
 #[test]
 fn a_late_item_is_not_placed() {
     let mut dpu = Dpu::new();
@@ -221,7 +227,8 @@ fn a_late_item_is_not_placed() {
     assert_eq!(dpu.missed(Miss::Late), 1);
 }
 
-/// A copy of a request comes after the host has carried it out: nothing is fetched for it. One whose item comes after that was late.
+/// A copy of a request arrives after the host has executed it: nothing is fetched for it. An item that
+/// arrives after the execution of its request is late.
 #[test]
 fn what_is_over_brings_nothing() {
     let mut dpu = Dpu::new();
@@ -233,8 +240,8 @@ fn what_is_over_brings_nothing() {
     assert_eq!(dpu.prefetcher.account().late, 1);
 }
 
-/// A write and a flush cross. The host evicts, then carries the write out: it has the item. It carries the write out, then evicts: it has not. And so when the copy of
-/// the write comes behind the flush.
+/// A write and a flush cross. If the host evicts and then executes the write, it holds the item. If it
+/// executes the write and then evicts, it does not. The order in which the DPU sees them does not matter.
 #[test]
 fn a_write_and_a_flush_that_cross_are_told_apart() {
     for (seen, held) in [(10, true), (11, false)] {
@@ -249,20 +256,21 @@ fn a_write_and_a_flush_that_cross_are_told_apart() {
     }
 }
 
-/// The host drops an item that a request behind what it has carried out deletes: a read behind that request brings nothing; behind a drop that is later than the request it does.
+/// The host drops an item that a later request deletes: a read behind that request fetches nothing. A read
+/// behind a drop that follows the request does.
 #[test]
 fn a_drop_before_a_delete_brings_nothing_back() {
     let mut dpu = Dpu::new();
     dpu.see(&[(Write, 7)]);
     assert_eq!(dpu.see(&[(Delete, 7)]), [], "the host has it");
-    // The host has not come to the request that deletes it.
+    // The host has not executed the delete yet.
     dpu.prefetcher.host_drops(&[KeyId(7)], Position(1));
     assert_eq!(dpu.see(&[(Read, 7)]), []);
     dpu.prefetcher.host_drops(&[KeyId(7)], Position(2));
     assert_eq!(dpu.see(&[(Read, 7)]), [(0, vec![7])]);
 }
 
-/// The zone is full: the item is not there, so the host does not have it and asks itself; a later request is fetched anew.
+/// The zone is full: the host does not hold the item and reads it itself; a later request fetches it again.
 #[test]
 fn a_full_zone_is_as_if_nothing_had_come() {
     let mut dpu = Dpu::new();
@@ -277,7 +285,7 @@ fn a_full_zone_is_as_if_nothing_had_come() {
     assert_eq!(dpu.see(&[(Read, 1)]), [(1, vec![1])]);
 }
 
-/// Far memory does not answer: the host asks itself, and a later request is fetched anew.
+/// Far memory does not answer: the host reads the item itself, and a later request fetches it again.
 #[test]
 fn a_message_that_fails_is_as_if_it_had_not_been_sent() {
     let mut dpu = Dpu::new();
@@ -290,7 +298,8 @@ fn a_message_that_fails_is_as_if_it_had_not_been_sent() {
     assert_eq!(dpu.see(&[(Read, 1), (Read, 2)]), [(1, vec![1])], "2 is on its way to the host");
 }
 
-/// The host starts again: it has nothing, so everything is fetched; what was on its way or in the zone for the old one is not placed.
+/// The host restarts and holds nothing, so everything is fetched. Items of the old host in flight or in the
+/// zone are not placed.
 #[test]
 fn a_host_that_starts_again_has_nothing() {
     let mut dpu = Dpu::new();
@@ -306,7 +315,8 @@ fn a_host_that_starts_again_has_nothing() {
     assert_eq!(placed, [Action::Place { op: 2, at: 1, item: 2, stamp: Change(100) }]);
 }
 
-/// The DPU starts again beside a host that goes on: it knows nothing, so an item that the host holds is fetched, once.
+/// The DPU restarts and its host does not: the view is empty, so each item that the host holds is fetched
+/// once.
 #[test]
 fn a_dpu_that_starts_again_fetches_each_held_item_once() {
     let mut dpu = Dpu::new();
@@ -324,7 +334,7 @@ fn a_dpu_that_starts_again_fetches_each_held_item_once() {
     assert_eq!(dpu.wasted(Waste::Unread), 2);
 }
 
-/// Packets were lost: the request was not seen, and the host asks itself.
+/// Packets were lost: the request was not seen, and the host reads the item itself.
 #[test]
 fn what_was_not_seen_is_a_false_negative_with_a_cause() {
     let mut dpu = Dpu::new();
@@ -334,7 +344,7 @@ fn what_was_not_seen_is_a_false_negative_with_a_cause() {
     assert_eq!(dpu.missed(Miss::Unseen), 2, "known when it asks, or when it gets");
 }
 
-/// No more keys are on their way than may be, and no message has more than may be, or more bytes.
+/// Limits: keys in flight, and keys and bytes of a message.
 #[test]
 fn bounds_hold() {
     let config = Config {
@@ -352,7 +362,7 @@ fn bounds_hold() {
     assert_eq!(dpu.see(&[(Read, 7)]), [(3, vec![7])]);
 }
 
-/// A host that does not keep what it takes: while the item waits it is not fetched again, and once it left it is.
+/// A host that does not keep taken items: an item in the zone is not fetched again, and is once it left.
 #[test]
 fn a_host_that_keeps_nothing_gets_each_item_again() {
     let mut dpu = Dpu::with(Config { keeps: false, ..Config::DEFAULT });
@@ -363,7 +373,7 @@ fn a_host_that_keeps_nothing_gets_each_item_again() {
     assert_eq!(dpu.see(&[(Read, 1)]), [(1, vec![1])]);
 }
 
-/// A view without room: items are fetched though the host has them, and that is counted.
+/// A full view: items are fetched although the host holds them, and that is counted.
 #[test]
 fn a_full_view_fetches_more() {
     let view = KeySet::new(1);
@@ -407,7 +417,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: the invariants hold, a key on its way is wanted once, and each action makes sense.
+    /// For random events in random order the invariants hold, a key in flight is wanted once, and each action
+    /// is consistent.
     #[test]
     fn anything_may_happen(steps in proptest::collection::vec(step(), 0..80), keeps in proptest::bool::ANY) {
         let config = Config {

@@ -1,4 +1,4 @@
-//! The table beside a plain model: random events, and what must be found after each.
+//! The table against a plain model under random events.
 
 use super::*;
 use farmem_machine::Rng;
@@ -16,14 +16,15 @@ fn page(object: u32, page: u64) -> PageId {
     PageId { object, page }
 }
 
-/// Brings the entry with this number.
+/// Loads the entry with this number.
 fn load(table: &mut Table, entry: u64, rng: &mut Rng) -> (Slot, Left) {
     let begun = table.begin(EntryId { object: 1, entry }, 0b1111, rng).expect("a slot");
     table.loaded(begun.0);
     begun
 }
 
-/// A table with an answer copied from each slot has no room; one unpinned slot is the next victim, whatever chance says.
+/// A table with every slot pinned has no room; one unpinned slot is the next victim, whatever the random
+/// numbers.
 #[test]
 fn what_is_pinned_stays() {
     let (mut table, mut rng) = (table(), Rng::from_number(1));
@@ -40,7 +41,8 @@ fn what_is_pinned_stays() {
     table.check();
 }
 
-/// A write that meets a load: what comes may be older than the write, so the page is not good, and there is no room for the new bytes before.
+/// A write meets a load: the loaded bytes may be older than the write, so the page is bad, and there is no
+/// room for the new bytes before the load ends.
 #[test]
 fn a_page_written_while_it_comes_is_not_good() {
     let (mut table, mut rng) = (table(), Rng::from_number(2));
@@ -58,7 +60,8 @@ fn a_page_written_while_it_comes_is_not_good() {
     table.check();
 }
 
-/// An object is taken out: nothing of it is found, an entry on its way does not come back, and its slots serve others.
+/// An object is removed: none of its pages is found, a loading entry does not come back, and its slots serve
+/// others.
 #[test]
 fn an_object_is_forgotten() {
     let (mut table, mut rng) = (table(), Rng::from_number(3));
@@ -103,15 +106,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// A page is found good exactly where the model has it good: its entry was begun with it and loaded, and nothing was written since, or what was
-    /// written was put there. A pinned slot keeps its entry.
+    /// A page is good exactly if the model has it good: its entry was begun with it and loaded, and no write
+    /// followed whose bytes were not put there. A pinned slot keeps its entry.
     #[test]
     fn it_is_what_a_plain_model_is(steps in steps(), seed: u64) {
         let (mut table, mut rng) = (table(), Rng::from_number(seed));
         let mut good: BTreeMap<EntryId, BTreeSet<u64>> = BTreeMap::new();
         let mut loading: Vec<(EntryId, Slot)> = Vec::new();
         let mut pinned: Vec<(PageId, Slot)> = Vec::new();
-        // Two objects whose pages take turns.
+        // The pages of two objects alternate.
         let named = |number: u64| page(1 + (number % 2) as u32, number / 2);
         for step in steps {
             match step {

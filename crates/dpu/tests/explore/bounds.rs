@@ -1,24 +1,24 @@
-//! How large the world is that is tried.
+//! The size of the explored world.
 
 use super::{OBJECT, OTHER};
 use farmem_dpu::PageId;
 
-/// What may happen, at most.
+/// The limits of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) pages: u64,
     pub(crate) entry_pages: u32,
-    /// Processes; the first one writes, when anything is written.
+    /// Number of processes; the first one does all writes.
     pub(crate) askers: u32,
     pub(crate) reads: u32,
     pub(crate) writes: u32,
-    /// Of the writes, those of a part of a page.
+    /// Number of writes that cover a part of a page.
     pub(crate) parts: u32,
     pub(crate) failures: u32,
-    /// Pages of another domain's object, which have the numbers behind `pages`, and reads of them.
+    /// Pages of another domain's object, numbered from `pages` on, and reads of them.
     pub(crate) other_pages: u64,
     pub(crate) other_reads: u32,
-    /// Threads of the writing process go on while one stands before it puts bytes into the slot.
+    /// True if other threads of the writing process run while one waits before it puts bytes into the slot.
     pub(crate) threads: bool,
 }
 

@@ -1,8 +1,13 @@
-//! Every order of events of a small world around a [`Dpu`]: a few requests for a few pages, one slot, transfers that fail, WRITEs that are carried out late, and the thread
-//! of another domain, which goes on while the first one stands before it puts bytes into the slot. In each state every invariant holds; no read brings other bytes than the node had since the read began, and since the WRITEs that were sent before were carried out; and when nothing is under way, no request waits.
+//! Explores every order of events of a small world around a [`Dpu`]: a few requests for a few pages, one
+//! slot, transfers that fail, and WRITEs that execute late. The thread of another domain runs while the first
+//! one waits before it puts bytes into the slot.
 //!
-//! A state is reached again by its events from the begin, as a DPU is no value to copy. It is known by the text of its `Debug`, without what decides nothing: counts,
-//! times, and the numbers of what is over.
+//! In each state every invariant holds. A read returns only bytes that the node had since the read began, and
+//! since earlier WRITEs executed. With nothing in flight, no request waits.
+//!
+//! A state is reached again by replaying its events from the beginning, because a DPU cannot be cloned. The
+//! text of its `Debug` identifies a state, without fields that decide nothing: counts, times, and the numbers
+//! of ended operations.
 
 mod bounds;
 mod seldom;
@@ -22,11 +27,11 @@ use text::{DECIDES, OVER, fields, number_at, ranked};
 
 const PAGE: u32 = 4096;
 const OBJECT: u32 = 1;
-/// Another domain's, which that domain's process reads.
+/// Another domain's object, which that domain's process reads.
 const OTHER: u32 = 2;
 const NOW: Instant = Instant::ZERO;
 
-/// Wants all pages, always.
+/// A policy that always proposes all pages.
 #[derive(Debug)]
 struct All(u64);
 
@@ -38,7 +43,7 @@ impl Prefetch<Seen<'_>> for All {
     }
 }
 
-/// How a WRITE fails: it was carried out, it never is, or it will be at some time.
+/// The fate of a failed WRITE: executed, never executed, or executed later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Done,
@@ -56,21 +61,21 @@ enum Event {
         page: u64,
         whole: bool,
     },
-    /// The node carries a transfer out.
+    /// The node executes a transfer.
     Reaches(u64),
-    /// It fails.
+    /// The transfer fails.
     Fails(u64, Fate),
-    /// The DPU hears of the end of a transfer.
+    /// The DPU learns of the end of a transfer.
     Ends(u64),
     /// A copy from a slot is made.
     Copied(u64),
-    /// The thread that stood before it put bytes into the slot goes on.
+    /// The thread that waited before it put bytes into the slot continues.
     GoesOn,
-    /// A WRITE that was given up is carried out.
+    /// A WRITE that was given up executes.
     Late(usize),
 }
 
-/// A page's bytes: which page it is, and the number of the write that made them; 0 before any.
+/// A page's contents: the page, and the number of the write that made them; 0 at first.
 type Bytes = (u64, u32);
 
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +85,11 @@ enum Transfer {
     Write { ticket: u64 },
 }
 
-/// How far a transfer is.
+/// The state of a transfer.
 #[derive(Debug)]
 enum Stage {
     Sent,
-    /// What it brought; `None` when it failed.
+    /// Ended with these bytes; `None` if it failed.
     Ended(Option<Vec<Bytes>>),
 }
 
@@ -92,9 +97,10 @@ enum Stage {
 enum Request {
     Read {
         page: u64,
-        /// The WRITE of this page that was on its way when it began.
+        /// The WRITE of this page that was in flight when the read began.
         behind: Option<u64>,
-        /// What it may bring: what the node has had since it began, and since that WRITE was carried out or failed.
+        /// The allowed results: all contents of the node since the read began, and since that WRITE executed
+        /// or failed.
         may: BTreeSet<Bytes>,
     },
     Write {
@@ -112,7 +118,7 @@ struct World {
     requests: BTreeMap<u64, Request>,
     transfers: BTreeMap<u64, (Transfer, Stage)>,
     copying: BTreeMap<u64, u32>,
-    /// What the writer's thread is to do, where it stands before it puts bytes into the slot.
+    /// The remaining actions of the writer's thread, which waits before it puts bytes into the slot.
     stands: VecDeque<Action>,
     late: Vec<Bytes>,
     next: u64,
@@ -159,18 +165,19 @@ impl World {
         world
     }
 
-    /// What may happen next.
+    /// Returns the possible next events.
     fn events(&self) -> Vec<Event> {
         let mut events = self.events_of_all();
         if !self.stands.is_empty() {
-            // Whatever else its thread would do comes behind this. The node does not wait, nor does the other domain, nor another thread of the process.
+            // Other events of the waiting thread come later. The node, the other domain, and other threads of
+            // the process do not wait.
             events.retain(|event| self.bounds.threads || self.is_outside(event));
             events.push(Event::GoesOn);
         }
         events
     }
 
-    /// It is nothing that the writer's thread does.
+    /// Returns true if the event does not involve the writer's thread.
     fn is_outside(&self, event: &Event) -> bool {
         let page = match *event {
             Event::Reaches(_) | Event::Fails(..) | Event::Late(_) => return true,
@@ -228,7 +235,7 @@ impl World {
         events
     }
 
-    /// The WRITEs of a page that have not reached the node, in the order in which they were sent.
+    /// Returns the WRITEs of a page that have not reached the node, in the order of sending.
     fn writes_sent(&self, page: u64) -> impl DoubleEndedIterator<Item = u64> {
         let sent = self.transfers.iter().filter(move |(_, (transfer, stage))| {
             matches!(transfer, Transfer::Write { ticket } if self.written(*ticket).0 == page)
@@ -237,7 +244,8 @@ impl World {
         sent.map(|(&op, _)| op)
     }
 
-    /// WRITEs of a page reach the node in the order in which they were sent; READs whenever they like.
+    /// Returns true if this WRITE is the next to reach the node: WRITEs of a page arrive in order, READs in
+    /// any order.
     fn is_first_write(&self, op: u64, ticket: u64) -> bool {
         self.writes_sent(self.written(ticket).0).next() == Some(op)
     }
@@ -318,7 +326,7 @@ impl World {
         self.act_all(out.into());
     }
 
-    /// Does what a thread is to do, up to where it stands.
+    /// Carries out a thread's actions, up to the point where it waits.
     fn act_all(&mut self, mut actions: VecDeque<Action>) {
         while let Some(action) = actions.pop_front() {
             match action {
@@ -369,7 +377,8 @@ impl World {
         }
     }
 
-    /// A transfer was carried out or failed: reads that began while it was on its way may bring what the node has from now on.
+    /// Handles the execution or failure of a transfer: reads that began while it was in flight may return the
+    /// node's bytes from now on.
     fn is_over(&mut self, op: u64) {
         for request in self.requests.values_mut() {
             if let Request::Read { page, behind, may } = request
@@ -433,7 +442,8 @@ impl World {
         assert!(stats.hits + stats.late <= stats.reads, "{stats:?}");
     }
 
-    /// What tells this state from others, as text. Requests and transfers under way are known by their rank, not by their number.
+    /// Returns a text that identifies this state. Requests and transfers in flight appear by rank instead of
+    /// number.
     fn fingerprint(&self) -> String {
         let tickets: Vec<u64> = self.requests.keys().copied().collect();
         let ops: Vec<u64> = self.transfers.keys().copied().collect();
@@ -458,7 +468,7 @@ impl World {
         for name in DECIDES {
             text += &ranked(&ranked(fields[name], "ticket: ", &tickets), "latest: ", &ops);
         }
-        // Which pages, not when: the policy of this test does not look.
+        // The set of pages is enough: the policy of this test ignores their order.
         let recent: BTreeSet<&str> =
             fields["recent"].split("page: ").skip(1).map(|rest| number_at(rest).0).collect();
         write!(text, " {recent:?}").unwrap();
@@ -466,7 +476,8 @@ impl World {
     }
 }
 
-/// Visits each state that can be reached within the bounds; how many there are, and what happened on the ways that were tried.
+/// Visits each state reachable within the bounds. Returns their number, and the counts of rare events on the
+/// way.
 fn explore(bounds: Bounds) -> (usize, Seldom) {
     let mut seen = BTreeSet::new();
     let mut all = Seldom::default();
@@ -494,7 +505,7 @@ fn explore(bounds: Bounds) -> (usize, Seldom) {
     (seen.len(), all)
 }
 
-/// Explores each of these; how many states there are in all.
+/// Explores each of these bounds. Returns the total number of states.
 fn explore_all(all: &[Bounds]) -> (usize, Seldom) {
     let (mut states, mut seldom) = (0, Seldom::default());
     for &bounds in all {
@@ -519,8 +530,8 @@ const ONE_WRITER: Bounds = Bounds {
     threads: false,
 };
 
-/// One process writes and reads two pages, of one entry and of two that push each other out of the slot. Transfers fail, WRITEs are carried out late, and all of it in
-/// every order.
+/// One process writes and reads two pages, of one entry and of two that evict each other from the slot.
+/// Transfers fail and WRITEs execute late, all in every order.
 #[test]
 fn one_writer_reads_no_old_page() {
     let (states, seldom) = explore_all(&[
@@ -535,8 +546,9 @@ fn one_writer_reads_no_old_page() {
     assert!([hits, late, puts, failed, wasted, behind].iter().all(|&count| count > 100), "{seldom:?}");
 }
 
-/// The thread of a domain is held up between what was decided under the lock, that the bytes of its WRITE go into a slot, and the copy. Another domain's thread, which needs
-/// a slot for its own entry meanwhile, does not get that one: else the first one's bytes would be served as the second one's.
+/// The thread of a domain is delayed between the decision under the lock that its WRITE's bytes go into a
+/// slot, and the copy. Another domain's thread, which needs a slot meanwhile, must not get that one:
+/// otherwise the first one's bytes would be served as the second one's.
 #[test]
 fn what_is_put_into_a_slot_late_is_not_another_domains() {
     let two = Bounds { reads: 1, parts: 0, failures: 0, other_pages: 2, other_reads: 2, ..ONE_WRITER };
@@ -546,7 +558,8 @@ fn what_is_put_into_a_slot_late_is_not_another_domains() {
     assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{seldom:?}");
 }
 
-/// The same, and it is another thread of the writing process that goes on: it reads the page whose bytes are not in the slot yet, or writes it again.
+/// Another thread of the writing process runs during the delay: it reads the page whose bytes are not in the
+/// slot yet, or writes it again.
 #[test]
 fn what_is_not_yet_in_a_slot_is_not_read_there() {
     let threads = Bounds { parts: 0, failures: 0, threads: true, ..ONE_WRITER };
@@ -560,7 +573,7 @@ fn what_is_not_yet_in_a_slot_is_not_read_there() {
     assert!([hits, puts, meanwhile].iter().all(|&count| count > 100), "{seldom:?}");
 }
 
-/// Two processes read what nobody writes. Each gets each page, and none waits for ever.
+/// Two processes read an object without a writer. Each gets each page, and none waits for ever.
 #[test]
 fn two_readers_get_their_pages() {
     let readers = Bounds { askers: 2, reads: 3, writes: 0, parts: 0, ..ONE_WRITER };
@@ -574,7 +587,7 @@ fn two_readers_get_their_pages() {
     assert!(seldom.wasted > 0, "{seldom:?}");
 }
 
-/// As the first one, with two writes and a failure: more than 100,000 states each.
+/// As the first test, with two writes and a failure: more than 100,000 states each.
 #[test]
 #[ignore = "takes a minute: run it when the DPU's decisions change"]
 fn one_writer_reads_no_old_page_at_length() {

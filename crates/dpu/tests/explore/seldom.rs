@@ -1,6 +1,6 @@
-//! How often things happened that seldom happen: what was tried says something only where they did.
+//! Counts of rare events: an exploration is meaningful only if they happened.
 
-/// What happened on the way to some state, or on several.
+/// The rare events on the way to one or several states.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Seldom {
     pub(crate) hits: u64,
@@ -9,7 +9,7 @@ pub(crate) struct Seldom {
     pub(crate) failed: u64,
     pub(crate) wasted: u64,
     pub(crate) behind: u64,
-    /// What the other domain's thread did while this one stood.
+    /// Events of the other domain's thread while this one waited.
     pub(crate) meanwhile: u64,
 }
 

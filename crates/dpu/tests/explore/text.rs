@@ -1,11 +1,13 @@
-//! Two states of a DPU are one when the text of what decides is the same, with numbers that only name things replaced by their ranks.
+//! Two states of a DPU are equal if the text of the deciding fields is equal, with numbers that only name
+//! things replaced by their ranks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Fields of a `Dpu` that decide what it does.
+/// The fields of a `Dpu` that decide its behaviour.
 pub(crate) const DECIDES: &[&str] = &["objects", "table", "loading", "writing"];
-/// Those that do not, here: settings, chance with one slot, counts, times, and what the world knows itself.
+/// The fields that do not, here: settings, chance with one slot, counts, times, and fields that the world
+/// models itself.
 pub(crate) const OVER: &[&str] = &[
     "config",
     "rng",
@@ -23,7 +25,7 @@ pub(crate) const OVER: &[&str] = &[
     "stats",
 ];
 
-/// The fields of a struct in its `Debug` text.
+/// Returns the fields of a struct in its `Debug` text.
 pub(crate) fn fields(text: &str) -> BTreeMap<&str, &str> {
     let open = text.find('{').expect("a struct with fields") + 1;
     let inside = &text[open..text.rfind('}').expect("it ends")];
@@ -42,12 +44,12 @@ pub(crate) fn fields(text: &str) -> BTreeMap<&str, &str> {
     fields
 }
 
-/// The digits at the begin of a text, and what is behind them.
+/// Returns the leading digits of a text, and the rest.
 pub(crate) fn number_at(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// A text with each number behind `key` replaced by its rank among `live`, or by that it is over.
+/// Replaces each number behind `key` by its rank among `live`, or by `None` if it has ended.
 pub(crate) fn ranked(text: &str, key: &str, live: &[u64]) -> String {
     let mut parts = text.split(key);
     let mut out = parts.next().unwrap_or_default().to_owned();

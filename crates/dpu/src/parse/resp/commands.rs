@@ -1,34 +1,34 @@
-//! Which words of a command are keys, and what is done to them (redis.io/docs/reference/key-specs).
+//! The keys of each command and the operations on them (redis.io/docs/reference/key-specs).
 
 use crate::parse::Op;
 
-/// Bytes of a command's name at most.
+/// Maximum length in bytes of a command's name.
 pub(super) const NAME_LEN_MAX: usize = 20;
-/// Bytes of an option of SET that decides at most.
+/// Maximum length in bytes of an option of SET that matters.
 pub(super) const OPTION_LEN_MAX: usize = 8;
 
-/// Where a command's keys are.
+/// The places of a command's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Keys {
     /// The first word.
     One(Op),
     /// All words.
     All(Op),
-    /// All words but the last: a timeout.
+    /// All words but the last, which is a timeout.
     ButLast(Op),
     /// Every second word from the first.
     Pairs(Op),
-    /// The second word, behind what is to be told of it.
+    /// The second word, after a subcommand.
     Second(Op),
-    /// The first two, and what is done to each.
+    /// The first two words, with an operation each.
     Two(Op, Op),
-    /// The first is made of all others.
+    /// The first word is the destination; all others are sources.
     Made,
-    /// The second word is made of all behind it.
+    /// The second word is the destination; all later ones are sources.
     MadeSecond,
-    /// As many as the word at this place says, behind it.
+    /// The keys follow the word at this place, which gives their number.
     Counted(u64),
-    /// The same, and the first word is made of them.
+    /// As `Counted(2)`, and the first word is the destination.
     MadeCounted,
     /// SET: its options decide.
     Set,
@@ -42,7 +42,7 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// The first key, the word behind the last one, and every how manyth word is one, of a request of so many words.
+    /// Returns the first key, the end, and the step, for a request of `words` words.
     pub(super) fn keys_of(&self, words: u64) -> (u64, u64, u64) {
         let (first, end, step) = match self.keys {
             Keys::One(_) | Keys::Set | Keys::MadeCounted => (1, 2, 1),
@@ -57,7 +57,7 @@ impl Command {
         (first, end.min(words), step)
     }
 
-    /// The word that says how many keys follow.
+    /// Returns the place of the word that gives the number of keys.
     pub(super) const fn counts_at(&self) -> Option<u64> {
         match self.keys {
             Keys::Counted(at) => Some(at),
@@ -66,7 +66,7 @@ impl Command {
         }
     }
 
-    /// What is done to the key at a word.
+    /// Returns the operation on the key at a word.
     pub(super) const fn op_at(&self, at: u64) -> Op {
         match self.keys {
             Keys::One(op) | Keys::All(op) | Keys::ButLast(op) | Keys::Pairs(op) | Keys::Second(op) => op,
@@ -85,14 +85,14 @@ impl Command {
     }
 }
 
-/// SET with this option looks at what is there.
+/// Returns true if SET with this option reads the present item.
 pub(super) fn needs_the_item(option: &[u8]) -> bool {
     ["NX", "XX", "GET", "KEEPTTL", "IFEQ", "IFNE", "IFDEQ", "IFDNE"]
         .iter()
         .any(|name| option.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// The command of this name; none of one without keys, and of one that is not known.
+/// Returns the command of this name; `None` if it is unknown or has no keys.
 pub(super) fn named(name: &[u8]) -> Option<&'static Command> {
     let mut upper = [0; NAME_LEN_MAX];
     let upper = upper.get_mut(..name.len())?;
@@ -108,7 +108,8 @@ const fn command(name: &'static str, keys: Keys) -> Command {
 
 const READ: Keys = Keys::One(Op::Read);
 
-/// In the order of their names. What changes a part of an item reads it (PD3 5.1: "Read-Modify-Write should be parsed as Read").
+/// Commands sorted by name. A command that changes a part of an item reads it (PD3 5.1: "Read-Modify-Write
+/// should be parsed as Read").
 static COMMANDS: &[Command] = &[
     command("APPEND", READ),
     command("BITCOUNT", READ),
