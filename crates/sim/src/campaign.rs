@@ -1,4 +1,4 @@
-//! Campaigns: many seeds of one world under one plan, and what came of them.
+//! Campaigns: many seeds of one world under one plan, and their results.
 
 use crate::network::Counters;
 use crate::{Digest, Plan};
@@ -7,43 +7,43 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What to run: `operations` in all, spread over `seeds` worlds.
+/// A campaign: `operations` in all, spread over `seeds` worlds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Campaign {
-    /// Operations in all worlds together.
+    /// Number of operations in all worlds together.
     pub operations: u64,
-    /// Worlds.
+    /// Number of worlds.
     pub seeds: u64,
     /// The first world's seed; the others follow it.
     pub first_seed: u64,
-    /// What goes wrong.
+    /// The faults.
     pub plan: Plan,
 }
 
-/// How a world ended. Ordered: later is worse.
+/// The result of a world. Ordered: later is worse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Verdict {
     /// Every check held.
     #[default]
     Fine,
-    /// Safe, but something did not end although the network was whole again.
+    /// No safety violation, but an operation did not end although the network had healed.
     Stuck,
-    /// A wrong byte, a lost or doubled operation, a refusal that was not due or one that was and did not come.
+    /// A safety violation: a wrong byte, a lost or doubled operation, a wrong refusal or a missing one.
     Unsafe,
     /// A role panicked.
     Crash,
 }
 
-/// One world's end.
+/// The outcome of one world.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// How it ended.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was wrong; empty when fine.
+    /// The failure; empty if fine.
     pub why: String,
     /// Operations that ended.
     pub operations: u64,
-    /// What the network did.
+    /// Network counters.
     pub network: Counters,
     /// Request packets that were sent again.
     pub retransmissions: u64,
@@ -51,54 +51,54 @@ pub struct Outcome {
     pub naks: u64,
     /// Crashes and restarts of roles.
     pub crashes: u64,
-    /// How often each note was taken.
+    /// Number of occurrences of each note.
     pub notes: BTreeMap<String, u64>,
-    /// Virtual time it took.
+    /// Elapsed virtual time.
     pub time: Duration,
     /// A hash of every event.
     pub digest: u64,
-    /// The last events, when a trace was asked for.
+    /// The last events, if a trace was requested.
     pub trace: Vec<String>,
 }
 
-/// A world that did not end well, shrunk to the shortest prefix of its operations that still does not.
+/// A failed world, shrunk to the shortest prefix of its operations that still fails.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Its seed.
+    /// The world's seed.
     pub seed: u64,
-    /// How it ended.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was wrong.
+    /// The failure.
     pub why: String,
-    /// One line that runs it again.
+    /// A command line that reproduces the failure.
     pub reproduce: String,
     /// The last events of the shrunk run.
     pub trace: Vec<String>,
 }
 
-/// What came of a campaign.
+/// The result of a campaign.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The kind of world.
     pub run: &'static str,
-    /// What was asked for.
+    /// The campaign.
     pub campaign: Campaign,
     /// The worst verdict.
     pub verdict: Verdict,
-    /// Sums over all worlds; the digest is over all digests, in order.
+    /// Sums over all worlds. The digest covers all digests, in order.
     pub total: Outcome,
-    /// The worlds that did not end well; at most [`FAILURES_MAX`], then the campaign stops.
+    /// The failed worlds, at most [`FAILURES_MAX`]; then the campaign stops.
     pub failures: Vec<Failure>,
 }
 
-/// Failing worlds after which a campaign stops: more of them teach nothing.
+/// Number of failed worlds after which a campaign stops: more of them add no information.
 pub const FAILURES_MAX: usize = 3;
 
-/// A kind of world: runs one seed with so many operations. The same arguments give the same outcome; fewer operations are
-/// a prefix of more.
+/// A kind of world: runs one seed with `operations` operations. The same arguments give the same outcome;
+/// fewer operations are a prefix of more.
 pub(crate) type World = fn(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome;
 
-/// Runs `campaign` on worlds of one kind; `progress` is called after each seed with the number of seeds done.
+/// Runs `campaign` on worlds of one kind. Calls `progress` after each seed with the number of seeds done.
 pub(crate) fn run(
     name: &'static str,
     campaign: &Campaign,
@@ -132,13 +132,13 @@ pub(crate) fn run(
     report
 }
 
-/// The operations of world `index`: an even share, the remainder to the first.
+/// Returns the operations of world `index`: an even share, with the remainder spread over the first worlds.
 const fn share(campaign: &Campaign, index: u64) -> u64 {
     let (even, rest) = (campaign.operations / campaign.seeds, campaign.operations % campaign.seeds);
     if index < rest { even + 1 } else { even }
 }
 
-/// A world whose panics are its verdict.
+/// Runs a world and turns a panic into the verdict `Crash`.
 fn guarded(world: World, seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| world(seed, operations, plan, trace))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -147,7 +147,7 @@ fn guarded(world: World, seed: u64, operations: u64, plan: Plan, trace: bool) ->
     })
 }
 
-/// Finds a short prefix that still fails, by halving; a world that only fails whole stays whole.
+/// Finds a short prefix that still fails, by halving. A world that only fails as a whole stays whole.
 fn shrink(
     name: &'static str,
     world: World,
@@ -235,7 +235,7 @@ mod tests {
         Outcome { operations, ..Outcome::default() }
     }
 
-    /// 25 operations over 10 seeds: every operation is run, none twice.
+    /// 25 operations over 10 seeds: every operation runs, none twice.
     #[test]
     fn operations_are_shared_out_whole() {
         let mut seen = 0;
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!((report.verdict, report.total.operations, seen), (Verdict::Fine, 25, 10));
     }
 
-    /// Seed 3 fails from its seventh operation on: the report must say so in one line that runs it again.
+    /// Seed 3 fails from its seventh operation on: the report must give one line that reproduces it.
     #[test]
     fn a_failure_is_shrunk_to_its_shortest_prefix() {
         let campaign = Campaign { operations: 100, seeds: 1, first_seed: 3, plan: Plan::STORM };
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(report.failures[0].reproduce, line);
     }
 
-    /// A panic of a role is a verdict of its own, with the panic's words.
+    /// A panic of a role has a verdict of its own, with the panic's message.
     #[test]
     fn a_panic_is_a_crash() {
         let report = run("none", &Campaign { operations: 9, seeds: 1, ..CAMPAIGN }, panics, &mut |_| {});

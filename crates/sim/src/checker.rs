@@ -1,57 +1,60 @@
-//! What far memory must hold, by the word: the model that every answer of a rack is compared with.
+//! The model of far memory, by the word: every answer of a rack is compared with it.
 //!
-//! Memory is cut into *slots* that only one operation touches at a time, so most words have one right value. Where an operation
-//! failed without saying whether it was executed (PROTOCOL 9.5), a word has several, until a later write settles it. A node that crashes loses
-//! what it held: nothing of it is read or written any more until its owner accepts that, and only then its words are zero (PROTOCOL 9.19). Memory
-//! moves from node to node; of what is on its way when one of the two crashes, it is not said whether it was lost: it is as it was, or refused.
+//! Memory is cut into *slots* that only one operation touches at a time, so most words have one right value.
+//! If an operation failed with unknown execution (PROTOCOL 9.5), a word has several possible values until a
+//! later write settles it. A node that crashes loses its memory: no operation succeeds there until the owner
+//! accepts the loss, and only then its words are zero (PROTOCOL 9.19). Memory moves from node to node. If one
+//! of the two crashes during a move, the loss is unknown: the memory is unchanged or refused.
 
 use farmem_machine::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a slot was filled with; 0 is all zeros.
+/// The contents of a slot, by number; 0 is all zeros.
 pub(crate) type Version = u64;
 
 /// A slot: consecutive bytes of one vma.
 #[derive(Clone, Debug)]
 struct Slot {
-    /// What may be there, word by word.
+    /// The possible contents, word by word.
     allowed: BTreeSet<Version>,
-    /// What may have been there before it was lost: an answer to what began before that may still tell of it.
+    /// The possible contents before a loss: an answer to an operation that began before it may still return
+    /// them.
     was: BTreeSet<Version>,
-    /// An operation is under way.
+    /// True while an operation is in flight.
     busy: bool,
-    /// Part of a list: not to be written.
+    /// True if the slot is part of a list and must not be written.
     pinned: bool,
 }
 
-/// Whether a piece of memory went with a node.
+/// The loss state of a piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Loss {
-    /// It did not, or its owner has accepted that.
+    /// Not lost, or the owner has accepted the loss.
     None,
-    /// It did: whatever begins now is refused.
+    /// Lost: operations that begin now must be refused.
     Sure,
-    /// It was on its way when a node crashed, or its owner is accepting the loss: it is refused, or it is there.
+    /// Unknown: the memory was moving when a node crashed, or its owner is accepting the loss. Operations
+    /// succeed or are refused.
     Perhaps,
 }
 
-/// Where a piece of memory is, which moves as one.
+/// The location of a piece of memory, which moves as one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Home {
-    /// The node that has it; while it moves, the one that it leaves.
+    /// The node that has it; during a move, the source.
     pub(crate) node: u16,
-    /// The node that an operator asked it to move to, until the answer is there.
+    /// The target of a requested move, until the answer arrives.
     pub(crate) to: Option<u16>,
-    /// Moves that were asked for.
+    /// Number of requested moves.
     pub(crate) moves: u32,
-    /// When the last one ended.
+    /// The end of the last move.
     settled: Option<Instant>,
-    /// How often a node lost its memory that had this, or may have had it.
+    /// Number of node crashes that lost it, or may have.
     pub(crate) losses: u32,
     pub(crate) loss: Loss,
-    /// The owner is accepting the loss, until the answer is there.
+    /// True while the owner is accepting the loss, until the answer arrives.
     pub(crate) accepting: bool,
-    /// When the last loss was accepted.
+    /// The time at which the last loss was accepted.
     accepted: Option<Instant>,
 }
 
@@ -61,13 +64,13 @@ impl Home {
         Self { node, to: None, moves: 0, settled: None, losses: 0, loss, accepting, accepted }
     }
 
-    /// The owner asks to have it back as it is.
+    /// Records that the owner requests to accept the loss.
     pub(crate) const fn accept(&mut self) {
         self.loss = Loss::Perhaps;
         self.accepting = true;
     }
 
-    /// The answer is there; `losses` as they were when it was asked for.
+    /// Records the answer to an acceptance. `losses` is the count at the time of the request.
     pub(crate) fn accepted(&mut self, well: bool, losses: u32, now: Instant) {
         self.accepting = false;
         self.accepted = Some(now);
@@ -76,18 +79,18 @@ impl Home {
         }
     }
 
-    /// True when something that began then may be refused because it is lost.
+    /// Returns true if an operation that began at `since` may be refused as lost.
     pub(crate) fn lost_since(&self, since: Instant) -> bool {
         self.loss != Loss::None || self.accepted.is_some_and(|accepted| accepted >= since)
     }
 
-    /// An operator asks for it to be moved.
+    /// Records the request of a move.
     pub(crate) const fn leave(&mut self, to: u16) {
         self.to = Some(to);
         self.moves += 1;
     }
 
-    /// It is where it was to go, or stays where it was.
+    /// Records the end of a move.
     pub(crate) fn settle(&mut self, moved: bool, now: Instant) {
         let to = self.to.take().expect("it was asked to move");
         self.settled = Some(now);
@@ -96,20 +99,20 @@ impl Home {
         }
     }
 
-    /// True when the node has it, or may.
+    /// Returns true if the node has the piece, or may have it.
     pub(crate) fn may_be_at(&self, node: u16) -> bool {
         self.node == node || self.to == Some(node)
     }
 
-    /// True when it was on its way at some time since.
+    /// Returns true if the piece was moving at any time since `since`.
     pub(crate) fn moved_since(&self, since: Instant) -> bool {
         self.to.is_some() || self.settled.is_some_and(|settled| settled >= since)
     }
 
-    /// A node lost its memory; true when this was in it for sure.
+    /// Records that a node lost its memory. Returns true if the piece was surely in it.
     fn lost(&mut self) -> bool {
         self.losses += 1;
-        // An acceptance that is under way may be carried out behind this loss, and before it.
+        // An acceptance in progress may be carried out before or after this loss.
         let surely = (self.to.is_none() || self.loss == Loss::Sure) && !self.accepting;
         self.loss = if surely { Loss::Sure } else { Loss::Perhaps };
         self.to.is_none()
@@ -119,29 +122,29 @@ impl Home {
 /// One allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct Vma {
-    /// Which allocation it is: others have had its addresses.
+    /// The allocation's number in the model; its addresses are reused.
     pub(crate) number: u64,
-    /// And as the control plane has it (PROTOCOL 8.47).
+    /// The allocation's id at the control plane (PROTOCOL 8.47).
     pub(crate) id: u64,
     pub(crate) size: u64,
-    /// The node whose addresses it has.
+    /// The node whose address range contains it.
     pub(crate) node: u16,
     pub(crate) domain: u32,
-    /// The client that asked for it.
+    /// The client that allocated it.
     pub(crate) owner: usize,
     pub(crate) slot_len: usize,
-    /// May be read by the other domain: the answer to the grant is there, and the owner does not take it back.
+    /// True if the other domain may read it: the grant is answered, and no revocation is in progress.
     pub(crate) lent: bool,
-    /// Is being freed, lent or taken back.
+    /// True while it is being freed, granted or revoked.
     pub(crate) changing: bool,
-    /// Bytes that move together; none when it stays where it is.
+    /// Length of the pieces that move together; `None` if it does not move.
     pub(crate) piece_len: Option<u64>,
     homes: Vec<Home>,
     slots: Vec<Slot>,
 }
 
 impl Vma {
-    /// Zeroed memory on a node.
+    /// Returns zeroed memory on a node.
     pub(crate) fn new(number: u64, size: u64, node: u16, domain: u32, owner: usize, slot_len: usize) -> Self {
         let (allowed, was) = (BTreeSet::from([0]), BTreeSet::new());
         let slot = Slot { allowed, was, busy: false, pinned: false };
@@ -151,7 +154,7 @@ impl Vma {
         Self { number, id: 0, size, node, domain, owner, slot_len, lent, changing, piece_len, homes, slots }
     }
 
-    /// The same memory, which moves in pieces of so many bytes.
+    /// Splits the memory into pieces of `piece_len` bytes, which move separately.
     pub(crate) fn in_pieces(mut self, piece_len: u64) -> Self {
         assert!(self.slot_len as u64 <= piece_len && piece_len <= self.size, "no slot is in two pieces");
         self.piece_len = Some(piece_len);
@@ -159,12 +162,13 @@ impl Vma {
         self
     }
 
-    /// Its node may have lost it before the program heard of it.
+    /// Marks the memory as possibly lost: its node may have crashed before the program learnt of the
+    /// allocation.
     pub(crate) fn lost_perhaps(&mut self) {
         self.homes.iter_mut().for_each(|home| home.loss = Loss::Perhaps);
     }
 
-    /// Pieces, each by its first byte from the vma's on.
+    /// Returns the pieces, each with its offset in the vma.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, &Home)> {
         let len = self.piece_len.unwrap_or(self.size);
         self.homes.iter().enumerate().map(move |(index, home)| (index as u64 * len, home))
@@ -183,7 +187,7 @@ impl Vma {
         &mut self.homes[piece]
     }
 
-    /// True when nothing is under way in it and no list is in it.
+    /// Returns true if no operation is in flight in the vma and no list lies in it.
     pub(crate) fn is_idle(&self) -> bool {
         !self.changing && self.slots.iter().all(|slot| !slot.busy && !slot.pinned)
     }
@@ -193,24 +197,24 @@ impl Vma {
     }
 }
 
-/// A place in the model: the first byte of a vma, and which of its slots.
+/// The place of a slot: the first byte of its vma, and its index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SlotId {
     pub(crate) base: u64,
     pub(crate) slot: usize,
 }
 
-/// All of far memory.
+/// The model of all far memory.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) vmas: BTreeMap<u64, Vma>,
-    /// Contents that are not made from their version: nodes of lists.
+    /// Contents that are not derived from their version: nodes of lists.
     special: BTreeMap<Version, Vec<u64>>,
     last_version: Version,
 }
 
 impl Model {
-    /// A vma was allocated: zeroed.
+    /// Adds an allocated vma, zeroed.
     pub(crate) fn add(&mut self, base: u64, vma: Vma) {
         let end = base + vma.size;
         assert!(
@@ -220,31 +224,31 @@ impl Model {
         self.vmas.insert(base, vma);
     }
 
-    /// A version that was never used, and the bytes it stands for.
+    /// Returns an unused version and its bytes.
     pub(crate) fn fresh(&mut self, len: usize) -> (Version, Vec<u8>) {
         self.last_version += 1;
         (self.last_version, self.bytes(self.last_version, len))
     }
 
-    /// A version whose first words are these, the rest zero.
+    /// Returns a version whose first words are `words` and the rest zero.
     pub(crate) fn fresh_special(&mut self, words: Vec<u64>) -> Version {
         self.last_version += 1;
         self.special.insert(self.last_version, words);
         self.last_version
     }
 
-    /// The bytes of a version.
+    /// Returns the bytes of a version.
     pub(crate) fn bytes(&self, version: Version, len: usize) -> Vec<u8> {
         (0..len / 8).flat_map(|i| self.word(version, i).to_le_bytes()).collect()
     }
 
-    /// Address and length of a slot.
+    /// Returns the address and length of a slot.
     pub(crate) fn span(&self, place: SlotId) -> (u64, usize) {
         let slot_len = self.vmas[&place.base].slot_len;
         (place.base + (place.slot * slot_len) as u64, slot_len)
     }
 
-    /// Where a slot is.
+    /// Returns the location of a slot.
     pub(crate) fn home(&self, place: SlotId) -> &Home {
         let vma = &self.vmas[&place.base];
         vma.home((place.slot * vma.slot_len) as u64)
@@ -263,34 +267,34 @@ impl Model {
         self.slot(place).pinned = pinned;
     }
 
-    /// An operation on the slot begins.
+    /// Marks the slot as busy: an operation begins.
     pub(crate) fn take(&mut self, place: SlotId) {
         let slot = self.slot(place);
         assert!(!slot.busy, "one operation at a time, at {place:?}");
         slot.busy = true;
     }
 
-    /// It ended without a write.
+    /// Ends an operation without a write.
     pub(crate) fn release(&mut self, place: SlotId) {
         self.slot(place).busy = false;
     }
 
-    /// From here on the slot may hold `version` too.
+    /// Adds `version` to the possible contents.
     pub(crate) fn may_hold(&mut self, place: SlotId, version: Version) {
         self.slot(place).allowed.insert(version);
     }
 
-    /// A write ended well, and nothing was lost meanwhile: the slot holds `version` and nothing else.
+    /// Records a successful write without a loss meanwhile: the slot holds `version` only.
     pub(crate) fn holds(&mut self, place: SlotId, version: Version) {
         self.slot(place).allowed = BTreeSet::from([version]);
     }
 
-    /// A write was surely not executed, nor will it be.
+    /// Records that a write was not executed and never will be.
     pub(crate) fn cannot_hold(&mut self, place: SlotId, version: Version) {
         self.slot(place).allowed.remove(&version);
     }
 
-    /// The node lost its memory. `still` are the versions whose write may yet come.
+    /// Records that a node lost its memory. `still` are the versions whose write may still execute.
     pub(crate) fn node_lost(&mut self, node: u16, still: &BTreeMap<SlotId, Version>) {
         for (&base, vma) in &mut self.vmas {
             let lost: Vec<Option<bool>> =
@@ -308,13 +312,13 @@ impl Model {
                     state.allowed.clear();
                 }
                 state.allowed.extend(accepting[piece].then_some(0));
-                // Executed when the loss is accepted, if it is repeated so long.
+                // Such a write executes if it is repeated until the loss is accepted.
                 state.allowed.extend(still.get(&SlotId { base, slot }));
             }
         }
     }
 
-    /// The owner accepts what was lost of the vma from `offset` on: it may be zeros from now on.
+    /// Records that the owner accepts the loss of the piece at `offset`: it may be zeros from now on.
     pub(crate) fn accept(&mut self, base: u64, offset: u64) {
         let Some(vma) = self.vmas.get_mut(&base) else { return };
         let piece = vma.piece(offset);
@@ -326,13 +330,14 @@ impl Model {
         vma.homes[piece].accept();
     }
 
-    /// Checks what was read from a slot by what began before it was lost: nothing but what was there then, or what was accepted since.
+    /// Checks the bytes of a read that began before a loss: they must match the contents before it, or
+    /// accepted ones.
     pub(crate) fn check_before(&self, place: SlotId, bytes: &[u8]) -> Result<(), String> {
         let slot = &self.vmas[&place.base].slots[place.slot];
         self.check_versions(place, bytes, &slot.was.union(&slot.allowed).copied().collect())
     }
 
-    /// Checks what was read from a slot.
+    /// Checks the bytes of a read of a slot.
     pub(crate) fn check(&self, place: SlotId, bytes: &[u8]) -> Result<(), String> {
         if self.home(place).loss == Loss::Sure {
             return Err(format!("{:#x} was lost, and that was not told", self.span(place).0));
@@ -365,22 +370,22 @@ impl Model {
     }
 }
 
-/// A word that all hosts count up: atomics must linearise.
+/// A word that all hosts increment: atomics must linearise.
 ///
-/// All additions are of one, so no two may find the same value; one that began after `n` had ended finds at least `n`; and none
-/// finds as much as had begun.
+/// All additions are of one. So no two find the same value; one that began after `n` had ended finds at least
+/// `n`; and none finds as much as had begun.
 #[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) addr: u64,
-    /// The node whose address that is.
+    /// The node whose address range contains the word.
     pub(crate) range_node: u16,
     pub(crate) home: Home,
-    /// Additions that ended well.
+    /// Number of additions that succeeded.
     ended: u64,
-    /// Additions that began.
+    /// Number of additions that began.
     begun: u64,
     found: BTreeSet<u64>,
-    /// It is not said whether it was lost: no value is wrong from then on.
+    /// True once the word may have been lost: then every value is accepted.
     lost_perhaps: bool,
 }
 
@@ -390,22 +395,22 @@ impl Counter {
         Self { addr, range_node, home, ended: 0, begun: 0, found: BTreeSet::new(), lost_perhaps: false }
     }
 
-    /// Additions that ended well so far: what a later one must find at the least.
+    /// Returns the number of successful additions so far: the minimum that a later one must find.
     pub(crate) const fn floor(&self) -> u64 {
         self.ended
     }
 
-    /// An addition begins, or a swap that may become one.
+    /// Records the begin of an addition, or of a swap that may become one.
     pub(crate) const fn begin(&mut self) {
         self.begun += 1;
     }
 
-    /// A swap found something else and added nothing.
+    /// Records that a swap failed to match and added nothing.
     pub(crate) const fn missed(&mut self) {
         self.begun -= 1;
     }
 
-    /// An addition found `old`.
+    /// Records an addition that found `old`.
     pub(crate) fn added(&mut self, old: u64, floor: u64) -> Result<(), String> {
         self.is_there()?;
         self.ended += 1;
@@ -415,7 +420,7 @@ impl Counter {
         self.seen(old, floor, self.begun - 1)
     }
 
-    /// It is not lost: what began since the last loss found it.
+    /// Fails if the word is surely lost: an operation that began after the loss found it.
     pub(crate) fn is_there(&self) -> Result<(), String> {
         if self.home.loss == Loss::Sure {
             return Err(format!("{:#x} was lost, and that was not told", self.addr));
@@ -423,7 +428,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Something read `value` that began when `floor` had ended, and `begun` others could have been before it.
+    /// Checks a value read by an operation that began when `floor` additions had ended and that `begun`
+    /// others may precede.
     pub(crate) fn seen(&self, value: u64, floor: u64, begun: u64) -> Result<(), String> {
         if self.lost_perhaps || (floor..=begun).contains(&value) {
             return Ok(());
@@ -431,20 +437,20 @@ impl Counter {
         Err(format!("{:#x} held {value}, but {floor} had ended and {begun} had begun", self.addr))
     }
 
-    /// The value at the end: at least what ended, at most what began.
+    /// Checks the final value: at least the ended additions, at most the begun ones.
     pub(crate) fn check_end(&self, value: u64) -> Result<(), String> {
         self.is_there()?;
         self.seen(value, self.ended, self.begun)
     }
 
-    /// Its node lost its memory, and every addition under way with it.
+    /// Records that the word's node lost its memory, and every addition in flight with it.
     pub(crate) fn lost(&mut self) {
         let lost_perhaps = !self.home.lost() || self.lost_perhaps;
         *self = Self { home: self.home, lost_perhaps, ..Self::new(self.addr, self.range_node) };
     }
 }
 
-/// Spreads a number over 64 bits (splitmix64).
+/// Mixes a number over 64 bits (splitmix64).
 const fn mix(n: u64) -> u64 {
     let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -465,7 +471,7 @@ mod tests {
         model
     }
 
-    /// A write of unknown end leaves two right values for each word, a good one only its own.
+    /// A write of unknown execution leaves two right values for each word, a successful one only its own.
     #[test]
     fn an_unsure_write_leaves_two_values() {
         let mut model = model();
@@ -486,7 +492,7 @@ mod tests {
         assert_eq!(model.check(PLACE, &[0; 64]), Ok(()));
     }
 
-    /// What began before the loss may tell of what was there, and of nothing else: not of zeros.
+    /// A read that began before a loss may return the contents before it, but no zeros.
     #[test]
     fn an_answer_from_before_a_loss_is_no_zeros() {
         let mut model = model();
@@ -497,7 +503,7 @@ mod tests {
         assert!(model.check_before(PLACE, &[0; 64]).is_err());
     }
 
-    /// A doubled addition, a lost one and one that goes back in time are found.
+    /// A doubled addition, a lost one, and one that goes back in time are detected.
     #[test]
     fn additions_linearise() {
         let mut counter = Counter::new(0x1000, 1);

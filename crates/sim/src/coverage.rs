@@ -1,7 +1,8 @@
-//! Which notes some world must bring about: a rule that no seed ever exercises is a rule that is not tested here.
+//! Notes that some world must reach: a rule that no seed exercises is not tested here.
 //!
-//! A note is named as a [`Journal`](crate::Journal) counts it. A mark stands for every note that begins with it. When a role gets a new note,
-//! the matches in the tests below stop compiling until it has its place in one of the two lists.
+//! Notes are named as a [`Journal`](crate::Journal) counts them. A mark stands for every note that begins
+//! with it. When a role gets a new note, the matches in the tests below stop compiling until the note is in
+//! one of the two lists.
 
 use crate::{Campaign, Plan, Report, Verdict, pages, pair, rack};
 use std::collections::BTreeMap;
@@ -92,7 +93,7 @@ pub const REACHED: &[&str] = &[
     "switch.Updated",
 ];
 
-/// Marks that they need not reach, each with the reason and the test that does.
+/// Marks that those worlds need not reach, each with the reason and the test that does.
 pub const ELSEWHERE: &[(&str, &str)] = &[
     (
         "control.BegunAnew",
@@ -149,10 +150,11 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("switch.PageRefused", "all hosts of these worlds may have all pages: tests of switch"),
 ];
 
-/// Operations of each world of [`run`].
+/// Number of operations of each world of [`run`].
 const OPERATIONS: u64 = 800;
 
-/// Runs every plan on whole racks, on pairs and on hosts that share pages, `seeds` worlds each. Answers the reports and the marks that no world reached.
+/// Runs every plan on whole racks, on pairs and on hosts that share pages, `seeds` worlds each. Returns the
+/// reports and the marks that no world reached.
 pub fn run(seeds: u64, progress: &mut dyn FnMut(u64)) -> (Vec<Report>, Vec<&'static str>) {
     let mut reports = Vec::new();
     let mut notes = BTreeMap::new();
@@ -173,14 +175,14 @@ pub fn run(seeds: u64, progress: &mut dyn FnMut(u64)) -> (Vec<Report>, Vec<&'sta
     (reports, missing)
 }
 
-/// The marks that none of these notes reaches.
+/// Returns the marks that none of these notes reaches.
 #[must_use]
 pub fn missing(notes: &BTreeMap<String, u64>) -> Vec<&'static str> {
     let reached = |mark: &&&str| notes.keys().any(|note| note.starts_with(**mark));
     REACHED.iter().filter(|mark| !reached(mark)).copied().collect()
 }
 
-/// True when every report is fine.
+/// Returns true if every report is fine.
 #[must_use]
 pub fn all_fine(reports: &[Report]) -> bool {
     reports.iter().all(|report| report.verdict == Verdict::Fine)
@@ -209,7 +211,7 @@ mod tests {
         assert_eq!(all.len(), count);
     }
 
-    /// What is missing is told.
+    /// Missing marks are reported.
     #[test]
     fn a_mark_that_is_never_reached_is_told() {
         let mut notes: BTreeMap<String, u64> = REACHED.iter().map(|mark| ((*mark).to_owned(), 1)).collect();
@@ -218,7 +220,7 @@ mod tests {
         assert_eq!(missing(&notes), ["switch.Forwarded"]);
     }
 
-    /// A note without a place does not compile here; one with a place that is in no list fails.
+    /// A note outside both matches does not compile here; one whose mark is in no list fails.
     #[test]
     fn every_note_has_its_place() {
         let (node, status, seq) = (NodeId(1), Status::Ok, 1);

@@ -1,4 +1,4 @@
-//! Frames in words, for traces: what a person needs to follow a protocol, and nothing that a seed makes up (keys, queue pairs).
+//! Descriptions of frames for traces. They omit everything that depends on the seed (keys, queue pairs).
 
 use farmem_wire::message::{
     DirectoryMessage, MoveBody, MoveMessage, PageBody, PageMessage, Pair, SoftBody, SoftMessage,
@@ -6,18 +6,18 @@ use farmem_wire::message::{
 use farmem_wire::{Aeth, Body, Extension, Gid, Message, Opcode, Packet, Psn, Syndrome};
 use std::collections::BTreeMap;
 
-/// Turns frames into lines. PSNs are told from the first one seen between two addresses on, so that traces do not depend on
-/// where a connection happens to start.
+/// Formats frames as lines. PSNs are relative to the first one seen between two addresses, so that traces do
+/// not depend on the start PSN of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Describer {
     firsts: BTreeMap<(Gid, Gid), Vec<Psn>>,
 }
 
-/// PSNs this near belong to the same connection.
+/// Maximum distance of PSNs of the same connection.
 const NEAR: u32 = 1 << 20;
 
 impl Describer {
-    /// The frame in a line.
+    /// Returns the frame as a line.
     pub(crate) fn frame(&mut self, from: Gid, to: Gid, bytes: &[u8]) -> String {
         match Packet::parse(bytes) {
             Ok(packet) if packet.bth.opcode.is_ud() => datagram(&packet),
@@ -99,7 +99,7 @@ fn pair_of(response: bool, pair: &Pair<'_>) -> String {
     format!("{}{end} at {} done {}/{}", pair.counter, pair.cur_ptr, pair.iterations, pair.limit)
 }
 
-/// A message about pages, the directory, the image or a move.
+/// Describes a message about pages, the directory, the image or a move.
 fn other(bytes: &[u8]) -> Option<String> {
     if let Ok(message) = DirectoryMessage::parse(bytes) {
         return Some(format!("{:?}", message.body));
@@ -138,7 +138,7 @@ fn other(bytes: &[u8]) -> Option<String> {
     })
 }
 
-/// The first bytes: as text when they are, else as hex.
+/// Formats the first bytes: as text if printable, otherwise as hex.
 pub(crate) fn payload(bytes: &[u8]) -> String {
     const SHOWN: usize = 20;
     if bytes.is_empty() {
@@ -158,7 +158,7 @@ mod tests {
     use super::Describer;
     use farmem_wire::{Bth, Extension, Gid, Opcode, Packet, Psn, Qpn, Reth, Rkey, VirtAddr};
 
-    /// The same exchange is told in the same words wherever its PSNs start, and across the wrap.
+    /// Equal exchanges give equal lines for any start PSN, and across the wrap.
     #[test]
     fn psns_are_told_from_the_first() {
         let (a, b) = (Gid::from_v4([10, 0, 0, 1]), Gid::from_v4([10, 0, 0, 2]));

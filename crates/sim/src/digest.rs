@@ -1,6 +1,6 @@
-//! A running 64-bit hash of everything that happened: the same seed must give the same digest.
+//! A running 64-bit hash of every event: the same seed must give the same digest.
 
-/// The hash. It is not cryptographic: it tells two runs apart and resists no attacker.
+/// The hash. Not cryptographic: it distinguishes two runs and resists no attacker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Digest(u64);
 
@@ -28,7 +28,7 @@ impl Digest {
         }
     }
 
-    /// The hash so far.
+    /// Returns the hash so far.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -39,7 +39,7 @@ impl Digest {
 mod tests {
     use super::Digest;
 
-    /// Two runs that differ in one byte, in the split of the bytes, or in the order differ in the digest.
+    /// Runs that differ in one byte, in the split of the bytes, or in the order have different digests.
     #[test]
     fn small_differences_show() {
         let digest = |parts: &[&[u8]]| {

@@ -1,15 +1,15 @@
-//! Every state of a small rack: the coherence protocol's own step functions, walked through all that loss, copies, any order, eviction,
-//! crashes and restarts can make of them.
+//! Exhaustive exploration of a small rack: all states that the step functions of the coherence protocol can
+//! reach under loss, duplication, reordering, eviction, crashes and restarts.
 //!
-//! [`explore`] takes a [`Config`] (how many hosts and pages, how much may go wrong) and visits, breadth first, each state that can be
-//! reached, once. It checks in each that there is one writer or many readers, that readers have the latest bytes, that nothing is
-//! lost in silence, and (when `live`) that the rack comes to rest once nothing goes wrong any more. When a promise is
-//! broken it tells the shortest way there. [`Guards`] take what the protocol does for safety away, piece by piece: the explorer must
-//! find each.
+//! [`explore`] takes a [`Config`] (the number of hosts and pages, and the fault budget) and visits each
+//! reachable state once, breadth first. In each state it checks that there is one writer or many readers,
+//! that readers have the latest bytes, that nothing is lost in silence, and (if `live`) that the rack comes
+//! to rest without further faults. On a violation it reports the shortest trace. [`Guards`] disable the
+//! protocol's safety measures one by one: the explorer must detect each.
 //!
-//! The roles here are [`farmem_switch::directory::Entry`], [`farmem_host::agent::Agent`], [`farmem_memnode::page_states::PageStates`] and
-//! [`farmem_control::reset::Reset`], as they are. Time is not in it: a timer may fire whenever nothing is under way, and as often
-//! early as the configuration says.
+//! The roles are [`farmem_switch::directory::Entry`], [`farmem_host::agent::Agent`],
+//! [`farmem_memnode::page_states::PageStates`] and [`farmem_control::reset::Reset`], unchanged. Time is
+//! abstract: a timer may fire whenever nothing is in flight, and early as often as the configuration allows.
 
 mod canonical;
 mod claims;
@@ -28,31 +28,32 @@ pub use guards::{Guard, Guards};
 
 use search::Search;
 
-/// How often something may happen.
+/// The number of times that an event may happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget(u8);
 
 impl Budget {
-    /// As often as it may.
+    /// No limit.
     pub const UNLIMITED: Self = Self(7);
 
-    /// So many times, at most 6.
+    /// Returns a budget of `times`, at most 6.
     ///
     /// # Panics
-    /// For more.
+    ///
+    /// If `times` is larger.
     #[must_use]
     pub const fn of(times: u8) -> Self {
         assert!(times < Self::UNLIMITED.0, "a budget is small or unlimited");
         Self(times)
     }
 
-    /// True when it may happen.
+    /// Returns true if the event may happen.
     #[must_use]
     pub const fn is_any(self) -> bool {
         self.0 > 0
     }
 
-    /// True when there is no limit.
+    /// Returns true if there is no limit.
     #[must_use]
     pub const fn is_unlimited(self) -> bool {
         self.0 == Self::UNLIMITED.0
@@ -68,22 +69,22 @@ impl Budget {
     }
 }
 
-/// How much may happen.
+/// The remaining budgets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
-    /// Page requests, of each host.
+    /// Page requests of each host.
     pub requests: [Budget; 3],
-    /// Messages lost.
+    /// Lost messages.
     pub losses: Budget,
-    /// Messages that arrive and stay, to arrive again at any time.
+    /// Duplicated messages: delivered, and kept in flight.
     pub copies: Budget,
-    /// Timers that fire while something is under way.
+    /// Timers that fire while a message is in flight.
     pub early: Budget,
-    /// Hosts that die.
+    /// Crashes of hosts.
     pub crashes: Budget,
     /// Restarts of the switch.
     pub restarts: Budget,
-    /// Resets that a host or the control plane asks for.
+    /// Resets requested by a host or the control plane.
     pub resets: Budget,
     /// Traversals.
     pub visits: Budget,
@@ -93,74 +94,74 @@ pub struct Left {
     pub merges: Budget,
 }
 
-/// A rack to explore.
+/// A configuration of a rack to explore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Its name among the others.
+    /// The configuration's number.
     pub number: u8,
     /// Hosts: 2 or 3.
     pub hosts: u8,
     /// Pages: 1 or 2.
     pub pages: u8,
-    /// Two pages begin as two regions, not as one.
+    /// True if two pages begin as two regions.
     pub apart: bool,
-    /// How much may happen.
+    /// The budgets.
     pub left: Left,
-    /// Messages in flight at once; what would lead to more is not looked at.
+    /// Maximum number of messages in flight; moves that exceed it are skipped.
     pub flight_max: usize,
-    /// Whether each state must come to rest.
+    /// True if each state must come to rest.
     pub live: bool,
-    /// Guards taken away.
+    /// The disabled guards.
     pub without: Guards,
-    /// States after which to stop.
+    /// Maximum number of states.
     pub states_max: u64,
 }
 
-/// How it ended.
+/// The verdict of an exploration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Every state was seen, and all is well.
+    /// Every state was visited, and no claim is violated.
     Fine,
-    /// A promise can be broken.
+    /// A claim can be violated.
     Unsafe,
-    /// A state can be reached from which there is no rest.
+    /// A state is reachable from which the rack does not come to rest.
     Stuck,
-    /// All is well as far as the walk went: [`Config::states_max`] was reached.
+    /// No violation so far: [`Config::states_max`] was reached.
     TooMany,
 }
 
-/// The shortest way to something wrong.
+/// The shortest trace to a violation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What is wrong there.
+    /// The violation.
     pub what: String,
-    /// It does not get on, though nothing is broken.
+    /// True if the rack makes no progress, without a violated claim.
     pub stuck: bool,
-    /// What has to happen, in order.
+    /// The events, in order.
     pub trace: Vec<String>,
 }
 
-/// What was found.
+/// The result of an exploration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// What was explored.
+    /// The configuration.
     pub config: Config,
-    /// How it ended.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Different states.
+    /// Number of distinct states.
     pub states: u64,
-    /// Steps from one to another.
+    /// Number of transitions.
     pub transitions: u64,
-    /// Steps of the longest of the shortest ways to a state.
+    /// Length of the longest shortest path to a state.
     pub depth: u32,
-    /// The most steps to rest that were walked at once.
+    /// Maximum number of steps to rest in one walk.
     pub rest_steps: usize,
-    /// What is wrong, if anything.
+    /// The violation, if any.
     pub finding: Option<Finding>,
 }
 
 impl Verdict {
-    /// As it is printed.
+    /// Returns the verdict as it is printed.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -172,10 +173,11 @@ impl Verdict {
     }
 }
 
-/// Visits every state of a rack. `progress` is told how many there are so far, now and then.
+/// Visits every state of a rack. Calls `progress` from time to time with the number of states.
 ///
 /// # Panics
-/// When the configuration has more hosts or pages than it may, or a role breaks an invariant of its own.
+///
+/// If the configuration has too many hosts or pages, or a role violates an invariant of its own.
 pub fn explore(config: Config, progress: &mut dyn FnMut(u64)) -> Report {
     assert!((2..=3).contains(&config.hosts) && (1..=2).contains(&config.pages), "a small rack");
     Search::new(config).run(progress)

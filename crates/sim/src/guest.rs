@@ -1,4 +1,4 @@
-//! What can sit where a host does in a simulated rack: the host role, and what is built around it.
+//! Machines in the place of a host in a simulated rack: the host role, and machines built around it.
 
 use farmem_host::agent::Pages;
 use farmem_host::caching::{CacheDone, CacheRequest, CachingHost};
@@ -6,21 +6,22 @@ use farmem_host::{Host, HostRequest, Out};
 use farmem_machine::Machine;
 use std::fmt::Debug;
 
-/// A machine that is a host, or has one in it.
+/// A machine that is a host role or contains one.
 pub trait Guest: Machine<Out: Debug> + Debug {
-    /// What it says that a host would not.
+    /// Outputs that are not those of the host role.
     type Own: Debug;
 
-    /// What its host is asked, as it is asked.
+    /// Wraps a request to the host role.
     fn ask(ask: HostRequest) -> Self::In;
 
-    /// What it says: its host's words, or its own.
+    /// Splits an output into that of the host role and the machine's own.
     ///
     /// # Errors
-    /// Its own.
+    ///
+    /// The machine's own output.
     fn said(out: Self::Out) -> Result<Out, Self::Own>;
 
-    /// Its host.
+    /// Returns the host role.
     fn host(&self) -> &Host;
 }
 

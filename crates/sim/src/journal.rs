@@ -1,4 +1,4 @@
-//! What a world writes down: the digest of every event, how often each note was taken, and, when asked, lines for people.
+//! The journal of a world: the digest of every event, the counts of notes, and, on request, trace lines.
 
 use crate::Digest;
 use farmem_machine::Instant;
@@ -12,19 +12,19 @@ pub struct Journal {
     notes: BTreeMap<String, u64>,
     lines: Option<VecDeque<String>>,
     lines_max: usize,
-    /// The note being named; kept for its memory.
+    /// Buffer for the name of a note.
     name: String,
 }
 
 impl Journal {
-    /// An empty book that keeps the last `lines_max` lines; none when that is zero.
+    /// Returns an empty journal that keeps the last `lines_max` lines; 0 keeps none.
     #[must_use]
     pub fn new(lines_max: usize) -> Self {
         let lines = (lines_max > 0).then(VecDeque::new);
         Self { digest: Digest::default(), notes: BTreeMap::new(), lines, lines_max, name: String::new() }
     }
 
-    /// True when lines are kept: only then is it worth making one.
+    /// Returns true if lines are kept: only then is formatting one worthwhile.
     #[must_use]
     pub const fn is_tracing(&self) -> bool {
         self.lines.is_some()
@@ -40,7 +40,7 @@ impl Journal {
         }
     }
 
-    /// Takes the lines written since the last time.
+    /// Takes the lines written since the last call.
     pub fn take_lines(&mut self) -> Vec<String> {
         self.lines.as_mut().map(|lines| lines.drain(..).collect()).unwrap_or_default()
     }
@@ -71,20 +71,21 @@ impl Journal {
         self.digest.bytes(bytes);
     }
 
-    /// The digest so far.
+    /// Returns the digest so far.
     #[must_use]
     pub const fn digest(&self) -> u64 {
         self.digest.get()
     }
 
-    /// How often each note was taken, by `kind.Variant(Inner)`, fields left out.
+    /// Returns the counts of notes, by `kind.Variant(Inner)` without fields.
     #[must_use]
     pub const fn notes(&self) -> &BTreeMap<String, u64> {
         &self.notes
     }
 }
 
-/// A note's name without its fields: `Forwarded { node: NodeId(2) }` is `switch.Forwarded`, `Rc(Dropped(AfterGap))` stays whole.
+/// Returns a note's name without fields: `Forwarded { node: NodeId(2) }` is `switch.Forwarded`,
+/// `Rc(Dropped(AfterGap))` is unchanged.
 fn mark(kind: &str, name: &str) -> String {
     let plain = name
         .split('{')
@@ -101,7 +102,7 @@ fn mark(kind: &str, name: &str) -> String {
 mod tests {
     use super::{Journal, mark};
 
-    /// Notes are counted by what happened, not by the role or object that it happened to.
+    /// Notes are counted by kind of event, not by role or object.
     #[test]
     fn fields_are_left_out_of_marks() {
         assert_eq!(mark("switch", "Forwarded { node: NodeId(2) }"), "switch.Forwarded");
@@ -112,7 +113,7 @@ mod tests {
         );
     }
 
-    /// Only the last lines are kept, and none when they are not wanted.
+    /// Only the last lines are kept, and none without a trace.
     #[test]
     fn lines_are_bounded() {
         let mut journal = Journal::new(2);

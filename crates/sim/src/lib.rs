@@ -1,19 +1,19 @@
 //! The rack in a simulated world: virtual time, a faulty network, checkers, scripts.
 //!
 //! One seed is one world: the same seed and the same plan give the same events in the same order, and so the same digest. The
-//! roles here are the ones that run over sockets; only what is around them is simulated, and all faults happen at that edge.
+//! roles are the ones that run over sockets; only their environment is simulated, and all faults happen at that edge.
 //!
-//! - [`network`] carries sealed packets and loses, doubles, overtakes and damages them as a [`Plan`] says.
+//! - [`network`] carries sealed packets and loses, duplicates, reorders and damages them as a [`Plan`] says.
 //! - [`pair`] is one requester and one responder, for millions of operations.
 //! - [`pages`] has several hosts load and store on the same pages, through their caches and the switch's directory.
 //! - [`paging`] is the page cache of one program, and of programs that fork, beside a memory that fails.
-//! - [`pd3`] is what a DPU prefetches for a host, with clients, mirror and memory node.
-//! - [`world`] is a whole rack, with machines that crash and start again; on its hosts runs any [`Guest`]. [`rack`] has random programs work on it.
-//! - [`explore`] walks through every state that the coherence protocol can reach in a small rack.
+//! - [`pd3`] is the DPU prefetcher of a host, with clients, a mirror and a memory node.
+//! - [`world`] is a whole rack whose machines crash and restart; its hosts run any [`Guest`]. [`rack`] runs random programs on it.
+//! - [`explore`] visits every state that the coherence protocol can reach in a small rack.
 //! - [`script`] plays a rack by hand, one packet at a time, from a file that tells a story.
-//! - [`trace`] holds what real programs did with their memory; [`replay`] plays that over racks with the latencies of MIND's paper.
+//! - [`trace`] reads memory traces of real programs; [`replay`] plays them over racks with the latencies of MIND's paper.
 //!
-//! Nothing here reads a clock, starts a thread or asks the system for chance.
+//! Nothing here reads a clock, starts a thread or asks the system for random numbers.
 #![forbid(unsafe_code)]
 
 pub mod campaign;

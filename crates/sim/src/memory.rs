@@ -1,9 +1,10 @@
-//! Plain memory behind a responder: the second implementer of `transport::Memory`, and the model that checkers compare with.
+//! Plain memory behind a responder: the second implementer of `transport::Memory`, and the model that
+//! checkers compare with.
 
 use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::{Domain, Perm, VirtAddr};
 
-/// One stretch of bytes, all of one domain; its last part is for reading only.
+/// A range of bytes of one domain, whose last part is read-only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModelMemory {
     domain: Domain,
@@ -13,17 +14,18 @@ pub struct ModelMemory {
 }
 
 impl ModelMemory {
-    /// `len` zero bytes at `base`, of which the first `writable` may be written.
+    /// Returns `len` zero bytes at `base`, of which the first `writable` are writable.
     ///
     /// # Panics
-    /// When `writable` is more than `len`.
+    ///
+    /// If `writable` exceeds `len`.
     #[must_use]
     pub fn new(domain: Domain, base: VirtAddr, len: usize, writable: usize) -> Self {
         assert!(writable <= len, "only what is there can be written");
         Self { domain, base, bytes: vec![0; len], writable }
     }
 
-    /// All bytes, from the base on.
+    /// Returns all bytes, from the base on.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -98,7 +100,7 @@ mod tests {
 
     const BASE: u64 = 0x1000;
 
-    /// Each refusal for its own reason, and the edges on the right side.
+    /// Each refusal has its own reason, and the range edges are exact.
     #[test]
     fn refusals_are_typed() {
         let memory = ModelMemory::new(Domain(7), VirtAddr(BASE), 64, 32);
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(ask(7, BASE + 63, u32::MAX, Perm::Read), Err(AccessError::OutOfBounds));
     }
 
-    /// Atomics work on little-endian words and answer what was there.
+    /// Atomics work on little-endian words and return the old value.
     #[test]
     fn atomics_answer_the_old_value() {
         let mut memory = ModelMemory::new(Domain(7), VirtAddr(BASE), 64, 64);

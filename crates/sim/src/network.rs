@@ -1,8 +1,10 @@
-//! The simulated network: packets with their ICRC, on links that lose, double, hold back and damage them as a [`Plan`] says.
+//! The simulated network: packets with their ICRC, on links that lose, duplicate, delay and damage them as a
+//! [`Plan`] says.
 //!
-//! A packet here is what a UDP datagram to port 4791 would hold: BTH to ICRC. The sender's half seals it for its route, faults
-//! happen to the sealed bytes, and the receiver's half checks the ICRC as a driver does: damage is counted and dropped there.
-//! The network knows addresses, not ports: which port stands behind an address is what each machine's driver believes.
+//! A packet is the payload of a UDP datagram to port 4791: BTH to ICRC. The sending half seals it for its
+//! route, faults happen to the sealed bytes, and the receiving half checks the ICRC as a driver does: damaged
+//! packets are counted and dropped. The network knows addresses, not ports: each machine's driver maps
+//! addresses to ports.
 
 use crate::Plan;
 use farmem_machine::{Duration, Instant, Rng};
@@ -15,33 +17,34 @@ mod pace;
 
 pub use pace::Pace;
 
-/// What happened to packets so far.
+/// Packet counters.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Frames that a role handed to the network.
     pub sent: u64,
-    /// Lost on the way.
+    /// Packets lost in flight.
     pub lost: u64,
-    /// Lost because the link was cut.
+    /// Packets lost on a cut link.
     pub cut: u64,
-    /// Copies made.
+    /// Duplicates made.
     pub duplicated: u64,
-    /// Delivered after a packet of the same link that was sent later.
+    /// Packets delivered after a later packet of the same link.
     pub reordered: u64,
     /// Packets with flipped bits.
     pub flipped: u64,
     /// Packets dropped by the receiver for their ICRC.
     pub icrc_dropped: u64,
-    /// Flipped only where the ICRC looks away (FECN, BECN and the bits beside them), and so delivered unharmed.
+    /// Packets flipped only in bits that the ICRC does not cover (FECN, BECN and the bits beside them), and
+    /// so delivered.
     pub flipped_unseen: u64,
-    /// Flipped elsewhere, and still accepted. A violation.
+    /// Packets flipped elsewhere and still accepted. A violation.
     pub undetected: u64,
-    /// Delivered to a role.
+    /// Packets delivered to a role.
     pub delivered: u64,
 }
 
 impl Counters {
-    /// Adds what another network counted.
+    /// Adds the counters of another network.
     pub const fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.lost += other.lost;
@@ -56,28 +59,28 @@ impl Counters {
     }
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InFlight {
     /// The sender's address.
     pub from: Gid,
-    /// The receiver's.
+    /// The receiver's address.
     pub to: Gid,
     /// BTH to ICRC.
     pub packet: Vec<u8>,
     serial: u64,
-    /// The bits that differ from what was sent.
+    /// The flipped bits.
     flips: BTreeSet<usize>,
 }
 
 impl InFlight {
-    /// The frame in it as it stands, ICRC left out and not checked.
+    /// Returns the frame as it stands, without the ICRC and unchecked.
     #[must_use]
     pub fn frame(&self) -> &[u8] {
         &self.packet[..self.packet.len() - icrc::LEN]
     }
 
-    /// Flips a bit; 0 is the most significant bit of the first byte. Flipped twice it is whole again.
+    /// Flips a bit; 0 is the most significant bit of the first byte. A second flip restores it.
     fn flip(&mut self, bit: usize) {
         let bit = bit % (self.packet.len() * 8);
         self.packet[bit / 8] ^= 0x80 >> (bit % 8);
@@ -86,17 +89,18 @@ impl InFlight {
         }
     }
 
-    /// True when the ICRC covers one of the flipped bits: all but FECN, BECN and the six bits beside them (PROTOCOL 9.3).
+    /// Returns true if the ICRC covers one of the flipped bits: all but FECN, BECN and the six bits beside
+    /// them (PROTOCOL 9.3).
     pub(crate) fn is_damaged(&self) -> bool {
         const UNSEEN_BYTE: usize = 4;
         self.flips.iter().any(|bit| bit / 8 != UNSEEN_BYTE)
     }
 }
 
-/// A packet's name while it is on its way: when it is due, then in the order of sending.
+/// The id of a packet in flight: its due time, then the order of sending.
 pub type Ticket = (Instant, u64);
 
-/// Every link of the rack.
+/// All links of the rack.
 #[derive(Debug)]
 pub struct Network {
     plan: Plan,
@@ -104,22 +108,22 @@ pub struct Network {
     ways: BTreeMap<Ticket, InFlight>,
     serial: u64,
     latest: BTreeMap<(Gid, Gid), u64>,
-    /// Links that carry nothing, each until when.
+    /// The cut links, each with the end of the cut.
     cuts: BTreeMap<(Gid, Gid), Instant>,
-    /// From when on the plan cuts the next link that is used.
+    /// The time from which on the plan cuts the next used link.
     next_cut: Instant,
     slow: Option<Gid>,
     rogue: Option<Gid>,
-    /// Words whose atomics leave their host four bytes off: no host role sends such a thing itself.
+    /// Words whose atomics leave their host four bytes off: no host role sends such an address itself.
     skewed: BTreeSet<u64>,
     spare: Vec<Vec<u8>>,
     counters: Counters,
-    /// Where things take time.
+    /// The timing model, if any.
     paced: Option<Paced>,
 }
 
 impl Network {
-    /// Empty links that follow `plan` with the chances of `rng`.
+    /// Returns empty links that follow `plan`, with random numbers of `rng`.
     #[must_use]
     pub fn new(plan: Plan, rng: Rng) -> Self {
         Self {
@@ -139,12 +143,13 @@ impl Network {
         }
     }
 
-    /// From now on things take as long as this says.
+    /// Sets the timing model.
     pub fn set_pace(&mut self, pace: Pace) {
         self.paced = Some(Paced::new(pace));
     }
 
-    /// The machine at `machine` has handled an event: a frame, or none, and so many visits. What it sent in it leaves when it has done that.
+    /// Records that a machine has handled an event with this many frames and visits. Packets sent in the
+    /// event leave when its work is done.
     pub(crate) fn worked(&mut self, now: Instant, machine: Gid, frames: u64, visits: u64) {
         let Some(paced) = &mut self.paced else { return };
         for (due, in_flight) in paced.worked(now, machine, frames, visits) {
@@ -152,10 +157,11 @@ impl Network {
         }
     }
 
-    /// Takes a frame from the machine at `from`.
+    /// Sends a frame from the machine at `from`.
     ///
     /// # Panics
-    /// When the frame is longer than [`PageMessage::FRAME_LEN_MAX`]: a role made what no link carries.
+    ///
+    /// If the frame exceeds [`PageMessage::FRAME_LEN_MAX`]: no link carries it.
     pub fn send(&mut self, now: Instant, from: Gid, to: Gid, frame: &[u8]) {
         assert!(frame.len() <= PageMessage::FRAME_LEN_MAX, "a frame of {} bytes fits no link", frame.len());
         self.counters.sent += 1;
@@ -185,13 +191,13 @@ impl Network {
         self.launch(now, from, to, packet);
     }
 
-    /// When the next packet is due.
+    /// Returns the time at which the next packet is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.ways.first_key_value().map(|(&(due, _), _)| due)
     }
 
-    /// Takes the next packet that is due at `now` off its link; [`Network::open`] tells whether it is whole.
+    /// Takes the next packet due at `now` off its link. [`Network::open`] checks it.
     pub fn take_due(&mut self, now: Instant) -> Option<InFlight> {
         loop {
             let entry = self.ways.first_entry()?;
@@ -199,7 +205,7 @@ impl Network {
                 return None;
             }
             let in_flight = entry.remove();
-            // One for a machine that works waits, behind those that wait already.
+            // A packet for a busy machine waits, behind those that wait already.
             match self.paced.as_ref().map(|paced| paced.free_at(in_flight.to)).filter(|free| *free > now) {
                 Some(free) => _ = self.ways.insert((free, in_flight.serial), in_flight),
                 None => return Some(in_flight),
@@ -207,7 +213,7 @@ impl Network {
         }
     }
 
-    /// The receiver's half: checks the ICRC and answers the frame, or nothing when the packet is damaged.
+    /// Checks the ICRC at the receiver. Returns the frame, or `None` if the packet is damaged.
     pub fn open<'a>(&mut self, in_flight: &'a InFlight) -> Option<&'a [u8]> {
         let latest = self.latest.entry((in_flight.from, in_flight.to)).or_default();
         if *latest > in_flight.serial {
@@ -227,7 +233,7 @@ impl Network {
         Some(frame)
     }
 
-    /// Gives a packet's memory back for the next packet.
+    /// Takes a packet's buffer back for reuse.
     pub fn recycle(&mut self, in_flight: InFlight) {
         const SPARE_MAX: usize = 256;
         if self.spare.len() < SPARE_MAX {
@@ -235,29 +241,29 @@ impl Network {
         }
     }
 
-    /// What is on its way, next due first.
+    /// Returns the packets in flight, next due first.
     pub fn on_the_way(&self) -> impl Iterator<Item = (Ticket, &InFlight)> {
         self.ways.iter().map(|(&ticket, in_flight)| (ticket, in_flight))
     }
 
-    /// Packets on their way.
+    /// Returns the number of packets in flight.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ways.len()
     }
 
-    /// True when nothing is on its way.
+    /// Returns true if nothing is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ways.is_empty()
     }
 
-    /// Takes one packet off its link, due or not: a script's hand.
+    /// Takes one packet off its link, due or not, for a script.
     pub fn take(&mut self, ticket: Ticket) -> Option<InFlight> {
         self.ways.remove(&ticket)
     }
 
-    /// Puts a second copy right behind a packet: a script's hand.
+    /// Duplicates a packet, for a script. The copy comes right behind it.
     pub fn duplicate(&mut self, ticket: Ticket) {
         if let Some(in_flight) = self.ways.get(&ticket).cloned() {
             self.counters.duplicated += 1;
@@ -266,7 +272,8 @@ impl Network {
         }
     }
 
-    /// Flips bit `bit` (0 is the most significant bit of the first byte; modulo the packet's length): a script's hand.
+    /// Flips bit `bit` (0 is the most significant bit of the first byte; modulo the packet's length), for a
+    /// script.
     pub fn flip(&mut self, ticket: Ticket, bit: usize) {
         if let Some(in_flight) = self.ways.get_mut(&ticket) {
             self.counters.flipped += 1;
@@ -274,7 +281,7 @@ impl Network {
         }
     }
 
-    /// Changes a packet and seals it again, as its sender could have: a script's hand.
+    /// Changes a packet and seals it again, as its sender could have, for a script.
     pub fn rewrite(&mut self, ticket: Ticket, change: impl FnOnce(&mut [u8])) {
         if let Some(in_flight) = self.ways.get_mut(&ticket) {
             in_flight.packet.truncate(in_flight.packet.len() - icrc::LEN);
@@ -283,7 +290,7 @@ impl Network {
         }
     }
 
-    /// Puts a packet behind all others on their way: a script's hand.
+    /// Moves a packet behind all others in flight, for a script.
     pub fn hold(&mut self, ticket: Ticket) {
         let last = self.ways.last_key_value().map(|(&(due, _), _)| due);
         if let Some((in_flight, last)) = self.ways.remove(&ticket).zip(last) {
@@ -292,19 +299,19 @@ impl Network {
         }
     }
 
-    /// Loses a packet: a script's hand.
+    /// Loses a packet, for a script.
     pub fn lose(&mut self, ticket: Ticket) -> Option<InFlight> {
         let in_flight = self.ways.remove(&ticket)?;
         self.counters.lost += 1;
         Some(in_flight)
     }
 
-    /// Cuts the link from one address to another, in that direction only. What is on its way still arrives.
+    /// Cuts the link from one address to another, in that direction only. Packets in flight still arrive.
     pub fn cut(&mut self, from: Gid, to: Gid) {
         self.cuts.insert((from, to), Instant::from_nanos(u64::MAX));
     }
 
-    /// Restores that link.
+    /// Restores a cut link.
     pub fn restore(&mut self, from: Gid, to: Gid) {
         self.cuts.remove(&(from, to));
     }
@@ -319,23 +326,23 @@ impl Network {
         self.rogue = Some(gid);
     }
 
-    /// From now on atomics on the word at `addr` leave their host with an address that is no multiple of 8, repetitions too.
+    /// Misaligns the address of every atomic on the word at `addr` from now on, retransmissions too.
     pub(crate) fn skew(&mut self, addr: u64) {
         self.skewed.insert(addr);
     }
 
-    /// Ends what [`Network::skew`] began.
+    /// Ends the effect of [`Network::skew`].
     pub(crate) fn straighten(&mut self, addr: u64) {
         self.skewed.remove(&addr);
     }
 
-    /// Ends all faults: from here on the links are calm and whole. What is on its way still arrives as it is.
+    /// Ends all faults. Packets in flight still arrive as they are.
     pub fn heal(&mut self) {
         self.plan = self.plan.healed();
         self.cuts.clear();
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -346,7 +353,7 @@ impl Network {
         let mut in_flight = InFlight { from, to, packet, serial: self.serial, flips: BTreeSet::new() };
         if self.chance(self.plan.flip_ppm) {
             self.counters.flipped += 1;
-            // Up to three bits: as many as a CRC-32 always finds in a packet of this length.
+            // Up to three bits: as many as a CRC-32 always detects in a packet of this length.
             let flips = 1 + self.rng.below(3) as usize;
             let bits = u32::try_from(in_flight.packet.len() * 8).unwrap_or(u32::MAX);
             while in_flight.flips.len() < flips {
@@ -389,11 +396,11 @@ impl Network {
         }
     }
 
-    /// True when the link carries nothing now. Under a plan with partitions a used link may be cut here.
+    /// Returns true if the link is cut. Under a plan with partitions this may cut a used link.
     fn is_cut(&mut self, now: Instant, from: Gid, to: Gid) -> bool {
         if self.plan.partition_every > Duration::ZERO && now >= self.next_cut {
             self.cuts.insert((from, to), now + self.plan.partition_for);
-            // As long again whole, at the least: a link that is never whole is another fault.
+            // At least as long again without a cut: a link that is never whole is another fault.
             self.next_cut =
                 now + self.plan.partition_for.times(2) + self.up_to(self.plan.partition_every.times(2));
         }
@@ -428,7 +435,7 @@ impl Network {
     }
 }
 
-/// Writes a domain into the header of the message that a datagram holds, if it holds one.
+/// Writes a domain into the header of the message in a datagram, if there is one.
 pub(crate) fn claim_domain(frame: &mut [u8], domain: u32) {
     const START: usize = bth::LEN + farmem_wire::Deth::LEN + 4;
     if let Some(field) = frame.get_mut(START..START + 4) {
@@ -445,14 +452,14 @@ pub(crate) fn claim_address(frame: &mut [u8], addr: u64) {
 
 const ADDRESS: core::ops::Range<usize> = bth::LEN..bth::LEN + 8;
 
-/// The address of an atomic's request; nothing of any other frame.
+/// Returns the address of an atomic request; `None` for any other frame.
 fn atomic_address(frame: &[u8]) -> Option<u64> {
     let atomic = [Opcode::CmpSwap as u8, Opcode::FetchAdd as u8].contains(frame.first()?);
     let field = frame.get(ADDRESS).filter(|_| atomic)?;
     field.try_into().ok().map(u64::from_be_bytes)
 }
 
-/// What the ICRC covers of the IP and UDP headers.
+/// Returns the fields of the IP and UDP headers that the ICRC covers.
 fn route(from: Gid, to: Gid) -> icrc::Route {
     icrc::Route { src: from, dst: to, src_port: UDP_PORT, ip_id: 0 }
 }
@@ -500,7 +507,8 @@ mod tests {
         assert_eq!(counters, Counters { sent: 1000, delivered: 1000, ..Counters::default() });
     }
 
-    /// In a storm every fault happens at its rate, every packet is accounted for, and no damage gets through.
+    /// In a storm every fault happens at its rate, every packet is accounted for, and no damage goes
+    /// undetected.
     #[test]
     fn a_storm_is_accounted_for() {
         let (arrived, c) = carry(Plan::STORM, 100_000);
@@ -526,7 +534,7 @@ mod tests {
         assert_eq!(network.len(), 2);
     }
 
-    /// A script's hands: one packet is doubled, its copy damaged and repaired, and one is lost.
+    /// A script's operations: one packet is duplicated, its copy damaged and repaired, and one is lost.
     #[test]
     fn packets_can_be_handled_one_by_one() {
         let (a, b) = gids();
@@ -544,7 +552,7 @@ mod tests {
         assert_eq!((counters.lost, counters.duplicated, counters.icrc_dropped), (1, 1, 1));
     }
 
-    /// The slow machine is slow in both directions, also after healing: it is not a fault of the links.
+    /// The slow machine is slow in both directions, also after healing: the links are not the cause.
     #[test]
     fn a_slow_machine_stays_slow() {
         let (a, b) = gids();

@@ -1,10 +1,11 @@
-//! Hosts that share pages under faults: loads and stores of their programs, each of which must see the latest store of all.
+//! Hosts that share pages under faults: each load of their programs must see the latest store of any host.
 //!
-//! The whole rack stands here: programs fault, the cache behind them asks the switch, the switch's directory recalls and grants, the
-//! memory node serves and takes back, over links that lose, double, delay and damage what they carry; the control plane leases, fences,
-//! resets and sweeps, splits and merges. Under plans with crashes any of them dies and starts again. The checker knows every word of far
-//! memory: whatever a program may read is compared with the last store that was made, at any host, at that very instant. What died with a host
-//! or a node may be old, but only when the program was told first.
+//! The whole rack takes part: programs fault, the cache behind them asks the switch, the switch's directory
+//! recalls and grants, and the memory node serves pages and accepts write-backs, over faulty links. The
+//! control plane leases, fences, resets and sweeps, splits and merges. Under plans with crashes any machine
+//! crashes and restarts. The checker knows every word of far memory: each word that a program may read is
+//! compared with the last store of any host at that instant. Bytes that died with a host or a node may be
+//! old, but only after the program got an error.
 //!
 //! Key types: `Rack`, the roles and their drivers; `Words`, the checker.
 
@@ -23,16 +24,16 @@ use farmem_wire::message::{Access, Page};
 use rack::Rack;
 use words::WORDS;
 
-/// Loads and stores of programs on several hosts, on the same pages.
+/// Runs loads and stores of programs on several hosts, on the same pages.
 pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
     campaign::run("pages", campaign, world, progress)
 }
 
 /// Threads of each program.
 const THREADS: usize = 3;
-/// Accesses to pages that are at hand in one turn of a thread.
+/// Maximum number of accesses to resident pages in one turn of a thread.
 const BURST_MAX: u32 = 16;
-/// Virtual time without an ended access after which a world is stuck.
+/// Virtual time without a completed access after which a world is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type End = (Verdict, String);
@@ -61,13 +62,13 @@ fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outcome {
     outcome
 }
 
-/// What a thread is about to do.
+/// The next access of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     page: Page,
     word: usize,
     access: Access,
-    /// It faulted, and waits to be woken.
+    /// True if the thread has faulted and waits to be woken.
     waits: bool,
 }
 
@@ -76,7 +77,7 @@ impl Rack {
         while self.ended < operations {
             self.step()?;
         }
-        // Safety was shown; now everything must end, and memory be what the programs left.
+        // The safety phase is over; now everything must end, and memory must hold the programs' stores.
         self.heal();
         while self.is_busy() {
             self.step()?;
@@ -84,7 +85,7 @@ impl Rack {
         self.read_everything()
     }
 
-    /// The first host reads every word there is, which takes all pages back from all others.
+    /// Has the first host read every word, which recalls all pages from all others.
     fn read_everything(&mut self) -> Result<(), End> {
         let pages: Vec<Page> = self.words.pages().collect();
         for page in pages {
@@ -100,7 +101,7 @@ impl Rack {
         self.is_recovering() || self.slots.iter().any(|slot| slot.threads.iter().any(Option::is_some))
     }
 
-    /// The next thing that happens.
+    /// Handles the next event.
     fn step(&mut self) -> Result<(), End> {
         if self.now().since(self.progress) > PATIENCE {
             let open: Vec<_> = self.slots.iter().map(|slot| slot.threads).collect();
@@ -115,8 +116,8 @@ impl Rack {
         self.run_woken()
     }
 
-    /// A thread of this host has its turn: it uses what is at hand, begins an access that may need more, or tries again; or the host needs
-    /// room.
+    /// Runs a turn of a thread of this host: it uses resident pages, begins an access that may fault, or
+    /// retries; or the host evicts a page.
     fn turn(&mut self, host: usize) -> Result<(), End> {
         if !self.is_leased(host) {
             return Ok(());
@@ -131,7 +132,7 @@ impl Rack {
         let thread = self.rng.below(u32::try_from(THREADS).expect("few")) as usize;
         if self.slots[host].threads[thread].is_none() && !self.ending {
             let step = self.draw();
-            // No host asks for what a node lost before all have noticed that it did.
+            // No host requests memory that a node lost before all have noticed the loss.
             if !self.words.wiped().any(|page| page == step.page) {
                 self.slots[host].threads[thread] = Some(step);
             }
@@ -139,7 +140,7 @@ impl Rack {
         self.execute(host, thread)
     }
 
-    /// Half of all accesses that may fault go to few words, which all hosts want.
+    /// Draws an access. Half of those that may fault go to few words, which all hosts use.
     fn draw(&mut self) -> Step {
         let hot = self.rng.chance(1, 2);
         let pages = if hot { 3 } else { u32::try_from(rack::PAGES).expect("few") };
@@ -153,7 +154,7 @@ impl Rack {
         }
     }
 
-    /// Accesses to pages that the program has; only the checker notices them.
+    /// Makes accesses to resident pages; only the checker observes them.
     fn burst(&mut self, host: usize, usable: &[(Page, Access)]) -> Result<(), End> {
         if usable.is_empty() || self.ending {
             return Ok(());
@@ -168,7 +169,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Executes the thread's access if the host may, else faults.
+    /// Executes the thread's access if the host may, otherwise faults.
     fn execute(&mut self, host: usize, thread: usize) -> Result<(), End> {
         let Some(step) = self.slots[host].threads[thread].filter(|_| self.is_leased(host)) else {
             return Ok(());
@@ -180,7 +181,7 @@ impl Rack {
         if memory.access(step.page) < Some(step.access) {
             if !step.waits {
                 self.tell(host, CacheRequest::Fault(step.page, step.access));
-                // Where there was no room the fault is lost, and is made again.
+                // If there was no room, the fault is lost and repeated.
                 let waits = self.is_asked_for(host, step.page);
                 self.slots[host].threads[thread] = Some(Step { waits, ..step });
             }
@@ -190,14 +191,14 @@ impl Rack {
         self.make(host, step)
     }
 
-    /// True when the host's cache will wake the threads that wait for the page.
+    /// Returns true if the host's cache will wake the threads that wait for the page.
     fn is_asked_for(&self, host: usize, page: Page) -> bool {
         let agent = self.role(host).agent();
         agent.requests().any(|(asked, _)| asked == page)
             || agent.writing().any(|(going, writing)| going == page && writing.wanted.is_some())
     }
 
-    /// The access itself, and what the checker says of it.
+    /// Makes the access and checks the result.
     fn make(&mut self, host: usize, step: Step) -> Result<(), End> {
         let found = self.role(host).pages().words(step.page);
         if let Err(why) = self.words.look(step.page, &found) {
@@ -218,7 +219,7 @@ impl Rack {
         Ok(())
     }
 
-    /// The program is told that it cannot have the page. When something died that is no surprise: its owner takes the old bytes.
+    /// Handles an error on a page. After a crash this is expected: the owner accepts the old bytes.
     fn refused(&mut self, host: usize, thread: usize, step: Step) -> Result<(), End> {
         if !self.has_lost {
             return Err((Verdict::Unsafe, format!("{:?} is refused to host {}", step.page, host + 1)));
@@ -228,7 +229,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Threads whose page came go on at once, before another host can take it away.
+    /// Continues threads whose page arrived at once, before another host can recall it.
     fn run_woken(&mut self) -> Result<(), End> {
         for host in 0..self.slots.len() {
             let Some(memory) = self.memory_mut(host) else { continue };

@@ -1,9 +1,9 @@
-//! The page cache under programs that load and store, beside memory that answers late, in any order, not at all, or has lost what it had.
+//! The page cache under programs that load and store, beside a memory that answers late, in any order, not at all, or has lost pages.
 //!
-//! Every load is held against the last store, or its thread was told why it gets nothing; what goes must be in far memory; no more is here than may
-//! be. The cache is the one of windows ([`farmem_paging::Cache`]); around it is only what it asks for. No packets here: a plan's faults of the
-//! network are operations that get no answer, done or not; its crashes are pages that are lost; its outages are a memory that answers nothing
-//! any more. The seed chooses the shape of the cache.
+//! Every load is compared with the last store, or its thread got an error. Evicted pages must be in far memory, and the limit of
+//! resident pages must hold. The cache is that of windows ([`farmem_paging::Cache`]) with a simulated environment. There are no
+//! packets: a plan's network faults are operations without an answer, executed or not; its crashes are lost pages; its outages are a
+//! memory that stops answering. The seed chooses the shape of the cache.
 //!
 //! Key type: `World`.
 
@@ -23,17 +23,17 @@ const SPACES: u32 = 2;
 /// Pages of a space.
 const PAGES_U32: u32 = 40;
 const PAGES: u64 = PAGES_U32 as u64;
-/// Pages of the last group of each space are copies of others when they are first touched.
+/// First page of the last group of each space, whose pages are copies of others at their first touch.
 const NEAR_FROM: u64 = 36;
 
-/// The page cache of one program, of programs that fork, or of pages that are shared with others, beside a faulty memory.
+/// Runs the page cache of one program, of programs that fork, or of pages shared with other hosts, beside a faulty memory.
 pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
     campaign::run("paging", campaign, world, progress)
 }
 
-/// Runs one world: of every three, one is of a window, one of programs that fork, and one of pages that are shared with others.
+/// Runs one world: of every three, one has a window, one has programs that fork, and one has pages shared with other hosts.
 fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ended {
-    // Windows, programs that fork, and pages that are shared with others take turns.
+    // The three kinds alternate by seed.
     let (seed, kind) = (seed / 3, seed % 3);
     match kind {
         1 => return private::world(seed, operations, &plan, trace),
@@ -80,25 +80,25 @@ fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ended {
     ended
 }
 
-/// Steps between two looks at every invariant of the cache; the limit is looked at after each.
+/// Steps between two checks of every invariant of the cache; the limit is checked after each.
 const CHECK_EVERY: u64 = 32;
-/// Accesses that are at hand in one step, at most.
+/// Maximum number of accesses to resident pages in one step.
 const BURST_MAX: u32 = 16;
-/// Events that a trace has, the latest.
+/// Maximum number of trace events, the latest.
 const TRACE_MAX: usize = 60;
 
-/// What goes wrong, of 256 steps or operations.
+/// The fault rates, per 256 steps or operations.
 #[derive(Clone, Copy, Debug)]
 struct Faults {
-    /// An operation ends without an answer, done or not.
+    /// An operation ends without an answer, executed or not.
     unanswered: u32,
-    /// The memory answers nothing any more from so many accesses on.
+    /// Number of accesses after which the memory stops answering.
     dead_after: Option<u64>,
     /// A page of far memory loses its bytes.
     lost: u32,
     /// Operations end in any order.
     any_order: bool,
-    /// Pages are unmapped by the program.
+    /// The program unmaps pages.
     unmapped: u32,
     /// Pages are pinned for a while.
     pinned: u32,
@@ -128,18 +128,18 @@ struct World {
     faults: Faults,
     rng: Rng,
     memory: Memory,
-    /// What programs see: bytes, and how.
+    /// The programs' view: bytes and access.
     view: BTreeMap<Key, (u64, Option<Access>)>,
-    /// What a page has, as the program knows.
+    /// The true contents of each page.
     truth: BTreeMap<Key, u64>,
     under_way: Vec<UnderWay>,
-    /// Threads that wait: what they want.
+    /// Waiting threads: the page, and whether they write.
     blocked: Vec<(Key, bool)>,
-    /// How often threads were told that a page is lost, and that the memory does not answer.
+    /// Number of errors to threads: page lost, and memory failed.
     told_lost: u64,
     told_failed: u64,
     tried_again: u64,
-    /// What was wrong.
+    /// The violation, if any.
     wrong: Option<(Verdict, String)>,
     digest: Digest,
     trace: Option<VecDeque<String>>,
@@ -150,13 +150,13 @@ struct World {
     failed: bool,
 }
 
-/// Far memory, and what lies where.
+/// Far memory and its layout.
 #[derive(Default)]
 struct Memory {
     far: BTreeMap<u64, u64>,
     /// Pages whose bytes are lost.
     lost: BTreeSet<u64>,
-    /// Pages that were touched: they are copies no more.
+    /// Pages that were touched: no longer copies.
     touched: BTreeSet<Key>,
 }
 
@@ -164,7 +164,7 @@ struct Memory {
 struct UnderWay {
     op: Op,
     pages: Vec<Key>,
-    /// What is to be written.
+    /// The bytes to be written.
     bytes: Option<Vec<u64>>,
 }
 
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// Says what happened, to the digest and to a trace.
+    /// Adds an event to the digest and the trace.
     fn event(&mut self, what: &'static str, key: Key, number: u64) {
         self.digest.number(u64::from(key.space) << 32 ^ key.page << 8 ^ number ^ what.len() as u64);
         let Some(trace) = &mut self.trace else { return };
@@ -225,7 +225,7 @@ impl World {
         trace.push_back(format!("{what} {}.{} {number}", key.space, key.page));
     }
 
-    /// What must be so, or the world is unsafe.
+    /// Records a safety violation unless `holds`.
     fn hold(&mut self, holds: bool, why: impl FnOnce() -> String) {
         if !holds {
             self.wrong.get_or_insert_with(|| (Verdict::Unsafe, why()));
@@ -236,7 +236,7 @@ impl World {
         Key { space: self.rng.below(SPACES), page: u64::from(self.rng.below(PAGES_U32)) }
     }
 
-    /// Something happens.
+    /// Runs a random event.
     fn step(&mut self, walk: &mut u64) {
         match self.rng.below(8) {
             0 if !self.under_way.is_empty() => self.end_one(),
@@ -244,7 +244,7 @@ impl World {
             2 if self.rng.chance(self.faults.pinned, 256) => self.pin(),
             3 if self.rng.chance(self.faults.lost, 256) => {
                 let key = self.key();
-                // What is here is not lost with the node.
+                // A resident page is not lost with the node.
                 if self.memory.far.contains_key(&home(key)) {
                     self.memory.lost.insert(home(key));
                 }
@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    /// Programs use what is at hand.
+    /// Programs access resident pages.
     fn burst(&mut self) {
         for _ in 0..self.rng.below(BURST_MAX) {
             let key = self.key();
@@ -316,7 +316,7 @@ impl World {
         }
     }
 
-    /// Threads that wait for a page try again, and wait on when they must.
+    /// Retries the threads that wait for a page; they fault again if they must.
     fn wake(&mut self, key: Key, out: &mut Vec<Action>) {
         let waiting: Vec<(Key, bool)> = self.blocked.extract_if(.., |(of, _)| *of == key).collect();
         for (key, write) in waiting {
@@ -429,7 +429,7 @@ impl World {
         }
     }
 
-    /// An operation ends.
+    /// Ends an operation.
     fn end_one(&mut self) {
         let at =
             if self.faults.any_order { self.rng.below(count_of(self.under_way.len())) as usize } else { 0 };
@@ -450,7 +450,7 @@ impl World {
             () => Outcome::Done,
         };
         self.event("end", first, (outcome == Outcome::Done).into());
-        // One that was not answered may have been done all the same.
+        // An operation without an answer may have been executed.
         if let Some(bytes) = &ended.bytes
             && (outcome == Outcome::Done || self.rng.chance(1, 2))
         {
@@ -471,11 +471,11 @@ impl World {
         self.carry_out(out, &arrived);
     }
 
-    /// The program gives up a range: its pages are zeros when they are touched again.
+    /// The program unmaps a range: its pages are zeros when touched again.
     fn unmap(&mut self) {
         let Key { space, page } = self.key();
         let pages = page..(page + 1 + u64::from(self.rng.below(5))).min(PAGES);
-        // An address is not used again while bytes are on their way to its place.
+        // An address is not reused while bytes are in flight to its place.
         let of = |key: &Key| key.space == space && pages.contains(&key.page);
         if self.under_way.iter().any(|ended| ended.pages.iter().any(of)) || self.pinned.iter().any(of) {
             return;
@@ -503,7 +503,7 @@ impl World {
         }
     }
 
-    /// Everything ends, and is written back: far memory has what was stored last.
+    /// Ends and writes back everything: far memory must hold the last stores.
     fn settle(&mut self) {
         self.faults = Faults { dead_after: self.faults.dead_after, ..Faults::CALM };
         std::mem::take(&mut self.pinned).into_iter().for_each(|key| self.cache.unpin(key));
@@ -553,10 +553,10 @@ fn count_of(len: usize) -> u32 {
     u32::try_from(len).expect("few operations are under way")
 }
 
-/// Ends of operations after which everything must be at rest.
+/// Maximum number of ends of operations until everything is at rest.
 const SETTLE_MAX: u32 = 10_000;
 
-/// Shapes of a cache: resting pages apart and not, groups and streams, and the smallest.
+/// Returns the shapes of a cache: inactive pages separate and not, groups and streams, and the smallest.
 fn configs() -> [Config; 4] {
     let usual = Config {
         frames: 20,
@@ -581,8 +581,8 @@ fn configs() -> [Config; 4] {
 mod tests {
     use super::*;
 
-    /// Under every plan and in every shape: each load finds the last store, or its thread was told why not; nothing goes that far memory does not
-    /// have; the limit holds; and everything that a cache can do was done.
+    /// Under every plan and in every shape each load finds the last store, or its thread gets an error. No page is evicted that far
+    /// memory does not have, the limit holds, and every feature of the cache is exercised.
     #[test]
     fn loads_find_the_last_store_whatever_fails() {
         let mut notes = BTreeMap::new();

@@ -1,12 +1,15 @@
-//! Preventive prefetching (PD3) in a simulated world: clients, a mirror of their bytes, a DPU, a host that caches, and a memory node.
+//! Preventive prefetching (PD3) in a simulated world: clients, a mirror of their bytes, a DPU, a host that
+//! caches, and a memory node.
 //!
-//! Every item that the host reads is held against the last one written. The roles' decisions are the real ones: [`farmem_dpu`]'s parsers under guard, its prefetcher, and the
-//! host's changes with their floors; around them is only what they ask for. No packets here: a plan's losses are pieces of connections that the mirror does not see and messages
-//! that fail; what it overtakes are answers, and copies that come late; its crashes are the DPU's, the host's and the node's in turn. The seed chooses the protocol, whether the
-//! mirror numbers pieces, what a full zone does, and whether the host says what it drops.
+//! Every item that the host reads is compared with the last one written. The decisions are the real ones:
+//! [`farmem_dpu`]'s guarded parsers, its prefetcher, and the host's changes with their floors; only their
+//! environment is simulated. There are no packets: a plan's losses are pieces of connections that the mirror
+//! misses and messages that fail; its reordering is that of answers, and late copies; its crashes are those
+//! of DPU, host and node in turn. The seed chooses the protocol, whether the mirror numbers pieces, the
+//! policy of a full zone, and whether the host reports drops.
 //!
-//! What must hold: no stale item is ever read, nothing is fetched twice at once, each item that was fetched for nothing has a cause, and so has each that the host had to ask for
-//! itself.
+//! No stale item may be read, nothing may be fetched twice at once, and each useless fetch and each miss must
+//! have a cause.
 //!
 //! Key type: `World`.
 
@@ -25,24 +28,24 @@ use host::Host;
 use node::Node;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Items that clients ask for.
+/// Number of items.
 const KEYS: u32 = 24;
 const CONNECTIONS: usize = 3;
-/// Pieces that the mirror holds before it loses what comes.
+/// Number of pieces that the mirror buffers before it loses new ones.
 const MIRROR_MAX: usize = 12;
-/// Steps between two looks at every invariant of the prefetcher.
+/// Steps between two checks of every invariant of the prefetcher.
 const CHECK_EVERY: u64 = 16;
-/// Steps after which a world whose clients are silent must be at rest.
+/// Maximum number of steps until a world with silent clients is at rest.
 const SETTLE_MAX: u32 = 20_000;
-/// Events that a trace has, the latest.
+/// Maximum number of trace events, the latest.
 const TRACE_MAX: usize = 80;
 
-/// An item's name.
+/// The key of an item.
 type Key = u32;
-/// What an item has: a number that no other write has.
+/// The value of an item: unique to its write.
 type Value = u64;
 
-/// Preventive prefetching beside a host.
+/// Runs preventive prefetching beside a host.
 pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
     campaign::run("pd3", campaign, world, progress)
 }
@@ -71,16 +74,16 @@ fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Ended {
     ended
 }
 
-/// What goes wrong, in parts of 1,024.
+/// The fault rates, in parts of 1,024.
 #[derive(Clone, Copy, Debug)]
 struct Faults {
     /// A piece that the mirror loses.
     unseen: u32,
-    /// A message that fails, carried out or not.
+    /// A message that fails, executed or not.
     failed: u32,
-    /// Answers and messages overtake each other, and the mirror is late.
+    /// True if answers and messages are reordered, and the mirror is late.
     any_order: bool,
-    /// Steps in which something dies.
+    /// Steps in which a machine crashes.
     crash: u32,
 }
 
@@ -96,24 +99,24 @@ impl Faults {
     }
 }
 
-/// What the seed chooses beside the faults.
+/// The parameters that the seed chooses beside the faults.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// The mirror numbers what it hands over.
+    /// True if the mirror numbers its pieces.
     numbered: bool,
-    /// The DPU takes what is in the host's ring before it takes anything else.
+    /// True if the DPU empties the host's ring before any other input.
     ring_first: bool,
-    /// The host says what it drops unchanged.
+    /// True if the host reports unchanged drops.
     says_drops: bool,
-    /// The host keeps what it takes from the zone.
+    /// True if the host keeps items taken from the zone.
     keeps: bool,
-    /// A full zone replaces its oldest item (PD3 8.5), else it takes no more (7.2).
+    /// True if a full zone replaces its oldest item (PD3 8.5); otherwise it accepts no more (7.2).
     replaces: bool,
-    /// Items that the zone has room for.
+    /// Capacity of the zone in items.
     zone: usize,
-    /// Items that the host has room for.
+    /// Capacity of the host's cache in items.
     cache: usize,
-    /// Floors of the host: one, so that all keys share it, or many.
+    /// Number of the host's floors: one, shared by all keys, or many.
     floors: u32,
 }
 
@@ -147,7 +150,7 @@ struct World {
     node: Node,
     /// The last item written of each key.
     truth: BTreeMap<Key, Value>,
-    /// What the node lost.
+    /// Items that the node lost.
     lost: BTreeMap<Key, Value>,
     values: Value,
     crashes: u64,
@@ -190,7 +193,7 @@ impl World {
         world
     }
 
-    /// Says what happened, to the digest and to a trace.
+    /// Adds an event to the digest and the trace.
     fn event(&mut self, what: &'static str, key: Key, number: u64) {
         self.digest.number(u64::from(key) << 40 ^ number << 8 ^ what.len() as u64);
         let Some(trace) = &mut self.trace else { return };
@@ -208,14 +211,14 @@ impl World {
         *self.notes.entry(what).or_insert(0) += count;
     }
 
-    /// What must be so, or the world is unsafe.
+    /// Records a safety violation unless `holds`.
     fn hold(&mut self, holds: bool, why: impl FnOnce() -> String) {
         if !holds {
             self.wrong.get_or_insert_with(|| (Verdict::Unsafe, why()));
         }
     }
 
-    /// Something happens.
+    /// Runs a random event.
     fn step(&mut self) {
         if self.faults.crash > 0 && !self.silent && self.rng.chance(self.faults.crash, 1024) {
             self.crash();
@@ -246,7 +249,7 @@ impl World {
         }
     }
 
-    /// A client's bytes go on: to the host, and a copy to the mirror.
+    /// A client sends bytes to the host, with a copy to the mirror.
     fn client_sends(&mut self) {
         if self.silent || self.to_host.len() >= MIRROR_MAX {
             return;
@@ -263,7 +266,7 @@ impl World {
             self.connections[which].blind = true;
             self.note("pieces.unseen");
         }
-        // What follows may be passed over.
+        // Later bytes may be skipped.
         piece.unseen = self.connections[which].blind;
         piece.lost = lost;
         let unseen = piece.unseen;
@@ -272,7 +275,7 @@ impl World {
         self.to_host.push_back(piece);
     }
 
-    /// The DPU gets a copy. Without faults it does so before the host is at it.
+    /// The DPU gets a copy. Without faults it arrives before the host executes it.
     fn mirror_gives(&mut self) {
         let Some(piece) = self.mirror.pop_front() else { return };
         let late = piece.position <= self.host.executed;
@@ -280,7 +283,7 @@ impl World {
         self.see(&piece);
     }
 
-    /// The host carries out what came.
+    /// The host executes the next request.
     fn host_goes_on(&mut self) {
         if self.host.is_waiting() {
             return;
@@ -306,7 +309,7 @@ impl World {
         }
     }
 
-    /// One of the three dies, and starts again: the DPU a while later.
+    /// Crashes and restarts one of the three machines; the DPU restarts a while later.
     fn crash(&mut self) {
         self.crashes += 1;
         match self.rng.below(3) {
@@ -324,7 +327,7 @@ impl World {
         self.hold(here <= may, || format!("the host holds {here} items, and may {may}"));
     }
 
-    /// The clients are silent: everything ends, and the node has what the host flushes.
+    /// Silences the clients and ends everything: the node must have the host's flushes.
     fn settle(&mut self) {
         self.silent = true;
         for _ in 0..SETTLE_MAX {
@@ -360,7 +363,8 @@ mod tests {
         report
     }
 
-    /// Under every plan and in every shape: no stale item, nothing fetched twice, and a cause for all that was not as it should be; and each cause comes up.
+    /// Under every plan and in every shape: no stale item, no double fetch, and a cause for every deviation;
+    /// and each cause occurs.
     #[test]
     fn no_stale_item_is_read_whatever_fails() {
         let mut notes = BTreeMap::new();
@@ -379,7 +383,8 @@ mod tests {
         }
     }
 
-    /// Where nothing fails and the mirror numbers its pieces, no item is fetched for nothing, and none is missed because its request was not seen.
+    /// Without faults, and with a mirror that numbers its pieces, no fetch is useless, and no item is missed
+    /// because its request was not seen.
     #[test]
     fn without_faults_nothing_is_false() {
         let notes = play(Plan::CALM, 100_000, 64).total.notes;
@@ -392,8 +397,9 @@ mod tests {
         assert!(count("used") > 4_000, "{notes:?}");
     }
 
-    /// A DPU that has started again fetches an item that the host has. The host drops its own copy, takes the fetched one, and the DPU takes the drop for that of the fetched
-    /// one: it fetches it once more, and could not know better. So it does when the fetched one lies there still.
+    /// A restarted DPU fetches an item that the host holds. The host drops its own copy and takes the fetched
+    /// one. The DPU mistakes the drop for one of the fetched item and fetches it again, as it cannot know
+    /// better; also while the fetched one is still in the zone.
     #[test]
     fn what_comes_of_a_drop_beside_an_item_is_excused() {
         for (first_seed, operations, plan) in [(500_026, 3785, Plan::HAVOC), (1_052_206, 235, Plan::HAVOC)] {
@@ -403,7 +409,7 @@ mod tests {
         }
     }
 
-    /// The same seed gives the same world.
+    /// A seed always gives the same world.
     #[test]
     fn a_seed_is_a_world() {
         let digest = || play(Plan::HAVOC, 5_000, 4).total.digest;

@@ -1,45 +1,45 @@
-//! Fault plans: what a simulated network, and the machines on it, do wrong.
+//! Fault plans: the faults of a simulated network and its machines.
 
 use farmem_machine::Duration;
 
-/// How often and how much goes wrong. Chances are in parts per million of packets, each taken on its own.
+/// Rates and sizes of faults. Rates are in parts per million of packets, each independent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// The name it is asked for by, and printed with.
+    /// The plan's name on the command line and in reports.
     pub name: &'static str,
-    /// Packets that vanish.
+    /// Rate of lost packets.
     pub loss_ppm: u32,
-    /// Packets that arrive twice, each copy with its own delay and its own bit flips.
+    /// Rate of duplicated packets; each copy has its own delay and its own bit flips.
     pub duplicate_ppm: u32,
-    /// Packets that are held back by up to [`Plan::held_max`] and so are overtaken.
+    /// Rate of packets that are held back by up to [`Plan::held_max`] and so are overtaken.
     pub reorder_ppm: u32,
-    /// Packets of which one to three bits arrive flipped.
+    /// Rate of packets with one to three flipped bits.
     pub flip_ppm: u32,
-    /// Every packet's shortest way.
+    /// The minimum latency of a packet.
     pub latency: Duration,
-    /// What is added to it, evenly from zero to this.
+    /// The maximum of the uniform jitter added to the latency.
     pub jitter: Duration,
-    /// The longest a held packet waits.
+    /// The maximum wait of a held packet.
     pub held_max: Duration,
     /// Mean time between one-way partitions of a pair of machines; zero for none.
     pub partition_every: Duration,
-    /// How long a partition lasts.
+    /// Length of a partition.
     pub partition_for: Duration,
     /// Mean time from all machines being up to the next crash; zero for none.
     pub crash_every: Duration,
-    /// How often a stranger sends something, in parts per million of the steps of a rack.
+    /// Rate of packets from a stranger, in parts per million of the steps of a rack.
     pub stranger_ppm: u32,
-    /// Frames of the last host of a rack that its broken network stack changes before it seals them.
+    /// Rate of frames of a rack's last host that its broken network stack changes before sealing.
     pub rogue_ppm: u32,
-    /// Added to every packet that one memory node, chosen by the seed, sends or receives.
+    /// Latency added to every packet of one memory node, chosen by the seed, in both directions.
     pub slow_node: Duration,
 }
 
-/// 5 %, the rate for loss and duplicates.
+/// 5 %, the required rate for loss and duplicates.
 const FIVE_PERCENT: u32 = 50_000;
 
 impl Plan {
-    /// Nothing goes wrong; packets take 5 us and keep their order.
+    /// No faults; packets take 5 us and keep their order.
     pub const CALM: Self = Self {
         name: "calm",
         loss_ppm: 0,
@@ -75,7 +75,7 @@ impl Plan {
     /// 2 % of the packets arrive with flipped bits.
     pub const FLIP: Self = Self { name: "flip", flip_ppm: 20_000, ..Self::CALM };
 
-    /// All of the network's faults at once: 5 % loss, 5 % duplicates, 10 % overtaken, 2 % flipped.
+    /// All network faults at once: 5 % loss, 5 % duplicates, 10 % overtaken, 2 % flipped.
     pub const STORM: Self = Self {
         name: "storm",
         loss_ppm: FIVE_PERCENT,
@@ -85,7 +85,7 @@ impl Plan {
         ..Self::REORDER
     };
 
-    /// A storm, and now and then one machine no longer hears another that still hears it.
+    /// A storm with one-way partitions of pairs of machines.
     pub const PARTITION: Self = Self {
         name: "partition",
         partition_every: Duration::from_millis(5),
@@ -93,7 +93,7 @@ impl Plan {
         ..Self::STORM
     };
 
-    /// Reordering, and now and then one machine no longer hears another for longer than a connection's retries last.
+    /// Reordering with one-way partitions that last longer than a connection's retries.
     pub const OUTAGE: Self = Self {
         name: "outage",
         partition_every: Duration::from_millis(20),
@@ -102,7 +102,7 @@ impl Plan {
         ..Self::REORDER
     };
 
-    /// A light storm in which roles crash and start again with nothing.
+    /// A light storm in which roles crash and restart without their state.
     pub const CRASH: Self = Self {
         name: "crash",
         loss_ppm: 10_000,
@@ -112,20 +112,21 @@ impl Plan {
         ..Self::REORDER
     };
 
-    /// All at once, in worlds whose drivers bring everything back by themselves ([`crate::pages`]): a storm, partitions, and crashes of every role.
+    /// A storm, partitions, and crashes of every role, for worlds whose drivers recover by themselves
+    /// ([`crate::pages`]).
     pub const HAVOC: Self = Self { name: "havoc", crash_every: Duration::from_millis(3), ..Self::PARTITION };
 
     /// One memory node is a hundred times slower than its peers.
     pub const SLOW: Self = Self { name: "slow", slow_node: Duration::from_micros(500), ..Self::LOSS };
 
-    /// A light storm, and a stranger that repeats and forges packets.
+    /// A light storm with a stranger that repeats and forges packets.
     pub const STRANGER: Self =
         Self { name: "stranger", stranger_ppm: 200_000, crash_every: Duration::ZERO, ..Self::CRASH };
 
-    /// A stranger, and a host whose every third frame says something else than it should, with good keys.
+    /// A stranger, and a host that corrupts every third frame before sealing it with valid keys.
     pub const ROGUE: Self = Self { name: "rogue", rogue_ppm: 300_000, ..Self::STRANGER };
 
-    /// Every plan that all worlds are played under: not [`Plan::HAVOC`].
+    /// Every plan for all worlds: all but [`Plan::HAVOC`].
     pub const ALL: [Self; 12] = [
         Self::CALM,
         Self::LOSS,
@@ -141,18 +142,19 @@ impl Plan {
         Self::ROGUE,
     ];
 
-    /// The plan of this name.
+    /// Returns the plan with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().chain([Self::HAVOC]).find(|plan| plan.name == name)
     }
 
-    /// What [`Plan::named`] knows.
+    /// Returns the names that [`Plan::named`] accepts.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Self::ALL.into_iter().chain([Self::HAVOC]).map(|plan| plan.name)
     }
 
-    /// The other plan that this one is where no node is slower than its peers and no host plays false; none when those are not what it is about.
+    /// Returns the plan that equals this one in worlds without a slow node and a rogue host; `None` if this
+    /// plan is about neither.
     #[must_use]
     pub fn without_roles(self) -> Option<Self> {
         let same =
@@ -160,13 +162,14 @@ impl Plan {
         Self::ALL.into_iter().find(|plan| plan.name != self.name && same(plan))
     }
 
-    /// The same plan with no partition longer than `most`: for worlds in which no role sets a broken connection up again.
+    /// Returns the plan with partitions of at most `most`, for worlds in which no role repairs a broken
+    /// connection.
     #[must_use]
     pub fn with_short_partitions(self, most: Duration) -> Self {
         Self { partition_for: self.partition_for.min(most), ..self }
     }
 
-    /// The same machines at the same distances, with nothing going wrong any more.
+    /// Returns the plan without faults, with the same machines and latencies.
     #[must_use]
     pub const fn healed(self) -> Self {
         Self { name: self.name, latency: self.latency, slow_node: self.slow_node, ..Self::CALM }
@@ -177,7 +180,7 @@ impl Plan {
 mod tests {
     use super::Plan;
 
-    /// A failing run names its plan, so every plan must be found by its name.
+    /// A failing run reports its plan's name, so every plan must be found by its name.
     #[test]
     fn every_plan_is_found_by_its_name() {
         for plan in Plan::ALL.into_iter().chain([Plan::HAVOC]) {
@@ -187,7 +190,7 @@ mod tests {
         assert_eq!(Plan::named("sunshine"), None);
     }
 
-    /// Two plans are about roles that not every world has; no other one is another's double.
+    /// Two plans are about roles that not every world has; no other plan duplicates another.
     #[test]
     fn two_plans_are_others_without_roles() {
         let other = |plan: Plan| Some((plan.name, plan.without_roles()?.name));

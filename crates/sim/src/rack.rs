@@ -1,9 +1,10 @@
-//! A rack at work under faults: programs of two domains on every host allocate, free, read, write, count, traverse, lend and do
-//! what they may not, while the network loses packets, machines crash and, in every second world, memory moves from node to node.
+//! A rack at work under faults. Programs of two domains on every host allocate, free, read, write, count,
+//! traverse, grant, and try forbidden accesses. Meanwhile the network loses packets, machines crash and, in
+//! every second world, memory moves between nodes.
 //!
-//! Phases, as in TigerBeetle's VOPR: first *safety*, with faults; then the faults end, every machine comes up again, and everything under
-//! way must end (*liveness*); then every byte is read once more and compared with the model, and the control
-//! plane's list of vmas with the clients'.
+//! Phases, as in TigerBeetle's VOPR: first *safety*, with faults. Then the faults end, every machine
+//! restarts, and everything in flight must end (*liveness*). At last every byte is read once more and
+//! compared with the model, and the control plane's list of vmas with the clients'.
 
 mod calls;
 mod chains;
@@ -27,24 +28,24 @@ use lists::{List, Programs};
 use std::collections::{BTreeMap, BTreeSet};
 use tasks::Task;
 
-/// Random programs on a whole rack, with everything it can do and everything that can happen to it.
+/// Runs random programs on a whole rack, with all operations and all faults.
 pub fn campaign(campaign: &Campaign, progress: &mut dyn FnMut(u64)) -> Report {
     campaign::run("rack", campaign, world, progress)
 }
 
-/// Domains, and so programs on each host.
+/// Number of domains, and so of programs on each host.
 const DOMAINS: usize = 2;
-/// Hosts with programs that behave. A rogue is one more, with a domain of its own.
+/// Number of hosts with well-behaved programs. A rogue is one more, with a domain of its own.
 const HOSTS: u16 = 2;
-/// Bytes of the vma that a counter is in.
+/// Length in bytes of a counter's vma.
 const COUNTER_VMA_LEN: u32 = 1 << PAGE_SHIFT;
-/// Virtual time without an ended operation after which a rack is stuck.
+/// Virtual time without a completed operation after which a rack is stuck.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// After a machine came up, time in which requests may still be refused for tables that are being filled.
+/// Time after a restart in which requests may still be refused because tables are being filled.
 const SETTLING: Duration = Duration::from_millis(10);
-/// The note for operations that were refused because what they asked for went with a memory node.
+/// The note for operations that failed because their memory was lost with a node.
 const TOLD_LOST: &str = "rack.ToldLost";
-/// Lines of trace kept.
+/// Maximum number of trace lines.
 const TRACE_MAX: usize = 400;
 
 /// Runs one world.
@@ -76,54 +77,54 @@ pub(crate) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outc
 
 type End = (Verdict, String);
 
-/// The rack, its programs, and what they should see.
+/// The rack, its programs, and the expected state.
 struct Rack {
     world: World,
     rng: Rng,
     plan: Plan,
-    /// Since when there are no faults any more.
+    /// The time at which the faults ended.
     healed: Option<Instant>,
     clients: Vec<Client>,
-    /// The control plane's numbers of the domains.
+    /// The ids of the domains at the control plane.
     domains: Vec<u32>,
     model: Model,
-    /// Memory moves.
+    /// True if memory moves.
     moves: bool,
-    /// Hosts send traversals that begin together in batches.
+    /// True if hosts send traversals in batches.
     in_batches: bool,
     counters: Vec<Counter>,
     /// The rogue's own memory.
     rogue_vma: Option<u64>,
     lists: Vec<List>,
-    /// What adds along counters.
+    /// The program that adds to a chain of counters.
     adding: Program,
     programs: Programs,
-    /// Freed, and not handed out again.
+    /// Freed addresses that are not allocated again yet.
     freed: Vec<u64>,
-    /// Vmas that were asked for, ever: what a forbidden access is judged by.
+    /// Number of requested allocations, to judge forbidden accesses.
     allocations: u64,
-    /// Slots, each with its owner, and counters that have still to be read at the end.
+    /// Slots, each with its owner, and counters that must still be read at the end.
     unread: BTreeSet<(usize, SlotId)>,
     uncounted: BTreeSet<usize>,
-    /// An allocation failed in a way that does not say whether it was begun.
+    /// True if an allocation failed with unknown outcome.
     unsure_allocation: bool,
-    /// Operations that were told that memory is lost.
+    /// Number of operations that failed with lost memory.
     told_lost: u64,
     tasks: BTreeMap<u64, Task>,
     calls: BTreeMap<u64, (usize, Call)>,
-    /// Calls to be made again.
+    /// Calls to repeat.
     again: Vec<(usize, Call)>,
     next_ticket: u64,
     started: u64,
     ended: u64,
     progress: Instant,
-    /// How often each node lost its memory.
+    /// Number of memory losses of each node.
     losses: BTreeMap<u16, u32>,
-    /// How often each role was noted to be gone.
+    /// Number of times each role was noted as gone.
     gone: BTreeMap<RoleId, u64>,
-    /// Since when the switch and all nodes have been up.
+    /// The time since which the switch and all nodes are up.
     settled: Instant,
-    /// And the control plane.
+    /// The time since which the control plane is up.
     controlled: Instant,
     next_crash: Instant,
 }
@@ -132,7 +133,7 @@ impl Rack {
     fn new(seed: u64, plan: Plan, trace: bool) -> Self {
         let mut rng = Rng::from_number(seed ^ 0x7ac4);
         let mut layout = Layout::small();
-        // Now and then a switch so small that not everything fits, and requests that may cross few nodes at once.
+        // Some worlds have a switch with small tables, and a small hop limit.
         if rng.chance(1, 6) {
             layout.budgets =
                 Budgets { protection_entries: 12 + rng.below(12) as usize, ..Budgets::default() };
@@ -143,9 +144,9 @@ impl Rack {
         layout.hops_max = [1, 2, 64][rng.below(3) as usize];
         // In most worlds traversals that begin together share a datagram.
         layout.pairs_max = [1, 3, PAIRS_MAX][usize::try_from(seed % 3).expect("small")];
-        // In some, domains have several connections to a node, each of which is soon full.
+        // In some worlds domains have several connections to a node, with small windows.
         layout.connections_each = if seed % 5 == 4 { 3 } else { 1 };
-        // In every other one hosts number their queue pairs themselves, all of them alike.
+        // In every other world hosts number their queue pairs themselves, all of them alike.
         layout.cards = seed % 2 == 1;
         let slow = RoleId::Node(1 + u16::try_from(rng.below(u32::from(layout.nodes))).expect("few"));
         let mut world = World::new(layout, plan, seed, if trace { TRACE_MAX } else { 0 });
@@ -212,14 +213,14 @@ impl Rack {
         self.compare_vmas()
     }
 
-    /// Everything under way ended, and every machine and connection is up.
+    /// Returns true if everything ended, and every machine and connection is up.
     fn is_at_rest(&self) -> bool {
         let up = self.world.everybody().into_iter().all(|role_id| self.world.is_up(role_id));
         let idle = self.tasks.is_empty() && self.calls.is_empty() && self.again.is_empty();
         up && idle && self.clients.iter().all(Client::is_ready)
     }
 
-    /// One event, and what follows from it.
+    /// Handles one event and its consequences.
     fn step(&mut self) -> Result<(), End> {
         let ended = self.ended;
         let moved = self.world.step();
@@ -261,7 +262,8 @@ impl Rack {
         format!("nothing ended for {PATIENCE:?}: {} operations {open:?}, clients {lines:?}", self.tasks.len())
     }
 
-    /// Under a plan with crashes: takes a machine down, now and then two at once, when all have been up for a while.
+    /// Crashes a machine, now and then two at once, under a plan with crashes, when all have been up for a
+    /// while.
     fn crash_a_role(&mut self) {
         let now = self.world.now();
         if self.plan.crash_every == Duration::ZERO {
@@ -279,7 +281,8 @@ impl Rack {
         }
     }
 
-    /// The operator's part: a role that is gone must join again (PROTOCOL 8.17), a switch with larger tables (PROTOCOL 9.11).
+    /// Acts as the operator: makes a role that is gone rejoin (PROTOCOL 8.17), and gives a switch larger
+    /// tables (PROTOCOL 9.11).
     fn replace_gone(&mut self) {
         for role_id in self.world.everybody() {
             let mark = match role_id {
@@ -301,7 +304,7 @@ impl Rack {
         if !self.world.is_up(role_id) {
             return;
         }
-        // Longer than any packet is held (PROTOCOL 9.2); now and then so long that no host waits any more.
+        // Longer than any packet is held (PROTOCOL 9.2); now and then longer than any host waits.
         let most = if self.rng.chance(1, 3) { 150_000 } else { 20_000 };
         let down = Duration::from_millis(2) + Duration::from_micros(u64::from(self.rng.below(most)));
         self.world.crash_for(role_id, down);
@@ -312,8 +315,8 @@ impl Rack {
         }
     }
 
-    /// The node's memory is gone (PROTOCOL 9.8). An operation that was under way there may still be executed when the loss is accepted, if it
-    /// goes through the switch.
+    /// Records the loss of a node's memory (PROTOCOL 9.8). An operation in flight through the switch may
+    /// still execute when the loss is accepted.
     fn node_lost(&mut self, node: u16) {
         *self.losses.entry(node).or_default() += 1;
         let still: BTreeMap<SlotId, u64> = self.tasks.values().filter_map(Task::still_to_come).collect();
@@ -322,7 +325,7 @@ impl Rack {
         self.lists_lost(node);
     }
 
-    /// Every operation of the host ended without an answer.
+    /// Ends every operation of a crashed host without an answer.
     fn host_lost(&mut self, host: u16) {
         let clients = &self.clients;
         let gone: Vec<u64> = self
@@ -338,17 +341,18 @@ impl Rack {
         self.clients.iter_mut().filter(|client| client.host == host).for_each(Client::reset);
     }
 
-    /// True when a role's tables may have been empty at some time since `since`.
+    /// Returns true if a role's tables may have been empty at some time since `since`.
     fn was_disturbed(&self, since: Instant) -> bool {
         since < self.settled + SETTLING
     }
 
-    /// True when the control plane may have been away at some time since `since`, or busy with machines that had to join again.
+    /// Returns true if the control plane may have been down at some time since `since`, or busy with
+    /// rejoining machines.
     fn was_out_of_control(&self, since: Instant) -> bool {
         since < self.controlled + SETTLING || self.was_disturbed(since)
     }
 
-    /// True when lost packets can explain that an operation which began at `since` got no answer.
+    /// Returns true if lost packets can explain that an operation which began at `since` got no answer.
     fn may_go_unanswered(&self, since: Instant) -> bool {
         let calm = self.plan.healed() == self.plan;
         !calm && self.healed.is_none_or(|healed| since < healed) || self.was_disturbed(since)

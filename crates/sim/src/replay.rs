@@ -1,11 +1,13 @@
-//! A trace played over a rack of blades with the paper's latencies: how far programs scale, and what the directory costs (MIND 7.1 to 7.3).
+//! A trace played over a rack of blades with the paper's latencies: how far programs scale, and the cost of
+//! the directory (MIND 7.1 to 7.3).
 //!
-//! [`replay`] plays a [`Workload`] on the hosts of a [`Setup`] and answers with an [`Outcome`]. The roles' own step functions
-//! decide what happens to pages: [`farmem_switch::directory`], [`farmem_host::agent::Agent`], [`farmem_memnode::page_states::PageStates`],
-//! [`farmem_control::splitting::Splitting`] and [`farmem_control::reset::Reset`]. Around them stand a clock, links that take time and can be
-//! full, and threads that wait for their pages. Nothing is lost here; [`crate::pages`] is for that.
+//! [`replay`] plays a [`Workload`] on the hosts of a [`Setup`] and returns an [`Outcome`]. The roles' own
+//! step functions decide about pages: [`farmem_switch::directory`], [`farmem_host::agent::Agent`],
+//! [`farmem_memnode::page_states::PageStates`], [`farmem_control::splitting::Splitting`] and
+//! [`farmem_control::reset::Reset`]. Around them are a clock, links with latency and bandwidth, and threads
+//! that wait for their pages. Nothing is lost here; [`crate::pages`] is for that.
 //!
-//! Pages have no bytes, and processors no caches: an access that needs no page takes [`Profile::local`], whatever it is.
+//! Pages have no bytes, and processors no caches: every access that needs no page takes [`Profile::local`].
 
 mod cores;
 mod directory;
@@ -25,26 +27,28 @@ pub use workload::Workload;
 pub use farmem_machine::Duration;
 use farmem_wire::message::CACHING_HOSTS_MAX;
 
-/// The systems that are compared (MIND 7).
+/// The compared systems (MIND 7).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum System {
     /// Directory in the switch; stores wait for their page, as on x86.
     Mind,
-    /// The same, where a store does not wait, and a load of a page with a store before it does (partial store order).
+    /// [`System::Mind`] with partial store order: a store does not wait, and a load of a page waits for
+    /// earlier stores to it.
     MindPso,
-    /// The same with as many slots as there are pages, so that each page is a region of its own.
+    /// [`System::MindPso`] with as many slots as pages, so that each page is a region of its own.
     MindPsoPlus,
-    /// A software DSM: the directory of each page is at the blade that is its home, and every access passes a library. Partial store order.
+    /// A software DSM: the directory of each page is at its home blade, and every access passes a library.
+    /// Partial store order.
     Gam,
-    /// Remote memory as swap space of one blade: no directory, and nothing is shared between blades.
+    /// Remote memory as swap space of one blade: no directory, and no sharing between blades.
     Swap,
 }
 
 impl System {
-    /// All of them.
+    /// All systems.
     pub const ALL: [Self; 5] = [Self::Mind, Self::MindPso, Self::MindPsoPlus, Self::Gam, Self::Swap];
 
-    /// As it is printed.
+    /// Returns the system's printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,13 +60,13 @@ impl System {
         }
     }
 
-    /// The system of this name.
+    /// Returns the system with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|system| system.name() == name)
     }
 
-    /// True when several blades can share pages with it.
+    /// Returns true if several blades can share pages.
     #[must_use]
     pub const fn shares(self) -> bool {
         !matches!(self, Self::Swap)
@@ -73,49 +77,49 @@ impl System {
     }
 }
 
-/// How large the directory's regions are.
+/// The sizes of the directory's regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Regions {
-    /// Bounded splitting within so many slots, an epoch of this length.
+    /// Bounded splitting with a limit of slots.
     Bounded {
-        /// Slots.
+        /// Number of slots.
         slots: usize,
-        /// Bytes of a region at first; more when else not all pages had an entry within 95 % of the slots: entries are made when memory is
-        /// allocated (MIND 6.3).
+        /// Initial region length in bytes. Regions begin larger if otherwise not all pages had an entry
+        /// within 95 % of the slots: entries are made at allocation (MIND 6.3).
         initial: u64,
-        /// The epoch.
+        /// Length of an epoch.
         epoch: Duration,
     },
-    /// Always 2^order pages, and slots for all.
+    /// Regions of 2^order pages, and slots for all.
     Fixed {
         /// The order, up to [`farmem_wire::message::REGION_ORDER_MAX`].
         order: u8,
     },
 }
 
-/// What is replayed on what.
+/// The parameters of a replay.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The system.
     pub system: System,
-    /// Compute blades: 1 to [`CACHING_HOSTS_MAX`]; 1 for [`System::Swap`].
+    /// Number of compute blades: 1 to [`CACHING_HOSTS_MAX`]; 1 for [`System::Swap`].
     pub hosts: u16,
-    /// Threads that run at once on each.
+    /// Number of concurrent threads on each blade.
     pub threads: u16,
-    /// Pages that a blade's cache holds.
+    /// Capacity of a blade's cache in pages.
     pub local_pages: usize,
-    /// The directory; not for those systems that have another.
+    /// The directory's regions; ignored by systems with a directory of their own.
     pub regions: Regions,
-    /// What things take.
+    /// The hardware.
     pub profile: Profile,
-    /// The seed of the jitter of retries.
+    /// The seed of the retry jitter.
     pub seed: u64,
 }
 
 impl Setup {
-    /// The paper's relations for a workload of another size: local memory for a quarter of its pages, and 30,000 slots for 2 GiB of them (MIND 7).
-    /// Beside those there is a slot for each block of 2 MiB it touches: that many entries it needs whatever it does, for stacks above all, which do
-    /// not shrink with the workload.
+    /// Returns the paper's proportions for a workload of another size: local memory for a quarter of its
+    /// pages, and 30,000 slots per 2 GiB (MIND 7). In addition there is a slot for each block of 2 MiB it
+    /// touches: the workload always needs that many entries, mainly for stacks, which do not shrink with it.
     #[must_use]
     pub fn in_proportion(system: System, hosts: u16, workload: &Workload) -> Self {
         let profile = Profile::MIND;
@@ -127,7 +131,7 @@ impl Setup {
         Self { system, hosts, threads: profile.threads, local_pages, regions, profile, seed: 1 }
     }
 
-    /// The directory that the system really has.
+    /// Returns the system's actual directory.
     const fn directory(&self) -> Regions {
         match self.system {
             System::MindPsoPlus | System::Gam => Regions::Fixed { order: 0 },
@@ -136,43 +140,43 @@ impl Setup {
     }
 }
 
-/// What came of it.
+/// The result of a replay.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Outcome {
-    /// Until the last thread was through.
+    /// Time until the last thread ended.
     pub runtime: Duration,
-    /// Visits of pages.
+    /// Number of page visits.
     pub visits: u64,
-    /// Accesses in all.
+    /// Number of accesses.
     pub accesses: u64,
-    /// Visits that needed a page or a right that the blade did not have.
+    /// Number of visits that needed a page or a right that the blade did not have.
     pub faults: u64,
-    /// Pages sent to blades.
+    /// Number of pages sent to blades.
     pub fetches: u64,
-    /// Pages, or rights to write them, taken from blades for others.
+    /// Number of pages, or write rights, revoked for other blades.
     pub invalidations: u64,
-    /// Those of them that no blade had asked for.
+    /// Number of invalidated pages that no blade had requested.
     pub false_invalidations: u64,
-    /// Pages written back.
+    /// Number of pages written back.
     pub write_backs: u64,
-    /// Requests that were told to come again.
+    /// Number of requests answered with `Busy`.
     pub busy: u64,
-    /// Directory entries reset because their slot was needed.
+    /// Number of directory entries reset because their slot was needed.
     pub resets: u64,
-    /// Regions split.
+    /// Number of region splits.
     pub splits: u64,
-    /// Regions merged.
+    /// Number of region merges.
     pub merges: u64,
-    /// Bytes that the links of blades and memory nodes carried.
+    /// Number of bytes on the links of blades and memory nodes.
     pub bytes: u64,
-    /// Slots in use, at the end of each epoch.
+    /// Slots in use at the end of each epoch.
     pub slots: Vec<(Duration, usize)>,
-    /// The most slots in use at any time.
+    /// Maximum number of slots in use.
     pub slots_max: usize,
 }
 
 impl Outcome {
-    /// Accesses a second, of all threads together.
+    /// Returns the accesses per second of all threads together.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
     pub fn throughput(&self) -> f64 {
@@ -180,10 +184,11 @@ impl Outcome {
     }
 }
 
-/// Plays the workload. `progress` is told how many visits were made, now and then.
+/// Plays the workload. Calls `progress` from time to time with the number of visits made.
 ///
 /// # Panics
-/// When the setup has values that its fields rule out, or a role breaks an invariant of its own.
+///
+/// If the setup has values that its fields rule out, or a role violates an invariant of its own.
 pub fn replay(workload: &Workload, setup: &Setup, progress: &mut dyn FnMut(u64)) -> Outcome {
     assert!(
         (1..=CACHING_HOSTS_MAX).contains(&setup.hosts) && setup.threads > 0 && setup.local_pages > 0,

@@ -1,31 +1,31 @@
-//! Scripts: a protocol played by hand, one packet at a time, with the trace it must leave.
+//! Scripts: a protocol played by hand, one packet at a time, with the expected trace.
 //!
-//! A file is a story in `#` lines, then blocks: commands, a line `----`, and the lines that the commands must print, up to an empty
-//! line. A command's indented lines belong to it. Time stands still but for `tick`, and no packet between hosts, switch and nodes
-//! moves but by `deliver`; only the control plane's own packets arrive by themselves.
+//! A file is a story in `#` lines, then blocks: commands, a line `----`, and the lines that the commands must print, up to
+//! an empty line. A command's indented lines belong to it. Time advances only with `tick`, and packets between hosts, switch
+//! and nodes move only with `deliver`; the control plane's own packets arrive by themselves.
 //!
-//! | command | what it does |
+//! | command | effect |
 //! |---|---|
-//! | `nodes N hosts M [table T]` | builds a rack and brings it up; T entries of protection at the switch |
-//! | `host H joins DOMAIN` | opens a session and a connection to each node, the old ones taken down first |
-//! | `host H alloc DOMAIN BYTES [on N] as NAME` | allocates; the address is NAME from here on |
+//! | `nodes N hosts M [table T]` | builds a rack and brings it up; T protection entries at the switch |
+//! | `host H joins DOMAIN` | opens a session and a connection to each node; old ones are taken down first |
+//! | `host H alloc DOMAIN BYTES [on N] as NAME` | allocates; NAME is the address from here on |
 //! | `host H free DOMAIN NAME` | frees |
-//! | `host H grant DOMAIN NAME BYTES to DOMAIN none, read or read_write` | lends |
+//! | `host H grant DOMAIN NAME BYTES to DOMAIN none, read or read_write` | grants access |
 //! | `host H read DOMAIN ADDR BYTES`, `region-read` | begins a READ, a region read through the switch |
 //! | `host H write DOMAIN ADDR VALUE..`, `region-write` | begins a WRITE of text and words |
 //! | `host H add DOMAIN ADDR N`, `host H swap DOMAIN ADDR OLD NEW` | begins a FETCH_ADD, a CMP_SWAP |
 //! | `program NAME` and its text | assembles a program |
 //! | `host H traverse DOMAIN PROGRAM ADDR LIMIT WORD..` | begins a traversal with these words of scratch pad |
-//! | `deliver [TO]`, `deliver all` | delivers the next packet (to a machine), or until nothing is on its way |
-//! | `drop [TO]`, `dup [TO]`, `flip BIT [TO]`, `hold [TO]` | loses, doubles, damages the next packet, or lets all others overtake it |
-//! | `forge domain N [TO]`, `forge address A [TO]`, `forge key [TO]` | makes the next packet claim a domain, name another address, or show a wrong key, with a good ICRC |
+//! | `deliver [TO]`, `deliver all` | delivers the next packet (to a machine), or all until none is in flight |
+//! | `drop [TO]`, `dup [TO]`, `flip BIT [TO]`, `hold [TO]` | loses, duplicates, damages or delays the next packet |
+//! | `forge domain N [TO]`, `forge address A [TO]`, `forge key [TO]` | changes the next packet's domain, address or key; reseals it |
 //! | `tick 3ms` | lets time pass, and timers with it |
-//! | `crash WHO`, `start WHO` | takes a machine down, brings it up again |
-//! | `show` | lists what is on its way |
-//! | `memory NODE ADDR BYTES` | shows bytes where they lie |
-//! | `explore without GUARD` | finds the shortest way to break the coherence protocol without one of its guards |
+//! | `crash ROLE`, `start ROLE` | crashes or starts a machine |
+//! | `show` | lists the packets in flight |
+//! | `memory NODE ADDR BYTES` | shows bytes of a memory node |
+//! | `explore without GUARD` | finds the shortest trace that breaks the coherence protocol without one of its guards |
 //!
-//! An address is a number, or a name with `+N`. WHO and TO are `control`, `switch`, `node N` or `host H`.
+//! An address is a number, or a name with `+N`. ROLE and TO are `control`, `switch`, `node N` or `host H`.
 
 mod commands;
 mod words;
@@ -34,12 +34,12 @@ use crate::World;
 use commands::Stage;
 use std::fmt;
 
-/// A script that cannot be played.
+/// The error for a script that cannot be played.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScriptError {
-    /// The line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What was expected there.
+    /// The expected input there.
     pub reason: String,
 }
 
@@ -53,13 +53,14 @@ impl std::error::Error for ScriptError {}
 
 /// The line between commands and their trace.
 const RULE: &str = "----";
-/// Lines of trace that one block may print.
+/// Maximum number of trace lines of one block.
 const LINES_MAX: usize = 10_000;
 
-/// Plays a script; answers it with the trace it really left in the place of the expected one.
+/// Plays a script. Returns the script with the actual trace in place of the expected one.
 ///
 /// # Errors
-/// [`ScriptError`] at the first command that makes no sense. A refusal of the rack is no error but part of the trace.
+///
+/// [`ScriptError`] at the first invalid command. A refusal of the rack is no error but part of the trace.
 pub fn play(text: &str) -> Result<String, ScriptError> {
     let mut stage = Stage::default();
     let mut out = String::new();
@@ -108,7 +109,7 @@ pub fn play(text: &str) -> Result<String, ScriptError> {
 mod tests {
     use super::play;
 
-    /// What is wrong with a script is told with its line.
+    /// Errors of a script name the line.
     #[test]
     fn mistakes_are_told_with_their_line() {
         let wrong = |text| play(text).expect_err("wrong").to_string();
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(wrong("nodes 1 hosts 1\nhost 1 read blue nowhere 8\n----\n"), "line 2: no domain `blue`");
     }
 
-    /// A played script played again is the same.
+    /// Playing a played script again changes nothing.
     #[test]
     fn a_trace_is_stable() {
         let once = play("# Two packets.\nnodes 1 hosts 1\n----\n\nhost 1 joins blue\nhost 1 alloc blue 1 as v\nhost 1 add blue v 7\ndeliver all\n----\n").expect("plays");

@@ -1,7 +1,7 @@
-//! One machine of the rack: a role, its address, and what a driver does around it.
+//! A simulated machine: a role, its address, and its driver.
 //!
-//! As over sockets, a driver knows the address of a port only from what its role (or the control plane) told it; a frame from any other
-//! address comes from [`Port::UNKNOWN`], and a frame for a port without an address goes nowhere.
+//! As over sockets, a driver knows the address of a port only from its role (or the control plane). A frame
+//! from any other address comes from [`Port::UNKNOWN`], and a frame for a port without an address is dropped.
 
 use crate::describe::Describer;
 use crate::{Journal, Network};
@@ -11,7 +11,7 @@ use farmem_wire::Gid;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One role of the rack.
+/// The id of a role of the rack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RoleId {
     /// The control plane.
@@ -22,12 +22,12 @@ pub enum RoleId {
     Node(u16),
     /// A host, by its number.
     Host(u16),
-    /// A switch of the index, by its number.
+    /// An index switch, by its number.
     Index(u16),
 }
 
 impl RoleId {
-    /// Where this machine is: every machine has an address of its own, and keeps it when it starts again.
+    /// Returns the machine's address, which it keeps across restarts.
     #[must_use]
     pub fn gid(self) -> Gid {
         let (kind, number) = match self {
@@ -41,7 +41,7 @@ impl RoleId {
         Gid::from_v4([10, kind, high, low])
     }
 
-    /// The role at an address.
+    /// Returns the role at an address.
     #[must_use]
     pub fn at(gid: Gid) -> Option<Self> {
         let [_, kind, high, low] = gid.as_v4()?;
@@ -56,7 +56,7 @@ impl RoleId {
         }
     }
 
-    /// The kind of role, as marks name it.
+    /// Returns the kind of role, as marks name it.
     #[must_use]
     pub const fn kind(self) -> &'static str {
         match self {
@@ -78,14 +78,14 @@ impl fmt::Debug for RoleId {
     }
 }
 
-/// What the stations share.
+/// The environment that all machines share.
 #[derive(Debug)]
 pub(crate) struct SimEnv {
     pub(crate) now: Instant,
     pub(crate) network: Network,
     pub(crate) journal: Journal,
     pub(crate) describer: Describer,
-    /// Frames for ports without an address.
+    /// Number of frames for ports without an address.
     pub(crate) unroutable: u64,
 }
 
@@ -94,17 +94,17 @@ pub(crate) struct SimEnv {
 pub(crate) struct SimNode<M: Machine> {
     pub(crate) role_id: RoleId,
     pub(crate) role: Option<M>,
-    /// How often the role was started.
+    /// Number of starts of the role.
     pub(crate) starts: u32,
     peers: Peers,
-    /// What an output says to the driver itself.
+    /// Returns the address change in an output, if any.
     peer_of: fn(&M::Out) -> Option<PeerChange>,
-    /// Visits of traversals so far.
+    /// Returns the number of traversal visits so far.
     visits: fn(&M) -> u64,
     out: Outbox<M::Out, M::Note>,
 }
 
-/// What a driver knows of addresses.
+/// A driver's address table.
 #[derive(Debug, Default)]
 struct Peers {
     by_port: BTreeMap<Port, Gid>,
@@ -124,18 +124,18 @@ impl Peers {
 }
 
 impl<M: Machine> SimNode<M> {
-    /// A machine that is down.
+    /// Returns a machine that is down.
     pub(crate) fn new(role_id: RoleId, peer_of: fn(&M::Out) -> Option<PeerChange>) -> Self {
         let (peers, out) = (Peers::default(), Outbox::new());
         Self { role_id, role: None, starts: 0, peers, peer_of, visits: |_| 0, out }
     }
 
-    /// The same of a role that visits nodes of traversals.
+    /// Sets the visit counter of a role that executes traversals.
     pub(crate) fn visiting(self, visits: fn(&M) -> u64) -> Self {
         Self { visits, ..self }
     }
 
-    /// Starts a role with nothing known but `peers`.
+    /// Starts a role that knows only `peers`.
     pub(crate) fn start(&mut self, role: M, peers: impl IntoIterator<Item = (Port, Gid)>) {
         self.stop();
         self.starts += 1;
@@ -143,13 +143,13 @@ impl<M: Machine> SimNode<M> {
         peers.into_iter().for_each(|(port, gid)| self.peer(port, gid));
     }
 
-    /// The role is gone, with all it knew.
+    /// Stops the role; its state is lost.
     pub(crate) fn stop(&mut self) {
         self.role = None;
         self.peers = Peers::default();
     }
 
-    /// The driver learns where a port is.
+    /// Tells the driver the address of a port.
     pub(crate) fn peer(&mut self, port: Port, gid: Gid) {
         self.peers.change(PeerChange { port, gid: Some(gid) });
     }
@@ -158,18 +158,18 @@ impl<M: Machine> SimNode<M> {
         self.role.as_ref().and_then(Machine::next_wake)
     }
 
-    /// A frame arrives from an address.
+    /// Handles a frame from an address.
     pub(crate) fn frame(&mut self, from: Gid, bytes: &[u8], env: &mut SimEnv, each: impl FnMut(M::Out)) {
         let port = self.port_of(from);
         self.event(Event::Frame { port, bytes }, env, each);
     }
 
-    /// The port at an address, as far as this machine knows.
+    /// Returns the port at an address, as far as this machine knows.
     pub(crate) fn port_of(&self, from: Gid) -> Port {
         self.peers.by_gid.get(&from).copied().unwrap_or(Port::UNKNOWN)
     }
 
-    /// Hands the role an event and carries out what it wants done; then every invariant of the role must hold.
+    /// Passes an event to the role, carries out the resulting actions, and checks the role's invariants.
     pub(crate) fn event(&mut self, event: Event<'_, M::In>, env: &mut SimEnv, mut each: impl FnMut(M::Out)) {
         let Self { role_id, role: Some(role), peers, peer_of, visits, out, .. } = self else { return };
         let (frames, before) = (u64::from(matches!(event, Event::Frame { .. })), visits(role));
@@ -181,7 +181,7 @@ impl<M: Machine> SimNode<M> {
             },
             Action::Note(note) => env.journal.note(role_id.kind(), role_id, &note),
             Action::Local(local) => {
-                // In its place among the frames: the next one may be for this very port.
+                // Applied in order with the frames: the next one may be for this very port.
                 if let Some(change) = peer_of(&local) {
                     peers.change(change);
                 }
@@ -205,14 +205,14 @@ impl SimEnv {
         self.network.send(self.now, from.gid(), to, frame);
     }
 
-    /// A frame for a port that the driver has no address for.
+    /// Drops a frame for a port without an address.
     fn nowhere(&mut self, from: RoleId, port: Port) {
         self.unroutable += 1;
         self.journal.line(|| format!("  {from:?} has no address for {port:?}"));
     }
 }
 
-/// The name of the role at an address, for people.
+/// Returns the name of the role at an address.
 pub(crate) fn name(gid: Gid) -> String {
     RoleId::at(gid).map_or_else(|| format!("{gid:?}"), |role_id| format!("{role_id:?}"))
 }

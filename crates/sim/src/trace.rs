@@ -1,10 +1,12 @@
 //! Memory accesses of real programs, recorded once and replayed over simulated racks (MIND 7.1).
 //!
-//! Programs run under valgrind, whose tool `lackey` prints each access; [`lackey::Accesses`] reads that, [`Compactor`] keeps what a
-//! coherence protocol can notice, and [`Writer`] and [`Reader`] keep it in files. One [`Visit`] is a page that a thread turns to.
+//! Programs run under valgrind, whose tool `lackey` prints each access. [`lackey::Accesses`] parses the
+//! output, [`Compactor`] keeps the accesses that a coherence protocol can observe, and [`Writer`] and
+//! [`Reader`] store them in files. One [`Visit`] is a page that a thread turns to.
 //!
-//! valgrind runs one thread at a time, for a hundred thousand basic blocks or until it waits. So a trace says in which order a
-//! thread touched pages, and only roughly how the threads' accesses lay between each other's; a replay runs its threads side by side.
+//! valgrind runs one thread at a time, for a hundred thousand basic blocks or until the thread waits. So a
+//! trace has the exact order of a thread's page visits, and only approximately the interleaving of threads; a
+//! replay runs threads concurrently.
 
 use std::collections::VecDeque;
 
@@ -13,25 +15,26 @@ pub mod lackey;
 
 pub use file::{Header, Reader, TraceError, Writer};
 
-/// Bytes of a page.
+/// Length in bytes of a page.
 pub const PAGE_LEN: u64 = 1 << farmem_wire::message::PAGE_SHIFT;
-/// Pages that a thread is taken to have at hand: coming back to one of them is counted, and is no new visit.
+/// Number of recently used pages of a thread that count as at hand: a return to one of them is counted, and
+/// is no new visit.
 pub const AT_HAND: usize = 8;
 
-/// What a program did, one thing after another.
+/// An event of a recorded program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// From here on this thread runs.
+    /// This thread runs from here on.
     Thread(u16),
     /// An instruction was executed.
     Instruction,
-    /// These bytes were read, or written (or both).
+    /// These bytes were read or written (or both).
     Access {
-        /// The first one's address.
+        /// The first byte.
         addr: u64,
-        /// How many; at least one.
+        /// Number of bytes, at least one.
         len: u64,
-        /// True when they were written.
+        /// True for a write.
         write: bool,
     },
 }
@@ -39,42 +42,44 @@ pub enum Event {
 /// A page that a thread turns to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Visit {
-    /// The thread, numbered from 0 in the order in which threads ran first.
+    /// The thread, numbered from 0 in the order of first runs.
     pub thread: u16,
     /// The page's number: address / [`PAGE_LEN`].
     pub page: u64,
-    /// True when it writes there. Pages that are first read and then written are visited twice.
+    /// True for a write. Pages that are first read and then written are visited twice.
     pub write: bool,
     /// Instructions of this thread between its last visit and this one.
     pub instructions: u64,
-    /// Accesses of this thread in them, all to pages it had at hand.
+    /// Accesses of this thread in between, all to pages at hand.
     pub accesses: u64,
 }
 
-/// Turns events into visits. It leaves out accesses that a page table entry, once filled, serves unnoticed:
-/// those to the last [`AT_HAND`] pages of the running thread.
+/// Turns events into visits. It omits accesses that a filled page table entry serves unnoticed: those to the
+/// last [`AT_HAND`] pages of the running thread.
 #[derive(Debug, Default)]
 pub struct Compactor {
-    /// The numbers of the threads seen, in order.
+    /// The threads seen, in order.
     threads: Vec<u16>,
     running: u16,
-    /// The page, and whether it was written; the one used last comes first.
+    /// Pages at hand, and whether each was written, the last used first.
     at_hand: VecDeque<(u64, bool)>,
     instructions: u64,
     accesses: u64,
 }
 
 impl Compactor {
-    /// A program that has done nothing yet.
+    /// Returns a compactor for a new program.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes an event; calls `visit` for each page that the running thread turns to, which for one access may be several.
+    /// Handles an event. Calls `visit` for each page that the running thread turns to, which for one access
+    /// may be several.
     ///
     /// # Errors
-    /// What `visit` answers.
+    ///
+    /// The error of `visit`.
     pub fn take<E>(&mut self, event: Event, mut visit: impl FnMut(Visit) -> Result<(), E>) -> Result<(), E> {
         match event {
             Event::Thread(thread) => self.run(thread),
@@ -105,7 +110,7 @@ impl Compactor {
         }
     }
 
-    /// True when the page is at hand for this; it is then the one used last.
+    /// Returns true if the page is at hand for this access; it then counts as last used.
     fn has(&mut self, page: u64, write: bool) -> bool {
         let Some(place) =
             self.at_hand.iter().position(|&(known, written)| known == page && (written || !write))

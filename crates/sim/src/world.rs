@@ -1,8 +1,8 @@
 //! A whole rack: hosts, a switch, memory nodes and the control plane, in virtual time on a faulty network.
 //!
-//! The world is what stands around the roles in a real rack, made of one queue of events: their drivers, the
-//! network, the control plane's log on its disk, and the hands that start a machine again after it crashed. The control API is the one
-//! thing without faults of its own, as over HTTP: a call is answered once, or fails because the control plane is down.
+//! The world simulates everything around the roles with one event queue: their drivers, the network, the control plane's log on its
+//! disk, and restarts after crashes. Only the control API has no faults of its own, as over HTTP: a call is answered once, or fails
+//! because the control plane is down.
 
 use crate::describe::Describer;
 use crate::sim_node::{RoleId, SimEnv, SimNode};
@@ -26,45 +26,46 @@ mod joins;
 #[cfg(test)]
 mod tests;
 
-/// How a rack is laid out. Nodes and hosts are numbered from 1, as the control plane numbers them.
+/// The layout of a rack. Nodes and hosts are numbered from 1, as by the control plane.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub nodes: u16,
-    /// Hosts.
+    /// Number of hosts.
     pub hosts: u16,
-    /// Pods of a FatTree of index switches; without any there is none.
+    /// Number of pods of a FatTree of index switches; 0 for no index.
     pub pods: u16,
-    /// Edge switches of a pod. The nodes are divided among all edge switches, in order.
+    /// Number of edge switches of a pod. The nodes are divided among all edge switches, in order.
     pub edges: u16,
-    /// Bytes of each memory node.
+    /// Length in bytes of each memory node.
     pub capacity: u64,
     /// The switch's tables.
     pub budgets: Budgets,
-    /// Memory nodes that one request may cross.
+    /// Maximum number of memory nodes that one request may cross.
     pub hops_max: u8,
-    /// Traversals of a host that share one datagram at most.
+    /// Maximum number of traversals of a host that share one datagram.
     pub pairs_max: u16,
-    /// Connections of a host's domain to a memory node at most, each of which has few packets under way when there are several.
+    /// Maximum number of connections of a host's domain to a memory node. If there are several, each has a small window.
     pub connections_each: usize,
-    /// The path MTU of all connections, and of what memory nodes send.
+    /// The path MTU of all connections and of all memory nodes.
     pub pmtu: Pmtu,
-    /// Time without an answer after which the control plane, or a host, sends anything again.
+    /// Time without an answer after which the control plane or a host retransmits.
     pub timeout: Duration,
-    /// Times it is sent again.
+    /// Maximum number of retransmissions.
     pub retries_max: u32,
-    /// For how long a host may use what it caches without being heard of.
+    /// Time for which a host may use cached pages without contact.
     pub lease: Duration,
-    /// For how long a host, and a domain without users, stay without being heard of; `None`: for good.
+    /// Time for which a host, and a domain without users, stay without contact; `None` for ever.
     pub host_lease: Option<Duration>,
     /// Time between two listings of the directory.
     pub epoch: Duration,
-    /// Hosts number their queue pairs themselves, all of them from 2 on, as RoCE cards do (PROTOCOL 14.1).
+    /// True if hosts number their queue pairs themselves, all of them from 2 on, as RoCE cards do (PROTOCOL 14.1).
     pub cards: bool,
 }
 
 impl Layout {
-    /// Four nodes of 1 MiB and two hosts. Timeouts are long beside the network's delays, and short beside a campaign.
+    /// Returns a layout of four nodes of 1 MiB and two hosts. Timeouts are long compared with the network's delays, and short
+    /// compared with a campaign.
     #[must_use]
     pub fn small() -> Self {
         let Config { lease, epoch, .. } = Config::new(RoleId::Control.gid());
@@ -89,15 +90,15 @@ impl Layout {
     }
 }
 
-/// Time after which a machine that was refused its join asks again.
+/// Time after which a refused join is repeated.
 const JOIN_AGAIN: Duration = Duration::from_millis(1);
-/// How long a call is made again that cannot be served.
+/// Maximum time for which an unavailable call is repeated.
 const CALL_MAX: Duration = Duration::from_secs(1);
 
-/// Makes what runs on a host that has joined.
+/// The constructor of the machine on a joined host.
 type Make<H> = fn(HostConfig, &mut Rng) -> H;
 
-/// The rack and everything around it. On its hosts runs `H`.
+/// The rack and its environment. Its hosts run `H`.
 #[derive(Debug)]
 pub struct World<H: Guest = Host> {
     layout: Layout,
@@ -108,28 +109,28 @@ pub struct World<H: Guest = Host> {
     log: Vec<Record>,
     switch: SimNode<Switch>,
     nodes: BTreeMap<u16, SimNode<MemNode<VecStore>>>,
-    /// What outlives the nodes.
+    /// The disks, which survive crashes of nodes.
     disks: Disks,
     hosts: BTreeMap<u16, SimNode<H>>,
     index: BTreeMap<u16, SimNode<Switch>>,
     make: Make<H>,
-    /// Where each node's memory begins.
+    /// The first address of each node's memory.
     bases: BTreeMap<u16, u64>,
     next_ticket: u64,
-    /// The keys that all who ask were told: they trust each other.
+    /// The keys given to all callers, which trust each other.
     ring: Ring,
     asked: BTreeMap<u64, Asked>,
     replies: BTreeMap<u64, Result<Response, ApiError>>,
     done: VecDeque<(u16, Done)>,
-    /// What hosts said beside that, and is not taken yet.
+    /// Other outputs of hosts that are not taken yet.
     own: VecDeque<(u16, H::Own)>,
-    /// What hosts want of the control plane, and was not asked yet.
+    /// Requests of hosts to the control plane that are not sent yet.
     wants: VecDeque<(u16, Want)>,
     /// Connections that were set up, by host, domain and node.
     connected: BTreeMap<(u16, u32, u16), Connected>,
-    /// Machines to be started, each when.
+    /// Scheduled starts of machines.
     starts: BTreeSet<(Instant, RoleId)>,
-    /// Moments at which the world's user wants to look again.
+    /// Times at which the world's user wants control.
     alarms: BTreeSet<Instant>,
     crashes: u64,
 }
@@ -139,23 +140,23 @@ pub struct World<H: Guest = Host> {
 struct Asked {
     request: Request,
     by: RoleId,
-    /// Which start of `by` asked: the answer to an earlier one is dropped.
+    /// The start of `by` that made the call: answers to an earlier start are dropped.
     start: u32,
-    /// The host's role wants it: the answer is for it.
+    /// The request of the host's role that the answer is for, if any.
     want: Option<Want>,
 }
 
 /// A host's connection in a domain to a node.
 #[derive(Clone, Copy, Debug)]
 struct Connected {
-    /// How often it was set up.
+    /// Number of setups.
     count: u32,
-    /// Which start of the node it is with.
+    /// The start of the node that the connection belongs to.
     starts: u32,
 }
 
 impl World {
-    /// A rack of host roles in which nothing runs yet. Keeps the last `lines_max` lines of trace.
+    /// Returns a rack of host roles in which no role runs yet. Keeps the last `lines_max` trace lines.
     #[must_use]
     pub fn new(layout: Layout, plan: Plan, seed: u64, lines_max: usize) -> Self {
         Self::of(layout, plan, seed, lines_max, |config, _| Host::new(config))
@@ -163,7 +164,7 @@ impl World {
 }
 
 impl<H: Guest> World<H> {
-    /// The same of whatever `make` makes when a host has joined.
+    /// Returns a rack whose joined hosts run the machine built by `make`.
     #[must_use]
     pub fn of(layout: Layout, plan: Plan, seed: u64, lines_max: usize, make: Make<H>) -> Self {
         let mut rng = Rng::from_number(seed);
@@ -221,7 +222,7 @@ impl<H: Guest> World<H> {
         all.into_iter().for_each(|role_id| self.start(role_id));
     }
 
-    /// Ends what is wrong: the network has no faults any more, and every machine that is down starts.
+    /// Ends all faults: heals the network, and starts every machine that is down.
     pub fn end_faults(&mut self) {
         self.network_mut().heal();
         self.start_all();
@@ -230,7 +231,8 @@ impl<H: Guest> World<H> {
     /// Starts every machine, and lets time pass until all are up.
     ///
     /// # Panics
-    /// When they do not come up.
+    ///
+    /// If they do not come up.
     pub fn bring_up(&mut self) {
         self.start_all();
         while !self.everybody().into_iter().all(|role_id| self.is_up(role_id)) {
@@ -238,13 +240,15 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// Makes a call for `by` and lets time pass until it is answered; one that cannot be served now is made again, for a second.
+    /// Makes a call for `by` and lets time pass until it is answered. An unavailable call is repeated for a second.
     ///
     /// # Errors
-    /// What the control plane says.
+    ///
+    /// The control plane's error.
     ///
     /// # Panics
-    /// When the control plane answers another request.
+    ///
+    /// If the control plane answers another request.
     pub fn call<C: Call>(&mut self, by: RoleId, call: C) -> Result<C::Answer, ApiError> {
         let (request, end): (Request, _) = (call.into(), self.now() + CALL_MAX);
         loop {
@@ -270,7 +274,7 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// Every machine, the control plane first.
+    /// Returns every machine, the control plane first.
     #[must_use]
     pub fn everybody(&self) -> Vec<RoleId> {
         let nodes = self.nodes.keys().map(|&n| RoleId::Node(n));
@@ -279,7 +283,7 @@ impl<H: Guest> World<H> {
         [RoleId::Control, RoleId::Switch].into_iter().chain(nodes).chain(index).chain(hosts).collect()
     }
 
-    /// Asks the control plane for something on behalf of `by`; the answer comes by [`World::take_reply`].
+    /// Calls the control plane on behalf of `by`. [`World::take_reply`] returns the answer.
     pub fn ask(&mut self, by: RoleId, request: impl Into<Request>) -> u64 {
         let ticket = self.ask_for(by, request.into(), None);
         self.carry_wants();
@@ -305,12 +309,12 @@ impl<H: Guest> World<H> {
         ticket
     }
 
-    /// Takes the answer to a call, when it is there.
+    /// Takes the answer to a call, if it has arrived.
     pub fn take_reply(&mut self, ticket: u64) -> Option<Result<Response, ApiError>> {
         self.replies.remove(&ticket)
     }
 
-    /// When the next event is due.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let start = self.starts.first().map(|&(at, _)| at);
@@ -318,7 +322,7 @@ impl<H: Guest> World<H> {
         [start, self.alarms.first().copied()].into_iter().chain(next).flatten().min()
     }
 
-    /// When the next role wants to be woken.
+    /// Returns the time of the next wake of a role.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         let nodes = self.nodes.values().filter_map(SimNode::next_wake);
@@ -327,7 +331,7 @@ impl<H: Guest> World<H> {
         nodes.chain(hosts).chain(rest).min()
     }
 
-    /// Takes the next event, whatever it is. False when there is none: the rack is at rest.
+    /// Handles the next event. Returns false if there is none: the rack is at rest.
     pub fn step(&mut self) -> bool {
         let Some(due) = self.next_due() else { return false };
         self.env.now = self.env.now.max(due);
@@ -400,7 +404,7 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// Wakes every role whose time has come.
+    /// Wakes every role that is due.
     pub(crate) fn wake(&mut self) {
         let now = self.env.now;
         let due = |wake: Option<Instant>| wake.is_some_and(|at| at <= now);
@@ -420,7 +424,7 @@ impl<H: Guest> World<H> {
         self.carry_wants();
     }
 
-    /// A role is gone at once, with all it knew; the frames it sent are still on their way. No effect on one that is down.
+    /// Crashes a role at once: its state is lost, and its frames in flight still arrive. Has no effect on a role that is down.
     pub fn crash(&mut self, role_id: RoleId) {
         if !self.is_up(role_id) {
             return;
@@ -451,28 +455,28 @@ impl<H: Guest> World<H> {
         self.carry_wants();
     }
 
-    /// As [`World::crash`]; it is started again after `down`.
+    /// Crashes a role as [`World::crash`] does, and restarts it after `down`.
     pub fn crash_for(&mut self, role_id: RoleId, down: Duration) {
         self.crash(role_id);
         self.start_later(role_id, down);
     }
 
-    /// Has a machine started `after` from now.
+    /// Schedules the start of a machine, `after` from now.
     pub fn start_later(&mut self, role_id: RoleId, after: Duration) {
         self.starts.insert((self.env.now + after, role_id));
     }
 
-    /// The switch's tables, from its next start on.
+    /// Returns the switch's table sizes, effective from its next start on.
     pub const fn budgets_mut(&mut self) -> &mut Budgets {
         &mut self.layout.budgets
     }
 
-    /// Lets time come to a halt at `at`, if it would pass it by.
+    /// Makes time stop at `at`, even without an event.
     pub fn alarm(&mut self, at: Instant) {
         self.alarms.insert(at);
     }
 
-    /// True while the role runs.
+    /// Returns true while the role runs.
     #[must_use]
     pub fn is_up(&self, role_id: RoleId) -> bool {
         match role_id {
@@ -484,7 +488,7 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// How often a machine was started.
+    /// Returns the number of starts of a machine.
     #[must_use]
     pub fn starts_of(&self, role_id: RoleId) -> u32 {
         match role_id {
@@ -496,47 +500,47 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// Crashes so far.
+    /// Returns the number of crashes so far.
     #[must_use]
     pub const fn crashes(&self) -> u64 {
         self.crashes
     }
 
-    /// The time.
+    /// Returns the virtual time.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.env.now
     }
 
-    /// Moves the time on, without an event.
+    /// Advances time without an event.
     pub(crate) fn set_now(&mut self, now: Instant) {
         assert!(now >= self.env.now, "time does not go back");
         self.env.now = now;
     }
 
-    /// The network.
+    /// Returns the network.
     #[must_use]
     pub const fn network(&self) -> &Network {
         &self.env.network
     }
 
-    /// The network, to interfere with.
+    /// Returns the network, to interfere with.
     pub const fn network_mut(&mut self) -> &mut Network {
         &mut self.env.network
     }
 
-    /// What was written down.
+    /// Returns the journal.
     #[must_use]
     pub const fn journal(&self) -> &Journal {
         &self.env.journal
     }
 
-    /// What was written down, to add to it.
+    /// Returns the journal, to add to it.
     pub const fn journal_mut(&mut self) -> &mut Journal {
         &mut self.env.journal
     }
 
-    /// What is on its way, a line for each packet, in the order it is due.
+    /// Describes the packets in flight, one line each, in the order of their due times.
     #[must_use]
     pub fn describe_network(&mut self) -> Vec<String> {
         let SimEnv { network, describer, .. } = &mut self.env;
@@ -548,25 +552,25 @@ impl<H: Guest> World<H> {
         network.on_the_way().map(line).collect()
     }
 
-    /// Bytes of each memory node.
+    /// Returns the length in bytes of each memory node.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.layout.capacity
     }
 
-    /// The first address of a memory node.
+    /// Returns the first address of a memory node.
     #[must_use]
     pub fn node_base(&self, node: u16) -> Option<u64> {
         self.bases.get(&node).copied()
     }
 
-    /// The bytes of a memory node, while it is up.
+    /// Returns the bytes of a memory node, while it is up.
     #[must_use]
     pub fn store(&self, node: u16) -> Option<&VecStore> {
         self.nodes.get(&node)?.role.as_ref().map(MemNode::store)
     }
 
-    /// The switch, while it is up.
+    /// Returns the switch, while it is up.
     #[must_use]
     pub const fn switch(&self) -> Option<&Switch> {
         self.switch.role.as_ref()
@@ -575,7 +579,8 @@ impl<H: Guest> World<H> {
     /// Asserts every invariant of every role.
     ///
     /// # Panics
-    /// When one is broken.
+    ///
+    /// If an invariant is broken.
     pub fn check(&self) {
         self.control.role.iter().for_each(|role| role.check());
         self.switch.role.iter().for_each(|role| role.check());
@@ -585,7 +590,7 @@ impl<H: Guest> World<H> {
     }
 }
 
-/// What a caller sees when there is no control plane to connect to.
+/// Returns the error of a caller that cannot connect to the control plane.
 fn unreachable_control() -> ApiError {
     ApiError {
         code: ErrorCode::Unavailable,

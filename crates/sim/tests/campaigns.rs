@@ -1,4 +1,4 @@
-//! The campaigns at a size for every day. `farmem sim` runs them at any other.
+//! The campaigns at the size for CI. `farmem sim` runs them at any other.
 
 use farmem_sim::{Campaign, Plan, Report, Verdict, coverage, pair, rack};
 
@@ -19,7 +19,7 @@ fn rc_in_a_storm() {
     assert!(network.icrc_dropped > 1_000 && notes["rc.DuplicateAtomic"] > 1_000, "{report}");
 }
 
-/// Datagram requests in a storm: each write is executed once.
+/// Datagram requests in a storm: each write executes once.
 #[test]
 fn ud_in_a_storm() {
     let campaign = Campaign { operations: 60_000, seeds: 120, first_seed: 0, plan: Plan::STORM };
@@ -38,10 +38,10 @@ fn pairs_under_every_plan() {
     }
 }
 
-/// Whole racks under every plan, machines that crash included: memory equals the model, and every note is reached. No packet
-/// ends a role (PROTOCOL 9.18): a panic would be the verdict `Crash`. Packets' faults change no result (PROTOCOL 9.1), links
-/// that carry in one direction only are survived (PROTOCOL 9.4), and so are machines that stop and start again: memory nodes
-/// (PROTOCOL 9.7), the switch (PROTOCOL 9.9, 9.10), the control plane (PROTOCOL 9.12), hosts (PROTOCOL 9.14, 9.15).
+/// Whole racks under every plan, including crashes: memory equals the model, and every note is reached. No
+/// packet ends a role (PROTOCOL 9.18): a panic would be the verdict `Crash`. Packet faults change no result
+/// (PROTOCOL 9.1), and one-way links are survived (PROTOCOL 9.4). So are restarts of memory nodes (PROTOCOL
+/// 9.7), the switch (PROTOCOL 9.9, 9.10), the control plane (PROTOCOL 9.12), and hosts (PROTOCOL 9.14, 9.15).
 #[test]
 fn racks_under_every_plan_reach_every_note() {
     let (reports, missing) = coverage::run(20, &mut |_| {});
@@ -50,7 +50,7 @@ fn racks_under_every_plan_reach_every_note() {
     assert_eq!(missing, Vec::<&str>::new(), "no seed reached these");
 }
 
-/// The same seeds give the same digests, in a rack as in a pair.
+/// Equal seeds give equal digests, in a rack as in a pair.
 #[test]
 fn the_same_seeds_give_the_same_digest() {
     for plan in [Plan::STORM, Plan::CRASH, Plan::ROGUE] {
@@ -62,7 +62,7 @@ fn the_same_seeds_give_the_same_digest() {
     }
 }
 
-/// Worlds that failed once, each with what it taught. They stay fine.
+/// Worlds that failed once, each with its lesson. They stay fine.
 #[test]
 fn seeds_that_failed_once() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/seeds/rack.txt");
@@ -86,7 +86,7 @@ fn seeds_that_failed_once() {
     assert!(count > 0);
 }
 
-/// The same at a million operations, which is `farmem sim rack --plan crash --operations 1000000`.
+/// A million operations, as in `farmem sim rack --plan crash --operations 1000000`.
 #[test]
 #[ignore = "it takes minutes: run it by its name"]
 fn a_million_operations_on_nodes_that_come_back_without_their_memory() {
@@ -96,8 +96,8 @@ fn a_million_operations_on_nodes_that_come_back_without_their_memory() {
     fine(&report);
 }
 
-/// Nodes die and come back without their memory. Every access to what they held is told that it is lost, until its owner accepts that; none reads
-/// a zero before (PROTOCOL 7.43, 9.19).
+/// Nodes crash and restart without their memory. Every access to it fails as lost until its owner accepts the
+/// loss; none reads a zero before (PROTOCOL 7.43, 9.19).
 #[test]
 fn nodes_come_back_without_their_memory() {
     let campaign = Campaign { operations: 60_000, seeds: 20, first_seed: 4_000, plan: Plan::CRASH };

@@ -1,5 +1,6 @@
-//! Requests that write, captured on their way to the switch and sent again after memory node and switch have both started again: neither role knows
-//! that they were executed, and none is executed once more (PROTOCOL 6.27). What the host itself asks for is, once.
+//! Writing requests, captured on their path to the switch and replayed after memory node and switch have both
+//! restarted: neither role knows that they were executed, and none executes again (PROTOCOL 6.27). The host's
+//! own requests execute once.
 
 use farmem_control::PAGE;
 use farmem_control::api::{AcceptLost, Allocate, Call, CreateDomain, OpenSession};
@@ -11,7 +12,7 @@ use farmem_wire::{Domain, VirtAddr};
 
 const HOST: RoleId = RoleId::Host(1);
 const NODE: RoleId = RoleId::Node(1);
-/// Longer than the network takes for anything.
+/// Longer than any delay of the network.
 const MOMENT: Duration = Duration::from_millis(20);
 
 struct Bench {
@@ -19,7 +20,7 @@ struct Bench {
     domain: u32,
     base: u64,
     ticket: u64,
-    /// All that went from the host to the switch since the last look.
+    /// Frames from the host to the switch since the last clear.
     captured: Vec<Vec<u8>>,
 }
 
@@ -45,7 +46,7 @@ impl Bench {
         self.listen();
     }
 
-    /// The thief looks at what is on its way.
+    /// The attacker records the frames in flight.
     fn listen(&mut self) {
         let (from, to) = (HOST.gid(), RoleId::Switch.gid());
         for (_, in_flight) in self.world.network().on_the_way() {
@@ -56,7 +57,7 @@ impl Bench {
         }
     }
 
-    /// Runs operations side by side to their ends.
+    /// Runs operations concurrently to their ends.
     fn run(&mut self, ops: Vec<Op>) -> Vec<Done> {
         let count = ops.len();
         for op in ops {
@@ -74,7 +75,8 @@ impl Bench {
         done
     }
 
-    /// Stores the number, in words as many as are needed: by region writes, traversals, or traversals that share a datagram.
+    /// Stores the number, in as many words as needed: by region writes, traversals, or traversals that share
+    /// a datagram.
     fn store(&mut self, way: Way, number: u64) {
         let addr = |word: u64| VirtAddr(self.base + 64 * word);
         let program = Program::assemble(
@@ -101,7 +103,7 @@ impl Bench {
         [0, 1, 2].map(|word: usize| u64::from_le_bytes(done[word].buf[..].try_into().expect("a word")))
     }
 
-    /// A machine dies and starts again.
+    /// Crashes and restarts a machine.
     fn restart(&mut self, role_id: RoleId) {
         self.world.crash(role_id);
         self.world.start(role_id);
@@ -110,7 +112,7 @@ impl Bench {
         }
     }
 
-    /// The thief sends all of it again, in the host's name.
+    /// The attacker replays all of them in the host's name.
     fn replay(&mut self, captured: &[Vec<u8>]) {
         for frame in captured {
             let (now, from, to) = (self.world.now(), HOST.gid(), RoleId::Switch.gid());
@@ -131,8 +133,9 @@ enum Way {
     Batch,
 }
 
-/// The host stores 1 and is answered; a thief has kept copies of all that it sent. Node and switch start again, in one order or the other, and the owner takes the
-/// bytes as they are: zeros. The thief's copies change nothing, before and after the host has stored 2.
+/// The host stores 1 and gets an answer; an attacker keeps copies of its frames. Node and switch restart, in
+/// either order, and the owner accepts the loss: zeros. The attacker's copies change nothing, before and
+/// after the host has stored 2.
 #[test]
 fn captured_requests_are_not_executed_after_node_and_switch_have_started_again() {
     for way in [Way::Write, Way::Traversal, Way::Batch] {
@@ -158,8 +161,9 @@ fn captured_requests_are_not_executed_after_node_and_switch_have_started_again()
     }
 }
 
-/// The switch alone starts again while a request that was executed waits for its answer, which is lost: the host asks again, shows the new life under the same id, and
-/// gets the answer that the node remembers. A counter that a traversal adds to says that it was executed once.
+/// Only the switch restarts, while an executed request waits for its answer, which is lost. The host
+/// retransmits with the new incarnation number under the same id, and gets the answer that the node
+/// remembers. A counter shows that the traversal executed once.
 #[test]
 fn what_was_executed_in_an_earlier_life_is_not_executed_in_the_next() {
     let text = ".stores\n .window 8\n ld8 r2, window[0]\n add r2, 1\n st8 window[0], r2\n ret\n";

@@ -1,5 +1,6 @@
-//! Objects by file in a world with faults: a memory node loads and saves files while it crashes, messages are lost, and files change. Whatever is read is what the file
-//! has, or what was written; what cannot be that is refused (PROTOCOL 20.9, 20.14 to 20.18).
+//! Objects in files under faults: a memory node loads and saves files while it crashes, messages are lost,
+//! and files change. Every read returns the file's bytes or written ones; any other is refused (PROTOCOL
+//! 20.9, 20.14 to 20.18).
 
 use farmem_control::api::*;
 use farmem_host::{Answer, Failure, Op};
@@ -13,10 +14,10 @@ const FILE: &str = "graphs/own";
 const NODE: u16 = 1;
 const READER: u16 = 2;
 const WRITER: u16 = 1;
-/// Bytes of a read.
+/// Length in bytes of a read.
 const READ: usize = 256;
 
-/// A word of a version of the file. None is zero.
+/// Returns a word of a version of the file. None is zero.
 fn word(version: u64, index: u64) -> u64 {
     (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version << 1 | 1
 }
@@ -37,9 +38,9 @@ struct Bench {
     base: u64,
     tickets: u64,
     versions: u64,
-    /// What the object has when it is not lost.
+    /// The object's contents while it is not lost.
     has: Vec<u64>,
-    /// Reads that found it, and that were refused because it is lost.
+    /// Reads that succeeded, and reads refused as lost.
     read: u64,
     refused: u64,
 }
@@ -85,7 +86,7 @@ impl Bench {
         LoadObject { accept, ..LoadObject::new(WRITER, self.object, NODE, FILE.into(), WORDS * 8) }
     }
 
-    /// A call that is granted in the end: what cannot be served now is asked for again.
+    /// Makes a call that succeeds in the end: an unavailable one is repeated.
     fn call<C: Call + Clone>(&mut self, call: C) -> C::Answer {
         self.call_by(WRITER, call)
     }
@@ -115,7 +116,7 @@ impl Bench {
         row.file.as_ref().expect("it is by file").stage
     }
 
-    /// Carries one operation out; answers what was read, or why not.
+    /// Runs one operation. Returns the bytes read, or the failure.
     fn once(&mut self, op: Op) -> Result<Vec<u8>, Failure> {
         self.tickets += 1;
         assert!(self.world.submit(READER, self.tickets, self.domain, op), "the host is up");
@@ -131,7 +132,8 @@ impl Bench {
         }
     }
 
-    /// A read at any place: it finds what the object has, or is told that it is lost. Never zeros, never what it had before.
+    /// Reads at a random place: the read finds the object's contents, or fails as lost. Never zeros, never
+    /// older contents.
     fn look(&mut self) {
         let at = u64::from(self.rng.below(u32::try_from(WORDS - READ as u64 / 8).expect("few")));
         let addr = VirtAddr(self.base + at * 8);
@@ -171,7 +173,7 @@ impl Bench {
         self.is_loaded();
     }
 
-    /// Reads until the object is there again.
+    /// Reads until the object is loaded again.
     fn is_loaded(&mut self) {
         for _ in 0..2000 {
             self.look();
@@ -189,7 +191,7 @@ impl Bench {
         panic!("it is not loaded: {:?}\n{}", self.stage(), self.world.journal_mut().take_lines().join("\n"));
     }
 
-    /// The file changes while the node is away: what was read before is not loaded in silence.
+    /// The file changes while the node is down: the new version is not loaded silently.
     fn changes(&mut self) {
         self.crash();
         self.versions += 1;
@@ -213,7 +215,7 @@ impl Bench {
         self.is_loaded();
     }
 
-    /// Words are written, and saved; the node may crash at any time meanwhile.
+    /// Writes and saves words; the node may crash at any time meanwhile.
     fn writes(&mut self) {
         let hold = HoldObject { host: WRITER, object: self.object, mode: OpenMode::Write };
         self.call(hold);
@@ -245,7 +247,7 @@ impl Bench {
             self.pass(5);
             stage = self.stage();
             if stage == FileStage::Writing || stage == FileStage::Unsaved {
-                // The save was not begun, or its change was taken back.
+                // The save did not begin, or its change was rolled back.
                 let answer = self.world.take_reply(ticket);
                 if !matches!(answer, None | Some(Ok(_))) {
                     let save = SaveObject { host: WRITER, object: self.object };
@@ -259,7 +261,7 @@ impl Bench {
         let file = self.world.file(NODE, FILE).expect("it is there").to_vec();
         match stage {
             FileStage::Loaded if sure => assert!(file == bytes(&self.has), "what was written is saved"),
-            // A write without an answer may have been carried out: the file says what there was.
+            // A write without an answer may have executed: the file shows the result.
             FileStage::Loaded => {}
             FileStage::Lost => {
                 let whole = file == bytes(&old) || file == bytes(&self.has) || !sure;
@@ -279,7 +281,7 @@ impl Bench {
         self.is_loaded();
     }
 
-    /// A save for which there is no room: what was written stays, and is saved when there is.
+    /// A save for which there is no room: the written words stay, and are saved when there is.
     fn full_disk(&mut self) {
         let hold = HoldObject { host: WRITER, object: self.object, mode: OpenMode::Write };
         self.call(hold);

@@ -1,8 +1,9 @@
-//! Images of soft state between the control plane and a switch, while the network loses, doubles, holds back and damages packets, and either starts
-//! again (PROTOCOL 13.1 to 13.12).
+//! Images of soft state between the control plane and a switch, while the network loses, duplicates, delays
+//! and damages packets, and either role restarts (PROTOCOL 13.1 to 13.12).
 //!
-//! Two domains publish. At every moment what stands is one whole image of what was published at some time, no epoch names two of them, and epochs grow
-//! in each life of the switch. When the faults end, what the control plane remembers to be published stands, to the byte.
+//! Two domains publish. At every moment the active image is one whole image published at some time, no epoch
+//! names two images, and epochs grow in each incarnation of the switch. When the faults end, the active image
+//! is exactly the one that the control plane remembers as published.
 
 use farmem_control::api::{
     ApiError, Base64, CreateDomain, ErrorCode, OpenSession, Request, SoftClear, SoftLoad, SoftLoaded,
@@ -18,10 +19,10 @@ use farmem_wire::Domain;
 use farmem_wire::message::SOFT_PART_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sections of an image: domain, kind, id and bytes.
+/// Sections of an image: bytes by domain, kind and id.
 type Sections = BTreeMap<(u32, u16, u64), Vec<u8>>;
 
-/// Bytes of an image before its sections.
+/// Returns the length in bytes of an image's header.
 const fn head(sections: usize) -> usize {
     8 + 24 * sections
 }
@@ -41,7 +42,7 @@ fn bring_up(layout: Layout, plan: Plan, seed: u64) -> World {
     world
 }
 
-/// Host n publishes in domain n.
+/// Lets host n publish in domain n.
 fn open_session(world: &mut World, n: u16) {
     let domain =
         world.call(RoleId::Control, CreateDomain { name: format!("domain{n}") }).expect("it answers");
@@ -49,11 +50,11 @@ fn open_session(world: &mut World, n: u16) {
     world.call(RoleId::Control, OpenSession { host: n, domain: domain.domain }).expect("the switch answers");
 }
 
-/// What a domain asks for.
+/// A request of a domain.
 #[derive(Clone, Debug)]
 enum Act {
     Publish(Sections),
-    /// These, or all of the domain.
+    /// Withdraws these sections, or all of the domain.
     Withdraw(u32, Vec<SoftName>),
 }
 
@@ -67,7 +68,7 @@ impl Act {
         }
     }
 
-    /// What is published afterwards.
+    /// Returns the published sections afterwards.
     fn done_to(&self, sections: &Sections) -> Sections {
         let mut sections = sections.clone();
         match self {
@@ -80,7 +81,7 @@ impl Act {
     }
 }
 
-/// The request of the host in the sections' domain; they have the same.
+/// Returns the request of the host with the number of the sections' domain.
 fn load(sections: &Sections) -> SoftLoad {
     let domain = sections.keys().next().map_or(1, |key| key.0);
     let section =
@@ -89,7 +90,7 @@ fn load(sections: &Sections) -> SoftLoad {
     SoftLoad { host: u16::try_from(domain).unwrap(), domain, sections, switch: None }
 }
 
-/// Sections of a domain, of about `len` bytes in all.
+/// Returns random sections of a domain, of about `len` bytes in all.
 fn sections(domain: u32, len: u32, rng: &mut Rng) -> Sections {
     let count = 1 + rng.below(4);
     let each = len / count + 1;
@@ -104,15 +105,16 @@ fn sections(domain: u32, len: u32, rng: &mut Rng) -> Sections {
 
 struct Bench {
     world: World,
-    /// All that was published, after each change.
+    /// All published states, one after each change.
     all: BTreeSet<Sections>,
-    /// What the control plane remembers to be published.
+    /// The sections that the control plane remembers as published.
     published: Sections,
-    /// It has nothing to say about what stands: it started again, and nobody published since.
+    /// True if the control plane restarted and nothing was published since: then it makes no statement about
+    /// the active image.
     has_forgotten: bool,
-    /// Which image each epoch named.
+    /// The image of each epoch.
     named: BTreeMap<u64, Sections>,
-    /// The switch's life and the epoch that stood last in it.
+    /// The switch's incarnation and its last active epoch.
     last: (u32, u64),
     open: BTreeSet<u64>,
     answers: Vec<Result<SoftLoaded, ErrorCode>>,
@@ -134,7 +136,7 @@ impl Bench {
     fn act(&mut self, act: &Act) {
         let ticket = self.world.ask(RoleId::Control, act.request());
         match self.world.take_reply(ticket) {
-            // Nobody there to load it: it is not wanted.
+            // No switch is there to load the image, so the control plane does not keep it.
             Some(answer) => assert!(answer.is_err(), "it cannot stand already"),
             None => {
                 self.published = act.done_to(&self.published);
@@ -145,7 +147,7 @@ impl Bench {
         }
     }
 
-    /// The sections that stand.
+    /// Returns the active epoch and its sections.
     fn standing(&self) -> Option<(u64, Sections)> {
         let soft = self.world.switch()?.soft();
         let of = |key| soft.section(key).expect("it has its key").to_vec();
@@ -183,7 +185,7 @@ impl Bench {
         });
         for answer in answers {
             let answer = answer.map_err(|error: ApiError| error.code);
-            // An answer to soft_clear says no epoch.
+            // The answer to soft_clear has no epoch.
             self.answers.push(answer.map(|response| response.try_into().unwrap_or(SoftLoaded { epoch: 0 })));
         }
         moved
@@ -203,7 +205,7 @@ impl Bench {
         self.check();
     }
 
-    /// The faults end, and everything under way does.
+    /// Ends the faults and waits for everything in flight.
     fn heal(&mut self) {
         self.world.end_faults();
         let mut steps = 0..200_000;
@@ -218,7 +220,7 @@ impl Bench {
     }
 }
 
-/// One world; answers what was answered to its callers.
+/// Runs one world and returns its bench.
 fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
     let mut bench = Bench::new(plan, seed);
     let mut rng = Rng::from_number(seed ^ 0x50f7);
@@ -237,7 +239,7 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
                 bench.act(&Act::Withdraw(domain, names));
             }
             5 if rng.chance(1, 2) => {
-                // What is published already is published again.
+                // Sections that are published already are published again.
                 let own = |(key, _): &(&(u32, u16, u64), &Vec<u8>)| key.0 == domain;
                 let again: Sections =
                     bench.published.iter().filter(own).map(|(key, bytes)| (*key, bytes.clone())).collect();
@@ -268,7 +270,7 @@ fn world(plan: Plan, seed: u64, crashes: bool) -> Bench {
     bench
 }
 
-/// What the worlds of a test noted.
+/// Returns the notes of the worlds of a test.
 fn notes(worlds: impl Iterator<Item = Bench>) -> BTreeSet<String> {
     worlds.flat_map(|bench| bench.world.journal().notes().keys().cloned().collect::<Vec<_>>()).collect()
 }
@@ -299,7 +301,8 @@ fn the_newest_image_stands_whoever_starts_again() {
     }
 }
 
-/// PROTOCOL 13.8: a load on a good network is one question, one Load for each part and one Flip, each answered once.
+/// PROTOCOL 13.8: a load on a good network is one question, one Load for each part and one Flip, each
+/// answered once.
 #[test]
 fn a_load_takes_as_many_datagrams_as_it_has_parts() {
     let mut bench = Bench::new(Plan::CALM, 1);
@@ -313,13 +316,14 @@ fn a_load_takes_as_many_datagrams_as_it_has_parts() {
     assert_eq!(bench.standing(), Some((loaded.epoch, index.clone())));
     let shown = bench.show();
     assert_eq!((shown.epoch, shown.bytes, shown.loading_epoch), (loaded.epoch, len, 0));
-    // The same again: it is asked, and not loaded.
+    // Publishing equal sections again takes a question and no load.
     let before = bench.world.network().counters().sent;
     assert_eq!(bench.world.call(RoleId::Control, load(&index)), Ok(loaded));
     assert_eq!(bench.world.network().counters().sent - before, 2);
 }
 
-/// PROTOCOL 13.8: no more is sent in a pace than a burst, no more is under way than the window, and what one lost Load costs is at most a window.
+/// PROTOCOL 13.8: at most a burst is sent per pace, at most a window is in flight, and one lost Load costs at
+/// most a window.
 #[test]
 fn a_lost_part_costs_a_window_at_most() {
     let mut bench = Bench::new(Plan::CALM, 2);
@@ -327,7 +331,7 @@ fn a_lost_part_costs_a_window_at_most() {
     let image = Sections::from([((1, 1, 0), vec![7; 100 * SOFT_PART_MAX - head(1)])]);
     let (before, begun) = (bench.world.network().counters().sent, bench.world.now());
     bench.want(image.clone());
-    // When each Load was seen first; one of the second burst is lost.
+    // The first sighting of each Load; one of the second burst is lost.
     let mut loads: BTreeMap<Ticket, farmem_machine::Instant> = BTreeMap::new();
     let (mut most, mut lost) = (0, false);
     while bench.standing().is_none_or(|(epoch, _)| epoch == 0) {
@@ -350,7 +354,7 @@ fn a_lost_part_costs_a_window_at_most() {
     assert_eq!(bench.standing().map(|(_, sections)| sections), Some(image));
     assert!(most <= SOFT_WINDOW as usize, "{most} are under way");
     let times: Vec<farmem_machine::Instant> = loads.into_values().collect();
-    // A pace meets two bursts at most; one of these may be the Flip.
+    // A pace overlaps two bursts at most; one of these may be the Flip.
     for two_bursts in times.windows(2 * SOFT_BURST as usize + 2) {
         let (first, last) = (two_bursts[0], two_bursts[two_bursts.len() - 1]);
         assert!(last.since(first) >= SOFT_PACE, "a burst has {SOFT_BURST} Loads at most");
@@ -362,7 +366,8 @@ fn a_lost_part_costs_a_window_at_most() {
     assert!(took < SOFT_PACE.times(bursts + 2), "no timer but the pace was waited for: {took:?}");
 }
 
-/// PROTOCOL 13.11: a switch that starts again is empty, and gets its image back under the same epoch without being asked for.
+/// PROTOCOL 13.11: a restarted switch is empty, and gets its image back under the same epoch without a
+/// request.
 #[test]
 fn a_switch_that_starts_again_gets_its_image_back() {
     let mut bench = Bench::new(Plan::CALM, 3);
@@ -379,7 +384,7 @@ fn a_switch_that_starts_again_gets_its_image_back() {
     assert_eq!(bench.standing(), Some((0, Sections::new())), "empty, and right");
     bench.heal();
     assert_eq!(bench.standing(), Some(before));
-    // Withdrawn, it does not come back.
+    // A withdrawn image does not come back.
     bench.act(&Act::Withdraw(1, Vec::new()));
     bench.heal();
     assert!(matches!(bench.standing(), Some((1.., sections)) if sections.is_empty()));
@@ -388,7 +393,8 @@ fn a_switch_that_starts_again_gets_its_image_back() {
     assert_eq!(bench.standing(), Some((0, Sections::new())));
 }
 
-/// PROTOCOL 13.12: the switch keeps what it has when the control plane starts again; nobody has it any more when both did. Epochs grow all the same.
+/// PROTOCOL 13.12: the switch keeps its image when the control plane restarts; if both restart, the image is
+/// gone. Epochs grow all the same.
 #[test]
 fn a_control_plane_that_starts_again_wants_nothing() {
     let mut bench = Bench::new(Plan::CALM, 4);
@@ -413,7 +419,7 @@ fn a_control_plane_that_starts_again_wants_nothing() {
     assert!(second > first, "{second} after {first}: no two images have one epoch");
 }
 
-/// PROTOCOL 13.10: who is refused is told why, and what stood is loaded again where it is needed.
+/// PROTOCOL 13.10: a refused publisher gets the reason, and the previous image is loaded again if needed.
 #[test]
 fn an_image_that_is_refused_leaves_what_stood() {
     let mut world = bring_up(layout(10_000), Plan::CALM, 5);
@@ -423,7 +429,7 @@ fn an_image_that_is_refused_leaves_what_stood() {
     let refused = call(&mut world, &section(1, 10_000)).expect_err("it does not");
     assert_eq!(refused.code, ErrorCode::TableFull, "{refused:?}");
     assert!(refused.message.contains("10032") && refused.message.contains("10000"), "{}", refused.message);
-    // Now the control plane knows the room, and says whose it is.
+    // Now the control plane knows the room, and reports its users.
     let refused = call(&mut world, &section(2, 1_000)).expect_err("not beside the other");
     assert_eq!(refused.code, ErrorCode::TableFull, "{refused:?}");
     for what in ["10056", "room for one of 10000", "Domain 2 would have 1000", "others have 9000"] {
@@ -449,7 +455,8 @@ fn an_image_that_is_refused_leaves_what_stood() {
     }
 }
 
-/// PROTOCOL 13.10: what is loading stands first. Then what came meanwhile is loaded at once; who wants the same is answered with it.
+/// PROTOCOL 13.10: the image being loaded becomes active first. Then later sections are loaded at once; equal
+/// requests share its answer.
 #[test]
 fn what_is_published_while_an_image_is_loading_comes_after_it() {
     let mut bench = Bench::new(Plan::CALM, 6);
@@ -471,7 +478,7 @@ fn what_is_published_while_an_image_is_loading_comes_after_it() {
     assert_eq!(bench.named.len(), 2, "one image for all that came meanwhile: {:?}", bench.named.keys());
 }
 
-/// PROTOCOL 13.16: two domains that publish in turn, faster than an image is loaded, both get on.
+/// PROTOCOL 13.16: two domains that publish in turn, faster than an image is loaded, both make progress.
 #[test]
 fn domains_that_publish_all_the_time_do_not_keep_each_other_from_it() {
     let mut bench = Bench::new(Plan::CALM, 8);
@@ -487,7 +494,7 @@ fn domains_that_publish_all_the_time_do_not_keep_each_other_from_it() {
     assert!(bench.answers.iter().all(Result::is_ok) && bench.answers.len() == 120, "{:?}", bench.answers);
 }
 
-/// PROTOCOL 13.16: what a host published goes when it leaves or starts again; what others published stays.
+/// PROTOCOL 13.16: a host's sections are withdrawn when it leaves or restarts; those of others stay.
 #[test]
 fn what_a_session_leaves_is_withdrawn() {
     let mut bench = Bench::new(Plan::CALM, 9);
@@ -497,7 +504,7 @@ fn what_a_session_leaves_is_withdrawn() {
     bench.want(section(2));
     bench.heal();
     assert_eq!(bench.standing().map(|standing| standing.1), Some(both));
-    // The switch keeps sessions when it starts again.
+    // The switch keeps sessions across restarts.
     bench.crash(RoleId::Switch, Duration::ZERO);
     bench.heal();
     assert_eq!(bench.standing().map(|standing| standing.1.len()), Some(2));
@@ -518,7 +525,7 @@ fn what_a_session_leaves_is_withdrawn() {
     assert_eq!(bench.standing().map(|standing| standing.1), Some(section(1)));
 }
 
-/// PROTOCOL 13.11: callers do not wait for a switch that says nothing; the image stays wanted.
+/// PROTOCOL 13.11: callers do not wait for a silent switch; the image stays requested.
 #[test]
 fn callers_do_not_wait_for_a_switch_that_is_silent() {
     let mut bench = Bench::new(Plan::CALM, 7);

@@ -1,6 +1,6 @@
-//! Keyed READs, and the ordinary verbs of the same connection, through a switch: while what the switch knows of the tree is published and withdrawn, the switch, the
-//! control plane and the memory node start again, and the network loses, doubles and overtakes packets (PROTOCOL 15). Beside a plain model: every byte that comes is
-//! one that was there.
+//! Keyed READs, and the ordinary verbs of the same connection, through a switch (PROTOCOL 15). Meanwhile tree
+//! tables are published and withdrawn, roles restart, and the network loses, duplicates and reorders packets.
+//! A plain model checks that every returned byte was there.
 
 use farmem_control::api::{
     AcceptLost, Allocate, Base64, Connect, ConnectionInfo, CreateDomain, Disconnect, ErrorCode, OpenSession,
@@ -20,34 +20,35 @@ use small_tree::{KEYS, tree, view};
 
 const HOST: u16 = 1;
 const DOMAIN: u32 = 1;
-/// Operations that are under way at once.
+/// Maximum number of concurrent operations.
 const OPEN_MAX: usize = 8;
-/// Bytes beside the tree that ordinary verbs work on; behind them a word that is added to.
+/// Number of bytes beside the tree for ordinary verbs; a word for additions follows them.
 const BESIDE: usize = 448;
 
-/// What was asked for.
+/// An open operation.
 #[derive(Clone, Debug)]
 enum Asked {
-    /// Through no connection, while the rack is set up.
+    /// During setup, through no connection.
     SetUp,
     /// A key's node, by the key.
     Keyed(u64),
-    /// The node at an address, on the way to a key.
+    /// The node at an address, on the path to a key.
     Node(u64, VirtAddr),
-    /// These bytes, from there on.
+    /// These expected bytes, from this offset on.
     Read(usize, Vec<u8>),
     Write(usize, Vec<u8>),
-    /// The word was so much.
+    /// The expected value of the word.
     Add(u64),
-    /// All that is beside the tree.
+    /// All bytes beside the tree.
     All,
 }
 
-/// What is beside the tree, as the verbs that were posted leave it.
+/// The memory beside the tree, after the posted verbs.
 struct Beside {
     bytes: Vec<u8>,
     word: u64,
-    /// Since something failed: what each byte may be beside that, and how many additions may have been made or not.
+    /// After a failure: the other possible values of each byte, and the number of additions that may not have
+    /// executed.
     maybe: Option<(Vec<BTreeSet<u8>>, u64)>,
 }
 
@@ -58,21 +59,21 @@ struct Bench {
     nodes: BTreeMap<VirtAddr, Node>,
     beside_at: VirtAddr,
     beside: Beside,
-    /// The host's queue pair, and what the control plane is asked about it.
+    /// The host's queue pair, and the open call about it.
     over: Option<Qpn>,
     asked_connection: Option<(u64, bool)>,
     open: BTreeMap<u64, Asked>,
     tickets: u64,
     loads: BTreeSet<u64>,
     loaded: u64,
-    /// Look-ups that were answered, by READs that they took.
+    /// Number of answered look-ups, by the number of READs.
     found: BTreeMap<u32, u64>,
     reads: BTreeMap<u64, u32>,
     failed: BTreeMap<String, u64>,
     connects: u32,
-    /// The memory node lost what it had: nothing may succeed.
+    /// True if the memory node lost its memory: nothing may succeed.
     lost: bool,
-    /// Index switches, of which the first is the core.
+    /// Number of index switches; the first is the core.
     index: u16,
 }
 
@@ -81,7 +82,7 @@ impl Bench {
         Self::behind(0, plan, seed)
     }
 
-    /// The same behind a FatTree of so many pods of two edge switches.
+    /// Returns a rack behind a FatTree of `pods` pods of two edge switches.
     fn behind(pods: u16, plan: Plan, seed: u64) -> Self {
         let layout = Layout { nodes: 2, hosts: 1, pods, edges: 2, ..Layout::small() };
         let mut world = World::new(layout, plan, seed, 0);
@@ -151,7 +152,7 @@ impl Bench {
         self.rng.below(u32::try_from(bound).expect("a small one")) as usize
     }
 
-    /// A verb beside the tree, whose result the model knows when it is posted.
+    /// Posts a verb beside the tree, whose result the model predicts.
     fn ordinary(&mut self) {
         if self.beside.maybe.is_some() {
             let is_open = |asked: &Asked| !matches!(asked, Asked::Keyed(_) | Asked::Node(..));
@@ -214,7 +215,7 @@ impl Bench {
         }
     }
 
-    /// Goes on from a node that came.
+    /// Continues a look-up from a node.
     fn go_on(&mut self, key: u64, node: &Node, reads: u32) {
         if node.level == 0 {
             let is_there = key.is_multiple_of(3) && key < 3 * KEYS;
@@ -230,7 +231,7 @@ impl Bench {
         }
     }
 
-    /// A connection broke: what memory may be now.
+    /// Handles a broken connection: computes the possible contents of memory.
     fn went_wrong(&mut self, asked: Asked, failure: Failure, buf: &[u8]) {
         *self.failed.entry(format!("{failure:?}")).or_default() += 1;
         let allowed = matches!(failure, Failure::Connection(_) | Failure::NotConnected { .. });
@@ -251,7 +252,7 @@ impl Bench {
         }
     }
 
-    /// After something failed: what is there is what the model allows, and from now on just that.
+    /// Checks the contents after a failure against the model, which then takes them as its state.
     fn agree(&mut self, all: &[u8]) {
         let Some((maybe, adds)) = self.beside.maybe.take() else { return };
         for (at, (byte, may)) in all.iter().zip(&maybe).enumerate() {
@@ -262,7 +263,7 @@ impl Bench {
         self.beside = Beside { bytes: all[..BESIDE].to_vec(), word, maybe: None };
     }
 
-    /// Has a connection set up where there is none that works, the old one taken down first.
+    /// Ensures that a working connection exists; the old one is taken down first.
     fn see_to_connection(&mut self) {
         let is_open = |qpn| self.world.guest(HOST).is_some_and(|host| host.is_open(qpn));
         if self.asked_connection.is_some() || self.over.is_some_and(is_open) {
@@ -308,7 +309,7 @@ impl Bench {
                     self.over = Some(Qpn::new(info.qpn));
                     self.connects += 1;
                 }
-                // It was taken down, or went with its node.
+                // The connection was taken down, or went with its node.
                 Ok(_) => self.over = None,
                 Err(error) if error.code == ErrorCode::NotFound => self.over = None,
                 Err(error) => assert_eq!(error.code, ErrorCode::Unavailable, "{error:?}"),
@@ -329,10 +330,10 @@ impl Bench {
         // The root first.
         nodes.sort_by_key(|(at, _)| *at != self.root);
         let view = view(&nodes, &mut self.rng);
-        // At any of the switches: each has a part of another moment.
+        // To any of the switches: each has tables of another moment.
         let switch =
             Some(u16::try_from(self.below(usize::from(self.index) + 1)).expect("few")).filter(|n| *n > 0);
-        // Those below the core have no fat root.
+        // Switches below the core have no fat root.
         let ranges_max = if switch.is_some_and(|switch| switch > 1) { 1 } else { 30 };
         let mut ranges: Vec<Range> = fat_root(&view, 1 + self.below(ranges_max));
         let sets = select_layers(&view, &ranges, self.rng.below(4) as usize, 1 + self.rng.below(8) as usize);
@@ -386,7 +387,7 @@ impl Bench {
         assert_eq!((self.open.len(), self.loads.len()), (0, 0), "everybody is answered");
     }
 
-    /// With a rack that is whole again, look-ups and verbs work, as many as are asked for.
+    /// Checks that look-ups and verbs succeed in a healed rack.
     fn works(&mut self) {
         for _ in 0..3 {
             self.see_to_connection();
@@ -403,7 +404,7 @@ impl Bench {
     }
 }
 
-/// Adds up what worlds noted, by the beginning of the note.
+/// Sums of the notes of worlds, by the beginning of the note.
 #[derive(Default)]
 struct Seen(BTreeMap<String, u64>);
 
@@ -458,8 +459,8 @@ fn every_byte_is_right_whichever_role_starts_again() {
     assert!(connects > 36, "some connections broke: {connects}, {failed:?}");
 }
 
-/// PROTOCOL 16.10 to 16.14: by way of a core, a pod and its edges, each with tables of another moment, while these load and start again. Ordinary verbs of the same connection go straight, and
-/// overtake.
+/// PROTOCOL 16.10 to 16.14: a path through a core, a pod and its edges, each with tables of another moment,
+/// while these load and restart. Ordinary verbs of the same connection go straight, and overtake.
 #[test]
 fn every_byte_is_right_by_way_of_a_fat_tree() {
     let (mut found, mut seen) = (BTreeMap::new(), Seen::default());
@@ -483,8 +484,8 @@ fn every_byte_is_right_by_way_of_a_fat_tree() {
     }
 }
 
-/// PROTOCOL 7.43, 8.6: a node that starts again has nothing of what it had. Until its owner accepts that, no READ brings anything, by a key or by an address; then a
-/// connection that is set up anew works.
+/// PROTOCOL 7.43, 8.6: a restarted node has lost its memory. Until its owner accepts the loss, no READ
+/// returns anything, by key or by address; then a new connection works.
 #[test]
 fn nothing_comes_of_a_node_that_lost_its_bytes() {
     for seed in 0..12 {

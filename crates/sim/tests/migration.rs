@@ -1,5 +1,5 @@
-//! Requests that write go through the switch to pages that move from node to node meanwhile, over a network that loses, doubles and delays: each
-//! is executed once, wherever its copies come (PROTOCOL 7.38, 7.41, 8.40).
+//! Writing requests through the switch to pages that move between nodes, over a network that loses,
+//! duplicates and delays packets: each executes once, wherever its copies arrive (PROTOCOL 7.38, 7.41, 8.40).
 
 use farmem_control::PAGE;
 use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
@@ -10,14 +10,14 @@ use farmem_traversal::Program;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pages that move, each with a node of the chain and words that are written.
+/// Number of pages that move, each with a node of the chain and words to write.
 const PAGES: u64 = 4;
 const WORDS: u64 = 8;
 const HOSTS: u16 = 2;
-/// Requests under way at once.
+/// Maximum number of concurrent requests.
 const OPEN_MAX: usize = 12;
 
-/// Adds to the first word of each node of a chain of {value, next}, and counts the nodes.
+/// A program that adds to the first word of each node of a chain of {value, next}, and counts the nodes.
 const LIST_ADD: &str = include_str!("../../../testdata/programs/list_add.pulse");
 
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +35,10 @@ struct Bench {
     program: Program,
     open: BTreeMap<u64, Operation>,
     tickets: u64,
-    /// Walks that ended, and those of which it is not known how far they got.
+    /// Number of walks that ended, and of those that ended with unknown progress.
     walks: u64,
     unsure: u64,
-    /// What each word may hold.
+    /// The possible values of each word.
     words: BTreeMap<u64, BTreeSet<u64>>,
     busy: BTreeSet<u64>,
     migrating: Option<u64>,
@@ -78,14 +78,14 @@ impl Bench {
             let next = if page + 1 == PAGES { 0 } else { bench.node(page + 1) };
             let buf = [0u64.to_le_bytes(), next.to_le_bytes()].concat();
             let addr = VirtAddr(bench.node(page));
-            // Not known to have been executed: asked again. The bytes are the same.
+            // Repeated until it is known to have executed; the bytes are the same.
             while bench.once(Op::RegionWrite { addr, buf: buf.clone() }).is_none() {}
             (0..WORDS).for_each(|word| _ = bench.words.insert(page * WORDS + word, BTreeSet::from([0])));
         }
         bench
     }
 
-    /// The node of the chain in a page.
+    /// Returns the node of the chain in a page.
     fn node(&self, page: u64) -> u64 {
         self.base + page * PAGE + 2048
     }
@@ -98,7 +98,7 @@ impl Bench {
         self.world.call(RoleId::Host(host), call).expect("granted")
     }
 
-    /// Carries one operation out alone; none when no answer came.
+    /// Runs one operation alone. Returns `None` without an answer.
     fn once(&mut self, op: Op) -> Option<Vec<u8>> {
         self.submit(1, op, Operation::Read);
         while !self.open.is_empty() {
@@ -164,7 +164,7 @@ impl Bench {
                 self.busy.remove(&word);
                 self.words.insert(word, BTreeSet::from([value]));
             }
-            // It may still be executed: the word is left alone from now on.
+            // The write may still execute: the word is not used any more.
             (Operation::Write { .. }, Err(Failure::NoAnswer)) => {}
             (Operation::Read, Ok(_)) => self.read = Some(done.buf),
             (Operation::Read, Err(Failure::NoAnswer)) => {}
@@ -172,7 +172,7 @@ impl Bench {
         }
     }
 
-    /// So many requests, while pages move; then everything is read.
+    /// Runs this many requests while pages move; then reads everything.
     fn run(mut self, requests: u64) -> Self {
         let end = self.tickets + requests;
         while self.tickets < end {
@@ -212,15 +212,19 @@ impl Bench {
     }
 }
 
-/// The plans, and of how many walks one may end unsure: the host gave up, and it is not known how far it got. It tries for 47 ms, and a page is put
-/// off for as long as it moves. Where nothing is lost that is over in a moment. Where packets are lost it takes 10 ms and more: what was
-/// lost is pushed again after 5 ms, with a page go the answers of all walks that began there, and the next move begins at once. So the tries of
-/// a walk fail together, and a few walks find one of the four pages moving each time. (While nothing moves, 2 of 100 000 end unsure in a storm, and none
-/// under the other plans.)
+/// The plans, and the number of walks of which one may end unsure: the host gave up, and the walk's progress
+/// is unknown.
+///
+/// A host tries for 47 ms, and a page is deferred for as long as it moves. Without loss that takes a moment;
+/// with loss it takes 10 ms and more. A lost push is repeated after 5 ms, the answers of all walks that began
+/// at a page move with it, and the next move begins at once. So the tries of a walk fail together, and a few
+/// walks find one of the four pages moving each time. (While nothing moves, 2 of 100 000 end unsure in a
+/// storm, and none under the other plans.)
 const PLANS: [(&str, Option<u64>); 4] =
     [("calm", None), ("loss", Some(8)), ("duplicate", None), ("storm", Some(5))];
 
-/// Worlds of each plan. (In the 11th of "duplicate" a copy is late, and comes to a node whose bytes have left.)
+/// Number of worlds of each plan. (In the 11th of "duplicate" a late copy reaches a node whose bytes have
+/// left.)
 const SEEDS: u64 = 12;
 
 #[test]

@@ -1,9 +1,9 @@
-//! How often each atomic was executed, counted exactly, while its memory moves, connections break and nodes stop answering: once when it ended
-//! well, at most once when it is not known, never when the host says so (PROTOCOL 9.5, 11.11).
+//! Exact execution counts of atomics while memory moves, connections break and nodes stop answering: once
+//! after success, at most once if unknown, never if the host says so (PROTOCOL 9.5, 11.11).
 //!
-//! Each FETCH_ADD adds another power of eight, so a word says of each one how often it was added. Beside them READs and WRITEs go over two nodes, so that
-//! one node's refusal and another node's broken connection fall together; each READ finds what was asked for before it, wherever the bytes have gone
-//! (PROTOCOL 11.12).
+//! Each FETCH_ADD adds another power of eight, so a word shows how often each was executed. In addition READs
+//! and WRITEs span two nodes, so that one node's refusal and another node's broken connection coincide; each
+//! READ finds earlier writes, wherever the bytes have moved (PROTOCOL 11.12).
 
 use farmem_control::PAGE;
 use farmem_control::api::{Allocate, Call, CreateDomain, Migrate, OpenSession};
@@ -14,13 +14,13 @@ use farmem_transport::rc;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::BTreeMap;
 
-/// Pages of the allocation; they move one by one.
+/// Number of pages of the allocation; they move one by one.
 const PAGES: u64 = 4;
-/// Additions that one word has digits for.
+/// Number of additions that one word has digits for.
 const DIGITS: u32 = 21;
-/// Words of counters in each page.
+/// Number of counter words in each page.
 const WORDS: u64 = 60;
-/// Operations under way at once.
+/// Maximum number of concurrent operations.
 const OPEN_MAX: usize = 24;
 const HOST: u16 = 1;
 
@@ -28,13 +28,13 @@ const HOST: u16 = 1;
 enum Operation {
     /// Adds the digit to the word.
     Add { word: u64, digit: u32 },
-    /// Goes over the edge between two pages.
+    /// Spans the edge between two pages.
     Both { edge: u64, writes: bool },
     /// Reads a word at the end.
     Look { word: u64 },
 }
 
-/// How often an addition may have been made.
+/// The number of times that an addition may have executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Made {
     Once,
@@ -49,17 +49,17 @@ struct Bench {
     base: u64,
     open: BTreeMap<u64, Operation>,
     tickets: u64,
-    /// The additions that ended, by word and digit.
+    /// The ended additions, by word and digit.
     made: BTreeMap<u64, Vec<Option<Made>>>,
     seen: BTreeMap<u64, u64>,
     migrating: Option<u64>,
-    /// The node that hears nothing, or says nothing.
+    /// The node that is cut off in one or both directions.
     cut: Option<u16>,
     counts: [u64; 3],
     both: [u64; 2],
-    /// The WRITEs to each edge by ticket, which is what they write, and whether each ended well.
+    /// The WRITEs to each edge by ticket, which is also their value, and whether each succeeded.
     written: BTreeMap<u64, BTreeMap<u64, bool>>,
-    /// READs of edges that ended well, by ticket, and what they found.
+    /// Successful READs of edges, by ticket, with their results.
     found: BTreeMap<u64, (u64, Vec<u8>)>,
 }
 
@@ -129,7 +129,7 @@ impl Bench {
         }
     }
 
-    /// Now and then a page moves, and now and then nothing comes to a node or from it for so long that connections to it are given up.
+    /// Moves a page from time to time, or cuts a node off for so long that its connections break.
     fn disturb(&mut self) {
         self.hear_of_move();
         if self.migrating.is_none() && self.rng.chance(1, 40) {
@@ -139,7 +139,7 @@ impl Bench {
             self.migrating = Some(self.world.ask(RoleId::Host(2), request));
         }
         if self.cut.is_none() && self.rng.chance(1, 150) {
-            // What a node says is lost more often than what it hears: then it has done what it was asked.
+            // A node's answers are lost more often than its requests: then it has executed them.
             let node = 1 + u16::try_from(self.rng.below(3)).expect("few");
             self.cut = Some(node);
             let (node, host) = (RoleId::Node(node).gid(), RoleId::Host(HOST).gid());
@@ -147,7 +147,7 @@ impl Bench {
             if self.rng.chance(1, 4) {
                 self.world.network_mut().cut(host, node);
             }
-            // And now and then no connection to it can be set up for a while.
+            // Sometimes no connection to the node can be set up for a while either.
             if self.rng.chance(1, 3) {
                 self.world.network_mut().cut(RoleId::Control.gid(), node);
             }
@@ -206,12 +206,12 @@ impl Bench {
         }
     }
 
-    /// A page moves to a node.
+    /// Moves a page to a node.
     fn go(&mut self, base: u64, node: u16) {
         self.call(Migrate { domain: Some(self.domain), base, len: PAGE, node });
     }
 
-    /// Until everything has ended.
+    /// Runs until everything has ended.
     fn rest(&mut self) {
         while !self.open.is_empty() {
             self.step();
@@ -254,7 +254,8 @@ impl Bench {
         }
     }
 
-    /// No READ finds less than what was written before it was asked for, or a later WRITE unless it is not known how that ended.
+    /// Asserts that no READ finds an older write than the last one before it, or a later write unless that
+    /// write's outcome is unknown.
     fn judge_order(&self, seed: u64) {
         let none = BTreeMap::new();
         for (&read, (edge, bytes)) in &self.found {
@@ -293,8 +294,9 @@ impl Bench {
     }
 }
 
-/// A READ of two nodes is refused at the one, whose page has moved, and follows it. The other one has executed an atomic, and nothing that it says
-/// arrives: its connection breaks by itself. The refusal says nothing of the atomic, which is not asked again (PROTOCOL 11.11).
+/// One node refuses its segment of a READ, because the page has moved, and the host follows it. The other
+/// node has executed an atomic, and none of its answers arrives: its connection breaks by itself. The refusal
+/// does not concern the atomic, which is not repeated (PROTOCOL 11.11).
 #[test]
 fn a_refusal_at_one_node_says_nothing_of_another() {
     let mut bench = Bench::new(1);
@@ -307,7 +309,7 @@ fn a_refusal_at_one_node_says_nothing_of_another() {
             Operation::Add { word, digit },
         );
     };
-    // The host finds out where the second page is.
+    // The host learns the location of the second page.
     add(&mut bench, WORDS, 0);
     bench.rest();
     bench.go(bench.base, 3);

@@ -1,5 +1,6 @@
-//! Look-ups in a tree while what the switch knows of it is published, withdrawn and counted, both roles start again and the network loses packets
-//! (PROTOCOL 13.14 to 13.18): each is answered right, by one request, wherever the switch had it begin.
+//! Look-ups in a tree while its tables are published, withdrawn and counted, both roles restart and the
+//! network loses packets (PROTOCOL 13.14 to 13.18): each gets the right answer with one request, wherever the
+//! switch starts it.
 
 use farmem_control::api::{
     Allocate, Base64, CreateDomain, ErrorCode, OpenSession, SoftClear, SoftCounted, SoftCounts, SoftLoad,
@@ -19,10 +20,10 @@ use small_tree::{KEYS, tree, view};
 
 const HOST: u16 = 1;
 const DOMAIN: u32 = 1;
-/// Look-ups that are under way at once.
+/// Maximum number of concurrent look-ups.
 const OPEN_MAX: usize = 6;
 
-/// Down by the keys of inner nodes; at the leaf the key's value, or nothing.
+/// Descends by the keys of inner nodes; at the leaf returns the key's value, or nothing.
 const GET: &str = "
 .window 256
 .scratch 24
@@ -63,14 +64,14 @@ struct Bench {
     rng: Rng,
     program: Program,
     nodes: Vec<(VirtAddr, Node)>,
-    /// What was published, by edition.
+    /// The published sections, by edition.
     sections: BTreeMap<u64, TreeSection>,
-    /// The key of each look-up that is under way.
+    /// The key of each look-up in progress.
     open: BTreeMap<u64, u64>,
     tickets: u64,
     loads: BTreeSet<u64>,
     counts: BTreeSet<u64>,
-    /// Iterations that look-ups took, and how many took so many.
+    /// Number of look-ups by their number of iterations.
     iterations: BTreeMap<u32, u64>,
     loaded: u64,
     counted: Vec<SoftCounted>,
@@ -124,7 +125,7 @@ impl Bench {
     }
 
     fn look_up(&mut self) {
-        // Mostly keys that are there, often the same few.
+        // Mostly keys that exist, often the same few.
         let most = if self.rng.chance(1, 2) { 60 } else { 3 * 256 + 5 };
         let key = u64::from(self.rng.below(most));
         let ticket = self.traverse(key);
@@ -162,7 +163,7 @@ impl Bench {
         moved
     }
 
-    /// What the control plane answered.
+    /// Handles the control plane's answers.
     fn hear(&mut self) {
         for ticket in self.loads.clone() {
             if let Some(answer) = self.world.take_reply(ticket) {
@@ -182,7 +183,8 @@ impl Bench {
         }
     }
 
-    /// Counters are of one section that was published, and of one life of it: each branch was taken at most as often as the one that led there.
+    /// Checks counters: they belong to one published section and one load of it, and each branch was taken at
+    /// most as often as its parent.
     fn take_counts(&mut self, counted: SoftCounted) {
         let section = self.sections.get(&counted.edition).expect("it was published");
         let counts: Vec<u32> = counted
@@ -288,7 +290,7 @@ fn look_ups_are_answered_whoever_starts_again() {
         for seed in 0..12 {
             let mut bench = world(plan, seed, true);
             iterations.extend(bench.iterations.keys().copied());
-            // What is published then stands, counts from nothing, and counts what comes.
+            // A section published then becomes active, counts from zero, and counts new look-ups.
             bench.publish();
             bench.heal();
             bench.read_counts();
@@ -314,7 +316,8 @@ fn look_ups_are_answered_whoever_starts_again() {
     assert_eq!(iterations.len(), 4);
 }
 
-/// PROTOCOL 13.18: counters of two images are never put together, though another one stands in the middle of reading.
+/// PROTOCOL 13.18: counters of two images are never combined, even if another image becomes active while they
+/// are read.
 #[test]
 fn counters_are_of_one_image() {
     let mut bench = Bench::new(Plan::CALM, 3);
@@ -332,7 +335,7 @@ fn counters_are_of_one_image() {
         let sections = vec![SoftSection { kind: SECTION_KIND, id: root.0, bytes: Base64(bytes) }];
         let load = SoftLoad { host: HOST, domain: DOMAIN, sections, switch: None };
         let ticket = bench.world.ask(RoleId::Control, load);
-        // Counters are read while the image is loading, and when it comes to stand.
+        // Counters are read while the image is loading, and when it becomes active.
         let mut loaded = None;
         while loaded.is_none() {
             if bench.counts.is_empty() {

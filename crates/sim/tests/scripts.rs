@@ -1,4 +1,5 @@
-//! Every script of testdata/scripts leaves the trace it says. `FARMEM_REWRITE=1` writes the trace it really left; look at the difference.
+//! Every script of testdata/scripts leaves its expected trace. `FARMEM_REWRITE=1` writes the actual trace;
+//! inspect the difference.
 
 use std::fs;
 use std::path::PathBuf;

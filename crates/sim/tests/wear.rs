@@ -1,5 +1,6 @@
-//! Memory that goes with its last user, with the real switch, nodes and hosts over a network that loses, doubles and delays, and roles that die: who was granted it
-//! reads what was written or is refused, and nothing else; who gets its addresses reads zeros; nothing stays (PROTOCOL 8.60 to 8.62).
+//! Memory that is freed with its last user, with the real switch, nodes and hosts, over a network that loses,
+//! duplicates and delays packets, and with crashing roles. A grantee reads the written bytes or is refused,
+//! and nothing else; the next owner of the addresses reads zeros; nothing stays (PROTOCOL 8.60 to 8.62).
 
 use farmem_control::PAGE;
 use farmem_control::api::{
@@ -12,10 +13,10 @@ use farmem_wire::{Domain, VirtAddr};
 
 const HOST_LEASE: Duration = Duration::from_millis(200);
 const LEASE: Duration = Duration::from_millis(50);
-/// What the owner wrote.
+/// The owner's value.
 const WRITTEN: u64 = 0x5eed_5eed_5eed_5eed;
 
-/// Host 1 has memory that host 2 may read, and dies.
+/// A rack in which host 1 has memory that host 2 may read, and crashes.
 struct Bench {
     world: World,
     reader: u32,
@@ -37,7 +38,7 @@ impl Bench {
         call(&mut world, 1, grant);
         let mut bench = Self { world, reader, vma, tickets: 0 };
         let buf = WRITTEN.to_le_bytes().to_vec();
-        // What had no answer is written again: the bytes are the same.
+        // A write without an answer is repeated: the bytes are the same.
         while bench.carry_out(1, owner, Op::RegionWrite { addr: bench.addr(), buf: buf.clone() }).is_err() {}
         bench
     }
@@ -60,7 +61,8 @@ impl Bench {
         }
     }
 
-    /// The word, as host 2 reads it; none when it is refused. Where no answer came it asks again.
+    /// Returns the word as host 2 reads it, or `None` if the read is refused. Without an answer it repeats
+    /// the read.
     fn read(&mut self) -> Option<u64> {
         loop {
             let op = Op::RegionRead { addr: self.addr(), buf: vec![0; 8] };
@@ -72,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// Host 2 says that it is there. A control plane that is down hears it the next time.
+    /// Host 2 reports that it is alive. If the control plane is down, the next report counts.
     fn stay(&mut self) {
         let ticket = self.world.ask(RoleId::Host(2), Stay { host: 2, generation: 1 });
         self.pass(Duration::from_millis(5));
@@ -97,7 +99,7 @@ fn call<C: Call>(world: &mut World, host: u16, call: C) -> C::Answer {
     world.call(RoleId::Host(host), call).expect("granted")
 }
 
-/// In each world host 1 dies without a word, and one of the roles dies and starts again while it is found out.
+/// In each world host 1 crashes silently, and one of the roles crashes and restarts during the detection.
 #[test]
 fn who_reads_memory_of_the_dead_reads_what_was_written_or_is_refused() {
     let roles = [None, Some(RoleId::Control), Some(RoleId::Switch), Some(RoleId::Node(2))];

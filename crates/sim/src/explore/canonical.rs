@@ -1,8 +1,9 @@
-//! When two worlds are the same: a world's fingerprint.
+//! World fingerprints: two worlds are equal if the same events can follow.
 //!
-//! Only the order of numbers matters, never their distance; so each is replaced by its rank, which makes the worlds finite although requests
-//! go on for ever. Names of hosts and pages do not matter: the fingerprint is the least over all ways to name
-//! them. It also leaves out what can make no difference any more; each such case says why.
+//! Only the order of sequence numbers matters, never their distance. Each is replaced by its rank, which
+//! makes the state space finite although requests continue for ever. Names of hosts and pages do not matter:
+//! the fingerprint is the minimum over all renamings. It also omits fields that cannot make a difference any
+//! more; each such case states the reason.
 
 use super::message::Message;
 use super::model::{Host, World, index, nth};
@@ -13,7 +14,7 @@ use farmem_switch::directory::Entry;
 use farmem_wire::HostId;
 use farmem_wire::message::{Access, FetchId, HostSet, Page, RecallAck, Region, Seq};
 
-/// One way to name hosts and pages.
+/// A renaming of hosts and pages.
 #[derive(Clone, Copy, Debug)]
 struct Names {
     hosts: [u8; 3],
@@ -22,7 +23,7 @@ struct Names {
 
 const HOST_ORDERS: [[u8; 3]; 6] = [[0, 1, 2], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// Works fingerprints out; keeps its memory.
+/// Computes fingerprints and reuses its buffers.
 #[derive(Debug, Default)]
 pub(super) struct Canonical {
     seqs: Vec<Seq>,
@@ -31,7 +32,7 @@ pub(super) struct Canonical {
     messages: Vec<u64>,
 }
 
-/// Small numbers put together to words.
+/// Packs small numbers into words.
 struct Packer<'a> {
     words: &'a mut Vec<u64>,
     word: u64,
@@ -62,7 +63,7 @@ const SEQ_BITS: u32 = 6;
 const ID_BITS: u32 = 4;
 
 impl Canonical {
-    /// The world's fingerprint: equal for worlds from which the same can happen.
+    /// Returns the world's fingerprint, equal for worlds from which the same events can follow.
     pub(super) fn fingerprint(&mut self, world: &World, config: &Config) -> u64 {
         self.rank(world);
         let hosts = if config.hosts == 2 { 2 } else { HOST_ORDERS.len() };
@@ -74,7 +75,7 @@ impl Canonical {
         least.expect("there is a way to name them")
     }
 
-    /// Lists all numbers and ids there are, in order.
+    /// Collects all sequence numbers and ids, in order.
     fn rank(&mut self, world: &World) {
         let Self { seqs, ids, .. } = self;
         seqs.clear();
@@ -144,7 +145,7 @@ impl Canonical {
     }
 }
 
-/// Both halves of a 128-bit product, folded: every bit in reaches every bit out.
+/// Folds both halves of a 128-bit product: every input bit affects every output bit.
 const fn mix(word: u64) -> u64 {
     let product = (word ^ 0x9e37_79b9_7f4a_7c15) as u128 * 0xa076_1d64_78bd_642f;
     #[expect(clippy::cast_possible_truncation, reason = "both halves count")]
@@ -152,7 +153,7 @@ const fn mix(word: u64) -> u64 {
     folded
 }
 
-/// The request that a message is about.
+/// Returns the request that a message is about.
 const fn request_of(message: &Message) -> Option<(HostId, FetchId)> {
     Some(match message {
         Message::Get(host, get) => (*host, get.id),
@@ -163,7 +164,7 @@ const fn request_of(message: &Message) -> Option<(HostId, FetchId)> {
     })
 }
 
-/// A world under names.
+/// A world under a renaming.
 struct Ranks<'a> {
     seqs: &'a [Seq],
     ids: &'a [Vec<FetchId>; 3],
@@ -176,7 +177,7 @@ impl Ranks<'_> {
         self.seqs.binary_search(&seq).expect("all numbers are listed")
     }
 
-    /// 0 for none.
+    /// Returns the rank plus one, or 0 for `None`.
     fn some_seq(&self, seq: Option<Seq>) -> usize {
         seq.map_or(0, |seq| 1 + self.seq(seq))
     }
@@ -189,7 +190,7 @@ impl Ranks<'_> {
         usize::from(self.names.hosts[usize::from(host.0)])
     }
 
-    /// The host that is named so.
+    /// Returns the host with the new name `place`.
     fn host_at(&self, place: usize) -> HostId {
         let at = self.names.hosts.iter().position(|&name| usize::from(name) == place);
         HostId(u16::try_from(at.expect("names are all different")).expect("few hosts"))
@@ -208,7 +209,7 @@ impl Ranks<'_> {
             .expect("names are all different"))
     }
 
-    /// A page, or both.
+    /// Returns a code for a page, or for both.
     fn region(&self, region: Region) -> usize {
         if region.order() == 0 { self.page(region.base()) } else { 2 }
     }
@@ -258,7 +259,7 @@ impl Ranks<'_> {
             let record = self.world.page_states.record(page);
             pack.put(usize::from(self.world.node_has_latest(page)), 1);
             pack.put(usize::from(self.world.is_visiting(page)), 1);
-            // The min_seq of a page that was never read is below all grants, whether some number equals it or not.
+            // The min_seq of a page that was never read is below all grants, even if some number equals it.
             pack.put(self.seqs.binary_search(&record.min_seq()).unwrap_or(0), SEQ_BITS);
             let (lent, holder) =
                 record.lent().map_or((None, 0), |(lent, holder)| (Some(lent), self.named(holder)));
@@ -313,7 +314,8 @@ impl Ranks<'_> {
         }
     }
 
-    /// A Shared page's grant is only ever compared with recalls. Those to come are later than any grant there is.
+    /// Returns true if a recall in flight covers the grant of a Shared page. The grant is only ever compared
+    /// with recalls, and later recalls exceed every grant.
     fn is_recalled_before(&self, host: HostId, page: Page, grant: Seq) -> bool {
         self.world.net.iter().any(|message| match message {
             Message::Recall(to, recall) => *to == host && recall.region.contains(page) && recall.seq <= grant,
@@ -321,7 +323,8 @@ impl Ranks<'_> {
         })
     }
 
-    /// A min_seq only matters to messages that were sent before it. Later ones have numbers that are not below it.
+    /// Returns true if the min_seq voids a message in flight. It matters to no other message: later ones have
+    /// numbers that are not below it.
     fn is_void_in_flight(&self, host: HostId, page: Page, request: &Request) -> bool {
         let void = |to, at, id, seq| (to, at, id) == (host, page, request.id) && seq < request.min_seq;
         self.world.net.iter().any(|message| match *message {

@@ -1,4 +1,4 @@
-//! What must hold in every state (issue of the protocol: one writer or many readers, reads see the latest write).
+//! Claims that must hold in every state: one writer or many readers, and reads see the latest write.
 
 use super::message::{host, page, region};
 use super::model::{Broken, Rules, World, nth};
@@ -11,12 +11,13 @@ impl World {
     /// Checks every claim about this state.
     ///
     /// # Errors
-    /// The first that does not hold.
+    ///
+    /// The first violated claim.
     pub(super) fn check(&self, rules: &Rules) -> Result<(), Broken> {
         for at in (0..usize::from(rules.config.pages)).map(nth) {
             self.one_writer_or_many_readers(at)?;
             self.readers_have_the_latest(at)?;
-            // Without a guard, what counts is what a program or a traversal can see.
+            // Without a guard, only effects visible to a program or a traversal count.
             if !rules.guards.any_missing() {
                 self.the_latest_is_somewhere(at)?;
                 self.what_is_not_lent_is_the_latest(at)?;
@@ -50,7 +51,8 @@ impl World {
         Ok(())
     }
 
-    /// The latest bytes are at the node, at a host that may write, or on the way from one to the other; or they died with a host.
+    /// Checks that the latest bytes are at the node, at a host that may write, or in flight between them, or
+    /// died with a host.
     fn the_latest_is_somewhere(&self, at: Page) -> Result<(), Broken> {
         let holds = |id: HostId| {
             let agent = &self.host(id).agent;
@@ -72,7 +74,7 @@ impl World {
         Ok(())
     }
 
-    /// What the switch believes of hosts is at least what they have.
+    /// Checks that the switch's record of each host is at least what the host has.
     fn the_directory_is_right(&self, of: Region, entry: &Entry) -> Result<(), Broken> {
         for (id, agent) in (0..).map(HostId).zip(self.hosts.iter().map(|host| &host.agent)) {
             let caches = |wanted: Option<Access>| {
@@ -99,7 +101,7 @@ impl World {
         Ok(())
     }
 
-    /// What is sent for the transaction that runs is not void when it comes.
+    /// Checks that messages of the current transaction are not void on arrival.
     fn min_seq_is_reached(&self, of: Region, entry: &Entry, id: HostId) -> Result<(), Broken> {
         let Some((requester, request, index)) = entry.transaction() else { return Ok(()) };
         let at = of.page(index);

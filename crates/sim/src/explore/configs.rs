@@ -1,4 +1,4 @@
-//! The racks that are explored, and for each guard one to see what it is for.
+//! The explored racks, and for each guard a rack that shows the guard's purpose.
 
 use super::{Budget, Config, Guard, Guards, Left};
 
@@ -7,7 +7,8 @@ const ONE: Budget = Budget::of(1);
 const TWO: Budget = Budget::of(2);
 const ANY: Budget = Budget::UNLIMITED;
 
-/// Requests of each host, losses, copies, early timers, messages in flight.
+/// Returns a rack with this number of requests per host, losses, copies, early timers, and messages in
+/// flight.
 const fn rack(number: u8, hosts: u8, pages: u8, requests: u8, faults: [u8; 3], flight_max: usize) -> Config {
     let [losses, copies, early] = faults;
     Config {
@@ -34,7 +35,7 @@ const fn rack(number: u8, hosts: u8, pages: u8, requests: u8, faults: [u8; 3], f
     }
 }
 
-/// No limit on requests, losses, copies and early timers; copies stay for ever.
+/// Returns a rack without limit on requests, losses, copies and early timers; copies stay in flight for ever.
 const fn endless(number: u8, hosts: u8, flight_max: usize) -> Config {
     let config = rack(number, hosts, 1, 0, [0; 3], flight_max);
     let left = Left { requests: [ANY; 3], losses: ANY, copies: ANY, early: ANY, ..config.left };
@@ -63,7 +64,7 @@ impl Config {
     const fn without(self, guard: Guard) -> Self {
         Self { without: self.without.without(guard), ..self }
     }
-    /// What may happen in it, in words.
+    /// Describes the budgets.
     #[must_use]
     pub fn describe(&self) -> String {
         let left = &self.left;
@@ -125,15 +126,15 @@ pub const CONFIGS: [Config; 22] = [
     rack(22, 2, 1, 2, [1, 0, 0], 4).resets(ONE),
 ];
 
-/// The numbers of those that are explored at every change.
+/// The numbers of the racks that CI explores.
 pub const GATE: [u8; 7] = [1, 3, 9, 13, 15, 17, 19];
 
-/// The smallest rack that shows what the guard is for: without it something must be found.
+/// Returns the smallest rack that shows the purpose of the guard: without the guard it must have a violation.
 #[must_use]
 pub const fn without(guard: Guard) -> Config {
     let small = Config { live: false, ..rack(0, 2, 1, 2, [0, 1, 0], 4) };
     let config = match guard {
-        // With floors it is safe, and yet no host may ever write: each host voids what the other was sent.
+        // With floors it is safe, but no host can ever write: each host voids the messages to the other.
         Guard::Done => small.without(Guard::Floors),
         Guard::AckCount => Config { live: false, ..rack(0, 3, 1, 1, [0, 0, 0], 6) },
         Guard::LentMark => small.visits(ONE),

@@ -1,4 +1,5 @@
-//! What the control plane brings about: a region is reset and its node swept, a host is fenced, the switch comes up anew, a region is split.
+//! The control plane's moves: resets of a region and sweeps of its node, fencing of a host, a restart of the
+//! switch, a split of a region.
 
 use super::message;
 use super::model::{Broken, Rules, World, nth, set};
@@ -15,7 +16,7 @@ impl World {
         self.reset(region, reset::Event::Begin, rules)
     }
 
-    /// One step of the control plane, whose orders arrive.
+    /// Runs one step of the control plane, whose orders arrive.
     pub(super) fn reset(
         &mut self,
         region: Region,
@@ -40,7 +41,7 @@ impl World {
         }
     }
 
-    /// The node is swept, and says so. What is lost is accepted as lost at once, so that the world goes on with it.
+    /// Sweeps the node. Lost bytes are accepted as lost at once, so that the world continues with them.
     pub(super) fn sweep(&mut self, region: Region, rules: &mut Rules) -> Result<(), Broken> {
         let stage = self.resets.iter().find(|reset| reset.region() == region).map(Reset::stage);
         let Some(Stage::Sweeping(seq, _)) = stage else { return Ok(()) };
@@ -65,7 +66,7 @@ impl World {
         self.reset(region, reset::Event::Swept(seq), rules)
     }
 
-    /// The lease of a dead host is over.
+    /// Ends the lease of a dead host.
     pub(super) fn fence(&mut self, host: HostId, rules: &mut Rules) -> Result<(), Broken> {
         self.fenced = self.fenced.with(host);
         for at in 0..self.entries.len() {
@@ -79,7 +80,7 @@ impl World {
         Ok(())
     }
 
-    /// The switch comes up without a directory: every region is reset, under numbers above all that were used.
+    /// Restarts the switch without a directory: every region is reset, under numbers above all used ones.
     pub(super) fn restart(&mut self, rules: &mut Rules) -> Result<(), Broken> {
         self.left.restarts = self.left.restarts.spent();
         let newest = self.entries.iter().map(|(_, entry)| entry.seq()).max().unwrap_or_default();

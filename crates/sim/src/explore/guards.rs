@@ -1,7 +1,7 @@
-//! What the protocol does to be safe, and what happens without: each guard can be taken away, and then the explorer must find out.
+//! The protocol's safety measures. Each guard can be disabled, and then the explorer must find a violation.
 //!
-//! The step functions stay as they are. A guard is taken away at their edge: a message is changed on its way, or an answer is
-//! made up. Key types: [`Guard`], [`Guards`].
+//! The step functions stay unchanged. A guard is disabled at their edge: a message is changed in flight, or
+//! an answer is forged. Key types: [`Guard`], [`Guards`].
 
 use super::message::Message;
 use super::model::World;
@@ -9,27 +9,28 @@ use farmem_host::agent::Agent;
 use farmem_switch::directory::{self, Entry, Phase};
 use farmem_wire::message::{Access, Data, Done, Get, Page, Read, Recall, RecallAck, Region, Seq};
 
-/// Something without which the protocol would be wrong.
+/// A safety measure of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Guard {
-    /// A recall voids what was sent to open requests before it (PROTOCOL 12.20).
+    /// A recall voids messages that were sent to open requests before it (PROTOCOL 12.20).
     Floors,
-    /// An owner says that it is done before the next one has its turn (PROTOCOL 12.13).
+    /// An owner reports completion before the next owner is served (PROTOCOL 12.13).
     Done,
     /// An acknowledgement counts only for the recall it answers (PROTOCOL 12.14).
     AckSeq,
     /// The switch waits until all sharers have acknowledged (PROTOCOL 12.10).
     AckCount,
-    /// Done is said of what was granted, and heard when all have acknowledged (PROTOCOL 12.13, 12.19).
+    /// A done message is sent for granted data only, and accepted once all sharers have acknowledged
+    /// (PROTOCOL 12.13, 12.19).
     DoneGranted,
-    /// Nothing is acknowledged or asked for while a write-back is under way (PROTOCOL 12.17, 12.21).
+    /// During a write-back the host sends no acknowledgement and no request (PROTOCOL 12.17, 12.21).
     WriteBackFirst,
-    /// A late recall does not touch later pages, and what was written is written back (PROTOCOL 12.20).
+    /// A late recall does not touch later pages, and dirty pages are written back (PROTOCOL 12.20).
     RecallSeq,
-    /// An owner's own fetch says nothing about what the owner may still write back (PROTOCOL 12.12).
+    /// An owner's own fetch does not imply that the owner has nothing to write back (PROTOCOL 12.12).
     OwnerNotClean,
-    /// A write-back counts only when its grant is not below min_seq (PROTOCOL 12.27).
+    /// A write-back counts only if its grant is not below min_seq (PROTOCOL 12.27).
     WriteBackGrant,
     /// A late write-back does not end a later loan (PROTOCOL 12.28).
     LentMark,
@@ -37,18 +38,19 @@ pub enum Guard {
     DataId,
     /// A busy region is not split (PROTOCOL 12.16).
     SplitIdle,
-    /// A sweep voids write-backs that are still under way (PROTOCOL 12.30).
+    /// A sweep voids write-backs that are still in flight (PROTOCOL 12.30).
     SweepFloor,
-    /// A request for a busy region makes the switch send again what may be lost (PROTOCOL 12.15).
+    /// A request for a busy region makes the switch retransmit messages that may be lost (PROTOCOL 12.15).
     Poke,
-    /// A read that was sent behind a write-back is not answered before that has come (PROTOCOL 12.26).
+    /// A read that was sent behind a write-back is not answered before the write-back has arrived (PROTOCOL
+    /// 12.26).
     Behind,
-    /// The switch waits for every write-back but that of the wanted page (PROTOCOL 12.11).
+    /// The switch waits for every write-back except that of the wanted page (PROTOCOL 12.11).
     PassingPage,
 }
 
 impl Guard {
-    /// Each, with the name a user gives it.
+    /// All guards with their command-line names.
     pub const ALL: [(Self, &'static str); 16] = [
         (Self::Floors, "floors"),
         (Self::Done, "done"),
@@ -68,28 +70,28 @@ impl Guard {
         (Self::PassingPage, "passing-page"),
     ];
 
-    /// The guard of that name.
+    /// Returns the guard with that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|&(guard, _)| guard)
     }
 }
 
-/// The guards that are taken away.
+/// The set of disabled guards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Guards(u16);
 
 impl Guards {
-    /// All guards are there.
+    /// No guard is disabled.
     pub const NONE_MISSING: Self = Self(0);
 
-    /// One more is taken away.
+    /// Disables one more guard.
     #[must_use]
     pub const fn without(self, guard: Guard) -> Self {
         Self(self.0 | 1 << guard as u8)
     }
 
-    /// True when something is taken away.
+    /// Returns true if a guard is disabled.
     #[must_use]
     pub const fn any_missing(self) -> bool {
         self.0 != 0
@@ -136,7 +138,7 @@ impl Guards {
         }
     }
 
-    /// One step of an entry.
+    /// Runs one step of an entry.
     pub(super) fn step(
         self,
         region: Region,
@@ -169,7 +171,8 @@ impl Guards {
         self.lacks(Guard::DoneGranted) && !data.granted && data.done_due
     }
 
-    /// The recall as a host that tests no numbers takes it, when it hits a page it may write.
+    /// Returns the recall as a host that compares no numbers handles it, if it hits a page that the host may
+    /// write.
     pub(super) fn recalls_later_grants(self, agent: &Agent, recall: &Recall) -> Option<Recall> {
         let later = |page| recall.region.contains(page);
         let hit = agent.cached().any(|(page, cached)| later(page) && cached.grant >= recall.seq);
@@ -181,7 +184,7 @@ impl Guards {
         self.lacks(Guard::WriteBackFirst)
     }
 
-    /// The grant that a write-back is taken for.
+    /// Returns the grant for which a write-back counts.
     pub(super) fn grant_of_write_back(self, grant: Seq, min_seq: Seq) -> Seq {
         if self.lacks(Guard::WriteBackGrant) { grant.max(min_seq) } else { grant }
     }
@@ -190,7 +193,7 @@ impl Guards {
         self.lacks(Guard::LentMark)
     }
 
-    /// The page for which the directory takes a write-back that goes by.
+    /// Returns the page that the directory assigns to a passing write-back.
     pub(super) fn page_that_passes(self, world: &World, page: Page) -> Page {
         let (region, entry) = &world.entries[world.at(page)];
         match entry.transaction() {
@@ -203,7 +206,7 @@ impl Guards {
         if self.lacks(Guard::SweepFloor) { Seq(0) } else { seq }
     }
 
-    /// Both halves of the entry, when it may be split.
+    /// Returns both halves of the entry, if it may be split.
     pub(super) fn split(self, region: Region, entry: &Entry) -> Option<[Entry; 2]> {
         if !self.lacks(Guard::SplitIdle) {
             return entry.split();
@@ -221,7 +224,8 @@ fn acknowledge_for_all(region: Region, entry: &mut Entry, out: &mut Vec<director
     }
 }
 
-/// The half with the page goes on with the transaction; the other one is where the transaction leads to.
+/// Splits a busy entry: the half with the page continues the transaction, the other half gets the
+/// transaction's final state.
 fn split_busy(region: Region, entry: &Entry) -> Option<[Entry; 2]> {
     let (requester, id, index) = entry.transaction()?;
     let (low, high) = region.halves()?;

@@ -1,4 +1,4 @@
-//! What is in flight, and how it reads.
+//! Messages in flight, and their descriptions.
 
 use farmem_wire::HostId;
 use farmem_wire::message::{
@@ -6,7 +6,8 @@ use farmem_wire::message::{
 };
 use std::fmt;
 
-/// A message in flight, between the two that its kind says. Bytes are one bit: whether they are the latest ever written.
+/// A message in flight; its kind implies sender and receiver. Its bytes are one bit: whether they are the
+/// latest ever written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Message {
     Get(HostId, Get),
@@ -18,13 +19,13 @@ pub(super) enum Message {
     Ack(HostId, RecallAck),
     WriteBack(HostId, WriteBack, bool),
     WriteBackAck(HostId, WriteBackAck),
-    /// A traversal at a page, with what the switch knows of it.
+    /// A traversal at a page, with the switch's state of it.
     Visit(Page, Option<Seq>),
     Refused(Page),
 }
 
 impl Message {
-    /// The page whose bytes it carries, and whether they are the latest.
+    /// Returns the page whose bytes the message carries, and whether they are the latest.
     pub(super) const fn bytes_mut(&mut self) -> Option<(Page, &mut bool)> {
         match self {
             Self::Data(_, Data { page, .. }, latest) | Self::WriteBack(_, WriteBack { page, .. }, latest) => {
@@ -34,7 +35,7 @@ impl Message {
         }
     }
 
-    /// Every number in it.
+    /// Returns every sequence number in the message.
     pub(super) fn seqs(&self) -> impl Iterator<Item = Seq> {
         let (first, second) = match *self {
             Self::Get(..) | Self::Refused(_) => (None, None),
@@ -52,7 +53,7 @@ impl Message {
     }
 }
 
-/// A host, a page, an access, a region and a flag, as a trace names them.
+/// Names of hosts, pages, accesses, regions and flags in traces.
 pub(super) fn host(host: HostId) -> char {
     char::from(b'A' + u8::try_from(host.0).expect("few hosts"))
 }

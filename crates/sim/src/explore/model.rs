@@ -1,7 +1,8 @@
-//! A small rack around the real step functions: what is where, and every single thing that can happen next.
+//! A small rack around the real step functions: its state, and every single event that can follow.
 //!
-//! Key type: [`World`]. Three things are abstract, nothing else: bytes are one bit each (the latest ever written, or not), a host writes a
-//! page the moment it may, and table updates arrive (the control plane's orders are steps, not messages).
+//! Key type: [`World`]. Exactly three things are abstract. Bytes are one bit each (the latest ever written,
+//! or not). A host writes a page the moment it may. Table updates always arrive (the control plane's orders
+//! are steps, not messages).
 
 use super::guards::Guards;
 use super::message::Message;
@@ -18,38 +19,39 @@ use farmem_wire::message::{
 use farmem_wire::{HostId, VirtAddr};
 use std::rc::Rc;
 
-/// A promise that was broken, in words.
+/// A description of a violated claim.
 pub(super) type Broken = String;
 
-/// What a host is made of. Agents and page states are shared with the worlds before until they change: most moves change one.
+/// The state of a host. Agents and page states are shared with preceding worlds until they change: most moves
+/// change one.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     pub(super) agent: Rc<Agent>,
-    /// By page: its bytes here are the latest.
+    /// Bit set by page: the host's bytes are the latest.
     pub(super) latest: u8,
-    /// The same of the buffer of the page's request.
+    /// Bit set by page: the bytes in the buffer of its request are the latest.
     pub(super) buffer: u8,
     pub(super) alive: bool,
 }
 
-/// Everything.
+/// The state of the rack.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) entries: Vec<(Region, Entry)>,
     pub(super) hosts: Vec<Host>,
     pub(super) page_states: Rc<PageStates>,
-    /// By page: the node's bytes are the latest.
+    /// Bit set by page: the node's bytes are the latest.
     pub(super) node: u8,
     pub(super) resets: Vec<Reset>,
     pub(super) fenced: HostSet,
-    /// By page: a traversal that did not end.
+    /// Bit set by page: a traversal is in progress.
     pub(super) visits: u8,
-    /// In order, so that equal worlds are equal.
+    /// Sorted, so that equal worlds are equal.
     pub(super) net: Vec<Message>,
     pub(super) left: Left,
 }
 
-/// What does not change, and the lists that steps write to.
+/// The constant parameters, and buffers for the steps' actions.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) config: Config,
@@ -100,7 +102,8 @@ impl World {
         }
     }
 
-    /// The hosts that count: one that died is asked until it is fenced, since the switch cannot know.
+    /// Returns the hosts that the switch waits for: a dead one counts until it is fenced, because the switch
+    /// cannot know.
     pub(super) fn live(&self) -> HostSet {
         let ids = (0..).map(HostId).take(self.hosts.len());
         ids.filter(|&id| !self.fenced.contains(id)).fold(HostSet::EMPTY, HostSet::with)
@@ -130,15 +133,16 @@ impl World {
         self.visits & bit(page) != 0
     }
 
-    /// The region of a page, by its place in the list.
+    /// Returns the index of the region of a page.
     pub(super) fn at(&self, page: Page) -> usize {
         self.entries.iter().position(|(region, _)| region.contains(page)).expect("every page has a region")
     }
 
-    /// What becomes of it when this happens.
+    /// Applies a move.
     ///
     /// # Errors
-    /// The promise that is broken thereby.
+    ///
+    /// The claim that the move violates.
     pub(super) fn play(&mut self, happens: Move, rules: &mut Rules) -> Result<(), Broken> {
         match happens {
             Move::Deliver(message) => {
@@ -213,7 +217,7 @@ impl World {
         }
     }
 
-    /// A timer that fired while something was still under way fired early.
+    /// Counts a timer that fired early, while a message was in flight.
     fn early(&mut self) {
         if !self.net.is_empty() {
             self.left.early = self.left.early.spent();
@@ -228,7 +232,7 @@ impl World {
     pub(super) fn send(&mut self, message: Message, rules: &Rules) {
         let message = rules.guards.on_send(message);
         match self.net.binary_search(&message) {
-            // Where copies stay for ever, one more makes no difference.
+            // If copies stay for ever, one more makes no difference.
             Ok(_) if rules.config.left.copies.is_unlimited() => {}
             Ok(at) | Err(at) => self.net.insert(at, message),
         }
@@ -293,7 +297,7 @@ impl World {
         self.agent(host, agent::Event::Recall(recall), rules).map(drop)
     }
 
-    /// A broken host: it drops pages that were granted later than the recall, and keeps no bytes.
+    /// Models a broken host: it drops pages that were granted later than the recall, and keeps no bytes.
     fn drop_without_write_back(
         &mut self,
         host: HostId,
@@ -317,7 +321,7 @@ impl World {
         Ok(())
     }
 
-    /// One step of a host, and what follows from it.
+    /// Runs one step of a host, and carries out its actions.
     fn agent(&mut self, id: HostId, event: agent::Event, rules: &mut Rules) -> Result<Outcome, Broken> {
         if !self.host(id).alive {
             return Ok(Outcome::Stale);
@@ -365,7 +369,8 @@ impl World {
         Ok(())
     }
 
-    /// The program may use the page. It writes it at once when it may: no other moment is worse for the others.
+    /// Installs a page. The program writes it at once if it may: no other moment is worse for the other
+    /// hosts.
     fn install(&mut self, id: HostId, page: Page, access: Access) -> Result<(), Broken> {
         let host = self.host_mut(id);
         if host.buffer & bit(page) == 0 {
@@ -384,7 +389,7 @@ impl World {
         Ok(())
     }
 
-    /// No copy of the page is the latest any more.
+    /// Marks all copies of the page as stale.
     pub(super) fn make_stale(&mut self, page: Page) {
         set(&mut self.node, page, false);
         for host in &mut self.hosts {
@@ -444,7 +449,8 @@ impl World {
         Ok(())
     }
 
-    /// What the switch makes of a write-back that goes by. It may go by later, or, since copies of it are under way, more than once.
+    /// Handles a write-back that passes the switch. It may pass later or, with copies in flight, more than
+    /// once.
     fn pass(&mut self, message: Message, rules: &mut Rules) -> Result<(), Broken> {
         match self.passing(message, rules) {
             Some((host, page, event)) => self.directory_of(page, host, event, rules),
@@ -452,14 +458,14 @@ impl World {
         }
     }
 
-    /// True when the switch makes something of it.
+    /// Returns true if the switch acts on the passing message.
     pub(super) fn heeds(&self, message: Message, rules: &Rules) -> bool {
         let Some((host, page, event)) = self.passing(message, rules) else { return false };
         let (region, mut entry) = self.entries[self.at(page)];
         !self.fenced.contains(host) && entry.step(region, event, &mut Vec::new()) != directory::Outcome::Stale
     }
 
-    /// What a message that goes by is to the directory: its sender, and which page it is taken for.
+    /// Returns the directory's view of a passing message: its sender, and the page it is assigned to.
     fn passing(&self, message: Message, rules: &Rules) -> Option<(HostId, Page, directory::Event)> {
         let Message::WriteBack(host, WriteBack { page, ack: Some(ack), .. }, _) = message else {
             return None;
@@ -468,7 +474,7 @@ impl World {
         Some((host, page, directory::Event::Passing(host, page, ack)))
     }
 
-    /// A message from a host to the switch. Nothing of a fenced host passes.
+    /// Handles a message from a host to the switch. Messages of a fenced host are dropped.
     fn directory_of(
         &mut self,
         page: Page,
@@ -483,7 +489,7 @@ impl World {
         self.directory(at, event, rules)
     }
 
-    /// One step of an entry, and what follows from it.
+    /// Runs one step of an entry, and carries out its actions.
     pub(super) fn directory(
         &mut self,
         at: usize,
@@ -514,7 +520,7 @@ impl World {
             directory::Action::Report(region, seq) => {
                 return self.reset(region, reset::Event::Report(seq), rules);
             }
-            // A hint to ask again soon: timers do that anyway.
+            // A hint to retry soon: timers do that anyway.
             directory::Action::Busy(..) | directory::Action::Delay(_) => {}
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What can happen next.
+//! The possible next events.
 
 use super::message::Message;
 use super::message::{access, host, page, region};
@@ -8,49 +8,49 @@ use farmem_wire::HostId;
 use farmem_wire::message::{Access, Page, Region};
 use std::fmt;
 
-/// One thing that happens.
+/// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Move {
     /// A message arrives.
     Deliver(Message),
-    /// A message arrives, and will once more.
+    /// A message arrives, and stays in flight to arrive once more.
     DeliverCopy(Message),
-    /// A write-back goes by the switch.
+    /// A write-back passes the switch.
     Pass(Message),
-    /// A message does not arrive.
+    /// A message is lost.
     Lose(Message),
     /// A thread needs a page.
     Fault(HostId, Page, Access),
-    /// A host needs room.
+    /// A host evicts a page.
     Evict(HostId, Page),
-    /// The timer of a request.
+    /// The timer of a request fires.
     Retry(HostId, Page),
-    /// The timer of a write-back.
+    /// The timer of a write-back fires.
     RetryWriteBack(HostId, Page),
-    /// A traversal sets out.
+    /// A traversal starts.
     Visit(Page),
-    /// The timer of a traversal.
+    /// The timer of a traversal fires.
     RetryVisit(Page),
-    /// The timer of a reset.
+    /// The timer of a reset fires.
     Repeat(Region),
     /// The control plane sweeps the node.
     Sweep(Region),
     /// A host dies.
     Crash(HostId),
-    /// Its lease is over.
+    /// A dead host's lease ends.
     Fence(HostId),
-    /// The switch dies and comes up without a directory.
+    /// The switch crashes and restarts without a directory.
     Restart,
-    /// A reset is asked for.
+    /// A reset is requested.
     Reset(Region),
-    /// A region becomes two.
+    /// A region is split.
     Split(Region),
-    /// Both regions become one.
+    /// Both regions are merged.
     Merge,
 }
 
 impl World {
-    /// Lists every move there is.
+    /// Lists all possible moves.
     pub(super) fn moves(&self, rules: &Rules, out: &mut Vec<Move>) {
         out.clear();
         self.network_moves(rules, out);
@@ -63,7 +63,7 @@ impl World {
     fn network_moves(&self, rules: &Rules, out: &mut Vec<Move>) {
         let mut before = None;
         for &message in &self.net {
-            // Copies that are alike arrive alike.
+            // Equal copies arrive with equal effect.
             if before.replace(message) == Some(message) {
                 continue;
             }
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Everything that waits, when timers fire.
+    /// Lists the timer moves of everything that waits, if timers may fire.
     pub(super) fn timers(&self, fire: bool, out: &mut Vec<Move>) {
         if !fire {
             return;
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// What the control plane does sooner or later.
+    /// Lists the moves that the control plane makes sooner or later.
     pub(super) fn duties(&self, out: &mut Vec<Move>) {
         let dead = (0..).map(HostId).zip(&self.hosts).filter(|(_, host)| !host.alive).map(|(id, _)| id);
         out.extend(dead.filter(|&id| !self.fenced.contains(id)).map(Move::Fence));

@@ -1,7 +1,7 @@
-//! The walk: breadth first through all worlds that can be reached, each once.
+//! The breadth-first search through all reachable worlds, each visited once.
 //!
-//! Key type: [`Search`]. A layer of worlds is kept, and of all others a fingerprint with that of the world before it: enough to find
-//! the shortest way to any of them again.
+//! Key type: [`Search`]. Memory holds one layer of worlds. For all other worlds it holds a fingerprint and
+//! that of the predecessor, which suffices to reconstruct the shortest path to any of them.
 
 use super::canonical::Canonical;
 use super::model::{Broken, Rules, World};
@@ -9,10 +9,10 @@ use super::moves::Move;
 use super::{Config, Finding, Report, Verdict};
 use std::mem;
 
-/// Steps within which a world comes to rest when nothing goes wrong any more.
+/// Maximum number of steps until a world without further faults comes to rest.
 const REST_STEPS_MAX: usize = 80;
 
-/// Fingerprints, each with the one it was reached from: an open-addressed table.
+/// An open-addressed table of fingerprints, each with its predecessor.
 #[derive(Debug)]
 struct Visited {
     slots: Vec<(u64, u64)>,
@@ -24,7 +24,7 @@ impl Visited {
         Self { slots: vec![(0, 0); 1 << 16], len: 0 }
     }
 
-    /// Adds a fingerprint; false when it is there.
+    /// Adds a fingerprint. Returns false if it was present.
     fn insert(&mut self, print: u64, from: u64) -> bool {
         if self.len * 4 >= self.slots.len() * 3 {
             self.grow();
@@ -46,7 +46,8 @@ impl Visited {
         self.slots[self.place(print)].0 == print
     }
 
-    /// Where the fingerprint is, or would be. 0 marks a free slot and stands for no world.
+    /// Returns the place of the fingerprint, present or not. 0 marks a free slot and is no world's
+    /// fingerprint.
     fn place(&self, print: u64) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = (print >> 17) as usize & mask;
@@ -66,7 +67,7 @@ impl Visited {
     }
 }
 
-/// A walk under way.
+/// A search in progress.
 #[derive(Debug)]
 pub(super) struct Search {
     rules: Rules,
@@ -92,7 +93,7 @@ impl Search {
         }
     }
 
-    /// Walks until every world was seen, or one is wrong, or there are too many.
+    /// Searches until every world was visited, a violation is found, or there are too many worlds.
     pub(super) fn run(mut self, progress: &mut dyn FnMut(u64)) -> Report {
         let first = World::new(&self.rules.config);
         let print = self.print(&first);
@@ -131,7 +132,8 @@ impl Search {
         self.canonical.fingerprint(world, &self.rules.config).max(1)
     }
 
-    /// All worlds one move behind these that were not seen before. Each of these goes as soon as it was looked at: layers are large.
+    /// Returns all unvisited worlds one move after these. Each of these is dropped once expanded, because
+    /// layers are large.
     fn layer(&mut self, layer: Vec<World>) -> Result<Vec<World>, Box<Finding>> {
         let mut next = Vec::new();
         let mut moves = Vec::new();
@@ -161,7 +163,8 @@ impl Search {
         Ok(next)
     }
 
-    /// From here, when nothing is lost or new any more, and timers fire in turn whenever nothing is under way, everything ends.
+    /// Checks that the rack comes to rest from here: without losses or new requests, and with timers firing
+    /// in turn whenever nothing is in flight.
     fn comes_to_rest(&mut self, world: &World) -> Result<(), Broken> {
         let mut prints = Vec::new();
         let mut world = world.clone();
@@ -198,7 +201,7 @@ impl Search {
         Ok(())
     }
 
-    /// The shortest way to the world with this fingerprint, and one move further.
+    /// Reconstructs the shortest path to the world with this fingerprint, plus one move.
     fn finding(&mut self, to: u64, last: Option<Move>, what: Broken, stuck: bool) -> Box<Finding> {
         let mut prints = vec![to];
         while let Some(&print) = prints.last()

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The smaller racks of the gate, in full; `farmem sim explore` does the others.
+/// Explores the smaller racks of the gate in full; `farmem sim explore` does the others.
 #[test]
 fn small_racks_keep_every_promise() {
     for number in [13, 19] {
@@ -11,7 +11,7 @@ fn small_racks_keep_every_promise() {
     }
 }
 
-/// The walk is the same each time, and ends where it is told to.
+/// A search is deterministic and respects its limit.
 #[test]
 fn a_walk_is_repeatable_and_bounded() {
     let config = Config { states_max: 5_000, ..CONFIGS[0] };
@@ -22,7 +22,7 @@ fn a_walk_is_repeatable_and_bounded() {
     assert_eq!(first, walk());
 }
 
-/// With nothing to do there is one state; with one request of each host and no faults there are few, and the rest is
+/// With empty budgets there is one state. With one request per host and no faults there are few, and rest is
 /// reached from all.
 #[test]
 fn what_cannot_happen_does_not() {

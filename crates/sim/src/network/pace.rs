@@ -1,8 +1,9 @@
-//! What things take in a world that is played for its times: links of a rate, and machines that do one thing at a time.
+//! The timing model of a world: links with a rate, and machines that do one thing at a time.
 //!
-//! Without a pace a role answers in no time and a link carries anything at once, which is how worlds are checked. With one, a machine that works takes the next frame when it is done,
-//! what it sends leaves then, and frames queue for their sender's and their receiver's link. Switches forward at line rate: they take no time, and the links at them are those of
-//! the machines at the other ends.
+//! Without a model a role handles events in no time and a link carries any number of packets at once;
+//! correctness tests run this way. With a model, a machine takes the next frame when its work is done, its
+//! packets leave then, and frames queue for their sender's and their receiver's link. Switches forward at
+//! line rate: they take no time, and their links are those of the machines at the other ends.
 
 use super::InFlight;
 use crate::sim_node::RoleId;
@@ -10,31 +11,32 @@ use farmem_machine::{Duration, Instant};
 use farmem_wire::{Gid, icrc};
 use std::collections::BTreeMap;
 
-/// Bytes around a packet on its link: Ethernet with preamble and gap, IPv4, UDP.
+/// Overhead in bytes of a packet on its link: Ethernet with preamble and gap, IPv4, UDP.
 const AROUND: u64 = 38 + 20 + 8;
 
-/// How long things take.
+/// The parameters of the timing model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pace {
-    /// The rate of a link of a host or a memory node, each way, in bits a nanosecond (Gbit/s).
+    /// The rate of a link of a host or a memory node in each direction, in bits per nanosecond (Gbit/s).
     pub link_bits: u64,
-    /// What a host takes for a frame.
+    /// The time of a host for a frame.
     pub host: Duration,
-    /// What a memory node takes for a frame, without visits.
+    /// The time of a memory node for a frame, without visits.
     pub node: Duration,
-    /// What it takes for a visit of a traversal.
+    /// The time of a memory node for a visit of a traversal.
     pub visit: Duration,
 }
 
-/// What is going on at machines and links.
+/// The state of machines and links.
 #[derive(Debug)]
 pub(super) struct Paced {
     pace: Pace,
-    /// When each machine has nothing more to do, and each link nothing more to carry: from the machine, and to it.
+    /// The time at which each machine has no more work, and each link no more to carry: from the machine, and
+    /// to it.
     free: BTreeMap<Gid, Instant>,
     sending: BTreeMap<Gid, Instant>,
     receiving: BTreeMap<Gid, Instant>,
-    /// Sent in the event that is being handled, each with the way it takes.
+    /// Packets sent in the current event, each with its latency.
     outgoing: Vec<(Duration, InFlight)>,
 }
 
@@ -44,7 +46,7 @@ impl Paced {
         Self { pace, free, sending, receiving, outgoing: Vec::new() }
     }
 
-    /// Since when a machine is done.
+    /// Returns the time at which a machine is done.
     pub(super) fn free_at(&self, machine: Gid) -> Instant {
         self.free.get(&machine).copied().unwrap_or(Instant::ZERO)
     }
@@ -53,7 +55,8 @@ impl Paced {
         self.outgoing.push((way, in_flight));
     }
 
-    /// A machine has handled an event, of which it sends this when the work is done. Answers when each packet is due.
+    /// Records that a machine has handled an event; its packets leave when the work is done. Returns the due
+    /// time of each packet.
     pub(super) fn worked(
         &mut self,
         now: Instant,

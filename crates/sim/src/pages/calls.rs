@@ -1,4 +1,5 @@
-//! What drivers ask the control plane, and do with its answers: hosts renew their leases, owners accept losses, pages move.
+//! Calls of the drivers to the control plane, and their answers: hosts renew their leases, owners accept
+//! losses, pages move.
 
 use super::rack::{LEASE, NODES, PAGES, Rack, host_in};
 use crate::sim_node::RoleId;
@@ -13,10 +14,11 @@ use farmem_wire::{Domain, VirtAddr};
 
 const DOMAIN: u32 = 1;
 
-/// What was begun is over by then, also when the control plane died in between and went on from its log.
+/// Time after which a call has surely ended, even if the control plane crashed meanwhile and recovered from
+/// its log.
 const LATE: Duration = Duration::from_millis(60);
 
-/// A call that is not answered yet: what for, and in which start of its host.
+/// An unanswered call: its purpose, and the start of its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     Domain,
@@ -31,7 +33,8 @@ pub(super) enum Call {
 }
 
 impl Rack {
-    /// Asks the control plane. One that is down answers that it is: the host asks again when it looks after things next.
+    /// Calls the control plane. If it is down, the call fails at once and the host repeats it in its next
+    /// maintenance.
     pub(super) fn call(&mut self, call: Call) {
         let Some(request) = self.request(call) else { return };
         let by = match call {
@@ -69,7 +72,7 @@ impl Rack {
         })
     }
 
-    /// Looks after every machine: those that are up keep their leases.
+    /// Runs the maintenance of every machine; hosts that are up renew their leases.
     pub(super) fn tend(&mut self) {
         if !self.world.is_up(RoleId::Control) {
             return;
@@ -86,7 +89,7 @@ impl Rack {
         }
     }
 
-    /// Now and then a block of pages goes to another node, while programs use it.
+    /// Moves a block of pages to another node from time to time, while programs use it.
     fn move_pages(&mut self) {
         let under_way = self.calls.values().any(|call| matches!(call, Call::Migrate(..)));
         if self.base.0 == 0 || self.ending || under_way || !self.rng.chance(1, 4) {
@@ -98,7 +101,7 @@ impl Rack {
         self.call(Call::Migrate(block, node));
     }
 
-    /// The pages of a node that starts again are lost, wherever their addresses are from.
+    /// Handles the restart of a node: its pages are lost, whatever their address range.
     pub(super) fn node_began(&mut self, node: u16) {
         self.owners.clear();
         if self.base.0 > 0 {
@@ -120,7 +123,7 @@ impl Rack {
     fn tend_host(&mut self, slot: usize) {
         let now = self.now();
         let &super::rack::HostSlot { cut_until, starts, has_session, next_renew, .. } = &self.slots[slot];
-        // Far memory is there before its users.
+        // Far memory exists before its users.
         if self.base.0 == 0 || cut_until > now || self.guest(slot).is_none() {
             return;
         }
@@ -132,7 +135,7 @@ impl Rack {
         }
     }
 
-    /// The owner of a page that was refused takes its old bytes.
+    /// The owner of a refused page accepts its old bytes.
     pub(super) fn accept_lost(&mut self, page: Page) {
         if self.world.is_up(RoleId::Control) && self.accepting.insert(page) {
             self.words.begin_accepting(page);
@@ -169,7 +172,7 @@ impl Rack {
                 };
                 self.owners = (0..PAGES).map(owner).collect();
             }
-            // The world has told the host of the session.
+            // The world has told the host about the session.
             (Call::Session(slot, starts), Response::Session(_)) if self.is_in(slot, starts) => {
                 self.slots[slot].has_session = true;
                 let (base, len, domain) = (self.base, PAGES * PAGE_LEN as u64, Domain(DOMAIN));
@@ -210,7 +213,7 @@ impl Rack {
         self.note("control.accepted".to_owned());
     }
 
-    /// Pages of a node that started again of which no host has anything any more are what that node has from now on.
+    /// Finds pages of a restarted node that no host holds any more: from now on the node's contents count.
     fn look_for_wiped(&mut self) {
         if (1..=NODES).any(|node| !self.world.is_up(RoleId::Node(node))) {
             return;

@@ -1,4 +1,4 @@
-//! The memory under a simulated host's cache: plain maps that hold the agent to what [`Pages`] promises.
+//! The memory under a simulated host's cache: plain maps that check the agent's use of [`Pages`].
 
 use super::words::WORDS;
 use farmem_host::agent::Pages;
@@ -6,11 +6,11 @@ use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// One page that has bytes here.
+/// A resident page.
 #[derive(Debug)]
 struct Frame {
     bytes: Box<[u8; PAGE_LEN]>,
-    /// What the program may do; nothing once it is unmapped.
+    /// The program's access; `None` once the page is unmapped.
     access: Option<Access>,
 }
 
@@ -19,12 +19,12 @@ struct Frame {
 pub(super) struct Memory {
     frames: BTreeMap<Page, Frame>,
     poisoned: BTreeSet<Page>,
-    /// Pages whose threads may look again.
+    /// Pages whose threads should retry.
     woken: Vec<Page>,
 }
 
 impl Memory {
-    /// What a program may do with the page now.
+    /// Returns the program's present access to the page.
     pub(super) fn access(&self, page: Page) -> Option<Access> {
         self.frames.get(&page).and_then(|frame| frame.access)
     }
@@ -33,15 +33,16 @@ impl Memory {
         self.poisoned.contains(&page)
     }
 
-    /// The pages that were installed, poisoned or woken since the last call.
+    /// Takes the pages that were installed, poisoned or woken since the last call.
     pub(super) fn take_woken(&mut self) -> Vec<Page> {
         std::mem::take(&mut self.woken)
     }
 
-    /// The program's view of a page.
+    /// Returns the program's view of a page.
     ///
     /// # Panics
-    /// When the page may not be read: the program would have faulted.
+    ///
+    /// If the page is not readable: the program would have faulted.
     pub(super) fn words(&self, page: Page) -> [u64; WORDS] {
         let frame =
             self.frames.get(&page).filter(|frame| frame.access.is_some()).expect("a page that may be read");
@@ -51,20 +52,21 @@ impl Memory {
         })
     }
 
-    /// The pages that the program may use, by number.
+    /// Returns the pages that the program may access, by number.
     pub(super) fn usable(&self) -> impl Iterator<Item = (Page, Access)> {
         self.frames.iter().filter_map(|(&page, frame)| Some((page, frame.access?)))
     }
 
-    /// The program's owner has taken note that the page was refused.
+    /// Clears the error of a page once its owner has noticed it.
     pub(super) fn forgive(&mut self, page: Page) {
         self.poisoned.remove(&page);
     }
 
-    /// A store of the program's.
+    /// Makes a store of the program.
     ///
     /// # Panics
-    /// When the page may not be written.
+    ///
+    /// If the page is not writable.
     pub(super) fn store(&mut self, page: Page, word: usize, value: u64) {
         let frame = self.frames.get_mut(&page).filter(|frame| frame.access == Some(Access::Modified));
         let frame = frame.expect("a page that may be written");

@@ -1,4 +1,5 @@
-//! The rack: a [`World`] whose hosts cache pages, its programs' threads, and the machines that die and start again.
+//! The rack: a [`World`] whose hosts cache pages, the threads of its programs, and machines that crash and
+//! restart.
 
 use super::calls::Call;
 use super::memory::Memory;
@@ -16,23 +17,23 @@ use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Pmtu, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pages of far memory: eight regions as they begin.
+/// Number of pages of far memory: eight regions at the beginning.
 pub(super) const PAGES: u64 = 32;
-/// Bytes of each memory node: twice as many as are allocated in all.
+/// Length in bytes of each memory node: twice the total allocation.
 const NODE_LEN: u64 = 2 * PAGES * PAGE_LEN as u64;
-/// How long what is cached may be used without a word from the control plane.
+/// Length of a lease on cached pages.
 pub(super) const LEASE: Duration = Duration::from_millis(20);
 /// The control plane's epoch.
 const EPOCH: Duration = Duration::from_millis(5);
-/// How often drivers look after their roles.
+/// Interval of the drivers' maintenance.
 const TEND: Duration = Duration::from_micros(500);
-/// Roles die so much more rarely than the plan's machines do: a lease is to end now and then.
+/// Factor by which roles crash more rarely than the plan's machines: leases should end only now and then.
 const CRASH_TIMES: u64 = 12;
-/// Longest time that a machine stays down, in nanoseconds.
+/// Maximum downtime of a machine in nanoseconds.
 const DOWN_MAX: u32 = 6_000_000;
-/// Lines of trace kept.
+/// Maximum number of trace lines.
 const TRACE_MAX: usize = 400;
-/// Memory nodes. All pages are on the first at the beginning.
+/// Number of memory nodes. All pages begin on the first.
 pub(super) const NODES: u16 = 2;
 
 type Caching = CachingHost<Memory>;
@@ -41,13 +42,13 @@ type Caching = CachingHost<Memory>;
 #[derive(Default)]
 pub(super) struct HostSlot {
     pub(super) threads: [Option<Step>; THREADS],
-    /// Its calls do not reach the control plane until then.
+    /// The end of a partition from the control plane.
     pub(super) cut_until: Instant,
-    /// Which start of the host the rest is about.
+    /// The start of the host that the other fields are about.
     pub(super) starts: u32,
-    /// The last order to give everything up that it obeyed.
+    /// The last flush order that the host obeyed.
     pub(super) flushed: u64,
-    /// Frames that its cache holds at most.
+    /// Maximum number of frames of its cache.
     pub(super) limit: usize,
     pub(super) has_session: bool,
     pub(super) lease_until: Instant,
@@ -59,34 +60,34 @@ pub(super) struct Rack {
     pub(super) rng: Rng,
     pub(super) plan: Plan,
     pub(super) slots: Vec<HostSlot>,
-    /// How often each node was started, when that was last looked at.
+    /// Number of starts of each node, as last seen.
     nodes_started: [u32; NODES as usize],
-    /// Pages that move from node to node together.
+    /// Number of pages that move together.
     pub(super) block: u64,
-    /// The node that has each page, when that was last asked.
+    /// The node of each page, as last queried.
     pub(super) owners: Vec<u16>,
     /// The first byte of far memory.
     pub(super) base: VirtAddr,
     pub(super) calls: BTreeMap<u64, Call>,
-    /// Pages whose old bytes are asked for.
+    /// Pages whose loss is being accepted.
     pub(super) accepting: BTreeSet<Page>,
-    /// Those whose calls get no answer, and by when they ended.
+    /// Acceptances whose calls get no answer, with the time by which they have ended.
     pub(super) late_accepts: Vec<(Instant, Page)>,
     pub(super) words: Words,
-    /// Something died, or a lease ended.
+    /// True once a machine crashed or a lease ended.
     pub(super) has_lost: bool,
-    /// Threads begin nothing new, and machines stay up.
+    /// True once threads begin nothing new and machines stay up.
     pub(super) ending: bool,
     pub(super) ended: u64,
     pub(super) progress: Instant,
     pub(super) next_thread: Instant,
     next_tend: Instant,
     next_crash: Instant,
-    /// What happened that no role notes.
+    /// Counts of events that no role notes.
     notes: BTreeMap<String, u64>,
 }
 
-/// The number of the host in a slot.
+/// Returns the number of the host in a slot.
 pub(super) fn host_in(slot: usize) -> u16 {
     u16::try_from(slot + 1).expect("few hosts")
 }
@@ -95,7 +96,7 @@ fn slot_of(host: u16) -> usize {
     usize::from(host) - 1
 }
 
-/// What runs on a host that joined. With little room beyond the limit a fault finds none now and then.
+/// Builds the machine of a joined host. The cache has little room beyond its limit, so some faults find none.
 fn make(config: HostConfig, rng: &mut Rng) -> Caching {
     let bounds = Bounds { pages: 5 + rng.below(13) as usize, requests: 8, evictions: 16, owed: 8 };
     let cache = CacheConfig {
@@ -108,7 +109,7 @@ fn make(config: HostConfig, rng: &mut Rng) -> Caching {
 }
 
 impl Rack {
-    /// A rack in which all is up, and every host holds a lease.
+    /// Returns a rack in which all machines are up, and every host holds a lease.
     pub(super) fn new(seed: u64, plan: Plan, keeps_trace: bool) -> Self {
         let mut rng = Rng::from_number(seed ^ 0x9a6e5);
         let pmtu = [Pmtu::B256, Pmtu::B1024, Pmtu::B4096][rng.below(3) as usize];
@@ -184,7 +185,7 @@ impl Rack {
         self.world.everybody().into_iter().all(|role_id| self.world.is_up(role_id))
     }
 
-    /// No more faults.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         self.world.network_mut().heal();
         self.ending = true;
@@ -192,7 +193,7 @@ impl Rack {
         self.slots.iter_mut().for_each(|slot| slot.cut_until = now);
     }
 
-    /// True while something is down, or a host without a lease, or an answer under way.
+    /// Returns true while a machine is down, a host has no lease, or a wiped page is unsettled.
     pub(super) fn is_recovering(&self) -> bool {
         let leased = (0..self.slots.len()).all(|slot| self.is_leased(slot));
         !self.is_up() || !leased || self.words.wiped().next().is_some()
@@ -202,7 +203,7 @@ impl Rack {
         self.guest(slot).is_some() && self.slots[slot].lease_until > self.now()
     }
 
-    /// What runs on the host in a slot, while it is up.
+    /// Returns the machine in a slot, while it is up.
     pub(super) fn guest(&self, slot: usize) -> Option<&Caching> {
         self.world.guest(host_in(slot))
     }
@@ -223,7 +224,7 @@ impl Rack {
         *self.world.network().counters()
     }
 
-    /// What happened, by name.
+    /// Returns the counts of events, by name.
     pub(super) fn notes(&self) -> BTreeMap<String, u64> {
         let all = self.world.journal().notes().iter().chain(&self.notes);
         all.map(|(name, &count)| (name.clone(), count)).collect()
@@ -234,13 +235,13 @@ impl Rack {
         *self.notes.entry(mark).or_default() += 1;
     }
 
-    /// A line of the trace, of which the last [`TRACE_MAX`] are kept.
+    /// Writes a trace line; the last [`TRACE_MAX`] are kept.
     pub(super) fn line(&mut self, what: impl FnOnce() -> String) {
         let now = self.now();
         self.world.journal_mut().line(|| format!("{now:?} {}", what()));
     }
 
-    /// The next thing that happens; true when it is a thread's turn.
+    /// Advances to the next event. Returns true if it is a thread's turn.
     pub(super) fn advance(&mut self) -> bool {
         let own = self.next_tend.min(self.next_thread);
         if self.world.next_due().is_some_and(|due| due <= own) {
@@ -258,13 +259,13 @@ impl Rack {
         false
     }
 
-    /// Asks the cache of a host for something.
+    /// Sends a request to the cache of a host.
     pub(super) fn tell(&mut self, slot: usize, ask: CacheRequest) {
         self.world.tell_guest(host_in(slot), ask);
         self.look();
     }
 
-    /// A look at what happened in the rack: which hosts began, what hosts said, what the control plane answered.
+    /// Collects new events of the rack: restarts, outputs of hosts, and answers of the control plane.
     pub(super) fn look(&mut self) {
         for node in 1..=NODES {
             let starts = self.world.starts_of(RoleId::Node(node));
@@ -307,7 +308,7 @@ impl Rack {
         }
     }
 
-    /// Now and then a machine dies, or a host hears no more of the control plane.
+    /// Crashes a machine or partitions a host from the control plane from time to time.
     fn crash(&mut self) {
         let now = self.now();
         let hosts = u32::try_from(self.slots.len()).expect("few");

@@ -15,7 +15,7 @@ fn reached(report: &Report, mark: &str) -> bool {
     report.total.notes.keys().any(|note| note.contains(mark))
 }
 
-/// Every load sees the latest store, and everything ends, whatever the network does.
+/// Every load sees the latest store, and everything ends, under every network plan.
 #[test]
 fn loads_see_the_latest_store() {
     for plan in ["calm", "storm", "partition"] {
@@ -39,7 +39,7 @@ fn loads_see_the_latest_store() {
     }
 }
 
-/// The same while hosts, switch, memory node and control plane die and start again: what is lost is said to be.
+/// Hosts, switch, memory node and control plane crash and restart: every loss is reported.
 #[test]
 fn nothing_is_lost_in_silence() {
     let report = play("havoc", 6, 900_000);
@@ -66,7 +66,7 @@ fn nothing_is_lost_in_silence() {
     }
 }
 
-/// The same seed is the same world.
+/// A seed always gives the same world.
 #[test]
 fn a_world_is_repeatable() {
     let digest = |seeds| play("havoc", seeds, 60_000).total.digest;

@@ -1,4 +1,5 @@
-//! What the words of far memory must hold: the last store of all, but for what the protocol says is lost.
+//! The expected words of far memory: the last store of any host, except for memory that the protocol reports
+//! as lost.
 
 use farmem_wire::message::Page;
 use std::collections::BTreeMap;
@@ -6,28 +7,29 @@ use std::collections::BTreeMap;
 /// Words of each page that programs use.
 pub(super) const WORDS: usize = 4;
 
-/// What is known of a page beside its latest words.
+/// The state of a page beside its latest words.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Known {
-    /// Its node started again with nothing: until no host has the page from before, a host that has it sees the latest words, and never zeros.
+    /// True if the page's node restarted empty. Until no host holds the page from before, such a host sees
+    /// the latest words, never zeros.
     wiped: bool,
     loss: Loss,
 }
 
-/// Whether older words will do.
+/// Whether older words are acceptable.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Loss {
     #[default]
     None,
-    /// It went with its node: no host sees a word of it before its owner accepts that.
+    /// Lost with its node: no host may see a word of it before its owner accepts that.
     Sure,
-    /// Its owner is taking the old bytes; when, only control plane and node know.
+    /// The owner is accepting the old bytes; only control plane and node know when.
     Accepting,
-    /// The next load defines what it holds: bytes that were lost were given up for older ones, or for zeros.
+    /// The next load defines the contents: lost bytes were given up for older ones, or for zeros.
     Open,
 }
 
-/// All words.
+/// All words of far memory.
 #[derive(Debug)]
 pub(super) struct Words {
     first: u64,
@@ -36,7 +38,7 @@ pub(super) struct Words {
     stored: u64,
 }
 
-/// A page and a word of it.
+/// A page and the index of a word in it.
 pub(super) type WordAddr = (Page, usize);
 
 impl Words {
@@ -44,22 +46,23 @@ impl Words {
         Self { first: first.number(), latest: vec![[0; WORDS]; pages], known: BTreeMap::new(), stored: 0 }
     }
 
-    /// A value that was never stored, for this word alone.
+    /// Returns a value that was never stored, unique to this word.
     pub(super) fn next(&mut self, place: WordAddr) -> u64 {
         self.stored += 1;
         self.stored << 16 | self.tag(place)
     }
 
-    /// The word was stored.
+    /// Records a store.
     pub(super) fn store(&mut self, (page, word): WordAddr, value: u64) {
         let index = self.index(page);
         self.latest[index][word] = value;
     }
 
-    /// Programs have the page before them, with these words: whatever was open is decided thereby.
+    /// Checks the words of a page that programs can read; an open state is settled by them.
     ///
     /// # Errors
-    /// What is wrong about them.
+    ///
+    /// The mismatch.
     pub(super) fn look(&mut self, page: Page, found: &[u64; WORDS]) -> Result<(), String> {
         let index = self.index(page);
         if self.latest[index] == *found && self.known.is_empty() {
@@ -87,7 +90,7 @@ impl Words {
         Ok(())
     }
 
-    /// The owner asks for the old bytes of the page.
+    /// Records that the owner requests the old bytes of the page.
     pub(super) fn begin_accepting(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
         if matches!(known.loss, Loss::None | Loss::Sure) {
@@ -95,7 +98,7 @@ impl Words {
         }
     }
 
-    /// The owner has them.
+    /// Records that the owner has them.
     pub(super) fn accept_loss(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
         if known.loss == Loss::Accepting {
@@ -103,22 +106,22 @@ impl Words {
         }
     }
 
-    /// The node of the page started again.
+    /// Records that the node of the page restarted.
     pub(super) fn wipe(&mut self, page: Page) {
         let known = self.known.entry(page).or_default();
         known.wiped = true;
-        // What is being accepted may be accepted behind this loss.
+        // An acceptance in progress may be carried out after this loss.
         if known.loss != Loss::Accepting {
             known.loss = Loss::Sure;
         }
     }
 
-    /// The pages of which hosts may still have what the node had before it started again.
+    /// Returns the pages of which hosts may still hold contents from before the restart of their node.
     pub(super) fn wiped(&self) -> impl Iterator<Item = Page> + '_ {
         self.known.iter().filter(|(_, known)| known.wiped).map(|(&page, _)| page)
     }
 
-    /// No host has the wiped page any more: it is lost for all, or accepted.
+    /// Records that no host holds the wiped page any more: it is lost for all, or accepted.
     pub(super) fn reopen(&mut self, page: Page) {
         let known = self.known.get(&page).copied().unwrap_or_default();
         self.set(page, Known { wiped: false, ..known });
@@ -162,7 +165,7 @@ mod tests {
         words
     }
 
-    /// What the checker is for: an old byte, a byte of elsewhere, and a loss that was not told are seen.
+    /// The checker detects old bytes, bytes of another word, and a silent loss.
     #[test]
     fn only_the_latest_will_do() {
         let mut words = words();
@@ -175,7 +178,7 @@ mod tests {
         }
     }
 
-    /// A loss that was accepted allows an older value of the same word, once, and then that is the latest.
+    /// An accepted loss allows an older value of the same word, once; then that is the latest.
     #[test]
     fn an_accepted_loss_allows_old_bytes_of_the_same_word() {
         let mut words = words();
@@ -189,7 +192,8 @@ mod tests {
         assert!(words.look(PAGE, &[0, second, 0, 0]).is_err(), "it was given up");
     }
 
-    /// A node that starts again has nothing. A host that has the page from before sees that; then no host sees anything, until it is accepted: zeros.
+    /// A node restarts empty. A host that holds the page from before sees its words; then no host sees any
+    /// until the loss is accepted, and then zeros.
     #[test]
     fn a_wiped_page_is_the_latest_or_lost() {
         let mut words = words();

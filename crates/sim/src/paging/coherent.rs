@@ -1,8 +1,9 @@
-//! The page cache where others have a say: grants, refusals, recalls at any moment, leases that end.
+//! The page cache of shared pages: grants, refusals, recalls at any moment, leases that end.
 //!
-//! The host's agent and the cache over it are real ([`Agent`], [`Paged`]); the rest of the rack is [`Others`]. Messages are lost, doubled and come in any
-//! order, as the plan says. Every load is checked against the last store of any host; whatever is mapped must be rightful at that moment, by the directory; and
-//! agent and cache must know the same.
+//! The host's agent and the cache over it are real ([`Agent`], [`Paged`]); [`Others`] simulates the rest of
+//! the rack. Messages are lost, duplicated and reordered by the plan. Every load is compared with the last
+//! store of any host; every mapping must be permitted by the directory at that moment; agent and cache must
+//! agree.
 //!
 //! Key type: `World`.
 
@@ -80,16 +81,16 @@ struct World {
     rng: Rng,
     config: Config,
     flying: VecDeque<Message>,
-    /// What the message has that is being heard, and what is kept of others.
+    /// The contents of the message being delivered, and kept contents of other pages.
     at_hand: u64,
     kept: BTreeMap<Page, u64>,
-    /// Threads that wait.
+    /// Waiting threads.
     blocked: Vec<(Page, bool)>,
-    /// The lease ended, and the host is not fenced yet.
+    /// True if the lease ended and the host is not fenced yet.
     lapsed: bool,
-    /// The rack is gone.
+    /// True if the rack is gone.
     forsaken: bool,
-    /// Nothing goes wrong any more.
+    /// True once there are no more faults.
     calm: bool,
     walk: u64,
     accesses: u64,
@@ -121,7 +122,7 @@ impl World {
             stream_writes: false,
         };
         let fetching_max = 1 + rng.below(6) as usize;
-        // In some worlds the agent has room for less than the cache believes.
+        // In some worlds the agent has less room than the cache assumes.
         let bounds = match rng.below(4) {
             0 => {
                 let [requests, evictions] = [0; 2].map(|_| 1 + rng.below(6) as usize);
@@ -179,7 +180,7 @@ impl World {
         page(self.rng.below(PAGES_U32).into())
     }
 
-    /// Something happens.
+    /// Runs a random event.
     fn step(&mut self) {
         match self.rng.below(16) {
             0..=3 => (0..=self.rng.below(6)).for_each(|_| self.deliver()),
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// The agent hears what is wanted, sooner or later: it may be told more before that.
+    /// Passes the cache's requests to the agent, sooner or later: the cache may emit more before.
     fn settle_step(&mut self) {
         if self.calm || self.rng.chance(3, 4) {
             self.serve_wants();
@@ -236,7 +237,7 @@ impl World {
         }
     }
 
-    /// Programs use what is at hand.
+    /// Programs access resident pages.
     fn burst(&mut self) {
         for _ in 0..self.rng.below(BURST_MAX) {
             let (at, write) = (self.page(), self.rng.chance(1, 3));
@@ -278,7 +279,7 @@ impl World {
         true
     }
 
-    /// Threads whose page came, or cannot be had, go on.
+    /// Continues threads whose page arrived or failed.
     fn run_woken(&mut self) {
         while let Some(at) = self.paged.memory_mut().woken.pop_front() {
             let waiting: Vec<_> = self.blocked.extract_if(.., |(of, _)| *of == at).collect();
@@ -307,7 +308,7 @@ impl World {
         self.paged.give_back(told);
     }
 
-    /// What the cache wants of the agent, and what comes of that.
+    /// Passes the cache's requests to the agent and handles the results.
     fn serve_wants(&mut self) {
         while let Some(want) = self.paged.next_want() {
             self.event(|| format!("{want:?}"));
@@ -331,7 +332,7 @@ impl World {
         self.run_woken();
     }
 
-    /// One step of the agent, carried out.
+    /// Runs one step of the agent and carries out its actions.
     fn agent_does(&mut self, event: Event) -> Outcome {
         let mut actions = Vec::new();
         let outcome = self.agent.step(event, &mut actions);
@@ -373,13 +374,13 @@ impl World {
         }
     }
     fn send(&mut self, message: Message) {
-        // Without a lease nothing is asked for.
+        // Without a lease no page is requested.
         if !(self.lapsed && matches!(message, Message::Get(_))) {
             self.flying.push_back(message);
         }
     }
 
-    /// A message arrives, or does not, or does and comes again.
+    /// Delivers a message, loses it, or delivers it and keeps a copy.
     fn deliver(&mut self) {
         let at = match self.flying.len() {
             0 => return,
@@ -414,7 +415,7 @@ impl World {
         self.run_woken();
     }
 
-    /// A role that waits for an answer sends again.
+    /// A role that waits for an answer retransmits.
     fn retry(&mut self) {
         self.tried_again += 1;
         let requests: Vec<Page> = self.agent.requests().map(|(page, _)| page).collect();
@@ -437,7 +438,7 @@ impl World {
         }
     }
 
-    /// Other hosts store and load, die, and take the old bytes of what died.
+    /// Other hosts store, load, crash, and accept the old bytes of crashed hosts.
     fn others_act(&mut self) {
         let at = index(self.page());
         let mut recall = Vec::new();
@@ -457,7 +458,7 @@ impl World {
         self.flying.extend(recall);
     }
 
-    /// The lease ends: no page may be left to programs, from this moment on.
+    /// Ends the lease: no page may stay mapped from this moment on.
     fn lapse(&mut self) {
         if self.lapsed {
             return;
@@ -472,7 +473,7 @@ impl World {
         self.run_woken();
     }
 
-    /// The lease has ended for everybody, and there is another one.
+    /// Fences the host after its lease, and begins another lease.
     fn fence(&mut self) {
         self.event(|| "fenced".to_owned());
         self.stores_lost += self.others.fence();
@@ -480,7 +481,7 @@ impl World {
         self.lapsed = false;
     }
 
-    /// Everything ends, and is written back: far memory has what was stored last.
+    /// Ends and writes back everything: far memory must hold the last stores.
     fn settle(&mut self) {
         (self.faults, self.calm) = (Faults::CALM, true);
         for at in 0..self.others.cells.len() {
@@ -504,7 +505,7 @@ impl World {
         }
     }
 
-    /// The rack is gone, at whatever moment: nothing stays, and no thread waits for ever.
+    /// Removes the rack at a random moment: no page stays, and no thread waits for ever.
     fn end_forsaken(&mut self) {
         self.forsaken = true;
         self.paged.abandon();

@@ -1,7 +1,8 @@
-//! The rest of a rack, as one host of it sees it: a directory, a memory node and all other hosts, in plain words.
+//! The rest of a rack, as one host sees it: a simple model of a directory, a memory node and all other hosts.
 //!
-//! Key type: [`Others`]. Regions have two pages. Others are quick: what they store is in far memory at once, and what they have they give up at once.
-//! So nothing is simple here but what the host under test need not notice.
+//! Key type: [`Others`]. Regions have two pages. Other hosts are instantaneous: their stores reach far memory
+//! at once, and they give pages up at once. Only behaviour that the host under test cannot observe is
+//! simplified.
 
 use farmem_machine::Rng;
 use farmem_wire::message::{
@@ -10,15 +11,15 @@ use farmem_wire::message::{
 };
 use farmem_wire::{Status, VirtAddr};
 
-/// Pages of far memory.
+/// Number of pages of far memory.
 pub(super) const PAGES_U32: u32 = 24;
 pub(super) const PAGES: u64 = PAGES_U32 as u64;
-/// 2^this pages make a region.
+/// Binary logarithm of the pages of a region.
 const ORDER: u8 = 1;
 /// The first page's number.
 pub(super) const FIRST: u64 = 512;
 
-/// What is on its way.
+/// A message in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     Get(Get),
@@ -32,27 +33,27 @@ pub(super) enum Message {
     Refusal(Refusal),
 }
 
-/// A page at its node, and what is true of it.
+/// A page at its node, and its true state.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Cell {
-    /// What was stored last, by any host.
+    /// The last store of any host.
     pub(super) truth: u64,
-    /// What the node has.
+    /// The node's contents.
     pub(super) far: u64,
     /// PROTOCOL 12.26.
     min_seq: u64,
     lent: u64,
-    /// Its latest bytes died with a host.
+    /// True if its latest bytes died with a host.
     pub(super) lost: bool,
-    /// The host under test may not have it, or not write it.
+    /// The access that the host under test lacks, if any.
     pub(super) denied: Option<Access>,
-    /// It was so at some time.
+    /// True if it was lost, or denied, at some time.
     pub(super) was_lost: bool,
     pub(super) was_denied: bool,
 }
 
 impl Cell {
-    /// The node was told of a page that is read.
+    /// Records a read at the node.
     fn read(&mut self, seq: Seq, access: Access, clean: bool) {
         if clean {
             self.min_seq = self.min_seq.max(seq.0);
@@ -67,20 +68,20 @@ impl Cell {
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Entry {
     pub(super) seq: Seq,
-    /// What the host under test has of it, and what others have.
+    /// The access of the host under test, and of the other hosts.
     pub(super) ours: Option<Access>,
     others: Option<Access>,
-    /// What others wait for: a page, and to write it.
+    /// A recall for other hosts: the page, and whether they write.
     recall: Option<(Page, bool)>,
 }
 
-/// All but the host under test.
+/// The rest of the rack.
 #[derive(Debug)]
 pub(super) struct Others {
     pub(super) cells: Vec<Cell>,
     pub(super) entries: Vec<Entry>,
     pub(super) stores: u64,
-    /// What must not be so.
+    /// The violation, if any.
     pub(super) wrong: Option<String>,
 }
 
@@ -115,7 +116,7 @@ impl Others {
         }
     }
 
-    /// A number that was never stored before.
+    /// Returns a value that was never stored before.
     pub(super) fn next_store(&mut self) -> u64 {
         self.stores += 1;
         self.stores
@@ -126,7 +127,7 @@ impl Others {
         (self.cells[at].truth, self.cells[at].far) = (value, value);
     }
 
-    /// Others want a page; they have it at once, or when the host under test has given it up.
+    /// Other hosts request a page: they get it at once, or when the host under test has given it up.
     pub(super) fn want(&mut self, of: Page, write: bool, out: &mut Vec<Message>) {
         let at = index(of);
         let entry = &mut self.entries[at >> ORDER];
@@ -143,7 +144,7 @@ impl Others {
         }
     }
 
-    /// The recall, once more.
+    /// Sends the recall again.
     pub(super) fn recall(&self, region: usize, out: &mut Vec<Message>) {
         let Entry { seq, recall, .. } = self.entries[region];
         if let Some((of, write)) = recall {
@@ -157,7 +158,7 @@ impl Others {
         }
     }
 
-    /// Others have a page: they see what was stored last.
+    /// Other hosts access a page: they must see the last store.
     fn have(&mut self, at: usize, write: bool) {
         for at in pages_of(at >> ORDER) {
             let Cell { truth, far, lost, .. } = self.cells[at];
@@ -172,7 +173,8 @@ impl Others {
         }
     }
 
-    /// A host dies with a page that the host under test has not: its bytes are lost until a host takes the old ones.
+    /// A host crashes with a page that the host under test does not have: its bytes are lost until a host
+    /// accepts the old ones.
     pub(super) fn lose(&mut self, at: usize) {
         let Entry { ours, recall, .. } = self.entries[at >> ORDER];
         if ours.is_none() && recall.is_none() {
@@ -180,12 +182,12 @@ impl Others {
         }
     }
 
-    /// The owner takes the old bytes.
+    /// The owner accepts the old bytes.
     pub(super) fn accept(&mut self, at: usize) {
         self.cells[at].lost = false;
     }
 
-    /// The host under test may have a page no more, or have it again.
+    /// Changes the access rights of the host under test to a page.
     pub(super) fn deny(&mut self, at: usize, what: Option<Access>) {
         let Entry { ours, recall, .. } = self.entries[at >> ORDER];
         let harmless = what == Some(Access::Modified) && ours < Some(Access::Modified);
@@ -195,7 +197,7 @@ impl Others {
         }
     }
 
-    /// A message of the host under test, and what is answered.
+    /// Handles a message of the host under test and appends the answers.
     pub(super) fn hear(&mut self, message: Message, rng: &mut Rng, out: &mut Vec<Message>) {
         match message {
             Message::Get(get) => self.get(get, rng, out),
@@ -234,7 +236,7 @@ impl Others {
         let seq = entry.seq;
         let cell = &mut self.cells[at];
         cell.read(seq, access, clean);
-        // The right to write may come beside the bytes.
+        // The grant may come separately from the bytes.
         let granted = access == Access::Shared || rng.chance(1, 2);
         if !granted {
             out.push(Message::Grant(Grant { page, id, seq }));
@@ -244,7 +246,7 @@ impl Others {
         out.push(Message::Data(data, cell.far));
     }
 
-    /// The host under test has given up what was recalled.
+    /// Handles the acknowledgement of a recall.
     fn acknowledged(&mut self, ack: RecallAck) {
         let region = index(ack.region.base()) >> ORDER;
         let entry = &mut self.entries[region];
@@ -259,7 +261,7 @@ impl Others {
         self.have(index(of), write);
     }
 
-    /// The lease of the host under test ended, surely: nothing of it counts any more. What it may have written is lost.
+    /// Fences the host under test after its lease: its state is void, and its unsaved stores are lost.
     pub(super) fn fence(&mut self) -> u64 {
         let mut lost = 0;
         for entry in &mut self.entries {
@@ -271,18 +273,18 @@ impl Others {
                 (cell.lost, cell.was_lost) = (true, true);
             }
             cell.min_seq = cell.min_seq.max(self.entries[at >> ORDER].seq.0);
-            // The old bytes are what there is.
+            // Only the old bytes are left.
             cell.truth = cell.far;
         }
         lost
     }
 
-    /// What the host under test may do with a page now.
+    /// Returns the present access of the host under test to a page.
     pub(super) fn right(&self, at: usize) -> Option<Access> {
         self.entries[at >> ORDER].ours
     }
 
-    /// A region that others wait for.
+    /// Returns a region with an open recall.
     pub(super) fn awaited(&self) -> Option<usize> {
         self.entries.iter().position(|entry| entry.recall.is_some())
     }

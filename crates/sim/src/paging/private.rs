@@ -1,8 +1,9 @@
-//! Private memory of programs that fork ([`Private`]), under programs that load, store, fork, exit, move and unmap their pages, beside a memory as that of
-//! [`super`].
+//! Private memory of programs that fork ([`Private`]), under programs that load, store, fork, exit, move and
+//! unmap their pages, beside a memory like that of [`super`].
 //!
-//! A child must find what its parent had stored when it forked; no process sees what another stores after that; nothing is stored in a process while
-//! it forks. Programs may have something else where their pages were, and take none for a while. Far memory may be too small.
+//! A child must find the state of its parent at the fork; no process sees later stores of another; nothing is
+//! stored in a process while it forks. Programs may have another mapping in place of their pages, and may
+//! reject pages for a while. Far memory may be too small.
 //!
 //! Key type: `World`.
 
@@ -23,11 +24,11 @@ use std::ops::Range;
 /// Pages of a process.
 const PAGES_U32: u32 = 48;
 const PAGES: u64 = PAGES_U32 as u64;
-/// Pages that come together lie in the same part.
+/// Pages of a part; only pages of one part are fetched together.
 const PART: u64 = 16;
-/// Processes at once.
+/// Maximum number of processes.
 const PROCESSES_MAX: usize = 5;
-/// Bytes of one group of slots, the least that is allocated.
+/// Length in bytes of one group of slots, the smallest allocation.
 const GROUP: u64 = 64 * PAGE_LEN as u64;
 
 /// Runs one world.
@@ -85,10 +86,10 @@ struct World {
     faults: Faults,
     rng: Rng,
     machine: Machine,
-    /// The process that forks, and threads of it that wait until it has.
+    /// The process that forks, and its threads that wait for the end of the fork.
     forking: Option<u32>,
     deferred: Vec<(Key, bool)>,
-    /// What children of forks will have.
+    /// The future state of children.
     snapshots: Vec<(Table, Process)>,
     next: u32,
     forks: u64,
@@ -97,12 +98,12 @@ struct World {
     tried_again: u64,
 }
 
-/// A process, or one that is yet to come.
+/// A process, or one that does not exist yet.
 #[derive(Clone, Default)]
 struct Process {
-    /// What its pages have, as it knows.
+    /// The true contents of its pages.
     truth: BTreeMap<u64, u64>,
-    /// Pages at which something else than far memory is mapped.
+    /// Pages with another mapping than far memory.
     elsewhere: BTreeSet<u64>,
 }
 
@@ -244,7 +245,7 @@ impl World {
         self.go_on_woken();
     }
 
-    /// As the pager does: as long as room is short, and no thread that faults comes in between.
+    /// Runs turns as the pager does: while room is short and no faulting thread interrupts.
     fn turn(&mut self) {
         loop {
             self.private.turn(&mut self.machine);
@@ -255,7 +256,7 @@ impl World {
         }
     }
 
-    /// Threads that were woken try again, and wait on when they must.
+    /// Retries woken threads; they fault again if they must.
     fn go_on_woken(&mut self) {
         while let Some(key) = self.machine.woken.pop() {
             let waiting: Vec<(Key, bool)> =
@@ -295,7 +296,7 @@ impl World {
             self.machine.again = None;
             return self.go_on_woken();
         };
-        // One that was not answered may have been done all the same.
+        // An operation without an answer may have been executed.
         if outcome == Outcome::Done || self.rng.chance(1, 2) {
             for (far, bytes) in pages.zip(bytes) {
                 self.machine.far.insert(far, bytes);
@@ -307,7 +308,7 @@ impl World {
         self.go_on_woken();
     }
 
-    /// Pages are zeros, or something else for a while.
+    /// Unmaps pages: they are zeros, or another mapping for a while.
     fn unmap(&mut self) {
         let (space, pages) = self.pages();
         if self.forking == Some(space)
@@ -330,7 +331,7 @@ impl World {
         }
     }
 
-    /// Many pages are zeros again: new memory takes the place of what was there.
+    /// Replaces many pages by new, zeroed memory.
     fn anew(&mut self) {
         let Key { space, page } = self.key();
         let pages = page..(page + 1 + u64::from(self.rng.below(20))).min(PAGES);
@@ -344,7 +345,7 @@ impl World {
         }
     }
 
-    /// The pages are no memory any more. What a thread stored there at the last moment goes with what was there.
+    /// Ends plain memory. A store of a thread at the last moment is lost with the old contents.
     fn end_plain(&mut self, space: u32, pages: Range<u64>) {
         self.private.unmap(space, pages.clone(), true, &mut self.machine);
         self.drop_pages(space, pages);
@@ -352,7 +353,7 @@ impl World {
 
     fn drop_pages(&mut self, space: u32, pages: Range<u64>) {
         self.machine.event("forget", Key { space, page: pages.start }, pages.end);
-        // No thread is there any more to see half of it.
+        // No thread may observe a half-finished state.
         let of = |key: &Key| key.space == space && pages.contains(&key.page);
         self.machine.blocked.retain(|(key, _)| !of(key));
         self.deferred.retain(|(key, _)| !of(key));
@@ -417,7 +418,7 @@ impl World {
         }
     }
 
-    /// A child comes in, or will not any more.
+    /// Starts a child, or drops its snapshot.
     fn child(&mut self) {
         let Some((table, process)) = self.snapshots.pop() else { return };
         if self.machine.processes.len() < PROCESSES_MAX && self.rng.chance(7, 8) {
@@ -467,7 +468,7 @@ impl World {
         self.renamed += 1;
     }
 
-    /// Everything ends; then every process reads all it has.
+    /// Ends everything; then every process reads all of its memory.
     fn settle(&mut self) {
         self.faults = Faults { dead_after: self.faults.dead_after, ..Faults::CALM };
         self.machine.refuses = 0;
@@ -510,7 +511,7 @@ impl World {
     }
 }
 
-/// Shapes of a cache.
+/// Returns the shapes of a cache.
 fn configs() -> [Config; 4] {
     let usual = Config {
         frames: 40,
@@ -527,7 +528,7 @@ fn configs() -> [Config; 4] {
         usual,
         Config { frames: 64, inactive_max: 24, batch_max: 8, ..usual },
         Config { frames: 6, inactive_max: 2, batch_max: 1, writing_max: 1, ahead: Ahead::None, ..usual },
-        // Runs of zeros that come while the thread works, and streams longer than there are frames.
+        // Runs of zeros that come while the thread works, and streams longer than all frames.
         Config { frames: 32, inactive_max: 6, run_max: 2, ahead: Ahead::Stream(2), ..usual },
     ]
 }

@@ -14,15 +14,16 @@ use std::fmt::Debug;
 const DOMAIN: Domain = Domain(3);
 const REQUESTER: Port = Port::host(0);
 const RESPONDER: Port = Port::node(0);
-/// Virtual time without an ended operation after which a world is stuck.
+/// Virtual time without a completed operation after which a world is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// No partition lasts longer: the shortest timeout of a requester, as often as it is tried, is more than twice as long.
+/// Maximum length of a partition: less than half of a requester's shortest timeout times its retries.
 const PARTITION_MAX: Duration = Duration::from_millis(2);
-/// Lines of trace kept.
+/// Maximum number of trace lines.
 const TRACE_MAX: usize = 200;
-/// One world in so many ends with a request that must be refused.
+/// One in this many worlds ends with a request that must be refused.
 const BAD_END_EVERY: u32 = 8;
-/// One world in so many has a responder that is not ready for one request in [`NOT_READY_EVERY`]. Ours always is; hardware is not.
+/// One in this many worlds has a responder that is not ready for one request in [`NOT_READY_EVERY`]. farmem's
+/// responder always is; hardware is not.
 const UNREADY_EVERY: u32 = 4;
 const NOT_READY_EVERY: u32 = 50;
 
@@ -61,13 +62,13 @@ struct Pair {
     out: Outbox<Infallible, Note>,
     config: RequesterConfig,
     bad_end: bool,
-    /// The responder is not always ready.
+    /// True if the responder is not always ready.
     unready: bool,
-    /// The PSN it expects.
+    /// The PSN that the responder expects.
     expected: Psn,
-    /// When the last operation ended.
+    /// The end of the last operation.
     progress: Instant,
-    /// The PSN behind the latest request packet sent.
+    /// The PSN after the latest request packet.
     next_psn: Psn,
     retransmissions: u64,
     naks: u64,
@@ -141,7 +142,7 @@ impl Pair {
         self.settle()
     }
 
-    /// Posts a random number of operations, as far as the queue takes them.
+    /// Posts a random number of operations, as far as the queue has room.
     fn post(&mut self, operations: u64) -> Result<(), End> {
         let burst = u64::from(self.rng.below(8));
         let room = (self.config.queue_max - self.requester.outstanding().min(self.config.queue_max)) as u64;
@@ -159,11 +160,12 @@ impl Pair {
         self.drain_requester()
     }
 
-    /// The next event: a packet, or a timer.
+    /// Handles the next event: a packet, or a timer.
     fn step(&mut self) -> Result<(), End> {
         let due = [self.network.next_due(), self.requester.next_wake()].into_iter().flatten().min();
         let Some(due) = due else {
-            // Nothing under way and no timer: fine only if nothing is outstanding; then the next post goes on.
+            // Nothing in flight and no timer: fine only if nothing is outstanding; then the next post
+            // continues.
             let left = self.client.outstanding();
             return if left == 0 {
                 Ok(())
@@ -189,7 +191,7 @@ impl Pair {
                 self.drain_requester()?;
             }
         }
-        // A batch of events ends when nothing more is due now; within one the ACK may be held back.
+        // A batch of events ends when nothing more is due now; within one the ACK may be delayed.
         if self.network.next_due() != Some(self.now) || self.rng.chance(1, 2) {
             self.responder.flush(&mut self.out);
             self.drain_responder();
@@ -220,7 +222,7 @@ impl Pair {
         }
     }
 
-    /// The responder puts a request off for 10 to 240 us (IBA 9.7.5.2.8).
+    /// The responder answers RNR with a timer of 10 to 240 us (IBA 9.7.5.2.8).
     fn not_ready(&mut self) {
         let code = 1 + u8::try_from(self.rng.below(9)).expect("small");
         let bth = Bth::new(Opcode::Acknowledge, self.config.qpn, self.expected);
@@ -261,7 +263,8 @@ impl Pair {
         self.out = out;
     }
 
-    /// One request that must be refused, and three behind it that must be flushed and not executed (roce.md 7.4).
+    /// Sends one request that must be refused, and three behind it that must be flushed and not executed
+    /// (roce.md 7.4).
     fn end_badly(&mut self) -> Result<(), End> {
         let mut bad = VecDeque::from([self.client.bad()]);
         bad.extend((0..3).map(|_| self.client.flushed()));
@@ -284,7 +287,7 @@ impl Pair {
         }
     }
 
-    /// Lets everything that is still on its way arrive, then compares memory.
+    /// Lets all packets in flight arrive, then compares memory.
     fn settle(&mut self) -> Result<(), End> {
         while !self.network.is_empty() {
             self.step()?;
@@ -300,7 +303,7 @@ impl Pair {
         }
     }
 
-    /// Counts request packets that were sent before.
+    /// Counts retransmitted request packets.
     fn count_request(&mut self, frame: &[u8]) {
         let Ok(packet) = Packet::parse(frame) else { return };
         let behind = packet.bth.psn.plus(psns(&packet, self.config.pmtu));
@@ -331,7 +334,7 @@ impl Pair {
     }
 }
 
-/// PSNs that a request packet takes.
+/// Returns the number of PSNs of a request packet.
 fn psns(request: &Packet<'_>, pmtu: Pmtu) -> u32 {
     match (request.bth.opcode, request.ext) {
         (Opcode::ReadRequest, Extension::Reth(reth)) => pmtu.packets(reth.dma_len),
@@ -339,14 +342,14 @@ fn psns(request: &Packet<'_>, pmtu: Pmtu) -> u32 {
     }
 }
 
-/// A packet in a line.
+/// Describes a packet in a line.
 fn describe(packet: &Packet<'_>) -> String {
     let Bth { opcode, psn, ack_req, .. } = packet.bth;
     let ask = if ack_req { " A" } else { "" };
     format!("{opcode:?} psn {:#08x}{ask} {:?} + {}", psn.get(), packet.ext, packet.payload.len())
 }
 
-/// An operation in a line, without its bytes.
+/// Describes an operation in a line, without its bytes.
 fn brief(work: &impl Debug) -> String {
     const LINE_MAX: usize = 120;
     let mut text = format!("{work:?}");
@@ -362,7 +365,7 @@ mod tests {
     use crate::Plan;
     use crate::campaign::Verdict;
 
-    /// The same seed gives the same run, to the last event; another seed another one.
+    /// A seed always gives the same run, to the last event; another seed gives another one.
     #[test]
     fn the_same_seed_gives_the_same_digest() {
         let [one, again, other] = [7, 7, 8].map(|seed| world(seed, 200, Plan::STORM, false));
@@ -371,7 +374,8 @@ mod tests {
         assert_ne!(one.digest, other.digest);
     }
 
-    /// On a calm link a requester repeats only what a responder puts off, no timer goes off, and a responder refuses only what is bad.
+    /// On a calm link a requester repeats only requests answered with RNR, no timer fires, and a responder
+    /// refuses only bad requests.
     #[test]
     fn a_calm_link_repeats_nothing() {
         let mut unready = 0;

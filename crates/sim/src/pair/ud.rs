@@ -17,16 +17,17 @@ const CLIENTS: u16 = 3;
 const SERVER: Port = Port::node(0);
 const SERVER_QPN: Qpn = Qpn::new(0x99);
 const SERVER_QKEY: Qkey = Qkey(0x5151_5151);
-/// Places that each client writes and reads; at most one of its requests is under way for each.
+/// Slots that each client writes and reads, with at most one request in flight for each.
 const SLOTS: usize = 24;
 const SLOT_LEN: u32 = 512;
 const SLOT_BYTES: usize = SLOT_LEN as usize;
-/// Requests of one client under way at once.
+/// Maximum number of concurrent requests of a client.
 const OUTSTANDING_MAX: usize = 16;
-/// Writes that the server remembers for each client. A client starts no write when this many would be under way or newer than
-/// one under way: the oldest could no longer be told from one that was executed (PROTOCOL 5.5 to 5.8).
+/// Number of writes that the server remembers for each client. A client starts no write if this many would be
+/// in flight or newer than one in flight: the server could not tell the oldest from an executed one (PROTOCOL
+/// 5.5 to 5.8).
 const DEPTH: usize = 32;
-/// Virtual time without an ended request after which a world is stuck.
+/// Virtual time without a completed request after which a world is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs one world.
@@ -51,7 +52,7 @@ pub(super) fn world(seed: u64, operations: u64, plan: Plan, trace: bool) -> Outc
 
 type End = (Verdict, String);
 
-/// What a client waits for.
+/// An open request of a client.
 #[derive(Clone, Debug)]
 enum Asked {
     Read { slot: usize },
@@ -60,20 +61,20 @@ enum Asked {
 
 struct Client {
     host: HostId,
-    /// With each request's frame.
+    /// Holds each request's frame.
     requester: Requester<(Asked, Vec<u8>)>,
     counter: u32,
-    /// What each slot holds once its request under way has ended.
+    /// The contents of each slot after its request in flight.
     model: Vec<u8>,
     busy: [bool; SLOTS],
-    /// Writes started.
+    /// Number of writes started.
     writes: usize,
-    /// Those under way.
+    /// The writes in flight.
     writing: BTreeSet<usize>,
 }
 
 impl Client {
-    /// True when one more write leaves the server able to recognise every write under way.
+    /// Returns true if one more write leaves the server able to recognise every write in flight.
     fn may_write(&self) -> bool {
         self.writing.first().is_none_or(|oldest| self.writes - oldest < DEPTH)
     }
@@ -145,7 +146,7 @@ impl World {
         self.settle()
     }
 
-    /// One request of one client, if it has a slot free.
+    /// Posts one request of a random client, if its slot is free.
     fn post(&mut self) {
         let index = self.rng.below(u32::from(CLIENTS)) as usize;
         let slot = self.rng.below(u32::try_from(SLOTS).expect("few")) as usize;
@@ -228,7 +229,7 @@ impl World {
         }
     }
 
-    /// The server: executes a write once, whatever arrives.
+    /// Serves a message: each write executes once, whatever arrives.
     fn serve(&mut self, from: Gid, message: &Message<'_>) -> Result<(), End> {
         let request = message.header.request;
         let mut answer = Vec::new();
@@ -373,7 +374,8 @@ mod tests {
     use crate::Plan;
     use crate::campaign::Verdict;
 
-    /// In a storm writes arrive twice, and late: the server must have answered some from memory.
+    /// In a storm writes arrive twice, and late: the server must have answered some from its memory of
+    /// answers.
     #[test]
     fn duplicates_are_answered_not_executed() {
         let outcome = world(1, 2000, Plan::STORM, false);
@@ -382,7 +384,7 @@ mod tests {
         assert_eq!(outcome.operations, 2000);
     }
 
-    /// The same seed gives the same run.
+    /// A seed always gives the same run.
     #[test]
     fn the_same_seed_gives_the_same_digest() {
         let [one, again, other] = [4, 4, 5].map(|seed| world(seed, 500, Plan::STORM, false).digest);

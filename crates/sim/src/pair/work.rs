@@ -1,4 +1,4 @@
-//! What a client of a connection asks for, and what the model says must come back.
+//! The operations of a connection's client, and the answers that the model predicts.
 
 use farmem_machine::Rng;
 use farmem_transport::rc::{Completion, Failure, Work};
@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 
 /// First address of the far memory of a pair.
 pub(super) const BASE: u64 = 0x0000_1000_0000_0000;
-/// Bytes of it: few, so that operations meet.
+/// Its length in bytes: small, so that operations overlap.
 pub(super) const LEN: usize = 32 * 1024;
-/// Bytes of it that may be written.
+/// Number of its bytes that are writable.
 pub(super) const WRITABLE: usize = LEN - 4096;
 
-/// What must come back.
+/// The expected result.
 #[derive(Debug)]
 enum Expected {
-    /// These bytes and no others, however often the READ was asked for again (PROTOCOL 4.16).
+    /// Exactly these bytes, however often the READ was repeated (PROTOCOL 4.16).
     Read(Vec<u8>),
-    /// Success, and nothing else.
+    /// Success without a value.
     Write,
     /// The old value.
     Atomic(u64),
@@ -25,7 +25,7 @@ enum Expected {
     Refused(Failure),
 }
 
-/// A client: makes operations from a seed, and checks how they end.
+/// A client: generates operations from a seed, and checks their results.
 #[derive(Debug)]
 pub(super) struct Client {
     rng: Rng,
@@ -64,7 +64,7 @@ impl Client {
         &self.model
     }
 
-    /// The next operation and its id.
+    /// Returns the next operation and its id.
     pub(super) fn next(&mut self) -> (u64, Work) {
         let (work, expected) = match self.rng.below(20) {
             0..=6 => self.read(),
@@ -75,7 +75,7 @@ impl Client {
         (self.post(expected), work)
     }
 
-    /// An operation that must be refused, and take the connection with it.
+    /// Returns an operation that must be refused and break the connection.
     pub(super) fn bad(&mut self) -> (u64, Work) {
         let past = VirtAddr(BASE + LEN as u64);
         let (work, failure) = match self.rng.below(5) {
@@ -88,7 +88,7 @@ impl Client {
         (self.post(Expected::Refused(failure)), work)
     }
 
-    /// An operation behind a bad one: it must be flushed, and not be executed.
+    /// Returns an operation behind a bad one: it must be flushed, and not executed.
     pub(super) fn flushed(&mut self) -> (u64, Work) {
         let work = match self.rng.below(3) {
             0 => Work::Read { addr: VirtAddr(BASE), buf: vec![0; 64] },
@@ -98,7 +98,7 @@ impl Client {
         (self.post(Expected::Refused(Failure::Flushed)), work)
     }
 
-    /// Checks how an operation ended.
+    /// Checks the result of an operation.
     pub(super) fn end(&mut self, completion: &Completion) -> Result<(), String> {
         let id = completion.id;
         let Some(expected) = self.outstanding.remove(&id) else {
@@ -155,7 +155,7 @@ impl Client {
         (Work::FetchAdd { addr: addr(at), add }, Expected::Atomic(old))
     }
 
-    /// Lengths that matter: nothing, a word or so, up to a packet, whole packets, up to four packets.
+    /// Returns a relevant length: zero, about a word, up to a packet, whole packets, up to four packets.
     fn size(&mut self) -> usize {
         let pmtu = u32::try_from(self.pmtu).expect("small");
         let len = match self.rng.below(20) {
@@ -168,7 +168,7 @@ impl Client {
         len as usize
     }
 
-    /// A writable word; one in two is among the first eight, so that atomics meet.
+    /// Returns a writable word; one in two is among the first eight, so that atomics overlap.
     fn word(&mut self) -> usize {
         let words = if self.rng.chance(1, 2) { 8 } else { u32::try_from(WRITABLE / 8).expect("small") };
         self.rng.below(words) as usize * 8
@@ -183,7 +183,7 @@ impl Client {
     }
 }
 
-/// `len` random bytes.
+/// Returns `len` random bytes.
 pub(crate) fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(len);
@@ -211,7 +211,7 @@ mod tests {
     use farmem_transport::rc::{Completion, Work};
     use farmem_wire::Pmtu;
 
-    /// The checker itself must be able to fail: one wrong byte, one byte too few.
+    /// The checker must be able to fail: one wrong byte, one byte too few.
     #[test]
     fn a_wrong_read_is_found() {
         assert_eq!(check_read(1, &[1, 2, 3, 4], &[1, 2, 3, 4]), Ok(()));
@@ -219,7 +219,7 @@ mod tests {
         assert!(check_read(1, &[1, 2, 3, 4], &[1, 2, 3]).is_err());
     }
 
-    /// An operation that ends twice, and an atomic that was executed twice, are found.
+    /// An operation that ends twice, and an atomic that executed twice, are detected.
     #[test]
     fn a_doubled_operation_is_found() {
         let mut client = Client::new(Rng::from_number(1), Pmtu::B256);

@@ -10,7 +10,7 @@ use farmem_dpu::parse::{Access, Broken, Parser};
 use farmem_machine::Rng;
 use std::collections::VecDeque;
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ask {
     Read,
@@ -24,9 +24,9 @@ pub(super) enum Ask {
 pub(super) struct Request {
     pub(super) ask: Ask,
     pub(super) key: Key,
-    /// Its bytes lie in more than one piece.
+    /// True if its bytes lie in more than one piece.
     pub(super) torn: bool,
-    /// The mirror may not have seen it.
+    /// True if the mirror may not have seen it.
     pub(super) unseen: bool,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct Piece {
     pub(super) connection: usize,
     pub(super) bytes: Vec<u8>,
     pub(super) requests: Vec<Request>,
-    /// The first of its connection.
+    /// True for the first piece of its connection.
     pub(super) first: bool,
-    /// The mirror has not its bytes.
+    /// True if the mirror does not have its bytes.
     pub(super) lost: bool,
-    /// The mirror has not seen all that the connection said before.
+    /// True if the mirror missed earlier bytes of the connection.
     pub(super) unseen: bool,
 }
 
@@ -59,7 +59,7 @@ impl Protocol {
         [Self::Resp, Self::Memcached, Self::Http, Self::HashMap, Self::Pages][rng.below(5) as usize]
     }
 
-    /// A parser at the begin of a connection.
+    /// Returns a guarded parser at the beginning of a connection.
     pub(super) fn guard(self) -> Guard<AnyParser> {
         let parser = match self {
             Self::Resp => AnyParser::Resp(Resp::new()),
@@ -114,16 +114,16 @@ impl Parser for AnyParser {
 #[derive(Debug)]
 pub(super) struct Connection {
     protocol: Protocol,
-    /// Bytes that were not sent, and where requests end in them.
+    /// Unsent bytes, and the ends of requests in them.
     bytes: Vec<u8>,
     ends: VecDeque<(usize, Request)>,
-    /// The mirror lost something of it.
+    /// True if the mirror lost some of its bytes.
     pub(super) blind: bool,
-    /// Nothing of it was sent yet.
+    /// True until the first piece is sent.
     fresh: bool,
 }
 
-/// Bytes of a piece at most.
+/// Maximum length in bytes of a piece.
 const PIECE_LEN_MAX: u32 = 160;
 
 impl Connection {
@@ -131,12 +131,12 @@ impl Connection {
         Self { protocol, bytes: Vec::new(), ends: VecDeque::new(), blind: false, fresh: true }
     }
 
-    /// A new connection in the place of this one: what it had not sent is given up.
+    /// Replaces the connection by a new one; unsent bytes are dropped.
     pub(super) fn reconnect(&mut self) {
         *self = Self::new(self.protocol);
     }
 
-    /// The next piece, of some requests and the begin of another, or all that there is.
+    /// Returns the next piece: some requests and the beginning of another, or all unsent bytes.
     pub(super) fn send(&mut self, which: usize, position: u64, rng: &mut Rng) -> Option<Piece> {
         while self.ends.len() < 3 {
             let ask = match rng.below(12) {
@@ -145,7 +145,7 @@ impl Connection {
                 9 => Ask::Delete,
                 _ => Ask::Change,
             };
-            // Some keys are asked for more than others.
+            // Some keys are requested more often than others.
             let key = if rng.chance(1, 2) { rng.below(KEYS / 4) } else { rng.below(KEYS) };
             emit(self.protocol, ask, key, &mut self.bytes);
             self.ends.push_back((self.bytes.len(), Request { ask, key, torn: false, unseen: false }));
@@ -159,7 +159,7 @@ impl Connection {
             requests.push(request);
         }
         self.ends.iter_mut().for_each(|(end, _)| *end -= len);
-        // Whether the next one has begun in this piece: its begin is where the last one ended.
+        // True if the next request began in this piece, right behind the last one.
         let begun = self.ends.front().is_some() && !self.bytes.is_empty() && !self.begins();
         if let Some((_, request)) = self.ends.front_mut() {
             request.torn |= begun;
@@ -168,7 +168,7 @@ impl Connection {
         Some(Piece { position, connection: which, bytes, requests, first, lost: false, unseen: false })
     }
 
-    /// The bytes that were not sent begin with a request.
+    /// Returns true if the unsent bytes begin with a request.
     fn begins(&self) -> bool {
         let Some(&(end, Request { ask, key, .. })) = self.ends.front() else { return true };
         let mut bytes = Vec::new();
@@ -177,7 +177,7 @@ impl Connection {
     }
 }
 
-/// The key of an item, as a client says it.
+/// Returns the key of an item in a protocol.
 pub(super) fn key_bytes(protocol: Protocol, key: Key) -> Vec<u8> {
     match protocol {
         Protocol::Http => format!("/item{key:02}").into_bytes(),
@@ -186,7 +186,7 @@ pub(super) fn key_bytes(protocol: Protocol, key: Key) -> Vec<u8> {
     }
 }
 
-/// The item that a key names.
+/// Returns the item that a key names.
 pub(super) fn item_of(key: &[u8]) -> Key {
     let text = key.strip_prefix(b"/item").or_else(|| key.strip_prefix(b"item"));
     match text.and_then(|digits| std::str::from_utf8(digits).ok()) {
@@ -237,7 +237,7 @@ fn emit(protocol: Protocol, ask: Ask, key: Key, into: &mut Vec<u8>) {
                 Ask::Delete => (Asked::Delete, 0),
                 Ask::Change => (Asked::Change, 4096),
             };
-            // A page is long: pieces of it are many.
+            // A page is long and spans many pieces.
             let len = if matches!(protocol, Protocol::Pages) { len } else { len / 512 };
             let key_len = u16::try_from(name.len()).expect("a short key");
             into.extend(Header { request, key_len, value_len: len }.emit());

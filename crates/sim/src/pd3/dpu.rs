@@ -1,4 +1,4 @@
-//! What is around the prefetcher: it takes what is in the ring and what the mirror gives, sends messages, and fills the zone.
+//! The DPU around the prefetcher: it reads the ring and the mirror, sends messages, and fills the zone.
 
 use super::clients::{AnyParser, Piece, key_bytes};
 use super::host::{Item, Ringed};
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 const SECRET: KeySecret = KeySecret([0x5044_3303, 4791]);
-/// Keys on their way at most, so that the bound is met.
+/// Maximum number of keys in flight, small enough to be reached.
 const FLYING_KEYS_MAX: u32 = 6;
 
-/// What came of a key: a record, none, or no answer.
+/// The result for a key: a record, no record, or no answer.
 type Came = (Key, Option<Option<(Change, Value)>>);
-/// What came of a message.
+/// The result of a message.
 type Answer = (u64, Vec<Came>);
 
 #[derive(Debug)]
@@ -27,11 +27,11 @@ pub(super) struct Beside {
     pub(super) prefetcher: Prefetcher<KeySet>,
     guards: Vec<Guard<AnyParser>>,
     accesses: Accesses,
-    /// Messages on their way to the node.
+    /// Messages in flight to the node.
     pub(super) fetches: Vec<(u64, Vec<Key>)>,
-    /// And back.
+    /// Answers in flight from the node.
     pub(super) answers: Vec<Answer>,
-    /// Keys on their way of which an item is wanted, as this world knows: with the message.
+    /// Wanted keys in flight, as this world knows, with their message.
     pub(super) wanted: BTreeMap<Key, u64>,
     asks: u64,
 }
@@ -41,7 +41,7 @@ impl World {
         SECRET.id(&key_bytes(self.protocol, key))
     }
 
-    /// A DPU that knows nothing; the zone is empty.
+    /// Starts a DPU with an empty state; the zone is empty.
     pub(super) fn start_dpu(&mut self) {
         let config = Config {
             batch_keys_max: NonZeroU32::new(3).expect("three"),
@@ -53,7 +53,7 @@ impl World {
         };
         let guard = || {
             let mut guard = self.protocol.guard();
-            // Somewhere in a connection: it is not seen before the next one.
+            // The connection is in the middle: it is not parsed until it is replaced.
             let _ = guard.lost(1);
             guard
         };
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// The DPU dies: what it had is gone, and the host sends again what was not acknowledged.
+    /// Crashes the DPU: its state is lost, and the host sends unacknowledged changes again.
     pub(super) fn dpu_dies(&mut self) {
         self.event("DPU dies", 0, 0);
         self.note("crashes.dpu");
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Takes a DPU's account into this world's.
+    /// Adds the account of an ended DPU to this world's.
     pub(super) fn bury_dpu(&mut self) {
         let Some(dpu) = self.dpu.take() else { return };
         let account = *dpu.prefetcher.account();
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// The mirror hands a piece over, or says that it lost it.
+    /// Feeds a piece of the mirror, or its loss.
     pub(super) fn see(&mut self, piece: &Piece) {
         self.ring_first();
         let numbered = self.shape.numbered;
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// The DPU takes a request from the host's ring; without one the host sends it itself.
+    /// Handles a request from the host's ring; without a DPU the host sends it itself.
     pub(super) fn ring(&mut self) {
         let Some(ringed) = self.host.ring.pop_front() else { return };
         let key = match ringed {
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// An answer of the node comes to the DPU.
+    /// Delivers an answer of the node to the DPU.
     pub(super) fn fetched(&mut self, which: usize) {
         self.ring_first();
         let (numbered, executed) = (self.shape.numbered, Position(self.host.executed));
@@ -227,7 +227,7 @@ impl World {
         self.act(out, &records);
     }
 
-    /// Does what the prefetcher says.
+    /// Carries out the prefetcher's actions.
     fn act(&mut self, out: Vec<Action>, records: &[Came]) {
         for action in out {
             match action {
@@ -249,23 +249,24 @@ impl World {
         }
     }
 
-    /// An item that the DPU fetched although the host had it, and could not know that, lies in the zone: when the host drops its own copy, the DPU takes that for the end of this one.
+    /// Returns true if the zone has an item that the DPU fetched although the host held it, and could not
+    /// know that. When the host drops its own copy, the DPU mistakes that for the end of this item.
     fn lies_excused(&self, key: Key) -> bool {
         self.host.zone.iter().any(|item| item.key == key && !item.taken && item.excused)
     }
 
-    /// Nothing is fetched that is on its way, or lies in the zone and may be taken.
+    /// Asserts that no key is fetched that is in flight, or whose item is in the zone and acceptable.
     fn is_fetched_once(&mut self, key: Key, op: u64) {
         self.event("fetch", key, op);
         let floor = self.host.changes.floor(self.id(key));
-        // What came although the host had it is a false positive already.
+        // An item that was fetched although the host held it counts as a false positive already.
         let lies = self.host.zone.iter().any(|item| {
             item.key == key && !item.taken && !item.doubled && !item.excused && item.stamp >= floor
         });
         let flies = self.dpu.as_mut().expect("it said so").wanted.insert(key, op).is_some();
         self.hold(!flies, || format!("{key} is fetched twice at once"));
         if lies && !(self.shape.ring_first && self.shape.numbered) {
-            // A drop, and a request in front of it or behind it that deletes the key, are not told apart.
+            // The order of a drop and a request that deletes the key is unknown.
             return self.note("false_positives.crossed");
         }
         self.hold(!lies, || format!("{key} is fetched, and lies in the zone"));
@@ -290,7 +291,8 @@ impl World {
         self.host.zone.push_back(item);
     }
 
-    /// The producer cleans: what was taken goes; and now and then what was not, so that an item that nothing asks for does not block the zone for ever.
+    /// Cleans the zone: taken items leave, and now and then the oldest untaken one, so that it does not block
+    /// the zone for ever.
     pub(super) fn clean(&mut self) {
         self.clean_taken();
         if self.host.zone.len() >= self.shape.zone && self.dpu.is_some() {

@@ -1,4 +1,5 @@
-//! The host: it carries requests out in the order of the pieces, holds a few items, and looks into the zone before it asks far memory.
+//! The host: executes requests in the order of the pieces, caches a few items, and looks into the zone before
+//! it reads far memory.
 
 use super::clients::{Ask, Request};
 use super::{Key, Shape, Value, World};
@@ -10,14 +11,14 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cached {
     pub(super) value: Value,
-    /// Far memory has it not.
+    /// True if far memory does not have it.
     pub(super) dirty: bool,
 }
 
-/// What the host asks its DPU for.
+/// A request of the host to its DPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ringed {
-    /// A record changes; none of a removal.
+    /// A record changes; `None` for a removal.
     Write { change: Change, key: Key, value: Option<Value>, copy: Copy, seen: u64 },
     /// A record is read.
     Ask { key: Key },
@@ -33,9 +34,9 @@ pub(super) struct Item {
     pub(super) stamp: Change,
     pub(super) value: Value,
     pub(super) taken: bool,
-    /// The host had it when it came.
+    /// True if the host held the item on arrival.
     pub(super) doubled: bool,
-    /// And the DPU could not know that; or it came beside such an item.
+    /// True if the DPU could not know that, or the item came beside such an item.
     pub(super) excused: bool,
 }
 
@@ -43,21 +44,21 @@ pub(super) struct Item {
 pub(super) struct Host {
     pub(super) cache: BTreeMap<Key, Cached>,
     pub(super) ring: VecDeque<Ringed>,
-    /// Changes that were not acknowledged.
+    /// Changes that are not acknowledged.
     pub(super) pending: BTreeMap<u64, (Key, Option<Value>)>,
     pub(super) changes: Changes,
     pub(super) zone: VecDeque<Item>,
-    /// Requests of the piece that is being carried out.
+    /// Remaining requests of the piece being executed.
     pub(super) at_hand: VecDeque<Request>,
     pub(super) current: Option<u64>,
-    /// All pieces up to here were carried out.
+    /// The last piece up to which all are executed.
     pub(super) executed: u64,
     /// The request that waits for far memory.
     pub(super) waiting: Option<Request>,
     pub(super) operations: u64,
-    /// Items here that the DPU cannot know of.
+    /// Cached items that the DPU cannot know of.
     pub(super) excused: BTreeSet<Key>,
-    /// Items here that lie in the zone too.
+    /// Cached items that are in the zone too.
     pub(super) doubled: BTreeSet<Key>,
 }
 
@@ -88,7 +89,7 @@ impl Host {
         self.at_hand.is_empty() && self.waiting.is_none() && self.ring.is_empty() && self.pending.is_empty()
     }
 
-    /// The last change before which all were acknowledged.
+    /// Returns the last change before which all are acknowledged.
     pub(super) fn through(&self) -> Change {
         match self.pending.first_key_value() {
             Some((&first, _)) => Change(first - 1),
@@ -98,7 +99,7 @@ impl Host {
 }
 
 impl World {
-    /// Carries a request out, or waits for far memory.
+    /// Executes a request, or waits for far memory.
     pub(super) fn carry_out(&mut self, request: Request) {
         let key = request.key;
         if let Some(&Cached { value, .. }) = self.host.cache.get(&key) {
@@ -117,7 +118,7 @@ impl World {
             item.taken = true;
             let (value, excused) = (item.value, item.excused);
             if excused {
-                // The DPU has heard of a drop: of the copy that was here before, and not of this one, which looks the same to it.
+                // The DPU has seen a drop of the earlier copy, and cannot tell it from a drop of this one.
                 self.host.excused.insert(key);
             }
             self.event("taken", key, value);
@@ -133,7 +134,7 @@ impl World {
         self.host.waiting = Some(request);
     }
 
-    /// Far memory answered the request that waits.
+    /// Handles far memory's answer for the waiting request.
     pub(super) fn answered(&mut self, key: Key, value: Option<Value>) {
         let Some(request) = self.host.waiting.take_if(|request| request.key == key) else { return };
         self.is_right(key, value, "far memory");
@@ -143,7 +144,7 @@ impl World {
         self.finish(request, value, true);
     }
 
-    /// The host has what the request needs.
+    /// Completes a request.
     fn finish(&mut self, request: Request, item: Option<Value>, keeps: bool) {
         self.host.operations += 1;
         let Request { ask, key, torn, unseen } = request;
@@ -174,14 +175,14 @@ impl World {
         }
     }
 
-    /// Holds what was read against what was written last.
+    /// Compares an item that was read with the last one written.
     fn is_right(&mut self, key: Key, value: Option<Value>, from: &str) {
         let truth = self.truth.get(&key).copied();
         let lost = self.lost.get(&key).copied();
         if let (Some(value), Some(was)) = (value, lost)
             && value == was
         {
-            // What the node lost was here after all.
+            // The host still held the item that the node lost.
             self.truth.insert(key, value);
             return;
         }
@@ -198,7 +199,7 @@ impl World {
         self.hold(false, || format!("{key} was fetched, and the host had it"));
     }
 
-    /// The host holds an item from now on.
+    /// Adds an item to the host's cache.
     fn cache(&mut self, key: Key, value: Value, dirty: bool) {
         while self.host.cache.len() >= self.shape.cache && !self.host.cache.contains_key(&key) {
             let which = self.rng.below(u32::try_from(self.host.cache.len()).expect("a few")) as usize;
@@ -225,7 +226,7 @@ impl World {
         self.host.cache.remove(&key)
     }
 
-    /// A record changes in far memory.
+    /// Changes a record in far memory.
     fn change(&mut self, key: Key, value: Option<Value>, copy: Copy) {
         let change = self.host.changes.change(self.id(key));
         let seen = self.host.executed;
@@ -234,7 +235,7 @@ impl World {
         self.host.ring.push_back(Ringed::Write { change, key, value, copy, seen });
     }
 
-    /// The host makes an item of its own.
+    /// The host creates an item of its own.
     pub(super) fn host_generates(&mut self) {
         let key = self.rng.below(super::KEYS);
         let known = self.truth.contains_key(&key) || self.lost.contains_key(&key);
@@ -257,7 +258,7 @@ impl World {
         self.note("kept");
     }
 
-    /// The host dies: what it held is gone, and what was on its way arrives or does not.
+    /// Crashes the host: its cache is lost, and changes in flight may or may not arrive.
     pub(super) fn host_dies(&mut self) {
         self.event("host dies", 0, 0);
         self.note("crashes.host");

@@ -1,17 +1,17 @@
-//! The memory node: records with versions, changes and reads in order, fetches in any.
+//! The memory node: records with versions; changes and reads in order, fetches in any order.
 
 use super::{Key, Value, World};
 use farmem_dpu::changes::Change;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What goes over the connection that keeps order.
+/// A message on the ordered connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ordered {
     Pass { change: Change, key: Key, value: Option<Value> },
     Ask { key: Key },
 }
 
-/// What came of it.
+/// Its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Response {
     Acknowledged(Change),
@@ -20,7 +20,7 @@ pub(super) enum Response {
 
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// Version and value.
+    /// Version and value by key.
     pub(super) records: BTreeMap<Key, (Change, Value)>,
     pub(super) ordered: VecDeque<Ordered>,
     pub(super) responses: VecDeque<Response>,
@@ -48,7 +48,7 @@ impl Node {
 }
 
 impl World {
-    /// The node carries out something that came.
+    /// The node executes a message.
     pub(super) fn node_works(&mut self) {
         let fails = self.rng.chance(self.faults.failed, 1024);
         let fetches = self.dpu.as_ref().map_or(0, |dpu| dpu.fetches.len());
@@ -57,7 +57,7 @@ impl World {
         }
         let Some(&next) = self.node.ordered.front() else { return };
         if fails {
-            // Sent again: it was carried out, or it was not.
+            // The message will be sent again; it was executed or not.
             if self.rng.chance(1, 2) {
                 let _ = self.node.apply(next);
             }
@@ -82,7 +82,7 @@ impl World {
         dpu.answers.push((op, keys.iter().copied().zip(records).collect()));
     }
 
-    /// Something that the node said comes.
+    /// Delivers an answer of the node.
     pub(super) fn answer(&mut self) {
         let any_order = self.faults.any_order;
         let answers = self.dpu.as_ref().map_or(0, |dpu| dpu.answers.len());
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// Whoever sent them is gone: some of the changes arrive, and none is answered.
+    /// Handles changes of a crashed sender: some arrive, and none is answered.
     pub(super) fn arrive_in_part(&mut self) {
         let count = u32::try_from(self.node.ordered.len()).expect("not so many");
         let arrive = self.rng.below(count + 1) as usize;
@@ -119,7 +119,7 @@ impl World {
         self.node.responses.clear();
     }
 
-    /// The node loses all that it has, and starts again.
+    /// Crashes and restarts the node: all its records are lost.
     pub(super) fn node_dies(&mut self) {
         self.event("node dies", 0, 0);
         self.note("crashes.node");
@@ -130,7 +130,7 @@ impl World {
                 coming.insert(key, value);
             }
         }
-        // What is in the ring comes behind what is on its way.
+        // Changes in the ring come behind those in flight.
         for next in &self.node.ordered {
             if let Ordered::Pass { key, value, .. } = *next {
                 coming.entry(key).or_insert(value);

@@ -1,4 +1,4 @@
-//! The programs' calls to the control plane: coming up, connections, memory, lending.
+//! The programs' calls to the control plane: setup, connections, memory, grants.
 
 use super::moves::Piece;
 use super::{DOMAINS, End, Rack};
@@ -15,11 +15,11 @@ use farmem_machine::{Duration, Instant};
 use farmem_wire::message::PAGE_SHIFT;
 use std::collections::BTreeSet;
 
-/// Time after which a refused call is made again.
+/// Time after which a refused call is repeated.
 pub(super) const AGAIN: Duration = Duration::from_millis(1);
 /// Counters in each domain: one on each of the first nodes.
 const COUNTERS: u16 = 2;
-/// Vmas of one program at once.
+/// Maximum number of vmas of one program.
 pub(super) const VMAS_MAX: usize = 4;
 
 /// A program: one domain on one host.
@@ -30,24 +30,24 @@ pub(super) struct Client {
     pub(super) domain: usize,
     session: Link,
     pub(super) not_before: Instant,
-    /// Slots with a write of unknown end: a late packet of the connection it was on could still change them.
+    /// Slots with a write of unknown outcome: a late packet of its connection could still change them.
     unsure: Vec<(SlotId, Until)>,
-    /// Connections that are asked whether they are there, so that such slots can be used again.
+    /// Nodes that were pinged, so that their connections are set up and such slots can be used again.
     pub(super) pinged: BTreeSet<u16>,
-    /// Since when it does nothing that spoils a connection.
+    /// The time since which the program has done nothing that breaks a connection.
     pub(super) orderly: Instant,
 }
 
-/// When it is known that a write which was given up will not be executed any more (PROTOCOL 9.6).
+/// The condition after which an abandoned write can no longer execute (PROTOCOL 9.6).
 #[derive(Debug)]
 enum Until {
-    /// Each of these connections was set up so often, or it is down no longer.
+    /// Each of these connections was set up again, or is no longer down; with the count of setups.
     Connected(Vec<(u16, u32)>),
-    /// The host was started so often: its connections of before are gone.
+    /// The host restarted, so its earlier connections are gone; with the count of starts.
     Started(u32),
 }
 
-/// What a program has to ask for before it can use it.
+/// The state of a resource that a program must request before use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
     Down,
@@ -55,16 +55,16 @@ enum Link {
     Up,
 }
 
-/// A call under way.
+/// An open call.
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Session,
-    /// `losses` of all nodes until it was asked for.
+    /// `losses` of all nodes at the time of the call.
     Allocate {
         slot_len: usize,
         losses: u32,
     },
-    /// `again` when it may have been begun before.
+    /// `again` is true if an earlier call may have begun it.
     Free {
         base: u64,
         again: bool,
@@ -77,7 +77,7 @@ pub(super) enum Call {
         piece: Piece,
         node: u16,
     },
-    /// `losses` as they were when it was asked for.
+    /// `losses` at the time of the call.
     AcceptLost {
         piece: Piece,
         losses: u32,
@@ -90,7 +90,7 @@ impl Client {
         Self { host, domain, session, not_before, unsure: Vec::new(), pinged: BTreeSet::new(), orderly }
     }
 
-    /// True when its session is up, and nothing that it gave up may still come.
+    /// Returns true if the session is up and no abandoned write may still execute.
     pub(super) fn is_ready(&self) -> bool {
         self.session == Link::Up && self.unsure.is_empty()
     }
@@ -99,7 +99,7 @@ impl Client {
         self.session == Link::Up
     }
 
-    /// The host is gone, and all that it had.
+    /// Resets the program after a crash of its host.
     pub(super) fn reset(&mut self) {
         self.session = Link::Down;
         self.pinged.clear();
@@ -107,7 +107,7 @@ impl Client {
 }
 
 impl Rack {
-    /// Brings everything up: machines, domains, programs, counters.
+    /// Sets up machines, domains, programs and counters.
     pub(super) fn set_up(&mut self) -> Result<(), End> {
         self.world.bring_up();
         for domain in 0..DOMAINS + usize::from(self.plan.rogue_ppm > 0) {
@@ -134,7 +134,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Makes one call and waits; only while nothing else happens.
+    /// Makes one call and waits for the answer. Only used while nothing else happens.
     pub(super) fn call<C: api::Call + Debug>(&mut self, call: C) -> Result<C::Answer, End> {
         let asked = format!("{call:?}");
         self.world.call(RoleId::Host(1), call).map_err(|error| match error.code {
@@ -143,14 +143,14 @@ impl Rack {
         })
     }
 
-    /// Lets time pass; only while nothing else happens.
+    /// Lets time pass. Only used while nothing else happens.
     pub(super) fn wait(&mut self, span: Duration) {
         let until = self.world.now() + span;
         self.world.alarm(until);
         while self.world.now() < until && self.world.step() {}
     }
 
-    /// Asks for whatever a program needs and does not have.
+    /// Requests the resources that programs lack.
     pub(super) fn keep_connected(&mut self) {
         let now = self.world.now();
         let clients = &self.clients;
@@ -179,7 +179,7 @@ impl Rack {
         }
     }
 
-    /// Keeps a slot from being used: a write of it was given up, on a connection that is down now.
+    /// Reserves a slot whose abandoned write was on a connection that is down now.
     pub(super) fn hold(&mut self, index: usize, place: SlotId) {
         let (host, domain) = (self.clients[index].host, self.domain_of(index));
         let until = if self.world.is_up(RoleId::Host(host)) {
@@ -191,7 +191,7 @@ impl Rack {
         self.clients[index].unsure.push((place, until));
     }
 
-    /// Frees slots whose writes cannot come any more; has connections set up that have to be for that.
+    /// Releases slots whose writes can no longer execute; sets up the connections needed for that.
     fn settle_unsure(&mut self, index: usize) {
         if self.clients[index].unsure.is_empty() {
             return;
@@ -219,12 +219,12 @@ impl Rack {
         }
     }
 
-    /// The control plane's number of a program's domain.
+    /// Returns the id of a program's domain at the control plane.
     pub(super) fn domain_of(&self, index: usize) -> u32 {
         self.domains[self.clients[index].domain]
     }
 
-    /// The memory nodes.
+    /// Returns the memory nodes.
     pub(super) fn nodes(&self) -> impl Iterator<Item = u16> + use<> {
         let all = self.world.everybody().into_iter();
         all.filter_map(|role_id| if let RoleId::Node(node) = role_id { Some(node) } else { None })
@@ -235,7 +235,7 @@ impl Rack {
         self.calls.insert(ticket, (index, call));
     }
 
-    /// Asks for memory; more often for many short slots than for a few long ones.
+    /// Allocates memory; more often many short slots than a few long ones.
     pub(super) fn allocate(&mut self, index: usize) {
         let (size, slot_len) =
             [(PAGE, 64), (PAGE, 64), (PAGE, 512), (4 * PAGE, 1 << PAGE_SHIFT)][self.rng.below(4) as usize];
@@ -255,7 +255,7 @@ impl Rack {
         self.ask(index, Free { domain, base, id }, Call::Free { base, again });
     }
 
-    /// Lets the other domain read a vma, or no longer.
+    /// Grants the other domain read access to a vma, or revokes it.
     pub(super) fn lend(&mut self, index: usize, base: u64, perm: PermName) {
         let vma = self.model.vmas.get_mut(&base).expect("the program's own");
         (vma.changing, vma.lent) = (true, false);
@@ -264,7 +264,7 @@ impl Rack {
         self.ask(index, Grant { domain, base, len, to, perm }, Call::Lend { base, perm });
     }
 
-    /// Takes the answers that have come.
+    /// Handles the answers that have arrived.
     pub(super) fn take_replies(&mut self) -> Result<(), End> {
         let open: Vec<u64> = self.calls.keys().copied().collect();
         for ticket in open {
@@ -284,7 +284,7 @@ impl Rack {
 
     fn granted(&mut self, index: usize, call: &Call, response: Response) -> Result<(), String> {
         let client = &mut self.clients[index];
-        // The host may have crashed since: then no host has what was granted.
+        // The host may have crashed since: then no host has the granted resource.
         let up = self.world.is_up(RoleId::Host(client.host));
         match (call, response) {
             (Call::Session, Response::Session(_)) => client.session = if up { Link::Up } else { Link::Down },
@@ -295,7 +295,7 @@ impl Rack {
                 self.freed.retain(|&freed| freed + PAGE <= base || base + size <= freed);
                 let mut vma = Vma::new(self.allocations, size, node, domain, index, *slot_len);
                 vma.id = id;
-                // As one or page by page, or not at all.
+                // The vma moves as a whole, page by page, or not at all.
                 let piece_len = [None, Some(PAGE), Some(size)][self.rng.below(3) as usize];
                 if let Some(len) = piece_len.filter(|_| self.moves) {
                     vma = vma.in_pieces(len);
@@ -335,19 +335,20 @@ impl Rack {
         let client = &mut self.clients[index];
         match (call, error.code) {
             (Call::Session, ErrorCode::Unavailable | ErrorCode::NotFound) => client.session = Link::Down,
-            // It may have been begun: until the control plane is back to take it back, the memory may have an owner.
+            // The allocation may have begun: until the control plane has rolled it back, the memory may have
+            // an owner.
             (Call::Allocate { .. }, ErrorCode::Unavailable) => self.unsure_allocation = true,
             (Call::Allocate { .. }, ErrorCode::TableFull | ErrorCode::OutOfMemory) => {}
-            // What was begun must be brought to its end: until then it is not known whether the vma may be used.
+            // A begun change must be completed: until then the vma's state is unknown.
             (
                 Call::Free { .. } | Call::Lend { .. } | Call::Migrate { .. } | Call::AcceptLost { .. },
                 ErrorCode::Unavailable,
             ) => self.again.push((index, call.clone())),
-            // The control plane went on with it when it was back (PROTOCOL 8.25).
+            // The control plane completed it after its restart (PROTOCOL 8.25).
             (Call::Free { base, again: true }, ErrorCode::NotFound) => self.gone(*base),
             (Call::Migrate { piece, .. }, code) if self.moved(*piece, Some(code)) => {}
             (&Call::AcceptLost { piece, losses }, code) if self.accepted(piece, losses, Some(code)) => {}
-            // Taking a part of a table's entry away can need more entries (PROTOCOL 6.22): then nothing is changed.
+            // Removing a part of a table entry can need more entries (PROTOCOL 6.22): then nothing changes.
             (Call::Lend { base, .. } | Call::Free { base, .. }, ErrorCode::TableFull) => {
                 self.model.vmas.entry(*base).and_modify(|vma| vma.changing = false);
             }
@@ -356,7 +357,7 @@ impl Rack {
         Ok(())
     }
 
-    /// A vma is freed.
+    /// Removes a freed vma.
     fn gone(&mut self, base: u64) {
         self.model.vmas.remove(&base);
         self.freed.push(base);

@@ -1,7 +1,9 @@
-//! Traversals that store: each adds one to several counters, on several memory nodes, and brings back what it found there.
+//! Traversals that store: each adds one to several counters, on several memory nodes, and returns the values
+//! found there.
 //!
-//! The counters are those that all programs count up with atomics. No two additions may find the same value, atomic or traversal: so a
-//! traversal that was executed twice somewhere, or not at all, or whose addition was not one step, is found out (PROTOCOL 7.35, 7.36).
+//! All programs also increment these counters with atomics. No two additions may find the same value, whether
+//! by atomic or traversal. So the check detects a traversal that executed twice somewhere, or not at all, or
+//! whose addition was not atomic (PROTOCOL 7.35, 7.36).
 
 use super::Rack;
 use super::tasks::{Operation, Path, Task};
@@ -10,14 +12,15 @@ use farmem_host::{Answer, Done, Failure, Op};
 use farmem_traversal::Program;
 use farmem_wire::{Status, VirtAddr};
 
-/// Counters that one traversal visits at most, one of them more than once perhaps.
+/// Maximum number of counters that one traversal visits, repeats included.
 const STOPS_MAX: usize = 12;
-/// Where in the scratch pad the addresses begin, and what was found. The first word says how many bytes of either are done with.
+/// Offsets in the scratch pad of the addresses, and of the found values. The first word holds the number of
+/// bytes done in each.
 const ADDRS: usize = 8;
 const FOUND: usize = ADDRS + 8 * (STOPS_MAX + 1);
 const SCRATCH_LEN: usize = FOUND + 8 * STOPS_MAX;
 
-/// The way is in the scratch pad, so no program needs to build a list.
+/// The path is in the scratch pad, so no program needs to build a list.
 const ADD_ALONG: &str = "
     ld8 r2, scratch[0]
     ld8 r3, window[0]
@@ -33,24 +36,24 @@ end:
     ret
 ";
 
-/// The program that adds along its way.
+/// Returns the program that adds along its path.
 pub(super) fn program() -> Program {
     let names = format!(".def ADDRS {ADDRS}\n.def FOUND {FOUND}\n.scratch {SCRATCH_LEN}\n.stores\n");
     Program::assemble(&(names + ADD_ALONG)).expect("a program")
 }
 
-/// One counter on the way.
+/// A counter on the path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stop {
     counter: usize,
-    /// Additions to it that had ended when this one began.
+    /// Number of additions to it that had ended at the start of this one.
     floor: u64,
-    /// How often it had been lost then.
+    /// Number of its losses at that time.
     losses: u32,
 }
 
 impl Rack {
-    /// Sends a traversal along some counters of the program's domain.
+    /// Starts a traversal along some counters of the program's domain.
     pub(super) fn start_adding(&mut self, index: usize) {
         if !self.clients[index].has_session() {
             return;
@@ -76,7 +79,8 @@ impl Rack {
         self.submit(task, Op::Traverse { program: self.adding.clone(), cur_ptr, scratch, limit });
     }
 
-    /// It ended: what it says it did was done, once; what it says it did not do was not done. Without an answer the rest is open.
+    /// Judges the end of an adding traversal: reported additions happened exactly once, and unreported ones
+    /// did not happen. Without an answer the rest is unknown.
     pub(super) fn added(&mut self, task: &Task, way: &[Stop], limit: u32, done: &Done) -> Result<(), String> {
         let word = |at: usize| {
             let bytes = done.buf.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
@@ -111,7 +115,7 @@ impl Rack {
         }
     }
 
-    /// Additions to a counter that may still be made by what is under way.
+    /// Returns the number of additions to a counter that operations in flight may still make.
     pub(super) fn additions_under_way(&self, counter: usize) -> u64 {
         let ways = self.tasks.values().filter_map(|task| match &task.what {
             Operation::Add { way, .. } => Some(way),
@@ -121,8 +125,9 @@ impl Rack {
         atomics + ways.flatten().filter(|stop| stop.counter == counter).count() as u64
     }
 
-    /// The counters of a node begin anew, at zero, when their loss is accepted. What is under way may still come: an atomic that its host keeps until
-    /// there is a connection, and a traversal. The other nodes on its way know that they had it (PROTOCOL 9.8).
+    /// Resets the counters of a node, which begin at zero when their loss is accepted. Operations in flight
+    /// may still execute: an atomic that its host keeps until there is a connection, and a traversal. The
+    /// other nodes on its path remember its execution (PROTOCOL 9.8).
     pub(super) fn counters_lost(&mut self, node: u16) {
         for number in 0..self.counters.len() {
             if self.counters[number].home.may_be_at(node) {

@@ -1,4 +1,4 @@
-//! How operations ended, and whether they may end so.
+//! Ends of operations, and whether they are valid.
 
 use super::calls::AGAIN;
 use super::lists::{Found, NOWHERE};
@@ -12,14 +12,15 @@ use farmem_transport::rc;
 use farmem_wire::{Status, VirtAddr};
 use std::collections::BTreeSet;
 
-/// Rounds of last reads, and reads in one: enough for every slot there can be, several times.
+/// Maximum number of rounds of final reads, and of reads in one round: enough for every possible slot,
+/// several times.
 const LOOKS_MAX: u32 = 200;
 const LOOKS_AT_ONCE: usize = 128;
-/// Bytes of one packet, and so of a write that is executed as a whole or not at all.
+/// Length in bytes of one packet, and so of a write that executes as a whole or not at all.
 const PMTU: usize = 1024;
 
 impl Rack {
-    /// Takes the operations that ended.
+    /// Handles the operations that ended.
     pub(super) fn take_ends(&mut self) -> Result<(), End> {
         while let Some((host, done)) = self.world.take_done() {
             let Some(task) = self.tasks.remove(&done.ticket) else {
@@ -60,7 +61,7 @@ impl Rack {
                 self.conclude(task, place, path, done.result)
             }
             Operation::Read { place, path, losses, last } => {
-                // An answer may still tell of a memory that was lost meanwhile.
+                // An answer may still describe memory that was lost meanwhile.
                 let same = losses == self.model.home(place).losses;
                 if done.result.is_ok() && same {
                     self.model.check(place, &done.buf)?;
@@ -103,7 +104,7 @@ impl Rack {
         }
     }
 
-    /// An operation on a slot ended: the slot is free, unless a write of it may still come.
+    /// Ends an operation on a slot: the slot is free, unless a write of it may still execute.
     fn conclude(
         &mut self,
         task: &Task,
@@ -125,7 +126,7 @@ impl Rack {
         ended
     }
 
-    /// An operation was refused; when that may be because its bytes are lost, their owner may accept it.
+    /// Handles a refusal: if the bytes may be lost, their owner may accept the loss.
     fn note_loss(&mut self, task: &Task, addr: u64, result: Result<Answer, Failure>) {
         if let Err(Failure::Refused { status: Status::Lost, .. } | Failure::Lost { .. }) = result {
             self.told_lost += 1;
@@ -136,7 +137,8 @@ impl Rack {
         }
     }
 
-    /// Whether a traversal may be refused at this pointer because what is there is lost; what may be accepted then.
+    /// Checks that a traversal may be refused at this pointer because of lost memory, whose owner may accept
+    /// the loss.
     pub(super) fn stopped_at_loss(&mut self, task: &Task, addr: VirtAddr) -> Result<(), String> {
         if !self.home_of(addr.0).is_some_and(|home| home.lost_since(task.since)) {
             return Err(format!("{addr} is not lost"));
@@ -146,7 +148,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Judges the failure of something allowed, of which `home` says where it is.
+    /// Judges the failure of a permitted operation; `home` is the location of its memory.
     pub(super) fn may_fail(
         &mut self,
         task: &Task,
@@ -169,11 +171,12 @@ impl Rack {
         }
     }
 
-    /// The same of what goes over connections. That bytes moved explains nothing: the host follows them.
+    /// Judges such a failure on a connection. A move of the bytes explains nothing, because the host follows
+    /// them.
     fn may_fail_on_line(&mut self, task: &Task, home: Option<Home>, failure: Failure) -> Result<(), String> {
         let unanswered = self.may_go_unanswered(task.since);
         let moved = home.is_some_and(|home| home.moved_since(task.since));
-        // Whose connection is with a node that was started again since finds out when it uses it.
+        // A connection to a node that has restarted since is found to be broken on use.
         let (host, domain) = (self.clients[task.client].host, self.domain_of(task.client));
         let stale = self.nodes().any(|node| self.world.is_stale(host, domain, node));
         let spoiled = self.clients[task.client].orderly >= task.since;
@@ -181,11 +184,12 @@ impl Rack {
             Failure::QueueFull => true,
             Failure::Connection(rc::Failure::Flushed) => unanswered || stale || spoiled,
             Failure::Connection(rc::Failure::RetriesExceeded) => unanswered || stale,
-            // Put off for too long (PROTOCOL 7.38), or answered before and not there any more (PROTOCOL 4.21).
+            // Answered RNR for too long (PROTOCOL 7.38), or answered before and not there any more (PROTOCOL
+            // 4.21).
             Failure::Connection(rc::Failure::RnrRetriesExceeded | rc::Failure::RemoteOperational) => {
                 moved && unanswered
             }
-            // It went and came back twice, or the control plane could not say where it is.
+            // The memory went and came back twice, or the control plane could not locate it.
             Failure::Connection(rc::Failure::RemoteAccess) => moved || self.was_out_of_control(task.since),
             Failure::Unreachable { .. } => {
                 self.try_later(task.client);
@@ -198,7 +202,7 @@ impl Rack {
         if right { Ok(()) } else { Err(format!("nothing explains this, at {home:?}")) }
     }
 
-    /// A node cannot be reached: the program waits a little, and an operator looks after the rack.
+    /// Handles an unreachable node: the program waits a little, and the operator checks the rack.
     fn try_later(&mut self, client: usize) {
         let client = &mut self.clients[client];
         client.not_before = self.world.now() + AGAIN;
@@ -245,7 +249,7 @@ impl Rack {
             done.buf.get(from..from + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)
         };
         let right = match (done.result, expected) {
-            // A traversal through memory whose loss was accepted may find anything of zeros.
+            // A traversal through memory whose loss was accepted may find anything in the zeros.
             _ if self.is_dead(list) => true,
             (Err(Failure::Refused { status: Status::Lost, addr }), _) if self.is_lost(list) => {
                 return self.stopped_at_loss(task, addr);
@@ -257,7 +261,8 @@ impl Rack {
                 t.returned && t.iterations == n && value(8) == Some(0)
             }
             (Ok(Answer::Traversed(t)), Found::Limit(at)) => !t.returned && t.cur_ptr == VirtAddr(at),
-            // A domain that brings new programs too fast is told to come later, wherever the traversal was (PROTOCOL 7.49).
+            // A domain that sends new programs too fast gets `Busy`, wherever the traversal was (PROTOCOL
+            // 7.49).
             (Err(Failure::Refused { status, addr }), Found::Dangling) if status != Status::Busy => {
                 (status, addr) == (Status::NotMapped, VirtAddr(NOWHERE))
             }
@@ -312,7 +317,7 @@ impl Rack {
         }
     }
 
-    /// An operation whose host crashed: it will never be known how it ended.
+    /// Ends an operation whose host crashed: its outcome stays unknown.
     pub(super) fn abandon(&mut self, task: &Task) {
         self.ended += 1;
         match task.what {
@@ -341,8 +346,8 @@ impl Rack {
         self.lists[list].readers -= 1;
     }
 
-    /// The last look: every slot and every counter, read by its owner over the connection. A connection that died unnoticed is
-    /// found by using it, so a look may fail and is repeated.
+    /// Reads every slot and every counter one last time, by the owner over its connection. A connection that
+    /// died unnoticed is found by using it, so a read may fail and is repeated.
     pub(super) fn read_everything(&mut self) -> Result<(), End> {
         for (&base, vma) in &self.model.vmas {
             self.unread.extend((0..vma.slots()).map(|slot| (vma.owner, SlotId { base, slot })));
@@ -369,7 +374,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Starts as many last reads as fit.
+    /// Starts as many final reads as fit.
     fn look(&mut self) {
         let batch: Vec<(usize, SlotId)> = self.unread.iter().take(LOOKS_AT_ONCE).copied().collect();
         for (owner, place) in batch {
@@ -385,7 +390,7 @@ impl Rack {
         }
     }
 
-    /// The control plane lists exactly the vmas that programs were given (PROTOCOL 9.13).
+    /// Checks that the control plane lists exactly the vmas of the programs (PROTOCOL 9.13).
     pub(super) fn compare_vmas(&mut self) -> Result<(), End> {
         let RackOverview { vmas, moved, .. } = self.call(Overview {})?;
         self.compare_homes(&moved).map_err(|why| (Verdict::Unsafe, why))?;
@@ -402,7 +407,8 @@ impl Rack {
     }
 }
 
-/// True when the host says that nothing of it was done, but for a part of a WRITE of several packets.
+/// Returns true if the failure means that nothing was executed, except for a part of a WRITE of several
+/// packets.
 const fn was_not_executed(failure: Failure) -> bool {
     matches!(
         failure,

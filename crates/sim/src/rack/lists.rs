@@ -1,4 +1,4 @@
-//! Linked lists over several nodes, and the program that looks a key up in one.
+//! Linked lists over several nodes, and the program that looks a key up.
 
 use super::Rack;
 use super::tasks::{Operation, Task};
@@ -9,15 +9,16 @@ use farmem_traversal::Program;
 use farmem_wire::VirtAddr;
 use std::ops::Range;
 
-/// Nodes of a list.
+/// Minimum and maximum number of nodes of a list.
 const LEN_MIN: u32 = 2;
 const LEN_MAX: u32 = 10;
-/// Lists of all programs at once.
+/// Maximum number of lists of all programs.
 const LISTS_MAX: usize = 6;
 /// A page without an owner.
 pub(super) const NOWHERE: u64 = 0x00de_ad00_0000;
 
-/// A node is key, value and the address of the next node; the scratch pad is the wanted key, 1 when found, the value.
+/// A node is a key, a value and the address of the next node. The scratch pad is the wanted key, 1 if found,
+/// and the value.
 const FIND: &str = "
 .window 24
 .scratch 24
@@ -36,7 +37,7 @@ on:
     next r5
 ";
 
-/// Variants of the same program, each with its own name, so that nodes learn and forget.
+/// Variants of one program with different hashes, so that nodes learn and forget programs.
 #[derive(Debug)]
 pub(super) struct Programs(Vec<Program>);
 
@@ -48,27 +49,27 @@ impl Programs {
         Self((0..count).map(|n| variant(n).expect("a program")).collect())
     }
 
-    /// One of them.
+    /// Returns a random one.
     pub(super) fn any(&self, rng: &mut Rng) -> Program {
         self.0[rng.below(u32::try_from(self.0.len()).expect("few")) as usize].clone()
     }
 }
 
-/// A list that was built, or is being built.
+/// A list, complete or being built.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) owner: usize,
     domain: usize,
     nodes: Vec<Node>,
-    /// Writes that have not ended.
+    /// Number of writes that have not ended.
     open: usize,
-    /// A node was never written, or its loss was accepted: it may be anything.
+    /// True if a node was never written, or its loss was accepted: its contents are unknown.
     dead: bool,
-    /// A node was lost with its memory: an operation that comes to it is refused.
+    /// True if a node was lost with its memory: an operation that reaches it is refused.
     lost: bool,
-    /// Lookups under way.
+    /// Number of lookups in progress.
     pub(super) readers: usize,
-    /// The last node points nowhere instead of ending the list.
+    /// True if the last node has a dangling pointer.
     dangling: bool,
 }
 
@@ -80,21 +81,21 @@ struct Node {
     value: u64,
 }
 
-/// What a lookup must bring.
+/// The expected result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// It returns after so many iterations, with this value.
+    /// Returns this value after this number of iterations.
     Value(u64, u32),
-    /// It returns after so many iterations, with nothing.
+    /// Returns nothing after this number of iterations.
     Nothing(u32),
-    /// It stops at its limit, here.
+    /// Stops at its limit, at this pointer.
     Limit(u64),
-    /// It meets a pointer that leads nowhere.
+    /// Meets a dangling pointer.
     Dangling,
 }
 
 impl Rack {
-    /// Writes a new list over the free short slots of a program, or gives an old one up.
+    /// Writes a new list over the free short slots of a program, or retires an old one.
     pub(super) fn build_list(&mut self, index: usize) {
         if self.lists.iter().any(|list| list.owner == index && !list.dead && !list.lost)
             || self.lists.len() >= LISTS_MAX
@@ -132,7 +133,7 @@ impl Rack {
         }
     }
 
-    /// Slots for the nodes, spread over vmas and so over memory nodes.
+    /// Chooses slots for the nodes, spread over vmas and so over memory nodes.
     fn places_for(&mut self, index: usize, len: usize) -> Option<Vec<SlotId>> {
         let mut places = Vec::new();
         for _ in 0..4 * len {
@@ -158,9 +159,9 @@ impl Rack {
         }
     }
 
-    /// Gives a list up; its slots can be written again.
+    /// Removes a list; its slots can be written again.
     fn remove_list(&mut self, list: usize) {
-        // Tasks name lists by their index, so the last one must not be in use when it moves.
+        // Tasks refer to lists by index, so the last one must not be in use when it moves.
         let last = self.lists.len() - 1;
         if self.lists[last].open > 0 || self.lists[last].readers > 0 {
             return;
@@ -169,21 +170,21 @@ impl Rack {
         list.nodes.iter().for_each(|node| self.model.pin(node.place, false));
     }
 
-    /// A write of the list ended.
+    /// Records the end of a write of the list.
     pub(super) fn list_written(&mut self, list: usize, well: bool) {
         let list = &mut self.lists[list];
         list.open -= 1;
         list.dead |= !well;
     }
 
-    /// A memory node lost what it held: a traversal that follows a list over it is refused there.
+    /// Records that a memory node lost its memory: traversals that reach it on a list are refused.
     pub(super) fn lists_lost(&mut self, node: u16) {
         for list in &mut self.lists {
             list.lost |= list.nodes.iter().any(|part| self.model.home(part.place).may_be_at(node));
         }
     }
 
-    /// These addresses may be zeros from now on: lists over them are no lists any more.
+    /// Records that these addresses may be zeros from now on: lists over them are dead.
     pub(super) fn lists_accepted(&mut self, addrs: Range<u64>) {
         for list in &mut self.lists {
             list.dead |= list.nodes.iter().any(|node| addrs.contains(&node.addr));
@@ -213,7 +214,7 @@ impl Rack {
         };
         let nodes = &self.lists[list].nodes;
         let len = u32::try_from(nodes.len()).expect("few");
-        // One position too many stands for a key that is not there.
+        // One position beyond the end stands for an absent key.
         let position = self.rng.below(len + 1);
         let wanted = nodes.get(position as usize).map_or(2, |node| node.key);
         let limit = if self.rng.chance(1, 4) { 1 + self.rng.below(len) } else { 1000 };

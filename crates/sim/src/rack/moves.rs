@@ -1,27 +1,27 @@
-//! Memory that moves from node to node while programs use it (PROTOCOL 8.38).
+//! Memory that moves between nodes while programs use it (PROTOCOL 8.38).
 //!
-//! Hosts learn of it when a node refuses what is not there any more, and follow it (PROTOCOL 11.10): programs do not notice. The model counts on
-//! what a host says of an operation that it gives up: whether it was executed.
+//! Hosts learn of a move from a node's refusal, and follow it (PROTOCOL 11.10): programs do not notice. The
+//! model relies on the host's statement whether an operation that it gives up was executed.
 
 use super::calls::Call;
 use super::{DOMAINS, Rack};
 use crate::checker::{Home, Loss};
 use farmem_control::api::{AcceptLost, ErrorCode, Migrate, MovedInfo};
 
-/// Moves under way at once.
+/// Maximum number of concurrent moves.
 const MOVES_MAX: usize = 3;
 
-/// A piece of memory, which moves as one.
+/// A piece of memory that moves as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Piece {
-    /// A piece of an allocation: its number, its address, and the piece's first byte from there on.
+    /// A piece of an allocation: its number, its address, and the offset of the piece.
     Vma { number: u64, base: u64, offset: u64 },
     /// The vma of a counter.
     Counter(usize),
 }
 
 impl Rack {
-    /// Has some memory moved now and then.
+    /// Moves some memory from time to time.
     pub(super) fn move_something(&mut self) {
         let under_way = self.calls.values().filter(|(_, call)| matches!(call, Call::Migrate { .. })).count();
         if !self.moves || under_way >= MOVES_MAX || !self.rng.chance(1, 60) {
@@ -40,13 +40,13 @@ impl Rack {
         self.migrate(piece, node);
     }
 
-    /// Asks for a piece to be moved.
+    /// Requests the move of a piece.
     pub(super) fn migrate(&mut self, piece: Piece, node: u16) {
         let Some((domain, base, len)) = self.span_of(piece) else { return };
         self.ask(0, Migrate { domain: Some(domain), base, len, node }, Call::Migrate { piece, node });
     }
 
-    /// The owner of a piece that was found to be lost accepts that, now and then, or surely.
+    /// Has the owner of a lost piece accept the loss, with some probability or `surely`.
     pub(super) fn accept_sometimes(&mut self, addr: u64, surely: bool) {
         let Some(piece) = self.piece_at(addr) else { return };
         let open = self.home_mut(piece).is_some_and(|home| home.loss != Loss::None && !home.accepting);
@@ -55,20 +55,20 @@ impl Rack {
         }
     }
 
-    /// Asks to have a piece back as it is.
+    /// Requests to accept the loss of a piece.
     pub(super) fn accept_lost(&mut self, piece: Piece) {
         let Some((domain, base, len)) = self.span_of(piece) else { return };
         match piece {
             Piece::Counter(counter) => self.counters[counter].home.accept(),
             Piece::Vma { base, offset, .. } => self.model.accept(base, offset),
         }
-        // A list that has a node in it is none any more.
+        // A list with a node in the piece is dead.
         self.lists_accepted(base..base + len);
         let losses = self.home_mut(piece).map_or(0, |home| home.losses);
         self.ask(0, AcceptLost { domain, base, len }, Call::AcceptLost { piece, losses });
     }
 
-    /// The answer. False when nothing explains that.
+    /// Handles the answer to an acceptance. Returns false if nothing explains a refusal.
     pub(super) fn accepted(&mut self, piece: Piece, losses: u32, refused: Option<ErrorCode>) -> bool {
         let now = self.world.now();
         let Some(home) = self.home_mut(piece) else { return true };
@@ -96,7 +96,7 @@ impl Rack {
         })
     }
 
-    /// Domain, first byte and bytes of a piece; none when its vma was freed.
+    /// Returns domain, first byte and length of a piece; `None` if its vma was freed.
     fn span_of(&self, piece: Piece) -> Option<(u32, u64, u64)> {
         Some(match piece {
             Piece::Counter(counter) => {
@@ -104,7 +104,7 @@ impl Rack {
                 (self.domains[domain], self.counters[counter].addr, u64::from(super::COUNTER_VMA_LEN))
             }
             Piece::Vma { number, base, offset } => {
-                // Freed while the call could not be made again?
+                // The vma may have been freed while the call could not be repeated.
                 let vma = self.model.vmas.get(&base).filter(|vma| vma.number == number);
                 let vma = vma?;
                 (vma.domain, base + offset, vma.piece_len.unwrap_or(vma.size))
@@ -112,11 +112,11 @@ impl Rack {
         })
     }
 
-    /// A move was granted or refused. False when nothing explains that.
+    /// Handles the answer to a move. Returns false if nothing explains a refusal.
     pub(super) fn moved(&mut self, piece: Piece, refused: Option<ErrorCode>) -> bool {
         let now = self.world.now();
         let Some(home) = self.home_mut(piece) else {
-            // The vma is freed: whichever was first.
+            // The vma is freed, by whichever call was first.
             return true;
         };
         home.settle(refused.is_none(), now);
@@ -131,7 +131,7 @@ impl Rack {
         }
     }
 
-    /// None when the vma is freed.
+    /// Returns the location of a piece; `None` if its vma is freed.
     fn home_mut(&mut self, piece: Piece) -> Option<&mut Home> {
         match piece {
             Piece::Counter(counter) => Some(&mut self.counters[counter].home),
@@ -151,7 +151,7 @@ impl Rack {
         (addr - base < vma.size).then(|| vma.home(addr - base))
     }
 
-    /// At the end the control plane says of every piece where the answers to the moves left it.
+    /// Checks that the control plane locates every piece where the answers to the moves left it.
     pub(super) fn compare_homes(&self, moved: &[MovedInfo]) -> Result<(), String> {
         let says = |addr: u64, range: u16| {
             let piece = moved.iter().find(|piece| addr.wrapping_sub(piece.base) < piece.size);

@@ -1,8 +1,8 @@
-//! A rogue: a host of the rack, with sessions, connections and keys of its own, whose frames say what they like.
+//! A rogue: a host of the rack with valid sessions, connections and keys, which sends arbitrary frames.
 //!
-//! Its network stack spoils frames before it seals them ([`Network`](crate::Network)), and its program reaches for the memory
-//! of every domain. It can do harm in its own domain only: no bytes of other domains may change, and none may come back to it
-//! (PROTOCOL 9.17).
+//! Its network stack corrupts frames before it seals them ([`Network`](crate::Network)), and its program
+//! accesses the memory of every domain. It can do harm in its own domain only: it must not change or read
+//! bytes of other domains (PROTOCOL 9.17).
 
 use super::tasks::{Operation, Task};
 use super::{DOMAINS, HOSTS, Rack};
@@ -13,11 +13,11 @@ use farmem_host::{Done, Op};
 use farmem_wire::VirtAddr;
 use farmem_wire::message::PAGE_SHIFT;
 
-/// Operations of it under way at once.
+/// Maximum number of its concurrent operations.
 const TASKS_MAX: usize = 16;
 
 impl Rack {
-    /// Has the rogue do something now and then.
+    /// Starts an operation of the rogue from time to time.
     pub(super) fn start_rogue(&mut self) {
         let Some(own) = self.rogue_vma else { return };
         let index = usize::from(HOSTS) * DOMAINS;
@@ -49,11 +49,11 @@ impl Rack {
         };
         let place = foreign.filter(|_| reads);
         self.submit(Task::new(index, self.world.now(), Operation::Rogue { place }), op);
-        // It is not what was asked for.
+        // The operation does not count towards the campaign.
         self.started -= 1;
     }
 
-    /// However it ended: it must not have brought bytes of another domain.
+    /// Checks that the rogue's operation did not return bytes of another domain.
     pub(super) fn rogue_ended(&self, place: Option<SlotId>, done: &Done) -> Result<(), String> {
         let Some(place) =
             place.filter(|place| done.result.is_ok() && self.model.vmas.contains_key(&place.base))

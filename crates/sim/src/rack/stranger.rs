@@ -1,20 +1,22 @@
-//! A stranger on the network: it hears packets go by and sends its own, with a good ICRC and from an address that no role knows.
+//! A stranger on the network: it observes packets and sends its own, with a valid ICRC and from an address
+//! that no role knows.
 
 use super::Rack;
 use farmem_wire::Gid;
 
-/// Where it is.
+/// Returns the stranger's address.
 fn stranger() -> Gid {
     Gid::from_v4([10, 9, 9, 9])
 }
 
-/// Where the Q_Key of a datagram is: behind the BTH.
+/// Offsets of the Q_Key of a datagram, behind the BTH.
 const QKEY: std::ops::Range<usize> = 12..16;
 
 impl Rack {
-    /// Under a plan with a stranger: has it send something now and then.
+    /// Sends a packet of the stranger from time to time, under a plan with one.
     ///
-    /// It may know everything but keys: what it repeats or makes up must change nothing (PROTOCOL 9.16).
+    /// The stranger may know everything but keys: its repeated and forged packets must change nothing
+    /// (PROTOCOL 9.16).
     pub(super) fn disturb(&mut self) {
         if self.plan.stranger_ppm == 0 || !self.rng.chance(self.plan.stranger_ppm, 1_000_000) {
             return;
@@ -24,21 +26,22 @@ impl Rack {
             return;
         }
         let nth = self.rng.below(count) as usize;
-        // It repeats what it heard whole: a damaged packet with a good ICRC would be a forgery with a good key.
+        // The stranger repeats only undamaged packets: a damaged one with a valid ICRC would be a forgery
+        // with a valid key.
         let heard =
             self.world.network().on_the_way().nth(nth).filter(|(_, in_flight)| !in_flight.is_damaged());
         let Some((to, mut frame)) = heard.map(|(_, in_flight)| (in_flight.to, in_flight.frame().to_vec()))
         else {
             return;
         };
-        // Now and then it is sent to a role that it is not for.
+        // Now and then the packet goes to another role.
         let all = self.world.everybody();
         let wrong = all[self.rng.below(u32::try_from(all.len()).expect("few")) as usize];
         let to = if self.rng.chance(1, 4) { wrong.gid() } else { to };
         match self.rng.below(4) {
-            // Again, as it is.
+            // Repeated as it is.
             0 => {}
-            // A bit or two of it changed. It does not know a key that works for what it made up.
+            // A bit or two changed, and no valid key for the forgery.
             1 | 2 => {
                 self.change_key(&mut frame);
                 let bits = u32::try_from(frame.len() * 8).unwrap_or(u32::MAX);
@@ -47,7 +50,7 @@ impl Rack {
                     frame[bit / 8] ^= 0x80 >> (bit % 8);
                 }
             }
-            // Cut off.
+            // Truncated.
             _ => {
                 let len = self.rng.below(u32::try_from(frame.len()).unwrap_or(u32::MAX)) as usize;
                 frame.truncate(len.max(farmem_wire::bth::LEN));

@@ -1,4 +1,4 @@
-//! What programs do: one operation at a time is begun by one program, chosen by the seed.
+//! The programs' operations: each step of the seed starts one operation of one program.
 
 use super::Rack;
 use super::calls::{Call, VMAS_MAX};
@@ -11,10 +11,10 @@ use farmem_host::{HostRequest, Op, REGION_DATA_MAX};
 use farmem_machine::Instant;
 use farmem_wire::{Domain, Status, VirtAddr};
 
-/// Operations of one program under way at once.
+/// Maximum number of concurrent operations of one program.
 const TASKS_MAX: usize = 8;
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) client: usize,
@@ -22,30 +22,30 @@ pub(super) struct Task {
     pub(super) what: Operation,
 }
 
-/// What it does, and what the checker needs to judge its end.
+/// An operation, with the facts that the checker needs to judge its end.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
-    /// Fills a slot; `list` when it is a node of one.
+    /// Fills a slot; `list` is set if the slot is a list node.
     Write { place: SlotId, version: Version, path: Path, losses: u32, list: Option<usize> },
     /// Reads a slot.
     Read { place: SlotId, path: Path, losses: u32, last: bool },
-    /// Counts up; `compare` when by CMP_SWAP.
+    /// Increments; `compare` is set for CMP_SWAP.
     Count { counter: usize, floor: u64, compare: Option<u64>, losses: u32 },
     /// Reads a counter at the end.
     ReadCounter { counter: usize },
     /// Looks a key up in a list.
     Find { list: usize, expected: Found },
-    /// Adds along counters by a traversal that stores.
+    /// Adds along counters, by a traversal that stores.
     Add { way: Vec<Stop>, limit: u32 },
-    /// What a rogue does; `place` when it is aimed at the memory of another domain.
+    /// A rogue's operation; `place` is set if it targets another domain's memory.
     Rogue { place: Option<SlotId> },
-    /// Asks a node for nothing, so that the connection to it is there.
+    /// Reads no bytes from a node, so that the connection to it is set up.
     Ping { node: u16 },
-    /// Does what it may not.
+    /// A forbidden operation.
     Forbidden { place: Option<SlotId>, must: Must },
 }
 
-/// Which way an operation goes.
+/// The path of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Path {
     /// Through the switch.
@@ -54,16 +54,16 @@ pub(super) enum Path {
     Line,
 }
 
-/// How something forbidden must end.
+/// The required end of a forbidden operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Must {
     /// Refused by switch or node.
     BeRefused(Status),
-    /// Refused, unless the freed memory was allocated again since so many allocations.
+    /// Refused, unless the freed memory was allocated again since this number of allocations.
     BeGone { base: u64, allocations: u64 },
-    /// NAK 0x62, also when it is asked again.
+    /// NAK 0x62, also for the retry.
     BreakAccess,
-    /// NAK 0x61, and the connection is over.
+    /// NAK 0x61, which breaks the connection.
     BreakRequest,
     /// Refused by the host itself, which sends nothing.
     StayHome,
@@ -74,7 +74,8 @@ impl Task {
         Self { client, since, what }
     }
 
-    /// A write that may be executed after its node started again: the switch finds the node anew, and a host what has to wait for a connection.
+    /// Returns a write that may execute after a restart of its node: the switch finds the node anew, and a
+    /// host keeps operations that wait for a connection.
     pub(super) fn still_to_come(&self) -> Option<(SlotId, Version)> {
         match self.what {
             Operation::Write { place, version, .. } => Some((place, version)),
@@ -82,7 +83,7 @@ impl Task {
         }
     }
 
-    /// A counter that it may still count up then.
+    /// Returns a counter that the operation may still increment then.
     pub(super) fn still_counts(&self) -> Option<usize> {
         match self.what {
             Operation::Count { counter, .. } => Some(counter),
@@ -92,7 +93,7 @@ impl Task {
 }
 
 impl Rack {
-    /// Has a program begin something, if it can.
+    /// Starts an operation of a program, if possible.
     pub(super) fn start_task(&mut self) {
         if self.rng.chance(1, 2) {
             return;
@@ -121,7 +122,7 @@ impl Rack {
         self.tasks.values().filter(|task| task.client == index).count()
     }
 
-    /// Begins a traversal; where hosts send batches, others with it.
+    /// Starts a traversal and, if hosts send batches, others with it.
     fn start_together(&mut self, index: usize, begin: fn(&mut Self, usize)) {
         begin(self, index);
         while self.in_batches && self.open_of(index) < TASKS_MAX && self.rng.chance(2, 3) {
@@ -129,7 +130,7 @@ impl Rack {
         }
     }
 
-    /// Hands an operation to its host.
+    /// Submits an operation to its host.
     pub(super) fn submit(&mut self, task: Task, op: Op) {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
@@ -145,7 +146,7 @@ impl Rack {
     }
 
     fn more_memory(&mut self, index: usize) {
-        // Memory that may be freed already could be given to another program before the free is repeated.
+        // Memory that may be freed already could go to another program before the free is repeated.
         let frees_again = |call: &Call| matches!(call, Call::Free { again: true, .. });
         if self.again.iter().any(|(_, call)| matches!(call, Call::Free { .. }))
             || self.calls.values().any(|(_, call)| frees_again(call))
@@ -187,7 +188,8 @@ impl Rack {
         }
     }
 
-    /// Writes a version into a slot: through the switch if `region` and it fits, else over the connection.
+    /// Writes a version into a slot: through the switch if `region` and it fits, otherwise over the
+    /// connection.
     pub(super) fn start_write(
         &mut self,
         index: usize,
@@ -222,7 +224,7 @@ impl Rack {
         }
     }
 
-    /// Reads a whole slot. False when there is no way to it now.
+    /// Reads a whole slot. Returns false if there is no path to it now.
     pub(super) fn start_read(&mut self, index: usize, place: SlotId, region: bool, last: bool) -> bool {
         let (addr, len) = self.model.span(place);
         let Some(path) = self.path(index, place, region) else { return false };
@@ -237,7 +239,7 @@ impl Rack {
         true
     }
 
-    /// Reads what another domain lends.
+    /// Reads memory that another domain has granted.
     fn start_foreign_read(&mut self, index: usize) {
         let domain = self.domains[self.clients[index].domain];
         let Some(place) = self.place_where(|vma| vma.lent && vma.domain != domain) else { return };
@@ -278,20 +280,20 @@ impl Rack {
         true
     }
 
-    /// Asks a node for no bytes.
+    /// Reads no bytes from a node.
     pub(super) fn start_ping(&mut self, index: usize, node: u16) {
-        // The last ones of a node are the last that a program gets, so they are not moved.
+        // The last addresses of a node are the last to be allocated, so they do not move.
         let Some(base) = self.world.node_base(node) else { return };
         let addr = VirtAddr(base + self.world.capacity() - 1);
         self.submit(
             Task::new(index, self.world.now(), Operation::Ping { node }),
             Op::Read { addr, buf: Vec::new() },
         );
-        // It is not what was asked for.
+        // The operation does not count towards the campaign.
         self.started -= 1;
     }
 
-    /// Something the program may not do.
+    /// Starts a forbidden operation.
     fn start_forbidden(&mut self, index: usize) {
         let domain = self.domains[self.clients[index].domain];
         let short = |buf_len: usize| buf_len <= REGION_DATA_MAX;
@@ -343,7 +345,8 @@ impl Rack {
         }
     }
 
-    /// What costs the program its connection; not often, since everything else on it goes with it.
+    /// Starts an operation that breaks the program's connection; seldom, because all other operations on it
+    /// end too.
     fn start_breaking(&mut self, index: usize, domain: u32) {
         if !self.rng.chance(1, 4) {
             return;
@@ -360,7 +363,8 @@ impl Rack {
             let op = Op::Write { addr: VirtAddr(addr), buf: vec![0xbb; 8] };
             self.forbid(index, Some(place), Must::BreakAccess, op);
         } else {
-            // The host would not send it (PROTOCOL 11.2): its network stack spoils what it sends.
+            // The host refuses to send such an atomic (PROTOCOL 11.2), so the network stack corrupts a valid
+            // one.
             self.world.network_mut().skew(addr);
             let op = Op::FetchAdd { addr: VirtAddr(addr), add: 1 };
             self.forbid(index, Some(place), Must::BreakRequest, op);
@@ -376,7 +380,7 @@ impl Rack {
         self.submit(Task::new(index, self.world.now(), Operation::Forbidden { place, must }), op);
     }
 
-    /// The way to a slot, if there is one now.
+    /// Returns a path to a slot, if there is one now.
     fn path(&self, index: usize, place: SlotId, region: bool) -> Option<Path> {
         if region && self.clients[index].has_session() && self.model.span(place).1 <= REGION_DATA_MAX {
             return Some(Path::Switch);
@@ -384,7 +388,7 @@ impl Rack {
         self.has_line(index, self.model.span(place).0).then_some(Path::Line)
     }
 
-    /// True when there is any sense in an operation over the connection that leads to an address: it is up, or can be set up.
+    /// Returns true if the connection to an address is up or can be set up.
     pub(super) fn has_line(&self, index: usize, addr: u64) -> bool {
         let client = &self.clients[index];
         let (host, domain) = (client.host, self.domain_of(index));
@@ -399,7 +403,7 @@ impl Rack {
         self.model.is_free(place) && !self.model.is_pinned(place)
     }
 
-    /// A random slot of a program.
+    /// Returns a random slot of a program.
     pub(super) fn place_of(&mut self, index: usize, kind: impl Fn(&Vma) -> bool) -> Option<SlotId> {
         self.place_where(|vma| vma.owner == index && !vma.changing && kind(vma))
     }

@@ -1,31 +1,31 @@
-//! Threads of a blade that run at once, each with its own list of visits.
+//! Concurrent threads of a blade, each with its own list of visits.
 
 use farmem_wire::message::Access;
 
-/// One of them.
+/// A core that runs one thread.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) host: u16,
-    /// Places of its visits in the workload.
+    /// Indexes of its visits in the workload.
     visits: Vec<u32>,
     next: usize,
-    /// Until when it is at work.
+    /// Time until which it is busy.
     pub(super) clock: u64,
     pub(super) waits: Option<Wait>,
-    /// Pages that stores wait for, where they need not be waited for.
+    /// Pages with pending stores, under partial store order.
     pub(super) stores: Vec<u32>,
-    /// It has nothing more to do, and that is noted.
+    /// True if its end is recorded.
     pub(super) ended: bool,
 }
 
-/// What it waits for.
+/// The reason for which a core waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
-    /// The page of its next visit.
+    /// For the page of its next visit.
     Page(u32, Access),
-    /// The page of its next visit has a store before it.
+    /// For a store to the page of its next visit.
     Store(u32),
-    /// Any of its stores.
+    /// For any of its stores.
     Room,
 }
 
@@ -35,17 +35,17 @@ impl Core {
         Self { host, visits, next: 0, clock: 0, waits: None, stores: Vec::new(), ended }
     }
 
-    /// The place of the next visit.
+    /// Returns the index of the next visit.
     pub(super) fn next(&self) -> Option<u32> {
         self.visits.get(self.next).copied()
     }
 
-    /// The next visit is made.
+    /// Records that the next visit is made.
     pub(super) const fn advance(&mut self) {
         self.next += 1;
     }
 
-    /// True when it has nothing more to do.
+    /// Returns true if the core has no more visits or stores.
     pub(super) fn is_through(&self) -> bool {
         self.next == self.visits.len() && self.stores.is_empty()
     }

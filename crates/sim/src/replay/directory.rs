@@ -1,4 +1,4 @@
-//! The directory: its slots, and what decides how large the regions in them are.
+//! The directory: its slots, and the sizes of the regions in them.
 
 use super::{Outcome, Regions, Workload};
 use farmem_control::reset::{self, Order as ResetOrder, Reset};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub(super) struct Directory {
     slots: Slots,
     sizes: Sizes,
-    /// Regions that are taken back since their slots are needed.
+    /// Regions being reset because their slots are needed.
     resets: BTreeMap<Page, Reset>,
     live: HostSet,
 }
@@ -39,7 +39,8 @@ impl Directory {
         self.slots.used()
     }
 
-    /// Sees to it that the page has an entry. False while there is none: the request is to come again. `out` is what a reset begins with.
+    /// Ensures that the page has an entry. Returns false while there is none: the request must be repeated.
+    /// `out` receives the actions of a reset.
     pub(super) fn admit(&mut self, page: Page, outcome: &mut Outcome, out: &mut Vec<Action>) -> bool {
         if self.slots.lookup(page).is_some() {
             return true;
@@ -50,7 +51,7 @@ impl Directory {
                 assert!(added.is_ok(), "every page could have a slot");
                 return true;
             }
-            // One at a time: the next would be the same.
+            // One reset at a time: the next would choose the same region.
             Sizes::Bounded(_) if !self.resets.is_empty() => return false,
             Sizes::Bounded(splitting) => splitting.admit(page.addr().0),
         };
@@ -69,7 +70,8 @@ impl Directory {
         }
     }
 
-    /// One step of the page's entry; answers the phase that it was in, none when it was stale.
+    /// Runs one step of the page's entry. Returns the entry's previous phase, or `None` if the event was
+    /// stale.
     pub(super) fn step(&mut self, page: Page, event: Event, out: &mut Vec<Action>) -> Option<Phase> {
         let (region, entry) = self.slots.lookup(page)?;
         match entry.step(region, event, out) {
@@ -78,7 +80,7 @@ impl Directory {
         }
     }
 
-    /// One step of a reset; answers the sweep that it orders.
+    /// Runs one step of a reset. Returns the sweep that it orders.
     pub(super) fn reset(
         &mut self,
         region: Region,
@@ -106,7 +108,7 @@ impl Directory {
         None
     }
 
-    /// An epoch ends: regions are split and merged.
+    /// Ends an epoch: regions are split and merged.
     pub(super) fn epoch(&mut self, now: Duration, outcome: &mut Outcome) {
         outcome.slots.push((now, self.slots.used()));
         let Self { slots, sizes: Sizes::Bounded(splitting), .. } = self else { return };
@@ -133,7 +135,7 @@ impl Directory {
     }
 }
 
-/// The size that regions begin with, so that all that is allocated has an entry.
+/// Returns the initial region length at which all allocated memory has an entry.
 fn fitting(initial: u64, slots: usize, workload: &Workload) -> u64 {
     let mut size = initial;
     let fits = |size: u64| {

@@ -1,4 +1,4 @@
-//! A blade: what it caches, and which page of its memory was used least lately.
+//! A blade: its cached pages, and their order of use.
 
 use farmem_host::agent::{Agent, Bounds};
 use farmem_wire::message::{Access, FetchId, Page};
@@ -15,7 +15,7 @@ struct Frame {
     older: u32,
 }
 
-/// The pages in a blade's memory, by their places in the workload's list, in the order of use.
+/// The pages in a blade's memory, by index in the workload's list, in the order of use.
 #[derive(Debug)]
 pub(super) struct Resident {
     frames: Vec<Frame>,
@@ -58,7 +58,7 @@ impl Resident {
         self.link(page);
     }
 
-    /// The right to write is gone, the page still here.
+    /// Takes the write access from a page.
     pub(super) fn write_protect(&mut self, page: u32) {
         self.frames[page as usize].access = Some(Access::Shared);
     }
@@ -105,12 +105,12 @@ impl Resident {
     }
 }
 
-/// How a request gets on.
+/// The retry state of a request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct RetryTimer {
-    /// How often it was told to come again.
+    /// Number of `Busy` answers.
     pub(super) tries: u32,
-    /// When it comes again by itself.
+    /// Time of the next retransmission.
     pub(super) due: u64,
 }
 
@@ -121,14 +121,14 @@ pub(super) struct Host {
     pub(super) resident: Resident,
     /// The timers of open requests.
     pub(super) retry_timers: BTreeMap<Page, RetryTimer>,
-    /// Where each core is, by its place in the rack's list.
+    /// The blade's cores, by index in the rack's list.
     pub(super) cores: std::ops::Range<usize>,
-    /// Until when the library's lock is held.
+    /// Time until which the library's lock is held.
     pub(super) lock_free: u64,
 }
 
 impl Host {
-    /// The agent is not to be what bounds a replay: the blade's memory is held to its bound by the rack.
+    /// Returns a blade whose agent has no limits: the rack enforces the limit of its memory.
     pub(super) fn new(pages: usize, cores: std::ops::Range<usize>) -> Self {
         let many = usize::MAX / 2;
         let bounds = Bounds { pages: many, requests: many, evictions: many, owed: many };

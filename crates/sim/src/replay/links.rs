@@ -1,8 +1,8 @@
-//! The links: each carries one message at a time, and then takes a hop's time.
+//! The links: each carries one message at a time, with the latency of a hop.
 
 use super::profile::{PAGE_FRAME_LEN, Profile, SMALL_LEN};
 
-/// Where messages come from and go to.
+/// An end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkEnd {
     Switch,
@@ -10,7 +10,7 @@ pub(super) enum LinkEnd {
     Node(u16),
 }
 
-/// How much it carries.
+/// The size class of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Load {
     Small,
@@ -38,7 +38,8 @@ impl Links {
         Self { profile, hop: profile.hop(), hosts: link(hosts), nodes: link(profile.nodes), bytes: 0 }
     }
 
-    /// When a message that is sent now arrives. All go through the switch; to oneself it takes no time.
+    /// Returns the arrival time of a message sent now. All messages pass the switch; a message to oneself
+    /// takes no time.
     pub(super) fn travel(&mut self, now: u64, from: LinkEnd, to: LinkEnd, load: Load) -> u64 {
         if from == to {
             return now;

@@ -1,51 +1,52 @@
-//! The hardware of MIND's evaluation, as far as the paper gives it: each value with its place there.
+//! The hardware of MIND's evaluation, as far as the paper gives it: each value with its source there.
 
 use crate::trace::PAGE_LEN;
 use farmem_machine::Duration;
 
-/// Match-action rules that the switch has room for (MIND 7.2).
+/// Capacity of the switch in match-action rules (MIND 7.2).
 pub const MATCH_ACTION_RULES_MAX: usize = 45_000;
 
-/// What things take, and how much of everything there is.
+/// Times and capacities of the hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// A fetch that needs no invalidation, end to end: one round trip (MIND 7.2: about 9 us; one that needs its owner's bytes first takes about 18
-    /// us there; here what it takes follows from this one and the protocol).
+    /// A fetch without an invalidation, end to end: one round trip (MIND 7.2: about 9 us; one that needs its
+    /// owner's bytes first takes about 18 us there; here that time follows from this value and the protocol).
     pub round_trip: Duration,
-    /// The rate of each link of a blade and of a memory node, in bits a nanosecond (MIND 7: 100 Gbps NICs, one for each).
+    /// The rate of each link of a blade and of a memory node, in bits per nanosecond (MIND 7: 100 Gbps NICs,
+    /// one for each).
     pub link_bits: u64,
-    /// An access that stays local (MIND 7.2: DRAM latency, below 100 ns).
+    /// A local access (MIND 7.2: DRAM latency, below 100 ns).
     pub local: Duration,
-    /// How many times as long it takes through a software DSM's library (MIND 7.1: 10 times).
+    /// Factor of an access through a software DSM's library (MIND 7.1: 10 times).
     pub software: u64,
-    /// For how long of it the library's lock is held. The paper says that GAM scales linearly up to 4 threads of a blade and less behind them; this
-    /// value, the only one here that is ours, gives that.
+    /// Time for which such an access holds the library's lock. The paper says that GAM scales linearly up to
+    /// 4 threads of a blade and less beyond; this value, the only one chosen here, gives that.
     pub lock: Duration,
-    /// Stores of a thread that wait for their pages at once, where stores need not wait. The paper gives none; x86 processors have some
-    /// dozens.
+    /// Maximum number of pending stores of a thread under partial store order. The paper gives none; x86
+    /// processors have some dozens.
     pub stores_max: usize,
-    /// Slots of the directory (MIND 7.2).
+    /// Number of slots of the directory (MIND 7.2).
     pub slots: usize,
-    /// Bytes of a region at first (MIND 7).
+    /// Initial region length in bytes (MIND 7).
     pub region_initial: u64,
     /// The epoch of bounded splitting (MIND 7).
     pub epoch: Duration,
-    /// Pages that a blade's local memory holds (MIND 7: 512 MB).
+    /// Capacity of a blade's local memory in pages (MIND 7: 512 MB).
     pub cache_pages: usize,
-    /// Pages of a workload (MIND 7: local memory is about a quarter of it).
+    /// Number of pages of a workload (MIND 7: local memory is about a quarter of it).
     pub footprint_pages: usize,
-    /// Threads of a blade (MIND 7.1).
+    /// Number of threads of a blade (MIND 7.1).
     pub threads: u16,
-    /// Memory blades (MIND 7.2).
+    /// Number of memory blades (MIND 7.2).
     pub nodes: u16,
-    /// How long about to wait when another blade has its turn; doubles up to 64 times. Half a round trip.
+    /// Mean wait while another blade is being served; doubles up to 64 times. Half a round trip.
     pub backoff: Duration,
-    /// After how long a request without an answer comes again (MIND 4.4 gives no value). Ten round trips.
+    /// Time without an answer after which a request is repeated (MIND 4.4 gives no value). Ten round trips.
     pub timeout: Duration,
 }
 
 impl Profile {
-    /// The paper's.
+    /// The paper's hardware.
     pub const MIND: Self = Self {
         round_trip: Duration::from_micros(9),
         link_bits: 100,
@@ -64,20 +65,20 @@ impl Profile {
         timeout: Duration::from_micros(90),
     };
 
-    /// A link between switch and endpoint, less the time for the bytes: what is left of a round trip of a request and a page for each of its four
-    /// links (host, switch, node, switch, host).
+    /// Returns the latency of a link between switch and endpoint, without the time for the bytes: the rest of
+    /// the round trip of a request and a page, divided by its four links (host, switch, node, switch, host).
     pub(super) fn hop(&self) -> u64 {
         let bytes = 2 * self.wire(SMALL_LEN) + 2 * self.wire(PAGE_FRAME_LEN);
         (self.round_trip.as_nanos() - bytes) / 4
     }
 
-    /// How long a link is taken by so many bytes, in nanoseconds.
+    /// Returns the time in nanoseconds for which `bytes` occupy a link.
     pub(super) const fn wire(&self, bytes: u64) -> u64 {
         bytes * 8 / self.link_bits
     }
 }
 
-/// Bytes of a message without a page, headers and the gap between frames included.
+/// Length in bytes of a message without a page, including headers and the inter-frame gap.
 pub(super) const SMALL_LEN: u64 = 120;
-/// Bytes of a message with a page.
+/// Length in bytes of a message with a page.
 pub(super) const PAGE_FRAME_LEN: u64 = PAGE_LEN + SMALL_LEN;

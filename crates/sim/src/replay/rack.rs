@@ -1,4 +1,4 @@
-//! What happens when: an agenda of messages under way, cores at work and epochs, and what each leads to.
+//! The event queue of messages in flight, busy cores and epochs, and the handling of each event.
 
 use super::cores::{Core, Wait};
 use super::directory::Directory;
@@ -19,17 +19,17 @@ use farmem_wire::{HostId, Status, VirtAddr};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap};
 
-/// Doublings of the time before a request comes again.
+/// Maximum number of doublings of the retry time.
 const DOUBLINGS_MAX: u32 = 6;
-/// Pages that are tried to make room for one.
+/// Maximum number of victims tried to make room for one page.
 const VICTIMS_MAX: usize = 64;
-/// Events between two reports of progress.
+/// Number of events between two progress reports.
 const PROGRESS_EVENTS: u64 = 1 << 16;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Happens {
-    /// A core goes on.
+    /// A core continues.
     Core(usize),
     Epoch,
     /// At the directory.
@@ -40,7 +40,7 @@ enum Happens {
     /// At a blade.
     Host(HostId, agent::Event),
     Timeout(HostId, Page),
-    /// A write-back goes by the switch.
+    /// A write-back passes the switch.
     Passing(HostId, WriteBack),
     /// At a memory node.
     Read(Read),
@@ -49,7 +49,7 @@ enum Happens {
     Swapped(u32),
 }
 
-/// Ordered by time, and for one time in the order in which it was put down.
+/// An event in the queue. Ordered by time, and for one time in the order of insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Due {
     at: u64,
@@ -80,9 +80,9 @@ pub(super) struct Rack<'a> {
     page_states: Vec<PageStates>,
     hosts: Vec<Host>,
     cores: Vec<Core>,
-    /// Cores that are not through.
+    /// Number of cores that have not ended.
     working: usize,
-    /// Pages on their way in, of the system that swaps.
+    /// Pages being swapped in.
     swapping: BTreeSet<u32>,
     rng: Rng,
     outcome: Outcome,
@@ -192,12 +192,12 @@ impl<'a> Rack<'a> {
     }
 
     fn node_of(&self, page: Page) -> u16 {
-        // By turns, as allocations of 2 MiB would lie.
+        // In turn, as allocations of 2 MiB would lie.
         let part = page.number() >> farmem_wire::message::REGION_ORDER_MAX;
         u16::try_from(part % u64::from(self.setup.profile.nodes)).expect("below the nodes")
     }
 
-    /// Where the directory's entry of a page is.
+    /// Returns the location of a page's directory entry.
     fn home_of(&self, page: Page) -> LinkEnd {
         match self.setup.system {
             System::Gam => LinkEnd::Host(
@@ -229,7 +229,7 @@ impl<'a> Rack<'a> {
         self.act_all(get.page, actions);
     }
 
-    /// One step of an entry; answers the phase that it was in, none when it was stale.
+    /// Runs one step of an entry. Returns the entry's previous phase, or `None` if the event was stale.
     fn direct(&mut self, page: Page, event: Event) -> Option<Phase> {
         let mut actions = Vec::new();
         let stepped = self.directory.step(page, event, &mut actions);
@@ -261,7 +261,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// The directory sees a write-back that goes by. What it has sent then follows on the same link.
+    /// Passes a write-back by the directory. Messages that the directory sends then follow on the same link.
     fn pass(&mut self, host: HostId, write_back: WriteBack) {
         if let WriteBack { page, ack: Some(ack), .. } = write_back
             && self.direct(page, Event::Passing(host, page, ack)).is_some()
@@ -292,8 +292,9 @@ impl<'a> Rack<'a> {
         let Read { page, access, host, id, seq, granted, done_due, .. } = read;
         let node = self.node_of(page);
         if self.page_states[usize::from(node)].read(&read) != Handed::Bytes {
-            // The write-back came first, in the order of the link, but the page is lent again: this read is a repeat, or the owner had asked
-            // once more. The node does not answer; a host that still waits asks again.
+            // The write-back came first, in the order of the link, but the page is lent again: this read is a
+            // repeat, or the owner had asked once more. The node does not answer; a host that still waits
+            // asks again.
             assert!(read.behind, "nothing is lost here");
             return;
         }
@@ -320,7 +321,7 @@ impl<'a> Rack<'a> {
 
     // Blades.
 
-    /// One step of a blade's agent, and what it has done.
+    /// Runs one step of a blade's agent and carries out its actions.
     fn host(&mut self, id: HostId, event: agent::Event) {
         let mut actions = Vec::new();
         let outcome = self.hosts[usize::from(id.0)].agent.step(event, &mut actions);
@@ -355,7 +356,7 @@ impl<'a> Rack<'a> {
                 let host = &mut self.hosts[usize::from(id.0)];
                 host.retry_timers.remove(&page);
                 host.resident.put(place, access);
-                // The threads that wait go on at once, before another blade can take the page away.
+                // The waiting threads continue at once, before another blade can recall the page.
                 self.look_again(id, place);
                 self.make_room(id);
             }
@@ -393,7 +394,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// The request comes again, at a time drawn by lot.
+    /// Schedules a retry at a random time.
     fn back_off(&mut self, id: HostId, page: Page) {
         let pace = self.hosts[usize::from(id.0)].retry_timers.entry(page).or_default();
         let wait = self.setup.profile.backoff.as_nanos() << pace.tries.min(DOUBLINGS_MAX);
@@ -403,7 +404,8 @@ impl<'a> Rack<'a> {
         self.put(at, Happens::Host(id, agent::Event::Retry(page)));
     }
 
-    /// Nothing is lost here; but a reset breaks into transactions, whose requests are to come again.
+    /// Handles a timeout. No message is lost here, but a reset ends transactions, whose requests must be
+    /// repeated.
     fn time_out(&mut self, id: HostId, page: Page) {
         let pace = self.hosts[usize::from(id.0)].retry_timers.get(&page);
         if pace.is_some_and(|pace| pace.due <= self.now) {
@@ -411,7 +413,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Holds the blade's memory to its bound. Pages that are being asked for stay.
+    /// Evicts pages until the blade's memory is within its limit. Requested pages stay.
     fn make_room(&mut self, id: HostId) {
         let at = usize::from(id.0);
         let mut victim = self.hosts[at].resident.oldest();
@@ -462,7 +464,7 @@ impl<'a> Rack<'a> {
 
     // Threads.
 
-    /// Lets a core work until something else happens, or it has to wait.
+    /// Runs a core until another event is due, or the core has to wait.
     fn run_core(&mut self, at: usize) {
         let horizon = self.agenda.peek().map_or(u64::MAX, |Reverse(due)| due.at);
         loop {
@@ -488,7 +490,7 @@ impl<'a> Rack<'a> {
                 if wait.is_none() {
                     self.cores[at].stores.push(step.page);
                     self.made(at, step);
-                    // What was sent may arrive before the horizon that was.
+                    // A message sent just now may arrive before the old horizon.
                     self.put(self.cores[at].clock, Happens::Core(at));
                 }
                 return;
@@ -497,7 +499,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// What the visit has to wait for, and what it asks for; none when it can be made.
+    /// Returns what the visit has to wait for, and what it requests; `None` if it can be made now.
     fn visit(&self, at: usize, step: Step) -> Option<(Option<Wait>, Option<Access>)> {
         let core = &self.cores[at];
         let want = if step.write { Access::Modified } else { Access::Shared };
@@ -518,7 +520,7 @@ impl<'a> Rack<'a> {
         Some((None, Some(want)))
     }
 
-    /// A visit was made; its accesses take their time.
+    /// Records a visit and the time of its accesses.
     fn made(&mut self, at: usize, step: Step) {
         let core = &mut self.cores[at];
         let host = &mut self.hosts[usize::from(core.host)];
@@ -538,7 +540,7 @@ impl<'a> Rack<'a> {
         self.outcome.accesses += step.accesses;
     }
 
-    /// Cores of the blade that wait for the page go on, or ask again.
+    /// Continues the blade's cores that wait for the page, or repeats their requests.
     fn look_again(&mut self, id: HostId, page: u32) {
         for at in self.hosts[usize::from(id.0)].cores.clone() {
             let has = self.hosts[usize::from(id.0)].resident.access(page);
@@ -564,7 +566,7 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// A store of the core's reached its page.
+    /// Records that a store of the core reached its page.
     fn stored(&mut self, at: usize, page: u32) {
         let waits = self.cores[at].waits;
         if waits == Some(Wait::Room) || waits == Some(Wait::Store(page)) {
@@ -581,7 +583,7 @@ impl<'a> Rack<'a> {
         core.clock = core.clock.max(self.now);
     }
 
-    /// Notes when a core is through.
+    /// Records the end of a core.
     fn end(&mut self, at: usize) {
         let core = &mut self.cores[at];
         if core.is_through() && !core.ended {

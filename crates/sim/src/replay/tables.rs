@@ -1,10 +1,10 @@
-//! The match-action entries of a switch for what is allocated: its real tables, filled as the control plane fills them.
+//! The match-action entries of a switch for allocations: its real tables, filled as by the control plane.
 
 use super::MATCH_ACTION_RULES_MAX;
 use farmem_switch::{Protection, Translation};
 use farmem_wire::{Domain, NodeId, Perm, VirtAddr};
 
-/// The switch's tables of addresses.
+/// The switch's address tables.
 #[derive(Debug)]
 pub struct Tables {
     translation: Translation,
@@ -12,10 +12,11 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Tables that know `nodes`: each its number, first address, and bytes.
+    /// Returns tables with `nodes`: the number, first address, and length of each.
     ///
     /// # Panics
-    /// When a node does not begin at a multiple of its bytes, rounded up to a power of two.
+    ///
+    /// If a node's first address is not a multiple of its length, rounded up to a power of two.
     #[must_use]
     pub fn new(nodes: &[(u16, u64, u64)]) -> Self {
         let mut translation = Translation::new(MATCH_ACTION_RULES_MAX);
@@ -27,12 +28,12 @@ impl Tables {
         Self { translation, protection: Protection::new(MATCH_ACTION_RULES_MAX) }
     }
 
-    /// A domain may read and write a vma from here on; false when there is no room for what that takes.
+    /// Grants a domain read and write access to a vma. Returns false if there is no room for the entries.
     pub fn allocate(&mut self, domain: u32, base: u64, size: u64) -> bool {
         self.protection.set(Domain(domain), VirtAddr(base), size, Perm::ReadWrite).is_ok()
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use.
     #[must_use]
     pub fn entries(&self) -> usize {
         self.translation.usage().used + self.protection.usage().used
@@ -43,7 +44,7 @@ impl Tables {
 mod tests {
     use super::*;
 
-    /// Neighbours of one domain share an entry when their halves meet; those of another do not.
+    /// Neighbouring vmas of one domain share an entry if they are buddies; those of another domain do not.
     #[test]
     fn neighbours_share_entries() {
         let mut tables = Tables::new(&[(1, 1 << 30, 1 << 30), (2, 2 << 30, 1 << 30)]);

@@ -5,7 +5,7 @@ fn visit(thread: u16, page: u64, write: bool) -> Visit {
     Visit { thread, page, write, instructions: 0, accesses: 0 }
 }
 
-/// Visits of threads 1 and on, after one of the thread that starts them.
+/// A workload of the visits of threads 1 and on, after one of the thread that starts them.
 fn workload(visits: &[Visit]) -> Workload {
     let workload = Workload::new(visits);
     assert_eq!(workload.visits(), visits.len());
@@ -24,23 +24,25 @@ fn play(visits: &[Visit], setup: &Setup) -> Outcome {
 
 const LOCAL: u64 = 100;
 
-/// How long the last of these visits took, less those before it, in nanoseconds.
+/// Returns the time of the last of these visits in nanoseconds, without those before it.
 fn last(visits: &[Visit], setup: &Setup) -> u64 {
     let without = play(&visits[..visits.len() - 1], setup).runtime.as_nanos();
     play(visits, setup).runtime.as_nanos() - without
 }
 
-/// A fetch takes a round trip, four hops; one that first takes the page from its owner six, for its read follows the write-back from the switch to the
-/// node (PROTOCOL 12.11). MIND needs two round trips for that (MIND 7.2).
+/// A fetch takes a round trip, four hops. A fetch that first recalls the page from its owner takes six,
+/// because its read follows the write-back from the switch to the node (PROTOCOL 12.11). MIND needs two round
+/// trips for that (MIND 7.2).
 #[test]
 fn transitions_take_one_round_trip_or_one_and_a_half() {
     let mind = setup(System::Mind, 1);
     let one = play(&[visit(1, 7, false)], &mind).runtime.as_nanos();
     assert!((9_000..9_010).contains(&(one - LOCAL)), "{one} ns");
-    // From Shared to Modified, where no other blade shares.
+    // From Shared to Modified, without other sharers.
     assert!((9_000..9_010).contains(&(last(&[visit(1, 7, false), visit(1, 7, true)], &mind) - LOCAL)));
     assert_eq!(last(&[visit(1, 7, true), visit(1, 7, false)], &mind), LOCAL, "it is there");
-    // Thread 2, on another host, works long at home before it wants the page that thread 1 has written.
+    // Thread 2, on another host, works locally for long before it accesses the page that thread 1 has
+    // written.
     let busy = Visit { accesses: 1_000, ..visit(2, 8, false) };
     let other = |write| [visit(1, 7, true), busy, visit(2, 7, write)];
     for write in [false, true] {
@@ -49,7 +51,7 @@ fn transitions_take_one_round_trip_or_one_and_a_half() {
     }
 }
 
-/// Stores that need not wait do not; a load of the same page does.
+/// Under partial store order stores do not wait; a load of the same page does.
 #[test]
 fn a_relaxed_order_hides_stores_and_not_loads() {
     let stores: Vec<Visit> = (0..8).map(|page| visit(1, page, true)).collect();
@@ -74,7 +76,7 @@ fn a_library_makes_every_access_slow() {
     assert!(time(10) > time(1) * 13 / 10, "and not for ever");
 }
 
-/// A blade keeps to its memory; what was written there and must go is written back, and the rest is not.
+/// A blade respects its memory limit; dirty pages are written back at eviction, and clean ones are not.
 #[test]
 fn local_memory_is_bounded() {
     for system in [System::Mind, System::Swap] {
@@ -88,7 +90,8 @@ fn local_memory_is_bounded() {
     }
 }
 
-/// Two threads that write neighbouring pages disturb each other as long as these are one region, and bounded splitting ends that.
+/// Two threads that write neighbouring pages disturb each other while these are one region, and bounded
+/// splitting ends that.
 #[test]
 fn splitting_ends_false_sharing() {
     let turns = |n: u64| (0..n).flat_map(|_| [visit(1, 0, true), visit(2, 1, true)]).collect::<Vec<Visit>>();
@@ -105,7 +108,7 @@ fn splitting_ends_false_sharing() {
     );
 }
 
-/// Where there are fewer slots than regions are touched, old ones make room, and merging lets fewer do.
+/// With fewer slots than touched regions, old regions make room, and merging lets fewer do so.
 #[test]
 fn the_directory_keeps_to_its_slots() {
     // Each in a block of 2 MiB of its own, so that none can be merged.
@@ -118,7 +121,7 @@ fn the_directory_keeps_to_its_slots() {
     assert!(outcome.resets > 0 && outcome.busy > 0, "{outcome:?}");
 }
 
-/// The same setup gives the same outcome; every system gets through what all threads share.
+/// A setup always gives one outcome; every system completes a workload that all threads share.
 #[test]
 fn replays_are_repeatable() {
     let visits = Workload::uniform(4, 256, 50, 50, 20_000, 7);

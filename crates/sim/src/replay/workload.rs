@@ -1,34 +1,35 @@
-//! What threads do: a trace, or accesses drawn by lot.
+//! The actions of threads: a trace, or random accesses.
 
 use crate::trace::Visit;
 use farmem_machine::Rng;
 
-/// The visits of all threads, and the pages they are about.
+/// The visits of all threads, and their pages.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// In the order of the recording.
+    /// The visits in the order of the recording.
     pub(super) steps: Vec<Step>,
     /// The numbers of all pages, ascending.
     pub(super) pages: Vec<u64>,
     threads: u16,
 }
 
-/// A visit, its page by its place in the list.
+/// A visit, with its page as an index into the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Step {
     pub(super) page: u32,
     pub(super) thread: u16,
     pub(super) write: bool,
-    /// Accesses of the thread since its last visit, to pages it had at hand, and this one.
+    /// Accesses of the thread since its last visit, to pages at hand, and this one.
     pub(super) accesses: u64,
 }
 
 impl Workload {
-    /// A trace's, from the first visit of any thread but the first to the last one: what a program does alone before and after is left out. All of
-    /// it when it has one thread.
+    /// Returns the workload of a trace, from the first visit of any thread but the first to the last one: the
+    /// program's serial parts before and after are omitted. A trace of one thread is complete.
     ///
     /// # Panics
-    /// When it has 2^32 pages or more.
+    ///
+    /// If the trace has 2^32 pages or more.
     #[must_use]
     pub fn new(visits: &[Visit]) -> Self {
         let from = visits.iter().position(|visit| visit.thread > 0).unwrap_or(0);
@@ -50,12 +51,13 @@ impl Workload {
         Self { steps, pages, threads }
     }
 
-    /// One thread for each of `hosts` blades, which accesses pages at random: out of `reads_percent` percent reads and else writes,
-    /// `shared_percent` percent to pages that all use, the others to its own; of the `pages` pages as large a part is shared (MIND 7.2, figure 6
-    /// right).
+    /// Returns a workload of one thread for each of `hosts` blades, with random accesses (MIND 7.2, figure 6
+    /// right). `reads_percent` of them are reads, and `shared_percent` of them go to pages that all use, the
+    /// others to the thread's own. The same percentage of `pages` is shared.
     ///
     /// # Panics
-    /// When there are fewer pages than hosts, or a part is more than 100 percent.
+    ///
+    /// If there are fewer pages than hosts, or a percentage exceeds 100.
     #[must_use]
     pub fn uniform(
         hosts: u16,
@@ -84,36 +86,36 @@ impl Workload {
         Self { steps: steps.collect(), pages: (0..u64::from(pages)).collect(), threads: hosts + 1 }
     }
 
-    /// Pages.
+    /// Returns the number of pages.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// Regions of 2^order pages that it touches.
+    /// Returns the number of touched regions of 2^order pages.
     #[must_use]
     pub fn regions(&self, order: u8) -> usize {
         self.pages.chunk_by(|a, b| a >> order == b >> order).count()
     }
 
-    /// Threads, the one that starts the others among them.
+    /// Returns the number of threads, including the one that starts the others.
     #[must_use]
     pub const fn threads(&self) -> u16 {
         self.threads
     }
 
-    /// Visits.
+    /// Returns the number of visits.
     #[must_use]
     pub fn visits(&self) -> usize {
         self.steps.len()
     }
 
-    /// The visits of each core, by their places. Threads are dealt to the hosts in turn (MIND 6.1), then to the host's cores; what one core has to do is
-    /// done in the order of the recording.
+    /// Returns the indexes of each core's visits. Threads are assigned to the hosts in turn (MIND 6.1), then
+    /// to the host's cores; one core's visits run in the order of the recording.
     pub(super) fn deal(&self, hosts: u16, cores: u16) -> Vec<Vec<u32>> {
         let mut dealt = vec![Vec::new(); usize::from(hosts) * usize::from(cores)];
         for (step, at) in self.steps.iter().zip(0..) {
-            // The first worker is thread 1; the one that started it works beside it.
+            // The first worker is thread 1; the thread that started it runs beside it.
             let thread = step.thread.saturating_sub(1);
             let (host, core) = (thread % hosts, thread / hosts % cores);
             dealt[usize::from(host) * usize::from(cores) + usize::from(core)].push(at);

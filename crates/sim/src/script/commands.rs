@@ -1,4 +1,4 @@
-//! What each command does.
+//! The implementation of each command.
 
 use super::LINES_MAX;
 use super::words::{Words, number};
@@ -17,17 +17,17 @@ use farmem_traversal::Program;
 use farmem_wire::{Domain, VirtAddr};
 use std::collections::BTreeMap;
 
-/// The longest that a call may take in virtual time: longer than the control plane waits for a silent role.
+/// Maximum virtual time of a call: longer than the control plane waits for a silent role.
 const CALL_MAX: Duration = Duration::from_millis(500);
 
-/// The rack of a script, and the names it gave to things.
+/// The rack of a script, and the script's names.
 #[derive(Default)]
 pub(super) struct Stage {
     pub(super) world: Option<World>,
     lines: Vec<String>,
     domains: BTreeMap<String, u32>,
     names: BTreeMap<String, u64>,
-    /// The latest allocation of each address.
+    /// The latest allocation at each address.
     ids: BTreeMap<u64, u64>,
     programs: BTreeMap<String, Program>,
     /// The host's queue pair of each connection, by host, domain and node.
@@ -38,7 +38,7 @@ pub(super) struct Stage {
 type Outcome = Result<(), String>;
 
 impl Stage {
-    /// Carries out one command.
+    /// Runs one command.
     pub(super) fn command(&mut self, command: &str) -> Outcome {
         let mut words = Words::of(command)?;
         let verb = words.word("a command")?;
@@ -89,7 +89,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Walks through all states of the smallest rack that shows what a guard is for, without it.
+    /// Explores the smallest rack that shows the purpose of a guard, without the guard.
     fn explore(&mut self, words: &mut Words<'_>) -> Outcome {
         use crate::explore::{self, Guard};
         words.expect("without")?;
@@ -135,7 +135,7 @@ impl Stage {
             }
             "free" => {
                 let base = self.address(words)?;
-                // The script made no allocation at that address, so any number will do.
+                // The script made no allocation at that address, so any id will do.
                 let id = self.ids.get(&base).copied().unwrap_or(0);
                 self.call(host, Free { domain, base, id }).map(|done| self.done(done))
             }
@@ -156,7 +156,7 @@ impl Stage {
         }
     }
 
-    /// A session, and a connection to each node.
+    /// Opens a session, and a connection to each node.
     fn join(&mut self, host: u16, name: &str) -> Outcome {
         let created = self.call(host, CreateDomain { name: name.to_owned() })?;
         let Some(DomainInfo { domain, .. }) = created else { return Err(format!("no domain {name}")) };
@@ -165,11 +165,11 @@ impl Stage {
         let everybody = self.world()?.everybody();
         for role_id in everybody {
             if let RoleId::Node(node) = role_id {
-                // PROTOCOL 9.6: the old connection's late packets must not meet the new one's.
+                // PROTOCOL 9.6: late packets of the old connection must not meet the new one.
                 if let Some(qpn) = self.connections.remove(&(host, domain, node)) {
                     let gone = self.call(host, Disconnect { host, qpn })?;
                     if gone.is_none() {
-                        // It went with its node; that it is not found is as good.
+                        // The connection went with its node; "not found" is fine too.
                         self.lines.pop();
                     }
                 }
@@ -219,7 +219,8 @@ impl Stage {
         }
     }
 
-    /// Makes a call and waits for it; only the control plane's packets move. `None`: refused, and the refusal is in the trace.
+    /// Makes a call and waits for it; only the control plane's packets move. Returns `None` if it is refused;
+    /// the trace has the refusal.
     fn call<C: Call>(&mut self, host: u16, call: C) -> Result<Option<C::Answer>, String> {
         self.collect();
         let world = self.world()?;
@@ -355,7 +356,7 @@ impl Stage {
         }
     }
 
-    /// A number, or a name and what is added to it.
+    /// Parses a number, or a name with an offset.
     fn address(&self, words: &mut Words<'_>) -> Result<u64, String> {
         let word = words.word("an address")?;
         self.value(word).ok_or_else(|| format!("no address `{word}`"))
@@ -367,7 +368,7 @@ impl Stage {
         base.checked_add(number(more)?)
     }
 
-    /// Texts as they are, numbers and addresses as words of eight bytes.
+    /// Parses texts as they are, and numbers and addresses as words of eight bytes.
     fn bytes(&self, words: &mut Words<'_>) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         while let Some(word) = words.next() {
@@ -385,7 +386,7 @@ impl Stage {
     }
 }
 
-/// Delivers the next packet from or to the control plane. False when there is none.
+/// Delivers the next packet from or to the control plane. Returns false if there is none.
 fn move_control(world: &mut World) -> bool {
     let control = RoleId::Control.gid();
     let ours = |in_flight: &InFlight| in_flight.from == control || in_flight.to == control;
@@ -396,7 +397,7 @@ fn move_control(world: &mut World) -> bool {
     next.is_some()
 }
 
-/// Moves the time to the next timer. False when there is none before `end`.
+/// Advances time to the next timer. Returns false if there is none before `end`.
 fn pass_time(world: &mut World, end: Instant) -> bool {
     let Some(wake) = world.next_wake().filter(|&wake| wake <= end) else { return false };
     world.set_now(wake.max(world.now()));
@@ -407,7 +408,8 @@ fn pass_time(world: &mut World, end: Instant) -> bool {
 fn take_and_deliver(world: &mut World, ticket: Ticket) {
     if let Some(in_flight) = world.network_mut().take(ticket) {
         world.deliver(in_flight);
-        // A driver wakes its role in the turn that brought frames: a node's traversals run then (PROTOCOL 7.31).
+        // A driver wakes its role in the turn that brought frames: a node's traversals run then (PROTOCOL
+        // 7.31).
         if world.next_wake().is_some_and(|at| at <= world.now()) {
             world.wake();
         }
@@ -424,7 +426,7 @@ fn role_id(words: &mut Words<'_>) -> Result<RoleId, String> {
     }
 }
 
-/// Spoils the Q_Key of a datagram.
+/// Corrupts the Q_Key of a datagram.
 fn wrong_key(frame: &mut [u8]) {
     const QKEY: usize = 12;
     if let Some(byte) = frame.get_mut(QKEY) {
@@ -432,7 +434,7 @@ fn wrong_key(frame: &mut [u8]) {
     }
 }
 
-/// How an operation ended, for people.
+/// Describes the end of an operation.
 fn told(done: &Done) -> String {
     match done.result {
         Ok(Answer::Done { old }) if done.buf.is_empty() => format!("old value {old}"),

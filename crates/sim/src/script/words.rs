@@ -6,7 +6,7 @@ use farmem_machine::Duration;
 pub(super) struct Words<'a>(Vec<&'a str>);
 
 impl<'a> Words<'a> {
-    /// Takes the first line of a command apart.
+    /// Splits the first line of a command.
     pub(super) fn of(command: &'a str) -> Result<Self, String> {
         let line = command.lines().next().unwrap_or("");
         let mut words = Vec::new();
@@ -31,7 +31,7 @@ impl<'a> Words<'a> {
         self.0.last().copied()
     }
 
-    /// The next word, which `what` names.
+    /// Returns the next word; `what` names it in the error.
     pub(super) fn word(&mut self, what: &str) -> Result<&'a str, String> {
         self.next().ok_or_else(|| format!("expected {what}, found nothing"))
     }
@@ -41,7 +41,7 @@ impl<'a> Words<'a> {
         if found == word { Ok(()) } else { Err(format!("expected `{word}`, found `{found}`")) }
     }
 
-    /// Takes `word` when it is next.
+    /// Consumes `word` if it is next.
     pub(super) fn take_if(&mut self, word: &str) -> bool {
         let is = self.peek() == Some(word);
         if is {
@@ -56,7 +56,7 @@ impl<'a> Words<'a> {
         N::try_from(value).map_err(|_| format!("{value} is too large here"))
     }
 
-    /// A span such as `3ms`, `40us`, `1s`.
+    /// Parses a time span such as `3ms`, `40us`, `1s`.
     pub(super) fn span(&mut self) -> Result<Duration, String> {
         let word = self.word("a span of time")?;
         let wrong = || format!("expected a span such as 3ms, found `{word}`");
@@ -71,13 +71,13 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Nothing may be left.
+    /// Fails if a word is left.
     pub(super) fn end(&mut self) -> Result<(), String> {
         self.next().map_or(Ok(()), |word| Err(format!("`{word}` is one word too many")))
     }
 }
 
-/// Decimal or `0x`.
+/// Parses a decimal or `0x` number.
 pub(super) fn number(word: &str) -> Option<u64> {
     match word.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),

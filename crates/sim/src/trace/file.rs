@@ -1,5 +1,5 @@
-//! Traces as files: a magic number, then an LZ4 frame of entries in postcard's format. The last entry has the totals, so that a file
-//! that was cut short is told from one that is whole.
+//! Trace files: a magic number, then an LZ4 frame of entries in postcard's format. The last entry has the
+//! totals, so that a truncated file can be detected.
 
 use super::Visit;
 use lz4_flex::frame::{FrameDecoder, FrameEncoder, FrameInfo};
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use thiserror::Error;
 
-/// The first bytes of a trace, the format's version among them.
+/// The first bytes of a trace, including the format's version.
 const MAGIC: &[u8; 8] = b"fmtrace1";
-/// Bytes of an entry at most; the command line is the longest part of the longest one.
+/// Maximum length in bytes of an entry; the longest has the command line.
 const ENTRY_MAX: usize = 64 << 10;
 
-/// What was traced.
+/// The header of a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Header {
     /// The program and its arguments.
     pub command: Vec<String>,
 }
 
-/// An entry as it is written. Numbers are varints; pages are differences from the page before.
+/// An entry in a file. Numbers are varints; pages are differences from the preceding page.
 #[derive(Debug, Serialize, Deserialize)]
 enum Entry {
     Header(Header),
@@ -27,33 +27,33 @@ enum Entry {
     End { visits: u64 },
 }
 
-/// Why a trace could not be written or read.
+/// The reason for which a trace could not be written or read.
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The file or stream failed.
     #[error("the trace could not be read or written: {0}")]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is no trace.
     #[error("this is no trace: it does not begin with {:?}", MAGIC.escape_ascii().to_string())]
     NoTrace,
-    /// The program's arguments are longer than a header may be.
+    /// The program's arguments exceed the maximum header length.
     #[error("a trace's header holds {ENTRY_MAX} bytes; this command line is longer")]
     HeaderTooLong,
-    /// An entry is not one.
+    /// An entry is invalid.
     #[error("the trace is damaged after {visits} visits; record it again")]
     Damaged {
-        /// Visits before.
+        /// Number of visits before it.
         visits: u64,
     },
     /// The end is missing.
     #[error("the trace ends after {visits} visits, in the middle; was its recording cut short?")]
     CutShort {
-        /// Visits before.
+        /// Number of visits before it.
         visits: u64,
     },
 }
 
-/// Writes a trace.
+/// A writer of traces.
 pub struct Writer<W: Write> {
     to: FrameEncoder<W>,
     page: u64,
@@ -86,9 +86,10 @@ impl<W: Write> Writer<W> {
         self.entry(&Entry::Visit { thread, page: difference, write, instructions, accesses })
     }
 
-    /// Ends the trace; the visits it has.
+    /// Ends the trace and returns the number of visits.
     ///
     /// # Errors
+    ///
     /// [`TraceError::Io`].
     pub fn finish(mut self) -> Result<u64, TraceError> {
         let visits = self.visits;
@@ -97,7 +98,7 @@ impl<W: Write> Writer<W> {
         Ok(visits)
     }
 
-    /// An entry is preceded by its length, in two bytes.
+    /// Writes an entry, preceded by its length in two bytes.
     fn entry(&mut self, entry: &Entry) -> Result<(), TraceError> {
         self.buf.clear();
         self.buf = postcard::to_extend(entry, std::mem::take(&mut self.buf))
@@ -109,7 +110,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads a trace: an iterator of its visits, which ends after the first error.
+/// A reader of traces: an iterator of visits, which ends after the first error.
 pub struct Reader<R: Read> {
     from: BufReader<FrameDecoder<R>>,
     header: Header,
@@ -120,9 +121,10 @@ pub struct Reader<R: Read> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads what was traced.
+    /// Opens a trace and reads its header.
     ///
     /// # Errors
+    ///
     /// [`TraceError`].
     pub fn new(mut from: R) -> Result<Self, TraceError> {
         let mut magic = [0; MAGIC.len()];
@@ -139,7 +141,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// What was traced.
+    /// Returns the header.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header
@@ -175,7 +177,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// What went wrong inside the frame: its end is missing, it is no LZ4, or the file under it failed.
+/// Maps an error inside the frame: its end is missing, it is no LZ4, or the file under it failed.
 fn in_frame(error: io::Error, visits: u64) -> TraceError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => TraceError::CutShort { visits },

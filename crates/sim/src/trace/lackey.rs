@@ -1,5 +1,5 @@
-//! What valgrind prints with `--tool=lackey --trace-mem=yes --trace-sched=yes`: a line for each instruction and access, and one
-//! when a thread begins to run.
+//! The output of valgrind with `--tool=lackey --trace-mem=yes --trace-sched=yes`: a line for each instruction
+//! and access, and one when a thread begins to run.
 
 use super::Event;
 use std::ffi::OsString;
@@ -7,17 +7,18 @@ use std::io::{self, BufRead};
 use std::path::Path;
 use thiserror::Error;
 
-/// The arguments to valgrind for a trace into the file or pipe `log`; the program and its arguments follow them.
+/// Returns the arguments to valgrind for a trace into the file or pipe `log`. The program and its arguments
+/// follow them.
 #[must_use]
 pub fn arguments(log: &Path) -> [OsString; 5] {
     let mut log_file = OsString::from("--log-file=");
     log_file.push(log);
-    // A child of fork would write between our lines.
+    // A child of fork would interleave its output.
     let silent = "--child-silent-after-fork=yes";
     ["--tool=lackey".into(), "--trace-mem=yes".into(), "--trace-sched=yes".into(), silent.into(), log_file]
 }
 
-/// Why the lines could not be read on.
+/// The reason for which the output could not be parsed.
 #[derive(Debug, Error)]
 pub enum LackeyError {
     /// The stream failed.
@@ -28,9 +29,9 @@ pub enum LackeyError {
         "line {line} of valgrind's output is not lackey's: {text:?}; is another tool or version at work?"
     )]
     Line {
-        /// Counted from 1.
+        /// The line number, from 1.
         line: u64,
-        /// Its beginning.
+        /// The beginning of the line.
         text: String,
     },
     /// valgrind ended without having run the program.
@@ -38,23 +39,23 @@ pub enum LackeyError {
     Nothing(String),
 }
 
-/// The events in valgrind's output, one after another.
+/// An iterator of the events in valgrind's output.
 #[derive(Debug)]
 pub struct Accesses<R> {
     lines: R,
     line: u64,
     buf: Vec<u8>,
-    /// What valgrind said before the first event, for when none comes.
+    /// valgrind's messages before the first event, for the error if none comes.
     said: String,
     begun: bool,
     ended: bool,
 }
 
-/// Bytes of valgrind's words that are kept.
+/// Maximum number of bytes of valgrind's messages that are kept.
 const SAID_MAX: usize = 2048;
 
 impl<R: BufRead> Accesses<R> {
-    /// Reads from `lines`.
+    /// Returns a parser of `lines`.
     pub fn new(lines: R) -> Self {
         Self { lines, line: 0, buf: Vec::new(), said: String::new(), begun: false, ended: false }
     }
@@ -77,7 +78,7 @@ impl<R: BufRead> Accesses<R> {
                     return Ok(Some(event));
                 }
                 Line::Comment => self.note(),
-                // A program that is killed leaves half a line behind it.
+                // A program that is killed leaves half a line behind.
                 Line::Strange if !self.buf.ends_with(b"\n") && self.begun => return Ok(None),
                 Line::Strange => {
                     let text = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
@@ -129,7 +130,7 @@ fn classify(line: &[u8]) -> Line {
     event.map_or(Line::Strange, Line::Event)
 }
 
-/// `04025310,8`: an address in hex, and a number of bytes.
+/// Parses `04025310,8`: an address in hex, and a number of bytes.
 fn span(text: &[u8]) -> Option<(u64, u64)> {
     let text = std::str::from_utf8(text).ok()?;
     let (addr, len) = text.split_once(',')?;
@@ -137,7 +138,7 @@ fn span(text: &[u8]) -> Option<(u64, u64)> {
     (len > 0).then_some((addr, len))
 }
 
-/// `--4711--   SCHED[3]:  acquired lock (...)`: thread 3 runs.
+/// Parses `--4711--   SCHED[3]:  acquired lock (...)`: thread 3 runs.
 fn acquired(line: &[u8]) -> Option<u16> {
     let line = std::str::from_utf8(line).ok()?;
     let (_, rest) = line.split_once("SCHED[")?;

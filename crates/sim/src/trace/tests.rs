@@ -100,7 +100,8 @@ proptest! {
     fn a_trace_that_was_cut_is_refused(visits in visits(), at in any::<prop::sample::Index>()) {
         let bytes = file(&visits);
         let cut = &bytes[..at.index(bytes.len())];
-        // The last eight bytes are the frame's end mark and checksum: without them all visits are still there.
+        // The last eight bytes are the frame's end mark and checksum: without them all visits are still
+        // there.
         match read(cut) {
             Ok(whole) => prop_assert!(whole == visits && bytes.len() - cut.len() <= 8),
             Err(error) => prop_assert!(matches!(error, TraceError::CutShort { .. } | TraceError::NoTrace), "{error}"),
@@ -112,7 +113,7 @@ proptest! {
         let mut bytes = file(&visits);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
-        // Nothing depends on one bit of the frame's end mark, which stands before its checksum of four bytes.
+        // One bit of the frame's end mark, which precedes its checksum of four bytes, has no effect.
         let end_mark = bytes.len() - 5;
         if let Ok(whole) = read(&bytes) {
             prop_assert!(whole == visits && (at, flip) == (end_mark, 0x80), "byte {at} of {}", bytes.len());

@@ -1,4 +1,5 @@
-//! The switches of the index around a rack: a core, pods with an aggregation switch each, and their edge switches (Fat-B+Tree IV-A).
+//! The index switches around a rack: a core, pods with an aggregation switch each, and their edge switches
+//! (Fat-B+Tree IV-A).
 
 use super::{Layout, World};
 use crate::Guest;
@@ -7,13 +8,14 @@ use farmem_control::api::{JoinIndex, Tier};
 use farmem_switch::Switch;
 
 impl Layout {
-    /// How many there are: the core is the first, then come the aggregation switches, then the edges, pod by pod.
+    /// Returns the number of index switches: the core is the first, then come the aggregation switches, then
+    /// the edges, pod by pod.
     #[must_use]
     pub const fn index_switches(&self) -> u16 {
         if self.pods == 0 { 0 } else { 1 + self.pods + self.pods * self.edges }
     }
 
-    /// What a switch of the index says when it joins.
+    /// Returns the join request of an index switch.
     pub(super) fn index_join(&self, index: u16) -> JoinIndex {
         let (pods, edges) = (self.pods, self.pods * self.edges);
         let names =
@@ -41,7 +43,7 @@ impl Layout {
 }
 
 impl<H: Guest> World<H> {
-    /// A switch of the index, while it is up.
+    /// Returns an index switch, while it is up.
     #[must_use]
     pub fn index_switch(&self, index: u16) -> Option<&Switch> {
         self.index.get(&index)?.role.as_ref()

@@ -1,4 +1,4 @@
-//! The files of memory nodes: a disk for each, which keeps what is on it when the node crashes (PROTOCOL 20.1 to 20.5).
+//! The files of memory nodes: each node has a disk that survives its crashes (PROTOCOL 20.1 to 20.5).
 
 use super::World;
 use crate::Guest;
@@ -8,7 +8,7 @@ use farmem_memnode::{FileAsk, FileCame, FileDone, FileWant, Out};
 use farmem_wire::message::{FileCause, FileFault};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long anything takes, and how long each byte takes beside.
+/// The time of any operation, and the additional time per byte.
 const SEEK: Duration = Duration::from_micros(20);
 const NANOS_PER_BYTE: u64 = 2;
 
@@ -16,16 +16,16 @@ const NANOS_PER_BYTE: u64 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Disks {
     disks: BTreeMap<u16, Disk>,
-    /// What is under way, in the order in which it ends at its node.
+    /// Pending operations, in the order in which they end at their node.
     pending: VecDeque<Pending>,
 }
 
-/// Something that a node asked for.
+/// A pending operation of a node.
 #[derive(Debug)]
 struct Pending {
     due: Instant,
     node: u16,
-    /// Which start of the node asked.
+    /// The start of the node that requested it.
     starts: u32,
     ask: FileAsk,
 }
@@ -33,11 +33,11 @@ struct Pending {
 #[derive(Debug, Default)]
 struct Disk {
     files: BTreeMap<String, File>,
-    /// What the node has open, by its number.
+    /// The node's open files, by its number.
     open: BTreeMap<u64, Open>,
-    /// The start of the node that has it open.
+    /// The start of the node that opened them.
     starts: u32,
-    /// Stamps so far.
+    /// Number of stamps so far.
     stamps: u64,
     is_full: bool,
 }
@@ -134,23 +134,24 @@ impl Disks {
 }
 
 impl<H: Guest> World<H> {
-    /// Puts a file on a node's disk, in the place of one of this name: whatever was read of that is another file's.
+    /// Puts a file on a node's disk. A file of the same name is replaced; earlier reads belong to the old
+    /// file.
     pub fn put_file(&mut self, node: u16, name: &str, bytes: Vec<u8>) {
         self.disks.disks.entry(node).or_default().put(name, bytes);
     }
 
-    /// The bytes of a file on a node's disk.
+    /// Returns the bytes of a file on a node's disk.
     #[must_use]
     pub fn file(&self, node: u16, name: &str) -> Option<&[u8]> {
         self.disks.disks.get(&node)?.files.get(name).map(|file| &file.bytes[..])
     }
 
-    /// A node's disk has no room, or has some again.
+    /// Makes a node's disk full, or not full again.
     pub fn fill_disk(&mut self, node: u16, is_full: bool) {
         self.disks.disks.entry(node).or_default().is_full = is_full;
     }
 
-    /// What a node told its driver.
+    /// Handles a node's outputs to its driver.
     pub(super) fn node_outs(&mut self, node: u16, outs: Vec<Out>) {
         let now = self.env.now;
         for out in outs {
@@ -168,7 +169,7 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// Carries out what a node asked of its disk, when it is due; false when nothing is.
+    /// Runs a pending disk operation that is due. Returns false if none is.
     pub(super) fn turn_disk(&mut self) -> bool {
         let now = self.env.now;
         let Some(index) = self.disks.pending.iter().position(|pending| pending.due <= now) else {
@@ -194,7 +195,7 @@ impl<H: Guest> World<H> {
         true
     }
 
-    /// Hands a node an event, and its disk what the node wants of it.
+    /// Passes an event to a node, and the node's requests to its disk.
     pub(super) fn node_event(&mut self, node: u16, event: Event<'_, FileDone>) {
         let Some(sim_node) = self.nodes.get_mut(&node) else { return };
         let mut outs = Vec::new();

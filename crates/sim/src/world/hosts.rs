@@ -1,4 +1,4 @@
-//! The hosts: what is asked of them, what they say, and what their drivers do with what they want of the control plane.
+//! The hosts: requests to them, their outputs, and the drivers' part in their requests to the control plane.
 
 use super::joins::CARD_QPN;
 use super::{Asked, World};
@@ -12,17 +12,18 @@ use farmem_machine::Event;
 use farmem_wire::{Domain, NodeId, VirtAddr};
 
 impl<H: Guest> World<H> {
-    /// Hands a host something; false when it is down.
+    /// Sends a request to a host. Returns false if it is down.
     pub fn tell_host(&mut self, host: u16, ask: HostRequest) -> bool {
         self.tell_guest(host, H::ask(ask))
     }
 
-    /// Has a host begin an operation under a number of the caller's; false when it is down. Its end comes by [`World::take_done`].
+    /// Submits an operation to a host under a ticket of the caller. Returns false if the host is down.
+    /// [`World::take_done`] returns the end.
     pub fn submit(&mut self, host: u16, ticket: u64, domain: u32, op: Op) -> bool {
         self.tell_host(host, HostRequest::Submit { ticket, domain: Domain(domain), op })
     }
 
-    /// Hands what runs on a host something; false when it is down.
+    /// Sends a request to a host's machine. Returns false if it is down.
     pub fn tell_guest(&mut self, host: u16, ask: H::In) -> bool {
         let up = self.is_up(RoleId::Host(host));
         self.host_event(host, Event::Local(ask));
@@ -40,7 +41,7 @@ impl<H: Guest> World<H> {
         });
     }
 
-    /// Tells the host in what runs there.
+    /// Sends a request to the host role within the machine.
     pub(super) fn host_ask(&mut self, host: u16, ask: HostRequest) {
         self.host_event(host, Event::Local(H::ask(ask)));
     }
@@ -53,31 +54,31 @@ impl<H: Guest> World<H> {
         Some((host, done))
     }
 
-    /// Takes the next thing that a host said and a plain one would not have.
+    /// Takes the next output of a host's machine that is not one of the host role.
     pub fn take_own(&mut self) -> Option<(u16, H::Own)> {
         self.own.pop_front()
     }
 
-    /// True when the host's connection in `domain` to the node is down.
+    /// Returns true if the host's connection in `domain` to the node is down.
     #[must_use]
     pub fn is_down(&self, host: u16, domain: u32, node: u16) -> bool {
         self.role_of(host).is_some_and(|role| role.is_down(Domain(domain), NodeId(node)))
     }
 
-    /// How often the host's connection in `domain` to the node was set up.
+    /// Returns the number of setups of the host's connection in `domain` to the node.
     #[must_use]
     pub fn connects(&self, host: u16, domain: u32, node: u16) -> u32 {
         self.connected.get(&(host, domain, node)).map_or(0, |connected| connected.count)
     }
 
-    /// True when the node was started again since that connection was set up: it knows nothing of it.
+    /// Returns true if the node has restarted since that connection was set up, and so does not know it.
     #[must_use]
     pub fn is_stale(&self, host: u16, domain: u32, node: u16) -> bool {
         let connected = self.connected.get(&(host, domain, node));
         connected.is_some_and(|connected| connected.starts != self.starts_of(RoleId::Node(node)))
     }
 
-    /// The memory node that has an address, as far as the host knows.
+    /// Returns the memory node that has an address, as far as the host knows.
     #[must_use]
     pub fn node_of(&self, host: u16, domain: u32, addr: u64) -> Option<u16> {
         self.role_of(host)?.node_of(Domain(domain), VirtAddr(addr)).map(|node| node.0)
@@ -87,18 +88,18 @@ impl<H: Guest> World<H> {
         self.guest(host).map(H::host)
     }
 
-    /// What runs on a host, while it is up.
+    /// Returns the machine on a host, while it is up.
     #[must_use]
     pub fn guest(&self, host: u16) -> Option<&H> {
         self.hosts.get(&host)?.role.as_ref()
     }
 
-    /// What runs on a host, for a look at its memory: what it does comes by [`World::tell_guest`].
+    /// Returns the machine on a host, to examine its memory; requests go through [`World::tell_guest`].
     pub fn guest_mut(&mut self, host: u16) -> Option<&mut H> {
         self.hosts.get_mut(&host)?.role.as_mut()
     }
 
-    /// A driver's part in what its host wants: it carries each want to the control plane.
+    /// Passes each request of the hosts to the control plane, as their drivers do.
     pub(super) fn carry_wants(&mut self) {
         while let Some((host, want)) = self.wants.pop_front() {
             let Want { number, wish } = want;
@@ -109,7 +110,7 @@ impl<H: Guest> World<H> {
                     Disconnect { host, qpn: qpn.get() }.into()
                 }
                 Wish::Connect { domain, node } | Wish::Beside { domain, node } => {
-                    // Wants are numbered, and so are queue pairs: each connection of a host has another one.
+                    // Requests have unique numbers, so each connection of a host gets its own queue pair.
                     let own = || CARD_QPN + 1 + u32::try_from(number % 1_000_000).expect("small");
                     let qpn = self.layout.cards.then(own);
                     Connect { qpn, ..Connect::new(host, node.0, domain.0) }.into()
@@ -119,7 +120,7 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// And the answer back, if the host is still the one that wanted it.
+    /// Returns the answer to the host, unless it has restarted since.
     pub(super) fn answer_want(&mut self, asked: &Asked, number: u64, result: Result<Response, ApiError>) {
         let RoleId::Host(host) = asked.by else { unreachable!("only hosts want anything") };
         if asked.start != self.starts_of(asked.by) {

@@ -1,4 +1,4 @@
-//! How machines come into the rack: what their drivers do with the answers of the control plane.
+//! Joins: how machines enter the rack, and the drivers' handling of the control plane's answers.
 
 use super::{Asked, Connected, JOIN_AGAIN, Layout, World};
 use crate::Guest;
@@ -17,19 +17,21 @@ use farmem_transport::{rc, ud};
 use farmem_wire::{Domain, Gid, HostId, NodeId, Pmtu, Psn, Qkey, Qpn, Rkey, VirtAddr};
 use std::num::NonZero;
 
-/// The first queue pair of each host that numbers them itself: that of its datagrams.
+/// The first queue pair of each host that numbers them itself, for its datagrams.
 pub(super) const CARD_QPN: u32 = 2;
-/// The Q_Key of it.
+/// The Q_Key of that queue pair.
 const CARD_QKEY: u32 = 0x77;
 
-/// PSNs that a connection of several has under way.
+/// Window in PSNs of each connection if there are several.
 const FEW_PSNS: u32 = 3;
 
 impl<H: Guest> World<H> {
-    /// Starts a machine: the control plane from its log, the others by asking to join. No effect on one that is up or joins.
+    /// Starts a machine: the control plane from its log, the others with a join request. Has no effect on one
+    /// that is up or joining.
     ///
     /// # Panics
-    /// When the control plane does not take its own log.
+    ///
+    /// If the control plane rejects its own log.
     pub fn start(&mut self, role_id: RoleId) {
         if self.is_up(role_id)
             || self.asked.values().any(|asked| asked.by == role_id && joins(&asked.request))
@@ -78,7 +80,7 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// A call ended: its driver acts on the answer, then the caller may take it.
+    /// Ends a call: its driver acts on the answer, then the caller may take it.
     pub(super) fn answer(&mut self, ticket: u64, result: Result<Response, ApiError>) {
         let asked = self.asked.remove(&ticket);
         if asked.as_ref().is_none_or(|asked| asked.want.is_none()) {

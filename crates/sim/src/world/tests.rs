@@ -1,4 +1,4 @@
-//! Racks come up, and machines that crash come back.
+//! Racks come up, and crashed machines restart.
 
 use super::{Layout, RoleId, World};
 use crate::Plan;
@@ -18,7 +18,7 @@ fn run(world: &mut World, until: impl Fn(&World) -> bool) {
     }
 }
 
-/// Every machine comes up under every plan, and the same seed brings them up in the same way.
+/// Every machine comes up under every plan, and one seed always brings them up in the same way.
 #[test]
 fn a_rack_comes_up() {
     for plan in Plan::ALL {
@@ -27,7 +27,7 @@ fn a_rack_comes_up() {
     }
 }
 
-/// Machines that crash come back under their numbers; a vma outlives all of them.
+/// Crashed machines restart under their numbers; a vma survives all of them.
 #[test]
 fn machines_come_back() {
     let mut world = up(Plan::STORM, 5);

@@ -1,4 +1,5 @@
-//! What a host says with `renew`, true or not, and what is counted of leases that end (PROTOCOL 12.35, 12.36, 12.48, 12.50).
+//! A host's statements in `renew`, true or not, and the counts of ended leases (PROTOCOL 12.35, 12.36, 12.48,
+//! 12.50).
 
 use super::{Rack, pair};
 use farmem_control::api::{ErrorCode, GIVEN_UP, LeaseInfo, Renew};
@@ -15,8 +16,9 @@ fn renew_with(rack: &mut Rack, host: u16, flushed: u64, qkey: u32) -> Result<Lea
     rack.call(Renew { host, generation, flushed, qkey }).map_err(|error| error.code)
 }
 
-/// A caller with the rack's token says of a host that it has given everything up for good, or has obeyed an order that it was given, while the host
-/// has the only copy of a counter. Were that believed, others would count on from the old one, and no page would be said to be lost.
+/// A caller with the rack's token claims that a host has given everything up for good, or has obeyed its
+/// order, while the host has the only copy of a counter. If the claim counted, other hosts would continue
+/// from the old value, and no page would be reported lost.
 #[test]
 fn only_the_host_itself_says_what_it_has_flushed() {
     let (mut rack, a, b, base) = pair(33);
@@ -37,9 +39,9 @@ fn only_the_host_itself_says_what_it_has_flushed() {
     assert_eq!(rack.load(b, base), Some(5127), "the counter goes on from where it was");
 }
 
-/// A caller says of a host, before a switch starts again, that it has obeyed an order which was never given. If that were taken for an answer to the
-/// next switch's order, the directory would open while the host still has the only copy of a counter: the others would count on from the old one,
-/// and what the host writes back later is dropped.
+/// A caller claims, before a switch restarts, that a host has obeyed an order which was never given. If the
+/// claim counted for the next switch's order, the directory would open while the host still has the only copy
+/// of a counter. Others would continue from the old value, and the host's later write-back would be dropped.
 #[test]
 fn an_order_that_was_never_given_counts_as_not_obeyed() {
     for number in [1, Seq::of_epoch(2).0, Seq::of_epoch(3).0, GIVEN_UP - 1] {
@@ -56,7 +58,8 @@ fn an_order_that_was_never_given_counts_as_not_obeyed() {
     }
 }
 
-/// The number of a switch's order can be guessed. Until the order was given to the host it counts as not obeyed; it is given with that very answer.
+/// The number of a switch's order can be guessed. Until the order was given to the host it counts as not
+/// obeyed; that very answer gives it.
 #[test]
 fn an_order_that_was_guessed_counts_when_it_was_given() {
     let (mut rack, a, b, base) = pair(32);
@@ -75,7 +78,8 @@ fn an_order_that_was_guessed_counts_when_it_was_given() {
     assert_eq!(rack.load(b, base), Some(5127));
 }
 
-/// A control plane that started again does not know what it had given: it gives it once more, and no host is refused for having obeyed before.
+/// A restarted control plane does not know which orders it had given: it gives them again, and no host is
+/// refused for having obeyed before.
 #[test]
 fn an_order_from_before_a_restart_is_given_again() {
     let (mut rack, a, b, base) = pair(33);
@@ -89,8 +93,9 @@ fn an_order_from_before_a_restart_is_given_again() {
     assert_eq!(rack.load(b, base), Some(7));
 }
 
-/// A host says that it gave everything up, and goes on using pages. Its lease is over at once; the switch hears nothing of it; and it gets no other
-/// lease in this life, with which it would go on with pages that others have by then.
+/// A host claims that it gave everything up, and continues to use pages. Its lease ends at once, and the
+/// switch ignores it. It gets no other lease in this incarnation, with which it would use pages that others
+/// have by then.
 #[test]
 fn a_host_that_gave_up_and_goes_on_hurts_nobody() {
     let (mut rack, a, b, base) = pair(34);
@@ -103,7 +108,7 @@ fn a_host_that_gave_up_and_goes_on_hurts_nobody() {
     rack.restart_control();
     assert_eq!(renew(&mut rack, a, 0), Err(ErrorCode::Conflict), "and by a control plane that started again");
     assert_eq!(renew(&mut rack, a, GIVEN_UP), Ok(LeaseInfo { lease_ms: 0, flush: 0 }), "said twice");
-    // What it asks for, and what it writes back, is not heard.
+    // The switch ignores its requests and write-backs.
     rack.fault(a, base + 2 * PAGE_LEN as u64, farmem_wire::message::Access::Modified);
     assert!(rack.store(b, base, 8));
     assert!(rack.store(b, base + PAGE_LEN as u64, 9));
@@ -115,7 +120,7 @@ fn a_host_that_gave_up_and_goes_on_hurts_nobody() {
     assert!(rack.renew(again), "its next life is another matter");
 }
 
-/// A lease that lapses and one that is given up are different numbers; fences are both.
+/// Lapsed and given-up leases are counted separately; fences count both.
 #[test]
 fn lapses_and_leaves_are_counted_apart() {
     let (mut rack, a, b, base) = pair(35);

@@ -1,4 +1,5 @@
-//! Whole racks whose hosts cache pages, through what ends leases, regions and roles: with the real control plane (PROTOCOL 12.32 to 12.36).
+//! Whole racks whose hosts cache pages, through ends of leases, resets of regions and restarts of roles, with
+//! the real control plane (PROTOCOL 12.32 to 12.36).
 
 mod leases;
 mod rack;
@@ -31,8 +32,9 @@ fn hosts_share_pages_under_the_control_plane() {
     assert_eq!(rack.load(a, base), Some(8));
 }
 
-/// Two hundred hosts read one page, then one of them writes it: all others give it up, the last as well as the first, and read what was written. So it is when
-/// one frame in five is lost, and when the writer is the one with the highest number.
+/// Two hundred hosts read one page, then one of them writes it: all others give it up, the last as well as
+/// the first, and read the new value. The result does not change if one frame in five is lost, or if the
+/// writer has the highest number.
 #[test]
 fn two_hundred_hosts_share_a_page_and_one_writes_it() {
     const MANY: u16 = 200;
@@ -60,7 +62,7 @@ fn two_hundred_hosts_share_a_page_and_one_writes_it() {
     }
 }
 
-/// A host that was never given a lease gets no page.
+/// A host that never had a lease gets no page.
 #[test]
 fn without_a_lease_there_is_no_page() {
     let (mut rack, _, _, base) = pair(2);
@@ -73,8 +75,8 @@ fn without_a_lease_there_is_no_page() {
     assert!(base != vma.base);
 }
 
-/// A host dies with a Modified page: when its lease has surely ended the page is lost, and says so until the owner takes the old bytes. A page
-/// that it had written back before is whole.
+/// A host crashes with a Modified page: once its lease has surely ended the page is lost, and reads fail
+/// until the owner accepts the old bytes. A page that it had written back before is intact.
 #[test]
 fn what_died_with_a_host_is_seen_to_be_lost() {
     let (mut rack, a, b, base) = pair(3);
@@ -99,7 +101,7 @@ fn what_died_with_a_host_is_seen_to_be_lost() {
     assert!(rack.store(b, base, 10));
 }
 
-/// A host that starts again gets a lease when nothing of its earlier life is left, and not before.
+/// A restarted host gets a lease only when nothing of its earlier incarnation is left.
 #[test]
 fn a_host_that_joins_again_waits_for_its_earlier_life_to_end() {
     let (mut rack, a, b, base) = pair(4);
@@ -114,7 +116,7 @@ fn a_host_that_joins_again_waits_for_its_earlier_life_to_end() {
     assert!(rack.store(b, base + 4096, 1));
 }
 
-/// A host that gave everything up and left loses nothing and keeps no host waiting.
+/// A host that gave everything up and left loses nothing and delays no other host.
 #[test]
 fn a_host_may_leave() {
     let (mut rack, a, b, base) = pair(5);
@@ -131,7 +133,7 @@ fn a_host_may_leave() {
     assert!(rack.renew(again), "nothing of it is left");
 }
 
-/// A host that is cut off takes everything from its program when its lease ends; then others may write.
+/// A partitioned host unmaps all its pages when its lease ends; then others may write.
 #[test]
 fn a_lease_that_ends_takes_everything() {
     let (mut rack, a, b, base) = pair(6);
@@ -149,7 +151,7 @@ fn a_lease_that_ends_takes_everything() {
     assert_eq!(rack.load(a, base), None, "what it had written came too late, and it learns it");
 }
 
-/// A switch that starts again: hosts flush as they renew, and then the directory opens. Nothing is lost.
+/// A switch restarts: hosts flush as they renew, and then the directory opens. Nothing is lost.
 #[test]
 fn a_switch_starts_again() {
     let (mut rack, a, b, base) = pair(7);
@@ -169,7 +171,8 @@ fn a_switch_starts_again() {
     assert_eq!(rack.load(a, base), Some(8));
 }
 
-/// The same, and a host died meanwhile: it is waited for until its lease has ended, and its page is lost.
+/// A switch restarts after a host crashed: the directory opens once the host's lease has ended, and the
+/// host's page is lost.
 #[test]
 fn a_switch_starts_again_and_a_host_does_not() {
     let (mut rack, a, b, base) = pair(8);
@@ -187,8 +190,8 @@ fn a_switch_starts_again_and_a_host_does_not() {
     assert!(rack.renew(again));
 }
 
-/// A memory node that starts again has lost what it held: no host goes on with a page from before, and none reads zeros before the owner accepts
-/// that (PROTOCOL 9.19).
+/// A restarted memory node has lost its memory: no host continues with a page from before, and none reads
+/// zeros before the owner accepts the loss (PROTOCOL 9.19).
 #[test]
 fn a_node_starts_again() {
     let (mut rack, a, b, base) = pair(9);
@@ -205,7 +208,7 @@ fn a_node_starts_again() {
     assert_eq!(rack.load(b, base), Some(8));
 }
 
-/// A region is reset at a host's wish while others use it; nothing is lost.
+/// A region is reset at a host's request while others use it; nothing is lost.
 #[test]
 fn a_region_is_reset() {
     let (mut rack, a, b, base) = pair(10);
@@ -218,7 +221,7 @@ fn a_region_is_reset() {
     assert_eq!(rack.directory().resets, 1);
 }
 
-/// A request that gets no answer is complained about, again and again; it ends when there is a role to answer.
+/// A request without an answer is reported as stuck, repeatedly; it ends when a role answers.
 #[test]
 fn a_request_without_an_answer_is_complained_about() {
     let (mut rack, a, b, base) = pair(18);
@@ -235,7 +238,7 @@ fn a_request_without_an_answer_is_complained_about() {
     assert_eq!(rack.directory().resets, 1);
 }
 
-/// A vma that is freed has no owner: a host that cached it has no say in its next life.
+/// A freed vma has no owner: a host that cached it has no access to its next allocation.
 #[test]
 fn a_freed_vma_is_taken_from_hosts() {
     let (mut rack, a, b, base) = pair(11);
@@ -248,7 +251,8 @@ fn a_freed_vma_is_taken_from_hosts() {
     assert_eq!((rack.load(a, base), rack.load(b, base)), (Some(0), Some(0)));
 }
 
-/// A host that died has what it cached for as long as its lease may run: so long what is freed is not over.
+/// A crashed host keeps its cached pages for as long as its lease may run: for that time a free is not
+/// complete.
 #[test]
 fn a_freed_vma_waits_for_a_dead_host() {
     let (mut rack, a, b, base) = pair(18);
@@ -263,8 +267,8 @@ fn a_freed_vma_waits_for_a_dead_host() {
     assert_eq!(rack.load(b, base), Some(0));
 }
 
-/// Bytes that were written while that was allowed are there when the page may only be read, and no host writes any more once that change was
-/// answered. The same holds when the control plane starts again meanwhile.
+/// Bytes written with permission are kept when the page becomes read-only, and no host writes any more once
+/// that change is answered. This also holds when the control plane restarts meanwhile.
 #[test]
 fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
     let (mut rack, a, b, _) = pair(19);
@@ -293,7 +297,7 @@ fn rights_are_taken_from_pages_that_are_cached_and_nothing_is_lost() {
     assert_eq!(rack.load(b, base), Some(9), "nobody might read it, and it was there");
 }
 
-/// The control plane starts again in the middle of a fence, and sees it through.
+/// The control plane restarts in the middle of a fence, and completes it.
 #[test]
 fn the_control_plane_starts_again() {
     let (mut rack, a, b, base) = pair(12);
@@ -308,7 +312,8 @@ fn the_control_plane_starts_again() {
     assert!(rack.renew(again));
 }
 
-/// A host dies while the switch cannot be reached: its fence waits for the switch, and the host for its fence.
+/// A host crashes while the switch is unreachable: its fence waits for the switch, and the host for its
+/// fence.
 #[test]
 fn a_fence_reaches_a_switch_that_was_silent() {
     let (mut rack, a, b, base) = pair(17);
@@ -324,7 +329,7 @@ fn a_fence_reaches_a_switch_that_was_silent() {
     assert_eq!(rack.directory().lost_pages, 1);
 }
 
-/// All of it over links that lose one frame in five.
+/// All of these over links that lose one frame in five.
 #[test]
 fn nothing_of_it_depends_on_luck() {
     for seed in 20..26 {
@@ -350,7 +355,8 @@ fn nothing_of_it_depends_on_luck() {
     }
 }
 
-/// Two hosts that write different pages of a region in turn: it is split until they do not disturb each other, and merged when all is quiet.
+/// Two hosts that write different pages of a region in turn: the region is split until they do not disturb
+/// each other, and merged when all is quiet.
 #[test]
 fn a_region_is_split_where_hosts_disturb_each_other() {
     let (mut rack, a, b, base) = pair(13);
@@ -365,14 +371,14 @@ fn a_region_is_split_where_hosts_disturb_each_other() {
     let info = rack.directory();
     assert!(info.splits >= 1 && info.false_invalidations > 0, "{info:?}");
     assert!(rack.regions().iter().all(|&(_, order)| order < 2), "{:?}", rack.regions());
-    // What one host writes and the other too cannot be one region; what both read can.
+    // Two hosts' written pages cannot be one region; pages that both read can.
     assert_eq!((rack.load(b, base), rack.load(a, base + (3 << 12))), (Some(399), Some(399)));
     rack.pass(3_000, &[a, b]);
     assert!(rack.directory().merges >= 1, "{:?}", rack.directory());
 }
 
-/// More regions than slots: those that disturb no host make room, again and again unless regions happen to be merged, and nothing that was written is
-/// lost by it.
+/// More regions than slots: undisturbed regions make room, repeatedly unless regions happen to be merged, and
+/// no written byte is lost.
 #[test]
 fn regions_make_room_for_others() {
     let mut most = 0;
@@ -400,8 +406,9 @@ fn regions_make_room_for_others() {
     assert!(most > 10, "{most}");
 }
 
-/// A list of two nodes on pages that a host has written and not written back: a traversal offloaded by another host sees what was written
-/// last, and the writer goes on reading. One that stores is refused: the pages are cached.
+/// A list of two nodes on pages that a host has written and not written back: a traversal offloaded by
+/// another host sees the latest bytes, and the writer continues to read. A traversal that stores is refused,
+/// because the pages are cached.
 #[test]
 fn a_traversal_sees_what_a_host_has_not_written_back() {
     let (mut rack, a, b, base) = pair(16);
@@ -436,7 +443,7 @@ fn a_traversal_sees_what_a_host_has_not_written_back() {
     assert_eq!(rack.traverse(b, storing, fresh.base), Err(Status::Coherent));
 }
 
-/// The answer to an overview says what the directory does.
+/// The answer to an overview describes the directory.
 #[test]
 fn the_overview_shows_the_directory() {
     let (mut rack, a, _, base) = pair(14);

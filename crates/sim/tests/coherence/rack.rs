@@ -1,4 +1,4 @@
-//! A simulated rack whose hosts cache pages, with the calls that its drivers make to the control plane.
+//! A simulated rack whose hosts cache pages, with the drivers' calls to the control plane.
 
 use farmem_control::api::*;
 use farmem_host::agent::Pages;
@@ -14,14 +14,14 @@ use farmem_wire::{Domain, Pmtu, Status, VirtAddr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What the tests count in, whatever racks have by default.
+/// The tests' lease, whatever the default.
 const LEASE: Duration = Duration::from_secs(2);
-/// Nothing a test waits for takes so long.
+/// Upper bound of every wait of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const NODE_BYTES: u64 = 64 << 12;
 /// Every frame takes ten microseconds.
 const PLAN: Plan = Plan { latency: Duration::from_micros(10), ..Plan::CALM };
-/// Hosts that there may be in most racks.
+/// Maximum number of hosts in most racks.
 const HOSTS: u16 = 3;
 
 /// The pages of a host's program.
@@ -65,7 +65,7 @@ fn make(config: HostConfig, rng: &mut Rng) -> Caching {
 
 pub(crate) struct Rack {
     world: World<Caching>,
-    /// What caches told in their present life, by host.
+    /// Outputs of caches in their present incarnation, by host.
     told: BTreeMap<u16, Vec<CacheDone>>,
     seed: u64,
 }
@@ -76,7 +76,7 @@ impl Rack {
         Self::with_hosts(seed, HOSTS)
     }
 
-    /// The same with room for this many hosts.
+    /// Returns a rack with room for this many hosts.
     pub(crate) fn with_hosts(seed: u64, hosts: u16) -> Self {
         let layout = Layout {
             nodes: 2,
@@ -96,7 +96,7 @@ impl Rack {
         rack
     }
 
-    /// Starts a machine, again if it runs.
+    /// Starts a machine, or restarts it.
     fn start(&mut self, role_id: RoleId) {
         self.world.crash(role_id);
         self.world.start(role_id);
@@ -111,19 +111,19 @@ impl Rack {
         self.start(RoleId::Node(node));
     }
 
-    /// The control plane stops and starts again from its log.
+    /// Restarts the control plane from its log.
     pub(crate) fn restart_control(&mut self) {
         self.start(RoleId::Control);
     }
 
-    /// A process that caches pages of all of far memory starts, and holds a lease.
+    /// Starts a process that caches pages of all of far memory, with a lease.
     pub(crate) fn start_host(&mut self, host: u16) -> u16 {
         self.join_host(host);
         assert!(self.renew(host), "host {host} gets a lease at once");
         host
     }
 
-    /// Joins as a host, and does no more.
+    /// Joins a host without a lease or mapping.
     pub(crate) fn join_host_only(&mut self, host: u16) -> u16 {
         self.told.insert(host, Vec::new());
         self.start(RoleId::Host(host));
@@ -136,12 +136,12 @@ impl Rack {
         host
     }
 
-    /// The process is gone, and all that it had.
+    /// Ends the process and its state.
     pub(crate) fn stop(&mut self, host: u16) {
         self.world.crash(RoleId::Host(host));
     }
 
-    /// Frames from and to this machine are lost.
+    /// Drops all frames from and to this machine.
     pub(crate) fn cut_off(&mut self, role_id: RoleId) {
         for other in self.world.everybody() {
             self.world.network_mut().cut(role_id.gid(), other.gid());
@@ -149,18 +149,18 @@ impl Rack {
         }
     }
 
-    /// No frames are lost any more.
+    /// Ends all losses of frames.
     pub(crate) fn reconnect(&mut self) {
         self.world.network_mut().heal();
     }
 
-    /// From now on frames are lost, so many in a million.
+    /// Loses frames from now on, at this rate per million.
     pub(crate) fn lose(&mut self, loss_ppm: u32) {
         let plan = Plan { loss_ppm, ..PLAN };
         *self.world.network_mut() = Network::new(plan, Rng::from_number(self.seed));
     }
 
-    /// Slots of a switch that starts.
+    /// Sets the number of slots of the next started switch.
     pub(crate) fn set_slots(&mut self, slots: usize) {
         self.world.budgets_mut().directory_slots = slots;
     }
@@ -181,12 +181,12 @@ impl Rack {
         self.role(host).host().config().generation
     }
 
-    /// The key of the host's own endpoint.
+    /// Returns the key of the host's own endpoint.
     pub(crate) fn qkey(&self, host: u16) -> u32 {
         self.role(host).host().config().home.qkey.0
     }
 
-    /// What the host's cache told.
+    /// Returns the outputs of the host's cache.
     pub(crate) fn told(&self, host: u16) -> &[CacheDone] {
         &self.told[&host]
     }
@@ -200,7 +200,7 @@ impl Rack {
         self.give(host, CacheRequest::Map { base, len, domain });
     }
 
-    /// Renews a host's lease as its driver would; false when there is none to be had yet.
+    /// Renews a host's lease as its driver would. Returns false if none is available yet.
     pub(crate) fn renew(&mut self, host: u16) -> bool {
         let (generation, qkey) = (self.generation(host), self.qkey(host));
         let obeyed =
@@ -218,7 +218,7 @@ impl Rack {
         true
     }
 
-    /// Asks for a lease and does nothing with it; true when there is one.
+    /// Requests a lease and ignores it. Returns true if there is one.
     pub(crate) fn renew_only(&mut self, host: u16) -> bool {
         let generation = self.generation(host);
         let renewed = self.call(Renew { host, generation, flushed: 0, qkey: 0 });
@@ -255,7 +255,7 @@ impl Rack {
         answer.expect("it was answered").map(typed)
     }
 
-    /// Which allocation an address is of.
+    /// Returns the id of the allocation that contains an address.
     pub(crate) fn id_at(&mut self, addr: u64) -> u64 {
         self.call(Locate { addr }).unwrap().vma.id
     }
@@ -264,14 +264,14 @@ impl Rack {
         self.call(Overview {}).unwrap().directory
     }
 
-    /// A word as the host's program reads it; none when the access ends in an error.
+    /// Loads a word in the host's program. Returns `None` if the access ends in an error.
     pub(crate) fn load(&mut self, host: u16, addr: u64) -> Option<u64> {
         let (page, at) = self.access(host, addr, Access::Shared)?;
         let bytes = &self.role(host).pages().frames[&page].0[at..at + 8];
         Some(u64::from_le_bytes(bytes.try_into().expect("a word")))
     }
 
-    /// The host's program stores a word; false when the access ends in an error.
+    /// Stores a word in the host's program. Returns false if the access ends in an error.
     pub(crate) fn store(&mut self, host: u16, addr: u64, value: u64) -> bool {
         let Some((page, at)) = self.access(host, addr, Access::Modified) else { return false };
         let frame = self.memory_mut(host).frames.get_mut(&page);
@@ -280,7 +280,8 @@ impl Rack {
         true
     }
 
-    /// Runs a traversal beside the memory, in the name of the host; answers the first word of its scratch pad, or why it was refused.
+    /// Runs a traversal at the memory nodes in the name of the host. Returns the first word of its scratch
+    /// pad, or the refusal.
     pub(crate) fn traverse(&mut self, host: u16, text: &str, start: u64) -> Result<u64, Status> {
         let program = Program::assemble(text).expect("a program");
         let (cur_ptr, scratch) = (VirtAddr(start), vec![0; program.scratch_len()]);
@@ -310,7 +311,7 @@ impl Rack {
             self.fault(host, addr, access);
             let mut again = self.now() + Duration::from_millis(5);
             self.until("an access", |rack| {
-                // The thread was woken for nothing, and faults again.
+                // The thread was woken without its page, and faults again.
                 if rack.now() > again {
                     again = rack.now() + Duration::from_millis(5);
                     rack.fault(host, addr, access);
@@ -326,12 +327,12 @@ impl Rack {
         self.give(host, CacheRequest::Fault(Page::of(VirtAddr(addr)), access));
     }
 
-    /// What the program may do with the page now.
+    /// Returns the program's present access to the page.
     pub(crate) fn may(&self, host: u16, addr: u64) -> Option<Access> {
         self.role(host).agent().access(Page::of(VirtAddr(addr)))
     }
 
-    /// Whom the directory has in its entry for the page: its sharers, while nobody writes it.
+    /// Returns the hosts in the directory's entry for the page: its sharers, unless a host writes it.
     pub(crate) fn sharers(&self, addr: u64) -> Vec<u16> {
         let page = Page::of(VirtAddr(addr));
         let mut slots = self.world.switch().and_then(Switch::directory).into_iter().flat_map(Slots::iter);
@@ -359,7 +360,7 @@ impl Rack {
         }
     }
 
-    /// The next thing that happens.
+    /// Handles the next event.
     fn step(&mut self) {
         assert!(self.world.step(), "nothing more happens");
         self.listen();

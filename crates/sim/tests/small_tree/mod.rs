@@ -1,16 +1,16 @@
-//! A small B-link tree as bytes in a node's memory, and what tables are selected from it.
+//! A small B-link tree as bytes in a node's memory, and the tables selected from it.
 
 use farmem_index::blink::{NODE_LEN, Node, Tag};
 use farmem_index::{TreeNode, TreeView};
 use farmem_machine::Rng;
 use farmem_wire::VirtAddr;
 
-/// Keys of the tree: 0, 3, 6 and so on, each with itself and one more as its value.
+/// Number of keys of the tree: 0, 3, 6 and so on, each with its successor as value.
 pub(crate) const KEYS: u64 = 256;
 /// Children of a node, and keys of a leaf: four levels.
 const FILL: usize = 4;
 
-/// The nodes of the tree, the root first.
+/// Returns the nodes of the tree, the root first.
 pub(crate) fn tree(base: u64) -> Vec<(VirtAddr, Node)> {
     let mut places = (1..).map(|n| base + n * NODE_LEN as u64);
     let root = places.next().expect("endless");
@@ -44,7 +44,7 @@ pub(crate) fn tree(base: u64) -> Vec<(VirtAddr, Node)> {
     nodes
 }
 
-/// What a selection is made of: each inner node with so many accesses.
+/// Returns the input of a selection: each inner node with a random number of accesses.
 pub(crate) fn view(nodes: &[(VirtAddr, Node)], rng: &mut Rng) -> TreeView {
     let inner = nodes.iter().filter(|(_, node)| node.level > 0).map(|(at, node)| {
         let pivots = node.entries[1..].iter().map(|(first, _)| *first).collect();

@@ -7,7 +7,7 @@ use farmem_wire::message::{Access, PAGE_LEN, Page};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// The memory under the cache: what programs see.
+/// The memory under the cache, as programs see it.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub(super) frames: BTreeMap<Page, (u64, Option<Access>)>,

@@ -1,4 +1,5 @@
-//! What the pages of simulated programs are in: the programs, the pool, far memory, and what is under way between them.
+//! The memory that holds the pages of simulated programs: the programs, the pool, far memory, and transfers
+//! in flight.
 //!
 //! Key type: [`Machine`].
 
@@ -14,44 +15,44 @@ use farmem_wire::message::{Access, PAGE_LEN};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// Everything that the pages are in.
+/// The memory that holds all pages.
 pub(super) struct Machine {
     pub(super) rng: Rng,
     pub(super) processes: BTreeMap<u32, Process>,
-    /// What programs have: bytes, and how. Not at all what they did not take.
+    /// The programs' view: bytes and access. Rejected pages are absent.
     pub(super) view: BTreeMap<Key, (u64, Option<Access>)>,
     pub(super) pool: Vec<u64>,
-    /// Pages that programs may have at once.
+    /// Maximum number of pages in programs.
     pub(super) here_max: usize,
-    /// By page of far memory.
+    /// Contents by page of far memory.
     pub(super) far: BTreeMap<u64, u64>,
     pub(super) lost: BTreeSet<u64>,
     pub(super) pins: BTreeSet<Key>,
-    /// Pages that the system serves: who touches one has zeros.
+    /// Pages served by the kernel: a touch gets zeros.
     pub(super) plain: BTreeSet<Key>,
-    /// Pages that came so.
+    /// Number of pages that appeared this way.
     pub(super) unseen: u64,
     pub(super) under_way: Vec<UnderWay>,
-    /// What the fetch brought that has ended.
+    /// The contents that the ended fetch brought.
     pub(super) arrived: BTreeMap<u64, u64>,
-    /// Threads that wait.
+    /// Waiting threads.
     pub(super) blocked: Vec<(Key, bool)>,
     pub(super) woken: Vec<Key>,
-    /// Nothing is stored in it.
+    /// A process in which nothing may be stored.
     pub(super) still: Option<u32>,
-    /// Of 256 installs, those that a program does not take.
+    /// Rate per 256 of installs that a program rejects.
     pub(super) refuses: u32,
     pub(super) refusals: u64,
-    /// What was not answered a moment ago: the first page's space, pages, and how often.
+    /// The last operation without an answer: the first page's space, its pages, and the number of attempts.
     pub(super) again: Option<(u32, Range<u64>, u32)>,
-    /// Bytes that may be allocated yet.
+    /// Bytes that may still be allocated.
     pub(super) budget: u64,
     pub(super) allocated: u64,
     pub(super) refused: bool,
     pub(super) failed: bool,
     pub(super) zeros: u64,
     pub(super) kept: u64,
-    /// Threads that were told that a page is lost, that far memory does not answer, that it is full.
+    /// Errors to threads: page lost, far memory failed, far memory full.
     pub(super) told: [u64; 3],
     pub(super) stores: u64,
     pub(super) accesses: u64,
@@ -66,7 +67,7 @@ pub(super) struct UnderWay {
     /// Pages of far memory.
     pub(super) pages: Range<u64>,
     pub(super) bytes: Option<Vec<u64>>,
-    /// How often the same was not answered.
+    /// Number of attempts without an answer.
     pub(super) tries: u32,
 }
 
@@ -86,13 +87,13 @@ impl Machine {
         }
     }
 
-    /// No more pages are in programs than may be: at every moment.
+    /// Asserts at every moment that no more pages are in programs than allowed.
     pub(super) fn hold_limit(&mut self) {
         let (here, most) = (self.view.len(), self.here_max);
         self.hold(here <= most, || format!("{here} pages are in programs, and {most} may be"));
     }
 
-    /// How often what begins at this page was asked for before without an answer.
+    /// Returns the number of unanswered attempts of the operation that begins at this page.
     pub(super) fn tries(&self, first: Key) -> u32 {
         let same = |(space, pages, _): &&(u32, Range<u64>, u32)| {
             *space == first.space && pages.contains(&first.page)
@@ -104,7 +105,7 @@ impl Machine {
         self.processes.get(&key.space).is_none_or(|process| process.elsewhere.contains(&key.page))
     }
 
-    /// The program does not take what it is given.
+    /// Returns true if the program rejects a page.
     pub(super) fn refuses(&mut self) -> bool {
         let refuses = self.rng.chance(self.refuses, 256);
         self.refusals += u64::from(refuses);
@@ -126,7 +127,7 @@ impl Machine {
         let (read, stored) = (*bytes, *truth);
         if write {
             self.stores += 1;
-            // Some pages are zeros again.
+            // Some pages become zeros again.
             let value = if self.stores.is_multiple_of(4) { 0 } else { self.stores };
             (*bytes, *truth) = (value, value);
         }
@@ -148,7 +149,7 @@ impl Machine {
         self.woken.push(key);
     }
 
-    /// A page that its program does not write to.
+    /// Returns the contents of a page that its program does not write to.
     pub(super) fn steady(&mut self, key: Key) -> u64 {
         let (bytes, access) = self.view[&key];
         self.hold(access != Some(Access::Modified), || format!("{key:?} changes while it is read"));
@@ -198,7 +199,7 @@ impl Programs for Machine {
 
     fn watch(&mut self, space: u32, pages: Range<u64>) -> bool {
         self.event("watch", Key { space, page: pages.start }, pages.end);
-        // A thread that touches one at the last moment.
+        // A thread touches a page at the last moment.
         for key in keys(space, pages.clone()) {
             if self.rng.chance(1, 8) && self.still != Some(space) {
                 self.accesses += u64::from(self.try_access(key, true));
