@@ -1,8 +1,8 @@
 //! A whole rack: hosts, a switch, memory nodes and the control plane, in virtual time on a faulty network.
 //!
-//! The world simulates everything around the roles with one event queue: their drivers, the network, the control plane's log on its
-//! disk, and restarts after crashes. Only the control API has no faults of its own, as over HTTP: a call is answered once, or fails
-//! because the control plane is down.
+//! The world simulates everything around the roles with one event queue: their drivers, the network, the
+//! control plane's log on its disk, and restarts after crashes. Only the control API has no faults of its
+//! own, as over HTTP: a call is answered once, or fails because the control plane is down.
 
 use crate::describe::Describer;
 use crate::sim_node::{RoleId, SimEnv, SimNode};
@@ -45,7 +45,8 @@ pub struct Layout {
     pub hops_max: u8,
     /// Maximum number of traversals of a host that share one datagram.
     pub pairs_max: u16,
-    /// Maximum number of connections of a host's domain to a memory node. If there are several, each has a small window.
+    /// Maximum number of connections of a host's domain to a memory node. If there are several, each has a
+    /// small window.
     pub connections_each: usize,
     /// The path MTU of all connections and of all memory nodes.
     pub pmtu: Pmtu,
@@ -59,13 +60,14 @@ pub struct Layout {
     pub host_lease: Option<Duration>,
     /// Time between two listings of the directory.
     pub epoch: Duration,
-    /// True if hosts number their queue pairs themselves, all of them from 2 on, as RoCE cards do (PROTOCOL 14.1).
+    /// True if hosts number their queue pairs themselves, all of them from 2 on, as RoCE cards do (PROTOCOL
+    /// 14.1).
     pub cards: bool,
 }
 
 impl Layout {
-    /// Returns a layout of four nodes of 1 MiB and two hosts. Timeouts are long compared with the network's delays, and short
-    /// compared with a campaign.
+    /// Returns a layout of four nodes of 1 MiB and two hosts. Timeouts are long compared with the network's
+    /// delays, and short compared with a campaign.
     #[must_use]
     pub fn small() -> Self {
         let Config { lease, epoch, .. } = Config::new(RoleId::Control.gid());
@@ -231,7 +233,6 @@ impl<H: Guest> World<H> {
     /// Starts every machine, and lets time pass until all are up.
     ///
     /// # Panics
-    ///
     /// If they do not come up.
     pub fn bring_up(&mut self) {
         self.start_all();
@@ -240,14 +241,13 @@ impl<H: Guest> World<H> {
         }
     }
 
-    /// Makes a call for `by` and lets time pass until it is answered. An unavailable call is repeated for a second.
+    /// Makes a call for `by` and lets time pass until it is answered. An unavailable call is repeated for a
+    /// second.
     ///
     /// # Errors
-    ///
     /// The control plane's error.
     ///
     /// # Panics
-    ///
     /// If the control plane answers another request.
     pub fn call<C: Call>(&mut self, by: RoleId, call: C) -> Result<C::Answer, ApiError> {
         let (request, end): (Request, _) = (call.into(), self.now() + CALL_MAX);
@@ -424,7 +424,8 @@ impl<H: Guest> World<H> {
         self.carry_wants();
     }
 
-    /// Crashes a role at once: its state is lost, and its frames in flight still arrive. Has no effect on a role that is down.
+    /// Crashes a role at once: its state is lost, and its frames in flight still arrive. Has no effect on a
+    /// role that is down.
     pub fn crash(&mut self, role_id: RoleId) {
         if !self.is_up(role_id) {
             return;
@@ -579,7 +580,6 @@ impl<H: Guest> World<H> {
     /// Asserts every invariant of every role.
     ///
     /// # Panics
-    ///
     /// If an invariant is broken.
     pub fn check(&self) {
         self.control.role.iter().for_each(|role| role.check());
