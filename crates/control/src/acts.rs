@@ -1,7 +1,8 @@
-//! Hosts that carry out what others write: the DPU beside a host is another host of the rack (PROTOCOL 8.59).
+//! Hosts that execute the WRITEs of other hosts: the DPU beside a host is a host of its own (PROTOCOL 8.59).
 //!
-//! When a host is taken out of the rack, its WRITEs must not go on by way of its DPU. So the control plane knows who acts for whom: whoever takes a host out looks
-//! there and takes those out too, and what the host had to write is kept from others as long as somebody acts for it.
+//! When a host is removed from the rack, its WRITEs must not continue through its DPU. So the control plane
+//! records which host acts for which. Every removal of a host also removes the hosts that act for it, and the
+//! host's written memory stays reserved while any host acts for it.
 
 use crate::Control;
 use crate::api::{ActFor, ErrorCode};
@@ -11,11 +12,11 @@ use crate::requests::{Decided, Decision};
 use crate::state::{LogError, State};
 use alloc::format;
 
-/// Lives for which one host may act at once.
+/// Maximum number of incarnations for which one host may act.
 pub const ACTS_MAX: usize = 1024;
 
 impl Control {
-    /// A host begins to act for another, or ends.
+    /// Records that a host begins or ends to act for another.
     pub(crate) fn act_for(&self, call: &ActFor) -> Decided<ActFor> {
         let &ActFor { host, generation, of_host, of_generation, begins } = call;
         let (actor, of) = (Life { host, generation }, Life { host: of_host, generation: of_generation });
@@ -51,18 +52,18 @@ impl Control {
 }
 
 impl State {
-    /// The host is in this generation, and has not left.
+    /// Returns true if the host is in this generation and has not left.
     fn is_alive(&self, life: Life) -> bool {
         self.hosts.get(&life.host).is_some_and(|row| row.present && row.generation == life.generation)
     }
 
-    /// Somebody carries out WRITEs of an earlier life of the host.
+    /// Returns true if some host executes WRITEs of an earlier incarnation of the host.
     pub(crate) fn is_acted_for(&self, host: u16) -> bool {
         let earlier = |of: &&Life| of.host == host && !self.is_alive(**of);
         self.hosts.values().flat_map(|row| &row.acts_for).find(earlier).is_some()
     }
 
-    /// A line of the log: a host begins to act for another's life, or ends.
+    /// Applies a log line: a host begins or ends to act for another's incarnation.
     pub(crate) fn acts(&mut self, host: u16, of: Life, begins: bool) -> Result<(), LogError> {
         let row = self.hosts.get_mut(&host).filter(|row| row.present);
         let acts_for = &mut row.ok_or(LogError("a host acts that is not there"))?.acts_for;

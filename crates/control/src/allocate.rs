@@ -1,4 +1,4 @@
-//! Placement: which addresses a node gets, and where in a node a vma goes (MIND 4.1).
+//! Placement: the addresses of a node, and the place of a vma in a node (MIND 4.1).
 
 use crate::api::VmaInfo;
 use crate::record::VmaRow;
@@ -7,13 +7,15 @@ use farmem_wire::message::PAGE_LEN;
 
 /// The smallest vma, and the granularity of a node's memory.
 pub const PAGE: u64 = PAGE_LEN as u64;
-/// Where the address space of a rack ends: what a user process on x86-64 and arm64 can map.
+/// The end of a rack's address space: the limit of a user process on x86-64 and arm64.
 pub const VA_END: u64 = 1 << 47;
 
-/// First fit: the lowest multiple of `size` from `start` on where `size` bytes are free and end by `end`.
+/// Returns the first fit: the lowest multiple of `size` from `start` on where `size` bytes are free and end
+/// by `end`.
 ///
-/// `taken` are the ranges in use, ascending by first byte, as (first byte, bytes); they may overlap. `size` is a power of two. Free neighbours need no
-/// coalescing: what is free is what lies between the taken ranges.
+/// `taken` are the ranges in use, ascending by first byte, as (first byte, length); they may overlap. `size`
+/// is a power of two. Free neighbours need no coalescing, because everything between the taken ranges is
+/// free.
 pub(crate) fn first_fit(
     taken: impl Iterator<Item = (u64, u64)>,
     start: u64,
@@ -30,19 +32,21 @@ pub(crate) fn first_fit(
     (candidate.checked_add(size)? <= end).then_some(candidate)
 }
 
-/// The size of the vma that holds `size` bytes: a power of two, at least a page. `None` when there is no such power of two.
+/// Returns the size of the vma for `size` bytes: a power of two, at least a page. `None` if there is no such
+/// power of two.
 pub(crate) fn vma_size(size: u64) -> Option<u64> {
     size.max(PAGE).checked_next_power_of_two()
 }
 
 impl VmaRow {
-    /// A vma that the change of this number allocates. Changes are numbered from 0 and never twice; so are allocations, from 1.
+    /// Returns a vma that the change with this number allocates. Changes are numbered from 0 and unique; so
+    /// are allocations, from 1.
     pub(crate) const fn new(change: u64, size: u64, node: u16, domain: u32) -> Self {
         let (id, pending) = (change.saturating_add(1), Some(change));
         Self { id, size, node, domain, durable: false, pending, grants: Vec::new() }
     }
 
-    /// What users know it as.
+    /// Returns the vma as reported to users.
     pub(crate) const fn info(&self, base: u64) -> VmaInfo {
         VmaInfo { id: self.id, base, size: self.size, node: self.node, domain: self.domain }
     }
@@ -74,7 +78,8 @@ mod tests {
     }
 
     proptest! {
-        /// A plain bitmap, searched block by block, finds the same place, through any sequence of allocations and frees.
+        /// First fit finds the same place as a search of a plain bitmap, through any sequence of allocations
+        /// and frees.
         #[test]
         fn first_fit_is_what_a_bitmap_finds(end in 1u64..200, steps in prop::collection::vec((0u32..6, any::<prop::sample::Index>(), any::<bool>()), 1..80)) {
             let mut bitmap = alloc::vec![false; usize::try_from(end).unwrap()];

@@ -1,10 +1,11 @@
-//! What people, programs and roles ask of the control plane, in the form that travels as JSON.
+//! The control API: requests of people, programs and roles to the control plane, as JSON.
 //!
-//! `POST /v1/NAME` with the fields of a request as its body; the answer is the fields of the response, or an [`ApiError`].
-//! Addresses (`gid`) are text: `127.0.0.11` or an IPv6 address. Sizes are bytes. Numbers of ports, queue pairs and keys are decimal.
+//! `POST /v1/NAME` has the fields of a request as its body; the answer has the fields of the response, or an
+//! [`ApiError`]. Addresses (`gid`) are text: `127.0.0.11` or an IPv6 address. Sizes are bytes. Numbers of
+//! ports, queue pairs and keys are decimal.
 //!
-//! Key type: [`Call`], a request that knows the type of its answer. [`Request`] and [`Response`] are any of them: what travels, and what
-//! the control plane dispatches over.
+//! Key type: [`Call`], a request with a typed answer. [`Request`] and [`Response`] are the enums of all of
+//! them, which travel and which the control plane dispatches.
 
 mod answers;
 mod base64_bytes;
@@ -20,9 +21,9 @@ pub use usage::*;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
-/// A request, and the type of its answer. [`Request`] is one too: for callers that pass on what others ask.
+/// A request with a typed answer. [`Request`] is one too, for callers that forward requests.
 pub trait Call: Into<Request> {
-    /// What answers it. It does not come out of a [`Response`] to another request.
+    /// The type of the answer. The conversion fails for a [`Response`] to another request.
     type Answer: TryFrom<Response>;
 }
 
@@ -30,7 +31,7 @@ impl Call for Request {
     type Answer = Response;
 }
 
-/// The answers: the variant, whose name in snake case is in the field `is`, and the type.
+/// Defines the answers: the variant, whose name in snake case is in the field `is`, and the type.
 macro_rules! answers {
     ($($variant:ident($answer:ty),)*) => {
         /// Any answer.
@@ -38,7 +39,7 @@ macro_rules! answers {
         #[serde(tag = "is", rename_all = "snake_case")]
         pub enum Response {
             $(#[doc = concat!("[`", stringify!($answer), "`]")] $variant($answer),)*
-            /// Done, nothing to tell: `()`.
+            /// Success without data: `()`.
             Done {},
         }
 
@@ -98,44 +99,45 @@ impl TryFrom<Response> for () {
     }
 }
 
-/// Says with [`Renew`] that a host holds nothing any more, and asks for nothing any more.
+/// The value of `flushed` in [`Renew`] by which a host declares that it holds nothing and requests nothing
+/// any more.
 pub const GIVEN_UP: u64 = u64::MAX;
 
-/// Why a request was refused: a code for programs, a message and a remedy for people.
+/// The error of a refused request: a code for programs, a message and a remedy for people.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ApiError {
-    /// For programs; frozen.
+    /// The code for programs; values are frozen.
     pub code: ErrorCode,
-    /// What was wrong.
+    /// The description of the error.
     pub message: String,
-    /// What to do.
+    /// The recommended action.
     pub remedy: String,
 }
 
-/// The kinds of refusal.
+/// The kinds of errors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// A field has a value that means nothing, or is missing.
+    /// A field is invalid or missing.
     BadRequest,
-    /// No such request.
+    /// There is no such request.
     UnknownRequest,
-    /// No such node, host, domain, connection, vma or object.
+    /// There is no such node, host, domain, connection, vma or object.
     NotFound,
-    /// The name or address is taken by something else.
+    /// The name or address is in use by something else.
     Conflict,
-    /// The domain does not own it.
+    /// The domain is not the owner.
     NotOwner,
-    /// No node has that much memory free in one piece.
+    /// No node has that much contiguous memory free.
     OutOfMemory,
-    /// A table of the switch or a node is full; nothing was changed.
+    /// A table of the switch or a node is full; nothing changed.
     TableFull,
-    /// A role that is needed has not joined, or does not answer.
+    /// A required role has not joined, or does not answer.
     Unavailable,
-    /// The request did not arrive as a whole in the time there is for it.
+    /// The request did not arrive completely in time.
     TooSlow,
-    /// The caller did not show the rack's token.
+    /// The caller did not present the rack's token.
     Unauthorized,
-    /// The log does not take the change now; the message says what becomes of it.
+    /// The log does not accept the change now; the message states the result.
     Storage,
 }

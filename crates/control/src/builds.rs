@@ -1,6 +1,8 @@
-//! Which build of farmem each member is: what it said when it joined, kept in the log, so that builds that do not go together are told apart (PROTOCOL 8.71).
+//! The build of farmem of each member, as reported at its join and kept in the log, to detect incompatible
+//! builds (PROTOCOL 8.71).
 //!
-//! A build is a text that means nothing here. A member that says none, as a card or who joins by hand, is not listed.
+//! The control plane does not interpret the text of a build. Members that report none, such as cards and
+//! manual joins, are not listed.
 
 use crate::api::BuildUse;
 use crate::record::{Line, What};
@@ -11,17 +13,17 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use farmem_machine::Port;
 
-/// Most characters of a build.
+/// Maximum length of a build in characters.
 pub const BUILD_LEN_MAX: usize = 64;
 
-/// Whether a text may be a build: letters, digits and `.+_-`, at least one and at most [`BUILD_LEN_MAX`] of them.
+/// Returns true if a text is a valid build: 1 to [`BUILD_LEN_MAX`] letters, digits and `.+_-`.
 #[must_use]
 pub fn is_build(text: &str) -> bool {
     let known = |letter: u8| letter.is_ascii_alphanumeric() || b".+_-".contains(&letter);
     (1..=BUILD_LEN_MAX).contains(&text.len()) && text.bytes().all(known)
 }
 
-/// Who joins by a change.
+/// Returns the port of the member that a change joins.
 pub(crate) const fn joining(what: &What) -> Option<Port> {
     match what {
         What::JoinSwitch { .. } => Some(Port::SWITCH),
@@ -33,16 +35,16 @@ pub(crate) const fn joining(what: &What) -> Option<Port> {
 }
 
 impl Control {
-    /// Keeps which build the member at a port is, if that is another one than before.
+    /// Records the build of the member at a port, if it changed.
     pub(crate) fn joined_as(&mut self, port: Port, build: Option<String>, out: &mut Actions) {
         let build = build.filter(|build| is_build(build));
         if self.state.builds.get(&port) != build.as_ref() {
-            // Where the log takes no lines now, nothing but this is not known.
+            // If the log accepts no lines now, only this build stays unknown.
             let _stalled = self.keep(Line::Build { port: port.0, build }, out);
         }
     }
 
-    /// The builds there are, and who is of each.
+    /// Returns the builds and the members of each.
     pub(crate) fn builds(&self) -> Vec<BuildUse> {
         let mut builds: BTreeMap<String, Vec<String>> = BTreeMap::new();
         if let Some(own) = &self.config.build {

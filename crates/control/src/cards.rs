@@ -1,7 +1,7 @@
-//! Memory that a RoCE card registered, as a memory node: what it may be used for, and what it is told (PROTOCOL 14.12 to 14.19).
+//! Memory of a RoCE card as a memory node: its permitted uses, and its updates (PROTOCOL 14.12 to 14.19).
 //!
-//! The card checks its one key and nothing else, so all of its memory is one domain's; it runs nothing, so the switch does not know it: what
-//! needs the switch is refused there.
+//! The card checks only its one key, so all of its memory belongs to one domain. It runs no farmem code, so
+//! the switch does not know it: operations that need the switch are refused.
 
 use crate::Control;
 use crate::allocate::{PAGE, VA_END};
@@ -17,16 +17,16 @@ use alloc::vec::Vec;
 use farmem_wire::VirtAddr;
 use farmem_wire::message::Update;
 
-/// Most queue pairs that a card can bring.
+/// Maximum number of queue pairs of a card.
 pub(crate) const CARD_QUEUE_PAIRS_MAX: usize = 1024;
 
 impl State {
-    /// What a node is as a card, if it is one.
+    /// Returns the card data of a node, if it is a card.
     pub(crate) fn card_of(&self, node: u16) -> Option<&CardMemory> {
         self.nodes.get(&node)?.card.as_ref()
     }
 
-    /// The memory nodes that are farmem's, and not memory that a card registered.
+    /// Returns the memory nodes of farmem, without cards.
     pub(crate) fn farmem_nodes(&self) -> impl Iterator<Item = (&u16, &NodeRow)> {
         self.nodes.iter().filter(|(_, row)| row.card.is_none())
     }
@@ -35,8 +35,9 @@ impl State {
         self.card_of(node).is_some()
     }
 
-    /// What `role` is told of a change that is about a card: the switch nothing, so that it refuses what it would have to carry; the card's
-    /// agent what it has to zero. None when no card is concerned.
+    /// Returns the updates for `role` about a change of a card. The switch gets none, so that it refuses
+    /// operations on the card; the card's agent gets the ranges to zero. Returns `None` if the change
+    /// involves no card.
     pub(crate) fn tell_of_card(&self, what: &What, role: Role) -> Option<Vec<Step>> {
         match what {
             What::JoinNode { card: Some(_), .. } => Some(Vec::new()),
@@ -53,7 +54,7 @@ impl State {
 }
 
 impl Control {
-    /// Refuses a card's memory for another domain than its own.
+    /// Refuses a card's memory for any other domain than its owner.
     pub(crate) fn card_is_of(&self, node: u16, domain: u32) -> Result<(), ApiError> {
         match self.state.card_of(node) {
             Some(card) if card.domain != domain => {
@@ -67,7 +68,7 @@ impl Control {
         }
     }
 
-    /// Refuses what a card's memory cannot be.
+    /// Refuses an operation that a card's memory does not support.
     pub(crate) fn no_card(&self, node: u16, what: &str) -> Result<(), ApiError> {
         if !self.state.is_card(node) {
             return Ok(());
@@ -78,7 +79,8 @@ impl Control {
         Err(error(ErrorCode::Conflict, message, remedy))
     }
 
-    /// A queue pair of a card for a new connection of `domain`, and the card's key; none for a node that is no card.
+    /// Returns a queue pair of a card for a new connection of `domain`, and the card's key; `None` for a node
+    /// that is no card.
     pub(crate) fn card_takes(&self, node: u16, domain: u32) -> Result<Option<(u32, u32)>, ApiError> {
         self.card_is_of(node, domain)?;
         let Some(card) = self.state.card_of(node) else { return Ok(None) };
@@ -106,7 +108,7 @@ impl Control {
         })
     }
 
-    /// Where a card's memory is, if it can be there.
+    /// Returns the first address of a card's memory, if it is valid.
     pub(crate) fn card_range(
         &self,
         card: &CardMemory,
@@ -158,7 +160,7 @@ impl Control {
         }
     }
 
-    /// Refuses a node that joins again as something else: its memory's addresses and domain stay what they are.
+    /// Refuses a node that rejoins with another kind: the addresses and domain of its memory cannot change.
     pub(crate) fn same_kind(
         &self,
         node: u16,

@@ -1,4 +1,4 @@
-//! A change's life: it begins, its updates are answered, it is committed or taken back (PROTOCOL 8.14 to 8.17).
+//! The lifecycle of a change: begin, answers to its updates, commit or rollback (PROTOCOL 8.14 to 8.17).
 //! ```text
 //!            begin                all answered Ok
 //!   (decided) ----> applying -------------------------> committed
@@ -23,7 +23,7 @@ use farmem_transport::PeerChange;
 use farmem_wire::message::Update;
 use farmem_wire::{Gid, HostId};
 
-/// Updates a silent role may miss; one more, and it must join again (PROTOCOL 8.22).
+/// Number of updates that a silent role may miss; one more, and it must rejoin (PROTOCOL 8.22).
 pub const MISSED_MAX: u32 = 4096;
 
 impl State {
@@ -88,7 +88,7 @@ impl State {
         Ok(())
     }
 
-    /// Tells all roles concerned of a change, or of its next step.
+    /// Queues the updates of a change, or of its next step, for all involved roles.
     pub(crate) fn tell_all(&mut self, id: u64, what: &What, effects: &mut Vec<Effect>) {
         for role in self.concerned(what) {
             let steps = self.tell(what, role);
@@ -125,7 +125,8 @@ impl State {
             self.enqueue(Role::Switch, None, LoggedUpdate(read), None, effects);
         }
         self.reset(role, Why::Joined { role }, What::is_protection, effects);
-        // Its memory and its halves of the connections are gone; the hosts' halves will notice (PROTOCOL 8.6).
+        // The node's memory and its halves of the connections are gone; the hosts' halves will notice
+        // (PROTOCOL 8.6).
         self.end_connections_to(*node, effects);
         if self.nodes.contains_key(node) {
             self.forget(Port::node(*node), effects);
@@ -147,7 +148,7 @@ impl State {
         self.fill(role, effects);
     }
 
-    /// Gives a role that joins its queue: all it must know, then the changes of protections that are being made.
+    /// Fills the queue of a role that joins: all its tables, then the protection changes in progress.
     pub(crate) fn fill(&mut self, role: Role, effects: &mut Vec<Effect>) {
         self.queues.insert(role, Queue::held(self.tables(role)));
         for id in self.applying(What::is_protection) {
@@ -187,7 +188,7 @@ impl State {
         if generation < last {
             self.begin_anew(*host, effects);
         }
-        // What its earlier life cached may still be read until that life's lease has ended.
+        // Pages cached by its earlier incarnation may still be read until that incarnation's lease has ended.
         let cache = match self.hosts.get(host).map(|row| row.cache) {
             Some(Cache::Live { .. }) => Cache::Orphaned,
             cache => cache.unwrap_or_default(),
@@ -210,7 +211,8 @@ impl State {
         Ok(())
     }
 
-    /// Nodes remember the last generation of each host, and drop what is of an earlier one. What they are told here no failure of the join takes back.
+    /// Tells nodes the host's new generation: they remember the last one of each host, and drop requests of
+    /// an earlier one. A failure of the join does not roll this back.
     fn begin_anew(&mut self, host: u16, effects: &mut Vec<Effect>) {
         let nodes: Vec<u16> = self.farmem_nodes().map(|(&node, _)| node).collect();
         for node in nodes {
@@ -219,7 +221,8 @@ impl State {
         }
     }
 
-    /// The incarnation that had this port is no more, whatever becomes of the next one's join. (Nodes are not told of nodes.)
+    /// Tells roles that the incarnation at this port is gone, whatever the result of the next join. (Nodes do
+    /// not know each other.)
     pub(crate) fn forget(&mut self, port: Port, effects: &mut Vec<Effect>) {
         let roles: Vec<Role> = self.queues.keys().copied().collect();
         for role in
@@ -229,7 +232,7 @@ impl State {
         }
     }
 
-    /// The connections to a node that is no more, or begins anew: it has none of them, and the switch is told.
+    /// Ends the connections to a node that is gone or restarts, and tells the switch.
     fn end_connections_to(&mut self, node: u16, effects: &mut Vec<Effect>) {
         let ended = self.connections.values().filter(|row| row.node == node).flat_map(connection_gone);
         let ended: Vec<Update> =
@@ -240,7 +243,7 @@ impl State {
         }
     }
 
-    /// Ends all that belongs to the host's present incarnation.
+    /// Ends everything that belongs to the host's present incarnation.
     fn cut_off(&mut self, host: u16, effects: &mut Vec<Effect>) {
         self.end_objects(host);
         let its = |what: &What| match what {
@@ -267,7 +270,7 @@ impl State {
         }
     }
 
-    /// Takes the answer to the head of a role's queue.
+    /// Handles the answer to the head of a role's queue.
     pub(crate) fn answered(
         &mut self,
         role: Role,
@@ -294,8 +297,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes back what was applied after its change was given up, before anything that was decided since (PROTOCOL 8.16): the addresses or the
-    /// vma may be another change's by now.
+    /// Rolls back updates that were applied after their change failed, before any later update (PROTOCOL
+    /// 8.16): the addresses or the vma may belong to another change by now.
     fn take_back(&mut self, role: Role, applied: &[Entry]) {
         let mut back = Vec::new();
         for entry in applied.iter().rev().filter(|entry| entry.withdrawn) {
@@ -317,7 +320,8 @@ impl State {
         let change =
             entry.change.filter(|_| entry.undo.is_some()).and_then(|id| Some((id, self.changes.get(&id)?)));
         match change {
-            // One node that takes no peer in keeps nobody out of the rack. Without the switch nobody is in it.
+            // A node that rejects a peer does not keep it out of the rack. Without the switch no member can
+            // work.
             Some((_, change)) if change.what.is_membership() && role != Role::Switch => {
                 self.lose(role, effects)
             }
@@ -326,7 +330,7 @@ impl State {
         }
     }
 
-    /// The role did not answer for long.
+    /// Handles a role that did not answer for long.
     pub(crate) fn silent(&mut self, role: Role, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         let queue = self.queues.get_mut(&role).filter(|queue| queue.outstanding().is_some());
         queue.ok_or(LogError("silence of a role that was not asked"))?.fall_silent();
@@ -342,20 +346,21 @@ impl State {
         Ok(())
     }
 
-    /// The control plane started again: the callers are gone, so it takes back what it can.
+    /// Handles a restart of the control plane: the callers are gone, so it rolls back all revocable changes.
     pub(crate) fn abandon(&mut self, effects: &mut Vec<Effect>) {
         for id in self.applying(What::is_revocable) {
             self.fail(id, Why::Restarted, effects);
         }
     }
 
-    /// The role refused what it must know, or missed too much: it gets nothing more until it joins again.
+    /// Drops a role that refused a required update, or missed too much: it gets no more updates until it
+    /// rejoins.
     fn lose(&mut self, role: Role, effects: &mut Vec<Effect>) {
         self.reset(role, Why::Gone { role }, |what| what.tolerates(role), effects);
         effects.push(Effect::Gone(role));
     }
 
-    /// Forgets what the role was told and still to be told. Changes that count on it fail, except those `spared`.
+    /// Drops a role's queue. Changes that depend on the role fail, except those `spared`.
     pub(crate) fn reset(
         &mut self,
         role: Role,
@@ -379,7 +384,7 @@ impl State {
         }
     }
 
-    /// Starts to take a change back.
+    /// Begins the rollback of a change.
     pub(crate) fn fail(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) {
         let Some(change) = self.changes.get_mut(&id).filter(|change| change.failed.is_none()) else { return };
         change.failed = Some(why);
@@ -496,7 +501,7 @@ impl State {
         }
     }
 
-    /// Ends the changes that wait for nothing more, and lets every queue's head go.
+    /// Ends the changes that wait for nothing more, and lets every queue continue.
     pub(crate) fn settle(&mut self, effects: &mut Vec<Effect>) {
         let over = |(_, change): &(&u64, &Change)| change.waits.is_empty() && !change.is_held();
         while let Some(id) = self.changes.iter().find(over).map(|(&id, _)| id) {
@@ -510,8 +515,8 @@ impl State {
         self.queues.values_mut().for_each(Queue::settle);
     }
 
-    /// Adds an update to a role's queue, if the role has one. A change waits for its answer unless the role joins, or is silent
-    /// and the change can do without.
+    /// Adds an update to a role's queue, if the role has one. The change waits for the answer unless the role
+    /// is joining, or is silent and the change tolerates that.
     pub(crate) fn enqueue(
         &mut self,
         role: Role,
@@ -528,7 +533,7 @@ impl State {
         }
     }
 
-    /// Has a change wait for one more answer of a role; false when it does without.
+    /// Makes a change wait for one more answer of a role. Returns false if it need not wait.
     fn wait_for(&mut self, change: Option<u64>, role: Role) -> bool {
         let Some(row) = change.and_then(|id| self.changes.get_mut(&id)) else { return false };
         let waited = match self.queues.get(&role).map(|queue| queue.reach) {
@@ -561,7 +566,7 @@ impl State {
         change.waits.retain(|(_, waits)| *waits > 0);
     }
 
-    /// The changes of this kind that have not failed.
+    /// Returns the changes of this kind that have not failed.
     fn applying(&self, kind: impl Fn(&What) -> bool) -> Vec<u64> {
         let hit = self.changes.iter().filter(|(_, change)| change.failed.is_none() && kind(&change.what));
         hit.map(|(&id, _)| id).collect()

@@ -1,5 +1,5 @@
-//! Which requests must not overlap: each is about some things, and waits while an earlier one changes one of them
-//! (PROTOCOL 8.18).
+//! Conflicts of requests: each request claims some resources, and waits while an earlier one changes one of
+//! them (PROTOCOL 8.18).
 
 use crate::api::{
     AcceptLost, Brk, Disconnect, DropObject, Free, Grant, HoldObject, JoinHost, JoinIndex, JoinNode,
@@ -13,16 +13,17 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use farmem_machine::Port;
 
-/// A thing that one change at a time may be about.
+/// A resource that one change at a time may claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Claim {
-    /// A member that joins or leaves. What merely uses the member does not claim it: a join does not wait for that, it ends it.
+    /// A member that joins or leaves. Mere users of the member do not claim it: a join does not wait for
+    /// them, it ends them.
     Member(u32),
     /// A vma.
     Vma(u64),
     /// A session of a host in a domain.
     Session(u16, u32),
-    /// What a host caches.
+    /// The cached pages of a host.
     Cache(u16),
     /// The directory of the switch.
     Directory,
@@ -32,12 +33,12 @@ pub(crate) enum Claim {
     Space(u32),
 }
 
-/// How a request is about a thing.
+/// The relation of a request to a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
-    /// It changes the thing: a later request that needs it waits.
+    /// The request changes the resource: later requests that need it wait.
     Changes(Claim),
-    /// It needs the thing not to be changing.
+    /// The request needs the resource unchanged.
     Uses(Claim),
 }
 
@@ -50,12 +51,12 @@ impl Need {
 }
 
 impl State {
-    /// What the changes in flight are about.
+    /// Returns the resources claimed by changes in flight.
     pub(crate) fn claims(&self) -> BTreeSet<Claim> {
         self.changes.values().filter_map(|change| claim(&change.what)).collect()
     }
 
-    /// What must be free before a request can begin.
+    /// Returns the resources that must be free before a request can begin.
     pub(crate) fn needs(&self, request: &Request) -> Vec<Need> {
         let uses_node = |node: u16| (node < NODE_END).then(|| Need::Uses(Claim::Member(Port::node(node).0)));
         let uses_host = |host: u16| Need::Uses(Claim::Member(Port::host(host).0));
@@ -84,7 +85,7 @@ impl State {
             }
             Request::Disconnect(Disconnect { host, .. }) => Vec::from([uses_host(*host)]),
             Request::OpenObject(OpenObject { host, domain, name, .. }) => {
-                // To open one by file may be a change.
+                // Opening an object in a file may be a change.
                 let known = self.object_named(*domain, name).map(|(object, _)| object);
                 let by_file = known.filter(|object| self.files.contains_key(object));
                 let changes = by_file.map(|object| Need::Changes(Claim::Object(object)));
@@ -152,7 +153,7 @@ impl State {
 }
 
 impl State {
-    /// A call changes the space and may change each of its vmas, on whatever node.
+    /// Returns the needs of a call that changes the space and may change each of its vmas, on any node.
     fn needs_of_space(&self, domain: Option<u32>) -> Vec<Need> {
         let Some(domain) = domain else { return Vec::new() };
         let space = self.spaces.get(&domain);
@@ -167,7 +168,7 @@ impl State {
     }
 }
 
-/// What a change in flight is about.
+/// Returns the resource that a change in flight claims.
 pub(crate) fn claim(what: &What) -> Option<Claim> {
     match what {
         What::JoinSwitch { .. } => Some(Claim::Member(Port::SWITCH.0)),

@@ -1,4 +1,5 @@
-//! Leases of hosts that cache pages, and what must be over before the switch's directory opens (PROTOCOL 12.35, 12.36).
+//! Leases of hosts that cache pages, and the conditions for opening the switch's directory (PROTOCOL 12.35,
+//! 12.36).
 //!
 //! ```text
 //!   Empty ---renew---> Live ---- left, or joined again ----> Orphaned
@@ -7,8 +8,8 @@
 //!     `---- nothing of it is left anywhere --'
 //! ```
 //!
-//! What is kept over a restart stands in the log: who may hold pages ([`Cache`]), and whether the directory is open. When a lease ends
-//! is not: after a restart every lease counts as renewed just then, which is later than any host can think.
+//! The log records which hosts may hold pages ([`Cache`]), and whether the directory is open. Lease ends are not in the log: after a
+//! restart every lease counts as renewed just then, which is later than any host assumes.
 
 mod draining;
 mod epochs;
@@ -44,57 +45,59 @@ use pending::{Running, page_at};
 use recovers::Recovers;
 use stalls::Stalls;
 
-/// A lease surely ended when the host's clock may have been slow by one part in so many.
+/// Divisor: a lease has surely ended even if the host's clock is slow by one part in this many.
 const DRIFT: u64 = 8;
-/// The control plane looks up at least so often in the length of a lease; when it looked up less often than in one part in [`DRIFT`], it stood still.
+/// The control plane checks its clock at least this often per lease. A gap of more than one part in [`DRIFT`]
+/// means that it stood still.
 const LOOKS: u64 = 16;
 
-/// What a restart need not know of those who cache.
+/// Volatile state about hosts that cache pages.
 #[derive(Debug, Default)]
 pub(crate) struct Coherence {
-    /// When the lease of a host surely ends, of all that may hold pages.
+    /// The time at which the lease of each host that may hold pages surely ends.
     ends: BTreeMap<u16, Instant>,
-    /// When the control plane has to look up although nothing happens, while a host has a lease.
+    /// The time at which the control plane must wake without an event, while a host has a lease.
     look: Option<Instant>,
-    /// The largest order to give everything up that a host said it had obeyed, of those that it was given.
+    /// The largest flush order that each host reported as obeyed, of those that it was given.
     flushed: BTreeMap<u16, u64>,
-    /// The newest order that an answer gave to a host. After a restart each is given once more before it counts.
+    /// The newest order that an answer gave to each host. After a restart each is given once more before it
+    /// counts.
     ordered: BTreeMap<u16, u64>,
-    /// Hosts that gave everything up for good and are about to be fenced, and in which generation they said so.
+    /// Hosts that gave everything up for good and will be fenced, with the generation of that report.
     given_up: BTreeMap<u16, u16>,
-    /// The epoch that what follows is of.
+    /// The epoch of the following fields.
     epoch: u64,
-    /// Pages whose region is to be reset, and when the switch is told again.
+    /// Pages whose region is to be reset, and the time of the next message to the switch.
     wanted: BTreeMap<Page, Instant>,
-    /// What hosts asked for of late.
+    /// Recent reset requests of hosts.
     recovers: Recovers,
-    /// Resets whose hosts have given up, by first page.
+    /// Resets whose hosts have given up the region, by first page.
     resets: BTreeMap<Page, Running>,
     /// Resets that wait for hosts, and since when.
     stalls: Stalls,
-    /// Nodes that are being swept as a whole, and when they are told again.
+    /// Nodes being swept as a whole, and the time of the next message.
     sweeps: BTreeMap<u16, Instant>,
-    /// Nodes that were, in which life and epoch.
+    /// Nodes that were swept, with their incarnation and epoch.
     swept: BTreeMap<u16, (u16, u64)>,
-    /// Hosts that are fenced, and the first listing that can show that nothing is left of them.
+    /// Fenced hosts, and the first listing that can show that nothing is left of them.
     fences: BTreeMap<u16, u64>,
     round: Option<Round>,
-    /// Listings so far.
+    /// Number of listings so far.
     rounds: u64,
     next_round: Option<Instant>,
-    /// What the directory's regions are to be, and the slots it was made for.
+    /// The planned regions of the directory, and the number of slots they were planned for.
     splitting: Option<(usize, Splitting)>,
-    /// What is waited for of migrations, by change.
+    /// The pending conditions of migrations, by change.
     moves: BTreeMap<u64, Moving>,
-    /// What is waited for of changes that took rights away, by change.
+    /// The pending conditions of changes that revoked rights, by change.
     draining: BTreeMap<u64, Draining>,
-    /// Questions so far: what tells their answers apart.
+    /// Number of questions so far, to match answers.
     questions: u32,
     counts: DirectoryInfo,
 }
 
 impl Coherence {
-    /// When something is to be done next.
+    /// Returns the time of the next action.
     pub(crate) fn due(&self) -> Option<Instant> {
         let ends = self.ends.values().copied();
         let messages = self.wanted.values().copied().chain(self.resets.values().map(Running::due));
@@ -104,7 +107,7 @@ impl Coherence {
         ends.chain(messages).chain(self.sweeps.values().copied()).chain(round).chain(moves).min()
     }
 
-    /// Asserts that everything is within its bounds.
+    /// Asserts all limits.
     pub(crate) fn check(&self) {
         assert!(
             self.wanted.len() <= RESETS_MAX
@@ -119,8 +122,8 @@ impl Coherence {
 }
 
 impl Control {
-    /// Moves the ends of all leases on by the time in which nothing was heard because the control plane itself stood still, before any is found to
-    /// have passed: hosts asked in vain, as they do while it is killed and started again (PROTOCOL 8.32).
+    /// Extends all leases by a time in which the control plane itself stood still, before any counts as
+    /// ended: hosts renewed in vain, as during a restart of the control plane (PROTOCOL 8.32).
     pub(crate) fn look_up(&mut self, before: Instant) {
         let lease = self.config.lease.as_nanos();
         let gap = self.now.since(before);
@@ -130,7 +133,7 @@ impl Control {
         self.coherence.look = Some(self.now + Duration::from_nanos(lease / LOOKS));
     }
 
-    /// A host says that it is there (PROTOCOL 12.35).
+    /// Handles a host's renewal of its lease (PROTOCOL 12.35).
     pub(crate) fn renew(
         &mut self,
         host: u16,
@@ -143,7 +146,8 @@ impl Control {
         }
         self.in_generation(host, generation)?;
         let row = &self.state.hosts[&host];
-        // A holder of the token may ask in a host's name, and none but the host knows what it has given up (PROTOCOL 12.48).
+        // A holder of the token may call in a host's name, and only the host knows which pages it has given
+        // up (PROTOCOL 12.48).
         if flushed != 0 && qkey != row.home.qkey {
             let message =
                 format!("{qkey:#x} is not the key of host {host}, which alone can say what it has flushed");
@@ -198,8 +202,8 @@ impl Control {
         }
     }
 
-    /// The order that a host says it has obeyed, as far as that counts: none is taken for obeyed that this control plane did not give to the
-    /// host's present lease (PROTOCOL 12.48). One that it cannot have given is refused.
+    /// Returns the flush order that counts as obeyed by a host: only orders that this control plane gave to
+    /// the host's present lease count (PROTOCOL 12.48). A number that cannot have been given is refused.
     fn obeyed(&self, host: u16, flushed: u64) -> Result<u64, ApiError> {
         let present = self.state.epoch;
         let epoch = Seq(flushed).epoch();
@@ -217,7 +221,7 @@ impl Control {
         Ok(if flushed <= given { flushed } else { 0 })
     }
 
-    /// The answer to a host that may hold pages.
+    /// Returns the lease of a host that may hold pages.
     pub(crate) fn lease(&self, host: u16) -> LeaseInfo {
         let since = match self.state.hosts.get(&host).map(|row| row.cache) {
             Some(Cache::Live { since }) => since,
@@ -227,7 +231,7 @@ impl Control {
         LeaseInfo { lease_ms: self.config.lease.as_nanos() / 1_000_000, flush }
     }
 
-    /// A page request of a host gets no answer (PROTOCOL 12.33).
+    /// Handles a page request without an answer, reported by a host (PROTOCOL 12.33).
     pub(crate) fn recover(&mut self, host: u16, page: u64) -> Decided<Recover> {
         self.host_present(host)?;
         if !matches!(self.state.hosts[&host].cache, Cache::Live { .. }) {
@@ -245,7 +249,7 @@ impl Control {
         Ok(Decision::Reply(()))
     }
 
-    /// Whether the host has a session in a domain that may read something of the page.
+    /// Returns true if the host has a session in a domain that may read a part of the page.
     fn may_use(&self, host: u16, addr: u64) -> bool {
         let page = page_at(addr).addr().0;
         let Some((base, vma)) = self.state.vmas.range(..=page).next_back() else { return false };
@@ -258,7 +262,7 @@ impl Control {
         page - base < vma.size && sessions.map(|row| row.domain).any(|it| it == vma.domain || granted(it))
     }
 
-    /// What people see of the directory.
+    /// Returns the directory's state for the overview.
     pub(crate) fn directory_info(&self) -> DirectoryInfo {
         let threshold = self.coherence.splitting.as_ref().map_or(0, |(_, splitting)| splitting.threshold());
         DirectoryInfo { open: self.state.directory, threshold, ..self.coherence.counts }
@@ -273,7 +277,8 @@ impl Control {
             let message = format!("{len} bytes from {base:#x} are no pages of the vma {vma:#x}..{end:#x}");
             return Err(bad(message, format!("give a page's address, and 1 to {} bytes", end - base)));
         }
-        // Each node that has a part of it must take it back: one that is told later could have lost it anew by then.
+        // Each node with a part of it must be reachable: one that learns of it later could have lost its
+        // memory anew by then.
         self.state.nodes_of_vma(vma).into_iter().try_for_each(|node| self.node_answers(node))?;
         let most = self.config.bounds.lost_max;
         if self.state.lost.len() >= most && self.state.is_amid_lost(base, len) {
@@ -282,7 +287,7 @@ impl Control {
         Ok(Decision::Begin(What::AcceptLost { vma, base, len }))
     }
 
-    /// What time has done, and what the last event made possible.
+    /// Handles the passing of time, and the consequences of the last event.
     pub(crate) fn coherence(&mut self, out: &mut Actions) {
         self.begin_epoch();
         self.count_leases();
@@ -295,7 +300,7 @@ impl Control {
         self.see_to_draining(out);
     }
 
-    /// A switch that starts knows nothing of what was ordered before.
+    /// Resets the state for a restarted switch, which knows no earlier order.
     fn begin_epoch(&mut self) {
         if self.coherence.epoch != self.state.epoch {
             let old = mem::take(&mut self.coherence);
@@ -306,7 +311,8 @@ impl Control {
         }
     }
 
-    /// A fence that the switch knows of is over when a listing that begins later shows no reset.
+    /// Finds the listing for each fence that the switch knows of: the fence is complete when a listing that
+    /// begins later shows no reset.
     fn count_fences(&mut self) {
         let fenced = |host: &u16| self.state.hosts.get(host).is_some_and(|row| row.cache == Cache::Fenced);
         self.coherence.fences.retain(|host, _| fenced(host));
@@ -322,14 +328,15 @@ impl Control {
         }
     }
 
-    /// The switch has answered the fence: also one that was silent, which a listing would overtake.
+    /// Returns true if the switch has acknowledged the fence, even after a silence, in which a listing would
+    /// overtake the fence.
     fn is_fence_known(&self, host: u16) -> bool {
         let fence = Update::Fence { host: HostId(host) };
         let queue = self.state.queues.get(&Role::Switch);
         !queue.is_some_and(|queue| queue.entries().any(|entry| entry.told.0 == fence))
     }
 
-    /// Each host that may hold pages has an end, and no other host.
+    /// Maintains the lease end of each host that may hold pages, and of no other.
     fn count_leases(&mut self) {
         let end = self.now + lease_end(self.config.lease);
         let holds = |cache: Cache| matches!(cache, Cache::Live { .. } | Cache::Orphaned);
@@ -346,7 +353,8 @@ impl Control {
         }
     }
 
-    /// A host that left has given everything up before it did; of all others only the end of the lease is sure.
+    /// Fences hosts whose lease ended. A host that left has given everything up before; for all others only
+    /// the end of the lease is certain.
     fn fence_ended(&mut self, out: &mut Actions) {
         let over = |(&host, &end): (&u16, &Instant)| {
             let gone = self.state.hosts.get(&host).is_some_and(|row| !row.present);
@@ -373,7 +381,7 @@ impl Control {
         }
     }
 
-    /// Once no host can have a page that an earlier switch handed out.
+    /// Opens the directory once no host can hold a page that an earlier switch handed out.
     fn open_directory(&mut self, out: &mut Actions) {
         let joined = self.state.switch.as_ref().is_some_and(|row| row.joining.is_none());
         let ready = joined && self.state.reach(Role::Switch) == Some(Reach::Ready);
@@ -382,7 +390,7 @@ impl Control {
         }
         let epoch = self.state.epoch;
         let holds = |(host, cache): (&u16, Cache)| match cache {
-            // What a fenced host had the sweeps of all nodes settle.
+            // The sweeps of all nodes settle the pages of fenced hosts.
             Cache::Empty | Cache::Fenced => false,
             Cache::Live { since } if since == epoch => false,
             Cache::Live { .. } => {
@@ -392,19 +400,20 @@ impl Control {
         };
         let held = self.state.hosts.iter().any(|(host, row)| holds((host, row.cache)));
         if !held {
-            // Else it stays closed, and the next event tries again.
+            // On failure the directory stays closed, and the next event retries.
             let _stalled = self.begin(What::OpenDirectory { epoch }, out);
         }
     }
 
-    /// Begins a change that no caller asked for.
+    /// Begins a change that no caller requested.
     pub(crate) fn begin(&mut self, what: What, out: &mut Actions) -> Result<(), Stalled> {
         let change = self.state.next_change;
         self.keep(Line::Began { change, what }, out)
     }
 }
 
-/// The switch remembers who caches a page by one bit each (PROTOCOL 12.3).
+/// Returns the error for a host that cannot cache pages: the switch records the sharers of a page by one bit
+/// each (PROTOCOL 12.3).
 pub(crate) fn cannot_cache(host: u16) -> ApiError {
     let most = CACHING_HOSTS_MAX - 1;
     let message = format!("host {host} cannot cache pages: those that do have the numbers 1 to {most}");
@@ -415,7 +424,7 @@ pub(crate) fn cannot_cache(host: u16) -> ApiError {
     )
 }
 
-/// For how long after a renewal the host may still use what it caches.
+/// Returns the time after a renewal for which the host may still use cached pages.
 pub(crate) fn lease_end(lease: Duration) -> Duration {
     Duration::from_nanos(lease.as_nanos() + lease.as_nanos() / DRIFT)
 }

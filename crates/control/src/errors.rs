@@ -1,4 +1,4 @@
-//! What the API says when it refuses: the values that were wrong, and what to do.
+//! API errors: the wrong values, and the remedy.
 
 use crate::api::{ApiError, ErrorCode};
 use crate::record::{Role, Why, status};
@@ -20,10 +20,10 @@ pub(crate) fn not_found(message: impl Into<String>, remedy: impl Into<String>) -
     error(ErrorCode::NotFound, message, remedy)
 }
 
-/// How people see the nodes and allocations there are; a program asks for `overview`.
+/// The command that lists nodes and allocations; a program calls `overview`.
 pub(crate) const LISTED: &str = "`farmem migrate --rack RACK.TOML` lists the nodes and allocations there are";
 
-/// One of the control plane's own tables has no room.
+/// Returns the error for a full table of the control plane.
 pub(crate) fn bound(what: &str, most: impl core::fmt::Display) -> ApiError {
     error(
         ErrorCode::TableFull,
@@ -33,7 +33,7 @@ pub(crate) fn bound(what: &str, most: impl core::fmt::Display) -> ApiError {
 }
 
 impl State {
-    /// How people call a role.
+    /// Returns the name of a role for messages.
     pub(crate) fn title(&self, role: Role) -> String {
         match role {
             Role::Switch => String::from("the switch"),
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Why a request whose change was taken back failed.
+    /// Returns the error for a request whose change was rolled back.
     pub(crate) fn explain(&self, why: Why) -> ApiError {
         match why {
             Why::Refused { role, status: bits } => self.refused_by(role, status(bits)),
@@ -100,7 +100,7 @@ impl State {
         error(ErrorCode::Unavailable, message, remedy)
     }
 
-    /// A role is needed that cannot be told anything now.
+    /// Returns the error for a required role that is unreachable.
     pub(crate) fn unavailable(&self, role: Role, because: &str) -> ApiError {
         let title = self.title(role);
         let remedy = match role {

@@ -1,7 +1,9 @@
-//! The switches of the index: their joins and leaves, who of them knows whom, and the ways that each is told of (PROTOCOL 16.1 to 16.4; Fat-B+Tree IV-A).
+//! The index switches: their joins and leaves, which of them know each other, and their routes (PROTOCOL 16.1
+//! to 16.4; Fat-B+Tree IV-A).
 //!
-//! A switch of the index names those below it; from that follows which servers it leads to, and by which port. Ways are soft state: each switch's image has a
-//! section of them, which is made anew when a member comes or goes. Nothing of it is in the log but who has joined.
+//! An index switch names the members below it; from that follow the servers it leads to, and the port of
+//! each. Routes are soft state: each switch's image has a section of them, rebuilt when a member joins or
+//! leaves. The log only records the joins.
 
 use crate::Control;
 use crate::api::{ErrorCode, IndexInfo, JoinIndex, Tier};
@@ -23,9 +25,10 @@ use farmem_transport::PeerChange;
 use farmem_wire::message::Update;
 use farmem_wire::{Gid, NodeId, VirtAddr};
 
-/// Switches of the index in a rack: a FatTree of k = 4 uses 13 (Fat-B+Tree IV-A: a core switch, 4 pods of an aggregation switch and 2 edges).
+/// Maximum number of index switches in a rack: a FatTree of k = 4 uses 13 (Fat-B+Tree IV-A: a core switch, 4
+/// pods of an aggregation switch and 2 edges).
 pub const INDEX_MAX: u16 = 256;
-/// Names that a switch of the index may have below it.
+/// Maximum number of names below an index switch.
 pub const BELOW_MAX: usize = 1024;
 
 impl Control {
@@ -55,7 +58,7 @@ impl Control {
             let remedy = "have each name below one switch: look at the `below` of both in rack.toml";
             return Err(error(ErrorCode::Conflict, message, remedy));
         }
-        // One that leaves keeps its number until all have been told.
+        // A leaving switch keeps its number until all roles know of it.
         let leaving = self.state.claims();
         let is_free = |index: &u16| {
             !self.state.index.contains_key(index) && !leaving.contains(&Claim::Member(Port::index(*index).0))
@@ -82,7 +85,7 @@ impl Control {
         self.state.index.iter().map(info).collect()
     }
 
-    /// What a switch is told of the others; none where there is nothing to tell.
+    /// Returns the routes section for a switch; `None` if it has no routes.
     pub(crate) fn ways_of(&self, role: Role) -> Option<Vec<u8>> {
         let section = match role {
             Role::Index(index) => {
@@ -103,13 +106,14 @@ impl Control {
 }
 
 impl State {
-    /// True when a switch of the index has joined and answers.
+    /// Returns true if an index switch has joined and answers.
     fn leads(&self, index: u16) -> bool {
         let joined = self.index.get(&index).is_some_and(|row| row.joining.is_none());
         joined && self.reach(Role::Index(index)) == Some(Reach::Ready)
     }
 
-    /// The memory nodes that a switch leads to, each with the port of its next hop. What is below is of a lower tier, so this ends.
+    /// Returns the memory nodes that a switch leads to, each with the port of its next hop. Members below
+    /// have a lower tier, so the recursion ends.
     fn ways_below(&self, row: &IndexRow) -> BTreeMap<u16, Port> {
         let mut ways = BTreeMap::new();
         for name in &row.below {
@@ -134,7 +138,7 @@ impl State {
         servers
     }
 
-    /// In which life each switch is that has joined.
+    /// Returns the incarnation of each joined switch.
     pub(crate) fn switch_lives(&self) -> BTreeMap<Role, u16> {
         let rack = self.switch.iter().map(|_| Role::Switch);
         rack.chain(self.index_roles()).map(|role| (role, self.generation(role))).collect()
@@ -144,14 +148,16 @@ impl State {
         self.index.keys().map(|&index| Role::Index(index))
     }
 
-    /// The switches of the index, for those who take traversals from them or send such there. One that is gone is not among them.
+    /// Returns the updates about index switches for roles that exchange traversals with them, without those
+    /// that are gone.
     pub(crate) fn index_peers(&self) -> impl Iterator<Item = Update> + '_ {
         let there = |index: u16| self.queues.contains_key(&Role::Index(index));
         let joined = self.index.iter().filter(move |(index, row)| row.joining.is_none() && there(**index));
         joined.map(|(&index, row)| peer(Port::index(index), row.gid, row.home))
     }
 
-    /// What a switch of the index must know: the nodes, the others of its kind and, last, the rack's switch.
+    /// Returns the tables of an index switch: the nodes, the other index switches and, last, the rack's
+    /// switch.
     pub(crate) fn index_tables(&self, index: u16) -> Vec<Update> {
         let nodes = self.farmem_nodes().filter(|(_, row)| row.joining.is_none());
         let mut updates: Vec<Update> =
@@ -195,7 +201,8 @@ impl State {
         Ok(())
     }
 
-    /// The join of this change is taken back. A switch that was there before keeps its row, as a node does: it is told nothing until it joins once more.
+    /// Rolls back a join. A switch that existed before keeps its row, as a node does: it gets no updates
+    /// until it rejoins.
     pub(crate) fn end_join_index(&mut self, id: u64, index: u16, effects: &mut Vec<Effect>) {
         match self.index.get_mut(&index) {
             Some(row) if row.since != id => {
@@ -207,7 +214,7 @@ impl State {
         }
     }
 
-    /// A switch of the index is no more, or did not come to be.
+    /// Removes an index switch that left or failed to join.
     pub(crate) fn end_index(&mut self, index: u16, effects: &mut Vec<Effect>) {
         let (role, port) = (Role::Index(index), Port::index(index));
         self.reset(role, Why::Left { port: port.0 }, |_| false, effects);
@@ -215,7 +222,7 @@ impl State {
         effects.push(Effect::Peer(PeerChange { port, gid: None }));
     }
 
-    /// What is wrong with the switches of the index, if anything is.
+    /// Returns the first violated invariant of index switches, if any.
     pub(crate) fn index_fault(&self) -> Option<&'static str> {
         if !self.index.keys().all(|index| (1..=INDEX_MAX).contains(index)) {
             return Some("switches of the index are numbered from 1");

@@ -1,4 +1,4 @@
-//! Objects by file: memory nodes load and save their bytes (PROTOCOL 20.12 to 20.20, SODA IV-A).
+//! Objects in files: memory nodes load and save their bytes (PROTOCOL 20.12 to 20.20, SODA IV-A).
 //!
 //! ```text
 //!            load_object           done              open to write          save_object
@@ -8,8 +8,8 @@
 //!                    '--- Failed   node starts again: Loading      node starts again: Lost <- failed -'
 //! ```
 //!
-//! What an object is stands in the log ([`FileRow`]). How far a node is with it does not: a node is asked until it says that a task is over. A number of a
-//! task is that of the change that led to it, so it is used once.
+//! The log has the state of an object ([`FileRow`]), but not the progress of its node: the control plane asks the node until it reports
+//! the end of the task. The number of a task is that of the change that led to it, so it is unique.
 
 mod turns;
 
@@ -33,12 +33,12 @@ use farmem_wire::message::{
 };
 use farmem_wire::{RequestId, VirtAddr};
 
-/// What a restart need not know of files.
+/// Volatile state of files.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     /// Requests that wait for a node to look at a file, by ticket.
     looks: BTreeMap<u64, Look>,
-    /// What nodes do, by object.
+    /// Tasks of nodes, by object.
     tasks: BTreeMap<u64, Asked>,
 }
 
@@ -47,41 +47,41 @@ pub(crate) struct Files {
 struct Look {
     node: u16,
     file: String,
-    /// The question, once it was asked.
+    /// The question, once it was sent.
     token: Option<RequestId>,
     asked: u32,
     due: Instant,
 }
 
-/// A load or a save that a node was asked for.
+/// A requested load or save.
 #[derive(Debug)]
 struct Asked {
     task: u64,
-    /// In which life of the node.
+    /// The node's incarnation.
     life: u16,
-    /// Times without an answer.
+    /// Number of questions without an answer.
     asked: u32,
     due: Instant,
-    /// Bytes that are done.
+    /// Number of completed bytes.
     done: u64,
 }
 
 impl Files {
-    /// When something is to be asked next.
+    /// Returns the time of the next question.
     pub(crate) fn due(&self) -> Option<Instant> {
         let looks = self.looks.values().map(|look| look.due);
         looks.chain(self.tasks.values().map(|asked| asked.due)).min()
     }
 
-    /// Requests that are not answered.
+    /// Returns the number of unanswered requests.
     pub(crate) fn waiting(&self) -> usize {
         self.looks.len()
     }
 }
 
-// What is asked.
+// Requests.
 impl Control {
-    /// How long a file is: the answer comes when its node has said so.
+    /// Looks a file's length up: the answer comes when its node has reported it.
     pub(crate) fn look_file(&self, call: &LookFile) -> Decided<LookFile> {
         self.node_answers(call.node)?;
         file_name_allowed(&call.file)?;
@@ -93,7 +93,7 @@ impl Control {
         self.files.looks.insert(ticket, look);
     }
 
-    /// Gives an object the bytes of a file, or has them loaded anew.
+    /// Gives an object the bytes of a file, or repeats a failed load.
     pub(crate) fn load_object(&self, call: &LoadObject) -> Decided<LoadObject> {
         let &LoadObject { host, object, node, ref file, length, accept } = call;
         let row = self.opened(host, object)?;
@@ -146,7 +146,7 @@ impl Control {
         Ok(Decision::Begin(What::TurnFile { object, base, turn: FileTurn::Load }))
     }
 
-    /// Has the bytes of an object written to its file.
+    /// Saves the bytes of an object to its file.
     pub(crate) fn save_object(&self, &SaveObject { host, object }: &SaveObject) -> Decided<SaveObject> {
         let row = self.opened(host, object)?;
         let Some(file) = self.state.files.get(&object) else {
@@ -167,7 +167,7 @@ impl Control {
         Ok(Decision::Begin(What::TurnFile { object, base, turn }))
     }
 
-    /// What objects are, and how far nodes are with them.
+    /// Returns the objects, and the progress of nodes on them.
     pub(crate) fn list_objects(&self, call: &ListObjects) -> Decided<ListObjects> {
         call.domain.map_or(Ok(()), |domain| self.domain_known(domain))?;
         let asked = |row: &ObjectRow| call.domain.is_none_or(|domain| row.domain == domain);
@@ -176,7 +176,7 @@ impl Control {
         Ok(Decision::Reply(ObjectsListed { objects }))
     }
 
-    /// No host but this one has the object open.
+    /// Checks that no other host has the object open.
     fn alone(&self, object: u64, row: &ObjectRow, host: u16) -> Result<(), ApiError> {
         let Some(other) = row.hosts.iter().find(|&&other| other != host) else { return Ok(()) };
         let message =
@@ -184,7 +184,8 @@ impl Control {
         Err(error(ErrorCode::Conflict, message, "close it there first (`drop_object`)"))
     }
 
-    /// How a host may have an object by file open (PROTOCOL 20.15): nothing, when it may as it is; else the change that comes before.
+    /// Checks whether a host may open an object in a file (PROTOCOL 20.15). Returns the change that must come
+    /// first, if any.
     pub(crate) fn file_opens(
         &self,
         object: u64,
@@ -218,7 +219,8 @@ impl Control {
         }
     }
 
-    /// The vma is none of an object by file: those are loaded, not taken as they are or moved (PROTOCOL 20.19).
+    /// Refuses the vma of an object in a file, whose bytes are loaded, not accepted as they are or moved
+    /// (PROTOCOL 20.19).
     pub(crate) fn no_file(&self, vma: u64, what: &str) -> Result<(), ApiError> {
         let Some((object, file)) = self.state.file_at(vma) else { return Ok(()) };
         let message = format!(
@@ -228,7 +230,7 @@ impl Control {
         Err(error(ErrorCode::Conflict, message, "use `load_object` and `save_object`"))
     }
 
-    /// What an object is now, that is there.
+    /// Returns the present state of an existing object.
     pub(crate) fn list_object(&self, object: u64) -> ObjectListed {
         match self.state.objects.get(&object) {
             Some(row) => self.list_row(object, row),
@@ -236,7 +238,7 @@ impl Control {
         }
     }
 
-    /// What an object is now.
+    /// Returns the present state of an object.
     fn list_row(&self, object: u64, row: &ObjectRow) -> ObjectListed {
         let vma = row.base.and_then(|base| self.state.vmas.get(&base));
         ObjectListed {
@@ -270,9 +272,9 @@ impl Control {
     }
 }
 
-// What time and nodes do.
+// Time and messages of nodes.
 impl Control {
-    /// Asks nodes (again) for what they are to do with files.
+    /// Sends the pending questions about files to nodes, again if needed.
     pub(crate) fn see_to_files(&mut self, out: &mut Actions) {
         self.ask_for_looks(out);
         self.ask_for_tasks(out);
@@ -316,7 +318,7 @@ impl Control {
             let fresh = Asked { task: row.task, life, asked: 0, due: self.now, done: 0 };
             let known = self.files.tasks.get(&object).map(|asked| (asked.task, asked.life));
             if known != Some((row.task, life)) {
-                // A node that joined is asked behind its tables, which say what is lost.
+                // A joined node is asked behind its tables, which list the lost ranges.
                 let queue = self.state.queues.get(&Role::Node(row.node));
                 if queue.is_none_or(|queue| queue.outstanding().is_some()) {
                     self.files.tasks.remove(&object);
@@ -354,7 +356,7 @@ impl Control {
         self.send_question(Role::Node(node), message.len(), out, |bytes| message.emit(bytes));
     }
 
-    /// A node says how far it is with a file.
+    /// Handles a node's report about a file.
     pub(crate) fn on_file_said(&mut self, role: Role, payload: &[u8], out: &mut Actions) {
         let Ok(FileMessage { token, body }) = FileMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
@@ -406,7 +408,7 @@ impl Control {
             FileState::Done { stamp, .. } => FileEnd::Done { stamp },
             FileState::Failed(fault) => FileEnd::Failed(fault.into()),
         };
-        // One that is not kept is said again when the node is asked again.
+        // A report that the log does not accept comes again with the next question.
         if self.keep(Line::FileEnded { object, task, end }, out).is_ok() {
             self.files.tasks.remove(&object);
             out.note(Note::FileEnded);
@@ -415,7 +417,7 @@ impl Control {
     }
 }
 
-/// A file's name is one (PROTOCOL 20.1).
+/// Checks a file name (PROTOCOL 20.1).
 fn file_name_allowed(name: &str) -> Result<(), ApiError> {
     if is_file_name(name) {
         return Ok(());
@@ -427,7 +429,7 @@ fn file_name_allowed(name: &str) -> Result<(), ApiError> {
     Err(bad(format!("{shown:?} is no name for a file of a memory node"), remedy))
 }
 
-/// What was wrong with a file, for people.
+/// Returns the error for a failed file operation.
 fn explain(node: &str, row: &FileRow, FaultRow { cause, errno, at }: FaultRow) -> ApiError {
     let file = format!("the file {:?} of {node}", row.file);
     let system = if errno == 0 { String::new() } else { format!(" (error number {errno} of the system)") };

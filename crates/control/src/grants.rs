@@ -4,7 +4,8 @@ use crate::api::PermName;
 use crate::record::Span;
 use alloc::vec::Vec;
 
-/// `spans` after `change` replaced what was there: ascending, disjoint, neighbours of one class joined, no `None`.
+/// Returns `spans` with `change` in place of what was there: ascending, disjoint, neighbours of one class
+/// joined, without `None`.
 pub(crate) fn overlay(spans: &[Span], change: Span) -> Vec<Span> {
     let (from, to) = (change.base, change.base + change.len);
     let mut all = Vec::with_capacity(spans.len() + 2);
@@ -21,7 +22,7 @@ pub(crate) fn overlay(spans: &[Span], change: Span) -> Vec<Span> {
     joined
 }
 
-/// What holds in `base..base + len`, gaps as `None`: what puts it back.
+/// Returns the permissions in `base..base + len`, with gaps as `None`, so that they can be restored.
 pub(crate) fn slice(spans: &[Span], base: u64, len: u64) -> Vec<Span> {
     let end = base + len;
     let mut parts = Vec::new();
@@ -39,14 +40,14 @@ pub(crate) fn slice(spans: &[Span], base: u64, len: u64) -> Vec<Span> {
     parts
 }
 
-/// The part of `span` in `from..to`.
+/// Returns the part of `span` in `from..to`.
 fn cut(span: &Span, from: u64, to: u64) -> Option<Span> {
     let base = span.base.max(from);
     let end = (span.base + span.len).min(to);
     (base < end).then(|| Span { base, len: end - base, perm: span.perm })
 }
 
-/// True when the spans are ascending, disjoint, joined, not empty and inside `base..base + len`.
+/// Returns true if the spans are ascending, disjoint, joined, not empty and inside `base..base + len`.
 pub(crate) fn sound(spans: &[Span], base: u64, len: u64) -> bool {
     let inside = |span: &Span| {
         let end = span.base.checked_add(span.len);
@@ -77,7 +78,7 @@ mod tests {
     }
 
     proptest! {
-        /// Spans say byte by byte what a plain array says, and a slice laid over puts back what was there.
+        /// Spans agree byte by byte with a plain array, and laying a slice over restores the earlier state.
         #[test]
         fn spans_are_an_array_of_permissions(steps in prop::collection::vec((0u64..48, 1u64..16, 0usize..3), 1..30)) {
             let mut model = alloc::vec![PermName::None; 64];

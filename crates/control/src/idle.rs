@@ -1,5 +1,5 @@
-//! Domains that nobody uses any more, and what they leave: memory that was not allocated to stay is freed, processes end, and what has nothing goes
-//! (PROTOCOL 8.60, 8.62).
+//! Domains without users, and their resources: temporary memory is freed, processes end, and empty domains
+//! are removed (PROTOCOL 8.60, 8.62).
 //!
 //! ```text
 //!   used ---the last session or connection ended---> idle ---nobody came for a host's lease---> what does not stay is freed ---> gone
@@ -7,8 +7,8 @@
 //!     `----- open_session, connect, create_domain ----'
 //! ```
 //!
-//! Since when a domain is idle is in no log: after a restart each is idle since then. Numbers go round all 32 bits before one is used again, so
-//! that no number in a request, a table or a log of an earlier domain is a later one's.
+//! Idle times are not in the log: after a restart each domain counts as idle since then. Numbers use all 32 bits before one is reused, so
+//! no number of an earlier domain in a request, a table or a log is mistaken for a later one's.
 
 use crate::api::{Free, ProcessExit, Request};
 use crate::log::{STALL_RETRY, Stalled};
@@ -21,25 +21,28 @@ use alloc::vec::Vec;
 use core::mem;
 use farmem_machine::{Duration, Instant};
 
-/// When a timer goes off later than by one part in so many of a host's lease, the control plane itself stood still.
+/// Divisor: if a timer fires later than one part in this many of a host's lease, the control plane itself
+/// stood still.
 const LATE: u64 = 8;
-/// Allocations of idle domains that are freed at once: each is told to the switch and its nodes.
+/// Maximum number of allocations of idle domains that are freed at once: each takes updates of the switch and
+/// its nodes.
 const FREED_AT_ONCE: usize = 64;
-/// What could not be freed now, because a role does not answer, is tried again after one part in so many of a host's lease.
+/// Divisor: a free that failed because a role does not answer is retried after one part in this many of a
+/// host's lease.
 const TRIES: u64 = 32;
 
-/// Since when domains have no users. A restart need not know it.
+/// The idle times of domains. Volatile.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     since: BTreeMap<u32, Instant>,
-    /// When what was begun last: what is refused is not begun again with each answer.
+    /// The time of each last attempt: a refused one is not repeated with each answer.
     begun: BTreeMap<Begun, Instant>,
     due: Option<Instant>,
-    /// The state is the one that this was counted of.
+    /// True if the state is unchanged since users were counted.
     counted: bool,
 }
 
-/// What is taken back of a domain.
+/// A resource that is reclaimed from a domain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Begun {
     Process(u32),
@@ -47,13 +50,14 @@ enum Begun {
     Vma(u64),
 }
 
-/// What a domain without users has.
+/// The resources of a domain without users.
 #[derive(Debug, Default)]
 struct Left {
-    /// Memory that was allocated to stay, of objects with a name or of a card, or memory of others that was granted to it.
+    /// True if it has durable memory, memory of named objects or of a card, or memory granted by other
+    /// domains.
     stays: bool,
     processes: Vec<u32>,
-    /// Allocations that do not stay, by first byte.
+    /// Temporary allocations, by first byte.
     vmas: Vec<u64>,
     /// Names without memory.
     locks: Vec<u64>,
@@ -64,43 +68,43 @@ impl Left {
         self.processes.is_empty() && self.vmas.is_empty() && !self.stays
     }
 
-    /// There is something to be done about it.
+    /// Returns true if something can be reclaimed.
     const fn goes(&self) -> bool {
         !self.stays || !self.processes.is_empty() || !self.vmas.is_empty()
     }
 }
 
 impl Idle {
-    /// When a domain has been idle for long enough.
+    /// Returns the time at which the next domain has been idle for long enough.
     pub(crate) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// The state is another one than when users were counted.
+    /// Records that the state has changed since users were counted.
     pub(crate) const fn changed(&mut self) {
         self.counted = false;
     }
 
-    /// A caller was told the number of a domain, and is about to use it.
+    /// Records that a caller learnt the number of a domain, and is about to use it.
     pub(crate) fn named(&mut self, domain: u32, now: Instant) {
         self.since.entry(domain).and_modify(|since| *since = now);
         self.counted = false;
     }
 
-    /// In what time an idle domain is looked at; none while it has a user.
+    /// Returns the time until an idle domain is reclaimed; `None` while it has a user.
     pub(crate) fn left(&self, domain: u32, stay: Option<Duration>, now: Instant) -> Option<Duration> {
         let since = self.since.get(&domain)?;
         Some((*since + stay?).since(now))
     }
 
-    /// Whether a domain has had no user for long enough.
+    /// Returns true if a domain has had no user for long enough.
     fn has_been(&self, domain: u32, stay: Duration, now: Instant) -> bool {
         self.since.get(&domain).is_some_and(|&since| since + stay <= now)
     }
 }
 
 impl Control {
-    /// Takes back what domains have that nobody has used for the length of a host's lease.
+    /// Reclaims the resources of domains that were idle for the length of a host's lease.
     pub(crate) fn see_to_domains(&mut self, out: &mut Actions) {
         let Some(stay) = self.config.host_lease else { return };
         let is_due = self.idle.due.is_some_and(|due| due <= self.now);
@@ -115,7 +119,7 @@ impl Control {
             idle.since.entry(domain).or_insert(*now);
         }
         if idle.due.is_some_and(|due| now.since(due) > part(stay, LATE)) {
-            // Those who were about to use them asked in vain meanwhile.
+            // Callers that were about to use them called in vain meanwhile.
             idle.since.values_mut().for_each(|since| *since = *now);
         }
         let goes = |(_, left): &(&u32, &Left)| left.goes();
@@ -124,7 +128,7 @@ impl Control {
             left.iter().filter(goes).map(|(&domain, _)| domain).partition(over);
         let next = later.iter().filter_map(|domain| self.idle.since.get(domain)).min();
         let again = (!due.is_empty()).then(|| self.now + part(stay, TRIES));
-        // More often than that, so that a control plane that stands still does so before one of these.
+        // Wakes more often, so that a standstill of the control plane falls before one of these wakes.
         let look = self.now + part(part(stay, LATE), 2);
         self.idle.due = next.map(|&since| (since + stay).min(look)).into_iter().chain(again).min();
         for domain in due {
@@ -135,7 +139,8 @@ impl Control {
         }
     }
 
-    /// Takes back what an idle domain has, as far as that can be begun now. Whatever ends has this looked at again.
+    /// Reclaims the resources of an idle domain, as far as that can begin now. Each end of a change triggers
+    /// another check.
     fn take_back(&mut self, domain: u32, left: &Left, out: &mut Actions) -> Result<(), Stalled> {
         if left.is_nothing() {
             for &object in &left.locks {
@@ -175,7 +180,8 @@ impl Control {
         Ok(())
     }
 
-    /// Whether a request about this could begin now: no change in flight is about the same, as when a caller asks for it (PROTOCOL 8.18).
+    /// Returns true if a request could begin now: no change in flight claims its resources, as for a caller's
+    /// request (PROTOCOL 8.18).
     fn nothing_in_the_way(&self, request: &Request) -> bool {
         let claims = self.state.claims();
         !self.state.needs(request).iter().any(|need| claims.contains(&need.claim()))
@@ -183,7 +189,7 @@ impl Control {
 }
 
 impl State {
-    /// A number for the next domain: the first free one, round the circle of all numbers but 0.
+    /// Returns a number for the next domain: the first free one, in a cycle of all numbers but 0.
     pub(crate) fn free_domain(&self) -> u32 {
         let mut domain = self.next_domain.max(1);
         while self.domains.contains_key(&domain) {
@@ -192,7 +198,7 @@ impl State {
         domain
     }
 
-    /// The domains that have no users, and what they have.
+    /// Returns the domains without users, and their resources.
     fn left_behind(&self) -> BTreeMap<u32, Left> {
         let mut used: BTreeSet<u32> = self.sessions.values().map(|row| row.domain).collect();
         used.extend(self.connections.values().map(|row| row.domain));
@@ -228,7 +234,7 @@ impl State {
     }
 }
 
-/// The domain that a change brings a user to, or memory.
+/// Returns the domain that a change brings a user or memory to.
 fn about(what: &What) -> Option<u32> {
     match what {
         What::OpenSession(row) => Some(row.domain),

@@ -1,4 +1,4 @@
-//! What must always hold of the state: asserted while it lives, and asked of a log before it is believed.
+//! The invariants of the state: asserted while it lives, and checked before a log is accepted.
 
 use crate::NAME_LEN_MAX;
 use crate::allocate::{PAGE, VA_END};
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use farmem_machine::Port;
 use farmem_wire::message::CACHING_HOSTS_MAX;
 
-/// The first statement that is false, for those who debug it.
+/// The first violated statement, for debugging.
 type Verdict = Result<(), &'static str>;
 
 fn must(holds: bool, statement: &'static str) -> Verdict {
@@ -21,7 +21,7 @@ fn must(holds: bool, statement: &'static str) -> Verdict {
 }
 
 impl State {
-    /// Looks at every invariant: first at the numbers of nodes and switches, which the others make ports of.
+    /// Checks every invariant: first the numbers of nodes and switches, which the others turn into ports.
     pub(crate) fn sound(&self) -> Result<(), LogError> {
         self.nodes_sound()
             .and_then(|()| self.index_fault().map_or(Ok(()), Err))
@@ -36,7 +36,7 @@ impl State {
         self.endpoints_sound().and_then(|()| self.changes_sound()).map_err(LogError)
     }
 
-    /// Whether a change in a log is about things that are there, and stays in their bounds.
+    /// Checks that a change in a log refers to existing things and respects their limits.
     pub(crate) fn fits(&self, what: &What) -> Result<(), LogError> {
         let holds = match what {
             What::JoinSwitch { .. } | What::OpenDirectory { .. } => true,
@@ -83,7 +83,7 @@ impl State {
         if holds { Ok(()) } else { Err(LogError("a change to something that is not there")) }
     }
 
-    /// Whether what a change that has begun is about is still there.
+    /// Returns true if the things that a begun change refers to still exist.
     fn can_go_on(&self, what: &What) -> bool {
         let domain = |domain: &u32| self.domains.contains_key(domain);
         let vma = |base: &u64| self.vmas.get(base).filter(|row| row.pending.is_none());
@@ -266,7 +266,7 @@ impl State {
     }
 
     fn endpoints_sound(&self) -> Verdict {
-        // Queue pairs are of a port: those that cards numbered are unique there only (PROTOCOL 14.1).
+        // Queue pairs belong to a port: numbers assigned by cards are unique only there (PROTOCOL 14.1).
         let mut qpns = BTreeSet::new();
         let own = self.home.iter().map(|home| (Port::CONTROL, home.qpn));
         let mut all = own.chain(self.members().map(|member| (member.port, member.qpn)));
@@ -282,7 +282,7 @@ impl State {
             must(pairs.insert((row.host, row.domain)), "a host has one session in a domain")?;
         }
         for (key, row) in &self.connections {
-            // First: a number that no node has makes no port.
+            // Checked first: a number that no node has gives no port.
             must(self.has_joined(row.host) && self.node_joined(row.node), "a connection's ends exist")?;
             let its = *key == row.key() && qpns.insert((Port::host(row.host), row.qpn));
             must(its, "each connection has its own queue pair at the host")?;

@@ -1,8 +1,10 @@
-//! Who may ask for what: each host, memory node, switch and domain has a secret key, and a request about one shows its key (PROTOCOL 8.66 to 8.70).
+//! Authorization: each host, memory node, switch and domain has a secret key, and a request about one must
+//! present its key (PROTOCOL 8.66 to 8.70).
 //!
-//! Key types: [`Key`], which the answer to a join or a creation tells once; [`Shown`], what came with a request; [`Ring`], what a caller
-//! keeps. [`wanted`] is the one table of whose keys each request wants. Keys are not kept here but derived: from the rack's secret, the kind and
-//! number of what they are of, and the change that brought that in. So none is good for what has the number later.
+//! Key types: [`Key`], which the answer to a join or a creation states once; [`Shown`], the credentials of a
+//! request; [`Ring`], the keys of a caller. [`wanted`] is the one table of the keys that each request needs.
+//! Keys are derived, not stored: from the rack's secret, the owner's kind and number, and the change that
+//! created the owner. So no key is valid for a later owner of the number.
 
 mod ring;
 
@@ -27,17 +29,17 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Sha256;
 
-/// Most keys that one request shows; what is behind them is not looked at.
+/// Maximum number of keys of one request; further ones are ignored.
 pub const KEYS_SHOWN_MAX: usize = 16;
-/// Digits of a key's text.
+/// Number of digits of a key's text.
 const DIGITS: usize = 32;
 
-/// What all keys of a rack are derived from: at least 32 bytes that nobody can guess.
+/// The secret from which all keys of a rack are derived: at least 32 unpredictable bytes.
 #[derive(Clone)]
 pub struct Secret(Hmac<Sha256>);
 
 impl Secret {
-    /// From the bytes.
+    /// Returns the secret of these bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(Hmac::new_from_slice(bytes).expect("HMAC takes a key of any length"))
@@ -58,7 +60,7 @@ impl Secret {
         Key(u128::from_be_bytes(*half))
     }
 
-    /// The time it takes does not tell where two keys differ.
+    /// Compares in constant time.
     fn is_of(&self, owner: Owner, key: Key) -> bool {
         self.of(owner).verify_truncated_left(&key.0.to_be_bytes()).is_ok()
     }
@@ -80,14 +82,14 @@ impl fmt::Display for Key {
     }
 }
 
-/// Not the key: what is printed may be kept where others read it.
+/// Omits the key: printed text may be stored where others read it.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
 }
 
-/// Text that is no key.
+/// The error for text that is no key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoKey;
 
@@ -120,26 +122,26 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// What came with a request.
+/// The credentials of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shown {
-    /// Keys; the first [`KEYS_SHOWN_MAX`] count.
+    /// The keys; the first [`KEYS_SHOWN_MAX`] count.
     pub keys: Vec<Key>,
-    /// The operator's token, who may do all.
+    /// True for the operator's token, which permits everything.
     pub operator: bool,
-    /// Which build of farmem asks, if it says so (PROTOCOL 8.71).
+    /// The caller's build of farmem, if reported (PROTOCOL 8.71).
     pub build: Option<String>,
 }
 
-/// What has keys.
+/// The kinds of key owners.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// The rack's switch: number 0, and no name.
+    /// The rack's switch: number 0, without a name.
     Switch = 1,
     /// A memory node.
     Node = 2,
-    /// A switch of the index.
+    /// An index switch.
     Index = 3,
     /// A host.
     Host = 4,
@@ -147,7 +149,7 @@ pub enum Kind {
     Domain = 5,
 }
 
-/// Its name in a ring's text.
+/// The names of kinds in a ring's text.
 const KINDS: [(Kind, &str); 5] = [
     (Kind::Switch, "switch"),
     (Kind::Node, "node"),
@@ -157,7 +159,7 @@ const KINDS: [(Kind, &str); 5] = [
 ];
 
 impl Kind {
-    /// What has this port, and its number.
+    /// Returns the kind and number of the member at this port.
     fn of(port: u32) -> Option<(Self, u32)> {
         let port = Port(port);
         let node = port.as_node().map(|node| (Self::Node, node));
@@ -171,21 +173,22 @@ impl Kind {
     }
 }
 
-/// Whose key it is: as long as it is there, and no later one of this number.
+/// The owner of a key: valid for as long as the owner exists, and for no later one with its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Owner {
     kind: Kind,
     number: u32,
-    /// The change that brought it in. Domains have none: no number of theirs is used twice.
+    /// The change that created the owner. 0 for domains: their numbers are never reused.
     since: u64,
 }
 
-/// Whose key a request wants, as the request names it. What is not there has no key: then the request is refused for that, or brings it in.
+/// The owner whose key a request needs, as the request names it. An owner that does not exist has no key:
+/// then the request is refused for that reason, or creates the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose<'a> {
-    /// What has a number.
+    /// By number.
     Numbered(Kind, u32),
-    /// What has a name, as far as it is there.
+    /// By name, if it exists.
     Named(Kind, &'a str),
     /// The domain of a process.
     Process(u32),
@@ -193,11 +196,11 @@ pub enum Whose<'a> {
     Object(u64),
     /// The domain of the allocation that holds an address.
     Address(u64),
-    /// Nobody's: the operator alone may ask.
+    /// No owner: only the operator may make the request.
     Operator,
 }
 
-/// Whose keys a request wants, all of them; none: whoever has the rack's token may ask.
+/// Returns the owners whose keys a request needs, all of them. If there are none, the rack's token suffices.
 #[must_use]
 pub fn wanted(request: &Request) -> Vec<Whose<'_>> {
     let host = |host: u16| Whose::Numbered(Kind::Host, host.into());
@@ -214,7 +217,7 @@ pub fn wanted(request: &Request) -> Vec<Whose<'_>> {
         Request::Leave(call) => {
             Kind::of(call.port).map(|(kind, number)| Whose::Numbered(kind, number)).into_iter().collect()
         }
-        // That it has ended harms only who says so.
+        // A false report of the end harms only its sender.
         Request::ActFor(ActFor { host: actor, begins: false, .. }) => one(host(*actor)),
         Request::ActFor(ActFor { host: actor, of_host, .. }) => Vec::from([host(*actor), host(*of_host)]),
         Request::CreateDomain(CreateDomain { name }) => one(Whose::Named(Kind::Domain, name)),
@@ -250,7 +253,7 @@ pub fn wanted(request: &Request) -> Vec<Whose<'_>> {
         }
         Request::ListObjects(call) => one(call.domain.map_or(Whose::Operator, domain)),
         Request::Migrate(Migrate { domain: of, base, .. }) => one(of.map_or(Whose::Address(*base), domain)),
-        // What the rack looks like, and the length of a file that a node offers to all.
+        // The rack's layout, and the length of a file that a node offers to all.
         Request::Overview(_)
         | Request::Usage(_)
         | Request::Locate(_)
@@ -259,7 +262,7 @@ pub fn wanted(request: &Request) -> Vec<Whose<'_>> {
     }
 }
 
-/// Whether a request brings in a member, whose key only its answer tells.
+/// Returns true if a request creates a member, whose key only the answer states.
 pub(crate) const fn brings_in(request: &Request) -> bool {
     matches!(
         request,
@@ -268,17 +271,17 @@ pub(crate) const fn brings_in(request: &Request) -> bool {
 }
 
 impl Control {
-    /// Refuses a request that does not show whose it is.
+    /// Refuses a request without the needed keys.
     pub(crate) fn keys_fit(&self, ask: &Submitted) -> Result<(), ApiError> {
         let Some(secret) = self.config.secret.as_ref().filter(|_| !ask.shown.operator) else { return Ok(()) };
         for whose in wanted(&ask.request) {
             let shown = match self.owner(whose) {
-                // Whatever else is wrong with the request says what is not there.
+                // Another check of the request reports what does not exist.
                 Found::Nobody => continue,
                 Found::Operator => false,
                 Found::Owner(owner) => {
                     let keys = ask.shown.keys.iter().take(KEYS_SHOWN_MAX);
-                    // All are looked at: which one it was is not told either.
+                    // All keys are compared, so that timing does not reveal which one matched.
                     keys.fold(false, |found, &key| secret.is_of(owner, key) | found)
                 }
             };
@@ -289,7 +292,7 @@ impl Control {
         Ok(())
     }
 
-    /// The key that a join or creation is answered with.
+    /// Returns the key for the answer to a join or creation.
     pub(crate) fn key(&self, kind: Kind, number: u32) -> Option<Key> {
         let secret = self.config.secret.as_ref()?;
         match self.owner(Whose::Numbered(kind, number)) {
@@ -298,7 +301,7 @@ impl Control {
         }
     }
 
-    /// The key of a domain, which may be about to come into being.
+    /// Returns the key of a domain, which may be about to be created.
     pub(crate) fn domain_key(&self, domain: u32) -> Option<Key> {
         Some(self.config.secret.as_ref()?.key(Owner { kind: Kind::Domain, number: domain, since: 0 }))
     }
@@ -332,7 +335,7 @@ impl Control {
         found.map_or(Found::Nobody, Found::Owner)
     }
 
-    /// The change that brought a member in, if it is there.
+    /// Returns the change that created a member, if it exists.
     fn since(&self, kind: Kind, number: u32) -> Option<u64> {
         let state = &self.state;
         let short = u16::try_from(number).ok()?;
@@ -346,7 +349,7 @@ impl Control {
     }
 }
 
-/// What came of looking for an owner.
+/// The result of looking an owner up.
 enum Found {
     Owner(Owner),
     Nobody,
@@ -378,7 +381,8 @@ mod tests {
     use super::*;
     use alloc::string::ToString as _;
 
-    /// Different owners have different keys, and so have the same ones of another rack; a key is of its owner alone.
+    /// Different owners have different keys, and so has one owner in another rack; a key is valid for its
+    /// owner alone.
     #[test]
     fn each_owner_has_a_key_of_its_own() {
         let (rack, other) = (Secret::new(&[1; 32]), Secret::new(&[2; 32]));
@@ -391,7 +395,7 @@ mod tests {
         assert!(!rack.is_of(owner, Key(0)));
     }
 
-    /// Text that is a key and text that is none.
+    /// Valid and invalid key texts.
     #[test]
     fn keys_are_32_digits() {
         let key = Key(0xabc);

@@ -1,8 +1,7 @@
 //! The control role: membership, allocation, domains, connection set-up, table updates (MIND 4.1, 4.2, 6).
 //!
-//! One logical controller that knows the whole rack. People, programs and roles ask it things ([`api`]); it decides, tells the
-//! switch and the memory nodes what they must know, keeps a log of all it decided ([`Record`]), and answers when the tables are in
-//! place. It is not on the data path: no READ, WRITE or traversal passes here.
+//! One logical controller knows the whole rack. People, programs and roles send it requests ([`api`]). It decides, updates the switch and the memory nodes,
+//! records each decision in a log ([`Record`]), and answers when the tables are in place. It is not on the data path: no READ, WRITE or traversal passes here.
 //!
 //! The state changes only by applying lines of the log, so that a restart rebuilds it exactly (docs/protocol/08-the-control-plane.md).
 #![no_std]
@@ -86,47 +85,47 @@ use requests::Decision;
 use soft::{Counting, Soft};
 use state::{Effect, State};
 
-/// Most characters of a name.
+/// Maximum length of a name in characters.
 pub const NAME_LEN_MAX: usize = 64;
-/// For how long a host may use what it caches after it was heard of, unless the control plane is set up otherwise: a host on a busy machine asks
-/// three times in that, and waits for a CPU for seconds at worst; so long, and an eighth more, others wait for the pages of one that died.
+/// Default time for which a host may use cached pages after its last renewal. A host on a busy machine renews three times in it, and waits for a CPU for
+/// seconds at worst. Others wait for the pages of a dead host for this time and an eighth more.
 pub const LEASE: Duration = Duration::from_secs(10);
-/// The same of what a host has in the rack at all, and of a domain without users: six leases, so that a host which lost its pages because it stood still
-/// may go on.
+/// Default time for which a host's resources, and a domain without users, stay: six leases, so that a host which lost its pages because it stood still may
+/// continue.
 pub const HOST_LEASE: Duration = Duration::from_secs(60);
-/// Times a request is begun anew because a role it needs joined meanwhile.
+/// Maximum number of restarts of a request because a role it needs joined meanwhile.
 pub const RESTARTS_MAX: u32 = 3;
 
-/// How the control plane is set up.
+/// The configuration of the control plane.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its own address.
+    /// The control plane's address.
     pub gid: Gid,
     /// The first address of far memory; a multiple of [`PAGE`], not 0, below [`VA_END`].
     pub va_base: u64,
     /// The path MTU of the connections it sets up.
     pub pmtu: Pmtu,
-    /// Time without an answer after which a batch of updates is sent again; doubles up to 8 times it.
+    /// Time without an answer after which a batch of updates is sent again; doubles up to 8 times.
     pub timeout: Duration,
-    /// Times a batch is sent again before no change waits for the role any more. It is then sent on at 8 times `timeout`.
+    /// Number of retransmissions of a batch before no change waits for the role any more. They continue at 8 times `timeout`.
     pub retries_max: u32,
-    /// For how long a host that caches pages may go on without being heard of.
+    /// Time for which a host that caches pages may continue without contact.
     pub lease: Duration,
-    /// For how long a host stays that is not heard of, and a domain that no host has a session or a connection in; at least `lease`. `None`: for
-    /// good, as in a rack that ends with its only program.
+    /// Time for which a host without contact, and a domain without sessions and connections, stay; at least `lease`. `None`: for ever, as in a rack that ends
+    /// with its only program.
     pub host_lease: Option<Duration>,
-    /// Time between two listings of the directory, after each of which regions are split and merged.
+    /// Time between two listings of the directory; after each, regions are split and merged.
     pub epoch: Duration,
-    /// How much of everything.
+    /// The limits.
     pub bounds: Bounds,
-    /// What the keys of hosts, nodes, switches and domains are made of. None: whoever asks may do all, as in a rack inside one process.
+    /// The secret of the keys of hosts, nodes, switches and domains. `None`: every caller may do everything, as in a rack inside one process.
     pub secret: Option<Secret>,
-    /// Which build of farmem this is; none: it does not say (PROTOCOL 8.71).
+    /// The control plane's build of farmem, if reported (PROTOCOL 8.71).
     pub build: Option<String>,
 }
 
 impl Config {
-    /// The usual set-up of a rack whose control plane is at `gid`.
+    /// Returns the default configuration of a rack whose control plane is at `gid`.
     #[must_use]
     pub fn new(gid: Gid) -> Self {
         Self {
@@ -145,17 +144,17 @@ impl Config {
     }
 }
 
-/// How much of everything the control plane keeps.
+/// The limits of the control plane.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "each bounds what its name says")]
 pub struct Bounds {
     pub nodes_max: u16,
     pub hosts_max: u16,
     pub domains_max: usize,
-    /// Bytes of allocations that one domain may have (PROTOCOL 8.72).
+    /// Maximum number of allocated bytes of one domain (PROTOCOL 8.72).
     pub domain_memory_max: u64,
     pub vmas_max: usize,
-    /// Parts of vmas that were moved.
+    /// Moved parts of vmas.
     pub pieces_max: usize,
     /// Spans of all grants of all vmas.
     pub grants_max: usize,
@@ -163,35 +162,35 @@ pub struct Bounds {
     pub connections_max: usize,
     pub processes_max: usize,
     pub objects_max: usize,
-    /// Ranges of lost addresses beyond which none is accepted in its midst.
+    /// Ranges of lost addresses beyond which no middle part of one is accepted.
     pub lost_max: usize,
-    /// Requests that are not answered yet.
+    /// Unanswered requests.
     pub pending_max: usize,
 }
 
-/// Memory nodes of a rack.
+/// Maximum number of memory nodes.
 pub const NODES_MAX: u16 = 1024;
-/// Most hosts: memory nodes remember the answers to writing requests of so many (PROTOCOL 5.8).
+/// Maximum number of hosts: memory nodes remember the answers to writes of this many (PROTOCOL 5.8).
 pub const HOSTS_MAX: u16 = 4096;
-/// Protection domains of a rack.
+/// Maximum number of protection domains.
 pub const DOMAINS_MAX: usize = 65_536;
-/// Vmas of a rack.
+/// Maximum number of vmas.
 pub const VMAS_MAX: usize = 65_536;
-/// Parts of vmas that were moved: what a switch has room for beside its nodes.
+/// Maximum number of moved parts of vmas: the room of a switch beside its nodes.
 pub const PIECES_MAX: usize = 4096;
-/// Spans of all grants of a rack.
+/// Maximum number of spans of all grants.
 pub const GRANTS_MAX: usize = 65_536;
-/// Sessions of a rack.
+/// Maximum number of sessions.
 pub const SESSIONS_MAX: usize = 65_536;
-/// RC connections of a rack.
+/// Maximum number of RC connections.
 pub const CONNECTIONS_MAX: usize = 65_536;
-/// Processes of a rack that have an address space.
+/// Maximum number of processes with an address space.
 pub const PROCESSES_MAX: usize = 65_536;
-/// Named objects of a rack.
+/// Maximum number of named objects.
 pub const OBJECTS_MAX: usize = 65_536;
-/// Ranges of lost addresses that a rack has because parts of them were accepted.
+/// Maximum number of ranges of lost addresses that result from partial acceptance.
 pub const LOST_MAX: usize = 262_144;
-/// Requests that are not answered yet.
+/// Maximum number of unanswered requests.
 pub const PENDING_MAX: usize = 1024;
 
 impl Default for Bounds {
@@ -214,48 +213,48 @@ impl Default for Bounds {
     }
 }
 
-/// A request with the number its answer will have.
+/// A request with its ticket and credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Submitted {
-    /// The driver's; comes back in [`Out::Reply`], exactly once.
+    /// The driver's ticket; [`Out::Reply`] returns it exactly once.
     pub ticket: u64,
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// What the asker has shown.
+    /// The caller's credentials.
     pub shown: Shown,
 }
 
 impl Submitted {
-    /// A request with which nothing is shown.
+    /// Returns a request without credentials.
     #[must_use]
     pub fn new(ticket: u64, request: Request) -> Self {
         Self { ticket, request, shown: Shown::default() }
     }
 }
 
-/// What the control plane tells its driver.
+/// An output of the control plane to its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Out {
     /// A request was answered.
     Reply {
-        /// The request's.
+        /// The request's ticket.
         ticket: u64,
         /// The answer.
         result: Result<Response, ApiError>,
     },
-    /// Keep this line before anything behind it is done. A driver that cannot must stop: no role and no caller was told yet. A role that was lent a
-    /// log ([`Control::with_log`]) keeps its lines there, and never says this.
+    /// A line to store before any later output is carried out. A driver that cannot store it must stop: no role and no caller knows of it yet. A role with a
+    /// log of its own ([`Control::with_log`]) stores its lines there, and never emits this.
     Persist(Record),
-    /// Where a member is, before the first frame to it.
+    /// The address of a member, before the first frame to it.
     Peer(PeerChange),
 }
 
-/// Why a log was not believed.
+/// The error for a log that is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RestoreError {
-    /// The line, from 0; the number of lines when all fit but lead to nonsense.
+    /// The line, from 0; the number of lines if all fit but lead to an invalid state.
     pub line: usize,
-    /// What does not hold.
+    /// The violated condition.
     pub what: &'static str,
 }
 
@@ -267,7 +266,7 @@ impl fmt::Display for RestoreError {
 
 impl core::error::Error for RestoreError {}
 
-/// A request that is not answered yet.
+/// An unanswered request.
 #[derive(Debug)]
 struct Pending {
     ask: Submitted,
@@ -281,11 +280,11 @@ pub struct Control {
     rng: Rng,
     state: State,
     log: LogState,
-    /// False until the first event: what a start has to say waits for an outbox.
+    /// False until the first event: outputs of the start wait for an outbox.
     started: bool,
     /// Requests whose change is in flight, by change.
     asked: BTreeMap<u64, Pending>,
-    /// Requests that wait for another about the same thing, in order.
+    /// Requests that wait for another one with the same resource, in order.
     waiting: VecDeque<Pending>,
     retry_timers: BTreeMap<Role, RetryTimer>,
     coherence: Coherence,
@@ -294,28 +293,28 @@ pub struct Control {
     files: Files,
     idle: Idle,
     presence: Presence,
-    /// The same of the switches of the index.
+    /// Soft state of the index switches.
     index_soft: BTreeMap<u16, (Soft, Counting)>,
-    /// What switches are told of each other may have changed.
+    /// True if the routes of switches may have changed.
     ways_due: bool,
-    /// The state is another one than when images were looked at last.
+    /// True if the state has changed since images were last checked.
     state_changed: bool,
-    /// In which life each switch was when this control plane started: what such a one has stands there until something is published (PROTOCOL 16.4).
+    /// The incarnation of each switch at the start of this control plane: the image of such a switch stays active until the next publication (PROTOCOL 16.4).
     restored: BTreeMap<Role, u16>,
-    /// Of the event at hand.
+    /// The time of the current event.
     now: Instant,
-    /// Of the next frame; only for those who read traces.
+    /// The PSN of the next frame; only for readers of traces.
     psn: Psn,
 }
 
-/// Where this role writes.
+/// The outbox of this role.
 type Actions = Outbox<Out, Note>;
 
 impl Control {
-    /// The control plane of a new rack.
+    /// Returns the control plane of a new rack.
     ///
     /// # Panics
-    /// When `config` has values its fields rule out.
+    /// If `config` has values that its fields rule out.
     #[must_use]
     pub fn new(config: Config, rng: Rng) -> Self {
         let base_fits = config.va_base > 0 && config.va_base < VA_END && config.va_base.is_multiple_of(PAGE);
@@ -347,11 +346,11 @@ impl Control {
         }
     }
 
-    /// The control plane as a log says it was; with no lines, a new one. What it has to say about that, it says at its first event.
+    /// Returns the control plane in the state of a log; without lines, a new one. The resulting outputs come with its first event.
     ///
     /// # Errors
-    /// [`RestoreError`] when a line does not fit those before it. A log cut off after any line fits, except inside what
-    /// [`Control::compact`] gave, which is to be kept as a whole.
+    /// [`RestoreError`] if a line does not fit those before it. A log that ends after any line is valid, except inside the lines of [`Control::compact`], which
+    /// must be stored as a whole.
     ///
     /// # Panics
     /// As [`Control::new`].
@@ -385,14 +384,13 @@ impl Control {
         Ok(control)
     }
 
-    /// The shortest log that leads to the present state: one line for each thing there is. A driver may put it in the place of all
-    /// lines it kept so far, in one transaction.
+    /// Returns the shortest log that leads to the present state: one line for each thing. A driver may replace all stored lines by it, in one transaction.
     #[must_use]
     pub fn compact(&self) -> Vec<Record> {
         self.state.rows()
     }
 
-    /// What the first event after a start sets off.
+    /// Handles the first event after a start.
     fn start(&mut self, out: &mut Actions) {
         self.started = true;
         for change in self.state.peers() {
@@ -401,14 +399,14 @@ impl Control {
         self.log.abandoned = !self.state.changes.is_empty();
     }
 
-    /// The control plane's own endpoint is the first line of its log.
+    /// Writes the first line of the log: the control plane's own endpoint.
     fn settle_in(&mut self, out: &mut Actions) {
         let home = self.draw_key();
-        // Without it nothing can be decided; the next event tries again.
+        // Without it no request can be decided; the next event retries.
         let _stalled = self.keep(Line::Home(home), out);
     }
 
-    /// Takes a request.
+    /// Accepts a request.
     fn ask(&mut self, ask: Submitted, out: &mut Actions) {
         let most = self.config.bounds.pending_max;
         if self.waiting.len() + self.asked.len() + self.elsewhere() >= most {
@@ -417,14 +415,14 @@ impl Control {
             out.local(Out::Reply { ticket: ask.ticket, result });
             return;
         }
-        // A stranger's request stands in nobody's way.
+        // A request without the needed keys must not block others.
         if let Err(error) = self.keys_fit(&ask) {
             return out.local(Out::Reply { ticket: ask.ticket, result: Err(error) });
         }
         self.waiting.push_back(Pending { ask, restarts: 0 });
     }
 
-    /// Requests that wait for what a switch says of its soft state, or a node of its files.
+    /// Returns the number of requests that wait for a switch's soft state, or a node's files.
     fn elsewhere(&self) -> usize {
         let soft = self.all_soft().map(|(soft, counting)| soft.waiting() + counting.waiting());
         soft.sum::<usize>() + self.files.waiting()
@@ -442,7 +440,7 @@ impl Control {
                 free
             });
             let Some(pending) = next.and_then(|index| self.waiting.remove(index)) else { return };
-            // Who is meant may be another one than when it was asked. A join that is begun anew has brought in itself whom it is about.
+            // The named owner may have changed since the request arrived. A restarted join has itself created its subject.
             let decided = match self.keys_fit(&pending.ask) {
                 Err(error) if pending.restarts == 0 || !keys::brings_in(&pending.ask.request) => Err(error),
                 _ => self.decide(&pending.ask.request),
@@ -465,8 +463,8 @@ impl Control {
         }
     }
 
-    /// Keeps a line, applies it, and does what follows. The only way the state changes. A line that is not kept changes nothing, and what
-    /// wanted it comes again.
+    /// Stores a line, applies it, and carries out the effects. The state changes only here. A line that is not stored changes nothing, and its cause comes
+    /// again.
     fn keep(&mut self, line: Line, out: &mut Actions) -> Result<(), Stalled> {
         let record = Record(line);
         self.append(&record, out)?;
@@ -495,7 +493,7 @@ impl Control {
                     let Some(pending) = self.asked.remove(&change) else { continue };
                     match result {
                         Ok(()) => reply(pending.ask.ticket, Ok(self.success(&what)), out),
-                        // An owner who accepts a loss has not heard of the one that this join brings.
+                        // An owner who accepts a loss does not know of the loss by this join.
                         Err(Why::Joined { .. })
                             if pending.restarts < RESTARTS_MAX
                                 && !matches!(what, What::AcceptLost { .. }) =>
@@ -543,7 +541,7 @@ impl Machine for Control {
         self.see_to_files(out);
         self.see_to_hosts(out);
         self.see_to_domains(out);
-        // What it ended others may have waited for.
+        // Other requests may have waited for what it ended.
         self.admit(out);
         self.refuse_stalled(out);
         self.see_to_images(out);
@@ -558,7 +556,7 @@ impl Machine for Control {
         if !self.started && self.state != State::default() {
             return Some(Instant::ZERO);
         }
-        // What is due already and was not done waits for the log.
+        // Work that was due and not done waits for the log.
         let coherence =
             self.coherence.due().map(|due| self.log.due().filter(|_| due <= self.now).unwrap_or(due));
         let log = self.log.due().filter(|_| self.log.abandoned);

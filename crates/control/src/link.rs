@@ -9,14 +9,14 @@ use farmem_transport::ud::{self, Peer};
 use farmem_wire::message::{DirectoryMessage, FileMessage, SoftMessage, Updates};
 use farmem_wire::{Body, Extension, Header, HostId, Message, Packet, RequestId, Status};
 
-/// The longest time between two sends of a batch, in timeouts.
+/// Maximum time between two transmissions of a batch, in timeouts.
 const BACKOFF_MAX: u64 = 8;
 
-/// When the head of a role's queue is sent again.
+/// The retransmission timer of the head of a role's queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTimer {
     request: RequestId,
-    /// Times it was sent again.
+    /// Number of retransmissions.
     resent: u32,
     due: Instant,
 }
@@ -28,7 +28,7 @@ impl RetryTimer {
 }
 
 impl Control {
-    /// Takes a frame: an answer to the batch outstanding at the role it comes from, or nothing.
+    /// Handles a frame: an answer to the outstanding batch of its sender, or nothing.
     pub(crate) fn on_frame(&mut self, port: Port, bytes: &[u8], out: &mut Outbox<Out, Note>) {
         let opened = self.open_frame(port, bytes);
         if let Ok((role, payload)) = opened
@@ -50,7 +50,7 @@ impl Control {
             Ok((role, seq, refusal)) => {
                 let silent = self.state.reach(role) == Some(Reach::Silent);
                 if self.keep(Line::Answered { role, seq, refusal }, out).is_err() {
-                    // It answers again when it is sent again; only it must not count as silent meanwhile.
+                    // The role answers again after a retransmission; it must not count as silent meanwhile.
                     self.retry_timers.entry(role).and_modify(|pace| pace.resent = 0);
                     return out.note(Note::Dropped(DropReason::NotKept));
                 }
@@ -66,7 +66,7 @@ impl Control {
         }
     }
 
-    /// Who sent it, and what it says, when it is for us.
+    /// Returns the sender and the payload of a frame to this role.
     fn open_frame<'a>(&self, port: Port, bytes: &'a [u8]) -> Result<(Role, &'a [u8]), DropReason> {
         let role = Role::of(port).ok_or(DropReason::Port)?;
         let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
@@ -99,7 +99,7 @@ impl Control {
         Ok((role, queue.seq, Some(refusal)))
     }
 
-    /// Sends again what is due.
+    /// Retransmits the batches that are due.
     pub(crate) fn on_wake(&mut self, now: Instant, out: &mut Outbox<Out, Note>) {
         let due: Vec<Role> =
             self.retry_timers.iter().filter(|(_, pace)| pace.due <= now).map(|(&role, _)| role).collect();
@@ -110,7 +110,7 @@ impl Control {
             if silent && self.keep(Line::Silent { role }, out).is_ok() {
                 out.note(Note::Silent(role));
             }
-            // What followed may have ended the queue, or even begun another.
+            // The consequences may have ended the queue, or even begun another.
             if self.outstanding(role) != Some(pace.request) {
                 continue;
             }
@@ -121,7 +121,7 @@ impl Control {
         }
     }
 
-    /// Sends every head that is new, and forgets the timers of those that are gone.
+    /// Sends every new head, and drops the timers of those that are gone.
     pub(crate) fn flush(&mut self, now: Instant, out: &mut Outbox<Out, Note>) {
         let heads: Vec<(Role, Option<RequestId>)> =
             self.state.queues.keys().map(|&role| (role, self.outstanding(role))).collect();
@@ -142,19 +142,20 @@ impl Control {
         }
     }
 
-    /// Time after which what was sent again so often is sent again.
+    /// Returns the time until the next retransmission, after this many.
     pub(crate) fn wait(&self, resent: u32) -> Duration {
         let times = 1u64.checked_shl(resent).map_or(BACKOFF_MAX, |times| times.min(BACKOFF_MAX));
         self.config.timeout.times(times)
     }
 
-    /// The id of the batch that is outstanding at `role`.
+    /// Returns the id of the outstanding batch of `role`.
     fn outstanding(&self, role: Role) -> Option<RequestId> {
         let queue = self.state.queues.get(&role)?;
         queue.outstanding().map(|_| self.request_id(role, queue.seq))
     }
 
-    /// Host 0 is none; a generation of the role keeps answers of an earlier join apart (PROTOCOL 8.20).
+    /// No host has the number 0; the generation of the role separates answers of an earlier join (PROTOCOL
+    /// 8.20).
     fn request_id(&self, role: Role, seq: u64) -> RequestId {
         #[expect(
             clippy::cast_possible_truncation,

@@ -1,8 +1,9 @@
-//! Where lines are kept, and what the control plane does when they cannot be (PROTOCOL 8.23, 8.48 to 8.50).
+//! Storage of log lines, and the behaviour when they cannot be stored (PROTOCOL 8.23, 8.48 to 8.50).
 //!
-//! A driver whose store can refuse a line lends it to the role ([`Control::with_log`]). Then a line is kept before it is applied, and one
-//! that cannot be kept is not applied: nothing has to be taken back, and what needs no line goes on. The role does not know what a disk is.
-//! A role that was lent no log gives its lines to the driver through the outbox, which must keep each or stop.
+//! A driver whose store can refuse a line lends it to the role ([`Control::with_log`]). Then a line is stored
+//! before it is applied, and a refused line is not applied: nothing must be rolled back, and requests without
+//! a line continue. The role does not know what a disk is. A role without a log passes its lines to the
+//! driver through the outbox; the driver must store each or stop.
 
 use crate::api::{ApiError, ErrorCode};
 use crate::errors::error;
@@ -15,83 +16,88 @@ use core::fmt;
 use core::mem;
 use farmem_machine::{Duration, Instant};
 
-/// Time after a line that could not be kept until the log is asked again.
+/// Time after a refused line until the log is tried again.
 pub const STALL_RETRY: Duration = Duration::from_millis(250);
-/// A log this many times as long as it could be is written anew.
+/// Ratio to its minimum length at which a log is rewritten.
 pub const COMPACT_RATIO: u64 = 4;
-/// A log of fewer lines than this is not written anew.
+/// Minimum number of lines of a log that is rewritten.
 pub const COMPACT_LINES_MIN: u64 = 4096;
 
 /// The store of the lines. Lines are numbered from 0, without a gap.
 pub trait Log: fmt::Debug + Send {
-    /// Keeps a line behind all others: when this answers, the line survives a crash.
+    /// Appends a line. When this returns, the line survives a crash.
     ///
     /// # Errors
-    /// [`NotKept`]: then the line is not in the log, and the next one has its number.
+    ///
+    /// [`NotKept`]: the line is not in the log, and the next one has its number.
     fn append(&mut self, line: &Record) -> Result<(), NotKept>;
 
-    /// Puts `lines` in the place of all lines, at once.
+    /// Replaces all lines by `lines`, atomically.
     ///
     /// # Errors
-    /// [`NotKept`]: then all lines are as they were.
+    ///
+    /// [`NotKept`]: all lines are unchanged.
     fn rewrite(&mut self, lines: &[Record]) -> Result<(), NotKept>;
 
-    /// Lines kept.
+    /// Returns the number of lines.
     fn lines(&self) -> u64;
 }
 
-/// A line could not be kept.
+/// The error for a line that could not be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotKept {
-    /// What is wrong, with the file and its space.
+    /// The problem, with the file and its space.
     pub message: String,
-    /// What to do.
+    /// The recommended action.
     pub remedy: String,
 }
 
-/// A line was not kept, and so not applied.
+/// The error for a line that was not stored, and so not applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stalled;
 
-/// The log, and whether it takes lines.
+/// The log, and whether it accepts lines.
 #[derive(Debug, Default)]
 pub(crate) struct LogState {
     lent: Option<Box<dyn Log>>,
-    /// Set since the last line could not be kept: why, and when the log is asked again.
+    /// The error of the last refused line, and the time of the next attempt; `None` while the log accepts
+    /// lines.
     stalled: Option<(NotKept, Instant)>,
-    /// Those who asked for the changes in flight are gone, or were told so. The log does not say it yet.
+    /// True if the callers of the changes in flight are gone, or were told so, and the log does not record it
+    /// yet.
     pub(crate) abandoned: bool,
-    /// The log is looked at when it has so many lines.
+    /// The number of lines at which the log's length is checked.
     look_at: u64,
 }
 
 impl LogState {
-    /// The log takes no lines.
+    /// Returns true if the log accepts no lines.
     pub(crate) const fn is_stalled(&self) -> bool {
         self.stalled.is_some()
     }
 
-    /// When the log is asked again, if something waits for that.
+    /// Returns the time of the next attempt, if the log is stalled.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.stalled.as_ref().map(|(_, until)| *until)
     }
 }
 
 impl Control {
-    /// The same role, which keeps its lines in `log` from now on. What was kept so far must be in it.
+    /// Returns the role with `log` as its store. The earlier lines must be in it.
     #[must_use]
     pub fn with_log(mut self, log: Box<dyn Log>) -> Self {
         self.log.lent = Some(log);
         self
     }
 
-    /// Has the log that was lent keep a line, before it is applied.
+    /// Stores a line in the lent log, before it is applied.
     pub(crate) fn append(&mut self, record: &Record, out: &mut Actions) -> Result<(), Stalled> {
         let Some(log) = &mut self.log.lent else { return Ok(()) };
         if self.log.stalled.as_ref().is_some_and(|(_, until)| self.now < *until) {
             return Err(Stalled);
         }
-        // What is decided counts on the changes in flight: the first line that is kept says which of them are taken back (PROTOCOL 8.49).
+        // Decisions depend on the changes in flight: the first stored line tells which of them are rolled
+        // back (PROTOCOL 8.49).
         assert!(!self.log.abandoned || record.0 == Line::Restarted, "each event tries that line first");
         if let Err(why) = log.append(record) {
             if !self.log.is_stalled() {
@@ -106,19 +112,21 @@ impl Control {
         Ok(())
     }
 
-    /// True when lines are kept here, and not by the driver.
+    /// Returns true if the role stores its lines itself.
     pub(crate) const fn has_log(&self) -> bool {
         self.log.lent.is_some()
     }
 
-    /// Has the log say that those who asked for the changes in flight are gone, as soon as it takes a line (PROTOCOL 8.25, 8.49).
+    /// Records in the log that the callers of the changes in flight are gone, as soon as it accepts a line
+    /// (PROTOCOL 8.25, 8.49).
     pub(crate) fn abandon(&mut self, out: &mut Actions) {
         if self.log.abandoned && self.keep(Line::Restarted, out).is_ok() {
             self.log.abandoned = false;
         }
     }
 
-    /// Tells all callers that wait for a line that it is not kept: no request waits for a disk (PROTOCOL 8.49).
+    /// Refuses all requests that wait for a line that is not stored: no request waits for a disk (PROTOCOL
+    /// 8.49).
     pub(crate) fn refuse_stalled(&mut self, out: &mut Actions) {
         if !self.log.is_stalled() {
             return;
@@ -138,7 +146,7 @@ impl Control {
         }
     }
 
-    /// The answer to a request that needs a line.
+    /// Returns the error for a request that needs a line.
     pub(crate) fn stall_error(&self, becomes: &str) -> ApiError {
         let (message, remedy) = match &self.log.stalled {
             Some((why, _)) => (format!("{}; {becomes}", why.message), why.remedy.clone()),
@@ -147,7 +155,7 @@ impl Control {
         error(ErrorCode::Storage, message, remedy)
     }
 
-    /// Has the log written anew when it is much longer than it could be (PROTOCOL 8.26, 8.50).
+    /// Rewrites the log if it is much longer than necessary (PROTOCOL 8.26, 8.50).
     pub(crate) fn shorten(&mut self, out: &mut Actions) {
         let Some(log) = self.log.lent.as_mut().filter(|log| log.lines() >= self.log.look_at) else { return };
         if self.log.stalled.is_some() {
@@ -163,7 +171,8 @@ impl Control {
             if long {
                 match log.rewrite(&rows) {
                     Ok(()) => out.note(Note::Shortened),
-                    // All lines are as they were. The next line says whether the log takes any; then this is tried again.
+                    // All lines are unchanged. The next line shows whether the log accepts any; then this is
+                    // tried again.
                     Err(_) => next = lines + COMPACT_LINES_MIN,
                 }
             }

@@ -1,7 +1,8 @@
-//! Addresses whose bytes were lost: the node that held them started again without its memory (PROTOCOL 8.44 to 8.46).
+//! Lost addresses: the node that held their bytes restarted without its memory (PROTOCOL 8.44 to 8.46).
 //!
-//! Kept by address, whatever node they are at: what is lost stays so while it moves, until its owner accepts it, it is cleared, or it is
-//! freed. A node that joins is told of those that are at it before it hears a request, and refuses them.
+//! Losses are recorded by address, whatever the node: lost memory stays lost while it moves, until its owner
+//! accepts the loss, or it is cleared or freed. A node that joins learns its lost ranges before the first
+//! request, and refuses them.
 
 use crate::allocate::PAGE;
 use crate::api::LostInfo;
@@ -10,9 +11,10 @@ use crate::state::State;
 use alloc::vec::Vec;
 
 impl State {
-    /// A node that was there before starts again, with empty memory: all that was written to what is at it is lost.
+    /// Records the restart of a known node with empty memory: everything written to it is lost.
     ///
-    /// Not what is being allocated or mapped: no caller was told of it yet, and it is cleared behind the node's tables.
+    /// Memory that is being allocated or mapped is exempt: no caller knows of it yet, and it is cleared
+    /// behind the node's tables.
     pub(crate) fn lose_memory_of(&mut self, node: u16) {
         let vmas = self.vmas.iter().filter(|(_, vma)| vma.pending.is_none());
         let parts: Vec<(u64, u64)> = vmas
@@ -22,7 +24,7 @@ impl State {
         self.lost.extend(parts.into_iter().map(|(base, len)| base..base + len));
     }
 
-    /// The parts of a vma that are in use: all of it, or what its address space has mapped.
+    /// Returns the parts of a vma in use: all of it, or the mapped parts of its address space.
     fn in_use(&self, base: u64, vma: &VmaRow) -> Vec<(u64, u64)> {
         match self.spaces.get(&vma.domain).filter(|space| space.vma(base).is_some()) {
             Some(space) => {
@@ -32,9 +34,9 @@ impl State {
         }
     }
 
-    /// What a node that joins must refuse: first byte and bytes.
+    /// Returns the ranges that a joining node must refuse: first byte and length.
     pub(crate) fn lost_at(&self, node: u16) -> Vec<(u64, u64)> {
-        // A range may go from one vma into the next.
+        // A range may extend from one vma into the next.
         let of_vma = |lost: &core::ops::Range<u64>| {
             let first = self.vma_at(lost.start).map_or(lost.start, |(base, _)| base);
             let cut = |(&base, vma): (&u64, &VmaRow)| {
@@ -48,7 +50,7 @@ impl State {
         parts.flat_map(|(base, len)| self.parts_at(node, base, len)).collect()
     }
 
-    /// The lost parts of `base..base + len`, ascending.
+    /// Returns the lost parts of `base..base + len`, ascending.
     pub(crate) fn lost_in(&self, base: u64, len: u64) -> Vec<LostInfo> {
         let asked = base..base + len;
         let parts = self.lost.overlapping(&asked);
@@ -60,13 +62,13 @@ impl State {
             .collect()
     }
 
-    /// True when lost addresses would be left on both sides of these.
+    /// Returns true if lost addresses would be left on both sides of these.
     pub(crate) fn is_amid_lost(&self, base: u64, len: u64) -> bool {
         let end = base.saturating_add(len).next_multiple_of(PAGE);
         self.lost.get(&base).is_some_and(|lost| lost.start < base && end < lost.end)
     }
 
-    /// These pages are lost no more: accepted, cleared, or freed.
+    /// Removes lost pages: they were accepted, cleared, or freed.
     pub(crate) fn forget_lost(&mut self, base: u64, len: u64) {
         let end = base.saturating_add(len).next_multiple_of(PAGE);
         if base < end {
@@ -74,7 +76,7 @@ impl State {
         }
     }
 
-    /// The first statement about lost addresses that does not hold, if any.
+    /// Returns the first violated invariant of lost addresses, if any.
     pub(crate) fn lost_fault(&self) -> Option<&'static str> {
         for lost in self.lost.iter() {
             if !lost.start.is_multiple_of(PAGE) || !lost.end.is_multiple_of(PAGE) {

@@ -119,7 +119,7 @@ impl Control {
         Ok(Decision::Begin(What::LeaveNode { node, base: row.base, size_log2: row.size_log2 }))
     }
 
-    /// The address of this text, when no member but `port` has it.
+    /// Parses an address and checks that no member but `port` has it.
     pub(crate) fn free_gid(&self, text: &str, port: Port) -> Result<[u8; 16], ApiError> {
         let gid = parse_gid(text)?;
         let own = (Port::CONTROL, self.config.gid.0);
@@ -138,7 +138,8 @@ impl Control {
         }
     }
 
-    /// Refuses what is no name, and the name of a member of another kind. One of this kind that has the name joins again.
+    /// Refuses an invalid name, and the name of a member of another kind. A member of this kind with the name
+    /// rejoins.
     pub(crate) fn name_free(&self, kind: MemberKind, name: &str) -> Result<(), ApiError> {
         name_allowed(kind.text(), name)?;
         let mut named = self.state.members().filter(|member| member.name == Some(name));
@@ -151,7 +152,8 @@ impl Control {
         }
     }
 
-    /// The numbers that a host may have: those of 1 to 255 are for hosts that cache pages (PROTOCOL 8.8, 12.3).
+    /// Returns the numbers that a host may have: 1 to 255 are for hosts that cache pages (PROTOCOL 8.8,
+    /// 12.3).
     fn host_numbers(&self, caches: Option<bool>) -> RangeInclusive<u16> {
         let most = self.config.bounds.hosts_max;
         match caches {
@@ -161,8 +163,9 @@ impl Control {
         }
     }
 
-    /// The number of the host of this name that joins, and the number that it gives up for that, if it is there with one that it may not have now. A
-    /// host that was there before goes on with its generations; a number that has none left is given up too.
+    /// Returns the number for the joining host of this name, and the number that it gives up, if its present
+    /// one is not permitted now. A known host continues with its generations; a number without further
+    /// generations is given up too.
     fn host_of_name(
         &self,
         name: &str,
@@ -172,7 +175,8 @@ impl Control {
         let fits =
             |&(host, row): &(&u16, &HostRow)| numbers.contains(host) && self.has_generations(*host, row);
         let there = named().find(|(_, row)| row.present);
-        // What its earlier life cached may still be read (PROTOCOL 12.35): the number stays until that is over.
+        // Pages cached by its earlier incarnation may still be read (PROTOCOL 12.35): the number stays until
+        // that is over.
         if let Some((&host, row)) = there.filter(|(_, row)| row.cache != Cache::Empty) {
             if row.generation < u16::MAX {
                 return Ok((host, None));
@@ -190,15 +194,16 @@ impl Control {
         Ok((host, there.map(|(&other, _)| other).filter(|&other| other != host)))
     }
 
-    /// The lowest number that no host has, or that a host had which left: its generation goes on (PROTOCOL 8.8). Only hosts of low numbers
-    /// may cache pages, so numbers must not climb with every host that comes and goes.
+    /// Returns the lowest number that no host has, or of a host that left: its generation continues (PROTOCOL
+    /// 8.8). Only hosts with low numbers may cache pages, so numbers must not climb with every host that
+    /// comes and goes.
     fn new_host(&self, numbers: &RangeInclusive<u16>) -> Result<u16, ApiError> {
         let leaving = self.state.claims();
         let idle = |host: u16, row: &HostRow| {
             let settled = !leaving.contains(&Claim::Member(Port::host(host).0));
             !row.present && self.has_generations(host, row) && settled
         };
-        // Where something cached is still being taken back a new host would have to wait for it.
+        // A new host would have to wait for cached pages that are still being recalled.
         let at_once = |host: u16| {
             self.state.hosts.get(&host).is_none_or(|row| idle(host, row) && row.cache == Cache::Empty)
         };
@@ -214,14 +219,15 @@ impl Control {
         })
     }
 
-    /// Whether the number has another generation: one after the last, or all of them anew when those are long over (PROTOCOL 8.8). What moves between nodes takes along
-    /// what they remember of hosts, so nothing moves then.
+    /// Returns true if the number has another generation: one after the last, or all of them anew when the
+    /// old ones are long over (PROTOCOL 8.8). Moves between nodes carry the nodes' memory of hosts, so none
+    /// may be in flight then.
     fn has_generations(&self, host: u16, row: &HostRow) -> bool {
         let rested = || self.has_rested(host) && row.cache == Cache::Empty;
         row.generation < u16::MAX || rested() && self.in_flight(|what| matches!(what, What::Migrate(_))) == 0
     }
 
-    /// A number and a range for a new node (PROTOCOL 8.4).
+    /// Returns a number and a range for a new node (PROTOCOL 8.4).
     fn new_node(&self, capacity: u64, at: Option<u64>) -> Result<(u16, u64, u8), ApiError> {
         let most = self.config.bounds.nodes_max;
         let leaving = self.state.claims();
@@ -252,7 +258,7 @@ impl Control {
         Ok((node, base, size_log2))
     }
 
-    /// A node that joins again keeps its range, and its vmas must still fit (PROTOCOL 8.6).
+    /// Checks that a rejoining node, which keeps its range, still has room for its vmas (PROTOCOL 8.6).
     fn capacity_fits(&self, node: u16, row: &NodeRow, capacity: u64) -> Result<(), ApiError> {
         let on_node = self.state.vmas.iter().filter(|(_, vma)| vma.node == node);
         let used = on_node.map(|(base, vma)| base + vma.size - row.base).max().unwrap_or(0);
@@ -271,7 +277,7 @@ impl Control {
     }
 }
 
-/// Members that have names, each of which is one member's.
+/// Members with names, each of which belongs to one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemberKind {
     Node,
@@ -280,7 +286,7 @@ pub(crate) enum MemberKind {
 }
 
 impl MemberKind {
-    /// None for the switch.
+    /// Returns the kind of the member at a port; `None` for the switch.
     fn of(port: Port) -> Option<Self> {
         let node = port.as_node().map(|_| Self::Node);
         node.or_else(|| port.as_index().map(|_| Self::Index)).or_else(|| port.as_host().map(|_| Self::Host))
@@ -295,7 +301,7 @@ impl MemberKind {
     }
 }
 
-/// Refuses what is no name.
+/// Refuses an invalid name.
 pub(crate) fn name_allowed(of: &str, name: &str) -> Result<(), ApiError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=NAME_LEN_MAX).contains(&name.len()) && name.chars().all(allowed) {

@@ -1,4 +1,4 @@
-//! Migration: a part of a vma moves to another node while it is used (PROTOCOL 8.38 to 8.42).
+//! Migration: a part of a vma moves to another node while in use (PROTOCOL 8.38 to 8.42).
 //!
 //! ```text
 //!   Draining   new node: Arrive, grants.  switch: Drain.  hosts give up what they cache of it
@@ -7,9 +7,9 @@
 //!   Leaving    old node: forgets
 //! ```
 //!
-//! One change, with its updates step by step. A step ends when all roles have answered, and when what no update says is so: no host holds
-//! pages, all is pushed, the switch knows ([`crate::coherence`] looks after that). Until the third one everything is as before, and can be
-//! so again.
+//! A migration is one change with updates in steps. A step ends when all roles have answered and its condition holds: no host holds
+//! pages, all bytes are pushed, the switch is updated ([`crate::coherence`] checks these). Before the third step the old state is in
+//! force and can be restored.
 
 use crate::Control;
 use crate::allocate::PAGE;
@@ -26,25 +26,26 @@ use farmem_machine::Port;
 use farmem_wire::message::Update;
 use farmem_wire::{Gid, Qkey, Qpn, VirtAddr};
 
-/// Most bytes that move at once: while they are pushed no host can use them, and a host that retries later must not give up before they are there.
+/// Maximum number of bytes that move at once: while they are pushed no host can use them, and retrying hosts
+/// must not give up before the end.
 pub const MIGRATE_LEN_MAX: u64 = 64 << 20;
 
 impl Migration {
-    /// True when it is not taken back any more.
+    /// Returns true if it cannot be rolled back any more.
     pub(crate) fn is_decided(&self) -> bool {
         self.step >= MigrationStep::Turning
     }
 }
 
 impl What {
-    /// True for what will be as it says, whatever happens.
+    /// Returns true if the change will complete in any case.
     pub(crate) fn is_decided(&self) -> bool {
         self.migration().is_some_and(Migration::is_decided)
     }
 }
 
 impl Change {
-    /// True when it goes on with a further step, by [`State::advance`].
+    /// Returns true if the change continues with a further step, by [`State::advance`].
     pub(crate) fn is_held(&self) -> bool {
         let last = |migration: &Migration| migration.step == MigrationStep::Leaving;
         let moves = self.what.migration().is_some_and(|migration| !last(migration));
@@ -53,7 +54,7 @@ impl Change {
 }
 
 impl Control {
-    /// Someone wants a part of a vma at another node.
+    /// Decides a request to move a part of a vma to another node.
     pub(crate) fn migrate(&self, domain: Option<u32>, base: u64, len: u64, node: u16) -> Decided<Migrate> {
         let (vma, row) = match domain {
             Some(domain) => self.domain_known(domain).and_then(|()| self.owned(domain, base))?,
@@ -100,7 +101,7 @@ impl Control {
         Ok(Decision::Begin(What::Migrate(migration)))
     }
 
-    /// Part of it was moved with other bounds.
+    /// Returns the error for memory that was moved with other bounds.
     fn moved_otherwise(&self, base: u64, len: u64) -> ApiError {
         let pieces = self.state.pieces.range(..base + len);
         let met = pieces.rev().find(|(at, piece)| *at + piece.size > base);
@@ -110,7 +111,7 @@ impl Control {
         error(ErrorCode::Conflict, message, format!("move {size} bytes from {at:#x} as a whole"))
     }
 
-    /// Where a vma is.
+    /// Returns the location of a vma.
     pub(crate) fn locate(&self, addr: u64) -> Decided<Locate> {
         let (base, row) = self.vma_with(addr)?;
         let vma = row.info(base);
@@ -127,7 +128,7 @@ impl Control {
 }
 
 impl State {
-    /// What `role` is told of the present step of a migration.
+    /// Returns the updates for `role` about the present step of a migration.
     pub(crate) fn tell_migration(&self, migration: &Migration, role: Role) -> Vec<Step> {
         let Migration { base, size, from, from_place, to, place, .. } = *migration;
         match (migration.step, role) {
@@ -163,7 +164,7 @@ impl State {
         }
     }
 
-    /// The new node knows who may do what, before anything comes.
+    /// Returns the updates that tell the new node the permissions, before any bytes come.
     fn tell_arrival(&self, migration: &Migration) -> Vec<Step> {
         let Migration { base, size, from, to, place, .. } = *migration;
         let (Some(old), Some(new)) = (self.nodes.get(&from), self.nodes.get(&to)) else { return Vec::new() };
@@ -194,7 +195,8 @@ impl State {
         steps
     }
 
-    /// The old node forgets the piece and, unless it has more of the vma, who may do what with it.
+    /// Returns the updates by which the old node forgets the piece and, unless it has more of the vma, the
+    /// permissions.
     fn tell_departure(&self, migration: &Migration) -> Vec<Step> {
         let Migration { vma, base, size, from, .. } = *migration;
         let mut steps = Vec::from([(self.elsewhere(from, base, size), None)]);
@@ -208,7 +210,8 @@ impl State {
         steps
     }
 
-    /// A change goes on with its next step: what the one before waited for is so. One that took rights away has no next step: it is over.
+    /// Advances a change to its next step, because the condition of the previous one holds. A change that
+    /// revoked rights has no next step and completes.
     pub(crate) fn advance(&mut self, id: u64, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         let error = LogError("no change goes on");
         let change = self.changes.get_mut(&id).filter(|change| change.is_held() && change.waits.is_empty());
@@ -235,7 +238,7 @@ impl State {
         Ok(())
     }
 
-    /// Nothing came of a change for too long.
+    /// Gives up a change that made no progress for too long.
     pub(crate) fn give_up(&mut self, id: u64, why: Why, effects: &mut Vec<Effect>) -> Result<(), LogError> {
         let held = self.changes.get(&id).is_some_and(|change| change.is_held() && !change.what.is_decided());
         if !held {
@@ -245,7 +248,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether what a migration is about is there, and where the migration says.
+    /// Returns true if the piece of a migration exists, and is where the migration says.
     pub(crate) fn migration_fits(&self, migration: &Migration) -> bool {
         let Migration { vma, base, size, from, from_place, to, place, .. } = *migration;
         let shaped = size.is_power_of_two() && size >= PAGE && base.is_multiple_of(size);
@@ -267,7 +270,8 @@ impl State {
             && self.whereabouts(base, size) == Some(there)
     }
 
-    /// True when the switch has answered that it sends to the new node, and so needs the old one no more.
+    /// Returns true if the switch has confirmed that it routes to the new node, and so does not need the old
+    /// one.
     pub(crate) fn has_turned(&self, migration: &Migration) -> bool {
         let told = LoggedUpdate(migration.turn());
         let queue = self.queues.get(&Role::Switch);
@@ -276,7 +280,7 @@ impl State {
 }
 
 impl Migration {
-    /// What the switch is told when the addresses are at the new node.
+    /// Returns the switch's update when the addresses are at the new node.
     fn turn(&self) -> Update {
         let Self { base, size, to, place, .. } = *self;
         if place == base {

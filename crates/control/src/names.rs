@@ -1,7 +1,9 @@
-//! Named memory: objects that hosts of a domain open by a name, as processes open POSIX shared memory (PROTOCOL 8.33 to 8.37, 8.53 to 8.58).
+//! Named memory: objects that hosts of a domain open by a name, like POSIX shared memory (PROTOCOL 8.33 to
+//! 8.37, 8.53 to 8.58).
 //!
-//! An object has a number that cannot be guessed, which hosts use once they have opened it; a name until it is unlinked; a length, and from
-//! the first time that is set one vma. It is freed when it has no name and no host has it open any more. Who may have it open beside whom is in `modes`.
+//! An object has an unpredictable number, which hosts use once they have opened it; a name until it is
+//! unlinked; a length; and one vma, allocated when the length is first set. It is freed when it has no name
+//! and no host has it open. The module `modes` has the rules for concurrent opens.
 
 mod modes;
 
@@ -19,11 +21,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Most bytes of an object's name.
+/// Maximum length of an object's name in bytes.
 pub const OBJECT_NAME_MAX: usize = 255;
 
 impl Control {
-    /// Opens the object of a name, or makes it.
+    /// Opens or creates the object with a name.
     pub(crate) fn open_object(&mut self, call: &OpenObject) -> Decided<OpenObject> {
         let OpenObject { host, domain, ref name, create, exclusive, mode } = *call;
         self.host_present(host)?;
@@ -49,7 +51,7 @@ impl Control {
         self.held(object, &row, host, mode)
     }
 
-    /// Opens the object of a number, which a host of the domain was told.
+    /// Opens the object with a number, which a host of the domain learnt.
     pub(crate) fn hold_object(&self, &HoldObject { host, object, mode }: &HoldObject) -> Decided<HoldObject> {
         self.host_present(host)?;
         let row = self.state.objects.get(&object).filter(|row| !row.is_orphan());

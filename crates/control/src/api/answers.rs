@@ -1,4 +1,4 @@
-//! What answers the requests, and the parts of answers.
+//! The answers to requests, and their parts.
 
 use super::Base64;
 #[cfg(doc)]
@@ -8,65 +8,69 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// A memory node has joined.
+/// The answer to a memory node's join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeJoined {
-    /// Its number.
+    /// The node's number.
     pub node: u16,
-    /// Its own endpoint.
+    /// The node's own endpoint.
     pub home: Endpoint,
-    /// The control plane's.
+    /// The control plane's endpoint.
     pub control: Endpoint,
-    /// First address of its range.
+    /// First address of the node's range.
     pub base: u64,
-    /// Bytes of its range that have memory behind them.
+    /// Bytes of the range that are backed by memory.
     pub capacity: u64,
-    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    /// The node's key, required in requests about the node (PROTOCOL 8.66); `None` if the control plane
+    /// requires none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
 }
 
-/// A host has joined.
+/// The answer to a host's join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostJoined {
-    /// Its number.
+    /// The host's number.
     pub host: u16,
-    /// How often it started; part of its request ids.
+    /// Number of the host's current start; part of its request ids.
     pub generation: u16,
-    /// Its own endpoint.
+    /// The host's own endpoint.
     pub home: Endpoint,
     /// The memory nodes of farmem.
     pub nodes: Vec<NodeInfo>,
-    /// Memory that cards registered, each of one domain (PROTOCOL 14.16).
+    /// Memory registered by cards, each of one domain (PROTOCOL 14.16).
     #[serde(default)]
     pub cards: Vec<NodeInfo>,
-    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    /// The host's key, required in requests about the host (PROTOCOL 8.66); `None` if the control plane
+    /// requires none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
 }
 
-/// A switch of the index has joined.
+/// The answer to an index switch's join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct IndexJoined {
-    /// Its number.
+    /// The index switch's number.
     pub index: u16,
-    /// Its own endpoint.
+    /// The index switch's own endpoint.
     pub home: Endpoint,
-    /// The control plane's.
+    /// The control plane's endpoint.
     pub control: Endpoint,
-    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    /// The index switch's key, required in requests about it (PROTOCOL 8.66); `None` if the control plane
+    /// requires none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
 }
 
-/// The switch has joined.
+/// The answer to the switch's join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SwitchJoined {
-    /// Its own endpoint.
+    /// The switch's own endpoint.
     pub home: Endpoint,
-    /// The control plane's.
+    /// The control plane's endpoint.
     pub control: Endpoint,
-    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    /// The switch's key, required in requests about it (PROTOCOL 8.66); `None` if the control plane requires
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
 }
@@ -74,9 +78,9 @@ pub struct SwitchJoined {
 /// A session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SessionInfo {
-    /// The switch's endpoint for it.
+    /// The switch's endpoint for the session.
     pub switch: Endpoint,
-    /// The domain its requests are in.
+    /// The domain of the session's requests.
     pub domain: u32,
 }
 
@@ -91,51 +95,55 @@ pub struct ConnectionInfo {
     pub peer_qpn: u32,
     /// The PSN of the host's first request.
     pub first_psn: u32,
-    /// The key its requests show.
+    /// The key that requests carry.
     pub rkey: u32,
     /// Path MTU in bytes.
     pub pmtu: u16,
-    /// What the node takes, and how long a requester should wait for it: what a card is to be set to.
+    /// The node's limits and the recommended timeouts, to configure a card with.
     pub limits: ConnectionLimits,
-    /// Of a connection through the switch: where its packets go, and come from, at the host. The queue pair there is `peer_qpn`.
+    /// The host's peer, for a connection through the switch: the source and destination of its packets. The
+    /// queue pair there is `peer_qpn`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<Place>,
 }
 
-/// Where a role is.
+/// The address of a role.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// Its port.
+    /// The role's port.
     pub port: u32,
-    /// Its address.
+    /// The role's address.
     pub gid: String,
 }
 
-/// What the node at the other end of a connection takes, and what its requester is advised to (PROTOCOL 14.6).
+/// The limits of a connection's node, and recommendations for its requester (PROTOCOL 14.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectionLimits {
-    /// Most bytes of one READ request; a longer one is refused with NAK 0x61.
+    /// Maximum length in bytes of one READ request; a longer one is refused with NAK 0x61.
     pub read_len_max: u32,
-    /// Most bytes of one WRITE.
+    /// Maximum length in bytes of one WRITE.
     pub write_len_max: u32,
-    /// READ requests and atomics that may be unanswered at once: `max_rd_atomic` of verbs.
+    /// Maximum number of unanswered READ requests and atomics: `max_rd_atomic` of verbs.
     pub depth: u32,
-    /// How long to wait for an acknowledgement before asking again, as verbs have it: 4.096 us times two to the power of this.
+    /// Acknowledgement timeout in the encoding of verbs: 4.096 us times two to the power of this.
     pub timeout: u8,
-    /// Times without an answer before the connection is given up: `retry_cnt` of verbs. Not 7, which Soft-RoCE takes for "for ever".
+    /// Number of retries without an answer before the connection breaks: `retry_cnt` of verbs. Not 7, which
+    /// Soft-RoCE treats as infinite.
     pub retries: u8,
-    /// The same for "not ready"; 7 is for ever, as `rnr_retry` of verbs has it. A part that migrates says so for a while (PROTOCOL 4.29).
+    /// Number of RNR retries; 7 is infinite, as in `rnr_retry` of verbs. Memory that migrates answers RNR for
+    /// a while (PROTOCOL 4.29).
     pub rnr_retries: u8,
 }
 
-/// Where a vma is.
+/// The location of a vma.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LocatedVma {
-    /// The vma, with the node that its addresses belong to.
+    /// The vma, with the node of its address range.
     pub vma: VmaInfo,
-    /// Parts of it that are at other nodes.
+    /// Parts of the vma that are at other nodes.
     pub moved: Vec<MovedInfo>,
-    /// Parts of it whose bytes were lost with an earlier incarnation of their node, and not accepted since.
+    /// Parts of the vma whose bytes were lost with an earlier incarnation of their node, and not accepted
+    /// since.
     #[serde(default)]
     pub lost: Vec<LostInfo>,
 }
@@ -149,19 +157,19 @@ pub struct RackOverview {
     pub hosts: Vec<HostInfo>,
     /// Allocations.
     pub vmas: Vec<VmaInfo>,
-    /// Parts of them that were moved to other nodes.
+    /// Parts of allocations that were moved to other nodes.
     #[serde(default)]
     pub moved: Vec<MovedInfo>,
     /// Domains, by number and name.
     pub domains: Vec<(u32, String)>,
-    /// How evenly the nodes are allocated: Jain's index in millionths.
+    /// Balance of the allocation among nodes: Jain's index in millionths.
     pub balance_ppm: u32,
-    /// The switches of the index.
+    /// The index switches.
     #[serde(default)]
     pub index: Vec<IndexInfo>,
-    /// True when the switch has joined.
+    /// True if the switch has joined.
     pub switch: bool,
-    /// The switch's directory of pages that hosts cache.
+    /// The switch's directory of cached pages.
     #[serde(default)]
     pub directory: DirectoryInfo,
 }
@@ -169,13 +177,13 @@ pub struct RackOverview {
 /// A process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcessInfo {
-    /// Its number.
+    /// The process's number.
     pub process: u32,
-    /// Where the heap of its address space begins; 0 when it has none.
+    /// Start of the heap in its address space; 0 if it has none.
     pub heap: u64,
 }
 
-/// What a memory system call returns, as from the kernel: a value, or a negative error number.
+/// The result of a memory system call, as from the kernel: a value, or a negative error number.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Returned {
     /// The value.
@@ -185,43 +193,45 @@ pub struct Returned {
 /// A lease.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LeaseInfo {
-    /// For so long, from when the request was sent, the host may use what it caches. 0: not yet, ask again in a moment.
+    /// Time for which the host may use cached pages, counted from the time of the request. 0: not yet, retry
+    /// shortly.
     pub lease_ms: u64,
-    /// The newest order to give everything up; 0 when none was given. A host that has obeyed less writes back what is Modified, takes
-    /// all pages from its programs, and says so with its next renewal.
+    /// The newest flush order; 0 if none was given. A host that has not obeyed it writes Modified pages back,
+    /// takes all pages from its programs, and reports that with its next renewal.
     pub flush: u64,
 }
 
 /// A named object.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectInfo {
-    /// Its number.
+    /// The object's number.
     pub object: u64,
-    /// Bytes, as its users set it; 0 at first.
+    /// Length in bytes, as set by its users; 0 at first.
     pub length: u64,
-    /// The first byte of its vma; 0 when it has none yet.
+    /// First byte of its vma; 0 if it has none yet.
     pub base: u64,
-    /// Bytes of its vma.
+    /// Length in bytes of its vma.
     pub size: u64,
 }
 
-/// Who has a named object open.
+/// The hosts that have a named object open.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectShown {
-    /// Its number.
+    /// The object's number.
     pub object: u64,
-    /// How all of them have it open; of an object that no host has open, shared.
+    /// The mode in which all of them have it open; shared if no host has it open.
     pub mode: OpenMode,
-    /// The hosts that have it open, each in the life that has it.
+    /// The hosts that have it open, each in the incarnation that opened it.
     pub hosts: Vec<HostInfo>,
 }
 
 /// A domain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DomainInfo {
-    /// Its number.
+    /// The domain's number.
     pub domain: u32,
-    /// Its key, which requests about it show (PROTOCOL 8.66); none of a control plane that wants none.
+    /// The domain's key, required in requests about it (PROTOCOL 8.66); `None` if the control plane requires
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
 }
@@ -230,7 +240,7 @@ pub struct DomainInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PermName {
-    /// Nothing.
+    /// No access.
     None,
     /// Loads.
     Read,
@@ -238,21 +248,21 @@ pub enum PermName {
     ReadWrite,
 }
 
-/// How a host has an object open (PROTOCOL 8.53).
+/// The mode in which a host has an object open (PROTOCOL 8.53).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OpenMode {
-    /// With other hosts that have it so: the switch keeps its pages coherent, or its users do.
+    /// Shared with other hosts in this mode: the switch, or the users, keep its pages coherent.
     #[default]
     Shared,
-    /// With other hosts that only read.
+    /// Read-only, together with other readers.
     Read,
-    /// Alone in the rack (SODA III).
+    /// Exclusive in the rack (SODA III).
     Write,
 }
 
 impl OpenMode {
-    /// True for what is meant when nothing is said.
+    /// Returns true for the default mode.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         matches!(self, Self::Shared)
@@ -269,77 +279,77 @@ impl core::fmt::Display for OpenMode {
     }
 }
 
-/// How long a file of a memory node is.
+/// The length of a file of a memory node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FileLooked {
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// The named objects.
+/// The list of named objects.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectsListed {
-    /// By number.
+    /// The objects by number.
     pub objects: Vec<ObjectListed>,
 }
 
-/// A named object, and who has it open.
+/// A named object, and the hosts that have it open.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectListed {
-    /// Its number.
+    /// The object's number.
     pub object: u64,
-    /// The domain that it is of.
+    /// The object's domain.
     pub domain: u32,
-    /// Its name; none once it was unlinked.
+    /// The object's name; `None` once it was unlinked.
     pub name: Option<String>,
-    /// Bytes, as its users set it; 0 at first.
+    /// Length in bytes, as set by its users; 0 at first.
     pub length: u64,
-    /// The first byte of its vma; 0 when it has none yet.
+    /// First byte of its vma; 0 if it has none yet.
     pub base: u64,
-    /// Bytes of its vma.
+    /// Length in bytes of its vma.
     pub size: u64,
-    /// The node of its vma; 0 when it has none yet.
+    /// The node of its vma; 0 if it has none yet.
     pub node: u16,
-    /// How the hosts have it open.
+    /// The mode in which hosts have it open.
     pub mode: OpenMode,
     /// The hosts that have it open.
     pub hosts: Vec<u16>,
-    /// Its file, if it is by file.
+    /// Its file, if it has one.
     pub file: Option<FileInfo>,
 }
 
 /// The file of an object.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FileInfo {
-    /// Its name at the node.
+    /// The file's name at the node.
     pub file: String,
-    /// What the object's bytes are.
+    /// The state of the object's bytes.
     pub stage: FileStage,
-    /// They may be other than the file's, and not saved.
+    /// True if the bytes may differ from the file's and are not saved.
     pub unsaved: bool,
-    /// Bytes that were loaded, or saved while the object is being saved.
+    /// Bytes loaded so far, or saved so far while the object is being saved.
     pub done: u64,
-    /// Why the latest load or save failed; none when it did not.
+    /// The error of the latest load or save, if it failed.
     pub error: Option<String>,
 }
 
-/// What the bytes of an object by file are (PROTOCOL 20.14).
+/// The state of the bytes of an object in a file (PROTOCOL 20.14).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileStage {
-    /// Lost, and on their way from the file.
+    /// Lost, and being loaded from the file.
     Loading,
-    /// Those of the file.
+    /// Equal to the file's.
     Loaded,
-    /// A host has it open to write.
+    /// Open for writing by a host.
     Writing,
-    /// They may be other than those of the file, and no host may write them.
+    /// Possibly different from the file's, and open for writing by no host.
     Unsaved,
-    /// On their way to the file.
+    /// Being saved to the file.
     Saving,
     /// Lost: the file could not be loaded.
     Failed,
-    /// Lost, with what was written and not saved.
+    /// Lost, including written bytes that were not saved.
     Lost,
 }
 
@@ -357,7 +367,7 @@ impl core::fmt::Display for FileStage {
     }
 }
 
-/// A UD endpoint and where it is.
+/// A UD endpoint and its address.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Port number.
@@ -370,12 +380,12 @@ pub struct Endpoint {
     pub qkey: u32,
 }
 
-/// A memory node as a host needs to know it.
+/// A memory node, as hosts need it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its number.
+    /// The node's number.
     pub node: u16,
-    /// Its name.
+    /// The node's name.
     pub name: String,
     /// Port number.
     pub port: u32,
@@ -383,29 +393,30 @@ pub struct NodeInfo {
     pub gid: String,
     /// First address of its range.
     pub base: u64,
-    /// Bytes of its range that have memory behind them.
+    /// Bytes of its range that are backed by memory.
     pub capacity: u64,
     /// Bytes allocated.
     pub allocated: u64,
-    /// The domain whose memory it has, where it is a card: READ, WRITE and atomics only (PROTOCOL 14.16). 0: a memory node of farmem.
+    /// The domain that owns its memory, for a card: READ, WRITE and atomics only (PROTOCOL 14.16). 0 for a
+    /// memory node of farmem.
     #[serde(default)]
     pub card: u32,
 }
 
-/// Where in a FatTree a switch of the index is (Fat-B+Tree IV-A).
+/// The tier of an index switch in a FatTree (Fat-B+Tree IV-A).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
-    /// The one that leads to all servers: the fat root.
+    /// The switch above all servers, with the fat root.
     Core,
-    /// One for each pod: node sets of what lies there.
+    /// One switch for each pod, with node sets of the pod.
     Aggregation,
-    /// One for each group of servers: node sets of what lies at them.
+    /// One switch for each group of servers, with node sets of these servers.
     Edge,
 }
 
 impl Tier {
-    /// Its name.
+    /// Returns the tier's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -416,39 +427,39 @@ impl Tier {
     }
 }
 
-/// A switch of the index, for the overview.
+/// An index switch, for the overview.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct IndexInfo {
-    /// Its number.
+    /// The switch's number.
     pub index: u16,
-    /// Its name.
+    /// The switch's name.
     pub name: String,
     /// Address.
     pub gid: String,
-    /// Where in the FatTree it is.
+    /// The switch's tier in the FatTree.
     pub tier: Tier,
-    /// The names of the switches of the index, or of the memory nodes, that are below it.
+    /// The names of the index switches or memory nodes below it.
     pub below: Vec<String>,
     /// The memory nodes that it leads to.
     pub servers: Vec<u16>,
-    /// True when it has joined and answers.
+    /// True if it has joined and answers.
     pub answers: bool,
-    /// The epoch of the image that stands there; 0 when none is known to.
+    /// The epoch of its active image; 0 if none is known.
     pub epoch: u64,
 }
 
 /// A host, for the overview.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// Its number.
+    /// The host's number.
     pub host: u16,
-    /// Its name.
+    /// The host's name.
     pub name: String,
     /// Address.
     pub gid: String,
-    /// How often it started.
+    /// Number of its current start.
     pub generation: u16,
-    /// The hosts whose WRITEs it carries out, by number and generation (PROTOCOL 8.59).
+    /// The hosts whose WRITEs it executes, by number and generation (PROTOCOL 8.59).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acts_for: Vec<(u16, u16)>,
 }
@@ -456,103 +467,106 @@ pub struct HostInfo {
 /// A vma, for the overview.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmaInfo {
-    /// Which allocation it is: no other one of the rack ever has this number. (Those of one memory system call have one number together.)
+    /// The allocation's number, unique in the rack. (The allocations of one memory system call share a
+    /// number.)
     pub id: u64,
     /// First byte.
     pub base: u64,
-    /// Bytes, a power of two.
+    /// Length in bytes, a power of two.
     pub size: u64,
-    /// The node that its addresses belong to: it is there, but for parts that were moved.
+    /// The node of its address range, which holds it except for moved parts.
     pub node: u16,
-    /// Its owner.
+    /// The owner's domain.
     pub domain: u32,
 }
 
-/// A part of a vma that is not at the node its addresses belong to.
+/// A part of a vma that is not at the node of its address range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MovedInfo {
     /// First byte.
     pub base: u64,
-    /// Bytes, a power of two.
+    /// Length in bytes, a power of two.
     pub size: u64,
-    /// The node it is on.
+    /// The node that holds it.
     pub node: u16,
 }
 
-/// A part of a vma whose bytes were lost: the node that had them started again without its memory.
+/// A part of a vma whose bytes were lost: its node restarted without its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LostInfo {
-    /// First byte, at a page.
+    /// First byte, page-aligned.
     pub base: u64,
-    /// Bytes: whole pages.
+    /// Length in bytes, a multiple of the page length.
     pub len: u64,
 }
 
-/// The directory, for the overview. Counts are since the control plane started.
+/// The directory, for the overview. Counts begin at the start of the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DirectoryInfo {
-    /// Pages are served. Not so while hosts may still have some that an earlier switch handed out.
+    /// True if pages are served. False while hosts may still hold pages that an earlier switch handed out.
     pub open: bool,
-    /// Slots there are; 0 when no host has cached pages yet.
+    /// Number of slots; 0 if no host has cached pages yet.
     pub slots: u32,
-    /// Slots that had a region when the directory was last listed.
+    /// Number of slots with a region at the last listing.
     pub used: u32,
-    /// Regions split.
+    /// Region splits.
     pub splits: u64,
-    /// Pairs of regions merged.
+    /// Region merges.
     pub merges: u64,
-    /// Regions reset, for whatever reason.
+    /// Region resets, for any reason.
     pub resets: u64,
-    /// Of these, to make room for others.
+    /// Resets that made room for other regions.
     pub evictions: u64,
-    /// Hosts fenced, or gone: `lapses` and `leaves` together.
+    /// Fences of hosts: the sum of `lapses` and `leaves`.
     pub fences: u64,
-    /// Leases that ended without being given up: the host died, left or joined again with pages, or did not renew in time.
+    /// Leases that ended without being given up: the host died, left or rejoined with pages, or did not renew
+    /// in time.
     pub lapses: u64,
-    /// Leases that hosts gave up before they left, with everything that they had ([`GIVEN_UP`]).
+    /// Leases that hosts gave up, with all pages, before they left ([`GIVEN_UP`]).
     pub leaves: u64,
-    /// Pages that hosts gave up although no host had asked for them.
+    /// Pages that hosts gave up although no host had requested them.
     pub false_invalidations: u64,
-    /// False invalidations of a region in an epoch above which it is split.
+    /// Number of false invalidations of a region in an epoch above which it is split.
     pub threshold: u64,
     /// Pages whose latest bytes died with a host.
     pub lost_pages: u64,
 }
 
-/// An image stands at the switch.
+/// The answer to a publication: the image is active.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SoftLoaded {
-    /// Its epoch. A later image has a greater one.
+    /// The image's epoch. A later image has a greater one.
     pub epoch: u64,
 }
 
-/// What the tables of a section counted.
+/// The counters of a section's tables.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SoftCounted {
-    /// The epoch of the image that stands.
+    /// The epoch of the active image.
     pub epoch: u64,
-    /// In which life of the switch: an image that is loaded again, under its epoch, begins to count anew.
+    /// The switch's incarnation: an image that is loaded again under its epoch restarts its counters.
     pub life: u16,
-    /// Tells the section's bytes from others: for a tree `farmem_index::edition`.
+    /// A digest of the section's bytes: for a tree `farmem_index::edition`.
     pub edition: u64,
-    /// The counters, of four bytes each, big-endian, in the order of the section's branches. They wrap: who reads them takes differences.
+    /// The counters, of four bytes each, big-endian, in the order of the section's branches. They wrap, so
+    /// readers take differences.
     pub counts: Base64,
 }
 
-/// What the switch has of images.
+/// The images of the switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SoftShown {
-    /// The epoch of the image that stands; 0 when none does.
+    /// The epoch of the active image; 0 if there is none.
     pub epoch: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: u32,
-    /// The first 128 bits of the SHA-256 of its bytes, in hexadecimal; empty when none stands.
+    /// The first 128 bits of the SHA-256 of its bytes, in hexadecimal; empty if there is none.
     pub digest: String,
-    /// The epoch of the image that is loading; 0 when none is.
+    /// The epoch of the image being loaded; 0 if there is none.
     pub loading_epoch: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub loading_bytes: u32,
-    /// Of these, so many have come.
+    /// Number of its bytes that have arrived.
     pub loaded: u32,
 }

@@ -1,102 +1,103 @@
-//! Who has what, for people who look after a rack (PROTOCOL 8.63).
+//! Resource usage, for the operators of a rack (PROTOCOL 8.63).
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Who has what.
+/// The resources of all hosts and domains.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RackUsage {
-    /// The hosts there are.
+    /// The hosts.
     pub hosts: Vec<HostUse>,
-    /// The domains there are.
+    /// The domains.
     pub domains: Vec<DomainUse>,
-    /// Allocations, but for those that are the memory of an object or of a process.
+    /// Allocations that are not the memory of an object or of a process.
     pub vmas: Vec<VmaUse>,
     /// Processes.
     pub processes: Vec<ProcessUse>,
-    /// The builds of farmem that members are, as they said when they joined (PROTOCOL 8.71).
+    /// The builds of farmem that members reported when they joined (PROTOCOL 8.71).
     #[serde(default)]
     pub builds: Vec<BuildUse>,
 }
 
-/// A build, and who is of it.
+/// A build and its members.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BuildUse {
     /// The build.
     pub build: String,
-    /// The members that are of it, by kind and name.
+    /// The members with this build, by kind and name.
     pub members: Vec<String>,
 }
 
-/// What a host has.
+/// The resources of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostUse {
-    /// Its number.
+    /// The host's number.
     pub host: u16,
-    /// Its name.
+    /// The host's name.
     pub name: String,
-    /// How often it started.
+    /// Number of its current start.
     pub generation: u16,
-    /// It may hold pages: its lease of them is renewed, or did not surely end.
+    /// True if it may hold pages: its lease is renewed, or has not surely ended.
     pub caches: bool,
-    /// Milliseconds until it is taken out, unless it is heard of; none where hosts stay for good.
+    /// Milliseconds until the host is removed without a report; `None` if hosts stay for ever.
     pub lease_left_ms: Option<u64>,
-    /// The domains that it has sessions in.
+    /// The domains of its sessions.
     pub domains: Vec<u32>,
-    /// Its connections to memory nodes.
+    /// Number of its connections to memory nodes.
     pub connections: u64,
-    /// The objects that it has open.
+    /// Number of its open objects.
     pub objects: u64,
 }
 
-/// What a domain has.
+/// The resources of a domain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DomainUse {
-    /// Its number.
+    /// The domain's number.
     pub domain: u32,
-    /// Its name.
+    /// The domain's name.
     pub name: String,
-    /// The hosts that have a session, a connection or an object of it open: its users.
+    /// The users of the domain: hosts with a session, a connection or an open object.
     pub hosts: Vec<u16>,
-    /// Milliseconds until what does not stay of it is taken back, unless a user comes; none while it has one, or where domains stay for good.
+    /// Milliseconds until its temporary resources are reclaimed without a new user; `None` while it has a
+    /// user, or if domains stay for ever.
     pub idle_left_ms: Option<u64>,
-    /// Its processes.
+    /// Number of its processes.
     pub processes: u64,
-    /// Its allocations, also those of objects and processes.
+    /// Number of its allocations, including those of objects and processes.
     pub vmas: u64,
-    /// Their bytes.
+    /// Bytes of these allocations.
     pub bytes: u64,
-    /// Bytes of those that stay without a user: durable ones, and the memory of objects.
+    /// Bytes that outlive the last user: durable allocations, and the memory of objects.
     pub durable_bytes: u64,
-    /// Its objects, with and without a name.
+    /// Number of its objects, with and without a name.
     pub objects: u64,
-    /// Allocations of other domains that it may use.
+    /// Number of allocations of other domains that it may access.
     pub granted: u64,
 }
 
 /// An allocation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmaUse {
-    /// Which one it is (PROTOCOL 8.47).
+    /// The allocation's number (PROTOCOL 8.47).
     pub id: u64,
     /// First byte.
     pub base: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
-    /// Its owner.
+    /// The owner's domain.
     pub domain: u32,
-    /// It stays without a user.
+    /// True if it outlives the last user.
     pub durable: bool,
-    /// The other domains that may use it.
+    /// The other domains with access.
     pub granted_to: Vec<u32>,
 }
 
 /// A process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcessUse {
-    /// Its number.
+    /// The process's number.
     pub process: u32,
-    /// Its domain.
+    /// The process's domain.
     pub domain: u32,
 }

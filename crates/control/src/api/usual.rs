@@ -1,11 +1,11 @@
-//! Requests without the fields that only some callers fill in: members with cards (PROTOCOL 14.1), hosts that cache without a directory (8.53), and whoever takes
-//! others out of the rack (8.9).
+//! Constructors of requests without the fields that only special callers set: members with cards (PROTOCOL
+//! 14.1), hosts that cache without a directory (8.53), and callers that remove others from the rack (8.9).
 
 use super::{Allocate, Connect, HoldObject, JoinHost, JoinNode, Leave, LoadObject, OpenMode, OpenObject};
 use alloc::string::String;
 
 impl JoinNode {
-    /// A memory node of farmem.
+    /// Returns the join of a memory node of farmem.
     #[must_use]
     pub const fn new(name: String, gid: String, capacity: u64) -> Self {
         Self { name, gid, capacity, qpn: None, qkey: None, card: None }
@@ -13,7 +13,7 @@ impl JoinNode {
 }
 
 impl JoinHost {
-    /// A host of farmem, whose endpoint the control plane draws.
+    /// Returns the join of a host of farmem, whose endpoint the control plane assigns.
     #[must_use]
     pub const fn new(name: String, gid: String) -> Self {
         Self { name, gid, qpn: None, qkey: None, caches: None }
@@ -21,7 +21,7 @@ impl JoinHost {
 }
 
 impl Leave {
-    /// Whoever has this port leaves.
+    /// Returns the removal of the member at this port.
     #[must_use]
     pub const fn new(port: u32) -> Self {
         Self { port, generation: None }
@@ -29,7 +29,7 @@ impl Leave {
 }
 
 impl Allocate {
-    /// On the node that has the least allocated, until the domain has no user.
+    /// Returns an allocation on the node with the least allocated bytes, for as long as the domain has users.
     #[must_use]
     pub const fn new(domain: u32, size: u64) -> Self {
         Self { domain, size, node: None, durable: false }
@@ -37,7 +37,7 @@ impl Allocate {
 }
 
 impl OpenObject {
-    /// Finds the object of this name, to share it.
+    /// Returns the request to open the object with this name, shared.
     #[must_use]
     pub const fn new(host: u16, domain: u32, name: String) -> Self {
         Self { host, domain, name, create: false, exclusive: false, mode: OpenMode::Shared }
@@ -45,7 +45,7 @@ impl OpenObject {
 }
 
 impl HoldObject {
-    /// Opens the object, to share it.
+    /// Returns the request to open the object, shared.
     #[must_use]
     pub const fn new(host: u16, object: u64) -> Self {
         Self { host, object, mode: OpenMode::Shared }
@@ -53,7 +53,7 @@ impl HoldObject {
 }
 
 impl LoadObject {
-    /// Gives an object a file of a node, or has it loaded again after that failed.
+    /// Returns the request to give an object a file of a node, or to repeat a failed load.
     #[must_use]
     pub const fn new(host: u16, object: u64, node: u16, file: String, length: u64) -> Self {
         Self { host, object, node, file, length, accept: false }
@@ -61,7 +61,7 @@ impl LoadObject {
 }
 
 impl Connect {
-    /// A connection whose numbers the control plane draws.
+    /// Returns the request for a connection whose numbers the control plane assigns.
     #[must_use]
     pub const fn new(host: u16, node: u16, domain: u32) -> Self {
         Self { host, node, domain, qpn: None, first_psn: None, through: false, root: None }

@@ -1,11 +1,13 @@
-//! What kind of change one is: whom it waits for, and whether it is taken back.
+//! Classification of changes: which roles a change waits for, and whether it can be rolled back.
 
 use crate::record::{Role, What};
 
 impl What {
-    /// True when the change does not fail because `role` is silent: the role will be told when it answers, before anything else.
+    /// Returns true if the change does not fail because `role` is silent: the role gets the update first when
+    /// it answers again.
     ///
-    /// For `Free`: the addresses are not handed out again before that, so only those who could use them still can.
+    /// For `Free`: the addresses are not reused before that, so only their former users can still access
+    /// them.
     pub(crate) fn tolerates(&self, role: Role) -> bool {
         match self {
             Self::Free { .. } => matches!(role, Role::Node(_)),
@@ -16,7 +18,7 @@ impl What {
         }
     }
 
-    /// True for what is so whether or not every role can be told now.
+    /// Returns true for a change that is a fact whether or not every role can be told now.
     pub(crate) const fn is_membership(&self) -> bool {
         match self {
             Self::JoinSwitch { .. }
@@ -42,8 +44,9 @@ impl What {
         }
     }
 
-    /// True for what is about the protection of a vma. When a role joins meanwhile it is told again, behind that role's tables: taking it
-    /// back elsewhere could need entries that another change got since (PROTOCOL 8.5).
+    /// Returns true for a change of a vma's protection. When a role joins meanwhile, it gets the change again
+    /// behind its tables: a rollback elsewhere could need entries that another change has taken since
+    /// (PROTOCOL 8.5).
     pub(super) const fn is_protection(&self) -> bool {
         matches!(
             self,
@@ -55,7 +58,8 @@ impl What {
         )
     }
 
-    /// True when a restart of the control plane takes the change back: no caller could have been told of it. What was to go, goes.
+    /// Returns true if a restart of the control plane rolls the change back, because no caller could have
+    /// learnt of it. Removals continue.
     pub(crate) fn is_revocable(&self) -> bool {
         match self {
             Self::Remap(remap) => remap.starts.is_some() || remap.reserved().next().is_some(),

@@ -1,8 +1,9 @@
-//! What a change waits for that takes rights away: that no host has pages any more that it got by them (PROTOCOL 12.47).
+//! The completion of a change that revokes rights: no host holds pages any more that it got by them (PROTOCOL
+//! 12.47).
 //!
-//! The switch began to take them back before it answered (PROTOCOL 12.43), so a listing that is asked for afterwards shows what is still
-//! being reset. When the switch has started anew meanwhile, every host gives everything up before its directory opens. Nothing of this is
-//! in the log but that the change is over.
+//! The switch began to recall them before it answered (PROTOCOL 12.43), so a later listing shows the resets
+//! in progress. If the switch has restarted meanwhile, every host gives everything up before its directory
+//! opens. The log only records that the change is complete.
 
 use super::pending::page_at;
 use crate::record::{Cache, Role};
@@ -13,7 +14,7 @@ use farmem_machine::Instant;
 use farmem_wire::message::{DirectoryBody, Listing, Page, REGION_ORDER_MAX, Region, RowKind, Update};
 use farmem_wire::{Perm, RequestId};
 
-/// A change that is over when no host has its pages.
+/// A change that completes when no host holds its pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draining {
     due: Instant,
@@ -21,11 +22,11 @@ pub(super) struct Draining {
     over: bool,
 }
 
-/// A look at a part of the directory: whether any of its regions is being reset.
+/// A listing of a part of the directory, to see whether any of its regions is being reset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) token: RequestId,
-    /// Where it goes on.
+    /// The first page of the next part.
     from: Page,
     resetting: bool,
 }
@@ -37,8 +38,9 @@ impl Draining {
 }
 
 impl State {
-    /// Where the switch is told to allow less, it has the pages taken from all hosts (PROTOCOL 12.43), and the change is over when they are
-    /// (PROTOCOL 12.47): until then a program could still use what it had.
+    /// Makes a change that revokes rights wait: the switch recalls the pages from all hosts (PROTOCOL 12.43),
+    /// and the change completes when they are given up (PROTOCOL 12.47). Until then a program could still use
+    /// its pages.
     pub(crate) fn drain<'a>(&mut self, id: u64, updates: impl Iterator<Item = &'a Update>) {
         if self.hosts.values().all(|row| row.cache == Cache::Empty) {
             return;
@@ -57,7 +59,7 @@ impl State {
 }
 
 impl Control {
-    /// Sees to every change that took rights away and whose roles have answered.
+    /// Advances every change that revoked rights and whose roles have answered.
     pub(super) fn see_to_draining(&mut self, out: &mut Actions) {
         let held = self.state.changes.iter().filter_map(|(&id, change)| {
             let ready = change.failed.is_none() && change.waits.is_empty();
@@ -75,14 +77,14 @@ impl Control {
                 }
             } else if draining.due <= self.now {
                 let due = self.now + self.config.timeout;
-                // While it is closed, hosts give up what they have from before: nothing can be said yet.
+                // While the directory is closed, hosts give up earlier pages: no listing is meaningful yet.
                 let look = self.state.directory.then(|| self.look(first, out));
                 self.coherence.draining.insert(id, Draining { due, look, over: false });
             }
         }
     }
 
-    /// A part of the directory, if it was asked for here: true then.
+    /// Handles a part of the directory. Returns true if it was requested here.
     pub(super) fn listed_for_draining(
         &mut self,
         token: RequestId,
@@ -99,14 +101,15 @@ impl Control {
         true
     }
 
-    /// Begins to look, at the region of this address.
+    /// Begins a listing at the region of this address.
     pub(super) fn look(&mut self, first: u64, out: &mut Actions) -> Look {
         let from = Region::around(page_at(first), REGION_ORDER_MAX).base();
         Look { token: self.tell(Role::Switch, DirectoryBody::List(from), out), from, resetting: false }
     }
 
-    /// The part came that a look asked for. Answers the look at the next one, or none, and whether it has shown that no region from the first of
-    /// these addresses to the last is being reset. What is, is seen to.
+    /// Handles a requested part of a listing. Returns the listing of the next part, if any, and whether it
+    /// has shown that no region from the first to the last of these addresses is being reset. Resets found
+    /// are pursued.
     pub(super) fn look_on(
         &mut self,
         look: Look,
@@ -135,7 +138,7 @@ impl Control {
         }
     }
 
-    /// A reset ended: perhaps the last one that a change waits for.
+    /// Checks the waiting changes again after the end of a reset, which may have been the last one.
     pub(super) fn look_at_draining(&mut self) {
         let now = self.now;
         self.coherence.draining.values_mut().for_each(|draining| draining.due = now);

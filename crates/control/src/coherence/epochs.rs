@@ -1,8 +1,9 @@
 //! Epochs: the directory is listed, and regions are split and merged (PROTOCOL 12.45, MIND 5).
 //!
-//! The switch makes regions itself, when a page is first asked for; a listing brings them here. It goes part by part, each asked for when
-//! the one before has come, and serves three ends: [`Splitting`] learns which pages were given up needlessly, resets that the switch
-//! began and of which nothing was heard are found, and a listing without any shows that nothing is left of hosts that were fenced.
+//! The switch creates regions by itself at the first request of a page; a listing reports them here. A
+//! listing goes part by part, each requested when the one before has arrived. It has three purposes:
+//! [`Splitting`] learns of false invalidations; resets that the switch began without a report are found; and
+//! a listing without resets shows that nothing is left of fenced hosts.
 
 use super::pending::RESETS_MAX;
 use crate::record::{Cache, Line, Role};
@@ -13,12 +14,12 @@ use farmem_machine::Instant;
 use farmem_wire::RequestId;
 use farmem_wire::message::{DirectoryBody, Listing, PAGE_SHIFT, Page, ROWS_MAX, Region, Row, RowKind, Rows};
 
-/// A listing that is under way.
+/// A listing in progress.
 #[derive(Debug)]
 pub(super) struct Round {
     number: u64,
     began: Instant,
-    /// The part that was asked for.
+    /// The first page of the requested part.
     from: Page,
     token: RequestId,
     due: Instant,
@@ -32,7 +33,7 @@ impl Round {
 }
 
 impl Control {
-    /// Begins a listing when it is time, and asks again for the part that did not come.
+    /// Begins a listing when it is due, and repeats the request for a missing part.
     pub(super) fn send_rounds(&mut self, out: &mut Actions) {
         let now = self.now;
         if !self.state.directory {
@@ -55,9 +56,9 @@ impl Control {
         }
     }
 
-    /// Regions are listed while a host caches pages, or something of a host is left.
+    /// Returns true if regions must be listed: while a host caches pages, or pages of a host are left.
     fn is_listing_due(&mut self) -> bool {
-        // Nothing of a fenced host can be forgotten before all nodes are swept.
+        // No fenced host can be forgotten before all nodes are swept.
         let fenced = self.unswept().next().is_none();
         let counts = |cache: Cache| match cache {
             Cache::Empty => false,
@@ -80,7 +81,7 @@ impl Control {
         }
     }
 
-    /// A part of the directory came.
+    /// Handles a part of the directory.
     pub(super) fn listed(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) {
         let asked =
             self.coherence.round.as_mut().filter(|round| (round.token, round.from) == (token, listing.from));
@@ -101,7 +102,7 @@ impl Control {
         }
     }
 
-    /// Resets of which nothing was heard are gone on with; when there is none, hosts that were fenced before are forgotten.
+    /// Pursues resets without a report; if there is none, forgets hosts that were fenced before.
     fn find_resets(&mut self, round: &Round, out: &mut Actions) {
         let resetting = || round.rows.iter().filter(|row| row.what == RowKind::Resetting);
         for row in resetting().take(RESETS_MAX) {
@@ -156,7 +157,7 @@ impl Control {
         }
     }
 
-    /// The switch has no slot left: the quietest region gives its own.
+    /// Resets the quietest region, because the switch has no slot left.
     pub(super) fn make_room(&mut self) {
         let quietest = self.coherence.splitting.as_mut().and_then(|(_, splitting)| splitting.take_quietest());
         match quietest {
@@ -164,7 +165,7 @@ impl Control {
                 self.coherence.counts.evictions += 1;
                 self.want_reset(super::pending::page_at(region.base));
             }
-            // Nothing is known of the regions yet.
+            // The regions are not known yet.
             None => self.coherence.next_round = Some(self.now),
         }
     }

@@ -1,6 +1,8 @@
-//! What a migration waits for and no update says: that no host holds pages any more, and that all is pushed (PROTOCOL 8.39 to 8.41).
+//! The conditions of migrations that no update reports: that no host holds pages any more, and that all bytes
+//! are pushed (PROTOCOL 8.39 to 8.41).
 //!
-//! None of this is in the log. After a restart a migration that was not decided is taken back, and one that was needs nothing of this.
+//! None of this is in the log. After a restart an undecided migration is rolled back, and a decided one needs
+//! nothing of this.
 
 use super::draining::Look;
 use crate::log::Stalled;
@@ -11,7 +13,7 @@ use farmem_machine::{Duration, Instant};
 use farmem_wire::RequestId;
 use farmem_wire::message::{DirectoryBody, Listing, UNKNOWN_MOVE};
 
-/// Leases that may end before hosts are given up that hold pages: one ends, and what it held is reset after that.
+/// Number of leases to wait for hosts that hold pages: one ends, and its pages are reset after that.
 const LEASES_MAX: u64 = 4;
 
 /// The present step of a migration.
@@ -19,14 +21,14 @@ const LEASES_MAX: u64 = 4;
 pub(super) struct Moving {
     step: MigrationStep,
     due: Instant,
-    /// When it is given up.
+    /// The time at which the migration is given up.
     end: Instant,
-    /// While it drains: whether its regions are being reset.
+    /// In step Draining: the listing that shows whether its regions are being reset.
     look: Option<Look>,
-    /// Pushing: times the old node was asked without anything new, and what was left.
+    /// In step Pushing: number of questions to the old node without progress, and the remaining bytes.
     asked: u32,
     left: u32,
-    /// What is waited for is so.
+    /// True once the condition holds.
     over: bool,
 }
 
@@ -37,7 +39,7 @@ impl Moving {
 }
 
 impl Control {
-    /// Sees to every migration whose roles have answered.
+    /// Advances every migration whose roles have answered.
     pub(super) fn see_to_moves(&mut self, out: &mut Actions) {
         let held: Vec<(u64, Migration)> = self
             .state
@@ -65,7 +67,7 @@ impl Control {
             let moving = *self.coherence.moves.entry(id).or_insert(fresh);
             if moving.over || migration.step == MigrationStep::Turning && self.state.has_turned(&migration) {
                 if self.advance(id, out).is_ok() {
-                    // It has seen to the others, which may be further by now.
+                    // The recursive call has handled the others, which may have advanced by now.
                     return;
                 }
             } else if moving.due <= now {
@@ -74,7 +76,8 @@ impl Control {
         }
     }
 
-    /// What is not kept is as it was: it goes on when the log takes lines again.
+    /// Advances a migration. If the log accepts no line, nothing changes, and it advances when the log
+    /// recovers.
     pub(super) fn advance(&mut self, id: u64, out: &mut Actions) -> Result<(), Stalled> {
         self.keep(Line::Advanced { change: id }, out)?;
         self.coherence.moves.remove(&id);
@@ -92,20 +95,21 @@ impl Control {
         }
     }
 
-    /// Asks (again) for what the step waits for.
+    /// Sends (again) the question of the current step.
     fn ask_of_move(&mut self, id: u64, migration: &Migration, moving: Moving, out: &mut Actions) {
         let due = self.now + self.config.timeout;
         let mut next = Moving { due, ..moving };
         match migration.step {
             MigrationStep::Draining if self.now >= moving.end => return self.give_up(id, Why::Held, out),
             MigrationStep::Draining => {
-                // A page that is pushed before its node is swept, to one that was, would be taken for the latest, though that died with its host.
+                // A page that is pushed from an unswept node to a swept one would count as the latest,
+                // although its latest bytes died with a host.
                 if self.state.directory && self.unswept().all(|node| node != migration.from) {
                     next.look = Some(self.look(migration.base, out));
                 }
             }
             MigrationStep::Pushing if moving.asked > self.config.retries_max => {
-                // What is left is known when the old node answers: then it is the new one that does not.
+                // The remaining count is known once the old node has answered: then the new one is silent.
                 let node = if moving.left == UNKNOWN_MOVE { migration.from } else { migration.to };
                 return self.give_up(id, Why::Silent { role: Role::Node(node) }, out);
             }
@@ -113,13 +117,14 @@ impl Control {
                 next.asked += 1;
                 self.tell(Role::Node(migration.from), DirectoryBody::Moving(migration.number), out);
             }
-            // The switch is silent, or gone: it is waited for.
+            // The switch is silent, or gone: the step waits for it.
             MigrationStep::Turning | MigrationStep::Leaving => next.due = self.now + Duration::from_secs(1),
         }
         self.coherence.moves.insert(id, next);
     }
 
-    /// A part of the directory, if it was asked for here: true then. When no region of what is drained is being reset, no host has its pages.
+    /// Handles a part of the directory. Returns true if it was requested here. When no drained region is
+    /// being reset, no host holds its pages.
     pub(super) fn drained(&mut self, token: RequestId, listing: &Listing<'_>, out: &mut Actions) -> bool {
         let asked = |(_, moving): &(&u64, &Moving)| moving.look.is_some_and(|look| look.token == token);
         let Some((&id, &moving)) = self.coherence.moves.iter().find(asked) else { return false };
@@ -131,14 +136,14 @@ impl Control {
         true
     }
 
-    /// A reset ended: perhaps the last one that a migration waits for.
+    /// Checks the draining migrations again after the end of a reset, which may have been the last one.
     pub(super) fn look_at_drained(&mut self) {
         let now = self.now;
         let draining = |moving: &&mut Moving| moving.step == MigrationStep::Draining && !moving.over;
         self.coherence.moves.values_mut().filter(draining).for_each(|moving| moving.due = now);
     }
 
-    /// The old node says how much is left to push.
+    /// Handles the old node's report of the remaining bytes.
     pub(super) fn pushed(&mut self, node: u16, number: u64, left: u32) {
         let its = |migration: &Migration| (migration.from, migration.number) == (node, number);
         let change = self.state.changes.iter().find(|(_, change)| change.what.migration().is_some_and(its));

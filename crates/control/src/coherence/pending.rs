@@ -1,8 +1,9 @@
-//! Resets and sweeps over the wire: what was sent and not answered is sent again (PROTOCOL 12.41 to 12.43).
+//! Resets and sweeps on the wire: unanswered messages are retransmitted (PROTOCOL 12.41 to 12.43).
 //!
-//! The steps of a reset are [`Reset`]'s. Here are its messages, to the switch and to each node that has pages of the region, and the resets
-//! that the control plane did not order: the switch begins some itself, for a fence or a node that went, and tells of each when all hosts have
-//! given it up. None of this is in the log: the switch knows which regions are being reset, and lists them.
+//! [`Reset`] has the steps of a reset. This module has the messages, to the switch and to each node with
+//! pages of the region, and the resets that the control plane did not order: the switch begins some itself,
+//! for a fence or a node that is gone, and reports each when all hosts have given it up. None of this is in
+//! the log: the switch knows which regions are being reset, and lists them.
 
 use super::{Coherence, newest};
 use crate::record::{Cache, Role};
@@ -16,14 +17,14 @@ use farmem_transport::ud::{self, Peer};
 use farmem_wire::message::{DirectoryBody, DirectoryMessage, HostSet, PAGE_LEN, Page, Region, Seq, Sweep};
 use farmem_wire::{HostId, RequestId, VirtAddr};
 
-/// Resets that are seen to at once. The switch goes on with more, which come to their turn when they are listed.
+/// Maximum number of concurrent resets. The switch may begin more, which are handled when they are listed.
 pub const RESETS_MAX: usize = 4096;
 
-/// A reset whose hosts have given up.
+/// A reset whose hosts have given up the region.
 #[derive(Debug)]
 pub(super) struct Running {
     reset: Reset,
-    /// Nodes that did not say yet that they are swept.
+    /// Nodes that have not reported their sweep yet.
     nodes: BTreeSet<u16>,
     due: Instant,
 }
@@ -35,7 +36,8 @@ impl Running {
 }
 
 impl Control {
-    /// Has the region of a page reset, unless as many are asked for as there may be: the caller asks again.
+    /// Requests the reset of a page's region, unless the limit is reached: then the caller repeats the
+    /// request.
     pub(super) fn want_reset(&mut self, page: Page) {
         let Coherence { wanted, .. } = &mut self.coherence;
         if wanted.len() < RESETS_MAX {
@@ -65,7 +67,7 @@ impl Control {
         self.sweep_nodes(out);
     }
 
-    /// A message of the switch or a node about the directory.
+    /// Handles a message of the switch or a node about the directory.
     pub(crate) fn on_report(&mut self, role: Role, payload: &[u8], out: &mut Actions) {
         let Ok(DirectoryMessage { token, body }) = DirectoryMessage::parse(payload) else {
             return out.note(Note::Dropped(DropReason::Malformed));
@@ -98,7 +100,7 @@ impl Control {
         }
     }
 
-    /// Every host has given the region up. The numbers of an earlier switch say nothing.
+    /// Handles the report that every host has given the region up. Numbers of an earlier switch are stale.
     fn collected(&mut self, region: Region, seq: Seq, out: &mut Actions) {
         if seq.epoch() != self.state.epoch {
             return out.note(Note::Dropped(DropReason::Stale));
@@ -108,7 +110,7 @@ impl Control {
         let known = self.coherence.resets.get(&region.base()).map(|running| running.reset);
         let due = self.now;
         match known {
-            // The switch began anew since.
+            // The switch restarted the reset since.
             Some(reset) if reset.region() != region => _ = self.coherence.resets.remove(&region.base()),
             Some(reset) if matches!(reset.stage(), Stage::Ended(old) if old < seq) => {
                 self.coherence.resets.remove(&region.base());
@@ -125,7 +127,7 @@ impl Control {
         if let Some(Order::Sweep(..)) = running.reset.step(Event::Report(seq), fenced) {
             running.nodes = nodes;
             if running.nodes.is_empty() {
-                // No host has its pages any more: there is nothing to sweep.
+                // No host holds its pages any more: there is nothing to sweep.
                 let _ = running.reset.step(Event::Swept(seq), fenced);
             }
             running.due = self.now + self.config.timeout;
@@ -133,7 +135,7 @@ impl Control {
         }
     }
 
-    /// A node is swept: as a whole, or of the pages of a region.
+    /// Handles the report of a node's sweep, as a whole or of a region.
     fn swept(&mut self, node: u16, sweep: &Sweep, lost: u32, out: &mut Actions) {
         out.note(Note::Swept);
         self.coherence.counts.lost_pages += u64::from(lost);
@@ -172,7 +174,7 @@ impl Control {
         }
     }
 
-    /// What a reset waits for.
+    /// Sends the messages that a reset waits for.
     fn send_reset(&mut self, region: Region, out: &mut Actions) {
         let Some(running) = self.coherence.resets.get(&region.base()) else { return };
         let nodes: Vec<u16> = running.nodes.iter().copied().collect();
@@ -185,7 +187,7 @@ impl Control {
                     if self.state.nodes.contains_key(&node) {
                         self.tell(Role::Node(node), DirectoryBody::Sweep(sweep), out);
                     } else {
-                        // It left, with all that it had.
+                        // The node left, with all its memory.
                         self.swept(node, &sweep, 0, out);
                     }
                 }
@@ -194,7 +196,7 @@ impl Control {
         }
     }
 
-    /// Every node is swept once under the numbers of an epoch, and again when it started anew (PROTOCOL 12.36).
+    /// Sweeps every node once under the numbers of an epoch, and again after its restart (PROTOCOL 12.36).
     fn sweep_nodes(&mut self, out: &mut Actions) {
         if !self.state.directory {
             return;
@@ -218,7 +220,7 @@ impl Control {
         }
     }
 
-    /// Nodes that were not swept in this epoch and life, and have joined.
+    /// Returns the joined nodes that were not swept in this epoch and incarnation.
     pub(super) fn unswept(&self) -> impl Iterator<Item = u16> + '_ {
         let epoch = self.state.epoch;
         // No host caches pages of a card's memory.
@@ -228,7 +230,8 @@ impl Control {
             .map(|(&node, _)| node)
     }
 
-    /// The nodes that may have pages of a region: those whose range it is in, and those that vmas in it were moved to.
+    /// Returns the nodes that may have pages of a region: those whose range contains it, and those that vmas
+    /// in it were moved to.
     pub(super) fn nodes_of(&self, region: Region) -> BTreeSet<u16> {
         let (first, last) = (region.base().addr().0, region.last().addr().0 + (PAGE_LEN as u64 - 1));
         let ranges = self.state.nodes.iter().filter(|(_, row)| row.card.is_none());
@@ -243,24 +246,24 @@ impl Control {
         ranges.map(|(&node, _)| node).chain(of_vmas).chain(moving).collect()
     }
 
-    /// Hosts of whose earlier life something may be left.
+    /// Returns the hosts of whose earlier incarnation pages may be left.
     fn fenced(&self) -> HostSet {
         let fenced = self.state.hosts.iter().filter(|(_, row)| row.cache == Cache::Fenced);
         fenced.fold(HostSet::EMPTY, |set, (&host, _)| set.with(HostId(host)))
     }
 
-    /// Those of them that did not give up before what they had.
+    /// Returns those of them that did not give up their pages before.
     fn died(&self) -> HostSet {
         let orderly = self.state.hosts.iter().filter(|(_, row)| row.given_up != 0);
         orderly.fold(self.fenced(), |set, (&host, _)| set.without(HostId(host)))
     }
 
-    /// The answer to a question that was asked of the role's present life.
+    /// Returns true if the answer is to a question of the role's present incarnation.
     pub(crate) fn is_from_this_life(&self, role: Role, token: RequestId) -> bool {
         token.host() == HostId(0) && token.0 != 0 && token.generation() == self.state.generation(role)
     }
 
-    /// Sends a question, when its role can hear it.
+    /// Sends a question, if its role is reachable.
     pub(super) fn tell(&mut self, role: Role, body: DirectoryBody<'_>, out: &mut Actions) -> RequestId {
         let token = self.next_question(role);
         let message = DirectoryMessage { token, body };
@@ -268,13 +271,13 @@ impl Control {
         token
     }
 
-    /// The number of the next question to a role in its present life.
+    /// Returns the number of the next question to a role in its present incarnation.
     pub(crate) fn next_question(&mut self, role: Role) -> RequestId {
         self.coherence.questions = self.coherence.questions.wrapping_add(1).max(1);
         RequestId::new(HostId(0), self.state.generation(role), self.coherence.questions)
     }
 
-    /// Sends a message of so many bytes, when its role can hear it.
+    /// Sends a message of `len` bytes, if its role is reachable.
     pub(crate) fn send_question(
         &mut self,
         role: Role,
@@ -291,12 +294,12 @@ impl Control {
     }
 }
 
-/// Waiting for so many nodes, under this number.
+/// Returns the stage that waits for this many nodes, under this number.
 fn stage_of(nodes: usize, seq: Seq) -> Stage {
     Stage::Sweeping(seq, u16::try_from(nodes).unwrap_or(u16::MAX))
 }
 
-/// The page of an address.
+/// Returns the page of an address.
 pub(super) const fn page_at(addr: u64) -> Page {
     Page::of(VirtAddr(addr))
 }

@@ -1,6 +1,7 @@
-//! How often a host may have regions reset: each reset takes a region from all hosts that use it (PROTOCOL 12.33).
+//! Rate limit of resets requested by a host: each reset takes a region from all hosts that use it (PROTOCOL
+//! 12.33).
 //!
-//! None of this is in the log: after a restart every host may ask as often as one that never did.
+//! None of this is in the log: after a restart every host has its full allowance.
 
 use crate::api::{ApiError, ErrorCode};
 use crate::errors::error;
@@ -8,11 +9,11 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use farmem_machine::{Bucket, Duration, Instant, Rate};
 
-/// Resets that a host may ask for: 64 at once, for what its program's threads wait for when a switch or a node was away, and behind those one
-/// each 50 ms.
+/// Allowance of resets for a host: 64 at once, for the threads that wait when a switch or a node was away,
+/// and one every 50 ms after that.
 pub const RECOVERS: Rate = Rate { at_once: 64, every: Duration::from_millis(50) };
 
-/// What hosts asked for of late. Only those that cache pages ask, which are few.
+/// Recent requests of hosts. Only hosts that cache pages make any, which are few.
 #[derive(Debug, Default)]
 pub(super) struct Recovers(BTreeMap<u16, Bucket>);
 
@@ -20,7 +21,8 @@ impl Recovers {
     /// Counts a request of the host.
     ///
     /// # Errors
-    /// `unavailable` when it asked too often; then nothing is counted.
+    ///
+    /// `unavailable` if it made too many; then nothing is counted.
     pub(super) fn admit(&mut self, host: u16, now: Instant) -> Result<(), ApiError> {
         if self.0.entry(host).or_default().take(now, RECOVERS) {
             return Ok(());

@@ -1,10 +1,11 @@
-//! Hosts that hold a reset up: they renew their leases, and give back no page that they are asked for (PROTOCOL 12.51).
+//! Hosts that block a reset: they renew their leases, and do not give back recalled pages (PROTOCOL 12.51).
 //!
-//! Each time the switch is told to ask again it says whom it asked. A host that is asked for the same reset for [`LEASES_MAX`] leases gets no
-//! renewal any more, so that its lease ends and it is fenced as one that died. The time counts while the memory nodes of the region answer: a
-//! host may not acknowledge before they have taken what it writes back (PROTOCOL 12.21).
+//! Each time the switch repeats its recall, it reports the hosts it asked. A host that is asked for one reset
+//! during [`LEASES_MAX`] leases gets no renewal any more, so its lease ends and it is fenced as a dead one.
+//! The time counts while the memory nodes of the region answer: a host must not acknowledge before they have
+//! accepted its write-backs (PROTOCOL 12.21).
 //!
-//! None of this is in the log: after a restart, of the control plane or the switch, the time begins anew.
+//! None of this is in the log: after a restart, of the control plane or the switch, the time starts over.
 
 use crate::record::Role;
 use crate::{Actions, Control, DropReason, Note};
@@ -13,17 +14,17 @@ use farmem_machine::{Duration, Instant};
 use farmem_wire::HostId;
 use farmem_wire::message::{DirectoryBody, HostSet, Page, Region, Seq};
 
-/// Leases that a host may hold a reset up.
+/// Number of leases for which a host may block a reset.
 const LEASES_MAX: u64 = 2;
-/// Questions in a row that a node may leave unanswered.
+/// Number of consecutive questions that a node may leave unanswered.
 const UNANSWERED_MAX: u64 = 4;
-/// A number that no move has: a node answers that it does not know it, and so that it is there.
+/// A number that no move has: a node answers that it does not know it, and so proves that it is alive.
 const NO_MOVE: u64 = 0;
 
-/// What is known of resets that wait for hosts.
+/// The state of resets that wait for hosts.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
-    /// By the first page of the region; as many as resets that the switch is asked about, at most.
+    /// By the first page of the region; bounded by the resets that the switch is asked about.
     resets: BTreeMap<Page, Awaited>,
     /// Memory nodes with pages of such regions.
     nodes: BTreeMap<u16, Asked>,
@@ -38,7 +39,7 @@ struct Awaited {
     since: Instant,
 }
 
-/// When a node was asked whether it is there, and when it last answered.
+/// The time of the last question to a node, and of its last answer.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     asked: Instant,
@@ -46,7 +47,7 @@ struct Asked {
 }
 
 impl Stalls {
-    /// The region is not being reset any more, or under another number.
+    /// Forgets resets of the region: it is not being reset any more, or under another number.
     pub(super) fn forget(&mut self, region: Region) {
         let overlaps = |other: Region| region.contains(other.base()) || other.contains(region.base());
         self.resets.retain(|_, awaited| !overlaps(awaited.region));
@@ -55,14 +56,14 @@ impl Stalls {
         }
     }
 
-    /// How many resets it counts the time of.
+    /// Returns the number of resets being timed.
     pub(super) fn len(&self) -> usize {
         self.resets.len()
     }
 }
 
 impl Control {
-    /// The switch has asked these hosts again to give a region up.
+    /// Handles the report that the switch has asked these hosts again to give a region up.
     pub(super) fn awaiting(&mut self, region: Region, seq: Seq, hosts: HostSet, out: &mut Actions) {
         let is_asked_about = self.coherence.wanted.keys().any(|page| region.contains(*page));
         if seq.epoch() != self.state.epoch || !is_asked_about {
@@ -77,21 +78,22 @@ impl Control {
         self.ask_whether_there(&nodes, out);
     }
 
-    /// The node answers, whatever it was asked.
+    /// Records that the node answered any question.
     pub(super) fn is_there(&mut self, node: u16) {
         if let Some(asked) = self.coherence.stalls.nodes.get_mut(&node) {
             asked.answered = self.now;
         }
     }
 
-    /// A region that the host has not given back for so long, although it was asked again and again: it gets no renewal.
+    /// Returns a region that the host has not given back for too long, despite repeated recalls: the host
+    /// gets no renewal.
     pub(super) fn held_up_by(&self, host: u16) -> Option<(Region, Duration)> {
         let most = self.config.lease.times(LEASES_MAX);
         let held = self.coherence.stalls.resets.values().filter(|reset| reset.hosts.contains(HostId(host)));
         held.map(|reset| (reset.region, self.now.since(reset.since))).find(|(_, span)| *span >= most)
     }
 
-    /// True when none of them has left the last questions unanswered.
+    /// Returns true if none of the nodes has left the last questions unanswered.
     fn are_there(&self, nodes: &BTreeSet<u16>) -> bool {
         let patience = self.config.timeout.times(UNANSWERED_MAX);
         let answers = |node: &u16| {

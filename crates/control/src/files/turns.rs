@@ -1,4 +1,4 @@
-//! What an object by file is, as the log has it: from its memory to its end (PROTOCOL 20.13 to 20.18).
+//! The lifecycle of an object in a file, as the log has it (PROTOCOL 20.13 to 20.18).
 
 use crate::allocate::PAGE;
 use crate::api::{FileStage, OpenMode, PermName};
@@ -10,12 +10,13 @@ use alloc::vec::Vec;
 use farmem_wire::message::Update;
 
 impl FileRow {
-    /// A file that is looked at only.
+    /// Returns the row for a file that is only looked at.
     pub(super) const fn looked_at(node: u16, file: String) -> Self {
         Self { node, base: 0, length: 0, file, stage: FileStage::Failed, task: 0, stamp: 0, fault: None }
     }
 
-    /// What the owner may do with the memory: write what is of the file, in whole pages, while it is open for that.
+    /// Returns the owner's permissions: while it is open for writing, the file's bytes are writable, in whole
+    /// pages.
     fn spans(&self, size: u64) -> Vec<Span> {
         if self.stage != FileStage::Writing {
             return Vec::from([whole(self.base, size, PermName::Read)]);
@@ -28,25 +29,26 @@ impl FileRow {
         spans
     }
 
-    /// Its bytes are lost.
+    /// Returns true if its bytes are lost.
     const fn is_lost(&self) -> bool {
         matches!(self.stage, FileStage::Loading | FileStage::Failed | FileStage::Lost)
     }
 }
 
 impl State {
-    /// The object by file whose memory a vma is.
+    /// Returns the object in a file whose memory is this vma.
     pub(crate) fn file_at(&self, base: u64) -> Option<(u64, &FileRow)> {
         self.files.iter().find(|(_, row)| row.base == base).map(|(&object, row)| (object, row))
     }
 
-    /// What the owner of a vma may do in `base..base + len` of it, when it is that of an object by file.
+    /// Returns the permissions of a vma's owner in `base..base + len`, if the vma belongs to an object in a
+    /// file.
     pub(crate) fn file_spans(&self, vma: u64, size: u64, base: u64, len: u64) -> Option<Vec<Span>> {
         let (_, row) = self.file_at(vma)?;
         Some(crate::grants::slice(&row.spans(size), base, len))
     }
 
-    /// An object has memory of a node, and its file is to be loaded there.
+    /// Assigns memory of a node to an object, whose file is to be loaded there.
     pub(crate) fn place_file(&mut self, number: u64, object: u64, (base, length): (u64, u64), file: String) {
         let Some((node, size)) = self.vmas.get(&base).map(|vma| (vma.node, vma.size)) else { return };
         let stage = FileStage::Loading;
@@ -55,7 +57,7 @@ impl State {
         self.lost.insert(base..base + size);
     }
 
-    /// An object by file is to be written, loaded or saved: what is so before any role is told.
+    /// Begins a change of an object in a file to be written, loaded or saved, before any role is told.
     pub(crate) fn begin_turn(&mut self, object: u64, turn: FileTurn) {
         let Some(file) = self.files.get_mut(&object) else { return };
         match turn {
@@ -70,7 +72,7 @@ impl State {
         }
     }
 
-    /// All roles know of it.
+    /// Completes the change once all roles know of it.
     pub(crate) fn commit_turn(&mut self, number: u64, object: u64, turn: FileTurn) {
         let (Some(file), Some(row)) = (self.files.get_mut(&object), self.objects.get_mut(&object)) else {
             return;
@@ -88,12 +90,12 @@ impl State {
             (FileTurn::Save, FileStage::Unsaved) => {
                 (file.stage, file.task, file.fault) = (FileStage::Saving, number, None);
             }
-            // Its node started again meanwhile.
+            // The node restarted meanwhile.
             (FileTurn::Load | FileTurn::Save, _) => {}
         }
     }
 
-    /// It came to nothing.
+    /// Ends the change without effect.
     pub(crate) fn end_turn(&mut self, object: u64, turn: FileTurn) {
         let Some(file) = self.files.get_mut(&object) else { return };
         // A role may have let the owner write for a moment.
@@ -102,7 +104,7 @@ impl State {
         }
     }
 
-    /// What each role is told when an object by file turns.
+    /// Returns the updates for each role about the change.
     pub(crate) fn tell_turn(&self, object: u64, base: u64, turn: FileTurn) -> Vec<Step> {
         let (Some(vma), Some(file)) = (self.vmas.get(&base), self.files.get(&object)) else {
             return Vec::new();
@@ -116,12 +118,12 @@ impl State {
                 let spans = spans.filter(|span| span.perm == PermName::ReadWrite);
                 spans.map(|span| step(told(span), [read])).collect()
             }
-            // What was taken away stays so: whoever writes again opens it again.
+            // Revoked rights stay revoked: a host that writes again opens the object again.
             FileTurn::Load | FileTurn::Save => Vec::from([step(read, [])]),
         }
     }
 
-    /// A node said what came of a task.
+    /// Records a node's report of the end of a task.
     pub(crate) fn file_ended(&mut self, object: u64, task: u64, end: FileEnd) -> Result<(), LogError> {
         let open = |row: &&mut FileRow| {
             row.task == task && matches!(row.stage, FileStage::Loading | FileStage::Saving)
@@ -145,9 +147,10 @@ impl State {
         Ok(())
     }
 
-    /// A node starts again: what it had loaded it loads again, and what was not saved is lost (PROTOCOL 20.17).
+    /// Handles the restart of a node: loaded files are loaded again, and unsaved bytes are lost (PROTOCOL
+    /// 20.17).
     ///
-    /// Answers what the switch is told: of what is lost the owner may write nothing more.
+    /// Returns the updates for the switch: the owner may not write lost files any more.
     pub(crate) fn lose_files_of(&mut self, node: u16) -> Vec<Update> {
         let mut told = Vec::new();
         for row in self.files.values_mut().filter(|row| row.node == node) {
@@ -167,7 +170,7 @@ impl State {
         told
     }
 
-    /// The first statement about objects by file that does not hold, if any.
+    /// Returns the first violated invariant of objects in files, if any.
     pub(crate) fn files_fault(&self) -> Option<&'static str> {
         for (object, file) in &self.files {
             let Some(row) = self.objects.get(object).filter(|row| row.base == Some(file.base)) else {

@@ -1,4 +1,4 @@
-//! The keys that a caller keeps: in memory, and as the text of a file (PROTOCOL 8.66).
+//! The keys of a caller: in memory, and as the text of a file (PROTOCOL 8.66).
 
 use super::{KEYS_SHOWN_MAX, KINDS, Key, Kind, Whose, wanted};
 use crate::api::{Request, Response};
@@ -7,24 +7,26 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Most keys in a [`Ring`].
+/// Maximum number of keys in a [`Ring`].
 pub const RING_MAX: usize = 8192;
-/// Most processes, and most objects, whose domain a [`Ring`] remembers; those of the lowest numbers go, which came first.
+/// Maximum number of processes, and of objects, whose domain a [`Ring`] remembers; the lowest numbers, which
+/// are the oldest, go first.
 pub const OWNERS_MAX: usize = 8192;
 
-/// The keys that a caller was told, and for whom: the newest last.
+/// The keys that a caller received, with their owners, the newest last.
 ///
-/// Others' keys come by [`Ring::merge`]. They never take the place of one that this ring was told itself: who was told it may be using what it is of.
+/// Keys of other callers come by [`Ring::merge`]. They never replace a key that this ring received itself,
+/// whose owner may be in use.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ring {
     entries: Vec<Entry>,
-    /// Those of them that answers told this ring.
+    /// Entries that this ring received in answers.
     own: BTreeSet<Id>,
-    /// Domains that requests have named, the latest last.
+    /// Domains named in requests, the latest last.
     used: Vec<u32>,
-    /// The domain of each process that an answer told of.
+    /// The domain of each process in an answer.
     processes: BTreeMap<u32, u32>,
-    /// The domain of each object that an answer told of.
+    /// The domain of each object in an answer.
     objects: BTreeMap<u64, u32>,
 }
 
@@ -36,29 +38,31 @@ struct Entry {
     key: Key,
 }
 
-/// Which entry: its kind, number and key.
+/// The identity of an entry: its kind, number and key.
 type Id = (Kind, u32, u128);
 
-/// Most keys of one number or name that are shown: there are several where rings of several racks were put together.
+/// Maximum number of keys presented for one number or name: there are several if rings of several racks were
+/// merged.
 const ALIKE_SHOWN_MAX: usize = KEYS_SHOWN_MAX / 2;
 
 impl Ring {
-    /// Takes the key of an answer, if it has one that is new; one that is told again is among the newest then, once the ring is half full. Answers whether
-    /// the ring has changed. It also remembers which domain a process or an object is of; that is not in its text.
+    /// Adds the key of an answer, if it has a new one. A key that is received again becomes one of the
+    /// newest, once the ring is half full. Returns true if the ring has changed. Also records the domain of a
+    /// process or an object, which is not part of the text.
     pub fn learn(&mut self, request: &Request, answer: &Response) -> bool {
         self.learn_owners(request, answer);
         let Some(entry) = Entry::told(request, answer) else { return false };
         self.own.insert(entry.id());
         let (known, half) = (self.entries.iter().position(|old| *old == entry), self.entries.len() / 2);
         if let Some(at) = known.filter(|&at| at < half && half >= RING_MAX / 4) {
-            // It is in use: others go before it.
+            // The key is in use: others are dropped before it.
             self.entries[at..].rotate_left(1);
             return true;
         }
         self.put(entry)
     }
 
-    /// The same for a key that this ring may have already, beside others of its number or name that came by [`Ring::merge`]: it takes their place.
+    /// Adds the key of an answer in place of others with its number or name that came by [`Ring::merge`].
     pub fn learn_newest(&mut self, request: &Request, answer: &Response) {
         if let Some(entry) = Entry::told(request, answer) {
             self.entries.retain(|old| *old != entry);
@@ -107,8 +111,9 @@ impl Ring {
         true
     }
 
-    /// Has the oldest go that are too many: domains that others were told of, then domains. Of hosts, nodes and switches there are fewer numbers than places,
-    /// and each is in use until another one has its number.
+    /// Drops the oldest keys beyond the limit: domains from other callers, then domains. Hosts, nodes and
+    /// switches have fewer numbers than there are places, and each is in use until another one has its
+    /// number.
     fn make_room(&mut self) {
         let Self { entries, own, .. } = self;
         let mut over = entries.len().saturating_sub(RING_MAX);
@@ -126,14 +131,15 @@ impl Ring {
         }
     }
 
-    /// It has no room for another key.
+    /// Returns true if the ring has no room for another key.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.entries.len() >= RING_MAX
     }
 
-    /// Forgets the keys of domains that were here `before` and are not `there`, which are all that were there then: no number of a domain is used twice, so
-    /// they are good for nothing. Answers how many went.
+    /// Drops the keys of domains that were in `before` and are not in `there`, the set of all existing
+    /// domains. Numbers of domains are never reused, so these keys are useless. Returns the number of dropped
+    /// keys.
     pub fn forget_gone(&mut self, before: &Self, there: &BTreeSet<u32>) -> usize {
         let count = self.entries.len();
         let gone = before.entries.iter().filter(|of| of.kind == Kind::Domain && !there.contains(&of.number));
@@ -143,11 +149,12 @@ impl Ring {
         count - self.entries.len()
     }
 
-    /// The keys that a request wants, as far as they are here. Where the request does not say whose it is, the newest domains' are shown.
+    /// Returns the keys that a request needs, as far as they are here. If the request does not name the
+    /// domain, the newest domains' keys are returned.
     #[must_use]
     pub fn show(&self, request: &Request) -> Vec<Key> {
         let mut keys = Vec::new();
-        // Those that this ring was told itself come first.
+        // Keys that this ring received itself come first.
         let alike = |is: &dyn Fn(&Entry) -> bool| {
             let mut its: Vec<&Entry> = self.entries.iter().rev().filter(|entry| is(entry)).collect();
             its.sort_by_key(|entry| !self.own.contains(&entry.id()));
@@ -174,7 +181,7 @@ impl Ring {
         keys
     }
 
-    /// The domain that a process or an object is of, as far as an answer told.
+    /// Returns the domain of a process or an object, if an answer stated it.
     fn known_owner<'a>(&self, whose: Whose<'a>) -> Option<Whose<'a>> {
         let domain = match whose {
             Whose::Process(process) => self.processes.get(&process),
@@ -184,8 +191,9 @@ impl Ring {
         domain.map(|&domain| Whose::Numbered(Kind::Domain, domain))
     }
 
-    /// Takes what another ring has, in its order: behind what this one alone has, and in the place of what has the same number or name here. What this ring was
-    /// told itself stays beside it: the other may be of another rack, or have lost it.
+    /// Merges another ring in its order: behind the keys that only this ring has, and in place of entries
+    /// with the same number or name. Keys that this ring received itself stay: the other may belong to
+    /// another rack, or have lost them.
     pub fn merge(&mut self, other: &Self) {
         let ids: BTreeSet<Id> = other.entries.iter().map(Entry::id).collect();
         let numbers: BTreeSet<(Kind, u32)> = other.entries.iter().map(|of| (of.kind, of.number)).collect();
@@ -200,7 +208,8 @@ impl Ring {
         self.make_room();
     }
 
-    /// Remembers that this caller uses the domain that a request names: its key is shown first where a request does not say whose it is.
+    /// Records that this caller uses the domain named in a request: its key comes first if a request does not
+    /// name the domain.
     pub fn using(&mut self, request: &Request) {
         let of = wanted(request).into_iter().find_map(|whose| match whose {
             Whose::Numbered(Kind::Domain, number) => Some(number),
@@ -213,7 +222,7 @@ impl Ring {
         }
     }
 
-    /// As text, a line for each key: kind, number, name, key.
+    /// Returns the ring as text, a line for each key: kind, number, name, key.
     #[must_use]
     pub fn to_text(&self) -> String {
         let lines = self.entries.iter();
@@ -222,10 +231,11 @@ impl Ring {
             .collect()
     }
 
-    /// From text.
+    /// Parses a ring.
     ///
     /// # Errors
-    /// The number of the first line that is none, from 1.
+    ///
+    /// The number of the first invalid line, from 1.
     pub fn from_text(text: &str) -> Result<Self, usize> {
         let mut ring = Self::default();
         for (number, line) in text.lines().enumerate() {
@@ -240,7 +250,7 @@ impl Entry {
         (self.kind, self.number, self.key.0)
     }
 
-    /// What an answer tells a key of.
+    /// Returns the entry for the key in an answer.
     fn told(request: &Request, answer: &Response) -> Option<Self> {
         let (kind, number, name, key) = match (request, answer) {
             (Request::JoinSwitch(_), Response::Joined(told)) => (Kind::Switch, 0, "-", told.key),
@@ -275,7 +285,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// A ring goes to a file and comes back, whatever its order; what is no line of it is named.
+    /// A ring survives a round trip through its text, in any order; the number of an invalid line is
+    /// reported.
     #[test]
     fn a_ring_comes_back_from_its_text() {
         let entry =
