@@ -3,7 +3,7 @@
 use crate::{Psn, Qpn, WireError};
 use alloc::vec::Vec;
 
-/// Offsets of the fields; the only place they are named.
+/// Offsets of the fields; named only here.
 mod field {
     use core::ops::Range;
     pub(super) const OPCODE: usize = 0;
@@ -23,7 +23,7 @@ pub const LEN: usize = 12;
 /// The default partition, the only one farmem and Soft-RoCE accept (PROTOCOL 2.2).
 pub const P_KEY_DEFAULT: u16 = 0xffff;
 
-/// The byte that the network may change on the way (FECN, BECN and six reserved bits): the ICRC counts it as ones.
+/// The byte that the network may change (FECN, BECN and six reserved bits). The ICRC counts it as ones.
 pub(crate) const CONGESTION: usize = field::CONGESTION;
 
 const SOLICITED: u8 = 0x80;
@@ -32,7 +32,7 @@ const PAD_SHIFT: u8 = 4;
 const TVER_MASK: u8 = 0x0f;
 const ACK_REQ: u8 = 0x80;
 
-/// What a packet is (PROTOCOL 2.3). Only what farmem speaks; every other opcode is refused by name.
+/// The kind of a packet (PROTOCOL 2.3). All opcodes that are not listed are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the names are the specification's")]
@@ -60,12 +60,12 @@ pub enum Opcode {
     FetchAdd = 0x14,
     UdSendOnly = 0x64,
     UdSendOnlyImm = 0x65,
-    /// Of the numbers that IBA leaves to manufacturers: a READ request for several places (PROTOCOL 4.30).
+    /// A READ request for several pieces, in the opcodes that IBA leaves to manufacturers (PROTOCOL 4.30).
     GatherRequest = 0xcc,
 }
 
 impl Opcode {
-    /// The opcode with this number, if farmem speaks it.
+    /// Returns the opcode with this number, if farmem supports it.
     #[must_use]
     #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
@@ -98,23 +98,23 @@ impl Opcode {
         })
     }
 
-    /// True for what a responder sends back on an RC connection: 0x0d to 0x12 (PROTOCOL 2.3).
+    /// Returns true for the responses of an RC connection: 0x0d to 0x12 (PROTOCOL 2.3).
     #[must_use]
     pub const fn is_rc_response(self) -> bool {
         matches!(self as u8, 0x0d..=0x12)
     }
 
-    /// True for an unreliable datagram.
+    /// Returns true for an unreliable datagram.
     #[must_use]
     pub const fn is_ud(self) -> bool {
         matches!(self, Self::UdSendOnly | Self::UdSendOnlyImm)
     }
 }
 
-/// A BTH as a value. `pad` is not here: the packet that carries the payload knows it.
+/// A BTH as a value, without its pad count: the packet that carries the payload knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
-    /// What the packet is.
+    /// Kind of the packet.
     pub opcode: Opcode,
     /// Solicited event: the receiver wakes its consumer.
     pub solicited: bool,
@@ -127,16 +127,15 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// A BTH with no flag set.
+    /// Creates a BTH with no flag set.
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self { opcode, solicited: false, dest_qp, ack_req: false, psn }
     }
 
-    /// Reads the header a frame starts with, and the number of pad bytes at the frame's end.
+    /// Reads the header at the front of a frame; also returns the number of pad bytes at the frame's end.
     ///
-    /// # Errors
-    /// [`WireError`] naming the field, as [`View::new_checked`] and [`View::opcode`].
+    /// # Errors [`WireError`] naming the field, as [`View::new_checked`] and [`View::opcode`].
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, u8), WireError> {
         let Some(bytes) = frame.first_chunk::<LEN>() else { return Err(short(frame)) };
@@ -154,14 +153,13 @@ impl Bth {
 
     /// Appends the 12 bytes. MigReq is sent as 1, as hardware does, and ignored on arrival (PROTOCOL 2.2).
     ///
-    /// # Panics
-    /// When `pad` is more than 3.
+    /// # Panics If `pad` is more than 3.
     #[inline]
     pub fn emit(&self, pad: u8, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bytes(pad));
     }
 
-    /// The 12 bytes that [`Bth::emit`] appends.
+    /// Returns the 12 bytes that [`Bth::emit`] appends.
     #[inline]
     pub(crate) fn bytes(&self, pad: u8) -> [u8; LEN] {
         assert!(pad <= 3, "a pad has at most 3 bytes");
@@ -184,10 +182,10 @@ pub struct View<T>(T);
 impl<T: AsRef<[u8]>> View<T> {
     /// Checks length, transport version, partition and reserved bits. The opcode may still be unknown.
     ///
-    /// FECN, BECN and the six bits beside them are not looked at: the network may change them (PROTOCOL 2.7).
+    /// FECN, BECN and the six bits beside them are ignored, because the network may change them (PROTOCOL
+    /// 2.7).
     ///
-    /// # Errors
-    /// [`WireError`] naming the field.
+    /// # Errors [`WireError`] naming the field.
     #[inline]
     pub fn new_checked(bytes: T) -> Result<Self, WireError> {
         let b = bytes.as_ref();
@@ -210,10 +208,9 @@ impl<T: AsRef<[u8]>> View<T> {
         Ok(Self(bytes))
     }
 
-    /// The opcode.
+    /// Returns the opcode.
     ///
-    /// # Errors
-    /// [`WireError::Unknown`] for one farmem does not speak.
+    /// # Errors [`WireError::Unknown`] for an opcode that farmem does not support.
     #[inline]
     pub fn opcode(&self) -> Result<Opcode, WireError> {
         let bits = self.0.as_ref()[field::OPCODE];
@@ -221,37 +218,37 @@ impl<T: AsRef<[u8]>> View<T> {
             .ok_or_else(|| WireError::Unknown { what: "BTH.OpCode", value: u64::from(bits) })
     }
 
-    /// Solicited event: the receiver wakes its consumer.
+    /// Returns the solicited event bit: the receiver wakes its consumer.
     #[must_use]
     pub fn solicited(&self) -> bool {
         self.flags() & SOLICITED != 0
     }
 
-    /// Pad bytes behind the payload, 0 to 3.
+    /// Returns the number of pad bytes behind the payload, 0 to 3.
     #[must_use]
     pub fn pad(&self) -> u8 {
         self.flags() >> PAD_SHIFT & 3
     }
 
-    /// The receiving queue pair.
+    /// Returns the receiving queue pair.
     #[must_use]
     pub fn dest_qp(&self) -> Qpn {
         Qpn::new(be24(&self.0.as_ref()[field::DEST_QP]))
     }
 
-    /// The sender asks for an acknowledgement.
+    /// Returns true if the sender asks for an acknowledgement.
     #[must_use]
     pub fn ack_req(&self) -> bool {
         self.0.as_ref()[field::ACK_REQ] & ACK_REQ != 0
     }
 
-    /// Packet sequence number.
+    /// Returns the packet sequence number.
     #[must_use]
     pub fn psn(&self) -> Psn {
         Psn::new(be24(&self.0.as_ref()[field::PSN]))
     }
 
-    /// What stands behind the BTH: the bytes of the views in [`crate::headers::view`].
+    /// Returns the bytes behind the BTH, for the views in [`crate::headers::view`].
     #[must_use]
     pub fn after(&self) -> &[u8] {
         self.0.as_ref().get(LEN..).unwrap_or_default()
@@ -275,7 +272,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
 }
 
 impl<T: AsMut<[u8]>> View<T> {
-    /// As [`View::after`], to rewrite.
+    /// Returns the bytes behind the BTH, to rewrite them.
     pub fn after_mut(&mut self) -> &mut [u8] {
         self.0.as_mut().get_mut(LEN..).unwrap_or_default()
     }

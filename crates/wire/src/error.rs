@@ -1,38 +1,38 @@
-//! What can be wrong with bytes from the network: facts to count and answer by, not prose.
+//! Parse errors of frames and messages: facts to count and answer by, not prose.
 
 use core::fmt;
 
-/// Why bytes are not a valid frame or message.
+/// The reason why bytes are not a valid frame or message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireError {
-    /// Fewer bytes than the part named needs.
+    /// The named part needs more bytes than there are.
     Short {
-        /// The part.
+        /// Name of the part.
         what: &'static str,
-        /// Bytes it needs.
+        /// Bytes that the part needs.
         need: usize,
-        /// Bytes there are.
+        /// Bytes that are present.
         have: usize,
     },
-    /// More bytes than the part named can have.
+    /// The named part has more bytes than it can have.
     Long {
-        /// The part.
+        /// Name of the part.
         what: &'static str,
-        /// Bytes it may have.
+        /// Bytes that the part may have.
         most: usize,
-        /// Bytes there are.
+        /// Bytes that are present.
         have: usize,
     },
-    /// A field has a value that means nothing.
+    /// A field has a value without a meaning.
     Unknown {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
     /// A reserved field or a pad byte is not zero.
     Reserved {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
     },
     /// The ICRC does not match the packet.

@@ -1,7 +1,8 @@
-//! What a gather READ request says of the places that it asks for, behind its RETH (PROTOCOL 4.30).
+//! The payload of a gather READ request: the pieces that it asks for, behind its RETH (PROTOCOL 4.30).
 //!
-//! Key type: [`Gather`], a view of the payload that was checked against the RETH. The RETH has the first byte that is asked for, and how many in all; the payload how long a piece is, how
-//! much of the first one is not asked for, and where the others begin.
+//! Key type: [`Gather`], a view of the payload that was checked against the RETH. The RETH has the address of
+//! the first requested byte and the total length. The payload has the length of a piece, the bytes of the
+//! first piece to skip, and the addresses of the other pieces.
 
 use crate::headers::Reth;
 use crate::reader::{Put, Reader};
@@ -19,9 +20,9 @@ const WHAT: &str = "gather READ request";
 pub struct Gather<'a> {
     each: u32,
     skip: u32,
-    /// Where the first piece begins.
+    /// Address of the first piece.
     first: VirtAddr,
-    /// Where the others do.
+    /// Encoded addresses of the other pieces.
     others: &'a [u8],
 }
 
@@ -29,16 +30,16 @@ impl<'a> Gather<'a> {
     /// Bytes before the addresses.
     pub const FIXED_LEN: usize = 8;
 
-    /// Bytes of the payload for so many pieces.
+    /// Returns the payload length for `pieces`.
     #[must_use]
     pub const fn len_for(pieces: usize) -> usize {
         Self::FIXED_LEN + pieces.saturating_sub(1) * ADDR_LEN
     }
 
-    /// Reads the payload that came with `reth`. Together they name one piece to [`PIECES_MAX`], each of which has a byte that is asked for.
+    /// Reads the payload that came with `reth`. Together they name one piece to [`PIECES_MAX`], each with a
+    /// requested byte.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(reth: &Reth, payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(WHAT, payload);
         let (each, skip) = (r.u32()?, r.u32()?);
@@ -56,14 +57,16 @@ impl<'a> Gather<'a> {
         Ok(Self { each, skip, first: VirtAddr(reth.va.0.wrapping_sub(skip.into())), others })
     }
 
-    /// Appends the payload of a request for pieces of `each` bytes, of which the first one's first `skip` bytes are not asked for, and whose others begin at `others`.
+    /// Appends the payload of a request for pieces of `each` bytes. The first `skip` bytes of the first piece
+    /// are not requested; the other pieces begin at `others`.
     pub fn emit(each: u32, skip: u32, others: &[VirtAddr], out: &mut Vec<u8>) {
         out.put_u32(each);
         out.put_u32(skip);
         others.iter().for_each(|addr| out.put_u64(addr.0));
     }
 
-    /// The places of `len` bytes, `offset` bytes behind the first that is asked for: an address and a length for each piece that has some. Both are within what the RETH asks for.
+    /// Returns an address and a length for each piece of the range `offset..offset + len` of the requested
+    /// bytes. The range must be within the length in the RETH.
     pub fn places(&self, offset: u32, len: u32) -> impl Iterator<Item = (VirtAddr, u32)> + use<'a> {
         let Self { each, skip, first, others } = *self;
         let (mut at, end) =
@@ -99,7 +102,8 @@ mod tests {
         Ok(gather.places(0, dma_len).map(|(addr, len)| (addr.0, len)).collect())
     }
 
-    /// PROTOCOL 4.30: the bytes that are asked for are those of the pieces, from the middle of the first one to the middle of the last; any stretch of them is found.
+    /// PROTOCOL 4.30: the requested bytes are those of the pieces, from within the first piece to within the
+    /// last one. Every sub-range is found.
     #[test]
     fn places_are_those_of_the_pieces() {
         let mut payload = Vec::new();
@@ -120,7 +124,8 @@ mod tests {
         }
     }
 
-    /// PROTOCOL 4.30: no piece without a byte that is asked for, none of no bytes, no more than there are, and no half address.
+    /// PROTOCOL 4.30: a request is refused if a piece has no requested byte or no byte at all, if there are
+    /// too many pieces, and if an address is cut off.
     #[test]
     fn what_makes_no_sense_is_refused() {
         let of = |each, skip, others: usize| {

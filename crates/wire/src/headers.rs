@@ -1,4 +1,4 @@
-//! The extension headers behind the BTH, as values (PROTOCOL 2.4). Views for rewriting in place are in [`view`].
+//! The extension headers behind the BTH, as values (PROTOCOL 2.4). [`view`] has views that rewrite in place.
 
 use crate::reader::Reader;
 use crate::{Psn, Qkey, Qpn, Rkey, VirtAddr, WireError};
@@ -9,10 +9,10 @@ pub mod view;
 /// The largest DMA length of a READ or WRITE (PROTOCOL 2.4).
 pub const DMA_LEN_MAX: u32 = 1 << 31;
 
-/// RETH: where a READ or WRITE goes.
+/// RETH: the memory that a READ or WRITE accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reth {
-    /// First byte.
+    /// Address of the first byte.
     pub va: VirtAddr,
     /// Key of the memory.
     pub rkey: Rkey,
@@ -42,7 +42,7 @@ impl Reth {
 /// AtomicETH: an atomic on 8 bytes. FETCH_ADD ignores `compare`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicEth {
-    /// The word, aligned to 8 (the responder checks).
+    /// Address of the word, aligned to 8 (the responder checks).
     pub va: VirtAddr,
     /// Key of the memory.
     pub rkey: Rkey,
@@ -76,33 +76,34 @@ impl AtomicEth {
     }
 }
 
-/// A negative acknowledgement's reason (PROTOCOL 2.5).
+/// The reason of a negative acknowledgement (PROTOCOL 2.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Nak {
-    /// 0x60: a packet is missing before this one; go back to the PSN in the NAK.
+    /// 0x60: a packet before this one is missing; the requester goes back to the PSN in the NAK.
     PsnSequence = 0x60,
-    /// 0x61: opcode out of order, wrong length, misaligned atomic, or an operation this queue pair does not do.
+    /// 0x61: opcode out of order, wrong length, misaligned atomic, or an operation that this queue pair does
+    /// not support.
     InvalidRequest = 0x61,
-    /// 0x62: rkey, bounds or permission.
+    /// 0x62: wrong rkey, bounds or permission.
     RemoteAccess = 0x62,
-    /// 0x63: the responder could not do it.
+    /// 0x63: the responder could not carry out the operation.
     RemoteOperational = 0x63,
 }
 
 /// The syndrome of an AETH (PROTOCOL 2.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
-    /// All well. farmem sends no credits (0x1f) and ignores the ones it gets.
+    /// Success. farmem sends no credits (0x1f) and ignores those it receives.
     Ack,
-    /// Receiver not ready; try again after the time that this 5-bit code stands for (only 5 bits are sent).
+    /// Receiver not ready. The requester retries after the time that this 5-bit code stands for.
     Rnr(u8),
-    /// Refused.
+    /// Refusal, with its reason.
     Nak(Nak),
 }
 
 impl Syndrome {
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[must_use]
     pub const fn bits(self) -> u8 {
         match self {
@@ -112,10 +113,9 @@ impl Syndrome {
         }
     }
 
-    /// The syndrome of this byte.
+    /// Returns the syndrome with this byte.
     ///
-    /// # Errors
-    /// [`WireError::Unknown`] for a reserved type or an unknown NAK.
+    /// # Errors [`WireError::Unknown`] for a reserved type or an unknown NAK.
     pub const fn from_bits(bits: u8) -> Result<Self, WireError> {
         Ok(match bits {
             0x00..=0x1f => Self::Ack,
@@ -132,7 +132,7 @@ impl Syndrome {
 /// AETH: an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// Yes, later or no.
+    /// Success, receiver not ready, or refusal.
     pub syndrome: Syndrome,
     /// Messages completed by the responder, modulo 2^24.
     pub msn: Psn,

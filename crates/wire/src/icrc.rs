@@ -1,10 +1,12 @@
-//! The invariant CRC behind every frame: full, incremental, and with the sender's IP id found again (PROTOCOL 2.7 to 2.10).
+//! The invariant CRC of a frame: full, incremental, and with an unknown IP identification (PROTOCOL 2.7 to
+//! 2.10).
 //!
-//! It covers the IP and UDP headers as sent, so only a link that knows those can seal and check it: a [`Route`] says them. The CRC
-//! itself is crc32fast's; here is what to feed it, and the arithmetic modulo its polynomial that lets a switch patch a
-//! CRC without the payload and a receiver solve for a header field it cannot see.
+//! The ICRC covers the IP and UDP headers as sent, so only a link that knows them can seal and check it; a
+//! [`Route`] holds them. The CRC itself comes from crc32fast. This file feeds it, and has the arithmetic
+//! modulo its polynomial. With this arithmetic a switch patches a CRC without the payload, and a receiver
+//! solves for a header field that it cannot see.
 //!
-//! Nothing here touches the heap.
+//! Nothing here allocates.
 
 use crate::{Gid, UDP_PORT, WireError, bth};
 use alloc::vec::Vec;
@@ -19,7 +21,7 @@ pub const FRAME_LEN_MAX: usize = 65_535 - V4_LEN - UDP_LEN - LEN;
 const V4_LEN: usize = 20;
 const V6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
-/// Stands for the local route header, which RoCE does not have (IBA A17.3.3).
+/// Length of the masked local route header, which RoCE does not have (IBA A17.3.3).
 const LRH_LEN: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
 /// Masked fields count as ones.
@@ -27,10 +29,10 @@ const MASK: u8 = 0xff;
 /// Covered bytes between an IPv4 header's identification and the frame.
 const AFTER_ID: usize = V4_LEN - 6 + UDP_LEN;
 
-/// What the ICRC covers outside the frame. The destination port is always [`UDP_PORT`].
+/// The fields outside the frame that the ICRC covers. The destination port is always [`UDP_PORT`].
 ///
-/// Two IPv4 addresses make an IPv4 packet with 20 bytes of header, don't-fragment set and no fragment; anything else an
-/// IPv6 packet without extension headers.
+/// Two IPv4 addresses make an IPv4 packet: 20 bytes of header, don't-fragment set, no fragments. All other
+/// addresses make an IPv6 packet without extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The sender's address.
@@ -39,23 +41,23 @@ pub struct Route {
     pub dst: Gid,
     /// The sender's UDP port.
     pub src_port: u16,
-    /// The identification in the IPv4 header; no meaning over IPv6.
+    /// The identification in the IPv4 header; without meaning over IPv6.
     ///
-    /// 0 from an unconnected Linux socket that never fragments; `k` in the k-th segment of a segmented send (PROTOCOL 2.9).
+    /// An unconnected Linux socket that never fragments sends 0. The k-th segment of a segmented send has `k`
+    /// (PROTOCOL 2.9).
     pub ip_id: u16,
 }
 
 impl Route {
-    /// Both addresses, when this is an IPv4 route.
+    /// Returns both addresses, if this is an IPv4 route.
     fn as_v4(&self) -> Option<([u8; 4], [u8; 4])> {
         Some((self.src.as_v4()?, self.dst.as_v4()?))
     }
 }
 
-/// The ICRC of `frame` on its way along `route`. On the wire it is little-endian.
+/// Computes the ICRC of `frame` for `route`. The wire has it in little-endian order.
 ///
-/// # Panics
-/// When the frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
+/// # Panics If the frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
 #[must_use]
 pub fn compute(route: &Route, frame: &[u8]) -> u32 {
     assert!(frame.len() <= FRAME_LEN_MAX, "a frame fits an IP packet");
@@ -96,29 +98,29 @@ pub fn compute(route: &Route, frame: &[u8]) -> u32 {
 
 /// Appends the ICRC of the frame that starts at `frame_start` of `packet`.
 ///
-/// # Panics
-/// When that frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
+/// # Panics If this frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
 pub fn seal(route: &Route, packet: &mut Vec<u8>, frame_start: usize) {
     let icrc = compute(route, &packet[frame_start..]);
     packet.extend_from_slice(&icrc.to_le_bytes());
 }
 
-/// The frame in `packet`, its ICRC checked and removed.
+/// Checks the ICRC of `packet` and returns the frame without it.
 ///
-/// # Errors
-/// [`WireError::Icrc`] when it does not match; [`WireError::Short`] and [`WireError::Long`] when no frame has that length.
+/// # Errors [`WireError::Icrc`] if the ICRC does not match; [`WireError::Short`] and [`WireError::Long`] if
+/// no frame has this length.
 pub fn check<'a>(route: &Route, packet: &'a [u8]) -> Result<&'a [u8], WireError> {
     let (frame, found) = split(packet)?;
     if compute(route, frame) == found { Ok(frame) } else { Err(WireError::Icrc) }
 }
 
-/// As [`check`], for a sender whose IPv4 identification a UDP socket does not show: answers the frame and that identification.
+/// Checks a packet whose IPv4 identification the UDP socket does not show; returns the frame and the
+/// identification.
 ///
-/// `route.ip_id` is tried first, with the full strength of 32 bits. If it does not match, the identification that makes
-/// the packet right is solved for; then a wrong packet is taken for right once in 2^16 (PROTOCOL 2.10).
+/// The check tries `route.ip_id` first, with the full strength of 32 bits. If the ICRC does not match, the
+/// check solves for the identification that would make it match. A corrupted packet then passes with
+/// probability 2^-16 (PROTOCOL 2.10).
 ///
-/// # Errors
-/// As [`check`]; [`WireError::Icrc`] when no identification makes it match.
+/// # Errors The errors of [`check`]; [`WireError::Icrc`] if no identification makes the ICRC match.
 pub fn check_any_id<'a>(route: &Route, packet: &'a [u8]) -> Result<(&'a [u8], u16), WireError> {
     let (frame, found) = split(packet)?;
     let difference = compute(route, frame) ^ found;
@@ -128,8 +130,9 @@ pub fn check_any_id<'a>(route: &Route, packet: &'a [u8]) -> Result<(&'a [u8], u1
     if route.as_v4().is_none() {
         return Err(WireError::Icrc);
     }
-    // Two packets that differ by `d` in the identification differ by d(x) * x^32 * x^(8 * tail) in the ICRC. So d is the
-    // difference divided by that power, and a polynomial of degree below 16 only if nothing else is wrong.
+    // Two packets that differ by `d` in the identification differ by d(x) * x^32 * x^(8 * tail) in the ICRC.
+    // So `d` is the difference divided by this power. The quotient has a degree below 16 only if nothing else
+    // is wrong.
     let [low @ .., high, last] =
         UNSHIFT.times(difference, len16_of(AFTER_ID + frame.len() + LEN)).to_le_bytes();
     if low != [0, 0] {
@@ -138,17 +141,17 @@ pub fn check_any_id<'a>(route: &Route, packet: &'a [u8]) -> Result<(&'a [u8], u1
     Ok((frame, route.ip_id ^ u16::from_be_bytes([high, last])))
 }
 
-/// The ICRC after the covered bytes `old_span` became `new_span`, `tail_len` covered bytes before the ICRC.
+/// Updates an ICRC after the covered bytes `old_span` became `new_span`, `tail_len` covered bytes before the
+/// ICRC.
 ///
-/// The span may be any stretch of what the ICRC covers, with masked bytes as ones on both sides. So a switch rewrites
-/// headers without reading the payload (PROTOCOL 2.8).
+/// The span may be any run of bytes that the ICRC covers, with masked bytes as ones in both. So a switch
+/// rewrites headers without reading the payload (PROTOCOL 2.8).
 ///
-/// # Panics
-/// When the spans differ in length, or `tail_len` is more than an IP packet holds.
+/// # Panics If the spans differ in length, or `tail_len` is more than an IP packet holds.
 #[must_use]
 pub fn patch(old_icrc: u32, tail_len: usize, old_span: &[u8], new_span: &[u8]) -> u32 {
     assert_eq!(old_span.len(), new_span.len(), "a rewrite keeps the length");
-    // Start value and final complement cancel: what is left is the CRC of the difference alone.
+    // Start value and final complement cancel out; the CRC of the difference remains.
     let difference = crc32fast::hash(old_span) ^ crc32fast::hash(new_span);
     old_icrc ^ SHIFT.times(difference, len16_of(tail_len))
 }
@@ -186,9 +189,9 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 /// x^0.
 const ONE: u32 = 1 << 31;
 
-/// Multiplying by x^8n appends n zero bytes.
+/// Powers that append zero bytes: multiplication by x^8n appends n of them.
 static SHIFT: Powers = Powers::of(ONE >> 8);
-/// Multiplying by x^-8n takes them away again.
+/// Powers that remove zero bytes: multiplication by x^-8n removes n of them.
 static UNSHIFT: Powers = Powers::of({
     let mut inverse = ONE;
     let mut bits = 0;
@@ -199,7 +202,7 @@ static UNSHIFT: Powers = Powers::of({
     inverse
 });
 
-/// The powers 0 to 65,535 of one polynomial, each a product of two from tables: 2 KiB instead of 256.
+/// The powers 0 to 65,535 of one polynomial. Each is the product of two table entries: 2 KiB instead of 256.
 struct Powers {
     low: [u32; 256],
     /// Powers of the 256th power.
@@ -222,7 +225,7 @@ impl Powers {
         powers
     }
 
-    /// `value` times the `n`-th power.
+    /// Multiplies `value` by the `n`-th power.
     fn times(&self, value: u32, n: u16) -> u32 {
         let [high, low] = n.to_be_bytes();
         let product = multiply(self.low[usize::from(low)], value);
@@ -230,7 +233,7 @@ impl Powers {
     }
 }
 
-/// The product of two polynomials, modulo the CRC's.
+/// Multiplies two polynomials modulo the CRC's polynomial.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut power = ONE;
@@ -248,7 +251,8 @@ const fn times_x(a: u32) -> u32 {
     if a & 1 == 0 { a >> 1 } else { a >> 1 ^ POLYNOMIAL }
 }
 
-/// The inverse of [`times_x`]: the polynomial has an x^0, so a reduced product shows it.
+/// Divides by x: the inverse of [`times_x`]. The polynomial has an x^0, so bit 31 of a reduced product shows
+/// the reduction.
 const fn over_x(a: u32) -> u32 {
     if a & ONE == 0 { a << 1 } else { (a ^ POLYNOMIAL) << 1 | 1 }
 }

@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed up, each its own type.
+//! Numbers that must not be mixed up, each with a type of its own.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ impl VirtAddr {
     /// The null pointer of far memory. Nothing is ever mapped there.
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` further, unless that leaves the 64-bit space.
+    /// Returns the address `bytes` further on, unless this leaves the 64-bit space.
     #[must_use]
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         match self.0.checked_add(bytes) {
@@ -19,7 +19,7 @@ impl VirtAddr {
         }
     }
 
-    /// True for address 0.
+    /// Returns true for address 0.
     #[must_use]
     pub const fn is_null(self) -> bool {
         self.0 == 0
@@ -45,16 +45,17 @@ pub struct Qpn(u32);
 impl Qpn {
     /// The largest queue pair number.
     pub const MAX: u32 = 0x00ff_ffff;
-    /// QPNs below this are never handed out: 0 and 1 belong to InfiniBand's management, the rest to farmem's well-known services.
+    /// The first QPN that is handed out. 0 and 1 belong to InfiniBand's management, the others below to
+    /// farmem's services.
     pub const FIRST_FREE: u32 = 16;
 
-    /// Keeps the low 24 bits.
+    /// Creates a number from the low 24 bits.
     #[must_use]
     pub const fn new(bits: u32) -> Self {
         Self(bits & Self::MAX)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -69,31 +70,31 @@ impl Psn {
     /// The largest PSN; the next one is 0.
     pub const MAX: u32 = 0x00ff_ffff;
 
-    /// Keeps the low 24 bits.
+    /// Creates a number from the low 24 bits.
     #[must_use]
     pub const fn new(bits: u32) -> Self {
         Self(bits & Self::MAX)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// `n` packets later, wrapping.
+    /// Returns the PSN `n` packets later, wrapping.
     #[must_use]
     pub const fn plus(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n) & Self::MAX)
     }
 
-    /// `n` packets earlier, wrapping.
+    /// Returns the PSN `n` packets earlier, wrapping.
     #[must_use]
     pub const fn minus(self, n: u32) -> Self {
         Self(self.0.wrapping_sub(n) & Self::MAX)
     }
 
-    /// The signed 24-bit difference `self - other`: positive when `self` is later, in `-2^23..2^23`.
+    /// Returns the signed 24-bit difference `self - other`: positive if `self` is later, in `-2^23..2^23`.
     #[must_use]
     pub const fn distance(self, other: Self) -> i32 {
         #[expect(
@@ -105,62 +106,62 @@ impl Psn {
     }
 }
 
-/// A remote key: what a one-sided request must show to touch memory. Random per connection.
+/// A remote key: a one-sided request must show it to access memory. Random per connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Rkey(pub u32);
 
-/// A queue key: what a UD message must show to be heard. Random per endpoint.
+/// A queue key: a UD message must show it, or the receiver drops the message. Random per endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Qkey(pub u32);
 
 impl Qkey {
-    /// From here on, with the top bit set, a Q_Key is one that verbs let only privileged users set, and a sender that is told to use one uses
-    /// its own queue pair's instead (IBA 10.2.5).
+    /// The first privileged Q_Key: the top bit is set. Verbs let only privileged users set such a key, and a
+    /// sender that is told to use one uses the key of its own queue pair instead (IBA 10.2.5).
     pub const PRIVILEGED: u32 = 1 << 31;
 }
 
-/// A memory node's number.
+/// The number of a memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NodeId(pub u16);
 
-/// A host's number.
+/// The number of a host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct HostId(pub u16);
 
-/// A protection domain (MIND 4.2). 0 is no domain: it is granted nothing.
+/// A protection domain (MIND 4.2). 0 is no domain and has no grants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Domain(pub u32);
 
-/// The id of one request: host, the host's generation, and a counter. Never used again.
+/// The id of one request: host, generation of the host, and a counter. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RequestId(pub u64);
 
 impl RequestId {
-    /// Puts an id together: 16 bits of host, 16 of generation, 32 of counter.
+    /// Combines 16 bits of host, 16 of generation and 32 of counter.
     #[must_use]
     pub const fn new(host: HostId, generation: u16, counter: u32) -> Self {
         Self((host.0 as u64) << 48 | (generation as u64) << 32 | counter as u64)
     }
 
-    /// The generation of the host that made it.
+    /// Returns the generation of the host that made the request.
     #[must_use]
     pub const fn generation(self) -> u16 {
         (self.0 >> 32 & 0xffff) as u16
     }
 
-    /// The host that made it.
+    /// Returns the host that made the request.
     #[must_use]
     pub const fn host(self) -> HostId {
         HostId((self.0 >> 48) as u16)
     }
 
-    /// Which of the host's requests in that generation.
+    /// Returns the counter: the number of the request within the host's generation.
     #[must_use]
     pub const fn counter(self) -> u32 {
         (self.0 & 0xffff_ffff) as u32
     }
 
-    /// The id that the same host gave in the same generation as `counter`.
+    /// Returns the id with another counter, of the same host and generation.
     #[must_use]
     pub const fn with_counter(self, counter: u32) -> Self {
         Self(self.0 >> 32 << 32 | counter as u64)
@@ -173,11 +174,12 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// A permission class (MIND 4.2): what a domain may do with a vma. Ordered: more includes less.
+/// A permission class (MIND 4.2): the accesses that a domain has to a vma. Ordered: a greater class includes
+/// a smaller one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Perm {
-    /// Nothing.
+    /// No access.
     #[default]
     None = 0,
     /// Loads.
@@ -187,13 +189,13 @@ pub enum Perm {
 }
 
 impl Perm {
-    /// True when this class includes `wanted`.
+    /// Returns true if this class includes `wanted`.
     #[must_use]
     pub fn allows(self, wanted: Self) -> bool {
         self >= wanted
     }
 
-    /// The class with this number.
+    /// Returns the class with this number.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
@@ -212,14 +214,14 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-    /// The GID of an IPv4 address.
+    /// Returns the GID of an IPv4 address.
     #[must_use]
     pub const fn from_v4(octets: [u8; 4]) -> Self {
         let ([.., ones, last], [a, b, c, d]) = (Self::V4_PREFIX, octets);
         Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ones, last, a, b, c, d])
     }
 
-    /// The IPv4 address, when it is one.
+    /// Returns the IPv4 address, if the GID contains one.
     #[must_use]
     pub fn as_v4(self) -> Option<[u8; 4]> {
         let (prefix, octets) = self.0.split_at(12);
@@ -236,12 +238,12 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// A program's name: the first 128 bits of the SHA-256 of its encoded form.
+/// The name of a program: the first 128 bits of the SHA-256 of its encoded form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ProgramHash(pub [u8; 16]);
 
 impl ProgramHash {
-    /// True when the program stores to far memory: its name says so in its last bit (PROTOCOL 10.17).
+    /// Returns true if the program stores to far memory: the last bit of its name is set (PROTOCOL 10.17).
     #[must_use]
     pub const fn stores(&self) -> bool {
         self.0[15] & 1 == 1
@@ -257,7 +259,8 @@ impl fmt::Debug for ProgramHash {
     }
 }
 
-/// A path MTU: the payload bytes of a full packet. Both ends of a connection use the same (PROTOCOL 2.6).
+/// A path MTU: the payload bytes of a full packet. Both ends of a connection use the same value (PROTOCOL
+/// 2.6).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum Pmtu {
@@ -265,22 +268,22 @@ pub enum Pmtu {
     B256 = 256,
     /// 512 bytes.
     B512 = 512,
-    /// 1024 bytes: what a link MTU of 1500 carries.
+    /// 1024 bytes, for links with an MTU of 1500.
     B1024 = 1024,
     /// 2048 bytes.
     B2048 = 2048,
-    /// 4096 bytes: loopback and jumbo links.
+    /// 4096 bytes, for loopback and jumbo links.
     B4096 = 4096,
 }
 
 impl Pmtu {
-    /// In bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         self as usize
     }
 
-    /// The smallest PMTU with room for so many bytes.
+    /// Returns the smallest PMTU that holds `bytes`.
     #[must_use]
     pub fn fitting(bytes: usize) -> Option<Self> {
         [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096]
@@ -288,7 +291,7 @@ impl Pmtu {
             .find(|pmtu| bytes <= pmtu.bytes())
     }
 
-    /// The PMTU of exactly that many bytes.
+    /// Returns the PMTU of exactly `bytes`.
     #[must_use]
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         match bytes {
@@ -301,7 +304,7 @@ impl Pmtu {
         }
     }
 
-    /// Packets that `len` bytes take; at least one (PROTOCOL 2.11).
+    /// Returns the number of packets that `len` bytes need, at least one (PROTOCOL 2.11).
     #[must_use]
     pub const fn packets(self, len: u32) -> u32 {
         let n = len.div_ceil(self as u32);

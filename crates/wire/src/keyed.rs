@@ -1,11 +1,13 @@
-//! A keyed READ between switches: a READ REQUEST with a temporary header behind its RETH (PROTOCOL 15.11; Fat-B+Tree III-D).
+//! A keyed READ between switches: a READ REQUEST with a temporary header behind its RETH (PROTOCOL 15.11;
+//! Fat-B+Tree III-D).
 //!
 //! ```text
 //!   BTH 12 | RETH 16 | key 8 | domain 4 | node 2 | hops 1 | reserved 1 | rkey 4 | queue pair 4 |
 //! ```
 //!
-//! The first switch on the way puts the header in, because the address that it found takes the place of the key in the RETH, and because it alone knows the connection; the
-//! last one takes it out. Hosts and nodes never see one: to [`Packet::parse`](crate::Packet::parse) it is a READ REQUEST with bytes behind it, and refused.
+//! The first switch inserts the header, for two reasons: the address that it found replaces the key in the
+//! RETH, and only this switch knows the connection. The last switch removes the header. Hosts and nodes never
+//! see one: [`Packet::parse`](crate::Packet::parse) refuses a READ REQUEST with bytes behind it.
 
 use crate::reader::{Put, Reader};
 use crate::{Bth, Domain, Extension, NodeId, Opcode, Packet, Qpn, Reth, Rkey, WireError, bth};
@@ -17,15 +19,15 @@ const READ_LEN: usize = bth::LEN + Reth::LEN;
 /// The temporary header (PROTOCOL 15.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keyed {
-    /// The key that the host asked for, which was the RETH's address.
+    /// The key that the host asked for, in place of the RETH's address.
     pub key: u64,
-    /// The connection's domain, whose trees the switches on the way go by.
+    /// The connection's domain, which selects the trees on the path.
     pub domain: Domain,
-    /// The memory node that the connection leads to.
+    /// The memory node at the other end of the connection.
     pub node: NodeId,
-    /// Switches that it may still come to; at most [`Keyed::HOPS_MAX`].
+    /// Remaining switches on the path; at most [`Keyed::HOPS_MAX`].
     pub hops: u8,
-    /// What the node is to be shown: the connection's.
+    /// The connection's rkey at the node.
     pub rkey: Rkey,
     /// The connection's queue pair at the node.
     pub node_qpn: Qpn,
@@ -34,7 +36,8 @@ pub struct Keyed {
 impl Keyed {
     /// Bytes of the header.
     pub const LEN: usize = 24;
-    /// Switches that a keyed READ may come by behind the first one: more than any path of a FatTree has, and an end to a loop.
+    /// Switches that a keyed READ may pass behind the first one: more than any path of a FatTree has. Bounds
+    /// a loop.
     pub const HOPS_MAX: u8 = 15;
 
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -65,33 +68,34 @@ impl Keyed {
 /// A frame with a temporary header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyedFrame<'a> {
-    /// The frame without the header: a READ REQUEST, as it goes to the node once address and rkey are in it.
+    /// The frame without the header: the READ REQUEST for the node, except for address and rkey.
     pub read: &'a [u8; READ_LEN],
-    /// Its BTH.
+    /// BTH of the frame.
     pub bth: Bth,
-    /// Its RETH: the address that the switches so far found, rkey 0, the length.
+    /// RETH of the frame: the address that the switches found so far, rkey 0, the length.
     pub reth: Reth,
-    /// The header.
+    /// The temporary header.
     pub keyed: Keyed,
 }
 
 impl<'a> KeyedFrame<'a> {
     /// Bytes of a READ REQUEST.
     pub const READ_LEN: usize = READ_LEN;
-    /// Bytes of one with the header.
+    /// Bytes of a READ REQUEST with the header.
     pub const LEN: usize = Self::READ_LEN + Keyed::LEN;
 
-    /// True for a frame that can be nothing else: none that [`Packet::parse`] takes.
+    /// Returns true if the frame has the opcode and length of a keyed READ. [`Packet::parse`] accepts no such
+    /// frame.
     #[must_use]
     pub fn is(frame: &[u8]) -> bool {
         frame.len() == Self::LEN && frame[0] == Opcode::ReadRequest as u8
     }
 
-    /// Reads a frame that [is one](Self::is).
+    /// Reads a frame for which [`KeyedFrame::is`] is true.
     ///
-    /// # Errors
-    /// As [`Packet::parse`] for what stands in front of the header; [`WireError`] naming what is wrong in the header, for another opcode or length, for an
-    /// rkey that is not 0, and for a READ of no bytes: those are no keyed READs (PROTOCOL 15.4).
+    /// # Errors The errors of [`Packet::parse`] for the bytes in front of the header, and [`WireError`]
+    /// naming the field of the header. An rkey other than 0 and a READ of no bytes are errors, because no
+    /// keyed READ has them (PROTOCOL 15.4).
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("keyed READ", frame);
         let read = r.fixed::<READ_LEN>()?;
@@ -113,10 +117,9 @@ impl<'a> KeyedFrame<'a> {
         Ok(Self { read, bth, reth, keyed })
     }
 
-    /// Appends a READ REQUEST with the header behind it. What the network may have changed in the BTH stays as it is.
+    /// Appends a READ REQUEST with the header behind it. BTH bits that the network changed stay as they are.
     ///
-    /// # Panics
-    /// When `keyed.hops` is above [`Keyed::HOPS_MAX`].
+    /// # Panics If `keyed.hops` is above [`Keyed::HOPS_MAX`].
     pub fn emit(read: &[u8; READ_LEN], keyed: &Keyed, out: &mut Vec<u8>) {
         out.extend_from_slice(read);
         keyed.emit(out);

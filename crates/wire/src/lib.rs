@@ -1,14 +1,20 @@
-//! The wire: RoCEv2 packets as a RoCE card speaks them, and farmem's own messages inside UD SENDs.
+//! Wire formats: RoCEv2 packets as RDMA cards send them, and farmem's messages inside UD SENDs.
 //!
-//! A *frame* here is the bytes from the BTH to the end of the pad. The ICRC behind it covers the IP and UDP headers too,
-//! so the driver that knows those seals and checks it ([`icrc`]); roles never see it (docs/decisions, "ICRC at the edge").
+//! A *frame* is the bytes from the BTH to the end of the pad. The ICRC behind it covers the IP and UDP
+//! headers too, so the link that knows these headers seals and checks it ([`icrc`]). Roles never see an ICRC
+//! (docs/decisions, "ICRC at the edge").
 //!
-//! Each header has two faces. A *view* ([`bth::View`], [`headers::view`]) reads and rewrites fields in place, for drivers
-//! and the switch. A *value* (`Bth`, `Reth`, ...) is a small struct of valid fields with `parse` and `emit`. [`Packet`] puts the
-//! values of one frame together; [`Message`] does the same for the payload of a UD SEND.
+//! Each header has two types:
 //!
-//! **Panic contract.** No `parse` and no `new_checked` panics on any bytes. After a view's `new_checked`, none of its getters or
-//! setters panics. `emit` panics only when a value breaks a rule its type documents.
+//! - A *view* ([`bth::View`], [`headers::view`]) reads and rewrites fields in place, for links and the
+//!   switch.
+//! - A *value* (`Bth`, `Reth`, ...) is a small struct of valid fields with `parse` and `emit`.
+//!
+//! [`Packet`] combines the values of one frame. [`Message`] does the same for the payload of a UD SEND.
+//!
+//! **Panic contract.** No `parse` and no `new_checked` panics, whatever the bytes. After a view's
+//! `new_checked`, none of its getters or setters panics. `emit` panics only if a value breaks a rule that its
+//! type documents.
 //!
 //! Layouts: docs/protocol.md, sections 2 (RoCEv2) and 3 (messages).
 #![no_std]

@@ -1,8 +1,8 @@
 //! farmem's messages: the payload of a UD SEND (PROTOCOL 3.1).
 //!
-//! Every message is a 24-byte [`Header`] and a [`Body`]. A request and its response have the same kind; a response has
-//! [`Header::response`] set and a [`Status`]. A traversal's request and response have one format, so that any node can
-//! continue any traversal (PULSE 4.2, 5).
+//! Every message is a 24-byte [`Header`] and a [`Body`]. A request and its response have the same kind; a
+//! response has [`Header::response`] set and a [`Status`]. A traversal's request and response have the same
+//! format, so any node can continue any traversal (PULSE 4.2, 5).
 
 use crate::reader::{Put, Reader, be16, be32, be64};
 use crate::{Domain, HostId, RequestId, VirtAddr, WireError};
@@ -20,7 +20,8 @@ mod soft_message;
 mod traverse;
 mod update;
 
-/// Reads the header of a message that has nothing in it but version, kind and a number: those about the directory, moves, images and files (PROTOCOL 7.40, 12.41, 13.2, 20.6).
+/// Reads a header that has only version, kind and a number: messages about the directory, moves, images and
+/// files have one (PROTOCOL 7.40, 12.41, 13.2, 20.6).
 fn read_numbered<'a>(what: &'static str, payload: &'a [u8]) -> Result<(u8, u64, Reader<'a>), WireError> {
     let mut r = Reader::new(what, payload);
     let [version, kind] = r.array()?;
@@ -64,7 +65,8 @@ pub use soft_message::{
 pub use traverse::{CODE_LEN_MAX, SCRATCH_LEN_MAX, Traverse};
 pub use update::{Relayed, Update, Updates};
 
-/// The version this crate speaks. A request in another one is answered with [`Status::Version`] (PROTOCOL 3.11).
+/// The message version of this crate. A request in another version is answered with [`Status::Version`]
+/// (PROTOCOL 3.11).
 pub const VERSION: u8 = 1;
 
 /// Bytes of BTH, DETH and [`Header`] in front of every body.
@@ -73,34 +75,35 @@ pub const OVERHEAD: usize = crate::bth::LEN + crate::Deth::LEN + Header::LEN;
 /// Bytes before the data of a region read or write: address and length.
 pub const REGION_LEN: usize = 12;
 
-/// How a request ended (PROTOCOL 3.5). Numbers are frozen.
+/// The outcome of a request (PROTOCOL 3.5). Numbers are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Status {
-    /// Done. In a request: no meaning, always this.
+    /// Success. Every request has this status.
     #[default]
     Ok = 0,
     /// The traversal used up its iteration limit; the state in the response continues it (PULSE 3).
     IterationLimit = 1,
-    /// The traversal crossed nodes more often than its hop budget allows; the state continues it.
+    /// The traversal crossed nodes more often than its hop budget allows; the state in the response continues
+    /// it.
     HopLimit = 2,
-    /// The node does not know the program; send the request again with the code.
+    /// The node does not know the program; the host repeats the request with the code.
     UnknownProgram = 3,
-    /// The code was refused by the verifier, or is not the one that was named.
+    /// The verifier refused the code, or the code does not match its name.
     BadProgram = 4,
     /// No memory node owns the address, or it lies in no allocation.
     NotMapped = 5,
-    /// The domain may not do this with the address.
+    /// The domain has no permission for this access.
     NoPermission = 6,
-    /// Address and length leave the region or the address space.
+    /// Address and length exceed the region or the address space.
     OutOfBounds = 7,
     /// An atomic's address is not a multiple of 8.
     Misaligned = 8,
-    /// The body does not make sense; nothing was done.
+    /// The body is malformed; nothing was done.
     Malformed = 9,
-    /// A bounded queue is full; nothing was done, try again.
+    /// A bounded queue is full; nothing was done, and the host retries.
     Busy = 10,
-    /// The program faulted: it indexed outside its window or scratch pad.
+    /// The program faulted: an index was outside its window or scratch pad.
     ProgramFault = 11,
     /// A table is full; nothing was changed.
     TableFull = 12,
@@ -108,21 +111,24 @@ pub enum Status {
     Version = 13,
     /// The receiver does not serve this kind of message.
     Unsupported = 14,
-    /// A host may have later bytes of a page that would be read; ask again in a moment (PROTOCOL 12.28). The state continues a traversal.
+    /// A host may have later bytes of a page that would be read; the host retries in a moment (PROTOCOL
+    /// 12.28). The state continues a traversal.
     Lent = 15,
     /// The latest bytes of a page that would be read died with a host (PROTOCOL 12.31).
     Lost = 16,
     /// Hosts cache the page coherently: nothing else may write it (PROTOCOL 12.46).
     Coherent = 17,
-    /// The batch could not be routed by its first pair. Nothing was done; ask for each pair alone (PROTOCOL 6.25).
+    /// The first pair's address does not route the whole batch. Nothing was done; the host sends each pair
+    /// alone (PROTOCOL 6.25).
     Apart = 18,
-    /// The request writes, and shows another life of the switch than the present one, whose number this answer has in [`Header::domain`]. Nothing was done; show that
-    /// one, and ask again under the same id (PROTOCOL 6.27).
+    /// The request writes, and shows another life of the switch than the present one. Nothing was done.
+    /// [`Header::domain`] of this response has the present life; the host shows it and retries under the same
+    /// id (PROTOCOL 6.27).
     OtherLife = 19,
 }
 
 impl Status {
-    /// The status with this number.
+    /// Returns the status with this number.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
@@ -151,7 +157,7 @@ impl Status {
     }
 }
 
-/// What a message is about (PROTOCOL 3.4). Numbers are frozen.
+/// The kind of a message (PROTOCOL 3.4). Numbers are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -163,12 +169,12 @@ pub enum Kind {
     Traverse = 0x10,
     /// Runs several traversals of one program.
     Batch = 0x11,
-    /// Control changes a role's tables.
+    /// Changes a role's tables; sent by the control plane.
     Update = 0x20,
 }
 
 impl Kind {
-    /// The kind with this number.
+    /// Returns the kind with this number.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
@@ -185,20 +191,21 @@ impl Kind {
 /// The first 24 bytes of every message (PROTOCOL 3.2); the first 16 stand at the same places in every version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// How it ended; [`Status::Ok`] in a request.
+    /// Outcome; [`Status::Ok`] in a request.
     pub status: Status,
-    /// This is a response.
+    /// True in a response.
     pub response: bool,
-    /// A request that its host sends again (PROTOCOL 5.2).
+    /// True in a retransmitted request (PROTOCOL 5.2).
     pub again: bool,
-    /// The protection domain, which the switch writes from the session the request came over. In a host's request, and in a response with
-    /// [`Status::OtherLife`], the number of the switch's life instead; 0 of a host that knows none (PROTOCOL 6.27).
+    /// The protection domain, which the switch writes from the session that the request came over. A host's
+    /// request has the life of the switch here instead, or 0 if the host knows none. A response with
+    /// [`Status::OtherLife`] has the life too (PROTOCOL 6.27).
     pub domain: Domain,
-    /// The request, and its response's match.
+    /// Id of the request; its response has the same.
     pub request: RequestId,
-    /// The host to answer. Hosts send 0; the switch writes it from the session.
+    /// The host that gets the response. Hosts send 0; the switch writes it from the session.
     pub origin: HostId,
-    /// Times the message may still be routed to a memory node.
+    /// Remaining times that the message may be routed to a memory node.
     pub hops: u8,
 }
 
@@ -208,7 +215,7 @@ impl Header {
     const FLAG_RESPONSE: u8 = 1;
     const FLAG_AGAIN: u8 = 2;
 
-    /// A request's header as a host sends it.
+    /// Creates a request's header as a host sends it.
     #[must_use]
     pub const fn request(request: RequestId, hops: u8) -> Self {
         Self {
@@ -222,7 +229,7 @@ impl Header {
         }
     }
 
-    /// The header of the response to this request.
+    /// Returns the header of the response to this request.
     #[must_use]
     pub const fn answer(&self, status: Status) -> Self {
         Self { status, response: true, again: false, ..*self }
@@ -233,7 +240,7 @@ impl Header {
         Self::read_of(r, Kind::from_bits)
     }
 
-    /// The header of a message whose kind is one that `known` knows.
+    /// Reads the header of a message whose kind `known` accepts.
     #[inline(always)]
     fn read_of<K>(r: &mut Reader<'_>, known: impl FnOnce(u8) -> Option<K>) -> Result<(Self, K), WireError> {
         let bytes = r.fixed::<{ Self::LEN }>()?;
@@ -289,31 +296,31 @@ impl Header {
         bytes
     }
 
-    /// True for a response that has what the request asked for.
+    /// Returns true for a successful response.
     const fn is_good_response(&self) -> bool {
         self.response && matches!(self.status, Status::Ok)
     }
 }
 
-/// What follows the header (PROTOCOL 3.6 to 3.10, 3.13).
+/// The part of a message behind the header (PROTOCOL 3.6 to 3.10, 3.13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
-    /// Reads `len` bytes at `addr`. In a response with status `Ok` these bytes follow; otherwise none.
+    /// Reads `len` bytes at `addr`. A response with status `Ok` carries these bytes.
     RegionRead {
-        /// First byte.
+        /// Address of the first byte.
         addr: VirtAddr,
-        /// Bytes; a request's must fit one datagram's payload in the response.
+        /// Length in bytes; the response must fit one datagram.
         len: u32,
-        /// The `len` bytes, in a good response; empty otherwise.
+        /// The `len` bytes in a successful response; otherwise empty.
         data: &'a [u8],
     },
-    /// Writes `data` at `addr`. In a response `data` is empty and `len` is what was written.
+    /// Writes `data` at `addr`. In a response, `data` is empty and `len` is the number of bytes written.
     RegionWrite {
-        /// First byte.
+        /// Address of the first byte.
         addr: VirtAddr,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
-        /// The `len` bytes, in a request; empty in a response.
+        /// The `len` bytes in a request; empty in a response.
         data: &'a [u8],
     },
     /// A traversal's program and state.
@@ -325,7 +332,7 @@ pub enum Body<'a> {
 }
 
 impl Body<'_> {
-    /// The kind on the wire.
+    /// Returns the kind on the wire.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -343,15 +350,15 @@ impl Body<'_> {
 pub struct Message<'a> {
     /// The fixed part.
     pub header: Header,
-    /// The rest.
+    /// The part behind the header.
     pub body: Body<'a>,
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message: every length, number and reserved field is checked.
+    /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong. Version and kind come first, so that a receiver can answer both.
+    /// # Errors [`WireError`] naming the field. Version and kind are checked first, so that a receiver can
+    /// answer both.
     #[inline]
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let raw = RawMessage::parse(payload)?;
@@ -360,9 +367,8 @@ impl<'a> Message<'a> {
 
     /// Appends the message.
     ///
-    /// # Panics
-    /// When header or body break a rule that their types document: a request with a status, a region's data of another
-    /// length than `len`, code in a response, lengths above their bounds.
+    /// # Panics If header or body break a rule that their types document: a request with a status, a region's
+    /// data of another length than `len`, code in a response, lengths above their bounds.
     #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
         let header = &self.header;
@@ -381,7 +387,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Bytes that [`Message::emit`] appends.
+    /// Returns the number of bytes that [`Message::emit`] appends.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -394,19 +400,20 @@ impl<'a> Message<'a> {
             }
     }
 
-    /// A message is never empty.
+    /// Returns false: a message is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// A message whose header was read and whose body was not: a receiver that mostly gets one kind reads that by itself.
+/// A message whose header was parsed and whose body was not. For receivers that mostly get one kind, and
+/// parse this kind directly.
 #[derive(Clone, Copy, Debug)]
 pub struct RawMessage<'a> {
     /// The fixed part.
     pub header: Header,
-    /// What the body is.
+    /// Kind of the body.
     pub kind: Kind,
     payload: &'a [u8],
     body: &'a [u8],
@@ -453,11 +460,9 @@ impl<'a> RawMessage<'a> {
 
     /// Reads the body of a message whose kind is [`Kind::Traverse`].
     ///
-    /// # Errors
-    /// As [`Message::parse`].
+    /// # Errors The errors of [`Message::parse`].
     ///
-    /// # Panics
-    /// When its kind is another one.
+    /// # Panics If the kind is another one.
     #[inline(always)]
     pub fn traverse(&self) -> Result<Traverse<'a>, WireError> {
         assert!(self.kind == Kind::Traverse, "a traversal is read of a traversal's message");
@@ -473,7 +478,7 @@ impl<'a> RawMessage<'a> {
     }
 }
 
-/// Address, length and, when `with_data`, exactly that many bytes.
+/// Reads address, length and, if `with_data`, exactly that many bytes.
 fn region<'a>(r: &mut Reader<'a>, with_data: bool) -> Result<(VirtAddr, u32, &'a [u8]), WireError> {
     let addr = VirtAddr(r.u64()?);
     let len = r.u32()?;

@@ -1,11 +1,11 @@
-//! One frame as a value: BTH, the extension headers its opcode calls for, payload.
+//! One frame as a value: BTH, the extension headers that its opcode requires, payload.
 
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
 use crate::reader::{Put, Reader};
 use crate::{Bth, Opcode, Qpn, WireError, bth};
 use alloc::vec::Vec;
 
-/// The extension headers of a packet. Which one a packet has, its opcode says (PROTOCOL 2.3).
+/// The extension headers of a packet. The opcode determines which one a packet has (PROTOCOL 2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extension {
     /// None: SEND, WRITE middle and last, READ response middle.
@@ -33,20 +33,19 @@ pub enum Extension {
 pub struct Packet<'a> {
     /// The base header.
     pub bth: Bth,
-    /// What stands between it and the payload.
+    /// The headers between the BTH and the payload.
     pub ext: Extension,
     /// The payload, pad removed.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a frame. Every length and reserved field is checked, the pad bytes included.
+    /// Reads a frame. Checks every length and reserved field, and the pad bytes.
     ///
-    /// How long the payload of an opcode may be depends on the connection's PMTU, and a wrong length is answered with a
-    /// NAK: that is the transport's to check (PROTOCOL 2.6).
+    /// The valid payload lengths of an opcode depend on the connection's PMTU, and a wrong length is answered
+    /// with a NAK. So the transport checks them (PROTOCOL 2.6).
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// # Errors [`WireError`] naming the field.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad) = Bth::parse(frame)?;
@@ -62,19 +61,17 @@ impl<'a> Packet<'a> {
 
     /// Appends the frame, padded.
     ///
-    /// # Panics
-    /// When `ext` is not what the opcode calls for, or there is a payload and the opcode has none.
+    /// # Panics If `ext` does not fit the opcode, or there is a payload and the opcode has none.
     pub fn emit(&self, out: &mut Vec<u8>) {
         Self::emit_with(&self.bth, &self.ext, self.payload.len(), out, |out| {
             out.extend_from_slice(self.payload)
         });
     }
 
-    /// Appends a frame whose payload of exactly `len` bytes `fill` appends: no copy in between.
+    /// Appends a frame whose payload of exactly `len` bytes `fill` appends, without a copy in between.
     ///
-    /// # Panics
-    /// When `ext` is not what the opcode calls for, `len` is not 0 and the opcode has no payload, or `fill` does not append
-    /// `len` bytes.
+    /// # Panics If `ext` does not fit the opcode, `len` is not 0 and the opcode has no payload, or `fill`
+    /// does not append `len` bytes.
     #[inline]
     pub fn emit_with(
         bth: &Bth,
@@ -89,7 +86,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A frame whose headers are written and whose payload is about to be appended behind them.
+/// A frame whose headers are written, and whose payload the caller appends next.
 #[derive(Debug)]
 #[must_use = "a frame ends with its pad"]
 pub struct OpenFrame {
@@ -101,8 +98,7 @@ pub struct OpenFrame {
 impl OpenFrame {
     /// Appends the headers of a frame with a payload of exactly `len` bytes.
     ///
-    /// # Panics
-    /// When `ext` is not what the opcode calls for, or `len` is not 0 and the opcode has no payload.
+    /// # Panics If `ext` does not fit the opcode, or `len` is not 0 and the opcode has no payload.
     #[inline(always)]
     pub fn begin(bth: &Bth, ext: &Extension, len: usize, out: &mut Vec<u8>) -> Self {
         assert!(ext.fits(bth.opcode), "{:?} does not carry {ext:?}", bth.opcode);
@@ -110,7 +106,7 @@ impl OpenFrame {
         let pad = pad_of(len);
         out.reserve(len + HEADERS_MAX);
         if let Extension::Deth(deth) = ext {
-            // The headers of a datagram as one.
+            // A datagram's headers in one piece.
             let mut bytes = [0; DATAGRAM_LEN];
             bytes[..bth::LEN].copy_from_slice(&bth.bytes(pad));
             bytes[bth::LEN..].copy_from_slice(&deth.bytes());
@@ -122,10 +118,9 @@ impl OpenFrame {
         Self { start: out.len(), len, pad }
     }
 
-    /// Appends the pad, now that the payload is there.
+    /// Appends the pad. The payload must have been appended.
     ///
-    /// # Panics
-    /// When not as many bytes were appended as were announced.
+    /// # Panics If the caller appended another number of bytes than announced.
     #[inline(always)]
     pub fn end(self, out: &mut Vec<u8>) {
         assert_eq!(out.len() - self.start, self.len, "the payload has the length it was announced with");
@@ -135,30 +130,29 @@ impl OpenFrame {
     }
 }
 
-/// A frame that is a datagram, UD SEND without immediate, of which its receiver needs no more than this: what [`Packet::parse`] says of it, for roles
-/// that get little else.
+/// A UD SEND without immediate, with the fields that a role needs. Parses as [`Packet::parse`], for receivers
+/// of datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram<'a> {
     /// The receiving queue pair.
     pub dest_qp: Qpn,
-    /// The keys it showed.
+    /// Datagram header with the keys.
     pub deth: Deth,
     /// The payload, pad removed.
     pub payload: &'a [u8],
 }
 
 impl<'a> Datagram<'a> {
-    /// True for a frame that can be nothing else.
+    /// Returns true if the frame has the opcode of a datagram.
     #[must_use]
     #[inline(always)]
     pub fn is(frame: &[u8]) -> bool {
         frame.first() == Some(&(Opcode::UdSendOnly as u8))
     }
 
-    /// Reads a frame that [is one](Self::is).
+    /// Reads a frame for which [`Datagram::is`] is true.
     ///
-    /// # Errors
-    /// As [`Packet::parse`]; [`WireError::Unknown`] for another opcode.
+    /// # Errors The errors of [`Packet::parse`]; [`WireError::Unknown`] for another opcode.
     #[inline(always)]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let Some((headers, rest)) = frame.split_first_chunk::<DATAGRAM_LEN>() else {
@@ -172,7 +166,7 @@ impl<'a> Datagram<'a> {
         Ok(Self { dest_qp: bth.dest_qp(), deth: Deth::read(&mut r)?, payload: without_pad(rest, bth.pad())? })
     }
 
-    /// What [`Packet::parse`] says of a frame that ends within its headers.
+    /// Returns the error of [`Packet::parse`] for a frame that ends within its headers.
     #[cold]
     fn short(frame: &[u8]) -> WireError {
         Packet::parse(frame).err().unwrap_or(WireError::Short {
@@ -183,7 +177,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// The payload without its pad, once both were checked.
+/// Checks pad length and pad bytes, and returns the payload.
 #[inline(always)]
 fn without_pad(rest: &[u8], pad: u8) -> Result<&[u8], WireError> {
     let Some(len) = rest.len().checked_sub(usize::from(pad)) else {
@@ -219,7 +213,7 @@ impl Extension {
         })
     }
 
-    /// True when a packet with `opcode` carries this extension.
+    /// Returns true if a packet with `opcode` carries this extension.
     #[must_use]
     pub const fn fits(&self, opcode: Opcode) -> bool {
         use Opcode as O;
@@ -269,17 +263,18 @@ impl Extension {
 /// Bytes of BTH and DETH.
 const DATAGRAM_LEN: usize = bth::LEN + Deth::LEN;
 
-/// Bytes that stand around a payload at most: headers and pad.
+/// Bytes around a payload at most: headers and pad.
 const HEADERS_MAX: usize = 64;
 
-/// Pad bytes that bring `len` to a multiple of 4 (PROTOCOL 2.6).
+/// Returns the number of pad bytes that bring `len` to a multiple of 4 (PROTOCOL 2.6).
 const fn pad_of(len: usize) -> u8 {
     #[expect(clippy::cast_possible_truncation, reason = "two bits")]
     let pad = (len.wrapping_neg() & 3) as u8;
     pad
 }
 
-/// READ requests, acknowledgements and atomics carry no payload (PROTOCOL 2.3).
+/// Returns true if the opcode carries a payload: not READ requests, acknowledgements and atomics (PROTOCOL
+/// 2.3).
 const fn has_payload(opcode: Opcode) -> bool {
     use Opcode as O;
     !matches!(opcode, O::ReadRequest | O::Acknowledge | O::AtomicAck | O::CmpSwap | O::FetchAdd)

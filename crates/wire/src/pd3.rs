@@ -1,7 +1,10 @@
-//! What a program and its DPU say to each other about far memory and about what was prefetched of it (PD3 6.1, 6.2; PROTOCOL 18).
+//! Requests and responses between a program and its DPU, about far memory and prefetched items (PD3 6.1, 6.2;
+//! PROTOCOL 18).
 //!
-//! Key types: [`Request`], [`Response`]. Both stand one behind the other in a batch, so each says its own length. Fields are the paper's, big-endian, as everywhere on the wire; the
-//! paper does not say. Keys have a length of their own (the paper's have one for all), and a prefetched item names its record's version.
+//! Key types: [`Request`], [`Response`]. Both follow one another in a batch, so each has its own length.
+//! Fields are the paper's, in big-endian order, as everywhere on the wire; the paper does not specify the
+//! order. Two things differ from the paper: keys have lengths of their own (the paper's have one for all),
+//! and a prefetched item has the version of its record.
 //!
 //! ```text
 //!   0 read      | op 2b id 14b | region 2 | offset 4 | size 4               answer | op 2b id 14b | size 4 | data
@@ -10,20 +13,20 @@
 //!   3                                                                       failed | op 2b id 14b | status 4
 //! ```
 //!
-//! What it does not do: say which regions there are (that goes over the socket), or how batches lie in a ring.
+//! Not here: the list of regions, which the DPU's socket transfers, and the layout of batches in a ring.
 
 use crate::WireError;
 use crate::reader::{Put as _, Reader};
 use crate::soda::Ended;
 use alloc::vec::Vec;
 
-/// Requests that one program has under way at most: numbers have 14 bits.
+/// Request ids of one program: 14 bits, so this is also the most requests in flight.
 pub const IDS: u16 = 1 << 14;
-/// Bytes that one request reads or writes, at most.
+/// Bytes that one request reads or writes at most.
 pub const SIZE_MAX: u32 = 1 << 30;
-/// Bytes of a prefetched value, at most: its size has 31 bits.
+/// Bytes of a prefetched value at most: its size has 31 bits.
 pub const VALUE_MAX: u32 = (1 << 31) - 1;
-/// Bytes of a key, at most.
+/// Bytes of a key at most.
 pub const KEY_MAX: usize = 0xffff;
 
 const READ: u8 = 0;
@@ -33,22 +36,21 @@ const FAILED: u8 = 3;
 /// Bytes of a prefetch before its key.
 const KEY_AT: usize = 4;
 
-/// A request's number, below [`IDS`].
+/// The id of a request, below [`IDS`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Id(u16);
 
 impl Id {
-    /// The number `n`.
+    /// Creates the id `n`.
     ///
-    /// # Panics
-    /// When it is [`IDS`] or more.
+    /// # Panics If `n` is [`IDS`] or more.
     #[must_use]
     pub const fn new(n: u16) -> Self {
         assert!(n < IDS, "numbers of requests have 14 bits");
         Self(n)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -64,14 +66,14 @@ impl Id {
     }
 }
 
-/// Bytes of a region of far memory.
+/// A range of a region of far memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
-    /// The region, by the program's number.
+    /// The program's number of the region.
     pub region: u16,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u32,
-    /// Bytes, 1 to [`SIZE_MAX`]; with `offset` at most 2^32.
+    /// Length in bytes, 1 to [`SIZE_MAX`]; with `offset` at most 2^32.
     pub size: u32,
 }
 
@@ -96,54 +98,54 @@ impl Place {
     }
 }
 
-/// What is asked.
+/// A request of a program to its DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request<'a> {
-    /// Bring these bytes.
+    /// Reads a range.
     Read {
-        /// Its number.
+        /// Id of the request.
         id: Id,
-        /// Which bytes.
+        /// The range.
         place: Place,
     },
-    /// These bytes are to be in far memory.
+    /// Writes a range.
     Write {
-        /// Its number.
+        /// Id of the request.
         id: Id,
-        /// Where; as many as `data` has.
+        /// The range; as long as `data`.
         place: Place,
         /// The bytes.
         data: &'a [u8],
     },
-    /// Bring the item of this key into the loading zone.
+    /// Prefetches the item of a key into the loading zone.
     Prefetch {
-        /// Its number.
+        /// Id of the request.
         id: Id,
         /// The key, 1 to [`KEY_MAX`] bytes.
         key: &'a [u8],
     },
 }
 
-/// The front of a request whose data or key lies behind it, where they are not looked at (PROTOCOL 18.6).
+/// The header of a request whose data or key is read separately (PROTOCOL 18.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Front {
-    /// Of [`Request::Read`].
+    /// Header of [`Request::Read`].
     Read {
-        /// Its number.
+        /// Id of the request.
         id: Id,
-        /// Which bytes.
+        /// The range.
         place: Place,
     },
-    /// Of [`Request::Write`].
+    /// Header of [`Request::Write`].
     Write {
-        /// Its number.
+        /// Id of the request.
         id: Id,
-        /// Where, and how many bytes follow.
+        /// The range; the data has its length.
         place: Place,
     },
-    /// Of [`Request::Prefetch`].
+    /// Header of [`Request::Prefetch`].
     Prefetch {
-        /// Its number.
+        /// Id of the request.
         id: Id,
         /// Bytes of the key that follows, 1 to [`KEY_MAX`].
         key_len: u16,
@@ -151,15 +153,15 @@ pub enum Front {
 }
 
 impl Front {
-    /// Takes the front at the beginning of these bytes: the first [`Request::LEN`] of a request have it, or all of a shorter one.
+    /// Reads the header at the front of `bytes`, which has the first [`Request::LEN`] bytes of a request, or
+    /// a whole shorter one.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         Self::read(&mut Reader::new("the front of a request to the DPU", bytes))
     }
 
-    /// Bytes of the whole request.
+    /// Returns the length of the whole request.
     #[must_use]
     pub const fn request_len(&self) -> usize {
         match *self {
@@ -186,10 +188,9 @@ impl<'a> Request<'a> {
     /// Bytes of a read, and of a write before its data (PD3 6.1).
     pub const LEN: usize = 12;
 
-    /// Takes the request at the front of a batch, and says what is behind it.
+    /// Takes the request at the front of a batch; also returns the bytes behind it.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors [`WireError`] naming the field.
     pub fn take(batch: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let mut r = Reader::new("a request to the DPU", batch);
         let request = match Front::read(&mut r)? {
@@ -200,7 +201,7 @@ impl<'a> Request<'a> {
         Ok((request, r.rest()))
     }
 
-    /// Its number.
+    /// Returns the id of the request.
     #[must_use]
     pub const fn id(&self) -> Id {
         match *self {
@@ -208,7 +209,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Bytes that must be kept for its answer before it is sent on: six, and what it reads (PD3 6.1). An item that is prefetched has no place there.
+    /// Returns the bytes that the sender must reserve for the answer: six, and the bytes of a read (PD3 6.1).
+    /// A prefetched item goes into the loading zone, so it is not counted.
     #[must_use]
     pub const fn answer_len(&self) -> usize {
         match *self {
@@ -217,10 +219,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Appends it.
+    /// Appends the request.
     ///
-    /// # Panics
-    /// When its place is none, a write has another number of bytes than it says, or a key has no byte or too many.
+    /// # Panics If the range is invalid, the data of a write differ from its size, or a key is empty or too
+    /// long.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Read { id, place } => {
@@ -241,37 +243,36 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The front of an answer whose data lies apart (PROTOCOL 18.25).
+/// The header of a response whose data is separate (PROTOCOL 18.25).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Head {
-    /// The bytes that were asked for are there.
+    /// The requested bytes are available.
     Read {
-        /// The request's number.
+        /// Id of the request.
         id: Id,
-        /// How many, 1 to [`SIZE_MAX`].
+        /// Length, 1 to [`SIZE_MAX`].
         size: u32,
     },
     /// The bytes are in far memory.
     Written {
-        /// The request's number.
+        /// Id of the request.
         id: Id,
-        /// How many, 1 to [`SIZE_MAX`].
+        /// Length, 1 to [`SIZE_MAX`].
         size: u32,
     },
-    /// Nothing came of it.
+    /// The request failed.
     Failed {
-        /// The request's number.
+        /// Id of the request.
         id: Id,
-        /// Why; never [`Ended::Done`].
+        /// Cause of the failure; never [`Ended::Done`].
         why: Ended,
     },
 }
 
 impl Head {
-    /// The front of these bytes.
+    /// Reads the header.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(bytes: [u8; Response::LEN]) -> Result<Self, WireError> {
         let mut r = Reader::new("the front of an answer of the DPU", &bytes);
         let (op, id) = Id::read(&mut r)?;
@@ -290,10 +291,9 @@ impl Head {
         }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the header.
     ///
-    /// # Panics
-    /// When a size is none, or a request failed because it was done.
+    /// # Panics If a size is invalid, or the cause of a failure is [`Ended::Done`].
     #[must_use]
     pub fn emit(self) -> [u8; Response::LEN] {
         let mut out = Vec::with_capacity(Response::LEN);
@@ -310,39 +310,39 @@ impl Head {
     }
 }
 
-/// How it ended.
+/// The response to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Response<'a> {
-    /// The bytes that were asked for.
+    /// The requested bytes.
     Read {
-        /// The request's number.
+        /// Id of the request.
         id: Id,
-        /// All of them, 1 to [`SIZE_MAX`].
+        /// The bytes, 1 to [`SIZE_MAX`].
         data: &'a [u8],
     },
     /// The bytes are in far memory.
     Written {
-        /// The request's number.
+        /// Id of the request.
         id: Id,
-        /// How many.
+        /// Length of the write.
         size: u32,
     },
     /// An item for the loading zone.
     Item {
-        /// The request's number.
+        /// Id of the request.
         id: Id,
-        /// The version of its record.
+        /// Version of the item's record.
         version: u64,
-        /// Its key, 1 to [`KEY_MAX`] bytes.
+        /// Key of the item, 1 to [`KEY_MAX`] bytes.
         key: &'a [u8],
-        /// Its value, at most [`VALUE_MAX`] bytes.
+        /// Value of the item, at most [`VALUE_MAX`] bytes.
         data: &'a [u8],
     },
-    /// Nothing came of it.
+    /// The request failed.
     Failed {
-        /// The request's number.
+        /// Id of the request.
         id: Id,
-        /// Why; never [`Ended::Done`].
+        /// Cause of the failure; never [`Ended::Done`].
         why: Ended,
     },
 }
@@ -351,10 +351,9 @@ impl<'a> Response<'a> {
     /// Bytes of an answer before its data (PD3 6.1).
     pub const LEN: usize = 6;
 
-    /// Takes the answer at the front of a batch, and says what is behind it.
+    /// Takes the response at the front of a batch; also returns the bytes behind it.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors [`WireError`] naming the field.
     pub fn take(batch: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let mut r = Reader::new("an answer of the DPU", batch);
         let (op, id) = Id::read(&mut r)?;
@@ -365,7 +364,7 @@ impl<'a> Response<'a> {
             READ => Self::Read { id, data: r.take(word as usize)? },
             WRITE => Self::Written { id, size: word },
             PREFETCH => {
-                // The state of an item on its way is always the same: PRODUCED.
+                // The state of an item on the wire is always PRODUCED.
                 if word & 1 != 0 {
                     return Err(WireError::Reserved { what: "the state of an item" });
                 }
@@ -380,7 +379,7 @@ impl<'a> Response<'a> {
         Ok((response, r.rest()))
     }
 
-    /// The number of its request.
+    /// Returns the id of the request.
     #[must_use]
     pub const fn id(&self) -> Id {
         match *self {
@@ -391,10 +390,10 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// Appends it.
+    /// Appends the response.
     ///
-    /// # Panics
-    /// When a size is none, a key has no byte or too many, or a request failed because it was done.
+    /// # Panics If a size is invalid, a key is empty or too long, or the cause of a failure is
+    /// [`Ended::Done`].
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Read { id, data } => {

@@ -1,9 +1,9 @@
-//! Reading and writing big-endian fields, in one place.
+//! Readers and writers of big-endian fields.
 
 use crate::WireError;
 use alloc::vec::Vec;
 
-/// A cursor over hostile bytes.
+/// A cursor over untrusted bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     what: &'static str,
@@ -16,7 +16,7 @@ impl<'a> Reader<'a> {
         Self { what, whole: bytes.len(), rest: bytes }
     }
 
-    /// Behind what was read of `whole` already; `rest` is left.
+    /// Creates a cursor over `rest`, behind the part of `whole` that was read already.
     #[inline(always)]
     pub(crate) fn behind(what: &'static str, whole: &'a [u8], rest: &'a [u8]) -> Self {
         Self { what, whole: whole.len(), rest }
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         self.fixed().copied()
     }
 
-    /// A fixed part, whose fields [`be16`] and its like read where they lie.
+    /// Takes a fixed part; [`be16`] and the other functions read its fields in place.
     #[inline]
     pub(crate) fn fixed<const N: usize>(&mut self) -> Result<&'a [u8; N], WireError> {
         let Some((head, rest)) = self.rest.split_first_chunk() else { return Err(self.short(N)) };
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         core::mem::take(&mut self.rest)
     }
 
-    /// The end: nothing may be left.
+    /// Checks that no bytes remain.
     #[inline]
     pub(crate) fn end(self) -> Result<(), WireError> {
         if self.rest.is_empty() {
@@ -89,31 +89,32 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The big-endian number at `at` of a fixed part. Where `at` is a constant, so is whether it is inside.
+/// Returns the big-endian number at `at` of a fixed part. If `at` is a constant, the compiler removes the
+/// bounds check.
 #[inline(always)]
 pub(crate) fn be16<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
     u16::from_be_bytes(field(bytes, at))
 }
 
-/// As [`be16`].
+/// Returns the big-endian number at `at`, as [`be16`].
 #[inline(always)]
 pub(crate) fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
 }
 
-/// As [`be16`].
+/// Returns the big-endian number at `at`, as [`be16`].
 #[inline(always)]
 pub(crate) fn be64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     u64::from_be_bytes(field(bytes, at))
 }
 
-/// The `M` bytes at `at`.
+/// Returns the `M` bytes at `at`.
 #[inline(always)]
 pub(crate) fn field<const N: usize, const M: usize>(bytes: &[u8; N], at: usize) -> [u8; M] {
     *bytes[at..].first_chunk().expect("a field is inside of its fixed part")
 }
 
-/// Appending big-endian fields.
+/// Appends big-endian fields.
 pub(crate) trait Put {
     fn put_u8(&mut self, v: u8);
     fn put_u16(&mut self, v: u16);

@@ -1,8 +1,9 @@
-//! What a process and the DPU beside its host say to each other about pages of far memory (SODA IV-B, table I).
+//! Records between a process and the DPU beside its host, about pages of far memory (SODA IV-B, table I).
 //!
-//! Key types: [`Request`], [`Answer`]. A record of a ring is four bytes of *immediate data*, which say what it is, and its body, as an RDMA SEND with immediate
-//! data is in the paper. The bodies of requests are the paper's: 24 bytes of a read, 12 bytes and the data of a write. Numbers are big-endian, as everywhere on the
-//! wire; the paper does not say.
+//! Key types: [`Request`], [`Answer`]. A record of a ring is four bytes of *immediate data*, which give its
+//! kind, and a body, like an RDMA SEND with immediate data in the paper. The bodies of requests are the
+//! paper's: 24 bytes for a read; 12 bytes and the data for a write. Numbers are big-endian, as everywhere on
+//! the wire; the paper does not specify this.
 //!
 //! ```text
 //!   immediate 4 |                                                             SODA, table I
@@ -12,88 +13,91 @@
 //!   3 answer    | region 2 | offset 6 | size 4 | status 1 | of 1 | reserved 2 | data, when a read is answered by SEND
 //! ```
 //!
-//! A read whose `dest_rkey` is 0 is answered by SEND, with the bytes; any other by WRITE: the bytes are at `dest_addr` of the process's registered memory when the answer
-//! comes. A write is of the data behind it, or of bytes that the DPU reads from registered memory, as it does by READ in the paper's one-sided protocol (IV-A).
-//! The paper's answers have no format of their own; one names what was asked, so that requests may end in any order.
+//! A read whose `dest_rkey` is 0 is answered by SEND, with the bytes. All other reads are answered by WRITE:
+//! when the answer arrives, the bytes are at `dest_addr` of the process's registered memory. A write carries
+//! its data, or names registered memory from which the DPU reads them, as in the paper's one-sided protocol
+//! (IV-A). The paper's answers have no format of their own. An answer here names its request, so that
+//! requests may complete in any order.
 
 use crate::reader::{Put as _, Reader};
 use crate::{Rkey, WireError};
 use alloc::vec::Vec;
 
-/// Bytes of a region that can be addressed: offsets have 48 bits.
+/// Addressable bytes of a region: offsets have 48 bits.
 pub const REGION_MAX: u64 = 1 << 48;
-/// Bytes of a page, at most: what one request asks for or brings.
+/// Bytes of a page at most: the size of one request.
 pub const SIZE_MAX: u32 = 1 << 20;
 
-/// Bytes of a region: of an object of far memory, as one process knows it.
+/// A range of a region. A region is an object of far memory, as one process knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Span {
-    /// The region, by the process's number.
+    /// The process's number of the region.
     pub region: u16,
-    /// The first byte, below [`REGION_MAX`].
+    /// Offset of the first byte, below [`REGION_MAX`].
     pub offset: u64,
-    /// Bytes, 1 to [`SIZE_MAX`].
+    /// Length in bytes, 1 to [`SIZE_MAX`].
     pub size: u32,
 }
 
-/// Where the answer to a read goes.
+/// The destination of a read's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dest {
     /// Behind the answer.
     Send,
-    /// To an address of the process's registered memory.
+    /// An address of the process's registered memory.
     Write {
-        /// The first byte, from the begin of what is registered.
+        /// Offset of the first byte in the registered memory.
         addr: u64,
-        /// The key of what is registered; not 0.
+        /// Key of the registered memory; not 0.
         rkey: Rkey,
     },
 }
 
-/// What a process asks of the DPU.
+/// A request of a process to the DPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request<'a> {
-    /// Bring these bytes.
+    /// Reads a range.
     Read {
-        /// Which.
+        /// The range.
         span: Span,
-        /// Where to.
+        /// Destination of the bytes.
         dest: Dest,
     },
-    /// These bytes are to be in far memory.
+    /// Writes the bytes behind the request to far memory.
     Write {
-        /// Which; as many as `data` has.
+        /// The range; as long as `data`.
         span: Span,
         /// The bytes.
         data: &'a [u8],
     },
-    /// The bytes that are in registered memory are to be in far memory.
+    /// Writes bytes of registered memory to far memory.
     WriteFrom {
-        /// Which.
+        /// The range.
         span: Span,
-        /// The first byte, from the begin of what is registered.
+        /// Offset of the first byte in the registered memory.
         addr: u64,
-        /// The key of what is registered; not 0.
+        /// Key of the registered memory; not 0.
         rkey: Rkey,
     },
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Ended {
-    /// The bytes are where they were to be.
+    /// The request was carried out.
     Done = 0,
-    /// Far memory did not answer; whether a write was carried out is not known.
+    /// Far memory did not answer. A write may or may not have been carried out.
     Failed = 1,
     /// The bytes are lost.
     Lost = 2,
-    /// The process may not do that: the region is not open to it so, or ends before.
+    /// The request was refused: the process has no such access to the region, or the range exceeds the
+    /// region.
     Refused = 3,
 }
 
 impl Ended {
-    /// Its code.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
@@ -110,16 +114,16 @@ impl Ended {
     }
 }
 
-/// What the DPU says of a request.
+/// The DPU's answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer<'a> {
-    /// What was asked for.
+    /// Range of the request.
     pub span: Span,
-    /// It was a write.
+    /// True if the request was a write.
     pub write: bool,
-    /// How it ended.
+    /// Outcome of the request.
     pub ended: Ended,
-    /// The bytes of a read that was answered by SEND and went well; else none.
+    /// The bytes of a successful read that is answered by SEND; otherwise empty.
     pub data: &'a [u8],
 }
 
@@ -162,8 +166,7 @@ impl<'a> Request<'a> {
 
     /// Reads a record.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(record: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("a request to the DPU", record);
         let kind = r.u32()?;
@@ -191,8 +194,8 @@ impl<'a> Request<'a> {
 
     /// Appends the record.
     ///
-    /// # Panics
-    /// When the span is none, a write has another number of bytes than it says, or the key of registered memory is 0.
+    /// # Panics If the span is invalid, the data of a write differ from its size, or the key of registered
+    /// memory is 0.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Read { span, dest } => {
@@ -218,7 +221,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A record of bytes at an address of registered memory.
+/// Appends a record about bytes at an address of registered memory.
 fn emit_at(kind: u32, span: Span, addr: u64, rkey: u32, out: &mut Vec<u8>) {
     out.put_u32(kind);
     span.emit(out);
@@ -231,7 +234,7 @@ impl<'a> Answer<'a> {
     /// Bytes of an answer's body before the data.
     pub const LEN: usize = 16;
 
-    /// Bytes of the record of an answer that has so many bytes of data.
+    /// Returns the record length of an answer with `data` bytes of data.
     #[must_use]
     pub const fn record_len(data: usize) -> usize {
         IMMEDIATE + Self::LEN + data
@@ -239,8 +242,7 @@ impl<'a> Answer<'a> {
 
     /// Reads a record.
     ///
-    /// # Errors
-    /// What is wrong with it.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(record: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("an answer of the DPU", record);
         match r.u32()? {
@@ -267,8 +269,7 @@ impl<'a> Answer<'a> {
 
     /// Appends the record.
     ///
-    /// # Panics
-    /// When the span is none, or the data are not the bytes of a read that went well.
+    /// # Panics If the span is invalid, or the data are not the bytes of a successful read.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let whole = !self.write && self.ended == Ended::Done && self.data.len() == self.span.size as usize;
         assert!(self.data.is_empty() || whole, "an answer has the bytes that were asked for, or none");
@@ -288,7 +289,8 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
-    /// The paper's fields at the paper's places: region 16 bits, offset 48, address 64, size 32, key 32 (table I).
+    /// The fields have the offsets and sizes of the paper: region 16 bits, offset 48, address 64, size 32,
+    /// key 32 (table I).
     #[test]
     fn the_formats_of_table_one() {
         let span = Span { region: 0xabcd, offset: 0x1234_5678_9abc, size: 0x0001_0000 };
@@ -317,7 +319,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read again, and every shorter or longer record is refused.
+        /// Every emitted record parses to the same value, and every shorter or longer record is refused.
         #[test]
         fn records_survive_the_ring(
             span in spans(),
@@ -350,7 +352,8 @@ mod tests {
             prop_assert_eq!(Answer::parse(&record).is_err(), span.size != 1 || !data.is_empty() || write || ended != Ended::Done);
         }
 
-        /// Bytes of a hostile process meet bounds: what is taken has a span that is one, and is written as it came.
+        /// Parsing arbitrary bytes of a hostile process is bounded. A record that parses has a valid span and
+        /// emits the same bytes.
         #[test]
         fn any_bytes_are_refused_or_mean_themselves(record in proptest::collection::vec(any::<u8>(), 0..64), kind in 0..6_u32) {
             let mut record = record;
@@ -360,7 +363,7 @@ mod tests {
             if let Ok(request) = Request::parse(&record) {
                 let mut again = Vec::new();
                 request.emit(&mut again);
-                // A read that is answered by SEND has an address that means nothing.
+                // A read that is answered by SEND has an address without meaning.
                 let meant = matches!(request, Request::Read { dest: Dest::Send, .. }) || again == record;
                 prop_assert_eq!(meant, true);
             }

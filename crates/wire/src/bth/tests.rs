@@ -17,7 +17,7 @@ fn sample() -> Bth {
     }
 }
 
-/// The picture of PROTOCOL 2.2, byte by byte.
+/// The diagram of PROTOCOL 2.2, byte by byte.
 #[test]
 fn fields_stand_where_the_protocol_says() {
     let bytes = [0x0a, 0x80 | 0x40 | 3 << 4, 0xff, 0xff, 0, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef];
@@ -62,7 +62,7 @@ fn every_shorter_header_is_refused() {
     }
 }
 
-/// Each bit of the header alone: what refuses, what is ignored, what is read (PROTOCOL 2.2).
+/// Flips each bit of the header: the header is refused, ignores the bit, or shows it (PROTOCOL 2.2).
 #[test]
 fn each_flipped_bit_is_refused_ignored_or_read() {
     let whole = emitted(&sample(), 0);

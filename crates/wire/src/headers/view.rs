@@ -1,13 +1,13 @@
-//! Extension headers in place: what a switch reads and rewrites on the way (PROTOCOL 2.4).
+//! Extension headers in place, for a switch that reads and rewrites them (PROTOCOL 2.4).
 //!
-//! A view's bytes start where its header starts, which in a frame is [`crate::bth::View::after`]; bytes behind the header
-//! are left alone. After `new_checked` no getter or setter panics. The offsets here are the only ones: the values in
-//! [`super`] read and write through these views.
+//! A view's bytes start where its header starts; in a frame, [`crate::bth::View::after`] returns them. Bytes
+//! behind the header stay as they are. After `new_checked`, no getter or setter panics. The offsets here are
+//! the only ones: the values in [`super`] read and write through these views.
 
 use crate::{Psn, Qkey, Qpn, Rkey, Syndrome, VirtAddr, WireError};
 use core::ops::Range;
 
-/// Offsets of the fields; the only place they are named.
+/// Offsets of the fields; named only here.
 mod field {
     pub(super) mod reth {
         use core::ops::Range;
@@ -53,19 +53,19 @@ impl<T: AsRef<[u8]>> Reth<T> {
         Ok(view)
     }
 
-    /// First byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn va(&self) -> VirtAddr {
         VirtAddr(get64(self.0.as_ref(), field::reth::VA))
     }
 
-    /// Key of the memory.
+    /// Returns the key of the memory.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         Rkey(get32(self.0.as_ref(), field::reth::RKEY))
     }
 
-    /// Bytes of the whole message.
+    /// Returns the length of the whole message in bytes.
     #[must_use]
     pub fn dma_len(&self) -> u32 {
         get32(self.0.as_ref(), field::reth::DMA_LEN)
@@ -83,7 +83,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Reth<T> {
         put(self.0.as_mut(), field::reth::RKEY, &rkey.0.to_be_bytes());
     }
 
-    /// Rewrites the length. More than [`super::DMA_LEN_MAX`] makes a header that receivers refuse.
+    /// Rewrites the length. Receivers refuse a header with more than [`super::DMA_LEN_MAX`].
     pub fn set_dma_len(&mut self, bytes: u32) {
         put(self.0.as_mut(), field::reth::DMA_LEN, &bytes.to_be_bytes());
     }
@@ -103,25 +103,25 @@ impl<T: AsRef<[u8]>> AtomicEth<T> {
         Ok(Self(bytes))
     }
 
-    /// The word.
+    /// Returns the address of the word.
     #[must_use]
     pub fn va(&self) -> VirtAddr {
         VirtAddr(get64(self.0.as_ref(), field::atomic::VA))
     }
 
-    /// Key of the memory.
+    /// Returns the key of the memory.
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         Rkey(get32(self.0.as_ref(), field::atomic::RKEY))
     }
 
-    /// The value to swap in, or to add.
+    /// Returns the value to swap in, or to add.
     #[must_use]
     pub fn swap_or_add(&self) -> u64 {
         get64(self.0.as_ref(), field::atomic::SWAP_OR_ADD)
     }
 
-    /// The value that must be there for the swap.
+    /// Returns the value that must be there for the swap.
     #[must_use]
     pub fn compare(&self) -> u64 {
         get64(self.0.as_ref(), field::atomic::COMPARE)
@@ -157,22 +157,20 @@ pub struct Aeth<T>(pub(super) T);
 impl<T: AsRef<[u8]>> Aeth<T> {
     /// Checks the length. The syndrome may still be unknown.
     ///
-    /// # Errors
-    /// [`WireError::Short`].
+    /// # Errors [`WireError::Short`].
     pub fn new_checked(bytes: T) -> Result<Self, WireError> {
         long_enough("AETH", super::Aeth::LEN, bytes.as_ref())?;
         Ok(Self(bytes))
     }
 
-    /// Yes, later or no.
+    /// Returns the syndrome.
     ///
-    /// # Errors
-    /// [`WireError::Unknown`] for a reserved type or an unknown NAK.
+    /// # Errors [`WireError::Unknown`] for a reserved type or an unknown NAK.
     pub fn syndrome(&self) -> Result<Syndrome, WireError> {
         Syndrome::from_bits(self.0.as_ref()[field::aeth::SYNDROME])
     }
 
-    /// Messages completed by the responder, modulo 2^24.
+    /// Returns the number of messages that the responder completed, modulo 2^24.
     #[must_use]
     pub fn msn(&self) -> Psn {
         Psn::new(get24(self.0.as_ref(), field::aeth::MSN))
@@ -208,13 +206,13 @@ impl<T: AsRef<[u8]>> Deth<T> {
         Ok(Self(bytes))
     }
 
-    /// Key of the receiving queue pair.
+    /// Returns the key of the receiving queue pair.
     #[must_use]
     pub fn qkey(&self) -> Qkey {
         Qkey(get32(self.0.as_ref(), field::deth::QKEY))
     }
 
-    /// The sending queue pair.
+    /// Returns the sending queue pair.
     #[must_use]
     pub fn src_qp(&self) -> Qpn {
         Qpn::new(get24(self.0.as_ref(), field::deth::SRC_QP))

@@ -20,7 +20,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), bth::LEN..600)
 }
 
-/// The covered bytes written out in full, as the annex lists them: the slow second opinion for `compute` and `patch`.
+/// Returns the covered bytes in full, in the order of the annex: a slow reference for `compute` and `patch`.
 fn covered(route: &Route, frame: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0xff; 8];
     let udp_len = u16::try_from(frame.len() + 12).unwrap();
@@ -54,7 +54,7 @@ fn sealed(route: &Route, frame: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// scapy 2.8 computed this one; many more of its packets are in testdata/vectors.
+/// scapy 2.8 computed this ICRC; testdata/vectors has many more of its packets.
 #[test]
 fn a_read_request_has_the_icrc_that_scapy_gives_it() {
     let mut packet = vec![];
@@ -66,7 +66,7 @@ fn a_read_request_has_the_icrc_that_scapy_gives_it() {
     assert_eq!(check(&V4, &packet), Ok(&packet[..28]));
 }
 
-/// A frame may stand behind others in the arena it is written to.
+/// A frame may lie behind others in its buffer.
 #[test]
 fn only_the_bytes_from_the_frames_start_are_sealed() {
     let frame = [7; 20];
@@ -96,7 +96,7 @@ fn lengths_that_hold_no_frame_are_refused() {
     );
 }
 
-/// Congestion marks may be set on the way (PROTOCOL 2.7); any other bit that flips makes the packet wrong.
+/// The network may set congestion marks (PROTOCOL 2.7). Any other flipped bit makes the ICRC wrong.
 #[test]
 fn every_flipped_bit_but_the_congestion_byte_is_seen() {
     let packet = sealed(&V4, &(0..40).collect::<Vec<u8>>());
@@ -110,8 +110,8 @@ fn every_flipped_bit_but_the_congestion_byte_is_seen() {
     }
 }
 
-/// Soft-RoCE takes identifications from the kernel's counter, and a UDP socket does not show them (PROTOCOL 2.10). Here is
-/// each of them.
+/// Soft-RoCE takes identifications from the kernel's counter, and a UDP socket does not show them (PROTOCOL
+/// 2.10). The test covers all of them.
 #[test]
 fn the_senders_ip_id_is_solved_for() {
     let frame = [0x5a; 64];
@@ -121,7 +121,8 @@ fn the_senders_ip_id_is_solved_for() {
     }
 }
 
-/// A check of strength 2^-16 is left (PROTOCOL 2.10): 20,000 corruptions beyond the identification, expected 0.3 passes.
+/// The remaining check has strength 2^-16 (PROTOCOL 2.10). Of 20,000 corruptions outside the identification,
+/// 0.3 are expected to pass.
 #[test]
 fn solving_for_the_id_does_not_let_corruption_through() {
     let mut passed = 0;
@@ -173,7 +174,8 @@ proptest! {
         prop_assert_eq!(check(&route, &packet), Ok(&frame[..]));
     }
 
-    /// What a switch does (PROTOCOL 2.8): it changes one stretch of a packet and patches the ICRC without looking at the rest.
+    /// The switch's operation (PROTOCOL 2.8): change one run of bytes and patch the ICRC without reading the
+    /// rest.
     #[test]
     fn a_patched_icrc_equals_a_full_one(
         route in route(),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const HALF: u32 = 1 << 23;
 
-/// PROTOCOL 2.11, at the seams.
+/// PROTOCOL 2.11, around the wrap.
 #[test]
 fn psns_wrap_at_2_to_the_24() {
     let last = Psn::new(Psn::MAX);
@@ -60,7 +60,7 @@ proptest! {
     }
 }
 
-/// PROTOCOL 2.11: a READ of nothing takes one PSN as well.
+/// PROTOCOL 2.11: a READ of no bytes takes one PSN as well.
 #[test]
 fn a_message_takes_a_packet_per_pmtu_and_at_least_one() {
     let cases = [(0, 1), (1, 1), (1024, 1), (1025, 2), (4096, 4), (1 << 31, 1 << 21), (u32::MAX, 1 << 22)];

@@ -44,7 +44,8 @@ fn the_fields_stand_where_the_protocol_says() {
     assert_eq!((found.bth.dest_qp.get(), found.bth.psn.get(), found.bth.ack_req), (0x11, 0x22, true));
 }
 
-/// An end takes no header for a READ, and a switch no READ for a header.
+/// An endpoint does not parse a frame with a header as a READ, and a switch does not parse a READ as a frame
+/// with a header.
 #[test]
 fn a_frame_is_one_or_the_other() {
     let (plain, with) = (read(RETH), framed(RETH, &KEYED));
@@ -98,7 +99,8 @@ fn any_keyed() -> impl Strategy<Value = Keyed> {
 }
 
 proptest! {
-    /// What is written is read again, at the edges of every number too, and each switch's rewriting of the RETH leaves the header alone.
+    /// Every emitted header parses to the same value, with extreme numbers too. A switch that rewrites the
+    /// RETH leaves the header unchanged.
     #[test]
     fn a_header_comes_back_as_it_was_put_in(keyed in any_keyed(), va: u64, to: u64, dma_len in 1..=1u32 << 31) {
         let frame = framed(Reth { va: VirtAddr(va), rkey: Rkey(0), dma_len }, &keyed);
@@ -113,7 +115,7 @@ proptest! {
         prop_assert_eq!((moved.keyed, moved.reth.va, moved.bth), (keyed, VirtAddr(to), found.bth));
     }
 
-    /// Any bytes: no panic, and what is taken is written again as it came.
+    /// Arbitrary bytes cause no panic, and a frame that parses emits the same bytes.
     #[test]
     fn any_bytes_are_refused_or_come_back(mut frame in proptest::collection::vec(any::<u8>(), 0..70), shape: bool) {
         if shape && frame.len() >= 28 {

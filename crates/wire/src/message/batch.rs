@@ -1,7 +1,8 @@
 //! A batch: one program and several traversals of it in one datagram (PROTOCOL 3.13).
 //!
-//! Key types: [`Batch`] and its [`Pair`]s; [`PairBuf`], where they are put together. A pair is a traversal with a request id of its own, so that each is asked again, executed once,
-//! continued and answered without the others. A batch says the same as that many [`super::Traverse`] messages.
+//! Key types: [`Batch`] and its [`Pair`]s; [`PairBuf`], which collects pairs. A pair is a traversal with a
+//! request id of its own, so each pair is retransmitted, executed once, continued and answered separately. A
+//! batch is equivalent to that many [`super::Traverse`] messages.
 
 use super::{CODE_LEN_MAX, Header, SCRATCH_LEN_MAX, Status, Traverse};
 use crate::reader::{Reader, be16, be32, be64, field};
@@ -11,27 +12,27 @@ use alloc::vec::Vec;
 /// Pairs of one batch at most.
 pub const PAIRS_MAX: u16 = 64;
 
-/// Bytes of the program's name, the lengths and what is reserved, before code and pairs.
+/// Bytes before code and pairs: the program's name, the lengths and reserved bytes.
 const FIXED_LEN: usize = 24;
 /// Bytes of a pair before its scratch pad.
 const PAIR_LEN: usize = 24;
 
-/// Several traversals of one program, in a request; what came of several, in a response.
+/// Several traversals of one program in a request, or the outcomes of several in a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch<'a> {
     program: ProgramHash,
     code: &'a [u8],
     count: u16,
-    /// Read and found good when the batch was made.
+    /// The encoded pairs, validated when the batch was created.
     pairs: &'a [u8],
 }
 
 /// One traversal of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair<'a> {
-    /// The counter of its request id. Host and generation are those of the header's.
+    /// Counter of the pair's request id. Host and generation are those of the header's id.
     pub counter: u32,
-    /// How it ended; [`Status::Ok`] in a request.
+    /// Outcome; [`Status::Ok`] in a request.
     pub status: Status,
     /// As [`Traverse::cur_ptr`].
     pub cur_ptr: VirtAddr,
@@ -44,20 +45,20 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The traversal that a request or an answer of its own would have.
+    /// Creates the pair for the traversal of a request or a response.
     #[must_use]
     pub fn of(request: RequestId, status: Status, traverse: &Traverse<'a>) -> Self {
         let Traverse { cur_ptr, iterations, limit, scratch, .. } = *traverse;
         Self { counter: request.counter(), status, cur_ptr, iterations, limit, scratch }
     }
 
-    /// Bytes that [`Pair::emit`] appends.
+    /// Returns the number of bytes that [`Pair::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
         PAIR_LEN + self.scratch.len()
     }
 
-    /// A pair is never empty.
+    /// Returns false: a pair is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -65,8 +66,7 @@ impl<'a> Pair<'a> {
 
     /// Appends the pair.
     ///
-    /// # Panics
-    /// When the scratch pad is longer than [`SCRATCH_LEN_MAX`].
+    /// # Panics If the scratch pad is longer than [`SCRATCH_LEN_MAX`].
     #[inline(always)]
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
@@ -108,22 +108,21 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Pairs that are being put together for a batch.
+/// A buffer that collects the pairs of a batch.
 #[derive(Clone, Debug, Default)]
 pub struct PairBuf {
     bytes: Vec<u8>,
     count: u16,
     /// The counter of the first pair.
     first: u32,
-    /// One of them ended with another status than [`Status::Ok`].
+    /// True if a pair has another status than [`Status::Ok`].
     has_status: bool,
 }
 
 impl PairBuf {
     /// Appends a pair.
     ///
-    /// # Panics
-    /// When there are [`PAIRS_MAX`] already, or its scratch pad is longer than [`SCRATCH_LEN_MAX`].
+    /// # Panics If there are [`PAIRS_MAX`] already, or the scratch pad is longer than [`SCRATCH_LEN_MAX`].
     #[inline]
     pub fn push(&mut self, pair: &Pair<'_>) {
         assert!(self.count < PAIRS_MAX, "a batch has at most {PAIRS_MAX} pairs");
@@ -135,19 +134,19 @@ impl PairBuf {
         pair.emit(&mut self.bytes);
     }
 
-    /// Takes all pairs out; the memory stays.
+    /// Removes all pairs and keeps the allocation.
     pub fn clear(&mut self) {
         self.bytes.clear();
         (self.count, self.has_status) = (0, false);
     }
 
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     #[must_use]
     pub const fn count(&self) -> u16 {
         self.count
     }
 
-    /// Bytes of all pairs.
+    /// Returns the bytes of all pairs.
     #[must_use]
     pub const fn bytes_len(&self) -> usize {
         self.bytes.len()
@@ -155,16 +154,16 @@ impl PairBuf {
 }
 
 impl<'a> Batch<'a> {
-    /// Bytes for code and pairs together in one datagram.
+    /// Returns the bytes that code and pairs together have in one datagram.
     #[must_use]
     pub const fn room(pmtu: Pmtu) -> usize {
         pmtu.bytes() - Header::LEN - FIXED_LEN
     }
 
-    /// A batch of these pairs, in a message with this header. The pairs are not read again.
+    /// Creates a batch of the pairs in a buffer, for a message with this header. Does not validate the pairs
+    /// again.
     ///
-    /// # Panics
-    /// When [`Batch::new`] would refuse it.
+    /// # Panics If [`Batch::new`] would refuse the batch.
     #[must_use]
     pub fn of(header: &Header, program: ProgramHash, code: &'a [u8], pairs: &'a PairBuf) -> Self {
         assert!(pairs.count > 0, "a batch has a pair");
@@ -176,11 +175,11 @@ impl<'a> Batch<'a> {
         Self { program, code, count: pairs.count, pairs: &pairs.bytes }
     }
 
-    /// A batch of `count` pairs as they stand in a payload, in a message with this header.
+    /// Creates a batch of `count` encoded pairs, for a message with this header.
     ///
-    /// # Errors
-    /// [`WireError`] as [`super::Message::parse`] has it of such a batch: no pair or more than [`PAIRS_MAX`], a status or no code in a
-    /// request, code in a response, a header that is not of the first pair.
+    /// # Errors The [`WireError`] of [`super::Message::parse`] for such a batch: no pair or more than
+    /// [`PAIRS_MAX`], a status or no code in a request, code in a response, or a header that does not match
+    /// the first pair.
     pub fn new(
         header: &Header,
         program: ProgramHash,
@@ -202,7 +201,7 @@ impl<'a> Batch<'a> {
                 let value = u64::from(pair.counter);
                 return Err(WireError::Unknown { what: "counter of the first pair", value });
             }
-            // One that was refused as a whole says so in its header alone.
+            // If the whole batch was refused, only the header has the status.
             let ended = pair.status != Status::Ok;
             if ended && (!header.response || header.status != Status::Ok) {
                 return Err(WireError::Unknown { what: "status of a pair", value: pair.status as u64 });
@@ -212,44 +211,44 @@ impl<'a> Batch<'a> {
         Ok(Self { program, code, count, pairs })
     }
 
-    /// The program's name.
+    /// Returns the program's name.
     #[must_use]
     pub const fn program(&self) -> ProgramHash {
         self.program
     }
 
-    /// The program's encoded form, when the sender thinks the node has not seen it.
+    /// Returns the program's encoded form; empty if the sender expects that the node has it.
     #[must_use]
     pub const fn code(&self) -> &'a [u8] {
         self.code
     }
 
-    /// How many pairs there are, at least 1.
+    /// Returns the number of pairs, at least 1.
     #[must_use]
     pub const fn count(&self) -> u16 {
         self.count
     }
 
-    /// The first pair, by which the switch routes all of them.
+    /// Returns the first pair. The switch routes all pairs by it.
     #[must_use]
     pub fn first(&self) -> Pair<'a> {
         self.pairs().next().expect("a batch has a pair")
     }
 
-    /// All pairs, in order.
+    /// Returns all pairs, in order.
     #[must_use]
     pub fn pairs(&self) -> Pairs<'a> {
         Pairs { rest: Reader::new("batch.pairs", self.pairs), left: self.count }
     }
 
-    /// The pair as a message of its own would have it.
+    /// Returns the pair as the body of a separate message.
     #[must_use]
     pub fn traverse(&self, pair: &Pair<'a>) -> Traverse<'a> {
         let Pair { cur_ptr, iterations, limit, scratch, .. } = *pair;
         Traverse { program: self.program, cur_ptr, iterations, limit, scratch, code: self.code }
     }
 
-    /// The same without code, for an answer.
+    /// Returns the batch without code, for a response.
     #[must_use]
     pub const fn without_code(self) -> Self {
         Self { code: &[], ..self }
@@ -282,7 +281,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The pairs of a batch.
+/// Iterator over the pairs of a batch.
 #[derive(Clone, Debug)]
 pub struct Pairs<'a> {
     rest: Reader<'a>,
@@ -361,7 +360,8 @@ mod tests {
         assert_eq!((state.program, state.code, state.limit), (PROGRAM, &b"code"[..], 100));
     }
 
-    /// No pair or too many, a status where nothing has ended, code in an answer, a header of another pair: each is refused by name.
+    /// Each malformed batch is refused, and the error names the field: no pair or too many, a status in a
+    /// request, code in a response, and a header that does not match the first pair.
     #[test]
     fn a_batch_that_makes_no_sense_is_refused() {
         let good = emitted(&[pair(9, b"")]);
@@ -401,8 +401,8 @@ mod tests {
         assert_eq!(Message::parse(&reserved), Err(WireError::Reserved { what: "batch.reserved" }));
     }
 
-    /// What a peer is refused for is here a broken invariant of ours: no pair, a header of another pair, a status in a request, code in an answer. A buffer that was
-    /// cleared has nothing of its former pairs.
+    /// A sender that creates a malformed batch breaks an invariant: no pair, a header that does not match the
+    /// first pair, a status in a request, code in a response. A cleared buffer has none of its former pairs.
     #[test]
     fn a_batch_of_our_own_makes_sense() {
         let busy = Pair { status: Status::Busy, ..pair(9, b"") };
@@ -426,7 +426,7 @@ mod tests {
         assert!(std::panic::catch_unwind(move || full.push(&pair(9, b""))).is_err());
     }
 
-    /// PROTOCOL 3.3: nothing is missing, nothing stands behind.
+    /// PROTOCOL 3.3: a message with a byte less or a byte more is refused.
     #[test]
     fn every_truncation_and_every_extra_byte_is_refused() {
         let mut payload = payload(REQUEST, b"code", &[pair(9, b"pad"), pair(10, b"pad")]);

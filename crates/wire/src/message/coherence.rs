@@ -1,4 +1,4 @@
-//! What hosts, switch and memory nodes say to each other about pages (PROTOCOL 12.5).
+//! Coherence messages between hosts, switch and memory nodes, about pages (PROTOCOL 12.5).
 //!
 //! ```text
 //!           Get, Done, RecallAck            Read
@@ -9,20 +9,21 @@
 //!      `--<--------- Data, WriteBackAck --------------------'
 //! ```
 //!
-//! Each may be lost, come twice, late, and in any order; what a receiver does about that is said where it is received.
+//! Each message may be lost, duplicated, delayed and reordered. The code of each receiver describes how it
+//! copes with that.
 
 use super::{Access, FetchId, PAGE_LEN, Page, Region, Seq, Status};
 use crate::HostId;
 use core::ops::Range;
 
-/// Host to switch: this host wants a page. Sent again, unchanged, until the page is there.
+/// Host to switch: a request for a page. The host repeats it unchanged until the page arrives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Get {
     /// The page.
     pub page: Page,
-    /// What for.
+    /// Requested access.
     pub access: Access,
-    /// The request.
+    /// Id of the request.
     pub id: FetchId,
 }
 
@@ -31,21 +32,23 @@ pub struct Get {
 pub struct Read {
     /// The page.
     pub page: Page,
-    /// What it is asked for.
+    /// Requested access.
     pub access: Access,
-    /// The host that asks.
+    /// The host that requested the page.
     pub host: HostId,
-    /// Its request.
+    /// Id of the host's request.
     pub id: FetchId,
-    /// The region's number when this was decided.
+    /// The region's number at the time of the decision.
     pub seq: Seq,
-    /// No host has, or will write back, a page granted before `seq`.
+    /// True if no host has, or will write back, a page granted before `seq`.
     pub clean: bool,
-    /// A write-back of the page went before it: while the page is lent that has not come, and nothing is sent.
+    /// True if a write-back of the page was forwarded just before. If the page is still lent, the write-back
+    /// has not arrived, and the node drops this message.
     pub behind: bool,
-    /// The host may use the page when it has the bytes; otherwise it also waits for a [`Grant`] with the same `seq`.
+    /// True if the host may use the page as soon as it has the bytes. Otherwise the host also waits for a
+    /// [`Grant`] with the same `seq`.
     pub granted: bool,
-    /// The switch waits for a [`Done`].
+    /// True if the switch waits for a [`Done`].
     pub done_due: bool,
 }
 
@@ -54,57 +57,55 @@ pub struct Read {
 pub struct Data {
     /// The page.
     pub page: Page,
-    /// What it was asked for.
+    /// Access of the request.
     pub access: Access,
-    /// The request.
+    /// Id of the request.
     pub id: FetchId,
-    /// As in the [`Read`].
+    /// Number of the [`Read`].
     pub seq: Seq,
-    /// As in the [`Read`].
+    /// Flag of the [`Read`].
     pub granted: bool,
-    /// As in the [`Read`].
+    /// Flag of the [`Read`].
     pub done_due: bool,
-    /// The latest bytes died with a host; no bytes follow.
+    /// True if the latest bytes were lost with a host; the message then has no bytes.
     pub lost: bool,
-    /// Which part of the page.
+    /// The part of the page in this message.
     pub part: Part,
 }
 
-/// One of the pieces, each but the last as long as the path MTU, that a page travels in.
+/// One of the parts in which a page is sent. Each part but the last is as long as the path MTU.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Part {
-    /// Which part, from 0.
+    /// Index of the part, from 0.
     pub index: u8,
     /// The number of parts; 1 to [`Part::COUNT_MAX`].
     pub count: u8,
 }
 
 impl Part {
-    /// Pieces of a page on a path with the smallest MTU.
+    /// Most parts of a page: those on a path with the smallest MTU.
     pub const COUNT_MAX: u8 = 16;
     /// All of a page.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// The parts of a page, in order, on a path that carries `bytes` of it in one message.
+    /// Returns the parts of a page, in order, on a path that carries `bytes` of it in one message.
     ///
-    /// # Panics
-    /// When that is no path MTU.
+    /// # Panics If `bytes` is no path MTU.
     pub fn all(bytes: usize) -> impl Iterator<Item = Self> {
         let count = u8::try_from(PAGE_LEN.div_ceil(bytes)).ok().filter(|count| *count <= Self::COUNT_MAX);
         let count = count.expect("a page travels in few parts");
         (0..count).map(move |index| Self { index, count })
     }
 
-    /// Whether no other part comes behind it.
+    /// Returns true for the last part of the page.
     #[must_use]
     pub const fn is_last(self) -> bool {
         self.index + 1 == self.count
     }
 
-    /// Which of the page's bytes it is.
+    /// Returns the range of the page's bytes in this part.
     ///
-    /// # Panics
-    /// When the count is 0 or the index is not below it.
+    /// # Panics If the count is 0 or the index is not below it.
     #[must_use]
     pub fn range(self) -> Range<usize> {
         assert!(self.index < self.count, "a part is one of those there are");
@@ -114,79 +115,83 @@ impl Part {
     }
 }
 
-/// Switch to host: all others have given the page up; use the bytes with this `seq`.
+/// Switch to host: all other hosts gave the page up; the host may use the bytes with this `seq`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Grant {
     /// The page.
     pub page: Page,
-    /// The request.
+    /// Id of the request.
     pub id: FetchId,
-    /// The number its [`Data`] has.
+    /// The number of the matching [`Data`].
     pub seq: Seq,
 }
 
-/// Host to switch: a page was installed for writing; others may have their turn.
+/// Host to switch: a page was installed for writing; the switch may serve other hosts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Done {
     /// The page.
     pub page: Page,
-    /// As in the [`Data`] or [`Grant`].
+    /// The number of the [`Data`] or [`Grant`].
     pub seq: Seq,
 }
 
-/// Switch to hosts: give up the region's pages that were granted before `seq`, or the right to write them (MIND 4.3.2, invalidation).
+/// Switch to hosts: give up the region's pages that were granted before `seq`, or the right to write them
+/// (MIND 4.3.2, invalidation).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Recall {
-    /// Which pages.
+    /// The region whose pages are recalled.
     pub region: Region,
-    /// Granted before this.
+    /// Only pages granted before this number are recalled.
     pub seq: Seq,
-    /// They stay Shared: only writing ends.
+    /// True if the pages stay Shared: only the right to write ends.
     pub keep: bool,
-    /// The page that a host asked for, as its index in the region; what else is given up is given up for nothing. None in a reset.
+    /// Index in the region of the page that a host asked for; all other pages are false invalidations. None
+    /// in a reset.
     pub wanted: Option<u16>,
 }
 
-/// Host to switch, or memory node to switch in the host's name: done, and what was written is at the memory node.
+/// Host to switch, or memory node to switch on behalf of the host: the pages are given up, and their changes
+/// are at the memory node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecallAck {
-    /// As in the [`Recall`].
+    /// The region of the [`Recall`].
     pub region: Region,
-    /// As in the [`Recall`].
+    /// The number of the [`Recall`].
     pub seq: Seq,
-    /// Pages that were given up beside the one that was asked for (MIND 4.3.1, false invalidation).
+    /// Number of pages that were given up in addition to the requested one (MIND 4.3.1, false invalidation).
     pub false_invalidations: u16,
 }
 
-/// Host to memory node: the bytes of a page, which do not change until this is acknowledged.
+/// Host to memory node: the bytes of a page. The bytes do not change until the node acknowledges them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WriteBack {
     /// The page.
     pub page: Page,
-    /// The number under which the host had it to write.
+    /// The number under which the page was granted for writing.
     pub grant: Seq,
-    /// What holds once these bytes are at the node: the node tells the switch.
+    /// The acknowledgement that holds once these bytes are at the node; the node forwards it to the switch.
     pub ack: Option<RecallAck>,
 }
 
-/// Memory node to host: the bytes arrived, or were not wanted any more.
+/// Memory node to host: the bytes arrived, or a later write-back made them void.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WriteBackAck {
     /// The page.
     pub page: Page,
-    /// As in the [`WriteBack`].
+    /// The number of the [`WriteBack`].
     pub grant: Seq,
-    /// The node told the switch this.
+    /// The acknowledgement that the node forwarded to the switch.
     pub ack: Option<RecallAck>,
 }
 
-/// Switch to host: not now, or not at all.
+/// Switch to host: the refusal of a page request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Refusal {
     /// The page.
     pub page: Page,
-    /// The request.
+    /// Id of the request.
     pub id: FetchId,
-    /// [`Status::Busy`]: another host has its turn at the region, ask again soon. Anything else is final.
+    /// [`Status::Busy`] if the region serves another host; the host retries soon. All other statuses are
+    /// final.
     pub status: Status,
 }

@@ -1,4 +1,4 @@
-//! What the control plane says to switch and memory nodes about the directory, and they to it (PROTOCOL 12.41).
+//! Messages between the control plane and switch or memory nodes about the directory (PROTOCOL 12.41).
 //!
 //! ```text
 //!              Reset, End, List, Resize                    Sweep
@@ -10,83 +10,89 @@
 //!     control -- Moving --> node -- Moved --> control
 //! ```
 //!
-//! They are no table updates: each may be lost, come twice and late, and changes nothing when it does. The asker repeats its question. The token says
-//! which question an answer is to; what answers no question has the token 0.
+//! These messages are no table updates: each may be lost, duplicated and delayed, and repeated delivery has
+//! no effect. The requester retransmits its request. The token matches a response to its request; unsolicited
+//! messages have the token 0.
 
 use super::{CACHING_HOSTS_MAX, Header, HostSet, Page, Region, Seq, VERSION, put_numbered, read_numbered};
 use crate::reader::{Put, Reader};
 use crate::{RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
 
-/// Most rows of a [`DirectoryBody::Listing`], and of a [`DirectoryBody::Resize`]: what a PMTU of 1024 has room for.
+/// Most rows of a [`DirectoryBody::Listing`] and of a [`DirectoryBody::Resize`]: those that fit a PMTU of
+/// 1024.
 pub const ROWS_MAX: usize = 79;
 
-/// What a message about the directory says.
+/// The body of a message about the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectoryBody<'a> {
-    /// Control to switch: take the region that holds the page back from all hosts; ask again the hosts that did not answer.
+    /// Control to switch: recall the region that holds the page from all hosts; repeat the recall to hosts
+    /// that did not answer.
     Reset(Page),
-    /// Switch to control: no host has anything of the region from before this number.
+    /// Switch to control: all hosts gave up the region's pages granted before this number.
     Collected(Region, Seq),
-    /// Switch to control: no region holds the page, so no host has it.
+    /// Switch to control: no region holds the page, so no host caches it.
     Unknown(Page),
-    /// Control to node.
+    /// Control to node: mark the pages of fenced hosts as lost.
     Sweep(Sweep),
-    /// Node to control: done, and so many pages are lost by it.
+    /// Node to control: the sweep is done; the number counts the pages that it lost.
     Swept(Sweep, u32),
-    /// Control to switch: the region's nodes are swept under this number; it is free.
+    /// Control to switch: the region's nodes are swept under this number; end the reset.
     End(Region, Seq),
-    /// Switch to control: the region is not being reset under this number any more.
+    /// Switch to control: the reset of the region under this number is over.
     Ended(Region, Seq),
-    /// Control to switch: which regions are there, from this page on?
+    /// Control to switch: list the regions from this page on.
     List(Page),
-    /// Switch to control.
+    /// Switch to control: a part of the list.
     Listing(Listing<'a>),
     /// Control to switch: split and merge these regions, as far as they are idle.
     Resize(Rows<'a>),
-    /// Switch to control: there is no slot for the region of this page.
+    /// Switch to control: no free slot for the region of this page.
     Full(Page),
-    /// Node to switch: a traversal or a READ wants to read the page, and its latest bytes may be at a host.
+    /// Node to switch: a traversal or a READ accesses the page, whose latest bytes may be at a host.
     Visit(Page),
     /// Switch to node: no host has, or will write back, the page from before this number.
     Clean(Page, Seq),
-    /// Control to node: how much of the move of this number is still to be pushed?
+    /// Control to node: how much of the move with this number remains?
     Moving(u64),
-    /// Node to control: so many pages and answers; [`UNKNOWN_MOVE`] when the node knows of no such move.
+    /// Node to control: the remaining pages and records of the move; [`UNKNOWN_MOVE`] if the node does not
+    /// know the move.
     Moved(u64, u32),
-    /// Switch to control: the region is being reset under this number, and these hosts were asked again, who have still to give it up.
+    /// Switch to control: the region is being reset under this number; these hosts were asked again and have
+    /// not given it up.
     Awaiting(Region, Seq, HostSet),
 }
 
-/// What is left of a move that a node does not know.
+/// The remainder of a move that the node does not know.
 pub const UNKNOWN_MOVE: u32 = u32::MAX;
 
-/// What happens to the pages from the first to the last: those that were handed out to be written before `seq` to one of `fenced`, and did
-/// not come back, are lost; what was written before `seq` comes too late.
+/// A sweep of the pages from `first` to `last`. Pages that were granted for writing before `seq` to a host of
+/// `fenced`, and not written back, become lost. Write-backs of earlier grants become void.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Sweep {
     /// The first page.
     pub first: Page,
     /// The last page, not before the first.
     pub last: Page,
-    /// The number.
+    /// The number of the sweep.
     pub seq: Seq,
-    /// Hosts that are fenced.
+    /// The fenced hosts.
     pub fenced: HostSet,
-    /// It is the node's whole memory: from here on the node serves pages under the numbers of this epoch.
+    /// True if the sweep covers the node's whole memory: from now on, the node serves pages under the numbers
+    /// of this epoch.
     pub opens: bool,
 }
 
 /// A part of the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Listing<'a> {
-    /// As it was asked for.
+    /// The first page of the request.
     pub from: Page,
-    /// Where it goes on, if it does.
+    /// The page to continue from, if there are more regions.
     pub next: Option<Page>,
     /// Slots in use.
     pub used: u32,
-    /// Slots there are.
+    /// Total number of slots.
     pub slots: u32,
     /// The regions, by address.
     pub rows: Rows<'a>,
@@ -95,28 +101,28 @@ pub struct Listing<'a> {
 /// A region in a list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Row {
-    /// The region. To be split: the one that is split; to be merged: the one that is to be.
+    /// The region. For a split, the region to split; for a merge, the region that results.
     pub region: Region,
-    /// What about it.
+    /// State of the region, or the change requested of it.
     pub what: RowKind,
-    /// Listed: pages given up needlessly since the last listing.
+    /// In a listing: false invalidations since the last listing.
     pub false_invalidations: u16,
 }
 
-/// What a row says of its region.
+/// The state of a listed region, or the requested change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RowKind {
-    /// It is there.
+    /// The region exists.
     Listed,
-    /// It is being reset.
+    /// The region is being reset.
     Resetting,
-    /// It is to be split.
+    /// Split the region.
     Split,
-    /// Its halves are to be merged.
+    /// Merge the region's halves.
     Merge,
 }
 
-/// Rows, as their bytes.
+/// A view of encoded rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rows<'a>(&'a [u8]);
 
@@ -124,10 +130,9 @@ impl<'a> Rows<'a> {
     /// Bytes of a row.
     pub const ROW_LEN: usize = 12;
 
-    /// Rows that were appended to `bytes` with [`Row::emit`].
+    /// Creates a view of rows that were appended to `bytes` with [`Row::emit`].
     ///
-    /// # Errors
-    /// [`WireError`] when the bytes are not whole rows that make sense, or more than [`ROWS_MAX`].
+    /// # Errors [`WireError`] if the bytes are not a whole number of valid rows, or more than [`ROWS_MAX`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         let most = ROWS_MAX * Self::ROW_LEN;
         if bytes.len() > most {
@@ -140,7 +145,7 @@ impl<'a> Rows<'a> {
         Ok(Self(bytes))
     }
 
-    /// The rows, in order.
+    /// Returns the rows, in order.
     pub fn iter(&self) -> impl Iterator<Item = Row> + use<'a> {
         let mut r = Reader::new("rows", self.0);
         (0..self.0.len() / Self::ROW_LEN).map_while(move |_| Row::read(&mut r).ok())
@@ -171,30 +176,29 @@ impl Row {
 /// A message about the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryMessage<'a> {
-    /// The question's number; an answer has the same.
+    /// Number of the request; the response has the same.
     pub token: RequestId,
     /// The rest.
     pub body: DirectoryBody<'a>,
 }
 
-/// Kinds begin here (PROTOCOL 3.4).
+/// The first kind (PROTOCOL 3.4).
 const FIRST_KIND: u8 = 0x40;
-/// And end here.
+/// The last kind.
 const LAST_KIND: u8 = 0x4f;
-/// Where no page begins.
+/// An address at which no page begins, for "no page".
 const NO_PAGE: u64 = u64::MAX;
 
 impl<'a> DirectoryMessage<'a> {
-    /// True when the payload says that it is a message about the directory, of this version.
+    /// Returns true if the payload is a message about the directory, of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
         matches!(payload, [VERSION, FIRST_KIND..=LAST_KIND, ..])
     }
 
-    /// Reads a message: every length, number and reserved field is checked.
+    /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, token, mut r) = read_numbered("directory message", payload)?;
         let body = read(&mut r, kind)?;
@@ -208,7 +212,7 @@ impl<'a> DirectoryMessage<'a> {
         emit(&self.body, out);
     }
 
-    /// Bytes that [`DirectoryMessage::emit`] appends.
+    /// Returns the number of bytes that [`DirectoryMessage::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
         Header::LEN
@@ -230,7 +234,7 @@ impl<'a> DirectoryMessage<'a> {
             }
     }
 
-    /// A message is never empty.
+    /// Returns false: a message is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -472,7 +476,7 @@ mod tests {
             rows.iter().for_each(|row| row.emit(&mut bytes));
             let list = Rows::new(&bytes).unwrap();
             prop_assert_eq!(list.iter().collect::<Vec<_>>(), rows);
-            // The last page of all cannot be where a list goes on: that is what its address is taken for.
+            // The last page cannot be where a list continues: its address stands for the end.
             let next = next.filter(|&page| page != Page::LAST);
             let listing = Listing { from: Page::FIRST, next, used, slots: 7, rows: list };
             for body in [DirectoryBody::Listing(listing), DirectoryBody::Resize(list)] {
@@ -494,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Where a Sweep and an Awaiting have their hosts (PROTOCOL 12.41).
+    /// Offsets of the hosts of a Sweep and of an Awaiting (PROTOCOL 12.41).
     #[test]
     fn hosts_are_four_words() {
         let hosts = [1, 63, 64, 130, 255].map(HostId).into_iter().fold(HostSet::EMPTY, HostSet::with);

@@ -1,6 +1,7 @@
-//! What the control plane has a memory node do with its files, and what the node says of it (PROTOCOL 20.6).
+//! Messages between the control plane and a memory node about the node's files (PROTOCOL 20.6).
 //!
-//! Each may be lost, come twice and late. The control plane repeats its question; a task has a number, under which the node does it once.
+//! Each message may be lost, duplicated and delayed. The control plane retransmits its request; a task has a
+//! number, under which the node executes it once.
 
 use super::{Header, PAGE_LEN, VERSION, put_numbered, read_numbered};
 use crate::reader::{Put, Reader};
@@ -10,95 +11,95 @@ use alloc::vec::Vec;
 /// Most bytes of a file's name (PROTOCOL 20.1).
 pub const FILE_NAME_MAX: usize = 512;
 
-/// What a message about files says.
+/// The body of a message about files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileBody<'a> {
-    /// Control to node: how long is the file of this name?
+    /// Control to node: look up the length of the file with this name.
     Look(&'a str),
-    /// Control to node: do this, once.
+    /// Control to node: execute this task once.
     Task(FileTask<'a>),
-    /// Node to control: what came of the task of this number; 0 for a look.
+    /// Node to control: the state of the task with this number; 0 for a lookup.
     Said(u64, FileState),
 }
 
-/// Bytes between a file and a vma.
+/// A copy of bytes between a file and a vma.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileTask<'a> {
-    /// Its number, not 0.
+    /// Number of the task, not 0.
     pub task: u64,
-    /// To the file; else from it.
+    /// True to save the vma to the file, false to load it.
     pub saves: bool,
     /// The first byte of the vma.
     pub base: VirtAddr,
-    /// Bytes of the file: 1 to `size`.
+    /// Length of the file in bytes: 1 to `size`.
     pub length: u64,
-    /// Bytes of the vma: a power of two of at least a page.
+    /// Size of the vma in bytes: a power of two of at least a page.
     pub size: u64,
-    /// The stamp that the file must have; 0: any. A file that is saved has none.
+    /// The stamp that the file must have; 0 accepts any. 0 for a save.
     pub stamp: u64,
-    /// The file.
+    /// Name of the file.
     pub name: &'a str,
 }
 
-/// How far a task is.
+/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FileState {
-    /// Under way.
+    /// The task is running.
     Busy {
-        /// Bytes that are done.
+        /// Bytes copied so far.
         done: u64,
-        /// Bytes in all; 0 while that is not known.
+        /// Bytes in total; 0 while unknown.
         length: u64,
     },
-    /// Done; of a look: the file is there.
+    /// The task succeeded. For a lookup: the file exists.
     Done {
-        /// Bytes of the file.
+        /// Length of the file in bytes.
         length: u64,
-        /// Its stamp.
+        /// Stamp of the file.
         stamp: u64,
     },
-    /// It failed, and is over.
+    /// The task failed.
     Failed(FileFault),
 }
 
-/// Why a task failed.
+/// The failure of a task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileFault {
-    /// What was wrong.
+    /// Cause of the failure.
     pub cause: FileCause,
-    /// The number of the system's error; 0: none.
+    /// Number of the system's error; 0 for none.
     pub errno: u32,
-    /// Where in the file, in bytes; for [`FileCause::Length`] the bytes that it has.
+    /// Offset in the file in bytes; for [`FileCause::Length`] the length of the file.
     pub at: u64,
 }
 
-/// What may be wrong with a file (PROTOCOL 20.8). Numbers are frozen.
+/// The causes of file failures (PROTOCOL 20.8). Numbers are frozen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum FileCause {
     /// The node has no directory of files.
     NoDirectory = 1,
-    /// The name is none.
+    /// The name is invalid.
     Name = 2,
-    /// There is no such file.
+    /// The file does not exist.
     Missing = 3,
-    /// It is no regular file, or a symbolic link is on the way.
+    /// The file is not a regular one, or its path has a symbolic link.
     Kind = 4,
-    /// The system denies it.
+    /// The system denies access.
     Denied = 5,
-    /// It has another length, or none.
+    /// The file is empty, or its length differs from the expected one.
     Length = 6,
-    /// It ends too early.
+    /// The file ended early.
     Short = 7,
-    /// It changed.
+    /// The file changed during the task.
     Changed = 8,
-    /// There is no room for it.
+    /// The disk is full.
     Full = 9,
-    /// The system failed at it.
+    /// The system reported another error.
     System = 10,
-    /// The vma is not here, or not lost, or was cleared.
+    /// The node does not hold the vma, the vma is not lost, or it was cleared.
     Memory = 11,
-    /// The number of the task was forgotten.
+    /// The node forgot the task's number.
     Forgotten = 12,
 }
 
@@ -118,14 +119,14 @@ impl FileCause {
         Self::Forgotten,
     ];
 
-    /// The cause of this number.
+    /// Returns the cause with this number.
     #[must_use]
     pub fn from_bits(bits: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&cause| cause as u8 == bits)
     }
 }
 
-/// Whether a name is one of a file (PROTOCOL 20.1).
+/// Returns true if `name` is valid for a file (PROTOCOL 20.1).
 #[must_use]
 pub fn is_file_name(name: &str) -> bool {
     const PART_MAX: usize = 255;
@@ -136,31 +137,31 @@ pub fn is_file_name(name: &str) -> bool {
 /// A message about files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileMessage<'a> {
-    /// The question's number; an answer has the same.
+    /// Number of the request; the response has the same.
     pub token: RequestId,
     /// The rest.
     pub body: FileBody<'a>,
 }
 
-/// Kinds begin here (PROTOCOL 3.4).
+/// The first kind (PROTOCOL 3.4).
 const TASK: u8 = 0x62;
-/// And end here.
+/// The last kind.
 const SAID: u8 = 0x63;
 /// Bytes of a task before its name.
 const TASK_LEN: usize = 44;
 const SAID_LEN: usize = 40;
 
 impl<'a> FileMessage<'a> {
-    /// True when the payload says that it is a message about files, of this version.
+    /// Returns true if the payload is a message about files, of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
         matches!(payload, [VERSION, TASK..=SAID, ..])
     }
 
-    /// Reads a message: every length, number and reserved field is checked. A name may be any text; [`is_file_name`] says whether it is one.
+    /// Reads a message. Checks every length, number and reserved field. Accepts any text as a name;
+    /// [`is_file_name`] validates one.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, token, mut r) = read_numbered("file message", payload)?;
         let body = match kind {
@@ -191,7 +192,7 @@ impl<'a> FileMessage<'a> {
         }
     }
 
-    /// Bytes that [`FileMessage::emit`] appends.
+    /// Returns the number of bytes that [`FileMessage::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
         Header::LEN
@@ -201,7 +202,7 @@ impl<'a> FileMessage<'a> {
             }
     }
 
-    /// A message is never empty.
+    /// Returns false: a message is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -353,7 +354,7 @@ mod tests {
         }
     }
 
-    /// What a task cannot say (PROTOCOL 20.6).
+    /// Invalid tasks (PROTOCOL 20.6).
     #[test]
     fn tasks_without_sense_are_refused() {
         let good = FileTask {
@@ -386,7 +387,7 @@ mod tests {
         }
     }
 
-    /// What is a name and what is none (PROTOCOL 20.1).
+    /// Valid and invalid names (PROTOCOL 20.1).
     #[test]
     fn names_lead_to_files_in_the_directory_only() {
         let long = "x".repeat(255);

@@ -1,35 +1,39 @@
-//! Traversals between switches, with the temporary header of Fat-B+Tree III-D: which tree they are of, and which server they go to (PROTOCOL 16.5).
+//! Traversals between switches, with the temporary header of Fat-B+Tree III-D: the tree and the destination
+//! server (PROTOCOL 16.5).
 //!
-//! The first hop attaches it, index switches on the way read and write it, the last hop takes it off. What a memory node gets is the traversal, or the batch.
+//! The first hop attaches the header, index switches on the path read and rewrite it, and the last hop
+//! removes it. A memory node gets only the traversal, or the batch.
 
 use super::{Batch, Header, Message, Traverse};
 use crate::reader::{Put, Reader};
 use crate::{Body, NodeId, ProgramHash, VirtAddr, WireError};
 use alloc::vec::Vec;
 
-/// Index switches that a traversal may pass at most: more than a FatTree has tiers, and an end for rows that lead in a circle.
+/// Index switches that a traversal may pass at most: more than the tiers of a FatTree. Bounds a loop of table
+/// rows.
 pub const SWITCHES_MAX: u8 = 8;
 
-/// The kinds on the wire: of one traversal, and of a batch.
+/// Kinds on the wire: of one traversal, and of a batch.
 const KIND: u8 = 0x12;
 const KIND_BATCH: u8 = 0x13;
 
-/// Traversals on their way through index switches.
+/// Traversals on the path through index switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lead<'a> {
-    /// The request's, with what the first hop wrote there.
+    /// Header of the request, with the fields that the first hop wrote.
     pub header: Header,
-    /// The tree's root: where the traversals would begin without an index.
+    /// Root of the tree: where the traversals would begin without an index.
     pub root: VirtAddr,
-    /// The memory node whose tree has the key; none until a switch knows (Fat-B+Tree IV-A: the memory server ID).
+    /// The memory node whose tree holds the key; none until a switch knows it (Fat-B+Tree IV-A: the memory
+    /// server ID).
     pub server: Option<NodeId>,
-    /// Index switches that it may still pass.
+    /// Index switches that the message may still pass.
     pub switches: u8,
-    /// The traversals; their pointers are the deepest nodes that were found so far.
+    /// The traversals; each pointer is the deepest node found so far.
     pub led: Led<'a>,
 }
 
-/// What is led.
+/// The traversals of a [`Lead`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Led<'a> {
     /// One traversal.
@@ -39,7 +43,7 @@ pub enum Led<'a> {
 }
 
 impl Led<'_> {
-    /// The program that all of them run.
+    /// Returns the program that all traversals run.
     #[must_use]
     pub const fn program(&self) -> ProgramHash {
         match self {
@@ -53,16 +57,15 @@ impl<'a> Lead<'a> {
     /// Bytes of the temporary header.
     pub const LEN: usize = 16;
 
-    /// True when the payload's kind is one of these.
+    /// Returns true if the payload has one of the two kinds.
     #[must_use]
     pub fn is(payload: &[u8]) -> bool {
         matches!(payload.get(1), Some(&(KIND | KIND_BATCH)))
     }
 
-    /// Reads one.
+    /// Reads a message.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong; a response is none.
+    /// # Errors [`WireError`] naming the field; also for a response.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("lead", payload);
         let (header, kind) =
@@ -83,10 +86,9 @@ impl<'a> Lead<'a> {
         Ok(Self { header, root, server, switches, led })
     }
 
-    /// Appends it.
+    /// Appends the message.
     ///
-    /// # Panics
-    /// As [`Message::emit`], and when the header is a response's.
+    /// # Panics If [`Message::emit`] panics, and if the header is a response's.
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(!self.header.response, "only requests are led");
         let kind = if matches!(self.led, Led::Batch(_)) { KIND_BATCH } else { KIND };
@@ -104,7 +106,7 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Bytes that [`Lead::emit`] appends.
+    /// Returns the number of bytes that [`Lead::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
         let body = match &self.led {
@@ -114,13 +116,13 @@ impl<'a> Lead<'a> {
         Header::LEN + Self::LEN + body
     }
 
-    /// It is never empty.
+    /// Returns false: a message is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// The request without the temporary header: what a memory node gets.
+    /// Returns the request without the temporary header, as a memory node gets it.
     #[must_use]
     pub const fn message(&self) -> Message<'a> {
         let body = match self.led {
@@ -151,7 +153,7 @@ mod tests {
         Lead { header, root: VirtAddr(0x2200), server: Some(NodeId(3)), switches: 7, led: Led::One(traverse) }
     }
 
-    /// The same of two traversals.
+    /// Returns a [`Lead`] with a batch of two traversals.
     fn lead_of_batch(pairs: &mut PairBuf) -> Lead<'_> {
         let lead = lead();
         for counter in [5, 9] {
@@ -184,7 +186,7 @@ mod tests {
         assert!(Message::parse(&with).is_err(), "of another kind");
     }
 
-    /// And so of a batch, of another kind: neither is the other.
+    /// A batch is encoded the same way, with another kind. The two kinds do not mix.
     #[test]
     fn a_batch_is_led_likewise() {
         let mut pairs = PairBuf::default();

@@ -1,11 +1,12 @@
-//! What one memory node says to another while pages move from it to there (PROTOCOL 7.40).
+//! Messages between two memory nodes while pages migrate (PROTOCOL 7.40).
 //!
 //! ```text
 //!     old node -- Page, Kept --> new node
 //!              <-- Taken, Told --
 //! ```
 //!
-//! Each is sent again until it is answered, and changes nothing when it comes twice. All of a move have its number.
+//! Each message is retransmitted until it is answered; a duplicate has no effect. All messages of a move have
+//! its number.
 
 use super::page_message::{part, part_bits};
 use super::{Header, PAGE_LEN, Page, Part, Seq, VERSION, put_numbered, read_numbered};
@@ -13,47 +14,47 @@ use crate::reader::{Put, Reader};
 use crate::{HostId, RequestId, VirtAddr, WireError};
 use alloc::vec::Vec;
 
-/// What a node knows of a page beside its bytes.
+/// A node's state of a page, without the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageState {
-    /// Write-backs of smaller grants are late.
+    /// The minimum valid grant number: write-backs of smaller grants are void.
     pub min_seq: Seq,
-    /// The largest number under which it was handed out to be written.
+    /// The largest number under which the page was granted for writing.
     pub lent: Seq,
-    /// The host that it was handed out to under that number.
+    /// The host that holds the grant with this number.
     pub holder: HostId,
-    /// Its latest bytes died with a host.
+    /// True if the latest bytes were lost with a host.
     pub lost: bool,
-    /// It was handed out since it was last cleared.
+    /// True if the page was handed out coherently since it was last cleared.
     pub coherent: bool,
 }
 
-/// What is said.
+/// The body of a message between memory nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MoveBody<'a> {
-    /// A part of a page; none of a page of zeros.
+    /// A part of a page with the page's state; no part for a page of zeros.
     Page(Page, PageState, Option<(Part, &'a [u8])>),
-    /// The page is here, all of it.
+    /// The receiver has all of the page.
     Taken(Page),
-    /// A request that writes was executed, in the visit with so many hops left, and this came of it; none: all of its host up to this one are
-    /// forgotten.
+    /// The outcome of an executed request that writes, with the hops left in that visit. None: all requests
+    /// of the host up to this id are forgotten.
     Kept(RequestId, u8, Option<&'a [u8]>),
-    /// That is known here.
+    /// The receiver has the record.
     Told(RequestId, u8),
 }
 
 /// A message between memory nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveMessage<'a> {
-    /// The move.
+    /// Number of the move.
     pub number: u64,
     /// The rest.
     pub body: MoveBody<'a>,
 }
 
-/// Kinds begin here (PROTOCOL 3.4).
+/// The first kind (PROTOCOL 3.4).
 const FIRST_KIND: u8 = 0x50;
-/// And end here.
+/// The last kind.
 const LAST_KIND: u8 = 0x53;
 
 const LOST: u8 = 1;
@@ -61,16 +62,15 @@ const COHERENT: u8 = 2;
 const ZERO: u8 = 4;
 
 impl<'a> MoveMessage<'a> {
-    /// True when the payload says that it is a message between memory nodes, of this version.
+    /// Returns true if the payload is a message between memory nodes, of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
         matches!(payload, [VERSION, FIRST_KIND..=LAST_KIND, ..])
     }
 
-    /// Reads a message: every length, number and reserved field is checked.
+    /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, number, mut r) = read_numbered("move message", payload)?;
         let body = match kind {
@@ -99,8 +99,7 @@ impl<'a> MoveMessage<'a> {
 
     /// Appends the message.
     ///
-    /// # Panics
-    /// When a part does not have its length.
+    /// # Panics If the bytes of a part have the wrong length.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let kind = match self.body {
             MoveBody::Page(..) => 0x50,
@@ -124,7 +123,7 @@ impl<'a> MoveMessage<'a> {
         }
     }
 
-    /// Bytes that [`MoveMessage::emit`] appends.
+    /// Returns the number of bytes that [`MoveMessage::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
         Header::LEN
@@ -137,7 +136,7 @@ impl<'a> MoveMessage<'a> {
             }
     }
 
-    /// A message is never empty.
+    /// Returns false: a message is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false

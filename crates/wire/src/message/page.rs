@@ -1,11 +1,11 @@
-//! Pages, the regions a directory keeps of them, and the numbers that order what happens to them (PROTOCOL 12.1 to 12.4).
+//! Pages, the directory's regions, and the sequence numbers that order their events (PROTOCOL 12.1 to 12.4).
 
 use crate::reader::{Put as _, Reader};
 use crate::{HostId, VirtAddr, WireError};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Bytes of a page: what is cached, fetched and written back at once (MIND 4.3.1).
+/// Bytes of a page: the unit of caching, fetching and writing back (MIND 4.3.1).
 pub const PAGE_LEN: usize = 1 << PAGE_SHIFT;
 
 /// Bits of an address below its page's number.
@@ -14,10 +14,10 @@ pub const PAGE_SHIFT: u32 = 12;
 /// The largest region has 2^`REGION_ORDER_MAX` pages: 2 MiB (MIND 4.3.1).
 pub const REGION_ORDER_MAX: u8 = 9;
 
-/// A region has 2^`REGION_ORDER_FIRST` pages when it gets a slot: 16 KiB (MIND 5.2, 7.3).
+/// A new region has 2^`REGION_ORDER_FIRST` pages: 16 KiB (MIND 5.2, 7.3).
 pub const REGION_ORDER_FIRST: u8 = 2;
 
-/// Hosts that can take part: those with numbers below this.
+/// Number of hosts that can cache pages: those with numbers below this.
 pub const CACHING_HOSTS_MAX: u16 = 256;
 
 /// A page of far memory: its address divided by [`PAGE_LEN`]. Below 2^52.
@@ -30,37 +30,37 @@ impl Page {
     /// The page of the last address.
     pub const LAST: Self = Self(u64::MAX >> PAGE_SHIFT);
 
-    /// The page behind it; of the last one, itself.
+    /// Returns the page behind this one; for the last page, itself.
     #[must_use]
     pub const fn next(self) -> Self {
         if self.0 == Self::LAST.0 { self } else { Self(self.0 + 1) }
     }
 
-    /// The page before it; of the first one, itself.
+    /// Returns the page before this one; for the first page, itself.
     #[must_use]
     pub const fn previous(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// The page that holds the byte at `addr`.
+    /// Returns the page that holds the byte at `addr`.
     #[must_use]
     pub const fn of(addr: VirtAddr) -> Self {
         Self(addr.0 >> PAGE_SHIFT)
     }
 
-    /// Its first byte.
+    /// Returns the address of the page's first byte.
     #[must_use]
     pub const fn addr(self) -> VirtAddr {
         VirtAddr(self.0 << PAGE_SHIFT)
     }
 
-    /// Its number.
+    /// Returns the number of the page.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
     }
 
-    /// The page with this number; of one that is too large, the last page.
+    /// Returns the page with this number, or the last page if the number is too large.
     #[must_use]
     pub const fn numbered(number: u64) -> Self {
         if number > Self::LAST.0 { Self::LAST } else { Self(number) }
@@ -73,74 +73,79 @@ impl fmt::Debug for Page {
     }
 }
 
-/// What a host may do with a page it caches (MIND 2.2); one that it does not cache is Invalid.
+/// A host's access to a page that it caches (MIND 2.2). An uncached page is Invalid.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Access {
-    /// Read it; others may too.
+    /// The host may read; other hosts may too.
     Shared = 1,
-    /// Read and write it; no other host may do either.
+    /// The host may read and write; no other host may do either.
     Modified = 2,
 }
 
-/// A number in the history of a region. It grows when the right to write changes hands and when a page is handed out to be written
-/// (PROTOCOL 12.4), and stamps what was decided then; the larger is the later. Never wraps.
+/// A sequence number in the history of a region. A decision carries the number at its time; larger numbers
+/// are later. The number grows when the right to write changes hands and when a page is granted for writing
+/// (PROTOCOL 12.4). Never wraps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// The number after this one.
+    /// Returns the number after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The first number of an epoch: above all that a switch can have reached in those before (PROTOCOL 12.36).
+    /// Returns the first number of an epoch: above all numbers that a switch can reach in earlier epochs
+    /// (PROTOCOL 12.36).
     #[must_use]
     pub const fn of_epoch(epoch: u64) -> Self {
         Self(epoch << EPOCH_SHIFT)
     }
 
-    /// The epoch of the switch that gave this number out.
+    /// Returns the epoch of the switch that issued this number.
     #[must_use]
     pub const fn epoch(self) -> u64 {
         self.0 >> EPOCH_SHIFT
     }
 }
 
-/// An epoch of the switch has 2^40 numbers: for 2 months, if one region changed hands 200,000 times a second.
+/// Bits of a number below its epoch. 2^40 numbers last for 2 months if one region changes hands 200,000 times
+/// a second.
 const EPOCH_SHIFT: u32 = 40;
 
-/// The name of one page request among those of its host: 16 bits of the host's generation, 48 of a counter. Never used again.
+/// The id of a page request among those of its host: 16 bits of the host's generation, 48 of a counter. Never
+/// reused.
 ///
-/// A [`crate::RequestId`] has 32 bits of counter, which a host that faults 100,000 times a second uses up in half a day.
+/// A [`crate::RequestId`] has a counter of 32 bits, which a host with 100,000 faults a second exhausts in
+/// half a day.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct FetchId(pub u64);
 
 impl FetchId {
     const COUNTER_BITS: u32 = 48;
 
-    /// The first id of this generation of a host.
+    /// Returns the first id of this generation of a host.
     #[must_use]
     pub const fn first(generation: u16) -> Self {
         Self((generation as u64) << Self::COUNTER_BITS)
     }
 
-    /// The id after this one; none after the last of its generation.
+    /// Returns the id after this one; none after the last of its generation.
     #[must_use]
     pub const fn next(self) -> Option<Self> {
         let next = Self(self.0.wrapping_add(1));
         if next.0 & ((1 << Self::COUNTER_BITS) - 1) == 0 { None } else { Some(next) }
     }
 
-    /// The host's generation.
+    /// Returns the host's generation.
     #[must_use]
     pub const fn generation(self) -> u16 {
         (self.0 >> Self::COUNTER_BITS) as u16
     }
 }
 
-/// What one directory entry is about (MIND 4.3.1): 2^order pages, at a multiple of as many.
+/// The pages of one directory entry (MIND 4.3.1): 2^order pages, aligned to their number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Region {
     base: Page,
@@ -148,7 +153,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// The region of 2^`order` pages from `base` on; none when the order is above [`REGION_ORDER_MAX`] or the base is not aligned.
+    /// Returns the region of 2^`order` pages from `base` on. None if the order is above [`REGION_ORDER_MAX`]
+    /// or the base is not aligned.
     #[must_use]
     pub const fn new(base: Page, order: u8) -> Option<Self> {
         if order > REGION_ORDER_MAX || base.0 & ((1 << order) - 1) != 0 {
@@ -157,71 +163,68 @@ impl Region {
         Some(Self { base, order })
     }
 
-    /// The region of 2^`order` pages that holds `page`.
+    /// Returns the region of 2^`order` pages that holds `page`.
     ///
-    /// # Panics
-    /// When the order is above [`REGION_ORDER_MAX`].
+    /// # Panics If the order is above [`REGION_ORDER_MAX`].
     #[must_use]
     pub const fn around(page: Page, order: u8) -> Self {
         assert!(order <= REGION_ORDER_MAX, "a region has at most 2 MiB");
         Self { base: Page(page.0 >> order << order), order }
     }
 
-    /// The first page.
+    /// Returns the first page.
     #[must_use]
     pub const fn base(self) -> Page {
         self.base
     }
 
-    /// Log2 of its pages.
+    /// Returns log2 of the number of pages.
     #[must_use]
     pub const fn order(self) -> u8 {
         self.order
     }
 
-    /// How many pages it has.
+    /// Returns the number of pages.
     #[must_use]
     pub const fn len(self) -> u64 {
         1 << self.order
     }
 
-    /// A region is never empty.
+    /// Returns false: a region is never empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         false
     }
 
-    /// The last page.
+    /// Returns the last page.
     #[must_use]
     pub const fn last(self) -> Page {
         Page(self.base.0 + self.len() - 1)
     }
 
-    /// True when the page is in it.
+    /// Returns true if the region holds the page.
     #[must_use]
     pub const fn contains(self, page: Page) -> bool {
         page.0 >> self.order == self.base.0 >> self.order
     }
 
-    /// Its pages, in order.
+    /// Returns the pages, in order.
     pub fn pages(self) -> impl Iterator<Item = Page> {
         (self.base.0..=self.last().0).map(Page)
     }
 
-    /// The page this many pages behind the first.
+    /// Returns the page at this index.
     ///
-    /// # Panics
-    /// When the region has no such page.
+    /// # Panics If the region has no such page.
     #[must_use]
     pub const fn page(self, index: u16) -> Page {
         assert!((index as u64) < self.len(), "a region has a page of that index");
         Page(self.base.0 + index as u64)
     }
 
-    /// How many pages behind the first the page is.
+    /// Returns the index of the page in the region.
     ///
-    /// # Panics
-    /// When it is not in the region.
+    /// # Panics If the page is not in the region.
     #[must_use]
     pub const fn index(self, page: Page) -> u16 {
         assert!(self.contains(page), "the page is in the region");
@@ -230,7 +233,7 @@ impl Region {
         index
     }
 
-    /// The lower and the upper half; none when it is a single page.
+    /// Returns the lower and the upper half; none for a single page.
     #[must_use]
     pub const fn halves(self) -> Option<(Self, Self)> {
         let Some(order) = self.order.checked_sub(1) else { return None };
@@ -238,7 +241,7 @@ impl Region {
         Some((Self { base: self.base, order }, Self { base: upper, order }))
     }
 
-    /// The region that this one is half of; none for the largest.
+    /// Returns the region that this one is half of; none for the largest.
     #[must_use]
     pub const fn parent(self) -> Option<Self> {
         if self.order == REGION_ORDER_MAX { None } else { Some(Self::around(self.base, self.order + 1)) }
@@ -251,8 +254,8 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A set of hosts with numbers below [`CACHING_HOSTS_MAX`]: the sharers of a region, or the hosts that have still to answer. A bit for
-/// each, the lowest of the first word that of host 0.
+/// A set of hosts with numbers below [`CACHING_HOSTS_MAX`]: the sharers of a region, or the hosts with an
+/// outstanding answer. One bit per host; the lowest bit of the first word is host 0's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HostSet([u64; Self::WORDS]);
 
@@ -265,25 +268,23 @@ impl HostSet {
     /// No host.
     pub const EMPTY: Self = Self([0; Self::WORDS]);
 
-    /// Those of some bits.
+    /// Creates a set from its bits.
     #[must_use]
     pub const fn from_words(words: [u64; Self::WORDS]) -> Self {
         Self(words)
     }
 
-    /// This host alone.
+    /// Creates a set of one host.
     ///
-    /// # Panics
-    /// When its number is [`CACHING_HOSTS_MAX`] or more.
+    /// # Panics If the host's number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
     pub const fn only(host: HostId) -> Self {
         Self::EMPTY.with(host)
     }
 
-    /// These hosts and one more.
+    /// Returns the set with `host` added.
     ///
-    /// # Panics
-    /// When its number is [`CACHING_HOSTS_MAX`] or more.
+    /// # Panics If the host's number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
     pub const fn with(mut self, host: HostId) -> Self {
         assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");
@@ -291,10 +292,9 @@ impl HostSet {
         self
     }
 
-    /// These hosts less one.
+    /// Returns the set with `host` removed.
     ///
-    /// # Panics
-    /// When its number is [`CACHING_HOSTS_MAX`] or more.
+    /// # Panics If the host's number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
     pub const fn without(mut self, host: HostId) -> Self {
         assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");
@@ -302,31 +302,31 @@ impl HostSet {
         self
     }
 
-    /// These hosts and those.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(core::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
-    /// True when the host is among them.
+    /// Returns true if the set has the host.
     #[must_use]
     pub const fn contains(self, host: HostId) -> bool {
         host.0 < CACHING_HOSTS_MAX && self.0[host.0 as usize / 64] >> (host.0 % 64) & 1 == 1
     }
 
-    /// True when no host is in it.
+    /// Returns true if the set has no host.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::EMPTY
     }
 
-    /// How many they are.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn len(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The hosts, by number.
+    /// Returns the hosts, by number.
     pub fn iter(self) -> impl Iterator<Item = HostId> {
         (0..).zip(self.0).flat_map(|(at, mut word)| {
             core::iter::from_fn(move || {

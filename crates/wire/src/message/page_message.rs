@@ -1,9 +1,10 @@
-//! Coherence messages as bytes (PROTOCOL 12.5, 12.37).
+//! Encoding of coherence messages (PROTOCOL 12.5, 12.37).
 //!
-//! They have the header of all messages, and kinds of their own; but they are no requests and responses with a status, so they have a type
-//! of their own too. A receiver asks [`PageMessage::is`] first.
+//! Coherence messages have the header of all messages and kinds of their own. They are not requests and
+//! responses with a status, so they have a type of their own. A receiver calls [`PageMessage::is`] first.
 //!
-//! The two that carry bytes of a page have room for a whole one in a frame of 4168 bytes: what an Ethernet of 4200 carries.
+//! The two messages that carry page bytes fit a whole page in a frame of 4168 bytes, which an Ethernet MTU of
+//! 4200 carries.
 
 use super::coherence::{
     Data, Done, Get, Grant, Part, Read, Recall, RecallAck, Refusal, WriteBack, WriteBackAck,
@@ -13,28 +14,29 @@ use crate::reader::{Put, Reader};
 use crate::{Domain, HostId, VirtAddr, WireError};
 use alloc::vec::Vec;
 
-/// What a coherence message says.
+/// The body of a coherence message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageBody<'a> {
-    /// Host to switch.
+    /// Host to switch: a page request.
     Get(Get),
-    /// Switch to memory node.
+    /// Switch to memory node: send a page to a host.
     Read(Read),
-    /// Memory node to host, with the part's bytes; none when the page is lost.
+    /// Memory node to host: the bytes of a part; none if the page is lost.
     Data(Data, &'a [u8]),
-    /// Switch to host.
+    /// Switch to host: the right to use a page.
     Grant(Grant),
-    /// Host to switch.
+    /// Host to switch: a page was installed.
     Done(Done),
-    /// Switch to hosts: those of the set, though it may reach others (MIND 4.3.2).
+    /// Switch to hosts: recalls a region. Hosts outside the set may receive the message and ignore it (MIND
+    /// 4.3.2).
     Recall(HostSet, Recall),
-    /// Host, or memory node in its name, to switch.
+    /// Host to switch, or memory node on behalf of the host: the recall was obeyed.
     RecallAck(RecallAck),
-    /// Host to memory node, through the switch, with the part's bytes.
+    /// Host to memory node, through the switch: the bytes of a part.
     WriteBack(WriteBack, Part, &'a [u8]),
-    /// Memory node to host.
+    /// Memory node to host: acknowledges a write-back.
     WriteBackAck(WriteBackAck),
-    /// Switch to host.
+    /// Switch to host: refuses a page request.
     Refusal(Refusal),
 }
 
@@ -43,15 +45,15 @@ pub enum PageBody<'a> {
 pub struct PageMessage<'a> {
     /// The protection domain. Hosts send 0; the switch writes it from the session.
     pub domain: Domain,
-    /// The host it is about. Hosts send 0; the switch writes it from the session.
+    /// The host concerned. Hosts send 0; the switch writes it from the session.
     pub origin: HostId,
     /// The rest.
     pub body: PageBody<'a>,
 }
 
-/// Kinds begin here (PROTOCOL 3.4).
+/// The first kind (PROTOCOL 3.4).
 const FIRST_KIND: u8 = 0x30;
-/// And end here.
+/// The last kind.
 const LAST_KIND: u8 = 0x39;
 
 /// Flags (PROTOCOL 12.38).
@@ -62,27 +64,26 @@ const DONE_DUE: u8 = 1 << 4;
 const LOST: u8 = 1 << 5;
 const BEHIND: u8 = 1 << 6;
 const KEEP: u8 = 1;
-/// A write-back that acknowledges nothing has this in the place of a region's order.
+/// A region order that stands for "no acknowledgement" in a write-back.
 const NO_ACK: u8 = 0xff;
-/// A recall that no request caused has this in the place of a page's index.
+/// A page index that stands for "no request" in a recall.
 const NO_PAGE: u16 = 0xffff;
 /// Bytes of a body before a part of a page.
 const BEFORE_PART: usize = 28;
 
 impl<'a> PageMessage<'a> {
-    /// Bytes of the longest frame of all, BTH to pad: a whole page and the headers before it (PROTOCOL 12.39).
+    /// Bytes of the longest frame, BTH to pad: a whole page and the headers before it (PROTOCOL 12.39).
     pub const FRAME_LEN_MAX: usize = OVERHEAD + BEFORE_PART + PAGE_LEN;
 
-    /// True when the payload says that it is a coherence message of this version.
+    /// Returns true if the payload is a coherence message of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
         matches!(payload, [VERSION, FIRST_KIND..=LAST_KIND, ..])
     }
 
-    /// Reads a message: every length, number and reserved field is checked.
+    /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("page message", payload);
         let [version, kind, status, flags] = r.array()?;
@@ -109,8 +110,8 @@ impl<'a> PageMessage<'a> {
 
     /// Appends the message.
     ///
-    /// # Panics
-    /// When a part's bytes are not as many as it has, or a write-back's page is not in the region it acknowledges for.
+    /// # Panics If the bytes of a part have the wrong length, or a write-back's page is not in the region of
+    /// its acknowledgement.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let status = if let PageBody::Refusal(refusal) = self.body { refusal.status } else { Status::Ok };
         out.extend_from_slice(&[VERSION, self.kind(), status as u8, 0]);
@@ -121,7 +122,7 @@ impl<'a> PageMessage<'a> {
         emit(&self.body, out);
     }
 
-    /// Bytes that [`PageMessage::emit`] appends.
+    /// Returns the number of bytes that [`PageMessage::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
         Header::LEN
@@ -135,7 +136,7 @@ impl<'a> PageMessage<'a> {
             }
     }
 
-    /// A message is never empty.
+    /// Returns false: a message is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -229,7 +230,7 @@ fn region(base: Page, order: u8) -> Result<Region, WireError> {
     Region::new(base, order).ok_or_else(|| WireError::Unknown { what: "region.order", value: order.into() })
 }
 
-/// Access and flags, of which only `known` may be set.
+/// Reads access and flags; only the flags in `known` may be set.
 fn flags(r: &mut Reader<'_>, known: u8) -> Result<(Access, u8), WireError> {
     let bits = r.u8()?;
     let access = match bits & ACCESS_BITS {
@@ -243,7 +244,7 @@ fn flags(r: &mut Reader<'_>, known: u8) -> Result<(Access, u8), WireError> {
     Ok((access, bits & known))
 }
 
-/// The index in the high bits, the number of the last part in the low ones.
+/// Reads a part: the index in the high bits, the number of the last part in the low bits.
 pub(super) fn part(r: &mut Reader<'_>) -> Result<Part, WireError> {
     let bits = r.u8()?;
     let part = Part { index: bits >> 4, count: (bits & 15) + 1 };
@@ -267,7 +268,8 @@ fn recall<'a>(r: &mut Reader<'a>) -> Result<PageBody<'a>, WireError> {
     Ok(PageBody::Recall(to, Recall { region, seq, keep: flags & KEEP != 0, wanted }))
 }
 
-/// What a write-back and its acknowledgement have in common: page, grant, and an acknowledgement for a region around the page.
+/// Reads the common fields of a write-back and its acknowledgement: page, grant, and the recall
+/// acknowledgement for a region around the page.
 fn written(r: &mut Reader<'_>) -> Result<(Page, Seq, Option<RecallAck>), WireError> {
     let (page, grant, seq) = (page(r)?, Seq(r.u64()?), Seq(r.u64()?));
     let (false_invalidations, order) = (r.u16()?, r.u8()?);
@@ -279,7 +281,7 @@ fn written(r: &mut Reader<'_>) -> Result<(Page, Seq, Option<RecallAck>), WireErr
     Ok((page, grant, Some(RecallAck { region: region(around, order)?, seq, false_invalidations })))
 }
 
-/// Bytes of a region of that order; of the largest, when there is none.
+/// Returns the bytes of a region of this order, or of the largest region if the order is invalid.
 const fn region_len(order: u8) -> u64 {
     let order = if order > super::REGION_ORDER_MAX { super::REGION_ORDER_MAX } else { order };
     1 << (order as u32 + super::PAGE_SHIFT)

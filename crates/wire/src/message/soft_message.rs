@@ -1,17 +1,18 @@
-//! What control plane and switch say to each other about the switch's image, its soft state (PROTOCOL 13.2).
+//! Messages between control plane and switch about the switch's image, its soft state (PROTOCOL 13.2).
 //!
 //! ```text
 //!     control                              switch
 //!        |------ Show ----------------------->|
-//!        |<----- Shown -----------------------|   what stands, what is loading and from where on it is missing
+//!        |<----- Shown -----------------------|   the standing image, and the first missing byte of the loading one
 //!        |------ Load 0 .. n ---------------->|
-//!        |<----- Loaded, for each ------------|   the first byte that is missing
+//!        |<----- Loaded, for each ------------|   the first missing byte
 //!        |------ Flip ----------------------->|
-//!        |<----- Flipped ---------------------|   it stands, or why it does not
+//!        |<----- Flipped ---------------------|   the image stands, or the reason why not
 //! ```
 //!
-//! They are no table updates: each may be lost, come twice and late. The asker asks again with [`SoftBody::Show`], and goes on from what it is told.
-//! Beside that the control plane reads what the tables of a section counted, part by part, with [`SoftBody::Count`] (PROTOCOL 13.17).
+//! These messages are no table updates: each may be lost, duplicated and delayed. The control plane
+//! retransmits [`SoftBody::Show`] and continues from the response. With [`SoftBody::Count`] the control plane
+//! reads the counters of a section, part by part (PROTOCOL 13.17).
 
 use super::{Header, VERSION, put_numbered, read_numbered};
 use crate::reader::{Put, Reader};
@@ -21,10 +22,10 @@ use core::fmt;
 
 /// Most bytes of an image (PROTOCOL 13.1).
 pub const SOFT_IMAGE_MAX: u32 = 8 << 20;
-/// Most bytes of an image in a [`SoftBody::Load`]: what a PMTU of 1024 has room for, in whole lines of 16.
+/// Most bytes of an image in a [`SoftBody::Load`]: what fits a PMTU of 1024, in whole lines of 16.
 pub const SOFT_PART_MAX: usize = 960;
 
-/// Most counters in a [`SoftBody::Counts`]: what a PMTU of 1024 has room for, in whole lines of 16.
+/// Most counters in a [`SoftBody::Counts`]: what fits a PMTU of 1024, in whole lines of 16.
 pub const SOFT_COUNTS_MAX: usize = 236;
 /// Most counters of a section.
 pub const SOFT_COUNTERS_MAX: u32 = 1 << 20;
@@ -39,110 +40,113 @@ impl fmt::Display for ImageDigest {
     }
 }
 
-/// What a message about the image says.
+/// The body of a message about the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SoftBody<'a> {
-    /// Control to switch: a part of the image of this epoch.
+    /// Control to switch: a part of an image.
     Load(Load<'a>),
-    /// Switch to control: of the image of this epoch that is loading, the first byte that is missing.
+    /// Switch to control: the first missing byte of the loading image.
     Loaded {
-        /// The image's.
+        /// Epoch of the image.
         epoch: u64,
-        /// All bytes before it are there.
+        /// Offset of the first missing byte; all bytes before it arrived.
         next: u32,
     },
-    /// Control to switch: the image of this epoch is to stand.
+    /// Control to switch: make this image stand.
     Flip(ImageId),
-    /// Switch to control: whether it does.
+    /// Switch to control: the outcome of a flip.
     Flipped {
-        /// The image's.
+        /// Epoch of the image.
         epoch: u64,
-        /// Whether it stands.
+        /// Outcome of the flip.
         verdict: Verdict,
     },
-    /// Control to switch: what stands, and what is loading?
+    /// Control to switch: report the standing and the loading image.
     Show,
-    /// Switch to control.
+    /// Switch to control: both images.
     Shown(Shown),
-    /// Control to switch: what did the tables of this section count?
+    /// Control to switch: report the counters of this section.
     Count(Count),
-    /// Switch to control: that.
+    /// Switch to control: the counters.
     Counts(Counts<'a>),
 }
 
-/// A question for counters.
+/// A request for the counters of a section.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Count {
-    /// Of the image that is to stand; 0 asks whichever does.
+    /// Epoch of the standing image; 0 accepts any.
     pub epoch: u64,
-    /// Whose section it is.
+    /// Domain of the section.
     pub domain: Domain,
-    /// Its kind.
+    /// Kind of the section.
     pub kind: u16,
-    /// Which one of that domain and kind.
+    /// Id of the section within domain and kind.
     pub id: u64,
-    /// The first counter that is wanted.
+    /// Index of the first counter.
     pub from: u32,
 }
 
-/// Counters of a section.
+/// The counters of a section.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts<'a> {
-    /// Of the image that stands; 0 when none does. When it is not the one that was asked for, the rest is 0.
+    /// Epoch of the standing image; 0 if none stands. If the epoch differs from the requested one, all other
+    /// fields are 0.
     pub epoch: u64,
-    /// Tells the bytes of the section from others.
+    /// Edition of the section: distinguishes its bytes from others.
     pub edition: u64,
-    /// How many counters it has: 0 for a section that is not there or counts nothing, and then the rest is 0, too.
+    /// Number of counters of the section. 0 for a missing section or one without counters; all other fields
+    /// are then 0.
     pub total: u32,
-    /// The first one here.
+    /// Index of the first counter here.
     pub from: u32,
-    /// Counters of four bytes each, big-endian: at most [`SOFT_COUNTS_MAX`].
+    /// Counters of four bytes each, big-endian; at most [`SOFT_COUNTS_MAX`].
     pub counters: &'a [u8],
 }
 
 /// A part of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load<'a> {
-    /// The image's; not 0.
+    /// Epoch of the image; not 0.
     pub epoch: u64,
     /// Bytes of the whole image, 1 to [`SOFT_IMAGE_MAX`].
     pub len: u32,
-    /// Where in the image the part begins.
+    /// Offset of the part in the image.
     pub offset: u32,
-    /// The part: 1 to [`SOFT_PART_MAX`] bytes, inside of the image.
+    /// The part: 1 to [`SOFT_PART_MAX`] bytes, within the image.
     pub bytes: &'a [u8],
 }
 
-/// Which image.
+/// The identity of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ImageId {
-    /// Its epoch; 0 says that there is none, and then the rest is 0.
+    /// Epoch of the image; 0 for no image, and then all other fields are 0.
     pub epoch: u64,
-    /// Its bytes: 1 to [`SOFT_IMAGE_MAX`].
+    /// Length of the image in bytes: 1 to [`SOFT_IMAGE_MAX`].
     pub len: u32,
-    /// Its digest.
+    /// Digest of the image.
     pub digest: ImageDigest,
 }
 
-/// What became of a flip.
+/// The outcome of a flip.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
     /// The image stands.
     Stands,
-    /// What had come was not the image: its bytes are gone, and it is to be loaded under another epoch.
+    /// The received bytes do not match the image. The switch dropped them; the image must be loaded under
+    /// another epoch.
     Damaged,
-    /// The switch has room for an image of so many bytes, and not of more.
+    /// The image is too long; the number is the most bytes that the switch has room for.
     TooLong(u32),
-    /// The bytes are no image: what is wrong, and in which row of its directory.
+    /// The bytes are not a valid image.
     Fault(ImageFault),
 }
 
-/// Why bytes are no image (PROTOCOL 13.3).
+/// The reason why bytes are not a valid image (PROTOCOL 13.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ImageFault {
-    /// The rule that is broken.
+    /// The broken rule.
     pub rule: ImageRule,
-    /// The row of the directory that breaks it; 0 when none does.
+    /// The row of the directory that breaks the rule; 0 if none does.
     pub row: u32,
 }
 
@@ -150,17 +154,17 @@ pub struct ImageFault {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum ImageRule {
-    /// It has a header of a known version, with reserved bytes that are zero.
+    /// The image has a header of a known version, with reserved bytes that are zero.
     Head = 1,
-    /// It has so many rows as the header says, and not more than there may be.
+    /// The image has as many rows as the header says, and no more than allowed.
     Count = 2,
-    /// Rows are in the order of their keys, and no key comes twice.
+    /// Rows are ordered by key, and keys are unique.
     Order = 3,
-    /// Sections lie behind the rows, each where the one before ends, and the last ends with the image.
+    /// Sections lie behind the rows, contiguous, and the last one ends with the image.
     Bounds = 4,
-    /// It has at most [`SOFT_IMAGE_MAX`] bytes.
+    /// The image has at most [`SOFT_IMAGE_MAX`] bytes.
     Length = 5,
-    /// A section of a kind that the switch reads is what it should be (PROTOCOL 13.13).
+    /// Sections of kinds that the switch reads are valid (PROTOCOL 13.13).
     Content = 6,
 }
 
@@ -198,42 +202,42 @@ impl fmt::Display for ImageFault {
     }
 }
 
-/// What a switch has.
+/// The images of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Shown {
-    /// What stands; epoch 0 when nothing does.
+    /// The standing image; epoch 0 if none stands.
     pub standing: ImageId,
-    /// What is loading; epoch 0 when nothing is. Else it is above that of what stands.
+    /// The loading image; epoch 0 if none is loading. A loading epoch is above the standing one.
     pub loading: Loading,
 }
 
-/// What a switch has of the image that is loading.
+/// The progress of a loading image.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Loading {
-    /// Its epoch; 0 says that nothing is loading, and then the rest is 0.
+    /// Epoch of the image; 0 if no image is loading, and then all other fields are 0.
     pub epoch: u64,
-    /// Bytes of the whole image.
+    /// Length of the whole image in bytes.
     pub len: u32,
-    /// The first byte that is missing.
+    /// Offset of the first missing byte.
     pub next: u32,
 }
 
 /// A message about the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SoftMessage<'a> {
-    /// The question's number; an answer has the same.
+    /// Number of the request; the response has the same.
     pub token: RequestId,
     /// The rest.
     pub body: SoftBody<'a>,
 }
 
-/// Kinds begin here (PROTOCOL 3.4).
+/// The first kind (PROTOCOL 3.4).
 const FIRST_KIND: u8 = 0x54;
-/// And end here.
+/// The last kind.
 const LAST_KIND: u8 = 0x59;
-/// Those about counters.
+/// The first kind about counters.
 const FIRST_COUNT: u8 = 0x60;
-/// To here.
+/// The last kind about counters.
 const LAST_COUNT: u8 = 0x61;
 /// Bytes of a Counts before the counters.
 const COUNTS_LEN: usize = 24;
@@ -241,16 +245,15 @@ const COUNTS_LEN: usize = 24;
 const LOAD_LEN: usize = 16;
 
 impl<'a> SoftMessage<'a> {
-    /// True when the payload says that it is a message about the image, of this version.
+    /// Returns true if the payload is a message about the image, of this version.
     #[must_use]
     pub const fn is(payload: &[u8]) -> bool {
         matches!(payload, [VERSION, FIRST_KIND..=LAST_KIND | FIRST_COUNT..=LAST_COUNT, ..])
     }
 
-    /// Reads a message: every length, number and reserved field is checked.
+    /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// # Errors [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, token, mut r) = read_numbered("soft-state message", payload)?;
         let body = match kind {
@@ -319,7 +322,7 @@ impl<'a> SoftMessage<'a> {
         }
     }
 
-    /// Bytes that [`SoftMessage::emit`] appends.
+    /// Returns the number of bytes that [`SoftMessage::emit`] appends.
     #[must_use]
     pub const fn len(&self) -> usize {
         Header::LEN
@@ -335,7 +338,7 @@ impl<'a> SoftMessage<'a> {
             }
     }
 
-    /// A message is never empty.
+    /// Returns false: a message is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -377,7 +380,7 @@ fn load<'a>(r: &mut Reader<'a>) -> Result<Load<'a>, WireError> {
     if bytes.is_empty() {
         return Err(WireError::Short { what: "part of an image", need: 1, have: 0 });
     }
-    // A part lies in its image: `len` is at most SOFT_IMAGE_MAX, so nothing here overflows.
+    // A part lies within its image: `len` is at most SOFT_IMAGE_MAX, so nothing here overflows.
     let room = (len.saturating_sub(offset) as usize).min(SOFT_PART_MAX);
     if bytes.len() > room {
         return Err(WireError::Long { what: "part of an image", most: room, have: bytes.len() });

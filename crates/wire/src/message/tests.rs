@@ -104,7 +104,7 @@ fn encoded(updates: &[Update]) -> Vec<u8> {
     bytes
 }
 
-/// Every form a message can have, each with a name.
+/// Every form of a message, with a name.
 fn samples(bytes: &[u8]) -> Vec<(&'static str, Message<'_>)> {
     let (good, bad) = (REQUEST.answer(Status::Ok), REQUEST.answer(Status::TableFull));
     let batch = Updates::request(7, 26, bytes).unwrap();
@@ -160,7 +160,7 @@ fn every_form_comes_back_and_has_its_length() {
     }
 }
 
-/// PROTOCOL 3.3: nothing is missing, nothing stands behind.
+/// PROTOCOL 3.3: a message with a byte less or a byte more is refused.
 #[test]
 fn every_truncation_and_every_extra_byte_is_refused() {
     let bytes = encoded(&updates());
@@ -231,7 +231,7 @@ fn each_reserved_bit_is_refused() {
     }
 }
 
-/// PROTOCOL 7.24: what is not sent is zeros, and what is not zero is sent.
+/// PROTOCOL 7.24: omitted bytes are zeros, and bytes other than zero are sent.
 #[test]
 fn zeros_at_the_end_of_a_scratch_pad_need_not_be_sent() {
     let mut pad = [0; 200];
@@ -243,7 +243,7 @@ fn zeros_at_the_end_of_a_scratch_pad_need_not_be_sent() {
     }
 }
 
-/// PROTOCOL 3.8, 3.12: bounds hold before any byte is taken.
+/// PROTOCOL 3.8, 3.12: the bounds are checked before any byte is read.
 #[test]
 fn a_scratch_pad_or_program_above_its_bound_is_refused() {
     let long = vec![0; CODE_LEN_MAX];
@@ -263,8 +263,8 @@ fn a_scratch_pad_or_program_above_its_bound_is_refused() {
     refused(32, "traverse.scratch", SCRATCH_LEN_MAX);
 }
 
-/// PROTOCOL 3.6 to 3.9: a message that contradicts itself is refused: data where none are due, code or updates in a response, a refused
-/// update where nothing was refused.
+/// PROTOCOL 3.6 to 3.9: a contradictory message is refused: data where none may be, code or updates in a
+/// response, a refused update without a refusal.
 #[test]
 fn a_body_that_contradicts_its_header_is_refused() {
     let bytes = encoded(&updates());
@@ -314,7 +314,7 @@ fn each_update_has_its_tag_and_its_length() {
     }
 }
 
-/// PROTOCOL 3.9, 3.10: an update that makes no sense is refused with its batch, by its sender and by its receiver.
+/// PROTOCOL 3.9, 3.10: an invalid update is refused with its batch, by its sender and by its receiver.
 #[test]
 fn updates_that_make_no_sense_are_refused() {
     let (domain, base, perm) = (Domain(1), VirtAddr(0x1000), Perm::Read);
@@ -328,7 +328,7 @@ fn updates_that_make_no_sense_are_refused() {
         ("update.len", Update::Clear { base, len: 0 }),
         ("update.len", Update::RangeGone { base: VirtAddr(u64::MAX), len: 1 }),
         ("update.offset", Update::Range { base, len: 0x1000, offset: u64::MAX - 0xfff }),
-        // A grant is a part of one vma.
+        // A grant covers a part of one vma.
         ("update.vma_log2", Update::Protect { domain, base, len: 0x1001, perm, vma_log2: 12 }),
         ("update.vma_log2", Update::Protect { domain, base, len: 0x1000, perm, vma_log2: 11 }),
         (
@@ -353,7 +353,7 @@ fn updates_that_make_no_sense_are_refused() {
         Update::Protect { domain, base, len: 0x1000, perm, vma_log2: 12 },
     ];
     assert!(Updates::request(1, 4, &encoded(&right)).is_ok());
-    // Bytes no `Update` can hold: a permission class, a QPN above 24 bits, a PMTU.
+    // Bytes that no `Update` can hold: a permission class, a QPN above 24 bits, a PMTU.
     let mut protect = encoded(&[Update::Protect { domain, base, len: 1, perm, vma_log2: 64 }]);
     protect[21] = 3;
     assert_eq!(Updates::request(1, 1, &protect), Err(WireError::Unknown { what: "update.perm", value: 3 }));
@@ -386,7 +386,7 @@ fn emit_panics(message: &Message<'_>) -> bool {
     std::panic::catch_unwind(|| emitted(message)).is_err()
 }
 
-/// The other half of the panic contract: what a type forbids is a broken invariant of the sender.
+/// The other half of the panic contract: to emit what a type forbids breaks an invariant of the sender.
 #[test]
 fn emitting_what_a_type_forbids_is_a_broken_invariant() {
     let long = vec![0; CODE_LEN_MAX + 1];
@@ -548,7 +548,7 @@ proptest! {
         prop_assert_eq!(Message::parse(&payload), Ok(message));
     }
 
-    /// No masked bits here: what we understand, we would have sent byte for byte.
+    /// The format has no ignored bits: whatever parses emits the same bytes.
     #[test]
     fn emit_undoes_parse(mut payload in prop::collection::vec(any::<u8>(), 24..120), kind in 0..5_usize, response: bool) {
         payload[..4].copy_from_slice(&[VERSION, [0x01, 0x02, 0x10, 0x11, 0x20][kind], 0, u8::from(response)]);

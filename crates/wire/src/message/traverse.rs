@@ -1,11 +1,11 @@
-//! The traversal's one format, for request, continuation and response (PROTOCOL 3.8; PULSE 4.1, 5).
+//! The format of a traversal, common to request, continuation and response (PROTOCOL 3.8; PULSE 4.1, 5).
 
 use super::{Header, Kind};
 use crate::reader::{Reader, be16, be32, be64, field};
 use crate::{Pmtu, ProgramHash, VirtAddr, WireError};
 use alloc::vec::Vec;
 
-/// The largest scratch pad, in bytes: what a datagram of the largest PMTU has room for beside the rest of a traversal. A smaller PMTU allows less.
+/// The largest scratch pad in bytes: what fits a datagram of the largest PMTU. A smaller PMTU allows less.
 pub const SCRATCH_LEN_MAX: usize = Traverse::room(Pmtu::B4096);
 /// The largest program in a packet, in bytes (a header of 8 and 512 instructions of 8). The PMTU may allow less.
 pub const CODE_LEN_MAX: usize = 4104;
@@ -13,21 +13,22 @@ pub const CODE_LEN_MAX: usize = 4104;
 /// Bytes before scratch pad and code.
 const FIXED_LEN: usize = 40;
 
-/// A traversal: which program, and all of its state.
+/// A traversal: its program and all of its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traverse<'a> {
     /// The program's name.
     pub program: ProgramHash,
-    /// The next pointer to follow; in a response the one it ended at.
+    /// The next pointer to follow; in a response, the pointer at the end.
     pub cur_ptr: VirtAddr,
     /// Iterations done so far, on all nodes.
     pub iterations: u32,
     /// Iterations after which the traversal stops with `IterationLimit`.
     pub limit: u32,
-    /// The scratch pad; at most [`SCRATCH_LEN_MAX`] bytes. Zeros at its end may be missing: [`Traverse::without_zeros`].
+    /// The scratch pad; at most [`SCRATCH_LEN_MAX`] bytes. Zeros at its end may be omitted:
+    /// [`Traverse::without_zeros`].
     pub scratch: &'a [u8],
-    /// The program's encoded form, when the sender thinks the node has not seen it; at most [`CODE_LEN_MAX`] bytes.
-    /// Empty otherwise, and in every response.
+    /// The program's encoded form; at most [`CODE_LEN_MAX`] bytes. Empty if the sender expects that the node
+    /// has it, and in every response.
     pub code: &'a [u8],
 }
 
@@ -35,17 +36,18 @@ impl<'a> Traverse<'a> {
     /// Bytes before scratch pad and code.
     pub const FIXED_LEN: usize = FIXED_LEN;
 
-    /// Bytes for scratch pad and code together in one datagram.
+    /// Returns the bytes that scratch pad and code together have in one datagram.
     #[must_use]
     pub const fn room(pmtu: Pmtu) -> usize {
         pmtu.bytes() - Header::LEN - Self::FIXED_LEN
     }
 
-    /// As much of a scratch pad as must be sent: blocks of 64 zeros at its end need not be (PROTOCOL 7.24).
+    /// Returns the part of a scratch pad that must be sent, without blocks of 64 zeros at its end (PROTOCOL
+    /// 7.24).
     #[must_use]
     pub fn without_zeros(pad: &[u8]) -> &[u8] {
         let (_, blocks) = pad.as_rchunks::<64>();
-        // A block as a whole, so that it is compared many bytes at once.
+        // The comparison covers a whole block, so the compiler vectorizes it.
         let zeros = blocks.iter().rev().take_while(|block| **block == [0; 64]).count();
         &pad[..pad.len() - zeros * 64]
     }
@@ -78,10 +80,10 @@ impl<'a> Traverse<'a> {
         })
     }
 
-    /// Appends the message of this header and traversal: what [`super::Message::emit`] appends of them. What is fixed of both goes out as one.
+    /// Appends the message of this header and traversal, as [`super::Message::emit`] does. Appends both fixed
+    /// parts in one piece.
     ///
-    /// # Panics
-    /// As [`super::Message::emit`].
+    /// # Panics If [`super::Message::emit`] would panic.
     #[inline(always)]
     pub fn emit(&self, header: &Header, out: &mut Vec<u8>) {
         let mut bytes = [0; Header::LEN + FIXED_LEN];
@@ -92,7 +94,7 @@ impl<'a> Traverse<'a> {
         self.emit_rest(out);
     }
 
-    /// What is in front of scratch pad and code.
+    /// Returns the bytes in front of scratch pad and code.
     #[inline(always)]
     pub(super) fn fixed(&self, response: bool) -> [u8; FIXED_LEN] {
         assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
@@ -119,13 +121,13 @@ impl<'a> Traverse<'a> {
         }
     }
 
-    /// Bytes of it in a message, behind the header.
+    /// Returns the bytes of the traversal in a message, behind the header.
     #[must_use]
     pub const fn len(&self) -> usize {
         Self::FIXED_LEN + self.scratch.len() + self.code.len()
     }
 
-    /// A traversal is never empty.
+    /// Returns false: a traversal is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false

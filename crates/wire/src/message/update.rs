@@ -1,4 +1,5 @@
-//! Table updates from the control plane to a role: numbered, applied in order, each exactly once (PROTOCOL 3.9, 3.10).
+//! Table updates from the control plane to a role: numbered, applied in order, each exactly once (PROTOCOL
+//! 3.9, 3.10).
 
 mod fields;
 mod relayed;
@@ -10,18 +11,18 @@ use alloc::vec::Vec;
 use fields::{caching_host, inside, pages, pmtu, prefix, put_end, put_pages, put_span, qpn, span};
 pub use relayed::Relayed;
 
-/// One change to a role's tables. A role refuses the ones that are not for its kind with `Unsupported`.
+/// A change to a role's tables. A role refuses updates for other kinds of roles with `Unsupported`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Update {
-    /// Any role: where `port` is, and what its UD endpoint wants to see.
+    /// Any role: the address of `port` and the keys of its UD endpoint.
     Peer {
         /// The rack-wide port number.
         port: u32,
-        /// Its address.
+        /// Network address of the port.
         gid: Gid,
-        /// Its UD queue pair.
+        /// UD queue pair of the port.
         qpn: Qpn,
-        /// Its UD queue key.
+        /// UD queue key of the port.
         qkey: Qkey,
     },
     /// Any role: `port` left.
@@ -38,14 +39,15 @@ pub enum Update {
         /// The memory node.
         node: NodeId,
     },
-    /// Switch: takes a translation back.
+    /// Switch: removes a translation.
     Untranslate {
-        /// As it was given.
+        /// First address of the translation.
         base: VirtAddr,
-        /// As it was given.
+        /// Size of the translation.
         size_log2: u8,
     },
-    /// Switch and node: `domain` may use these bytes so (MIND 4.2). Any range; the switch splits it into powers of two.
+    /// Switch and node: the access of `domain` to these bytes (MIND 4.2). Any range; the switch splits it
+    /// into powers of two.
     Protect {
         /// The domain.
         domain: Domain,
@@ -53,31 +55,33 @@ pub enum Update {
         base: VirtAddr,
         /// Bytes, at least 1.
         len: u64,
-        /// The permission class; replaces the one before. `None` takes the grant back.
+        /// The permission class; replaces the earlier one. `None` revokes the grant.
         perm: Perm,
-        /// Log2 of the bytes of the vma that these are a part of, at most 64: no access goes from one vma into the next (PROTOCOL 7.45).
-        /// A vma begins at a multiple of its size; 64 stands for all addresses.
+        /// Log2 of the size of the vma that contains these bytes, at most 64. No access crosses from one vma
+        /// into the next (PROTOCOL 7.45). A vma begins at a multiple of its size; 64 stands for all
+        /// addresses.
         vma_log2: u8,
     },
     /// Switch: UD messages to `qpn` with `qkey` from `host` belong to `domain`.
     Session {
         /// The switch's queue pair for this session.
         qpn: Qpn,
-        /// Its queue key.
+        /// Queue key of the session.
         qkey: Qkey,
         /// The host that may use it.
         host: HostId,
         /// The host's generation, which all ids of its requests must have (PROTOCOL 6.5).
         generation: u16,
-        /// The domain all its requests are in.
+        /// The domain of all its requests.
         domain: Domain,
     },
     /// Switch: the session is over.
     SessionGone {
-        /// Its queue pair.
+        /// Queue pair of the session.
         qpn: Qpn,
     },
-    /// Node: these addresses are its bytes from `offset` on (PULSE 4.2: range-based translation at the node).
+    /// Node: maps these addresses to the node's bytes from `offset` on (PULSE 4.2: range-based translation at
+    /// the node).
     Range {
         /// First address.
         base: VirtAddr,
@@ -86,14 +90,14 @@ pub enum Update {
         /// First byte in the node's memory; `offset + len` stays below 2^64.
         offset: u64,
     },
-    /// Node: the range is no longer here.
+    /// Node: removes a range.
     RangeGone {
-        /// As it was given.
+        /// First address of the range.
         base: VirtAddr,
-        /// As it was given.
+        /// Length of the range.
         len: u64,
     },
-    /// Node: these bytes become zero, before they are handed out again.
+    /// Node: sets these bytes to zero, before they are allocated again.
     Clear {
         /// First byte.
         base: VirtAddr,
@@ -110,9 +114,9 @@ pub enum Update {
         peer_port: u32,
         /// The first PSN the peer will send.
         expected_psn: Psn,
-        /// The key one-sided requests must show.
+        /// The key that one-sided requests must show.
         rkey: Rkey,
-        /// The domain all its requests are in.
+        /// The domain of all its requests.
         domain: Domain,
         /// The path MTU of both ends.
         pmtu: Pmtu,
@@ -122,39 +126,42 @@ pub enum Update {
         /// The node's queue pair.
         qpn: Qpn,
     },
-    /// Switch: the directory opens, empty. No page was ever handed out under a number above `newest` (PROTOCOL 12.36).
+    /// Switch: opens the directory, empty. No page was ever granted under a number above `newest` (PROTOCOL
+    /// 12.36).
     Directory {
-        /// What the numbers of regions begin with.
+        /// The start of the regions' numbers.
         newest: Seq,
     },
     /// Switch: the host holds a lease and may cache pages (PROTOCOL 12.35).
     Live {
         /// The host; below [`super::CACHING_HOSTS_MAX`].
         host: HostId,
-        /// How often it started, for diagnosis.
+        /// Number of starts of the host, for diagnosis.
         generation: u16,
     },
-    /// Switch: the host's lease surely ended; what it had is taken back without it (PROTOCOL 12.35).
+    /// Switch: the host's lease ended for certain; the switch takes its pages back without its help (PROTOCOL
+    /// 12.35).
     Fence {
         /// The host; below [`super::CACHING_HOSTS_MAX`].
         host: HostId,
     },
-    /// Node: the owner takes the bytes of lost pages as they are here, for good (PROTOCOL 7.44, 12.31).
+    /// Node: accepts the bytes of lost pages as they are at the node, for good; sent for the owner (PROTOCOL
+    /// 7.44, 12.31).
     AcceptLost {
         /// First byte.
         base: VirtAddr,
         /// Bytes.
         len: u64,
     },
-    /// Node: what was written to these bytes was lost with an earlier incarnation of the node (PROTOCOL 7.42).
+    /// Node: earlier writes to these bytes were lost with an earlier incarnation of the node (PROTOCOL 7.42).
     Lose {
         /// First byte, at a page.
         base: VirtAddr,
         /// Bytes: whole pages.
         len: u64,
     },
-    /// Node: another node pushes what is at these addresses here. No access uses them here before [`Update::Place`] or [`Update::Unplace`]
-    /// (PROTOCOL 7.37).
+    /// Node: another node pushes the contents of these addresses to this node. No access uses them here
+    /// before [`Update::Place`] or [`Update::Unplace`] (PROTOCOL 7.37).
     Arrive {
         /// First address; a multiple of `2^size_log2`.
         base: VirtAddr,
@@ -162,18 +169,19 @@ pub enum Update {
         size_log2: u8,
         /// First byte in the node's memory; `offset` and size together stay below 2^64.
         offset: u64,
-        /// The number of the move, never used again.
+        /// The number of the move, never reused.
         number: u64,
         /// The port of the node that pushes.
         port: u32,
-        /// Its address.
+        /// Network address of the pushing node.
         gid: Gid,
-        /// Its UD queue pair.
+        /// UD queue pair of the pushing node.
         qpn: Qpn,
-        /// Its UD queue key.
+        /// UD queue key of the pushing node.
         qkey: Qkey,
     },
-    /// Node: no access uses these addresses here from now on, and what is there is pushed to another node (PROTOCOL 7.38).
+    /// Node: ends all access to these addresses here and pushes their contents to another node (PROTOCOL
+    /// 7.38).
     Leave {
         /// First address; a multiple of `2^size_log2`.
         base: VirtAddr,
@@ -181,16 +189,16 @@ pub enum Update {
         size_log2: u8,
         /// The number of the move.
         number: u64,
-        /// The port of the node that it is pushed to.
+        /// The port of the receiving node.
         port: u32,
-        /// Its address.
+        /// Network address of the receiving node.
         gid: Gid,
-        /// Its UD queue pair.
+        /// UD queue pair of the receiving node.
         qpn: Qpn,
-        /// Its UD queue key.
+        /// UD queue key of the receiving node.
         qkey: Qkey,
     },
-    /// Node: these addresses are here, at this place of its memory, wherever its range would have them (PROTOCOL 7.39).
+    /// Node: maps these addresses to this offset of its memory, regardless of its range (PROTOCOL 7.39).
     Place {
         /// First address; a multiple of `2^size_log2`.
         base: VirtAddr,
@@ -206,37 +214,38 @@ pub enum Update {
         /// Log2 of the bytes, at least those of a page.
         size_log2: u8,
     },
-    /// Node: whatever was said of these addresses by the four updates before is so no longer: they are where the range has them, or nowhere.
+    /// Node: undoes the four updates above for these addresses. The addresses are again where the range maps
+    /// them, or nowhere.
     Unplace {
-        /// As it was given.
+        /// First address of the earlier update.
         base: VirtAddr,
-        /// As it was given.
+        /// Size of the earlier update.
         size_log2: u8,
     },
-    /// Switch: no page of this prefix, which is in the translation table, is handed out any more, and those that hosts have are taken back,
-    /// until the prefix is translated anew, or no more (PROTOCOL 6.24).
+    /// Switch: hands out no more pages of this translated prefix, and recalls those that hosts have, until
+    /// the prefix is translated anew or removed (PROTOCOL 6.24).
     Drain {
-        /// As it was given.
+        /// First address of the translation.
         base: VirtAddr,
-        /// As it was given.
+        /// Size of the translation.
         size_log2: u8,
     },
-    /// Switch: a connection goes through it (PROTOCOL 15.1).
+    /// Switch: relays a connection (PROTOCOL 15.1).
     Connection(Relayed),
     /// Switch: the connection is over.
     ConnectionGone {
-        /// The queue pair of the switch that its host sends to.
+        /// The switch's queue pair that the connection's host sends to.
         to_node: Qpn,
     },
-    /// Node: the generations of this number begin anew. All that there were are long over (PROTOCOL 8.8).
+    /// Node: restarts the generations of this host number. All earlier ones ended long ago (PROTOCOL 8.8).
     Anew {
-        /// The number. No host has it now.
+        /// The host number. No host has it now.
         host: HostId,
     },
 }
 
 impl Update {
-    /// The most bytes one update takes.
+    /// Bytes of the longest update.
     pub const LEN_MAX: usize = 54;
 
     fn read(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -348,7 +357,7 @@ impl Update {
         })
     }
 
-    /// Appends the update. [`Updates::request`] checks that it makes sense.
+    /// Appends the update. [`Updates::request`] validates it.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Peer { port, gid, qpn, qkey } => {
@@ -474,14 +483,16 @@ impl Update {
     }
 }
 
-/// A numbered batch. A role applies batch `seq` when it is the next one, answers an older one again, and is silent on a later one.
+/// A numbered batch of updates. A role applies the batch with the next number, repeats its response to an
+/// older one, and ignores a later one.
 ///
-/// In a response `seq` is the batch answered and the first refused update, if any, is `refused`; the ones before it were applied.
+/// In a response, `seq` is the number of the batch and `refused` is the index of the first refused update, if
+/// any. The updates before that one were applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Updates<'a> {
     /// The batch's number; the first after a join is 1.
     pub seq: u64,
-    /// In a response with a status other than `Ok`: the index of the update that was refused. 0 otherwise.
+    /// Index of the refused update in a response with a status other than `Ok`; otherwise 0.
     pub refused: u16,
     count: u16,
     bytes: &'a [u8],
@@ -489,31 +500,31 @@ pub struct Updates<'a> {
 
 impl<'a> Updates<'a> {
     const FIXED_LEN: usize = 12;
-    /// The most bytes of updates in one batch, so that it fits a PMTU of 1024.
+    /// Most bytes of updates in one batch, so that it fits a PMTU of 1024.
     pub const BYTES_MAX: usize = 1024 - super::OVERHEAD - Self::FIXED_LEN;
 
-    /// A batch of updates that were appended to `bytes` with [`Update::emit`].
+    /// Creates a batch of updates that were appended to `bytes` with [`Update::emit`].
     ///
-    /// # Errors
-    /// [`WireError`] when `bytes` does not hold exactly `count` updates or is longer than [`Updates::BYTES_MAX`].
+    /// # Errors [`WireError`] if `bytes` does not hold exactly `count` updates or is longer than
+    /// [`Updates::BYTES_MAX`].
     pub fn request(seq: u64, count: u16, bytes: &'a [u8]) -> Result<Self, WireError> {
         let batch = Self { seq, refused: 0, count, bytes };
         batch.checked()
     }
 
-    /// The answer to batch `seq`.
+    /// Creates the response to batch `seq`.
     #[must_use]
     pub const fn response(seq: u64, refused: u16) -> Self {
         Self { seq, refused, count: 0, bytes: &[] }
     }
 
-    /// The updates as they travel, back to back.
+    /// Returns the encoded updates, back to back.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The updates, in order.
+    /// Returns the updates, in order.
     pub fn iter(&self) -> impl Iterator<Item = Update> + use<'a> {
         let mut r = Reader::new("updates", self.bytes);
         (0..self.count).map_while(move |_| Update::read(&mut r).ok())
@@ -556,7 +567,7 @@ impl<'a> Updates<'a> {
     }
 }
 
-/// Only a response that is not `Ok` names an update that was refused.
+/// Returns true if the message can name a refused update: a response that is not `Ok`.
 const fn names_refused(header: &Header) -> bool {
     header.response && !header.is_good_response()
 }

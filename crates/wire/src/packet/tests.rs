@@ -3,7 +3,7 @@ use crate::{Nak, Psn, Qkey, Qpn, Rkey, Syndrome, VirtAddr};
 use alloc::vec;
 use proptest::prelude::*;
 
-/// PROTOCOL 2.3 as a table: number, bytes of extension headers, may carry a payload.
+/// PROTOCOL 2.3 as a table: number, bytes of extension headers, payload allowed.
 const OPCODES: [(u8, usize, bool); 24] = [
     (0x00, 0, true),
     (0x01, 0, true),
@@ -166,7 +166,8 @@ fn a_payload_of_another_length_than_announced_is_a_broken_invariant() {
 }
 
 proptest! {
-    /// A frame read as a datagram is what it is as a packet, also one that is cut off or wrong at any place.
+    /// Parsing a frame as a datagram and as a packet agree, also for frames that are cut off or corrupt at
+    /// any offset.
     #[test]
     fn a_datagram_is_the_packet_that_it_is(
         payload in prop::collection::vec(any::<u8>(), 0..40), keep in 0..80_usize, at in 0..40_usize, flip: u8,
@@ -234,7 +235,7 @@ fn headers() -> impl Strategy<Value = (Bth, Extension)> {
     })
 }
 
-/// Bytes with a good BTH in front, so that most of them get further than that.
+/// Bytes with a valid BTH in front, so that most of them are parsed further.
 fn likely_frame() -> impl Strategy<Value = Vec<u8>> {
     (prop::collection::vec(any::<u8>(), 12..80), 0..OPCODES.len()).prop_map(|(mut frame, opcode)| {
         (frame[0], frame[1]) = (OPCODES[opcode].0, frame[1] & 0xf0);
@@ -252,7 +253,7 @@ proptest! {
         prop_assert_eq!(Packet::parse(&frame), Ok(packet));
     }
 
-    /// What we understand, we would have sent so: but for MigReq, the congestion byte and an ACK's credits.
+    /// Whatever parses emits the same bytes, except for MigReq, the congestion byte and an ACK's credits.
     #[test]
     fn emit_undoes_parse(frame in likely_frame()) {
         if let Ok(packet) = Packet::parse(&frame) {

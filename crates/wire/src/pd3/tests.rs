@@ -1,4 +1,4 @@
-//! The paper's formats, by hand and by chance.
+//! The paper's formats, by example and by random tests.
 
 use super::*;
 use alloc::format;
@@ -6,7 +6,8 @@ use alloc::string::String;
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
-/// The front of an answer is what the whole answer begins with, and is read back; sizes and states that cannot be are refused.
+/// The header of a response equals the first bytes of the whole response, and parses again. Invalid sizes and
+/// states are refused.
 #[test]
 fn the_front_of_an_answer_stands_alone() {
     let id = Id::new(IDS - 1);
@@ -44,7 +45,8 @@ fn said_as(response: &Response<'_>) -> Vec<u8> {
     out
 }
 
-/// The paper's fields at the paper's places: 2 bits, 14 bits, 2, 4 and 4 bytes of a request; 2 bits, 14 bits and 4 bytes of an answer; 31 bits and 1 bit of an item.
+/// The fields have the paper's sizes and offsets. A request: 2 bits, 14 bits, 2, 4 and 4 bytes. A response: 2
+/// bits, 14 bits and 4 bytes. An item: 31 bits and 1 bit.
 #[test]
 fn the_formats_of_section_six() {
     let id = Id::new(0x2bcd);
@@ -60,7 +62,7 @@ fn the_formats_of_section_six() {
     same(said_as(&Response::Failed { id, why: Ended::Lost }), "ebcd 00000002");
 }
 
-/// Room for the answers of a batch is six bytes for each, and what is read.
+/// The reserved length for a batch's responses is six bytes for each, and the bytes read.
 #[test]
 fn room_is_kept_before_it_is_needed() {
     let (id, place) = (Id::new(1), Place { region: 0, offset: 0, size: 64 });
@@ -73,7 +75,8 @@ fn room_is_kept_before_it_is_needed() {
     assert_eq!(batch.iter().map(Request::answer_len).sum::<usize>(), 3 * 6 + 64);
 }
 
-/// Sizes that do not fit a region, numbers of no status, keys of no byte and an item that claims to be consumed are refused, each by name.
+/// Refused, with an error that names the field: sizes that do not fit a region, unknown statuses, empty keys,
+/// and an item that is marked as consumed.
 #[test]
 fn what_cannot_be_is_refused() {
     let parsed = |text: &str| {
@@ -100,7 +103,8 @@ fn ids() -> impl Strategy<Value = Id> {
 }
 
 proptest! {
-    /// Batches of requests and answers are read again one by one, as they were written; every shorter one ends in an error or short of the last.
+    /// Batches of requests and responses parse one by one to the emitted values. Every shorter batch ends in
+    /// an error or without its last element.
     #[test]
     fn batches_survive_the_ring(
         parts in vec((ids(), 0..4_u8, any::<u16>(), any::<u32>(), vec(any::<u8>(), 1..40), vec(any::<u8>(), 1..60), any::<u64>()), 1..8),
@@ -141,7 +145,7 @@ proptest! {
         prop_assert_eq!((requests.len(), responses.len()), (0, 0));
     }
 
-    /// Bytes of a hostile end meet bounds: what is taken is written as it came, and is among them.
+    /// Parsing arbitrary bytes of a hostile peer is bounded, and whatever parses emits the same bytes.
     #[test]
     fn any_bytes_are_refused_or_mean_themselves(bytes in prop_oneof![vec(any::<u8>(), 0..64), vec(0..4_u8, 0..64)]) {
         let front = Front::parse(&bytes);

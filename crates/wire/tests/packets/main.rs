@@ -1,4 +1,4 @@
-//! farmem's packets beside those of others: the vectors in testdata, and scapy itself.
+//! farmem's packets against independent sources: the vectors in testdata, and scapy.
 
 mod scapy;
 mod vector_file;

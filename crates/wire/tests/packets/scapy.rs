@@ -1,6 +1,6 @@
-//! farmem's packets against scapy, which decodes them and computes their ICRC without knowing of us.
+//! farmem's packets against scapy, which decodes them and computes their ICRC independently.
 //!
-//! Needs python3 with scapy; says so loudly when there is none.
+//! Needs python3 with scapy; prints a line if there is none.
 
 use crate::vector_file;
 use farmem_wire::message::{Traverse, Update, Updates};
@@ -16,7 +16,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A Python that can import scapy: the project's own, else the system's.
+/// Returns a Python that can import scapy: the project's own, else the system's.
 fn python() -> Option<PathBuf> {
     let candidates = [root().join(".venv/bin/python3"), PathBuf::from("python3")];
     candidates.into_iter().find(|python| {
@@ -25,13 +25,13 @@ fn python() -> Option<PathBuf> {
     })
 }
 
-/// Past the test harness, which keeps what a passing test prints to itself.
+/// Prints past the test harness, which captures the output of passing tests.
 fn skipped() {
     let told = writeln!(std::io::stderr(), "skipped: scapy absent (make setup installs it)");
     told.expect("standard error is open");
 }
 
-/// Runs the script on files and answers how many packets it checked, or what it found.
+/// Runs the script on files. Returns the number of checked packets, or the script's complaint.
 fn check(python: &Path, files: &[PathBuf]) -> Result<usize, String> {
     let output = Command::new(python).arg(root().join("scripts/check-scapy")).args(files).output().unwrap();
     let (told, found) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -42,7 +42,7 @@ fn check(python: &Path, files: &[PathBuf]) -> Result<usize, String> {
     Ok(count.parse().unwrap())
 }
 
-/// Small, seeded and repeatable: numbers for packets, not for secrets.
+/// A small seeded generator of test numbers; not for secrets.
 struct Numbers(u64);
 
 impl Numbers {
@@ -81,7 +81,7 @@ fn extension(opcode: Opcode, n: &mut Numbers) -> Extension {
     candidates.into_iter().find(|ext| ext.fits(opcode)).unwrap()
 }
 
-/// Five packets of each opcode, with any numbers in them.
+/// Appends five packets of each opcode, with random numbers in them.
 fn packets(n: &mut Numbers, out: &mut Vec<(icrc::Route, Vec<u8>)>) {
     for opcode in (0..=u8::MAX).filter_map(Opcode::from_bits) {
         for round in 0..5 {
@@ -178,7 +178,7 @@ fn scapy_reads_what_farmem_writes() {
     std::fs::write(&file, &text).unwrap();
     assert_eq!(check(&python, &[file]), Ok(24 * 5 + 4));
 
-    // A checker that finds nothing wrong must be able to: one digit of the last ICRC is another.
+    // The checker must be able to fail: one digit of the last ICRC is changed.
     let last = text.trim_end().len() - 1;
     let other = if text.as_bytes()[last] == b'0' { "1" } else { "0" };
     text.replace_range(last..=last, other);

@@ -6,22 +6,22 @@ use farmem_wire::{
 };
 use std::fmt::Write as _;
 
-/// A field's name and value, as the files spell them.
+/// Name and value of a field, in the spelling of the files.
 pub(crate) type Field = (String, String);
 
 /// One packet of a vector file.
 pub(crate) struct Vector {
-    /// The line its bytes start at.
+    /// Line at which the bytes start.
     pub(crate) line: usize,
-    /// What a decoder must find.
+    /// Fields that a decoder must find.
     pub(crate) fields: Vec<Field>,
-    /// `ok`, `masked`, or why it must be refused.
+    /// `ok`, `masked`, or the reason of the refusal.
     pub(crate) verdict: String,
     /// IP header to ICRC.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The packets in a vector file.
+/// Reads the packets of a vector file.
 pub(crate) fn read(text: &str) -> Vec<Vector> {
     let (mut vectors, mut fields, mut digits, mut line) = (vec![], vec![], String::new(), 0);
     for (at, row) in text.lines().chain([""]).enumerate() {
@@ -41,7 +41,7 @@ pub(crate) fn read(text: &str) -> Vec<Vector> {
     vectors
 }
 
-/// A packet in the format of a vector file.
+/// Formats a packet for a vector file.
 pub(crate) fn write(fields: &[Field], bytes: &[u8]) -> String {
     let mut text = String::new();
     for (name, value) in fields {
@@ -51,7 +51,7 @@ pub(crate) fn write(fields: &[Field], bytes: &[u8]) -> String {
     text
 }
 
-/// Takes the IP and UDP headers off: the route they say, and frame with ICRC.
+/// Removes the IP and UDP headers. Returns their route, and the frame with its ICRC.
 pub(crate) fn open(bytes: &[u8]) -> (icrc::Route, &[u8]) {
     let be16 = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let v4 = |at: usize| Gid::from_v4(bytes[at..at + 4].try_into().expect("4 bytes"));
@@ -73,7 +73,8 @@ pub(crate) fn open(bytes: &[u8]) -> (icrc::Route, &[u8]) {
     (icrc::Route { src, dst, src_port: be16(udp), ip_id }, &bytes[udp + 8..])
 }
 
-/// Puts IP and UDP headers in front of frame with ICRC. The checksums are left out: no receiver of ours sees them.
+/// Puts IP and UDP headers in front of a frame with its ICRC. Omits the checksums, which no receiver here
+/// sees.
 pub(crate) fn wrap(route: &icrc::Route, packet: &[u8]) -> Vec<u8> {
     let len16 = |len: usize| u16::try_from(len).expect("a short packet").to_be_bytes();
     let mut bytes = vec![];
@@ -99,7 +100,7 @@ pub(crate) fn wrap(route: &icrc::Route, packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Every field that can be read from a packet, as the files list them.
+/// Returns every field of a packet that can be read, in the order of the files.
 pub(crate) fn fields(route: &icrc::Route, frame: &[u8], packet: &Packet<'_>) -> Vec<Field> {
     let mut out = List(vec![]);
     out.add("ip.src", format!("{:?}", route.src));
@@ -114,7 +115,7 @@ pub(crate) fn fields(route: &icrc::Route, frame: &[u8], packet: &Packet<'_>) -> 
     out.qpn("bth.dest_qp", bth.dest_qp);
     out.add("bth.ack_req", u8::from(bth.ack_req).to_string());
     out.psn("bth.psn", bth.psn);
-    // The value of an ACK has no credits; the files list them, so this byte is read from the frame.
+    // The value of an ACK has no credits, but the files list them; so this byte is read from the frame.
     let syndrome = frame.get(farmem_wire::bth::LEN).copied().unwrap_or_default();
     match packet.ext {
         Extension::None => {}
@@ -161,7 +162,7 @@ pub(crate) fn fields(route: &icrc::Route, frame: &[u8], packet: &Packet<'_>) -> 
     out.0
 }
 
-/// The message in a packet. In these files a UD payload that starts with the version is one.
+/// Parses the message in a packet. In these files, a UDP payload that starts with the version is a message.
 pub(crate) fn message<'a>(packet: &Packet<'a>) -> Option<Result<Message<'a>, farmem_wire::WireError>> {
     let version = packet.payload.first().copied()?;
     let farmem = packet.bth.opcode == Opcode::UdSendOnly && (1..=2).contains(&version);
@@ -251,7 +252,7 @@ impl List {
     }
 }
 
-/// An update's tag and fields.
+/// Returns the tag and fields of an update.
 fn numbers(update: Update) -> Vec<u128> {
     let q = |qpn: Qpn| u128::from(qpn.get());
     match update {

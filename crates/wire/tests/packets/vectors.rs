@@ -1,12 +1,12 @@
-//! Packets that scapy built, in testdata/vectors: farmem must read out of them what scapy put in, write the same bytes,
-//! give them the same ICRC, and refuse the bad ones for the stated reason.
+//! Packets that scapy built, in testdata/vectors: farmem must read the fields that scapy set, emit the same
+//! bytes, compute the same ICRC, and refuse invalid packets for the stated reason.
 
 use crate::vector_file::{Vector, fields, message, open, read};
 use farmem_wire::{Extension, KeyedFrame, Packet, WireError, icrc};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Every vector, with the place to look for it.
+/// Returns every vector with its location.
 fn vectors() -> Vec<(String, Vector)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/vectors");
     let mut files: Vec<_> =
@@ -22,11 +22,12 @@ fn vectors() -> Vec<(String, Vector)> {
     vectors
 }
 
-/// What a receiver does: ICRC, packet, message.
+/// Acts as a receiver: ICRC, packet, message.
 fn receive(bytes: &[u8]) -> Result<(icrc::Route, &[u8], Packet<'_>), WireError> {
     let (route, sealed) = open(bytes);
     let frame = icrc::check(&route, sealed)?;
-    // A switch's neighbour knows which frames have a temporary header (PROTOCOL 15.11): its receiver looks behind it.
+    // The link to a switch knows which frames have a temporary header (PROTOCOL 15.11); its receiver parses
+    // behind the header.
     let packet = if KeyedFrame::is(frame) {
         Packet::parse(KeyedFrame::parse(frame)?.read)?
     } else {
@@ -77,7 +78,8 @@ fn each_packet_is_written_again_as_scapy_wrote_it() {
     }
 }
 
-/// What receivers ignore, as farmem sends it: MigReq 1, byte 4 zero, no credits (PROTOCOL 2.2, 2.5).
+/// Returns the frame with the bits that receivers ignore as farmem sends them: MigReq 1, byte 4 zero, no
+/// credits (PROTOCOL 2.2, 2.5).
 fn without_masked_bits(frame: &[u8], packet: &Packet<'_>) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[1] |= 0x40;
@@ -88,7 +90,7 @@ fn without_masked_bits(frame: &[u8], packet: &Packet<'_>) -> Vec<u8> {
     frame
 }
 
-/// A UDP socket does not show the identification; it is found all the same (PROTOCOL 2.10).
+/// A UDP socket does not show the identification; the check finds it (PROTOCOL 2.10).
 #[test]
 fn each_identification_is_found_from_the_icrc() {
     let mut found = vec![];
@@ -103,7 +105,7 @@ fn each_identification_is_found_from_the_icrc() {
     }
 }
 
-/// The files must not shrink unseen: each opcode once at least, both kinds of address, every family.
+/// The vectors must stay complete: each opcode at least once, both kinds of address, every family.
 #[test]
 fn the_vectors_show_every_opcode_and_every_family() {
     let mut opcodes = BTreeMap::new();

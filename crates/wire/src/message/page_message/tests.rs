@@ -85,7 +85,7 @@ proptest! {
         prop_assert_eq!(PageMessage::parse(&bytes), Ok(message));
     }
 
-    /// A bit more or less is either another message, written just so, or none.
+    /// With one bit flipped or cut, the bytes parse as another message with the same encoding, or not at all.
     #[test]
     fn what_is_read_is_written(body in bodies(), at: prop::sample::Index, bit in 0..8, cut: prop::sample::Index) {
         let message = PageMessage { domain: Domain(7), origin: HostId(9), body };
@@ -112,7 +112,7 @@ proptest! {
     }
 }
 
-/// Where a Recall has its hosts: in four words, the lowest bit of the first that of host 0 (PROTOCOL 12.37).
+/// Offsets of the hosts of a Recall: four words, the lowest bit of the first is host 0's (PROTOCOL 12.37).
 #[test]
 fn a_recall_has_its_hosts_in_four_words() {
     let region = Region::around(Page::of(VirtAddr(0x10_0000)), 2);
@@ -134,7 +134,7 @@ fn a_whole_page_fits_one_datagram() {
     assert_eq!(20 + 8 + crate::bth::LEN + crate::Deth::LEN + message.len() + 4, 4200);
 }
 
-/// Parts make the page again, whatever the path carries.
+/// The parts cover a page exactly, whatever the path MTU.
 #[test]
 fn parts_cover_a_page_once() {
     for bytes in [256, 512, 1024, 2048, 4096] {

@@ -1,4 +1,4 @@
-//! What is said is heard, and what may not be said is not.
+//! Valid messages of soft state parse, and invalid ones do not.
 
 use super::*;
 use alloc::vec;
@@ -98,7 +98,7 @@ proptest! {
     }
 }
 
-/// PROTOCOL 13.17: what Counts may not say.
+/// PROTOCOL 13.17: invalid Counts.
 #[test]
 fn counters_outside_of_their_section_are_refused() {
     let part = [7; 4 * SOFT_COUNTS_MAX + 8];
@@ -120,7 +120,7 @@ fn counters_outside_of_their_section_are_refused() {
     assert!(!counts(1, 5, SOFT_COUNTERS_MAX + 1, 0, 4), "too many");
 }
 
-/// PROTOCOL 13.2: what a Load may not say.
+/// PROTOCOL 13.2: an invalid Load.
 #[test]
 fn a_part_outside_of_its_image_is_refused() {
     let part = [7; SOFT_PART_MAX + 1];

@@ -1,4 +1,4 @@
-//! Fields that several updates have: read with the check that they make sense, and put.
+//! Fields that several updates have: readers that validate them, and writers.
 
 use crate::message::{CACHING_HOSTS_MAX, PAGE_SHIFT};
 use crate::reader::{Put, Reader};
@@ -13,7 +13,7 @@ pub(super) fn qpn(r: &mut Reader<'_>) -> Result<Qpn, WireError> {
     Ok(Qpn::new(bits))
 }
 
-/// A host that can take part in coherence (PROTOCOL 12.3).
+/// Reads the number of a host that can cache pages (PROTOCOL 12.3).
 pub(super) fn caching_host(r: &mut Reader<'_>) -> Result<HostId, WireError> {
     let host = r.u16()?;
     if host >= CACHING_HOSTS_MAX {
@@ -30,7 +30,7 @@ pub(super) fn pmtu(r: &mut Reader<'_>) -> Result<Pmtu, WireError> {
     Ok(pmtu)
 }
 
-/// A base aligned to its power-of-two size.
+/// Reads a base that is aligned to its power-of-two size.
 pub(super) fn prefix(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
     let (base, size_log2) = (r.u64()?, r.u8()?);
     if size_log2 > 63 {
@@ -42,7 +42,7 @@ pub(super) fn prefix(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
     Ok((VirtAddr(base), size_log2))
 }
 
-/// The same, of whole pages.
+/// Reads an aligned prefix of whole pages.
 pub(super) fn pages(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
     let (base, size_log2) = prefix(r)?;
     if u32::from(size_log2) < PAGE_SHIFT {
@@ -51,7 +51,7 @@ pub(super) fn pages(r: &mut Reader<'_>) -> Result<(VirtAddr, u8), WireError> {
     Ok((base, size_log2))
 }
 
-/// A place in a node's memory that ends below 2^64.
+/// Checks that a range in a node's memory ends below 2^64.
 pub(super) fn inside(offset: u64, size_log2: u8) -> Result<u64, WireError> {
     if offset.checked_add(1 << size_log2).is_none() {
         return Err(WireError::Unknown { what: "update.offset", value: offset });
@@ -72,7 +72,7 @@ pub(super) fn put_end(port: u32, gid: Gid, qpn: Qpn, qkey: Qkey, out: &mut Vec<u
     out.put_u32(qkey.0);
 }
 
-/// A non-empty range that stays inside the address space.
+/// Reads a non-empty range that stays inside the address space.
 pub(super) fn span(r: &mut Reader<'_>) -> Result<(VirtAddr, u64), WireError> {
     let (base, len) = (r.u64()?, r.u64()?);
     if len == 0 || base.checked_add(len).is_none() {

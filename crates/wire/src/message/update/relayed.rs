@@ -1,11 +1,12 @@
-//! A connection that goes through the switch, as the switch is told of it.
+//! The switch's table entry of a relayed connection.
 
 use super::fields::{pmtu, qpn};
 use crate::reader::{Put, Reader};
 use crate::{Domain, HostId, NodeId, Pmtu, Qpn, Rkey, VirtAddr, WireError};
 use alloc::vec::Vec;
 
-/// A connection of which the switch sends on what each end sends to a *virtual queue pair* (PROTOCOL 15.1).
+/// A connection through the switch: each end sends to a *virtual queue pair*, and the switch forwards
+/// (PROTOCOL 15.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Relayed {
     /// The virtual queue pair that the host sends to.
@@ -20,13 +21,13 @@ pub struct Relayed {
     pub node: NodeId,
     /// The node's own queue pair.
     pub node_qpn: Qpn,
-    /// The key that the node takes; not 0.
+    /// The key that the node accepts; not 0.
     pub rkey: Rkey,
-    /// The domain all its requests are in.
+    /// The domain of all requests.
     pub domain: Domain,
     /// The path MTU of both ends.
     pub pmtu: Pmtu,
-    /// The root of the tree that keyed READs mean; null when they mean none.
+    /// The root of the tree that keyed READs search; null if the connection allows none.
     pub root: VirtAddr,
 }
 
