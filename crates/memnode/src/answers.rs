@@ -1,7 +1,7 @@
-//! Answers to the pairs of batches, gathered into batches (PROTOCOL 7.48).
+//! Batching of the answers to pairs of batches (PROTOCOL 7.48).
 //!
-//! Key type: [`Answers`]. What came of the pairs of a batch leaves together as far as it is known at the end of one event, in as few
-//! datagrams as hold it. Nothing waits for a pair that is still under way.
+//! Key type: [`Answers`]. Answers that are known at the end of one event leave together, in as few datagrams
+//! as possible. They do not wait for pairs that are still in progress.
 
 use crate::node::Outbox;
 use crate::peers::Peers;
@@ -10,28 +10,28 @@ use farmem_transport::ud;
 use farmem_wire::message::{Batch, PAIRS_MAX, Pair, PairBuf, Traverse};
 use farmem_wire::{Body, Header, Message, Pmtu, ProgramHash, Status};
 
-/// Batches of answers that are filled at a time; one more, and the one begun first leaves.
+/// Most batches of answers that are open at once. One more sends the one that was opened first.
 pub const ANSWERS_OPEN_MAX: usize = 16;
 
-/// Answers that have not left.
+/// Answers that are not sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     open: Vec<Open>,
-    /// Memory of batches that have left.
+    /// Buffers of sent batches, for reuse.
     spare: Vec<PairBuf>,
 }
 
 #[derive(Debug)]
 struct Open {
     to: ud::Peer,
-    /// That of the first pair's answer.
+    /// Header of the first pair's answer.
     header: Header,
     program: ProgramHash,
     pairs: PairBuf,
 }
 
 impl Open {
-    /// True when the answer differs from those in here by its pair alone.
+    /// Returns true if an answer with this header and program can join the batch: only its pair may differ.
     fn takes(&self, header: &Header, program: ProgramHash) -> bool {
         let mine = &self.header;
         let same_host = mine.request.0 >> 32 == header.request.0 >> 32;
@@ -46,7 +46,7 @@ impl Open {
 }
 
 impl Answers {
-    /// Takes the answer to a pair in: `header` is the request's. One that fits no batch leaves by itself.
+    /// Adds the answer to a pair; `header` is the request's. An answer that fits no batch is sent separately.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -57,7 +57,7 @@ impl Answers {
         (pmtu, peers, out): (Pmtu, &mut Peers, &mut Outbox),
     ) {
         let pair = Pair::of(header.request, status, state);
-        // Nearly always the one that took the answer before.
+        // Nearly always the batch of the answer before.
         if let Some(open) = self.open.last_mut()
             && open.takes(header, state.program)
             && open.has_room(pair.len(), pmtu)
@@ -67,7 +67,7 @@ impl Answers {
         self.add_elsewhere(to, header, &pair, state, (pmtu, peers, out));
     }
 
-    /// The same of a pair that the last batch has no place for.
+    /// Adds an answer for which the last batch has no room.
     fn add_elsewhere(
         &mut self,
         to: ud::Peer,
@@ -98,7 +98,7 @@ impl Answers {
         self.open[at].pairs.push(pair);
     }
 
-    /// Sends all there are.
+    /// Sends all open batches.
     pub(crate) fn flush(&mut self, peers: &mut Peers, out: &mut Outbox) {
         while !self.open.is_empty() {
             self.leave(self.open.len() - 1, peers, out);

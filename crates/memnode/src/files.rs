@@ -1,12 +1,13 @@
-//! Files whose bytes are those of objects (PROTOCOL 20.6 to 20.11).
+//! Loads and saves of objects by file (PROTOCOL 20.6 to 20.11).
 //!
 //! ```text
 //!   control -- Look, Task --> node role -- FileAsk --> driver: opens, reads and writes files, on a thread of its own
 //!           <---- Said -----            <-- FileDone --
 //! ```
 //!
-//! The role decides what is read and written, and when pages may be used. It knows no file system: its driver carries each [`FileAsk`] out and
-//! answers it with one [`FileDone`], in the order in which they were asked of one file.
+//! The role decides which bytes are read and written, and when pages may be used. The role does not access a
+//! file system: its driver executes each [`FileAsk`] and answers it with one [`FileDone`]. The answers of one
+//! file are in the order of its requests.
 
 use crate::node::{MemNode, Outbox};
 use crate::note::{DropReason, Note};
@@ -22,138 +23,138 @@ use farmem_wire::message::{
 };
 use farmem_wire::{RequestId, VirtAddr};
 
-/// Bytes that are read from a file, or written to it, at once.
+/// Most bytes of one read from, or write to, a file.
 pub const FILE_PART: u32 = 256 << 10;
-/// Looks, and tasks, that are under way at once; one more is not begun.
+/// Most lookups and most tasks in progress; one more is not begun.
 pub const TASKS_MAX: usize = 64;
-/// Tasks that are over and remembered.
+/// Most finished tasks that are remembered.
 pub const TASKS_KEPT: usize = 1024;
 
-/// Parts of a file that are asked for and not there yet, of one task.
+/// Most parts of one task's file that are requested and not yet here.
 const PARTS_MAX: u64 = 2;
 
-/// What a node tells its driver.
+/// An output of a node to its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Out {
-    /// Where a peer is, before the first frame to it.
+    /// A change of the peer list, before the first frame to the peer.
     Peer(PeerChange),
-    /// Something is to be done with a file. Only a node that was told that its driver has files ([`MemNode::with_files`]) asks for it.
+    /// A request for a file. Only a node whose driver has files ([`MemNode::with_files`]) sends one.
     File(FileAsk),
 }
 
-/// Something to be done with the file of this number, which the node chose and uses once.
+/// A request to the driver for a file. The node chooses the file's number, and uses a number once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileAsk {
-    /// The number.
+    /// Number of the file.
     pub id: u64,
-    /// What is to be done.
+    /// The operation.
     pub what: FileWant,
 }
 
-/// What is to be done with a file. Each is answered once, but for [`FileWant::Drop`].
+/// An operation on a file. Each is answered once, except [`FileWant::Drop`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FileWant {
-    /// How long is it? The number is free after that. Answered by [`FileCame::Opened`].
+    /// Looks up the length and forgets the number. Answered by [`FileCame::Opened`].
     Look(String),
-    /// Open it to be read. Answered by [`FileCame::Opened`].
+    /// Opens the file for reading. Answered by [`FileCame::Opened`].
     Load(String),
-    /// Begin a new one that is to take this name. Answered by [`FileCame::Opened`], of length 0.
+    /// Begins a new file that is to take this name. Answered by [`FileCame::Opened`], of length 0.
     Save(String),
-    /// Read so many bytes from an offset on. Answered by [`FileCame::Read`].
+    /// Reads a part. Answered by [`FileCame::Read`].
     Read {
-        /// The offset in bytes.
+        /// Offset of the part in bytes.
         offset: u64,
-        /// Bytes, at most [`FILE_PART`].
+        /// Length in bytes, at most [`FILE_PART`].
         len: u32,
     },
-    /// Write these bytes from an offset on. Answered by [`FileCame::Written`].
+    /// Writes a part. Answered by [`FileCame::Written`].
     Write {
-        /// The offset in bytes.
+        /// Offset of the part in bytes.
         offset: u64,
-        /// At most [`FILE_PART`].
+        /// The bytes, at most [`FILE_PART`].
         bytes: Vec<u8>,
     },
-    /// Read: look whether it changed. Written: have it take the name of the old one, on the disk (PROTOCOL 20.4, 20.5). The number is free after that.
-    /// Answered by [`FileCame::Finished`].
+    /// Ends the task and forgets the number. Checks whether a file that was read has changed; renames a new
+    /// file over the old one and syncs it (PROTOCOL 20.4, 20.5). Answered by [`FileCame::Finished`].
     Finish,
-    /// Nothing more is wanted of it: close it, and remove a new one. Not answered.
+    /// Closes the file, and removes a new one. Not answered.
     Drop,
 }
 
-/// What came of a [`FileAsk`].
+/// The driver's answer to a [`FileAsk`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileDone {
-    /// The number of the file.
+    /// Number of the file.
     pub id: u64,
-    /// What came of it.
+    /// Outcome of the operation.
     pub came: FileCame,
 }
 
-/// What came of it.
+/// The outcome of an operation on a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FileCame {
-    /// It is there.
+    /// The file is open.
     Opened {
-        /// Its length in bytes.
+        /// Length in bytes.
         length: u64,
-        /// Its stamp (PROTOCOL 20.3).
+        /// Stamp of the file (PROTOCOL 20.3).
         stamp: u64,
     },
-    /// Bytes of it: as many as were asked for.
+    /// A part was read, in full.
     Read {
-        /// From this offset on.
+        /// Offset of the part.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Bytes were written.
+    /// A part was written.
     Written {
-        /// From this offset on.
+        /// Offset of the part.
         offset: u64,
     },
-    /// It was read to its end and did not change, or it has its name.
+    /// The file that was read did not change, or the new file has its name.
     Finished {
-        /// Its stamp.
+        /// Stamp of the file.
         stamp: u64,
     },
-    /// It failed; the driver has closed the file, and removed a new one.
+    /// The operation failed; the driver has closed the file, and removed a new one.
     Failed(FileFault),
 }
 
-/// A load or a save that is under way.
+/// A load or a save in progress.
 #[derive(Debug)]
 struct Task {
-    /// The file's number at the driver.
+    /// Number of the file.
     id: u64,
-    /// Of the latest question.
+    /// Token of the latest question.
     token: RequestId,
     saves: bool,
     base: u64,
     length: u64,
     size: u64,
     stamp: u64,
-    /// The first byte that was not asked for.
+    /// Offset of the first byte that was not requested.
     next: u64,
-    /// Bytes that were asked for and came.
+    /// Number of bytes that were requested and arrived.
     done: u64,
-    /// Parts that are under way.
+    /// Number of parts in progress.
     parts: u64,
 }
 
-/// The files of a node.
+/// The state of a node's file tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    /// The driver has some.
+    /// True if the driver has files.
     has_files: bool,
-    /// The number of the file that was opened last.
+    /// Number of the file that was opened last.
     last_id: u64,
-    /// Looks under way: the question of each, by the file's number.
+    /// Lookups in progress: file number to token.
     looks: BTreeMap<u64, RequestId>,
-    /// Under way, by number.
+    /// Tasks in progress, by number.
     tasks: BTreeMap<u64, Task>,
-    /// Over, by number.
+    /// Finished tasks, by number.
     over: BTreeMap<u64, FileState>,
-    /// All tasks of this number and below are forgotten, but those that are here.
+    /// All tasks up to this number that are not listed here are forgotten.
     forgotten: u64,
 }
 
@@ -173,7 +174,7 @@ impl Files {
         self.last_id
     }
 
-    /// A task is over.
+    /// Records the end of a task.
     fn keep(&mut self, number: u64, state: FileState) {
         self.tasks.remove(&number);
         self.over.insert(number, state);
@@ -184,7 +185,7 @@ impl Files {
         }
     }
 
-    /// The task whose file has this number.
+    /// Returns the task whose file has this number.
     fn of_id(&self, id: u64) -> Option<u64> {
         self.tasks.iter().find(|(_, task)| task.id == id).map(|(&number, _)| number)
     }
@@ -199,14 +200,15 @@ fn pages(base: u64, size: u64) -> (Page, Page) {
 }
 
 impl<S: Store, C: Compile> MemNode<S, C> {
-    /// The same node, whose driver has files: what it is asked for ([`Out::File`]) it does, and says so ([`FileDone`]).
+    /// Declares that the driver has files: it executes each request ([`Out::File`]) and answers
+    /// ([`FileDone`]).
     #[must_use]
     pub fn with_files(mut self) -> Self {
         self.files.has_files = true;
         self
     }
 
-    /// A message about files: only the control plane sends any.
+    /// Handles a message about files; only the control plane sends them.
     pub(crate) fn on_file_message(&mut self, port: Port, payload: &[u8], out: &mut Outbox) {
         if port != Port::CONTROL {
             return self.drop_frame(DropReason::WrongPort, out);
@@ -272,7 +274,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if is_file_name(name) { Ok(()) } else { Err(failed(FileCause::Name)) }
     }
 
-    /// The vma is here: lost as a whole when it is loaded, with nothing lost or at a host when it is saved (PROTOCOL 20.9).
+    /// Checks the memory of a task. For a load, the vma must be here and lost as a whole. For a save, no byte
+    /// may be lost or at a host (PROTOCOL 20.9).
     fn file_memory(&self, task: &FileTask<'_>) -> Result<(), FileState> {
         let (first, last) = pages(task.base.0, task.size);
         let states = self.regions.page_states();
@@ -281,7 +284,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if here && ready { Ok(()) } else { Err(failed(FileCause::Memory)) }
     }
 
-    /// The driver did something with a file.
+    /// Handles the driver's answer.
     pub(crate) fn on_file_done(&mut self, done: FileDone, out: &mut Outbox) {
         let FileDone { id, came } = done;
         if let Some(token) = self.files.looks.remove(&id) {
@@ -292,7 +295,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             };
             return self.say_of_file(token, 0, state, out);
         }
-        // What is not known was dropped while this was on its way.
+        // An unknown file was dropped while its answer was in flight.
         let Some(number) = self.files.of_id(id) else { return };
         match came {
             FileCame::Opened { length, stamp } => self.file_opened(number, length, stamp, out),
@@ -328,7 +331,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         task.parts -= 1;
         task.done += bytes.len() as u64;
         let (base, size) = (task.base, task.size);
-        // Nobody may use them before all have come; so they are still lost, and here.
+        // No access can use the pages before all bytes have arrived; so the pages are still lost, and here.
         let (first, last) = pages(base, size);
         if !self.regions.is_whole(VirtAddr(base), size) || !self.regions.page_states().is_lost(first, last) {
             return self.drop_file_task(number, failed(FileCause::Memory), out);
@@ -338,7 +341,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.ask_for_parts(number, out);
     }
 
-    /// Asks the driver for the next parts, as many as may be under way; when there are none left, to finish.
+    /// Requests the next parts, up to the limit; when no parts are left, requests the end.
     fn ask_for_parts(&mut self, number: u64, out: &mut Outbox) {
         loop {
             let Some(task) = self.files.tasks.get_mut(&number).filter(|task| task.parts < PARTS_MAX) else {
@@ -380,7 +383,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.end_file_task(number, FileState::Done { length, stamp }, out);
     }
 
-    /// Gives a task up whose file the driver has open.
+    /// Ends a task whose file is open at the driver.
     fn drop_file_task(&mut self, number: u64, state: FileState, out: &mut Outbox) {
         if let Some(task) = self.files.tasks.get(&number) {
             out.local(Out::File(FileAsk { id: task.id, what: FileWant::Drop }));
@@ -399,7 +402,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// These bytes are another's from here on: no task is about them any more (PROTOCOL 20.10).
+    /// Ends all tasks on these bytes, because the bytes get another owner (PROTOCOL 20.10).
     pub(crate) fn end_file_tasks(&mut self, base: VirtAddr, len: u64, out: &mut Outbox) {
         if self.files.tasks.is_empty() {
             return;
@@ -421,7 +424,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 }
 
-/// Bytes of the part at this offset.
+/// Returns the length of the part at this offset.
 fn part_at(offset: u64, length: u64) -> u64 {
     (length - offset).min(FILE_PART.into())
 }

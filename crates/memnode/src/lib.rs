@@ -1,14 +1,18 @@
-//! The memory node role: it holds bytes of far memory, serves one-sided verbs, and runs traversals beside the data.
+//! The memory node role: holds bytes of far memory, serves one-sided verbs, and runs traversals beside the
+//! data.
 //!
-//! [`MemNode`] is a [`farmem_machine::Machine`] over a [`Store`]. Three kinds of peer speak to it, each in its own way:
+//! [`MemNode`] is a [`farmem_machine::Machine`] over a [`Store`]. Three kinds of peers communicate with it:
 //!
-//! - **Control**, in datagrams of updates: what is here (ranges), which domain may use it (grants), which roles there are (peers, connections).
-//! - **Hosts**, on reliable connections: READ, WRITE, CMP_SWAP, FETCH_ADD, direct and checked here (MIND 4.2).
-//! - **The switch**, in datagrams: region reads and writes for diagnosis, and traversals (PULSE 4.2, 5), which are answered
-//!   straight to the host or sent back to the switch when the next pointer is elsewhere.
+//! - **The control plane** sends updates in datagrams: ranges, grants, peers and connections.
+//! - **Hosts** use reliable connections: READ, WRITE, CMP_SWAP and FETCH_ADD go directly to the node, which
+//!   checks them (MIND 4.2).
+//! - **The switch** forwards datagrams: region reads and writes for diagnosis, and traversals (PULSE 4.2, 5).
+//!   The node answers the host directly. If the next pointer is elsewhere, the node sends the traversal back
+//!   to the switch.
 //!
-//! The node believes no claim: a datagram counts by its port and key, a verb by its connection, key and grants. It knows no other
-//! node, but for the time in which pages move to or from it, and no directory. docs/protocol/07-the-memory-node.md says all of this as rules.
+//! The node trusts no claim: it accepts a datagram by port and key, and a verb by connection, key and grants.
+//! The node has no directory, and knows other nodes only while pages move to or from them.
+//! docs/protocol/07-the-memory-node.md has the rules.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! Pages on their way from one node to another (PROTOCOL 7.37 to 7.40).
+//! Migration of pages from one node to another (PROTOCOL 7.37 to 7.40).
 //!
 //! ```text
-//!   control -- Arrive --> new node: takes what is pushed under the number of the move, lets no access use it
-//!   control -- Leave ---> old node: lets no access use the addresses any more, and pushes
-//!       what is known of each page, and its bytes
-//!       what came of the requests that write and began there: a copy of one finds the new node from now on
+//!   control -- Arrive --> new node: accepts pushed pages under the number of the move; no access uses them yet
+//!   control -- Leave ---> old node: ends all access to the addresses, and pushes
+//!       the state of each page, and its bytes
+//!       the outcomes of writing requests that began there: copies go to the new node from now on
 //! ```
 //!
-//! Nothing is decided here: the control plane hears when all is pushed, and says whose the addresses are then. Whatever is not answered is
-//! sent again; nothing changes when it comes twice.
+//! The nodes decide nothing. The control plane learns when everything is pushed, and then assigns the
+//! addresses. Unanswered messages are retransmitted, and duplicates have no effect.
 
 use crate::files::Out;
 use crate::node::{MemNode, Outbox};
@@ -28,52 +28,52 @@ use farmem_wire::message::{
 };
 use farmem_wire::{Gid, RequestId, Status, VirtAddr};
 
-/// Pages and answers that are pushed and not answered yet, of one move.
+/// Most pages and records of one move that are pushed and not answered.
 pub const PUSHED_MAX: usize = 32;
-/// Moves that a node takes part in at once, each way.
+/// Most moves of a node at once, in each direction.
 pub const MOVES_MAX: usize = 64;
-/// Bytes that one move is about at most.
+/// Most bytes of one move.
 pub const MOVE_LEN_MAX: u64 = 1 << 30;
 
-/// Time after which what is not answered is sent again; doubles up to 8 times it.
+/// Time after which unanswered messages are retransmitted; doubles up to 8 times this.
 const PUSH_TIMEOUT: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: u32 = 3;
 
-/// Something that is pushed.
+/// An item to push.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Item {
     Page(Page),
-    /// What came of this visit.
+    /// The outcome of this visit.
     Answer(RequestId, u8),
-    /// What is forgotten of a host.
+    /// The last forgotten request of a host.
     Forgotten(RequestId),
 }
 
-/// When an item is sent again, and how often it was.
+/// The retransmission timer of an item.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     due: Instant,
     resent: u32,
 }
 
-/// A move from here.
+/// A move from this node.
 #[derive(Debug)]
 struct Leaving {
     base: u64,
     len: u64,
-    /// Where in the store its bytes begin.
+    /// Offset of the bytes in the store.
     offset: u64,
     to: ud::Peer,
-    /// Pages that were pushed or are being pushed.
+    /// Number of pages that were pushed or are being pushed.
     pages_begun: u64,
-    /// Visits that are to be told of.
+    /// Visits whose outcomes are still to be pushed.
     answers: VecDeque<(RequestId, u8)>,
-    /// What is forgotten: told of when all answers are.
+    /// Forgotten requests, pushed after all outcomes.
     forgotten: Option<VecDeque<RequestId>>,
     pushed: BTreeMap<Item, Flight>,
-    /// One of the visits is not over yet: looked at again then.
+    /// When to check again whether a visit in progress has finished.
     waits: Option<Instant>,
-    /// The control plane was told that all is pushed.
+    /// True if the control plane was told that everything is pushed.
     told: bool,
 }
 
@@ -92,14 +92,14 @@ impl Leaving {
     }
 }
 
-/// A move to here.
+/// A move to this node.
 #[derive(Debug)]
 struct Arriving {
     base: u64,
     len: u64,
     offset: u64,
     from: ud::Peer,
-    /// Of each page the parts that have come: a bit each, all of them when it is here.
+    /// For each page, the parts that arrived: one bit each, all set when the page is complete.
     parts: Vec<u16>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    /// When something is to be sent again.
+    /// Returns the time of the next retransmission.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.leaving.values().filter_map(Leaving::due).min()
     }
@@ -129,7 +129,7 @@ impl Moves {
         }
     }
 
-    /// The other ends of the moves that are under way.
+    /// Returns true if the port is the other end of a move in progress.
     fn has_peer(&self, port: Port) -> bool {
         let to = self.leaving.values().any(|leaving| leaving.to.port == port);
         to || self.arriving.values().any(|arriving| arriving.from.port == port)
@@ -144,7 +144,7 @@ pub(crate) struct End {
 }
 
 impl<S: Store, C: Compile> MemNode<S, C> {
-    /// Another node pushes these addresses here.
+    /// Starts a move to this node.
     pub(crate) fn arrive(
         &mut self,
         number: u64,
@@ -170,7 +170,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         Ok(())
     }
 
-    /// These addresses are pushed to another node; no access uses them here from now on.
+    /// Starts a move from this node; ends all access to the addresses here.
     pub(crate) fn leave(
         &mut self,
         now: Instant,
@@ -207,7 +207,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         Ok(())
     }
 
-    /// Whose the addresses are is decided: what was under way about them is over.
+    /// Ends the moves of these addresses, because the control plane has assigned them.
     pub(crate) fn end_moves(&mut self, base: VirtAddr, len: u64, out: &mut Outbox) {
         let mut ends = Vec::new();
         self.moves.leaving.retain(|_, leaving| {
@@ -227,7 +227,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// Sends what the window allows, and says so when nothing is left.
+    /// Pushes items as the window allows; reports when nothing is left.
     fn push(&mut self, now: Instant, number: u64, out: &mut Outbox) {
         while let Some(item) = self.next_item(now, number) {
             self.push_item(number, item, out);
@@ -243,7 +243,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// What is to be pushed next, if there is room for it.
+    /// Returns the next item to push, if the window has room.
     fn next_item(&mut self, now: Instant, number: u64) -> Option<Item> {
         let dedup = &self.dedup;
         let leaving =
@@ -295,14 +295,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             }
             Item::Answer(request, hops) => match self.dedup.look_visit(request, hops) {
                 Seen::Answered(kept) => send(MoveBody::Kept(request, hops, Some(kept))),
-                // Later ones have overtaken it: it is among what is forgotten.
+                // Later requests have overtaken this one: it is forgotten.
                 _ => send(MoveBody::Kept(request, hops, None)),
             },
             Item::Forgotten(request) => send(MoveBody::Kept(request, 0, None)),
         }
     }
 
-    /// What was not answered for long is sent again.
+    /// Retransmits items whose timers have expired.
     pub(crate) fn push_again(&mut self, now: Instant, out: &mut Outbox) {
         let numbers: Vec<u64> = self.moves.leaving.keys().copied().collect();
         for number in numbers {
@@ -324,7 +324,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// A message of another node: heard only from the other end of a move, and only about that.
+    /// Handles a message of another node; accepts it only from the other end of the move that it names.
     pub(crate) fn on_move_message(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Outbox) {
         let Ok(MoveMessage { number, body }) = MoveMessage::parse(payload) else {
             return self.drop_frame(DropReason::Malformed, out);
@@ -341,7 +341,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// The other end has what was pushed.
+    /// Handles the acknowledgement of pushed items.
     fn on_answer(&mut self, now: Instant, number: u64, port: Port, items: &[Item], out: &mut Outbox) {
         let leaving = self.moves.leaving.get_mut(&number).filter(|leaving| leaving.to.port == port);
         let Some(leaving) = leaving else { return self.drop_frame(DropReason::NoMove, out) };
@@ -377,7 +377,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 }
                 Some((part, bytes)) => {
                     self.store.write(at + part.range().start as u64, bytes);
-                    // Each part stands for as many bits as it takes of the page.
+                    // Each part covers as many bits as its share of the page.
                     let span = Part::COUNT_MAX / part.count;
                     let bits = u16::MAX >> (Part::COUNT_MAX - span) << (span * part.index);
                     *known |= bits;
@@ -408,7 +408,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         };
         let (base, from) = (*base, *from);
         match kept {
-            // What is sent again must be a message: it came from a node, which is trusted with it.
+            // The outcome must be a message, because copies get it. The other node is trusted with its
+            // contents.
             Some(kept) if farmem_wire::Message::parse(kept).is_ok() => {
                 self.dedup.learn(request, hops, base, kept);
             }
@@ -419,7 +420,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.peers.emit(from, message.len(), out, |bytes| message.emit(bytes));
     }
 
-    /// Tells the control plane how much of a move is left.
+    /// Reports the remainder of a move to the control plane.
     pub(crate) fn say_moved(&mut self, number: u64, token: RequestId, out: &mut Outbox) {
         let left = self.moves.leaving.get(&number).map(Leaving::left);
         let left = left.map_or(UNKNOWN_MOVE, |left| u32::try_from(left).unwrap_or(UNKNOWN_MOVE - 1));

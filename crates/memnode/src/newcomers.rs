@@ -1,21 +1,22 @@
-//! How many new programs a domain may bring: verifying one takes a node some microseconds to some hundred, in which it serves nobody else
-//! (PROTOCOL 7.49).
+//! Rate limit for new programs of a domain. Verifying one takes some to some hundred microseconds, in which
+//! the node serves no other request (PROTOCOL 7.49).
 
 use alloc::collections::BTreeMap;
 use farmem_machine::{Bucket, Duration, Instant, Rate};
 use farmem_wire::Domain;
 
-/// New programs that a domain may bring: 128 at once, and after those one each millisecond.
+/// Rate of new programs of a domain: 128 at once, then one each millisecond.
 pub const NEW_PROGRAMS: Rate = Rate { at_once: 128, every: Duration::from_millis(1) };
-/// Domains whose new programs are counted at a time. When all were new of late, the one that may bring the most at once is counted anew.
+/// Most domains that are counted. If all of them are active, the domain with the largest allowance is
+/// dropped.
 const DOMAINS_MAX: usize = 1024;
 
-/// What domains brought of late.
+/// Allowance of each domain.
 #[derive(Debug, Default)]
 pub(crate) struct Newcomers(BTreeMap<Domain, Bucket>);
 
 impl Newcomers {
-    /// Counts a new program of the domain; false, and nothing is counted, when it has brought too many.
+    /// Counts a new program of the domain. Returns false, and counts nothing, if the domain exceeds its rate.
     pub(crate) fn admit(&mut self, now: Instant, domain: Domain) -> bool {
         if self.0.len() >= DOMAINS_MAX && !self.0.contains_key(&domain) {
             self.make_room(now);
@@ -41,7 +42,7 @@ impl Newcomers {
 mod tests {
     use super::*;
 
-    /// More domains than are counted: those under way keep their count, and the table its bound.
+    /// More domains than the bound: active domains keep their count, and the table keeps its bound.
     #[test]
     fn domains_that_are_done_make_room() {
         let (mut newcomers, alice) = (Newcomers::default(), Domain(1));

@@ -1,4 +1,4 @@
-//! The role: which part of the node an event is for.
+//! The role: dispatches events to the parts of the node.
 
 use crate::answers::Answers;
 use crate::files::{FileDone, Files, Out};
@@ -18,40 +18,41 @@ use farmem_transport::{rc, ud};
 use farmem_wire::message::{DirectoryMessage, FileMessage, Kind, MoveMessage, PageMessage};
 use farmem_wire::{Body, Datagram, Message, Packet, Pmtu, Qpn, RawMessage};
 
-/// What a node knows before the control plane tells it more.
+/// The initial configuration of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Its own endpoint, and the control plane's.
+    /// Endpoints of the node and of the control plane.
     pub home: ud::Home,
-    /// Path MTU of its datagrams: no message it sends is longer.
+    /// Path MTU of the node's datagrams: no message is longer.
     pub pmtu: Pmtu,
-    /// Sizes of its tables.
+    /// Sizes of the tables.
     pub budget: Budget,
 }
 
-/// Sizes of a node's tables. An update that would exceed one is refused with `TableFull`.
+/// The sizes of a node's tables. An update that would exceed one is refused with `TableFull`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
     /// Ranges of addresses.
     pub ranges: usize,
-    /// Grants of all domains, after equal neighbours were made one.
+    /// Grants of all domains, after equal neighbours were merged.
     pub grants: usize,
     /// Reliable connections.
     pub queue_pairs: usize,
-    /// Peers beside the control plane.
+    /// Peers, without the control plane.
     pub peers: usize,
-    /// Prefixes that are not where the node's range has them: moved here from another node, or from here to one.
+    /// Prefixes outside the node's range: moved here from another node, or from here to one.
     pub outliers: usize,
-    /// Traversals whose hops are interleaved, at least one; what more comes waits. With one, each runs to its end or the end of its turn
-    /// before the next begins: a node for comparison.
+    /// Traversals whose hops are interleaved, at least one; others wait. With one, each traversal runs to its
+    /// end or the end of its turn before the next begins: a baseline for comparison.
     pub workspaces: usize,
-    /// Workspaces whose windows the caches are asked for together, at least one. A driver finds the best by a [`Trial`](crate::Trial).
+    /// Workspaces whose windows are prefetched together, at least one. A driver finds the best value with a
+    /// [`Trial`](crate::Trial).
     pub burst: usize,
 }
 
 impl Default for Budget {
-    /// Enough for a rack: 64 ranges, 65,536 grants, 4,096 connections, 8,192 peers (every node is told of every host, up to 4,096), 65,536
-    /// outliers, [`WORKSPACES`] in bursts of [`BURST`].
+    /// Returns sizes for a rack: 64 ranges, 65,536 grants, 4,096 connections, 8,192 peers (every node knows
+    /// every host, up to 4,096), 65,536 outliers, [`WORKSPACES`] in bursts of [`BURST`].
     fn default() -> Self {
         Self {
             ranges: 64,
@@ -65,13 +66,14 @@ impl Default for Budget {
     }
 }
 
-/// What the role's outbox holds.
+/// The outbox of the role.
 pub(crate) type Outbox = farmem_machine::Outbox<Out, Note>;
 
 /// A memory node over the bytes of `S`, which runs programs as `C` compiles them.
 ///
-/// A traversal is not run in the event that brings it: the node asks to be woken at once, and one [`Event::Wake`] runs all that have
-/// come, interleaved. A driver that hands over frames in batches and wakes behind each has them wait for memory together.
+/// The event that brings a traversal does not run it. The node asks to be woken at once, and one
+/// [`Event::Wake`] runs all traversals that have arrived, interleaved. A driver that delivers frames in
+/// batches and wakes after each batch lets them wait for memory together.
 #[derive(Debug)]
 pub struct MemNode<S, C: Compile = Interpreted> {
     pub(crate) config: Config,
@@ -83,27 +85,28 @@ pub struct MemNode<S, C: Compile = Interpreted> {
     pub(crate) dedup: ud::Dedup,
     pub(crate) programs: Programs<C>,
     pub(crate) workspaces: Workspaces<C::Logic>,
-    /// To pairs of batches, in the event that they come of.
+    /// Answers to pairs of batches, within the current event.
     pub(crate) answers: Answers,
     pub(crate) pages: Pages,
     pub(crate) moves: Moves,
     pub(crate) files: Files,
-    /// When the traversals that are under way want their turn.
+    /// When the traversals in progress want their next turn.
     pub(crate) turn_due: Instant,
-    /// Bytes on their way into an answer, or an answer on its way out; kept for its memory.
+    /// A buffer for answers; kept for its allocation.
     pub(crate) buffer: Vec<u8>,
     pub(crate) stats: Stats,
 }
 
 impl<S: Store> MemNode<S> {
-    /// A node with empty tables that interprets programs: until the control plane speaks, it refuses everything.
+    /// Creates a node with empty tables that interprets programs. It refuses every request until the control
+    /// plane sends updates.
     pub fn new(config: Config, store: S) -> Self {
         Self::compiling(config, store, Interpreted)
     }
 }
 
 impl<S: Store, C: Compile> MemNode<S, C> {
-    /// A node with empty tables that runs what `compile` makes of programs.
+    /// Creates a node with empty tables that runs programs as `compile` compiles them.
     pub fn compiling(config: Config, store: S, compile: C) -> Self {
         Self {
             config,
@@ -130,17 +133,17 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// The bytes, for those who check them.
+    /// Returns the store, for checkers.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// The bytes, for a node that comes after this one.
+    /// Returns the store, for the node's successor.
     pub fn into_store(self) -> S {
         self.store
     }
 
-    /// Counts since the start.
+    /// Returns the counts since the start.
     pub fn stats(&self) -> Stats {
         self.stats
     }
@@ -157,7 +160,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// A frame that is no datagram as messages come in: a packet of a reliable connection (PROTOCOL 7.17).
+    /// Handles a packet of a reliable connection (PROTOCOL 7.17).
     #[inline(never)]
     fn on_verb(&mut self, port: Port, bytes: &[u8], out: &mut Outbox) {
         let packet = match Packet::parse(bytes) {
@@ -165,7 +168,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
             Ok(packet) => packet,
             Err(_) => return self.drop_frame(DropReason::Malformed, out),
         };
-        // Of the index only those switches send keyed READs here that the control plane told of, and for connections through the rack's switch (PROTOCOL 7.17, 16.14).
+        // Index switches send keyed READs for connections through the rack's switch. Only those that the
+        // control plane named count (PROTOCOL 7.17, 16.14).
         let port = if self.is_index_switch(port) { Port::SWITCH } else { port };
         let Some(responder) = self.queue_pairs.get_mut(&packet.bth.dest_qp) else {
             return self.drop_frame(DropReason::NoQueuePair, out);
@@ -179,7 +183,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// A datagram: heard only with the right key, believed only from the right port (PROTOCOL 7.2, 7.3).
+    /// Handles a datagram. Its key must be right, and its port must be one that may send its kind (PROTOCOL
+    /// 7.2, 7.3).
     #[inline]
     fn on_datagram(&mut self, now: Instant, port: Port, datagram: &Datagram<'_>, out: &mut Outbox) {
         let home = self.config.home.endpoint;
@@ -191,10 +196,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
         let payload = datagram.payload;
         match RawMessage::parse(payload) {
-            // Nearly all there are.
+            // The common case.
             Ok(raw) if raw.kind == Kind::Traverse => match raw.traverse() {
                 Ok(_) if raw.header.response => self.drop_frame(DropReason::Response, out),
-                // Of the index only those switches lead here that the control plane told of (PROTOCOL 7.3).
+                // Only index switches that the control plane named may lead traversals here (PROTOCOL 7.3).
                 Ok(traverse) if port == Port::SWITCH || self.is_index_switch(port) => {
                     self.on_traverse_request(now, &raw.header, &traverse, out)
                 }
@@ -206,12 +211,12 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// A switch of the index that the control plane told of.
+    /// Returns true for an index switch that the control plane named.
     fn is_index_switch(&self, port: Port) -> bool {
         port.as_index().is_some() && self.peers.get(port).is_some()
     }
 
-    /// A message that is no traversal.
+    /// Handles a message other than a traversal.
     #[inline(never)]
     fn on_message(&mut self, now: Instant, port: Port, raw: &RawMessage<'_>, out: &mut Outbox) {
         let (header, Ok(body)) = (raw.header, raw.body()) else {
@@ -232,7 +237,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// What is no message of the usual form: one about directory, pages, moves or files, or none at all.
+    /// Handles a message about directory, pages, moves or files; other payloads are malformed.
     #[inline(never)]
     fn on_numbered(&mut self, now: Instant, port: Port, payload: &[u8], out: &mut Outbox) {
         if DirectoryMessage::is(payload) {
@@ -274,7 +279,7 @@ impl<S: Store, C: Compile> Machine for MemNode<S, C> {
         }
     }
 
-    /// A node asks only the nodes that it pushes pages to: a turn of traversals is due, or one of those nodes did not answer.
+    /// Returns the time of the next turn of traversals, or of the next retransmission of a pushed page.
     fn next_wake(&self) -> Option<Instant> {
         if self.halted().is_some() {
             return None;

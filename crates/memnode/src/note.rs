@@ -1,58 +1,58 @@
-//! What a memory node tells its observer.
+//! Observations of a memory node.
 
 use farmem_transport::rc;
 use farmem_wire::{Status, message::Kind};
 
-/// What happened at a node: trace line, metric and coverage mark in one.
+/// An event at a node: trace line, metric and coverage mark in one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Note {
-    /// Something on a reliable connection.
+    /// An event on a reliable connection.
     Connection(rc::Note),
     /// A frame was dropped without an answer.
     Dropped(DropReason),
-    /// A batch of updates was applied, wholly.
+    /// A batch of updates was applied completely.
     Updated,
-    /// A batch of updates was applied up to one that was refused.
+    /// A batch of updates was applied up to a refused one.
     UpdateRefused(Status),
-    /// A batch came again and was answered again.
+    /// A batch was repeated and answered again.
     UpdateRepeated,
-    /// A batch came again with other bytes: the node has stopped (PROTOCOL 5.11).
+    /// A batch was repeated with other bytes: the node has stopped (PROTOCOL 5.11).
     UpdateChanged,
-    /// A datagram's request was answered.
+    /// The request in a datagram was answered.
     Answered(Kind, Status),
-    /// A write came again and was answered again, not executed.
+    /// A write was repeated and answered again, not executed.
     DuplicateWrite,
-    /// A traversal that stores came again and was answered or sent on again, not run.
+    /// A storing traversal was repeated and answered or forwarded again, not run.
     DuplicateTraversal,
-    /// A traversal's next pointer is elsewhere: it went back to the switch.
+    /// A traversal went back to the switch, because its next pointer is elsewhere.
     Continued,
-    /// A page was sent to a host, or its loss told.
+    /// A page, or the notice of its loss, was sent to a host.
     PageServed,
-    /// A page was not sent: what is written back before has not come.
+    /// A page was not sent, because an earlier write-back has not arrived.
     PageTooEarly,
     /// A page was written back; its bytes counted, or came too late.
     PageWritten(Counted),
     /// Pages were swept.
     Swept,
-    /// A page is known to be cached at no host.
+    /// A page is no longer cached at any host.
     PageCleaned,
-    /// All of a move was pushed, and taken by the other node.
+    /// All of a move was pushed and acknowledged.
     Pushed,
-    /// A page or an answer was pushed again.
+    /// A page or a record was retransmitted to the other node.
     PushedAgain,
-    /// A page that moves here has come, all of it.
+    /// A page that moves here has arrived completely.
     PageArrived,
     /// A file was loaded.
     FileLoaded,
     /// A file was saved.
     FileSaved,
-    /// A task about a file failed.
+    /// A file task failed.
     FileFailed,
     /// A program was learned from a request.
     ProgramLearned,
-    /// The program that was learned could not be compiled: it is interpreted.
+    /// The learned program could not be compiled and is interpreted.
     ProgramInterpreted,
-    /// A program was forgotten to make room.
+    /// A program was evicted to make room.
     ProgramForgotten,
 }
 
@@ -62,71 +62,71 @@ impl From<rc::Note> for Note {
     }
 }
 
-/// Whether a write-back's bytes became the page's.
+/// The effect of a write-back's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Counted {
-    /// They did.
+    /// The bytes became the page's.
     Yes,
-    /// They came too late, or were written already.
+    /// The bytes came too late, or were written already.
     No,
-    /// Other parts have still to come.
+    /// Other parts are still missing.
     NotYet,
 }
 
-/// Why a frame was dropped without an answer.
+/// The reason why a frame was dropped without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DropReason {
     /// The frame or the message in it cannot be parsed.
     Malformed,
-    /// A datagram with an opcode that no message comes in.
+    /// A datagram with an opcode that carries no message.
     Opcode,
-    /// Nothing here has that queue pair number.
+    /// The queue pair number is unknown.
     NoQueuePair,
-    /// The datagram showed a wrong queue key.
+    /// The datagram has a wrong queue key.
     WrongKey,
-    /// This kind of message does not come from that port.
+    /// A kind of message that this port may not send.
     WrongPort,
-    /// A response; a node asks nothing.
+    /// A response; a node sends no requests.
     Response,
-    /// The host to answer, or the switch to continue at, is in no table.
+    /// The host to answer, or the switch to continue at, is unknown.
     UnknownPeer,
-    /// A request that writes, so old that its answer is forgotten.
+    /// A writing request so old that its answer is forgotten.
     Forgotten,
-    /// A traversal that stores came again while it is under way here.
+    /// A copy of a storing traversal that is in progress here.
     UnderWay,
-    /// A page, or the bytes of a region request, in none of the node's ranges.
+    /// A page, or the bytes of a region request, outside the node's ranges.
     NotHere,
-    /// A page under the number of a switch that this node was not told of, or of an earlier one.
+    /// A page under the number of a switch that this node does not know, or of an earlier switch.
     Epoch,
-    /// A request that writes to what is about to be at another node: its copy will find it there.
+    /// A writing request to addresses that move to another node: its copy will reach that node.
     Moving,
-    /// About no move that is under way, or from a node that has no part in it.
+    /// A message about no move in progress, or from a node that takes no part in the move.
     NoMove,
-    /// One task about files more than a node does at once: it is asked for again.
+    /// One file task more than a node executes at once: the control plane retries.
     Busy,
     /// A batch of updates older than the last one or ahead of the next one.
     OutOfTurn,
 }
 
-/// Counts since the node started. They wrap.
+/// Counts since the node started. The counts wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Frames that arrived.
+    /// Number of frames that arrived.
     pub frames: u64,
-    /// Of these, dropped without an answer by the node itself (a connection's drops are its own notes).
+    /// Number of these frames that the node dropped without an answer (connections note their own drops).
     pub dropped: u64,
-    /// Packets handed to a reliable connection.
+    /// Number of packets handed to reliable connections.
     pub verbs: u64,
-    /// Updates applied.
+    /// Number of updates applied.
     pub updates: u64,
-    /// Region reads answered, whatever the status.
+    /// Number of region reads answered, whatever the status.
     pub region_reads: u64,
-    /// Region writes executed or refused; repeated ones not counted.
+    /// Number of region writes executed or refused, without repeated ones.
     pub region_writes: u64,
-    /// Visits of traversals.
+    /// Number of visits of traversals.
     pub visits: u64,
-    /// Iterations in all visits.
+    /// Number of iterations in all visits.
     pub iterations: u64,
-    /// Visits that ended with the traversal going back to the switch.
+    /// Number of visits that ended with the traversal going back to the switch.
     pub continued: u64,
 }

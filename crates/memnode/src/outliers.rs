@@ -1,37 +1,38 @@
-//! Addresses that are not where the node's range has them: they moved here from another node, or from here to one (MIND 4.1).
+//! Addresses outside the node's range mapping: they moved here from another node, or from here to one (MIND
+//! 4.1).
 //!
-//! Key type: [`Outliers`], beside the ranges of [`crate::regions::Regions`]. It knows where an outlier's bytes lie and whether they may be
-//! used; it knows no grants. What it says of an address counts before what the range says; an address of the range whose bytes an outlier
-//! has is nowhere.
+//! Key type: [`Outliers`], beside the ranges of [`crate::regions::Regions`]. An outlier has an offset in the
+//! store and a state that says whether the addresses may be used; grants are separate. An outlier takes
+//! precedence over the range. An address of the range whose bytes an outlier uses maps nowhere.
 
 use alloc::collections::BTreeMap;
 use farmem_wire::Status;
 
-/// What becomes of an outlier's addresses.
+/// The state of an outlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MoveState {
-    /// They are here, at the outlier's place.
+    /// The addresses are here, at the outlier's offset.
     Here,
-    /// They are pushed here, and not here yet.
+    /// The addresses are being pushed here, and may not be used yet.
     Arriving,
-    /// They are pushed from here, and may not be used any more.
+    /// The addresses are being pushed from here, and may not be used any more.
     Leaving,
-    /// They are at another node. The bytes of their place are still as they left, unless something else was put there.
+    /// The addresses are at another node. Their old bytes stay in the store until other bytes replace them.
     Away,
 }
 
-/// Addresses and where their bytes lie in the store.
+/// A run of addresses with its offset in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Outlier {
     pub(crate) base: u64,
     pub(crate) len: u64,
-    /// None: away, and the bytes are gone.
+    /// None: the addresses are away, and their bytes were replaced.
     pub(crate) offset: Option<u64>,
     pub(crate) state: MoveState,
 }
 
 impl Outlier {
-    /// True when accesses may use the addresses later on, here or elsewhere, but not now.
+    /// Returns true if the addresses may not be used now, but later, here or elsewhere.
     pub(crate) const fn is_moving(&self) -> bool {
         matches!(self.state, MoveState::Arriving | MoveState::Leaving)
     }
@@ -41,14 +42,15 @@ impl Outlier {
 #[derive(Debug)]
 pub(crate) struct Outliers {
     most: usize,
-    /// By first address; no two share one.
+    /// Outliers by first address; no two share an address.
     rows: BTreeMap<u64, Outlier>,
-    /// Length and first address by first byte in the store, of all that are not away; no two share a byte.
+    /// Length and first address by offset in the store, of all outliers that are not away; no two share a
+    /// byte.
     places: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Outliers {
-    /// None, of at most `most`.
+    /// Creates an empty table of at most `most` outliers.
     pub(crate) const fn new(most: usize) -> Self {
         Self { most, rows: BTreeMap::new(), places: BTreeMap::new() }
     }
@@ -57,16 +59,16 @@ impl Outliers {
         self.rows.is_empty()
     }
 
-    /// The outlier that holds the address.
+    /// Returns the outlier that holds the address.
     pub(crate) fn find(&self, addr: u64) -> Option<&Outlier> {
         let (_, row) = self.rows.range(..=addr).next_back()?;
         (addr - row.base < row.len).then_some(row)
     }
 
-    /// The outlier of exactly these addresses; none when nothing is said of any of them.
+    /// Returns the outlier of exactly these addresses; none if no outlier overlaps them.
     ///
     /// # Errors
-    /// `Malformed` when something is said of some of them, or of more.
+    /// `Malformed` if an outlier overlaps only some of them, or has more.
     pub(crate) fn exactly(&self, base: u64, len: u64) -> Result<Option<Outlier>, Status> {
         match self.rows.get(&base).filter(|row| row.len == len) {
             Some(row) => Ok(Some(*row)),
@@ -80,10 +82,11 @@ impl Outliers {
         before.is_some_and(|(_, row)| row.base + row.len > base)
     }
 
-    /// Puts an outlier there, in the place of what was said of exactly these addresses.
+    /// Adds an outlier, or replaces the one with exactly these addresses.
     ///
     /// # Errors
-    /// `Malformed` when another one has some of its addresses or, unless it is away, of its bytes; `TableFull`.
+    /// `Malformed` if another outlier has some of the addresses or, unless it is away, some of the bytes;
+    /// `TableFull`.
     pub(crate) fn put(&mut self, new: Outlier) -> Result<(), Status> {
         let known = self.exactly(new.base, new.len)?;
         if known.is_none() && self.rows.len() >= self.most {
@@ -100,7 +103,7 @@ impl Outliers {
         self.drop_place(known);
         if let Some(offset) = offset {
             self.places.insert(offset, (new.len, new.base));
-            // What left these bytes before cannot be looked up there any more.
+            // The old bytes of an outlier that is away are replaced.
             let lost = |row: &&mut Outlier| {
                 row.state == MoveState::Away
                     && row.offset.is_some_and(|at| at < offset + new.len && offset < at + row.len)
@@ -111,10 +114,10 @@ impl Outliers {
         Ok(())
     }
 
-    /// Nothing is said of these addresses any more; answers what was.
+    /// Removes and returns the outlier of exactly these addresses.
     ///
     /// # Errors
-    /// `Malformed` when something is said of some of them, or of more.
+    /// `Malformed` if an outlier overlaps only some of them, or has more.
     pub(crate) fn take(&mut self, base: u64, len: u64) -> Result<Option<Outlier>, Status> {
         let known = self.exactly(base, len)?;
         self.drop_place(known);
@@ -132,8 +135,9 @@ impl Outliers {
         }
     }
 
-    /// As far around an address of the range `base..base + len`, whose bytes begin at `offset`, as nothing is said of addresses and nothing
-    /// else has their bytes: first address and end. None when that is not so at the address itself.
+    /// Returns the run around `addr` in the range `base..base + len` (bytes from `offset` on) without
+    /// outliers, in addresses and in bytes: first address and end. None if an outlier covers the address
+    /// itself.
     pub(crate) fn clear_around(&self, base: u64, len: u64, offset: u64, addr: u64) -> Option<(u64, u64)> {
         let at = offset + (addr - base);
         let end_of = |(_, row): (&u64, &Outlier)| row.base + row.len;
@@ -149,7 +153,7 @@ impl Outliers {
         Some((first, end))
     }
 
-    /// Asserts that no address and no byte is said to be twice, and the bound.
+    /// Asserts the bound, and that outliers share no address and no byte.
     pub(crate) fn check(&self, store_len: u64) {
         assert!(self.rows.len() <= self.most, "more outliers than the budget");
         let mut end = 0;

@@ -1,7 +1,7 @@
 //! Page messages: pages out to hosts, and back from them (PROTOCOL 12.26, 12.27).
 //!
-//! What counts is [`PageStates`]'s to say. Here are the bytes: out in parts that fit the path, in until all parts of one write-back
-//! are there.
+//! [`PageStates`] decides what counts. This file handles the bytes: parts that fit the path on the way out,
+//! and the collection of a write-back's parts on the way in.
 
 use crate::node::{MemNode, Outbox};
 use crate::note::{Counted, DropReason, Note};
@@ -17,21 +17,22 @@ use farmem_wire::message::{
 };
 use farmem_wire::{Domain, HostId, RequestId, VirtAddr};
 
-/// Write-backs of which some parts have come and some not. When there are more, the oldest begins anew.
+/// Most incomplete write-backs. One more drops the oldest, which then begins again.
 pub const PARTIAL_MAX: usize = 64;
 
-/// A page in 32 bits.
+/// Bytes of a page as a 32-bit number.
 pub(crate) const PAGE_BYTES: u32 = 1 << PAGE_SHIFT;
 
-/// What the node keeps for pages.
+/// The page transfers of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
-    /// Of the switch under whose numbers pages are served: that of the last sweep of all memory.
+    /// Epoch of the switch under whose numbers pages are served: that of the last sweep of all memory.
     epoch: u64,
     partial: VecDeque<Partial>,
 }
 
-/// Parts of a write-back. Its bytes do not change while it is under way, so parts of copies fit together.
+/// Parts of a write-back. Its bytes do not change until the node acknowledges them, so parts of different
+/// copies fit together.
 #[derive(Debug)]
 struct Partial {
     host: HostId,
@@ -47,7 +48,7 @@ impl Pages {
         assert!(self.partial.len() <= PARTIAL_MAX, "partial write-backs within their bound");
     }
 
-    /// Takes a part; answers all bytes when it was the last one missing.
+    /// Adds a part. Returns all bytes if it was the last missing one.
     fn complete(
         &mut self,
         host: HostId,
@@ -76,27 +77,27 @@ impl Pages {
 }
 
 impl<S: Store, C: Compile> MemNode<S, C> {
-    /// What hosts cache, for those who check it.
+    /// Returns the states of pages that hosts cache, for checkers.
     pub fn page_states(&self) -> &PageStates {
         self.regions.page_states()
     }
 
-    /// The bytes of these pages are taken as they are here, for good (PROTOCOL 7.44, 12.31).
+    /// Accepts the bytes of these pages as they are here, for good (PROTOCOL 7.44, 12.31).
     pub(crate) fn accept_lost(&mut self, base: VirtAddr, len: u64) {
         self.regions.page_states_mut().accept_loss(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
-    /// What was written to these pages was lost with an earlier incarnation of this node (PROTOCOL 7.42).
+    /// Marks these pages as lost with an earlier incarnation of this node (PROTOCOL 7.42).
     pub(crate) fn lose(&mut self, base: VirtAddr, len: u64) {
         self.regions.page_states_mut().lose(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
-    /// These bytes are zero from here on, whatever hosts still have of them (PROTOCOL 12.44).
+    /// Voids all grants of these pages, because their bytes become zero (PROTOCOL 12.44).
     pub(crate) fn renew_pages(&mut self, base: VirtAddr, len: u64) {
         self.regions.page_states_mut().renew(Page::of(base), Page::of(VirtAddr(base.0 + (len - 1))));
     }
 
-    /// A message about the directory (PROTOCOL 12.41).
+    /// Handles a message about the directory (PROTOCOL 12.41).
     pub(crate) fn on_directory_message(&mut self, port: Port, payload: &[u8], out: &mut Outbox) {
         let Ok(DirectoryMessage { token, body }) = DirectoryMessage::parse(payload) else {
             return self.drop_frame(DropReason::Malformed, out);
@@ -126,7 +127,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// A page message: only the switch passes any on, and it has checked the rights.
+    /// Handles a page message. Only the switch sends them, after it checked the rights.
     pub(crate) fn on_page_message(&mut self, port: Port, payload: &[u8], out: &mut Outbox) {
         if port != Port::SWITCH {
             return self.drop_frame(DropReason::WrongPort, out);
@@ -149,7 +150,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if !self.regions.is_page_local(page) {
             return self.drop_frame(DropReason::NotHere, out);
         }
-        // What an earlier switch's hosts had is not settled yet (PROTOCOL 12.36).
+        // Grants of an earlier switch are not settled yet (PROTOCOL 12.36).
         if seq.epoch() != self.pages.epoch {
             return self.drop_frame(DropReason::Epoch, out);
         }
@@ -201,7 +202,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                 self.peers.emit(peer, message.len(), out, |bytes| message.emit(bytes));
             }
         };
-        // A host waits for what the switch does then, and none for what the writer does.
+        // A host waits for the switch's next step; the writer waits only for its acknowledgement.
         if let Some(ack) = ack {
             send(Port::SWITCH, PageBody::RecallAck(ack));
         }

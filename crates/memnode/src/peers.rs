@@ -1,4 +1,4 @@
-//! The UD endpoints of the peers, and how a message gets to one.
+//! The UD endpoints of the peers, and sending to them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -9,20 +9,20 @@ use farmem_wire::{
     Bth, Deth, Extension, Header, HostId, Message, Opcode, OpenFrame, Packet, Psn, RequestId, Status,
 };
 
-/// The peer table, and the node's own endpoint that messages come from.
+/// The peer table, and the node's own endpoint as the source of messages.
 #[derive(Debug)]
 pub(crate) struct Peers {
     home: ud::Endpoint,
     peers_max: usize,
     rows: BTreeMap<Port, ud::Endpoint>,
-    /// The hosts among them, by number: the host that an answer goes to is looked up twice.
+    /// The hosts among the peers, by number: looked up twice per answer.
     hosts: Vec<Option<ud::Endpoint>>,
-    /// The node does not look at it; it helps those who read traces.
+    /// PSN of the next datagram. Receivers ignore it; it helps readers of traces.
     psn: Psn,
 }
 
 impl Peers {
-    /// Knows only the control plane.
+    /// Creates a table with only the control plane.
     pub(crate) fn new(home: &ud::Home, peers_max: usize) -> Self {
         let rows = BTreeMap::from([(home.control.port, home.control.endpoint)]);
         Self { home: home.endpoint, peers_max, rows, hosts: Vec::new(), psn: Psn::default() }
@@ -33,7 +33,7 @@ impl Peers {
         if port == Port::UNKNOWN {
             return Err(Status::Malformed);
         }
-        // The control plane's row is not counted: it was there before the budget.
+        // The budget does not count the control plane's row.
         if !self.rows.contains_key(&port) && self.rows.len() > self.peers_max {
             return Err(Status::TableFull);
         }
@@ -46,7 +46,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Removes a peer. Without the control plane there would be no peer to answer.
+    /// Removes a peer; refuses to remove the control plane, which gets the response.
     pub(crate) fn remove(&mut self, port: Port) -> Result<(), Status> {
         if port == Port::CONTROL {
             return Err(Status::Malformed);
@@ -58,14 +58,14 @@ impl Peers {
         Ok(())
     }
 
-    /// The endpoint of a host.
+    /// Returns the endpoint of a host.
     #[inline]
     pub(crate) fn host(&self, host: HostId) -> Option<ud::Peer> {
         let endpoint = (*self.hosts.get(usize::from(host.0))?)?;
         Some(ud::Peer { port: Port::host(host.0), endpoint })
     }
 
-    /// The endpoint behind `port`.
+    /// Returns the endpoint behind `port`.
     pub(crate) fn get(&self, port: Port) -> Option<ud::Peer> {
         self.rows.get(&port).map(|&endpoint| ud::Peer { port, endpoint })
     }
@@ -93,7 +93,7 @@ impl Peers {
         open.end(bytes);
     }
 
-    /// Sends a message that was kept as its bytes.
+    /// Sends a stored message.
     pub(crate) fn send_kept<O, N>(&mut self, peer: ud::Peer, message: &[u8], out: &mut Outbox<O, N>) {
         self.emit(peer, message.len(), out, |bytes| bytes.extend_from_slice(message));
     }
@@ -110,7 +110,7 @@ impl Peers {
         Packet::emit_with(&bth, &ext, len, out.frame(peer.port).bytes(), payload);
     }
 
-    /// Of the next datagram to a peer.
+    /// Returns the headers of the next datagram to a peer.
     #[inline(always)]
     fn headers(&mut self, peer: &ud::Peer) -> (Bth, Extension) {
         let bth = Bth::new(Opcode::UdSendOnly, peer.endpoint.qpn, self.psn);
@@ -118,7 +118,8 @@ impl Peers {
         (bth, Extension::Deth(Deth { qkey: peer.endpoint.qkey, src_qp: self.home.qpn }))
     }
 
-    /// Has the switch see to it that the page can be read here (PROTOCOL 12.29). Lost, it is said again when the reader comes again.
+    /// Asks the switch to make the page readable here (PROTOCOL 12.29). If the message is lost, the reader's
+    /// retry repeats it.
     pub(crate) fn visit<O, N>(&mut self, page: Page, out: &mut Outbox<O, N>) {
         if let Some(switch) = self.get(Port::SWITCH) {
             let message = DirectoryMessage { token: RequestId(0), body: DirectoryBody::Visit(page) };
@@ -126,7 +127,7 @@ impl Peers {
         }
     }
 
-    /// Asserts that the table is within its bound and the control plane in it.
+    /// Asserts that the table is within its bound and has the control plane.
     pub(crate) fn check(&self) {
         assert!(self.rows.len() <= self.peers_max + 1, "more peers than the budget");
         assert!(self.rows.contains_key(&Port::CONTROL), "the control plane is always known");

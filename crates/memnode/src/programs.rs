@@ -1,4 +1,4 @@
-//! The programs a node knows, and what runs them: the seam between the node and a compiler.
+//! The programs that a node knows, and the interface to a compiler.
 
 use crate::newcomers::Newcomers;
 use alloc::sync::Arc;
@@ -8,21 +8,24 @@ use farmem_machine::Instant;
 use farmem_traversal::{Program, Step};
 use farmem_wire::{Domain, ProgramHash, Status, VirtAddr};
 
-/// Programs a node knows by hash. One makes room for a new one: of the domain that has the most, the one that was not used for longest.
+/// Most programs of a node. A new one evicts the least recently used one of the domain with the most
+/// programs.
 pub const PROGRAMS_MAX: usize = 64;
 
-/// Makes something that runs out of a verified program, once for each program that the node learns.
+/// A compiler that turns each verified program that the node learns into runnable logic.
 ///
-/// Two implementers: [`Interpreted`] here, pure, and the compiler to machine code of the engine. One that cannot compile a program
-/// gives a logic that interprets it: a verified program is never refused for want of a compiler.
+/// Two implementations: [`Interpreted`] here, pure, and the engine's compiler to machine code. If a program
+/// cannot be compiled, the compiler returns logic that interprets it, so no verified program is refused.
 pub trait Compile {
-    /// What runs one program.
+    /// The runnable form of one program.
     type Logic: Logic;
 
-    /// The logic of `program`. It must do what [`Program::step`] does, to the byte. The node waits for it.
+    /// Compiles `program`. The logic must do exactly what [`Program::step`] does. The node waits for this
+    /// call.
     fn compile(&mut self, program: &Program) -> Self::Logic;
 
-    /// The same as fast as it will ever be, for those who measure: a compiler may make it faster later otherwise.
+    /// Compiles `program` at its final speed, for measurements: [`Compile::compile`] may improve the logic
+    /// later instead.
     fn compile_now(&mut self, program: &Program) -> Self::Logic {
         self.compile(program)
     }
@@ -40,7 +43,7 @@ impl<C: Compile> Compile for &mut C {
     }
 }
 
-/// Has every program compiled before it runs.
+/// A compiler that compiles every program before it runs.
 #[derive(Debug)]
 pub(crate) struct Now<C>(pub(crate) C);
 
@@ -52,27 +55,28 @@ impl<C: Compile> Compile for Now<C> {
     }
 }
 
-/// Runs the iterations of one program.
+/// The iterations of one program.
 pub trait Logic: fmt::Debug {
-    /// One iteration over the loaded window, as [`Program::step`].
+    /// Runs one iteration over the loaded window, as [`Program::step`].
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths, or the program stores.
+    /// If `window` or `scratch` does not have the program's lengths, or the program stores.
     fn step(&self, window: &[u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step;
 
-    /// True when the program was to be compiled, could not be, and is interpreted instead: right, but several times slower.
+    /// Returns true if the program could not be compiled and is interpreted: right, but several times slower.
     fn fell_back(&self) -> bool {
         false
     }
 
-    /// One iteration over a copy of the window that it may store to, as [`Program::step_storing`].
+    /// Runs one iteration over a copy of the window that the program may store to, as
+    /// [`Program::step_storing`].
     ///
     /// # Panics
-    /// When `window` or `scratch` does not have the program's lengths.
+    /// If `window` or `scratch` does not have the program's lengths.
     fn step_storing(&self, window: &mut [u8], cur_ptr: &mut VirtAddr, scratch: &mut [u8]) -> Step;
 }
 
-/// Programs run as they are: the reference, and all there is where no machine code can be made.
+/// Interprets programs: the reference, and the fallback where no machine code can be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Interpreted;
 
@@ -94,21 +98,21 @@ impl Logic for Program {
     }
 }
 
-/// A program and what runs it. Traversals under way share it with the cache, which may forget it meanwhile.
+/// A program with its logic. Traversals in progress share it with the cache, which may evict it meanwhile.
 #[derive(Debug)]
 pub(crate) struct Known<L> {
     pub(crate) program: Program,
     pub(crate) logic: L,
 }
 
-/// As the cache and the traversals under way share it.
+/// A reference shared by the cache and the traversals in progress.
 pub(crate) type Shared<L> = Arc<Known<L>>;
 
 /// Verified programs.
 #[derive(Debug)]
 pub(crate) struct Programs<C: Compile> {
     compile: C,
-    /// The one that was used last comes first: nearly always it is used again.
+    /// Programs in order of use, the last used one first.
     rows: Vec<Row<C::Logic>>,
     newcomers: Newcomers,
 }
@@ -117,29 +121,29 @@ pub(crate) struct Programs<C: Compile> {
 #[derive(Debug)]
 struct Row<L> {
     known: Shared<L>,
-    /// The domain that brought it, or that looked for it last.
+    /// The domain that brought the program, or looked it up last.
     domain: Domain,
 }
 
-/// What happened to the cache when a program was looked for.
+/// The effect of a lookup on the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learned {
-    /// It was there.
+    /// The program was in the cache.
     Known,
-    /// It came with the request and was added.
+    /// The program came with the request and was added.
     Added,
-    /// It was added, and another one forgotten for it.
+    /// The program was added, and another one was evicted.
     Replaced,
 }
 
 impl<C: Compile> Programs<C> {
-    /// Knows none.
+    /// Creates an empty cache.
     pub(crate) fn new(compile: C) -> Self {
         Self { compile, rows: Vec::new(), newcomers: Newcomers::default() }
     }
 
-    /// The program named `hash`: from `code` when there is some, else from memory (PROTOCOL 7.22, 7.23). `Busy` when the domain brought too many new
-    /// ones of late (7.49).
+    /// Looks up the program named `hash`; verifies and adds `code` if there is some (PROTOCOL 7.22, 7.23).
+    /// `Busy` if the domain exceeds its rate of new programs (7.49).
     #[inline]
     pub(crate) fn find(
         &mut self,
@@ -157,7 +161,7 @@ impl<C: Compile> Programs<C> {
         Ok((known, learned))
     }
 
-    /// Asserts that the cache is within its bound and every program has the name it is kept under.
+    /// Asserts that the cache is within its bound and that every program has the right name.
     pub(crate) fn check(&self) {
         assert!(self.rows.len() <= PROGRAMS_MAX, "more programs than the bound");
         for (n, row) in self.rows.iter().enumerate() {
@@ -168,7 +172,7 @@ impl<C: Compile> Programs<C> {
         self.newcomers.check();
     }
 
-    /// Makes the program named `hash` the first.
+    /// Moves the program named `hash` to the front.
     #[cold]
     fn bring_forward(
         &mut self,
@@ -195,7 +199,7 @@ impl<C: Compile> Programs<C> {
         if code.is_empty() {
             return Err(Status::UnknownProgram);
         }
-        // What is refused below cost as much.
+        // Refused code below costs as much as accepted code.
         if !self.newcomers.admit(now, domain) {
             return Err(Status::Busy);
         }
@@ -212,15 +216,16 @@ impl<C: Compile> Programs<C> {
         Ok(learned)
     }
 
-    /// Which row makes room for one more of a domain: the last one of the domain that has the most then, and of several such the newcomer's, so
-    /// that a domain with many programs does not cost others theirs (PROTOCOL 7.22).
+    /// Returns the row to evict for a new program of a domain: the last row of the domain with the most
+    /// programs; on a tie, the newcomer's. So a domain with many programs does not evict those of others
+    /// (PROTOCOL 7.22).
     fn in_the_way(&self, newcomer: Domain) -> usize {
         let of = |domain: Domain| {
             let rows = self.rows.iter().filter(|row| row.domain == domain).count();
             (rows + usize::from(domain == newcomer), domain == newcomer)
         };
         let last_of_each = self.rows.iter().enumerate().rev();
-        // The first of equals from behind: the one that was not used for longest.
+        // The first of equals from behind: the least recently used one.
         let worst = last_of_each.fold(None, |worst: Option<(usize, (usize, bool))>, (at, row)| {
             let share = of(row.domain);
             if worst.is_some_and(|(_, most)| most >= share) { worst } else { Some((at, share)) }
@@ -239,7 +244,7 @@ mod tests {
     const BOB: Domain = Domain(2);
     const LATER: Instant = Instant::from_nanos(10_000_000_000);
 
-    /// An interpreter that remembers what it was asked to compile.
+    /// An interpreter that records which programs it compiled.
     #[derive(Debug, Default)]
     struct Counting(Vec<ProgramHash>);
 
@@ -252,8 +257,8 @@ mod tests {
         }
     }
 
-    /// Compiling takes up to a millisecond, so it is done once for each program that is learned: not for one that is known, not for one
-    /// that is refused, and again only for one that was forgotten.
+    /// Compiling takes up to a millisecond, so each learned program is compiled once. A known or refused
+    /// program is not compiled; an evicted one is compiled again.
     #[test]
     fn a_program_is_compiled_when_it_is_learned() {
         let mut programs = Programs::new(Counting::default());
@@ -288,8 +293,8 @@ mod tests {
         assert_eq!(programs.compile.0.len(), PROGRAMS_MAX + 2);
     }
 
-    /// A domain that brings a new program with each request has the cache to itself while nobody else is there, and then costs others none of
-    /// theirs: its own make room, also where the others had none when it began.
+    /// A domain that brings a new program with each request may fill an idle cache. Afterwards it evicts only
+    /// its own programs, also when others had none at first.
     #[test]
     fn a_domain_with_many_programs_pays_for_them_itself() {
         let mut programs = Programs::new(Interpreted);
@@ -317,7 +322,7 @@ mod tests {
         for hash in &bobs {
             assert_eq!(programs.find(LATER, BOB, *hash, &[]).unwrap().1, Learned::Known, "Bob's half is his");
         }
-        // With more than his half, his own oldest one makes room.
+        // Beyond half of the cache, Bob's own oldest program is evicted.
         bring(&mut programs, BOB);
         assert_eq!(programs.find(LATER, BOB, bobs[0], &[]).unwrap_err(), Status::UnknownProgram);
         assert_eq!([ALICE, BOB].map(|domain| count(&programs, domain)), [PROGRAMS_MAX / 2; 2]);

@@ -1,8 +1,9 @@
-//! Which bytes of far memory are here, and who may do what with them: the range table and the grants.
+//! The range table and the grants: which bytes of far memory are here, and the access of each domain.
 //!
-//! [`Regions`] is what PULSE calls the node's local translation and protection metadata (PULSE 4.2, 5). It is two tables that
-//! know nothing of each other: *ranges* say where an address lies in the store, *grants* say what a domain may do with it.
-//! An access needs both. [`View`] joins them with the store to the [`Memory`] that responders and traversals use.
+//! [`Regions`] is the node's local translation and protection metadata of PULSE 4.2 and 5. It has two
+//! independent tables: *ranges* map addresses to offsets in the store, *grants* give domains access. An
+//! access needs both. [`View`] combines them with the store to the [`Memory`] that responders and traversals
+//! use.
 
 use crate::outliers::{MoveState, Outlier, Outliers};
 use crate::page_states::PageStates;
@@ -15,7 +16,7 @@ use farmem_transport::{Access, AccessError, Memory};
 use farmem_wire::message::{PAGE_LEN, Page};
 use farmem_wire::{Domain, Perm, Status, VirtAddr};
 
-/// Addresses that lie in the store one after the other.
+/// A run of addresses that is contiguous in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Range {
     base: u64,
@@ -23,24 +24,24 @@ struct Range {
     offset: u64,
 }
 
-/// Bytes `base..end` of one domain, in one vma, with one permission class.
+/// The bytes `base..end` of one domain, in one vma, with one permission class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Grant {
     base: u64,
     end: u64,
     perm: Perm,
-    /// Log2 of the size of the vma. Of a neighbour in the same vma it is the same.
+    /// Log2 of the size of the vma; equal for neighbours in the same vma.
     vma_log2: u8,
 }
 
 impl Grant {
-    /// True for grants of one vma: it has a power of two of bytes and begins at a multiple of that.
+    /// Returns true if both grants are in one vma, which has a power-of-two size and alignment.
     fn is_of_vma(&self, other: &Self) -> bool {
         let above = (self.base ^ other.base).checked_shr(self.vma_log2.into()).unwrap_or(0);
         self.vma_log2 == other.vma_log2 && above == 0
     }
 
-    /// True when an access may go on from this grant to the next one (PROTOCOL 7.45).
+    /// Returns true if an access may continue from this grant into the next one (PROTOCOL 7.45).
     fn goes_on_in(&self, next: &Self) -> bool {
         self.end == next.base && self.is_of_vma(next)
     }
@@ -52,22 +53,23 @@ pub(crate) struct Regions {
     store_len: u64,
     ranges_max: usize,
     grants_max: usize,
-    /// By base; no two share an address or a byte of the store.
+    /// Ranges by base; no two share an address or a byte of the store.
     ranges: Vec<Range>,
-    /// By domain, then by base. Neighbours that touch differ in class or vma; `Perm::None` is not kept, nor is an empty list.
+    /// Grants by domain, then by base. Neighbours that touch differ in class or vma; `Perm::None` and empty
+    /// lists are not stored.
     grants: BTreeMap<Domain, Vec<Grant>>,
-    /// Grants of all domains.
+    /// Number of grants of all domains.
     grant_count: usize,
-    /// Addresses that are not where their range has them.
+    /// Addresses that are not where their range maps them.
     outliers: Outliers,
-    /// What hosts have of pages.
+    /// States of pages that hosts cache.
     page_states: PageStates,
-    /// Another one after each change.
+    /// Changes with each change of the tables.
     version: u64,
 }
 
 impl Regions {
-    /// Empty tables over a store of `store_len` bytes.
+    /// Creates empty tables over a store of `store_len` bytes.
     pub(crate) fn new(store_len: u64, ranges_max: usize, grants_max: usize, outliers_max: usize) -> Self {
         Self {
             store_len,
@@ -82,30 +84,32 @@ impl Regions {
         }
     }
 
-    /// The same number as before: what was said of an access then is still so.
+    /// Returns the version of the tables. While it is unchanged, earlier check results stay valid.
     pub(crate) const fn version(&self) -> u64 {
         self.version
     }
 
-    /// What hosts have of pages.
+    /// Returns the states of pages that hosts cache.
     pub(crate) const fn page_states(&self) -> &PageStates {
         &self.page_states
     }
 
-    /// What hosts have of pages, to change it.
+    /// Returns the states of pages that hosts cache, mutably.
     pub(crate) fn page_states_mut(&mut self) -> &mut PageStates {
         self.version += 1;
         &mut self.page_states
     }
 
-    /// `base..base + len` is the store's bytes from `offset` on (PROTOCOL 7.8). The same range again is no error.
+    /// Maps `base..base + len` to the store's bytes from `offset` on (PROTOCOL 7.8). Adding the same range
+    /// again is no error.
     pub(crate) fn add_range(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
         self.version += 1;
         let new = Range { base: base.0, len, offset };
         if self.ranges.contains(&new) {
             return Ok(());
         }
-        // A word must be aligned in the store when its address is: the mapped store's atomics need it.
+        // A word that is aligned as an address must be aligned in the store too: the mapped store's atomics
+        // require this.
         let aligned = base.0.is_multiple_of(WORD_LEN) && offset.is_multiple_of(WORD_LEN);
         if base.is_null() || !aligned || len == 0 || base.checked_add(len).is_none() {
             return Err(Status::Malformed);
@@ -113,7 +117,7 @@ impl Regions {
         if offset.checked_add(len).is_none_or(|end| end > self.store_len) {
             return Err(Status::OutOfBounds);
         }
-        // Two addresses for one byte would be a way around the grants of either.
+        // A second address for a byte would bypass the grants of the first.
         let meets = |r: &Range| overlap(r.base, r.len, base.0, len) || overlap(r.offset, r.len, offset, len);
         if self.ranges.iter().any(meets) {
             return Err(Status::Malformed);
@@ -126,7 +130,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Takes a range back, as it was given (PROTOCOL 7.9). One that is not there at all is gone already.
+    /// Removes a range with exactly these bounds (PROTOCOL 7.9). Removing an unknown range is no error.
     pub(crate) fn remove_range(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
         self.version += 1;
         if let Some(at) = self.ranges.iter().position(|r| r.base == base.0 && r.len == len) {
@@ -137,7 +141,8 @@ impl Regions {
         if partly_here { Err(Status::Malformed) } else { Ok(()) }
     }
 
-    /// From now on `domain` has exactly `perm` on `base..base + len`, a part of a vma of this size, whatever it had before (PROTOCOL 7.10).
+    /// Sets the permission of `domain` on `base..base + len`, a part of a vma of this size, to exactly `perm`
+    /// (PROTOCOL 7.10).
     pub(crate) fn protect(
         &mut self,
         domain: Domain,
@@ -152,7 +157,7 @@ impl Regions {
         };
         let mid = Grant { base: base.0, end: end.0, perm, vma_log2 };
         let old = self.grants.get(&domain).map_or(&[][..], Vec::as_slice);
-        // Those that overlap or touch the span; what they keep of themselves is at most one rest on either side.
+        // The grants that overlap or touch the span. At most one remainder of them stays on each side.
         let (first, last) =
             (old.partition_point(|g| g.end < mid.base), old.partition_point(|g| g.base <= mid.end));
         let met = &old[first..last];
@@ -172,7 +177,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Makes the bytes zero, wherever in the store they lie (PROTOCOL 7.11). Nothing happens unless every one is here.
+    /// Sets the bytes to zero, wherever they are in the store (PROTOCOL 7.11). Does nothing unless all of
+    /// them are here.
     pub(crate) fn clear<S: Store>(&self, base: VirtAddr, len: u64, store: &mut S) -> Result<(), Status> {
         let Some(end) = base.checked_add(len) else { return Err(Status::Malformed) };
         self.locate(base).ok_or(Status::NotMapped)?;
@@ -191,12 +197,12 @@ impl Regions {
         Ok(())
     }
 
-    /// True when the address is in a range of this node, or will be, or was until a moment ago.
+    /// Returns true if the address is in a range of this node, is moving here, or is moving away.
     pub(crate) fn is_local(&self, addr: VirtAddr) -> bool {
         self.locate(addr).is_some() || self.is_moving(addr)
     }
 
-    /// True when the address is about to be at another node, or about to be here.
+    /// Returns true if the address is moving to or from another node.
     pub(crate) fn is_moving(&self, addr: VirtAddr) -> bool {
         self.moving(addr.0).is_some()
     }
@@ -206,21 +212,21 @@ impl Regions {
         Some(Range { base, len, offset: offset? })
     }
 
-    /// True when all of these bytes are in one range of this node, at the places of the store that the range gives them.
+    /// Returns true if all of these bytes are in one range of this node, at the range's own offsets.
     pub(crate) fn is_whole(&self, base: VirtAddr, len: u64) -> bool {
         self.locate(base).is_some_and(|range| range.len - (base.0 - range.base) >= len)
     }
 
-    /// True when all of the page is in one range of this node.
+    /// Returns true if the whole page is in one range of this node.
     pub(crate) fn is_page_local(&self, page: Page) -> bool {
         self.is_whole(page.addr(), PAGE_LEN as u64)
     }
 
-    /// Whether `access` is allowed, and if not, why (PROTOCOL 7.14).
+    /// Checks whether `access` is allowed; the error has the reason (PROTOCOL 7.14).
     pub(crate) fn check_access(&self, access: &Access) -> Result<(), AccessError> {
         let addr = access.addr.0;
         if access.len == 0 {
-            // It touches nothing; IBA 9.7.4 asks for no check of address and key then.
+            // Such an access touches no byte; IBA 9.7.4 requires no check of address and key.
             return Ok(());
         }
         let here = self.locate(access.addr);
@@ -234,16 +240,16 @@ impl Regions {
         }
         let end = addr.checked_add(u64::from(access.len)).ok_or(AccessError::OutOfBounds)?;
         if end - range.base > range.len {
-            // What lies behind is about to be elsewhere, or here: then this is looked at again.
+            // The bytes behind are moving: the access is checked again afterwards.
             if here.is_none() || self.moving(range.base + range.len).is_some() {
                 return Err(AccessError::Moving);
             }
-            // Also when the next address is here in another range: its bytes lie elsewhere in the store.
+            // Also if the next address is here in another range: its bytes are elsewhere in the store.
             return Err(AccessError::OutOfBounds);
         }
         let mut covered = grant;
         while covered.end < end {
-            // Where another vma begins the access leaves its own, whatever it may do there.
+            // At the border of another vma the access leaves its own, whatever the grants.
             let next = rest.next().filter(|next| covered.goes_on_in(next)).ok_or(AccessError::OutOfBounds)?;
             if !next.perm.allows(access.perm) {
                 return Err(AccessError::NoPermission);
@@ -256,8 +262,8 @@ impl Regions {
         self.page_states.check(Page::of(access.addr), Page::of(VirtAddr(end - 1)), access.perm)
     }
 
-    /// Of an access that was refused with `OutOfBounds`: how many of its bytes come before the end of its range, of its vma, and of the grants that
-    /// touch there, whatever they allow. At least one.
+    /// Returns how many bytes of an access that was refused with `OutOfBounds` come before the end of its
+    /// range, of its vma, and of the touching grants of any class. At least one.
     pub(crate) fn reach(&self, access: &Access) -> u32 {
         let addr = access.addr.0;
         let range = self.locate(access.addr).expect("its first byte is here");
@@ -271,7 +277,8 @@ impl Regions {
         u32::try_from(end - addr).unwrap_or(u32::MAX).min(access.len)
     }
 
-    /// The bytes around `addr` where `domain` may do this, as far as one range and one grant go; none when it may not at that one.
+    /// Returns the run of bytes around `addr` within one range and one grant that gives `domain` this access;
+    /// none if there is none at `addr`.
     pub(crate) fn span(&self, domain: Domain, addr: VirtAddr, perm: Perm) -> Span {
         let grants = self.grants.get(&domain).map_or(&[][..], Vec::as_slice);
         let grant = grants[grants.partition_point(|g| g.end <= addr.0)..].first();
@@ -283,7 +290,7 @@ impl Regions {
         Span { base, len: end - base, offset: range.offset + (base - range.base) }
     }
 
-    /// These addresses will be here, at this place of the store (PROTOCOL 7.37).
+    /// Marks addresses as arriving at this offset of the store (PROTOCOL 7.37).
     pub(crate) fn arrive(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
         self.version += 1;
         self.fits(base, len, offset)?;
@@ -294,7 +301,7 @@ impl Regions {
         self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Arriving })
     }
 
-    /// These addresses will be elsewhere; answers where in the store they are (PROTOCOL 7.38).
+    /// Marks addresses as leaving; returns their offset in the store (PROTOCOL 7.38).
     pub(crate) fn leave(&mut self, base: VirtAddr, len: u64) -> Result<u64, Status> {
         self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
@@ -314,14 +321,14 @@ impl Regions {
         Ok(offset)
     }
 
-    /// These addresses are here, at this place of the store (PROTOCOL 7.39).
+    /// Maps addresses to this offset of the store (PROTOCOL 7.39).
     pub(crate) fn place(&mut self, base: VirtAddr, len: u64, offset: u64) -> Result<(), Status> {
         self.version += 1;
         self.fits(base, len, offset)?;
         self.outliers.put(Outlier { base: base.0, len, offset: Some(offset), state: MoveState::Here })
     }
 
-    /// These addresses are at another node.
+    /// Marks addresses as being at another node.
     pub(crate) fn away(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
         self.version += 1;
         let known = self.outliers.exactly(base.0, len)?;
@@ -332,8 +339,8 @@ impl Regions {
         Ok(())
     }
 
-    /// Nothing is said of these addresses any more: they are where the range has them. What is known of their pages stays when that is
-    /// where they were.
+    /// Removes the outlier of these addresses: the range maps them again. The states of their pages stay if
+    /// their offset does not change.
     pub(crate) fn unplace(&mut self, base: VirtAddr, len: u64) -> Result<(), Status> {
         self.version += 1;
         let known = self.outliers.take(base.0, len)?;
@@ -358,7 +365,7 @@ impl Regions {
         end.map(|_| ()).ok_or(Status::OutOfBounds)
     }
 
-    /// Asserts that both tables are in order and within their budgets.
+    /// Asserts that all tables are in order and within their budgets.
     pub(crate) fn check(&self) {
         assert!(self.ranges.len() <= self.ranges_max, "more ranges than the budget");
         for (i, range) in self.ranges.iter().enumerate() {
@@ -396,7 +403,7 @@ impl Regions {
     }
 
     fn locate(&self, addr: VirtAddr) -> Option<Range> {
-        // Most nodes have no outliers.
+        // The common case.
         if self.outliers.is_empty() {
             return self.home(addr);
         }
@@ -409,20 +416,21 @@ impl Regions {
         Some(Range { base: first, len: end - first, offset: offset + (first - base) })
     }
 
-    /// Where the range has the address.
+    /// Returns the range that holds the address.
     fn home(&self, addr: VirtAddr) -> Option<Range> {
         let after = self.ranges.partition_point(|r| r.base <= addr.0);
         self.ranges[..after].last().filter(|r| addr.0 - r.base < r.len).copied()
     }
 
-    /// Where the bytes are that left with these addresses, as they left.
+    /// Returns the place of bytes that left with these addresses, as they left.
     fn left(&self, addr: VirtAddr) -> Option<Range> {
         let left = |row: &&Outlier| matches!(row.state, MoveState::Leaving | MoveState::Away);
         let &Outlier { base, len, offset, .. } = self.outliers.find(addr.0).filter(left)?;
         Some(Range { base, len, offset: offset? })
     }
 
-    /// Whether a READ that was executed before may be answered once more from what left since (PROTOCOL 4.21).
+    /// Returns true if a READ that was executed before may be answered again from bytes that left since
+    /// (PROTOCOL 4.21).
     fn may_read_left(&self, access: &Access) -> bool {
         let addr = access.addr;
         let inside = |range: Range| range.len - (addr.0 - range.base) >= u64::from(access.len);
@@ -436,7 +444,7 @@ impl Regions {
         access.perm == Perm::Read && self.left(addr).is_some_and(inside) && grant.is_some_and(allowed)
     }
 
-    /// Where a checked access lies in the store.
+    /// Returns the offset in the store of a checked access.
     pub(crate) fn offset(&self, addr: VirtAddr, len: usize) -> u64 {
         let range = self.locate(addr).or_else(|| self.left(addr));
         let range = range.expect("an access that was checked is in a range");
@@ -446,7 +454,7 @@ impl Regions {
     }
 }
 
-/// The store seen through the tables, for the time of one event.
+/// The store seen through the tables, for one event.
 #[derive(Debug)]
 pub(crate) struct View<'a, S> {
     pub(crate) regions: &'a Regions,
@@ -510,7 +518,7 @@ enum Pass {
     Discard,
 }
 
-/// The grants there are among `pieces`, which are in order, with those made one that touch and are equal.
+/// Returns the grants of `pieces`, which are in order; touching equal ones are merged.
 fn merged(pieces: [Option<Grant>; 3]) -> Vec<Grant> {
     let mut out: Vec<Grant> = Vec::with_capacity(pieces.len());
     for piece in pieces.into_iter().flatten().filter(|g| g.perm != Perm::None) {

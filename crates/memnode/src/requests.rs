@@ -1,7 +1,7 @@
-//! The hosts' requests, as the switch passes them on: region reads and writes, and traversals.
+//! The hosts' requests, forwarded by the switch: region reads and writes, and traversals.
 //!
-//! The switch wrote domain and origin into the header; the node checks the access once more against its own tables and answers
-//! the host itself (PULSE 5).
+//! The switch wrote domain and origin into the header. The node checks the access again with its own tables
+//! and answers the host directly (PULSE 5).
 
 use crate::answers::Answers;
 use crate::node::{MemNode, Outbox};
@@ -19,26 +19,27 @@ use farmem_traversal::End;
 use farmem_wire::message::{REGION_LEN, Traverse};
 use farmem_wire::{Body, Header, Message, Perm, Pmtu, Status, VirtAddr};
 
-/// Hosts whose requests that write are remembered; beyond that the one silent longest is forgotten.
+/// Most hosts whose writing requests are remembered; one more replaces the host that was silent longest.
 pub const DEDUP_HOSTS_MAX: usize = 4096;
-/// Requests that write (region writes, and traversals of programs that store) remembered for each host. One that this many later ones
-/// have overtaken is dropped when it comes (again): its host gives it up rather than have it executed twice.
+/// Writing requests (region writes and storing traversals) that are remembered for each host. A request that
+/// this many later ones overtook is dropped when a copy arrives. Its host gives it up, so it is not executed
+/// twice.
 pub const DEDUP_DEPTH: usize = 1024;
-/// Memory for those answers: 256 MiB, and 128 KiB for each host in any case, which is enough for 1024 answers to region writes, or to traversals with small
-/// scratch pads. A large pad in each makes 4 MiB a host.
+/// Memory for the remembered answers: 256 MiB in all, and 128 KiB guaranteed for each host. This holds 1024
+/// answers to region writes, or to traversals with small scratch pads. Large pads take 4 MiB per host.
 pub const DEDUP_ROOM: ud::Room = ud::Room { all: 256 << 20, share: 128 << 10 };
 
-/// The most bytes one region read may ask for: its answer fits one datagram of `pmtu` bytes.
+/// Returns the most bytes of a region read whose answer fits a datagram of `pmtu` bytes.
 #[must_use]
 pub const fn region_read_len_max(pmtu: Pmtu) -> usize {
     pmtu.bytes() - Header::LEN - REGION_LEN
 }
 
 impl<S: Store, C: Compile> MemNode<S, C> {
-    /// Serves a request for the host that the switch named (PROTOCOL 7.18): a region's, or a batch.
+    /// Serves a region request or a batch for the host that the switch named (PROTOCOL 7.18).
     ///
     /// # Panics
-    /// For another one.
+    /// If the message is another one.
     pub(crate) fn on_request(&mut self, now: Instant, message: &Message<'_>, out: &mut Outbox) {
         let header = &message.header;
         let Some(origin) = self.peers.host(header.origin) else {
@@ -58,7 +59,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// Takes a traversal in that came by itself.
+    /// Serves a traversal that arrived in a message of its own.
     #[inline]
     pub(crate) fn on_traverse_request(
         &mut self,
@@ -105,7 +106,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.peers.send(origin, &answer, out);
     }
 
-    /// Executes a write once, however often it comes (PROTOCOL 7.20).
+    /// Executes a region write once, however often it arrives (PROTOCOL 7.20).
     fn on_region_write(
         &mut self,
         origin: ud::Peer,
@@ -114,7 +115,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         data: &[u8],
         out: &mut Outbox,
     ) {
-        // Ids are remembered by the host in them: one host must not answer or use up the ids of another.
+        // Requests are remembered by the host in their ids: one host must not use up the ids of another.
         let foreign = header.request.host() != header.origin;
         if !foreign {
             match self.dedup.look(header.request) {
@@ -135,8 +136,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let allowed =
             if foreign { Err(Status::Malformed) } else { check(&view, header, addr, len, Perm::ReadWrite) };
-        // The switch sent it here, so the address was here until a moment ago. A refusal would be the last word of it, and a copy may be executed
-        // where the bytes are now.
+        // The switch routed the request here, so the address moved away a moment ago. A refusal would be
+        // final, although a copy may be executed at the new node.
         if allowed == Err(Status::NotMapped) && !self.regions.is_local(addr) {
             return self.drop_frame(DropReason::NotHere, out);
         }
@@ -148,14 +149,15 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.buffer.clear();
         Message { header: header.answer(status), body }.emit(&mut self.buffer);
         if !foreign {
-            // A refusal too: a copy of it that comes late, after a grant, must not write what the host believes refused.
+            // Refusals are remembered too: a late copy, after a grant, must not write although the host
+            // believes the write refused.
             self.dedup.remember(header.request, addr.0, &self.buffer);
         }
         out.note(Note::Answered(body.kind(), status));
         self.peers.send_kept(origin, &self.buffer, out);
     }
 
-    /// Takes a traversal in: the next turn runs it. One that cannot be run is answered as it came.
+    /// Admits a traversal; the next turn runs it. One that cannot run is answered in its present state.
     #[inline(always)]
     fn on_traverse(
         &mut self,
@@ -167,7 +169,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         out: &mut Outbox,
     ) {
         let stores = request.program.stores();
-        // As for region writes: one host must not answer or use up the ids of another.
+        // As for region writes: one host must not use up the ids of another.
         let foreign = stores && header.request.host() != header.origin;
         if stores && !foreign && self.came_before(origin, header, request, out) {
             return;
@@ -177,14 +179,14 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let admitted =
             if foreign { Err(Status::Malformed) } else { self.admit(now, header, request, delivery, out) };
         match admitted {
-            // The turn that is due already takes this one along.
+            // The turn that is already due takes this traversal along.
             Ok(()) if was_empty => self.turn_due = now,
             Ok(()) => {}
             Err(status) => self.not_admitted(status, origin, header, request, delivery, out),
         }
     }
 
-    /// Answers a traversal that cannot be run.
+    /// Answers a traversal that cannot run.
     #[cold]
     fn not_admitted(
         &mut self,
@@ -198,7 +200,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         let body = Body::Traverse(Traverse { code: &[], ..*request });
         let answer = Message { header: header.answer(status), body };
         if request.program.stores() && header.request.host() == header.origin {
-            // A copy that comes when the program is known, or there is room, must not run what the host goes on with.
+            // A copy that arrives when the program is known, or when there is room, must not run beside the
+            // host's next request.
             keep(&mut self.dedup, &mut self.buffer, header, &answer);
         }
         out.note(Note::Answered(delivery.kind(), status));
@@ -211,8 +214,9 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         }
     }
 
-    /// True for a traversal that stores and was here before, in this visit or, as a copy, before a later one: what came of the last visit is
-    /// sent again, to whom it was sent (PROTOCOL 7.36). One that was not is remembered as under way.
+    /// Returns true if a copy of this storing traversal was here before, in this visit or before a later one.
+    /// The outcome of the last visit is then sent again to its receiver (PROTOCOL 7.36). A new traversal is
+    /// recorded as in progress.
     #[inline(never)]
     fn came_before(
         &mut self,
@@ -223,10 +227,10 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     ) -> bool {
         let Traverse { cur_ptr, code, .. } = *request;
         match self.dedup.look_visit(header.request, header.hops) {
-            // Its copies will go to where the bytes are by then; what was remembered of it here would not be known there.
+            // Copies will go to the node that gets the bytes, which would not know a record made here.
             Seen::New if self.regions.is_moving(cur_ptr) => self.drop_frame(DropReason::Moving, out),
-            // The switch sent it here, so its bytes were here until a moment ago. Sent on it would be a later visit to the node that has them now, and
-            // perhaps has executed this one.
+            // The switch routed it here, so its bytes moved away a moment ago. Forwarding it would be a later
+            // visit to the node that has them now, which may have executed this one.
             Seen::New if !self.regions.is_local(cur_ptr) => self.drop_frame(DropReason::NotHere, out),
             Seen::New => {
                 self.dedup.begin(header.request, header.hops, cur_ptr.0);
@@ -243,7 +247,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
                     && !message.header.response
                     && kept.len() + code.len() <= self.config.pmtu.bytes()
                 {
-                    // The code that this copy brought: perhaps the node where the first one was lost has not seen it.
+                    // This copy's code: the next node may lack the program, if the first copy was lost there.
                     state.code = code;
                 }
                 out.note(Note::DuplicateTraversal);
@@ -255,7 +259,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         true
     }
 
-    /// Finds the program and a workspace, or a place to wait for one (PULSE 4.2, scheduler, rule 1).
+    /// Finds the program, and a workspace or a place in the queue (PULSE 4.2, scheduler, rule 1).
     #[inline(always)]
     fn admit(
         &mut self,
@@ -282,7 +286,8 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         if self.workspaces.take(known, header, request, delivery) { Ok(()) } else { Err(Status::Malformed) }
     }
 
-    /// Gives the traversals that are under way a turn. Each that ends is answered, or goes on elsewhere by way of the switch.
+    /// Gives the traversals in progress a turn. Each one that ends is answered, or continues elsewhere
+    /// through the switch.
     pub(crate) fn turn(&mut self, out: &mut Outbox) {
         let Self { config, regions, store, peers, dedup, buffer, workspaces, answers, stats, .. } = self;
         let (continued, dropped) = (0, 0);
@@ -295,7 +300,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
     }
 }
 
-/// The way out for the traversals that end in one turn.
+/// The exit of traversals that end in one turn.
 struct Exit<'a> {
     pmtu: Pmtu,
     peers: &'a mut Peers,
@@ -318,7 +323,7 @@ impl Exit<'_> {
         }
     }
 
-    /// The next pointer's window cannot be loaded here.
+    /// Handles a next pointer whose window cannot be loaded here.
     #[cold]
     fn stopped<L: Logic>(&mut self, workspace: &Workspace<L>, stop: Stop) {
         match stop {
@@ -336,7 +341,7 @@ impl Exit<'_> {
         }
     }
 
-    /// Tells the host how it ended here.
+    /// Sends the outcome to the host.
     #[inline(always)]
     fn answer<L: Logic>(&mut self, workspace: &Workspace<L>, status: Status) {
         let header = workspace.header();
@@ -360,13 +365,13 @@ impl Exit<'_> {
         let Some(switch) = self.peers.get(Port::SWITCH) else { return self.drop_traversal() };
         let state = workspace.traverse();
         if workspace.stores() {
-            // Without the code: a copy brings its own.
+            // Stored without the code: a copy brings its own.
             self.remember(workspace, &Message { header: *workspace.header(), body: Body::Traverse(state) });
         }
         let body = Body::Traverse(Traverse { code: workspace.code(), ..state });
         let mut message = Message { header: *workspace.header(), body };
         if message.len() > self.pmtu.bytes() {
-            // The next node may know the program; if it does not, the host sends the code there.
+            // The next node may know the program; if not, the host sends the code there.
             message.body = Body::Traverse(state);
         }
         self.continued += 1;
@@ -374,13 +379,14 @@ impl Exit<'_> {
         self.peers.send(switch, &message, self.out);
     }
 
-    /// What came of a visit that stores is kept for its copies.
+    /// Stores the outcome of a storing visit for its copies.
     #[cold]
     fn remember<L: Logic>(&mut self, workspace: &Workspace<L>, message: &Message<'_>) {
         keep(self.dedup, self.buffer, workspace.header(), message);
     }
 
-    /// Whom to answer, or where to go on, was known when the traversal came or never was; now it is in no table.
+    /// Counts a traversal whose receiver is unknown: the host, or the switch, is no longer in the tables or
+    /// never was.
     #[cold]
     fn drop_traversal(&mut self) {
         self.dropped += 1;
@@ -388,14 +394,14 @@ impl Exit<'_> {
     }
 }
 
-/// Remembers what came of a visit.
+/// Stores the outcome of a visit.
 fn keep(dedup: &mut ud::Dedup, buffer: &mut Vec<u8>, visit: &Header, message: &Message<'_>) {
     buffer.clear();
     message.emit(buffer);
     dedup.finish(visit.request, visit.hops, buffer);
 }
 
-/// Whether a region request may be served. One of no bytes is no request: its address could not be checked.
+/// Checks a region request. A request of no bytes is malformed, because its address could not be checked.
 fn check<S: Store>(
     view: &View<'_, S>,
     header: &Header,

@@ -1,19 +1,20 @@
-//! Where windows lie that were allowed before: what the tables said of the addresses around one, kept until the tables change.
+//! A cache of address translations for windows: the checked span around each window, kept until the tables
+//! change.
 //!
-//! A hop asks here first, and nearly always gets its place in a few instructions none of which is a branch that cannot be foreseen: a
-//! pointer leads into any of the spans. A caller that gets `None` asks the tables.
+//! A hop looks up its window here first. A hit takes a few instructions without an unpredictable branch,
+//! because a pointer may lead into any of the spans. After a miss the caller uses the tables.
 
 use crate::regions::Regions;
 use alloc::vec::Vec;
 use core::hint::select_unpredictable;
 use farmem_wire::{Domain, Perm, VirtAddr};
 
-/// Spans that are kept of one domain; one more, and all of them are asked for anew. A power of two.
+/// Most spans of one domain; one more drops all of them. A power of two.
 const SPANS_MAX: usize = 64;
 /// Domains whose spans are kept from one turn to the next.
 const SETS_KEPT: usize = 16;
 
-/// Bytes that one domain may read, or read and write, one after the other in the store.
+/// Bytes that one domain may read, or read and write, and that are contiguous in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Span {
     pub(crate) base: u64,
@@ -21,15 +22,15 @@ pub(crate) struct Span {
     pub(crate) offset: u64,
 }
 
-/// The spans of all domains that have traversals under way.
+/// The spans of all domains with traversals in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    /// The version of the tables that all of this is from.
+    /// Version of the tables that all spans come from.
     version: u64,
     sets: Vec<Set>,
 }
 
-/// Where the spans of a domain are. Good until the next [`Spans::renew`].
+/// The set of spans of one domain. Valid until the next [`Spans::renew`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SetId(usize);
 
@@ -38,16 +39,16 @@ struct Set {
     domain: Domain,
     perm: Perm,
     count: usize,
-    /// Half of the first power of two that is not less than the count: how far the first step of a search goes.
+    /// Half of the first power of two that is not less than the count: the first step of a search.
     half: usize,
-    /// In order; behind them the address that no span begins at.
+    /// Bases in order, followed by an address at which no span begins.
     bases: [u64; SPANS_MAX],
-    /// Length and offset.
+    /// Length and offset of each span.
     rows: [(u64, u64); SPANS_MAX],
 }
 
 impl Spans {
-    /// Forgets what the tables may say otherwise now (PROTOCOL 7.15).
+    /// Drops all spans if the tables have changed (PROTOCOL 7.15).
     pub(crate) fn renew(&mut self, regions: &Regions) {
         if self.version != regions.version() || self.sets.len() > SETS_KEPT {
             self.version = regions.version();
@@ -55,7 +56,7 @@ impl Spans {
         }
     }
 
-    /// Where the spans are in which `domain` may do this.
+    /// Returns the set of spans in which `domain` has this access.
     pub(crate) fn set(&mut self, domain: Domain, perm: Perm) -> SetId {
         let of = |set: &Set| set.domain == domain && set.perm == perm;
         SetId(self.sets.iter().position(of).unwrap_or_else(|| {
@@ -71,25 +72,25 @@ impl Spans {
         }))
     }
 
-    /// Where in the store `len` bytes at `addr` lie, when all of them are in one span that is kept.
+    /// Returns the offset in the store of `len` bytes at `addr`, if one cached span holds all of them.
     #[inline]
     pub(crate) fn place(&self, SetId(set): SetId, addr: VirtAddr, len: u32) -> Option<u64> {
         let set = &self.sets[set];
         let (mut at, mut half) = (0, set.half);
         while half > 0 {
-            // The last span that begins at the address or below it. The mask spares the check of an index.
+            // Finds the last span that begins at or below the address. The mask removes the bounds check.
             let probe = (at + half) % SPANS_MAX;
             at = select_unpredictable(set.bases[probe] <= addr.0, probe, at);
             half /= 2;
         }
         let (span, offset) = set.rows[at];
-        // Below the base it wraps to more than any length.
+        // Below the base this wraps to more than any length.
         let skip = addr.0.wrapping_sub(set.bases[at]);
         let inside = (skip < span) & (span.wrapping_sub(skip) >= u64::from(len));
         inside.then(|| offset + skip)
     }
 
-    /// Keeps what the tables say of the addresses around `addr`, at which a window was allowed.
+    /// Caches the span around `addr`, at which a window was allowed.
     pub(crate) fn learn(&mut self, SetId(set): SetId, addr: VirtAddr, regions: &Regions) {
         assert_eq!(self.version, regions.version(), "all spans are from the same tables");
         let set = &mut self.sets[set];
@@ -119,7 +120,7 @@ mod tests {
     const BOB: Domain = Domain(8);
     const LEN: u64 = 0x1000;
 
-    /// As many grants as make it forget twice, every second page, which lie in the store the other way round.
+    /// Grants that overflow the cache twice: every second page, in reverse order in the store.
     fn tables(grants: u64) -> Regions {
         let budget = usize::try_from(grants).unwrap();
         let mut regions = Regions::new(grants * LEN, budget, budget, 0);
@@ -134,8 +135,8 @@ mod tests {
         VirtAddr((n + 1) * 2 * LEN)
     }
 
-    /// However many spans there are, each that was learned is answered for its whole length and not a byte beyond, and what was not learned, or
-    /// by another domain or for another access, is not answered.
+    /// Every cached span is found for its whole length and no byte beyond. Misses: addresses outside, another
+    /// domain, another access.
     #[test]
     fn what_was_learned_is_answered_to_the_byte() {
         for count in [1, 2, 3, 5, 8, 31, SPANS_MAX as u64] {
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// One span more than there is room for: the others are forgotten, and none is answered wrongly.
+    /// One span more than the bound: the others are dropped, and no lookup is wrong.
     #[test]
     fn there_is_a_bound() {
         let regions = tables(2 * SPANS_MAX as u64);
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(known, vec![SPANS_MAX as u64]);
     }
 
-    /// Whatever changes the tables changes their version, and what was learned before is forgotten.
+    /// Every change of the tables changes their version, and the cached spans are dropped.
     #[test]
     fn what_changed_is_asked_for_again() {
         let mut regions = tables(1);

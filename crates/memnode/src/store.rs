@@ -1,24 +1,24 @@
-//! The bytes themselves, by offset: what lies under a memory node's regions.
+//! The bytes under a memory node's regions, by offset.
 //!
-//! [`Store`] has two implementers: [`VecStore`] here, pure, for simulations and for racks in one process, and a mapped
-//! one with real atomics in the driver crate. A store knows no addresses, domains or permissions: the regions check every
-//! access before it gets here, so an access that leaves the store is a broken invariant and panics.
+//! [`Store`] has two implementations: [`VecStore`] here, pure, for simulations and racks in one process; and
+//! a mapped one with real atomics in the driver crate. A store has no addresses, domains or permissions. The
+//! regions check every access first, so an access beyond the store is a broken invariant and panics.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Bytes of the word an atomic works on, and what its offset is a multiple of.
+/// Bytes of an atomic's word; also its alignment.
 pub const WORD_LEN: u64 = 8;
 
-/// A flat run of bytes with two atomics. All bytes are zero at first.
+/// A flat run of bytes with two atomics, initially zero.
 ///
-/// Words are little-endian in memory, as on every host farmem runs on: an atomic from the network and an atomic of a
-/// local reader agree on the value.
+/// Words are little-endian in memory, as on every host that farmem supports: atomics from the network and
+/// atomics of a local reader agree on the value.
 pub trait Store {
-    /// Bytes in all. Never changes.
+    /// Returns the length in bytes. The length never changes.
     fn len(&self) -> u64;
 
-    /// True when there are no bytes at all.
+    /// Returns true if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -26,22 +26,22 @@ pub trait Store {
     /// Appends the `len` bytes from `offset` to `out`.
     ///
     /// # Panics
-    /// When they leave the store.
+    /// If the range exceeds the store.
     fn read(&self, offset: u64, len: u32, out: &mut Vec<u8>);
 
     /// Fills `window` with the bytes from `offset`.
     ///
     /// # Panics
-    /// When they leave the store.
+    /// If the range exceeds the store.
     fn load(&self, offset: u64, window: &mut [u8]);
 
-    /// The `len` bytes from `offset`, lent where they lie: nothing writes while the store is borrowed.
+    /// Returns the `len` bytes from `offset` in place: no write happens while the store is borrowed.
     ///
     /// # Panics
-    /// When they leave the store.
+    /// If the range exceeds the store.
     fn window(&self, offset: u64, len: u32) -> &[u8];
 
-    /// The `len` bytes from `offset` will be loaded soon: they may be brought near meanwhile. Changes nothing that a reader can see.
+    /// Hints that the `len` bytes from `offset` will be loaded soon. Has no visible effect.
     fn prefetch(&self, offset: u64, len: u32) {
         let _ = (offset, len);
     }
@@ -49,42 +49,42 @@ pub trait Store {
     /// Replaces the bytes from `offset` by `data`.
     ///
     /// # Panics
-    /// When they leave the store.
+    /// If the range exceeds the store.
     fn write(&mut self, offset: u64, data: &[u8]);
 
-    /// Atomically replaces the word at `offset` by `swap` if it equals `compare`; answers what was there.
+    /// Replaces the word at `offset` by `swap` if it equals `compare`, atomically; returns the old value.
     ///
     /// # Panics
-    /// When the word leaves the store or `offset` is not a multiple of [`WORD_LEN`].
+    /// If the word exceeds the store or `offset` is not a multiple of [`WORD_LEN`].
     fn cmp_swap(&mut self, offset: u64, compare: u64, swap: u64) -> u64;
 
-    /// Atomically adds `add` to the word at `offset`, wrapping; answers what was there.
+    /// Adds `add` to the word at `offset`, atomically and wrapping; returns the old value.
     ///
     /// # Panics
-    /// When the word leaves the store or `offset` is not a multiple of [`WORD_LEN`].
+    /// If the word exceeds the store or `offset` is not a multiple of [`WORD_LEN`].
     fn fetch_add(&mut self, offset: u64, add: u64) -> u64;
 
-    /// Makes the `len` bytes from `offset` zero; gives their memory back to the system where that is possible.
+    /// Sets the `len` bytes from `offset` to zero, and returns their memory to the system where possible.
     ///
     /// # Panics
-    /// When they leave the store.
+    /// If the range exceeds the store.
     fn discard(&mut self, offset: u64, len: u64);
 }
 
-/// A store in a plain vector. Only its owner sees the bytes, so every access is atomic.
+/// A store in a plain vector. Only its owner accesses the bytes, so every access is atomic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VecStore {
     bytes: Vec<u8>,
 }
 
 impl VecStore {
-    /// A store of `len` zero bytes.
+    /// Creates a store of `len` zero bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { bytes: vec![0; len] }
     }
 
-    /// All bytes, for checkers.
+    /// Returns all bytes, for checkers.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -101,7 +101,7 @@ impl VecStore {
         span
     }
 
-    /// Replaces the word at `offset` by what `change` makes of it; answers what was there.
+    /// Replaces the word at `offset` by the result of `change`; returns the old value.
     fn exchange(&mut self, offset: u64, change: impl FnOnce(u64) -> u64) -> u64 {
         assert!(offset.is_multiple_of(WORD_LEN), "a word's offset is a multiple of {WORD_LEN}, not {offset}");
         let span = self.span(offset, WORD_LEN);
@@ -152,7 +152,7 @@ impl Store for VecStore {
 mod tests {
     use super::*;
 
-    /// What is written is read back, by all ways of reading, and the bytes around it stay zero.
+    /// Written bytes are read back by every way of reading, and the bytes around them stay zero.
     #[test]
     fn a_write_is_read_back_and_touches_nothing_else() {
         let mut store = VecStore::new(32);
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(store.bytes().iter().filter(|&&b| b != 0).count(), 3);
     }
 
-    /// A swap happens only when the word is what the caller believes; the old word comes back either way.
+    /// A swap happens only if the word has the expected value; the old word is returned either way.
     #[test]
     fn compare_and_swap_swaps_only_on_a_match() {
         let mut store = VecStore::new(16);
@@ -198,14 +198,14 @@ mod tests {
         assert_eq!(store.bytes()[12..], [0xff; 4]);
     }
 
-    /// The regions must never let such an access through; if they did, it must not be silent.
+    /// The regions must never pass such an access; if they do, the failure must not be silent.
     #[test]
     #[should_panic(expected = "leave a store of 16 bytes")]
     fn an_access_past_the_end_is_a_broken_invariant() {
         VecStore::new(16).write(15, &[1, 2]);
     }
 
-    /// The same for an atomic that is not on a word.
+    /// A misaligned atomic must not be silent either.
     #[test]
     #[should_panic(expected = "a multiple of 8")]
     fn a_misaligned_atomic_is_a_broken_invariant() {

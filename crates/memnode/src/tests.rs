@@ -1,4 +1,4 @@
-//! The node as its peers see it: frames in, frames out, and what is in the store afterwards.
+//! The node as its peers see it: frames in, frames out, and the resulting store.
 
 mod batches;
 mod compiling;
@@ -25,15 +25,15 @@ use farmem_wire::{
     Qpn, RequestId, Rkey, Status, VirtAddr,
 };
 
-/// First address of the node's one range; it lies in the store from [`OFFSET`] on.
+/// First address of the node's one range, which starts at [`OFFSET`] of the store.
 const BASE: VirtAddr = VirtAddr(0x1000_0000);
 const LEN: u64 = 0x4000;
 const OFFSET: u64 = 0x1000;
 const STORE_LEN: usize = 0x8000;
 
-/// May read and write the first 0x1000 bytes, and read the next 0x1000.
+/// A domain that may read and write the first 0x1000 bytes, and read the next 0x1000.
 const ALICE: Domain = Domain(7);
-/// May read and write the 0x1000 bytes behind those.
+/// A domain that may read and write the 0x1000 bytes behind those.
 const BOB: Domain = Domain(8);
 
 const HOST: HostId = HostId(3);
@@ -44,7 +44,7 @@ const HOME: ud::Home = ud::Home {
     control: ud::Peer { port: Port::CONTROL, endpoint: endpoint(0x10) },
 };
 
-/// The UD endpoint of a peer in these tests, made of one number.
+/// Returns the UD endpoint of a peer, derived from one number.
 const fn endpoint(number: u32) -> ud::Endpoint {
     ud::Endpoint { qpn: Qpn::new(0x1000 + number), qkey: Qkey(0xbeef_0000 + number) }
 }
@@ -53,27 +53,27 @@ fn addr(offset: u64) -> VirtAddr {
     VirtAddr(BASE.0 + offset)
 }
 
-/// A node, the frames it sent last, and everything it noted.
+/// A node, the frames it sent last, and all its notes.
 struct Bench {
     node: MemNode<VecStore>,
     out: Outbox<Out, Note>,
     seq: u64,
     sent: Vec<(Port, Vec<u8>)>,
     peers: Vec<PeerChange>,
-    /// What it asked of its files last.
+    /// The last requests for files.
     asked: Vec<FileAsk>,
     notes: Vec<Note>,
 }
 
 impl Bench {
-    /// A node to which the control plane has not spoken.
+    /// Creates a node without any update of the control plane.
     fn empty(budget: Budget) -> Self {
         let config = Config { home: HOME, pmtu: Pmtu::B1024, budget };
         let node = MemNode::new(config, VecStore::new(STORE_LEN));
         Self { node, out: Outbox::new(), seq: 0, sent: vec![], peers: vec![], asked: vec![], notes: vec![] }
     }
 
-    /// A node with the switch, two hosts, one range, and grants for two domains.
+    /// Creates a node with the switch, two hosts, one range, and grants for two domains.
     fn ready() -> Self {
         Self::ready_with(Budget::default())
     }
@@ -111,14 +111,14 @@ impl Bench {
         bench
     }
 
-    /// Gives the node a frame and collects what comes of it.
+    /// Delivers a frame and collects the outputs.
     fn hear(&mut self, port: Port, bytes: &[u8]) {
         self.node.handle(Instant::ZERO, Event::Frame { port, bytes }, &mut self.out);
         self.node.check();
         self.collect();
     }
 
-    /// Wakes the node as long as it wants to be now, and collects what comes of that and of the frames before.
+    /// Wakes the node as long as it is due now, and collects the outputs.
     fn collect(&mut self) {
         while self.node.next_wake().is_some_and(|at| at <= Instant::ZERO) {
             self.node.handle(Instant::ZERO, Event::Wake, &mut self.out);
@@ -127,7 +127,7 @@ impl Bench {
         self.drain();
     }
 
-    /// Takes out what the node wants done.
+    /// Moves the node's outputs into the bench.
     fn drain(&mut self) {
         self.sent.clear();
         self.asked.clear();
@@ -140,7 +140,7 @@ impl Bench {
         });
     }
 
-    /// The node drops the frame for this reason, without an answer and without a change.
+    /// Checks that the node drops the frame for this reason, without an answer and without a change.
     fn hear_nothing(&mut self, port: Port, bytes: &[u8], reason: DropReason) {
         let before = self.node.store().clone();
         self.hear(port, bytes);
@@ -149,12 +149,13 @@ impl Bench {
         assert_eq!(*self.node.store(), before, "no change");
     }
 
-    /// A request for what is in no range of the node: the host hears nothing, and asks the switch again (PROTOCOL 7.18).
+    /// Checks that a request outside the node's ranges gets no answer: the host asks the switch again
+    /// (PROTOCOL 7.18).
     fn not_here(&mut self, header: Header, body: Body<'_>) {
         self.hear_nothing(Port::SWITCH, &datagram(&Message { header, body }), DropReason::NotHere);
     }
 
-    /// The control plane's next batch; answers the response's status and index.
+    /// Applies the control plane's next batch; returns the response's status and index.
     fn update(&mut self, updates: &[Update]) -> (Status, u16) {
         self.seq += 1;
         let frame = batch(self.seq, updates);
@@ -162,7 +163,7 @@ impl Bench {
         self.response()
     }
 
-    /// The response to a batch that was just sent to the control plane.
+    /// Returns the response to the last batch.
     fn response(&self) -> (Status, u16) {
         let [(Port::CONTROL, frame)] = &self.sent[..] else {
             panic!("one answer to control, not {:?}", self.sent)
@@ -174,7 +175,7 @@ impl Bench {
         (message.header.status, updates.refused)
     }
 
-    /// Passes a request on as the switch does, and answers the message that the node sent to the host.
+    /// Forwards a request as the switch does; returns the node's message to the host.
     fn ask(&mut self, header: Header, body: Body<'_>) -> Message<'_> {
         self.hear(Port::SWITCH, &datagram(&Message { header, body }));
         let port = Port::host(header.origin.0);
@@ -187,14 +188,14 @@ impl Bench {
         message
     }
 
-    /// The store's bytes at an address.
+    /// Returns the store's bytes at an address.
     fn bytes(&self, at: VirtAddr, len: u32) -> Vec<u8> {
         let mut out = vec![];
         self.node.store().read(at.0 - BASE.0 + OFFSET, len, &mut out);
         out
     }
 
-    /// Puts bytes at an address, past all checks.
+    /// Writes bytes at an address, past all checks.
     fn put(&mut self, at: VirtAddr, data: &[u8]) {
         self.node.store.write(at.0 - BASE.0 + OFFSET, data);
     }
@@ -206,7 +207,7 @@ fn peer(port: Port, number: u32) -> Update {
     Update::Peer { port: port.0, gid: Gid::from_v4([10, 0, 0, octet]), qpn, qkey }
 }
 
-/// A connection of `HOST` in the domain of Alice.
+/// Returns a connection of `HOST` in Alice's domain.
 fn queue_pair(qpn: u32, first_psn: u32) -> Update {
     Update::QueuePair {
         qpn: Qpn::new(qpn),
@@ -221,7 +222,7 @@ fn queue_pair(qpn: u32, first_psn: u32) -> Update {
 
 const RKEY: Rkey = Rkey(0x0bad_cafe);
 
-/// A request's header as the switch passes it on.
+/// Returns a request's header as the switch forwards it.
 fn header(domain: Domain, counter: u32) -> Header {
     Header { domain, origin: HOST, ..Header::request(RequestId::new(HOST, 1, counter), 4) }
 }
@@ -233,7 +234,7 @@ fn batch(seq: u64, updates: &[Update]) -> Vec<u8> {
     datagram(&Message { header: Header::request(RequestId(seq), 0), body })
 }
 
-/// A datagram to the node's own endpoint.
+/// Returns a datagram to the node's endpoint.
 fn datagram(message: &Message<'_>) -> Vec<u8> {
     datagram_to(HOME.endpoint, message)
 }
@@ -246,7 +247,7 @@ fn datagram_to(to: ud::Endpoint, message: &Message<'_>) -> Vec<u8> {
     frame
 }
 
-/// Reads a datagram that must be for this endpoint, from the node's own.
+/// Parses a datagram, which must be for this endpoint and from the node's own.
 fn parse(frame: &[u8], to: ud::Endpoint) -> Message<'_> {
     let packet = Packet::parse(frame).unwrap();
     assert_eq!(packet.bth.dest_qp, to.qpn);

@@ -1,8 +1,8 @@
-//! A trial of a node on a store as it is: what a driver times to choose [`Budget::burst`].
+//! A trial run of a node on its actual store, which a driver times to choose [`Budget::burst`].
 //!
-//! Whether it pays to ask for the lines of many workspaces together depends on the processor, on what stands between two lines, and shows
-//! only in memory that no cache holds. So a trial is the node itself, from requests to answers. Nothing here reads a clock: a trial is
-//! a number of requests, and its caller knows how long they took.
+//! The benefit of prefetching many workspaces together depends on the processor and on the work between two
+//! lines. It shows only in memory that no cache holds. So a trial is a whole node, from requests to answers.
+//! Nothing here reads a clock: a trial is a number of requests, and its caller measures the time.
 
 use crate::node::{Budget, Config, MemNode, Outbox};
 use crate::programs::{Compile, Now};
@@ -23,14 +23,14 @@ const LINE: u64 = farmem_traversal::LINE_LEN as u64;
 const DOMAIN: Domain = Domain(1);
 const HOST: HostId = HostId(1);
 const ENDPOINT: ud::Endpoint = ud::Endpoint { qpn: Qpn::new(0x500), qkey: Qkey(1) };
-/// Requests of a trial.
+/// Number of requests of a trial.
 const REQUESTS: u32 = 8192;
-/// Requests that come at once, as from a link.
+/// Number of requests that arrive at once, as from a link.
 const AT_ONCE: usize = 64;
-/// Hops of a request at most. As many have one, two and so on.
+/// Most hops of a request. The hop counts are equally distributed.
 const HOPS_MAX: u32 = 4;
 
-/// Requests that go from line to line of a store's first bytes, as if by chance.
+/// Requests that hop pseudo-randomly between the lines of a store's first bytes.
 #[derive(Debug)]
 pub struct Trial {
     len: u64,
@@ -38,14 +38,15 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Over the first `len` bytes of a store, which are zero.
+    /// Creates a trial over the first `len` bytes of a store, which are zero.
     ///
     /// # Panics
-    /// When `len` is not a power of two between 64 bytes and 256 MiB.
+    /// If `len` is not a power of two between 64 bytes and 256 MiB.
     #[must_use]
     pub fn new(len: u64) -> Self {
         assert!(len.is_power_of_two() && (LINE..=1 << 28).contains(&len), "a trial of {len} bytes");
-        // A generator's next number from the address and, so that the line is waited for, from the zero in it.
+        // The generator's next number comes from the address and from the zero in the line, so that the load
+        // is waited for.
         let program = Program::assemble(&format!(
             ".window 8\n.scratch 8\n mov r2, r1\n shr r2, 6\n mul r2, 1664525\n add r2, 1013904223\n ld8 r3, window[0]\n\
              add r2, r3\n and r2, {}\n shl r2, 6\n add r2, {BASE}\n ld8 r4, scratch[0]\n sub r4, 1\n st8 scratch[0], r4\n\
@@ -54,7 +55,7 @@ impl Trial {
         ))
         .expect("assembles");
         let frame = |n: u32| {
-            // The upper bits of a generator's numbers are as good as chance.
+            // The upper bits of the generator's numbers are random enough.
             let chance = u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let hops = (chance >> 40) % u64::from(HOPS_MAX) + 1;
             let traverse = Traverse {
@@ -72,10 +73,11 @@ impl Trial {
         Self { len, frames: (0..REQUESTS).map(frame).collect() }
     }
 
-    /// Serves all requests, with windows asked for `burst` at a time. Answers the store, and how many hops there were.
+    /// Serves all requests, with windows prefetched `burst` at a time. Returns the store and the number of
+    /// hops.
     ///
     /// # Panics
-    /// When the bytes are not in the store, or `burst` is 0.
+    /// If the bytes are not in the store, or `burst` is 0.
     pub fn run<S: Store, C: Compile>(&self, store: S, compile: C, burst: usize) -> (S, u64) {
         let control = ud::Peer { port: Port::CONTROL, endpoint: ENDPOINT };
         let home = ud::Home { endpoint: ENDPOINT, control };
@@ -97,7 +99,7 @@ impl Trial {
         (node.into_store(), hops)
     }
 
-    /// What tells the node of the host and of what it may read.
+    /// Returns the updates for the host and its grant.
     fn updates(&self) -> Vec<u8> {
         let (base, len) = (VirtAddr(BASE), self.len);
         let peer = Update::Peer {
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
     use crate::{Interpreted, VecStore, WORKSPACES};
 
-    /// Whatever the burst, every request does its hops, which are the same, and the store is as it was.
+    /// Whatever the burst, the number of hops is the same and the store is unchanged.
     #[test]
     fn a_trial_is_a_number_of_hops() {
         let trial = Trial::new(1 << 16);

@@ -1,4 +1,4 @@
-//! The control plane's updates: how a node learns what is here, which domain may use it, and which peers there are.
+//! The control plane's updates: ranges, grants and peers of a node.
 
 use crate::files::Out;
 use crate::moves::End;
@@ -12,7 +12,7 @@ use farmem_wire::message::{Update, Updates};
 use farmem_wire::{Body, Domain, Header, HostId, Message, Qpn, Status};
 
 impl<S: Store, C: Compile> MemNode<S, C> {
-    /// Applies a batch in its turn and answers it (PROTOCOL 7.5).
+    /// Applies a batch in order and answers it (PROTOCOL 7.5).
     pub(crate) fn on_updates(
         &mut self,
         now: Instant,
@@ -41,7 +41,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         self.peers.send(control, &Message { header: header.answer(status), body }, out);
     }
 
-    /// Applies the updates in order up to the first that is refused; answers why and which.
+    /// Applies the updates in order up to the first refused one; returns its status and index.
     fn apply_all(&mut self, now: Instant, updates: &Updates<'_>, out: &mut Outbox) -> (Status, u16) {
         for (index, update) in (0..).zip(updates.iter()) {
             if let Err(status) = self.apply(now, &update, out) {
@@ -125,7 +125,7 @@ impl<S: Store, C: Compile> MemNode<S, C> {
         Ok(())
     }
 
-    /// Opens a connection, or opens it anew (PROTOCOL 7.7).
+    /// Opens a connection, or reopens it (PROTOCOL 7.7).
     fn connect(&mut self, config: &rc::ResponderConfig) -> Result<(), Status> {
         let reserved = config.qpn.get() < Qpn::FIRST_FREE || config.qpn == self.config.home.endpoint.qpn;
         if reserved || config.domain == Domain(0) || config.port == Port::UNKNOWN {

@@ -1,12 +1,14 @@
-//! Traversals under way: a workspace for each, and the turn in which they wait for memory together (PULSE 4.2).
+//! Traversals in progress: a workspace for each, and the turn in which they wait for memory together (PULSE
+//! 4.2).
 //!
-//! A memory pipeline and a logic pipeline are, on one core, the two halves of a hop: [`Workspace::fetch`] translates, checks and asks
-//! the caches for the window; [`Workspace::compute`] runs the program on it. Between the two halves of one traversal stand the hops of
-//! all the others, so that up to [`WORKSPACES`] lines of memory are on their way at once. The caches are asked for the windows of a burst
-//! of workspaces together: a core follows many requests at once when little stands between them. A workspace holds no window: until
-//! it is computed on, it is in the cache, and the program reads it where it lies. A program that stores gets a copy.
+//! PULSE's memory pipeline and logic pipeline are, on one core, the two halves of a hop. [`Workspace::fetch`]
+//! translates, checks and prefetches the window; [`Workspace::compute`] runs the program on it. Between the
+//! halves of one traversal run the hops of all others, so that up to [`WORKSPACES`] cache lines are in flight
+//! at once. The windows of a burst of workspaces are prefetched together: a core tracks many loads at once if
+//! few instructions separate them. A workspace holds no copy of its window. The program reads the window in
+//! place; only a storing program gets a copy.
 //!
-//! Nothing here knows of frames; [`Workspaces::turn`] hands out what ended, and how.
+//! This file knows no frames; [`Workspaces::turn`] hands out the traversals that ended, with the reason.
 
 use crate::programs::{Known, Logic, Shared};
 use crate::regions::Regions;
@@ -19,46 +21,50 @@ use farmem_traversal::{Behind, End, Step, WINDOW_LEN_MAX};
 use farmem_wire::message::{Kind, Traverse};
 use farmem_wire::{Header, Perm, VirtAddr};
 
-/// Iterations a traversal may do at one node before it must go back to its host, whatever its own limit says.
+/// Most iterations of a traversal in one visit, whatever its own limit. After them the traversal returns to
+/// its host.
 ///
-/// At about 100 ns an iteration this is less than half a millisecond. PULSE's workloads need 25 to 227 in all (PULSE 6, table 3).
+/// At about 100 ns an iteration this takes less than half a millisecond. PULSE's workloads need 25 to 227
+/// iterations in all (PULSE 6, table 3).
 pub const ITERATIONS_PER_VISIT_MAX: u32 = 4096;
 
-/// Traversals whose hops are interleaved, unless [`crate::Budget::workspaces`] says otherwise.
+/// Number of traversals whose hops are interleaved; the default of [`crate::Budget::workspaces`].
 ///
-/// A core of today has about 16 lines of memory on their way at once: twice as many keep it busy, more bring nothing.
+/// A current core has about 16 cache lines in flight at once. Twice as many workspaces keep it busy; more do
+/// not help.
 pub const WORKSPACES: usize = 32;
 
-/// Workspaces whose windows are asked for together, unless [`crate::Budget::burst`] says otherwise: while the lines of one half of them
-/// travel, the other half computes.
+/// Number of workspaces whose windows are prefetched together; the default of [`crate::Budget::burst`]. While
+/// the lines of one half are in flight, the other half computes.
 pub const BURST: usize = WORKSPACES / 2;
 
-/// Traversals that wait for a workspace. One more is answered with `Busy`.
+/// Most traversals that wait for a workspace. One more is answered with `Busy`.
 pub const WAITING_MAX: usize = 1024;
 
-/// Iterations that a traversal does before those that wait for a workspace get their turn.
+/// Iterations of a traversal before waiting ones get their turn.
 pub const ITERATIONS_PER_TURN: usize = 128;
 
-/// Why the next pointer's window cannot be loaded here.
+/// The reason why the next pointer's window cannot be loaded here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
     /// No range of this node holds the pointer.
     Elsewhere,
-    /// The pointer is here, and the window may not be read, or not be stored to by a program that stores.
+    /// The pointer is here, but the domain may not read the window, or a storing program may not write it.
     Refused(AccessError),
 }
 
-/// How a traversal came, and so how it is answered: by itself, or with others of its batch (PROTOCOL 7.48). It goes on by itself.
+/// The form in which a traversal arrived, and is answered: alone, or with others of its batch (PROTOCOL
+/// 7.48). It continues to other nodes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
     /// In a message of its own.
     Single,
-    /// As a pair.
+    /// As a pair of a batch.
     InBatch,
 }
 
 impl Delivery {
-    /// Of the message.
+    /// Returns the kind of the message.
     pub(crate) const fn kind(self) -> Kind {
         match self {
             Self::Single => Kind::Traverse,
@@ -67,34 +73,36 @@ impl Delivery {
     }
 }
 
-/// One traversal at this node: its state, the request it came in, and where its next window lies.
+/// A traversal at this node: its state, its request, and the location of its next window.
 #[derive(Debug)]
 pub(crate) struct Workspace<L> {
     known: Shared<L>,
-    /// Where in the store the window lies that was fetched.
+    /// Offset in the store of the fetched window.
     offset: u64,
     cur_ptr: VirtAddr,
-    /// On all nodes so far.
+    /// Iterations on all nodes so far.
     iterations: u32,
-    /// Iterations it may still do in this visit.
+    /// Remaining iterations of this visit.
     left: u32,
     window_len: u32,
-    /// Bytes that are there of the window that was fetched: all of them, unless what the domain may use ends in it (PROTOCOL 7.50).
+    /// Accessible bytes of the fetched window: all of them, unless the domain's memory ends within it
+    /// (PROTOCOL 7.50).
     there: u32,
     limit: u32,
     spans: SetId,
-    /// The program stores.
+    /// True if the program stores.
     stores: bool,
-    /// The code came with the request, so it goes along.
+    /// True if the code came with the request; then it is forwarded too.
     with_code: bool,
     delivery: Delivery,
-    /// Of the program's length, in memory of its own: between small pads no large one's room lies. It stays for the next traversal.
+    /// The scratch pad, of the program's length, in an allocation of its own that the next traversal reuses.
+    /// So small pads are close together in memory.
     scratch: Vec<u8>,
     header: Header,
 }
 
 impl<L: Logic> Workspace<L> {
-    /// Empty, until [`Workspace::begin`].
+    /// Creates an empty workspace, for [`Workspace::begin`].
     fn new(known: &Shared<L>, header: &Header) -> Self {
         Self {
             known: Shared::clone(known),
@@ -114,7 +122,7 @@ impl<L: Logic> Workspace<L> {
         }
     }
 
-    /// A traversal as it arrived, whose scratch pad is not longer than the program's.
+    /// Starts a traversal whose scratch pad is not longer than the program's.
     #[inline]
     fn begin(&mut self, known: &Shared<L>, header: &Header, request: &Traverse<'_>, delivery: Delivery) {
         if !Shared::ptr_eq(&self.known, known) {
@@ -127,7 +135,7 @@ impl<L: Logic> Workspace<L> {
         }
         let (sent, zeros) = self.scratch.split_at_mut(request.scratch.len());
         sent.copy_from_slice(request.scratch);
-        // The zeros that were not sent (PROTOCOL 7.24).
+        // The zeros that the sender omitted (PROTOCOL 7.24).
         if !zeros.is_empty() {
             zeros.fill(0);
         }
@@ -143,7 +151,7 @@ impl<L: Logic> Workspace<L> {
         self.delivery = delivery;
     }
 
-    /// Of the traversal before, the scratch pad had another length.
+    /// Resizes the scratch pad, which had another length before.
     #[cold]
     fn make_room(&mut self, len: usize) {
         self.scratch.clear();
@@ -151,22 +159,22 @@ impl<L: Logic> Workspace<L> {
         self.scratch.resize(len, 0);
     }
 
-    /// True when the program stores.
+    /// Returns true if the program stores.
     pub(crate) fn stores(&self) -> bool {
         self.stores
     }
 
-    /// How it came.
+    /// Returns the form in which the traversal arrived.
     pub(crate) const fn delivery(&self) -> Delivery {
         self.delivery
     }
 
-    /// The request's header.
+    /// Returns the request's header.
     pub(crate) const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The traversal as it stands, without code.
+    /// Returns the present state of the traversal, without code.
     pub(crate) fn traverse(&self) -> Traverse<'_> {
         Traverse {
             program: self.known.program.hash(),
@@ -178,17 +186,18 @@ impl<L: Logic> Workspace<L> {
         }
     }
 
-    /// The code that came with the request.
+    /// Returns the code that came with the request.
     pub(crate) fn code(&self) -> &[u8] {
         if self.with_code { self.known.program.encoded() } else { &[] }
     }
 
-    /// What it does with its windows.
+    /// Returns the access that the program needs to its windows.
     fn perm(&self) -> Perm {
         if self.stores { Perm::ReadWrite } else { Perm::Read }
     }
 
-    /// The first fetch of a turn, after an update may have come: what was allowed then is asked for again (PROTOCOL 7.15).
+    /// Does the first fetch of a turn. An update may have come since the last turn, so everything is checked
+    /// again (PROTOCOL 7.15).
     #[inline]
     fn enter(&mut self, regions: &Regions, spans: &mut Spans) -> Result<(), End<Stop>> {
         self.spans = spans.set(self.header.domain, self.perm());
@@ -196,8 +205,8 @@ impl<L: Logic> Workspace<L> {
         if self.fetch(spans) { Ok(()) } else { self.locate(regions, spans) }
     }
 
-    /// The memory pipeline's half of a hop: translation and protection. False when it takes [`Workspace::locate`] to say where the window
-    /// is, or why there is none.
+    /// Does the memory pipeline's half of a hop: translation and protection. Returns false on a miss;
+    /// [`Workspace::locate`] then finds the window or the reason why there is none.
     #[inline]
     fn fetch(&mut self, spans: &Spans) -> bool {
         let place = spans.place(self.spans, self.cur_ptr, self.window_len);
@@ -206,13 +215,14 @@ impl<L: Logic> Workspace<L> {
         true
     }
 
-    /// A word to the caches: the window that was fetched will be computed on soon.
+    /// Prefetches the fetched window, which will soon be computed on.
     #[inline]
     fn ask<S: Store>(&self, store: &S) {
         store.prefetch(self.offset, self.there);
     }
 
-    /// The slow way to a place: both tables are asked, and what they say of the bytes around is kept. Answers why there is no next hop.
+    /// Finds the window in both tables and caches the span around it. The error is the reason why there is no
+    /// next hop.
     #[cold]
     fn locate(&mut self, regions: &Regions, spans: &mut Spans) -> Result<(), End<Stop>> {
         if self.left == 0 {
@@ -232,7 +242,8 @@ impl<L: Logic> Workspace<L> {
         }
     }
 
-    /// What the domain may use ends in the window: the bytes before that are the window of this hop, and what is behind is not looked at.
+    /// Fetches a window in which the domain's memory ends. The bytes before the end are this hop's window;
+    /// the bytes behind are not read.
     #[cold]
     fn locate_cut(&mut self, access: &Access, regions: &Regions) -> Result<(), End<Stop>> {
         let len = regions.reach(access);
@@ -245,7 +256,7 @@ impl<L: Logic> Workspace<L> {
         }
     }
 
-    /// The logic pipeline's half: the program runs.
+    /// Does the logic pipeline's half: runs the program.
     #[inline]
     fn compute<S: Store>(&mut self, store: &mut S) -> Result<Step, Behind> {
         if self.there < self.window_len {
@@ -263,8 +274,8 @@ impl<L: Logic> Workspace<L> {
         Ok(step)
     }
 
-    /// The same over a window that is cut, by the interpreter: there is one such place for each end of an allocation, and code that asked at each
-    /// access what is there would be slower everywhere else.
+    /// Runs the program over a cut window with the interpreter. Cut windows occur once per end of an
+    /// allocation, and compiled code that checks each access would be slower everywhere else.
     #[cold]
     fn compute_cut<S: Store>(&mut self, store: &mut S) -> Result<Step, Behind> {
         let len = core::mem::replace(&mut self.there, self.window_len);
@@ -286,7 +297,7 @@ impl<L: Logic> Workspace<L> {
     }
 }
 
-/// An iteration that may store: on a copy of the window, of which the store gets what was changed.
+/// Runs an iteration that may store, on a copy of the window. Changes are then written to the store.
 #[inline]
 fn store_what<S: Store>(
     store: &mut S,
@@ -307,8 +318,9 @@ fn store_what<S: Store>(
     Ok(step)
 }
 
-/// STORE: what an iteration changed becomes part of the store, from the first byte to the last one in one write, so that a local reader
-/// sees each word as it was before or as it is afterwards. What others wrote it does not touch: no other program writes within an iteration.
+/// Writes the changes of an iteration (STORE) to the store, from the first changed byte to the last, in one
+/// write. So a local reader sees each word either old or new. Other bytes keep their values: no other program
+/// writes within an iteration.
 fn write_back<S: Store>(store: &mut S, offset: u64, before: &[u8], after: &[u8]) {
     let differ = |(a, b): (&u8, &u8)| a != b;
     let Some(first) = before.iter().zip(after).position(differ) else { return };
@@ -316,26 +328,26 @@ fn write_back<S: Store>(store: &mut S, offset: u64, before: &[u8], after: &[u8])
     store.write(offset + first as u64, &after[first..=last]);
 }
 
-/// The traversals that are under way at a node.
+/// The traversals in progress at a node.
 #[derive(Debug)]
 pub(crate) struct Workspaces<L> {
-    /// As many as there ever were traversals at once. What is found in those that are free is of no meaning.
+    /// As many workspaces as there ever were traversals at once. The contents of free ones are meaningless.
     all: Vec<Workspace<L>>,
-    /// Numbers of the free ones.
+    /// Indices of free workspaces.
     free: Vec<usize>,
-    /// Those whose hops are interleaved; all of them when none waits.
+    /// Traversals whose hops are interleaved; all of them if none waits.
     busy: Vec<usize>,
-    /// Those that wait for one of them to end or to have had its turn.
+    /// Traversals that wait for a busy one to end or to finish its turn.
     waiting: VecDeque<usize>,
-    /// Busy ones at most.
+    /// Most busy workspaces.
     count: usize,
-    /// Those whose windows are asked for together.
+    /// Number of workspaces whose windows are prefetched together.
     burst: usize,
     spans: Spans,
 }
 
 impl<L: Logic> Workspaces<L> {
-    /// `count` of them, whose windows are asked for `burst` at a time; no traversal is under way.
+    /// Creates `count` workspaces whose windows are prefetched `burst` at a time.
     pub(crate) fn new(count: usize, burst: usize) -> Self {
         assert!(count > 0, "a node without workspaces runs nothing");
         assert!(burst > 0, "a window that is not asked for is waited for");
@@ -350,21 +362,21 @@ impl<L: Logic> Workspaces<L> {
         }
     }
 
-    /// True when there is nothing to do.
+    /// Returns true if no traversal is in progress.
     pub(crate) fn is_empty(&self) -> bool {
         self.busy.is_empty()
     }
 
-    /// True when not one more can be taken.
+    /// Returns true if no further traversal can be taken.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX
     }
 
-    /// Takes a traversal as it arrived; the next turn runs it. False, and nothing is taken, when its scratch pad is longer than the
-    /// program's (PROTOCOL 7.24).
+    /// Takes a traversal; the next turn runs it. Returns false, and takes nothing, if its scratch pad is
+    /// longer than the program's (PROTOCOL 7.24).
     ///
     /// # Panics
-    /// When [`Workspaces::is_full`].
+    /// If [`Workspaces::is_full`].
     #[inline(always)]
     pub(crate) fn take(
         &mut self,
@@ -393,13 +405,13 @@ impl<L: Logic> Workspaces<L> {
         self.all.len() - 1
     }
 
-    /// A program was forgotten. What ran it is kept by those that still run it, until their workspaces are used again, and by no free one.
+    /// Releases an evicted program in all free workspaces. Traversals that run it keep it until they end.
     pub(crate) fn let_go(&mut self, newest: &Shared<L>) {
         self.free.iter().for_each(|&number| self.all[number].known = Shared::clone(newest));
     }
 
-    /// Runs all traversals, one hop each after the other, until they have ended or the turn is over. `ended` gets each one that ends
-    /// and why. Answers the iterations done.
+    /// Runs all traversals, one hop each in turn, until they have ended or the turn is over. Calls `ended`
+    /// for each one that ends, with the reason. Returns the number of iterations.
     pub(crate) fn turn<S: Store>(
         &mut self,
         regions: &Regions,
@@ -415,7 +427,7 @@ impl<L: Logic> Workspaces<L> {
             };
         }
         self.busy.iter().for_each(|&number| self.all[number].ask(store));
-        // After so many iterations of all traversals the node listens again.
+        // After this many iterations of all traversals the node handles events again.
         while !self.busy.is_empty() && iterations < self.count * ITERATIONS_PER_TURN {
             at = 0;
             while at < self.busy.len() {
@@ -441,7 +453,7 @@ impl<L: Logic> Workspaces<L> {
                         Err(end) => self.end(at, end, regions, &mut ended),
                     };
                 }
-                // The lines of this burst travel while the others are computed on.
+                // The lines of this burst are in flight while the other workspaces compute.
                 self.busy[first..at].iter().for_each(|&number| self.all[number].ask(store));
             }
         }
@@ -462,8 +474,9 @@ impl<L: Logic> Workspaces<L> {
         );
     }
 
-    /// The traversal in this workspace is over. Its place goes to the first that waits and can be fetched for; answers how far the
-    /// round goes on: 1 behind it, 0 when another one of this round stands there now.
+    /// Ends the traversal in this workspace and gives its place to the first waiting one that can be fetched.
+    /// Returns where the round continues: 1 for the next place, 0 if this place now holds another traversal
+    /// of this round.
     #[inline(always)]
     fn end(
         &mut self,
@@ -488,7 +501,7 @@ impl<L: Logic> Workspaces<L> {
         0
     }
 
-    /// As [`Workspaces::end`] of one that had no hop in this turn.
+    /// Ends a traversal that had no hop in this turn, as [`Workspaces::end`].
     #[cold]
     #[inline(never)]
     fn end_before(
@@ -501,7 +514,7 @@ impl<L: Logic> Workspaces<L> {
         self.end(at, end, regions, ended)
     }
 
-    /// One that waited cannot be fetched for.
+    /// Ends a waiting traversal whose window cannot be fetched.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self, number: usize, end: End<Stop>, ended: &mut impl FnMut(&Workspace<L>, End<Stop>)) {
@@ -509,7 +522,7 @@ impl<L: Logic> Workspaces<L> {
         self.free.push(number);
     }
 
-    /// The turn is over: those that have had it make room for those that wait, and wait behind them.
+    /// Ends the turn: traversals that had it make room for waiting ones, and wait behind them.
     fn rotate(&mut self) {
         if self.waiting.is_empty() {
             return;

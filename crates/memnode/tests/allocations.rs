@@ -1,4 +1,4 @@
-//! A node's traversals touch no heap once warm, also when there are more of them than workspaces.
+//! A warm node's traversals do not allocate, also if there are more of them than workspaces.
 
 use farmem_machine::{Action, Event, Instant, Machine as _, Outbox, Port};
 use farmem_memnode::{Budget, Config, MemNode, Note, VecStore, WORKSPACES};
@@ -39,7 +39,8 @@ fn tables() -> Vec<u8> {
     frame(&Message { header: Header::request(RequestId(0), 0), body: Body::Update(updates) })
 }
 
-/// A traversal that stays at a null node for `limit` iterations, or leaves at once by way of the switch.
+/// Returns a traversal that stays at a null node for `limit` iterations, or leaves at once through the
+/// switch.
 fn traversal(program: &Program, cur_ptr: VirtAddr, limit: u32, counter: u32) -> Vec<u8> {
     let (hash, code) = (program.hash(), program.encoded());
     let state = Traverse { program: hash, cur_ptr, iterations: 0, limit, scratch: &[0; 64], code };

@@ -1,12 +1,13 @@
-//! The image of a switch's soft state: sections of bytes, found by kind and id (PROTOCOL 13.3).
+//! The image of a switch's soft state: sections of bytes, found by domain, kind and id (PROTOCOL 13.3).
 //!
 //! ```text
 //!   version 2 | reserved 2 | rows 4 | row, row, ... | section | section | ...
 //!   row:  domain 4 | kind 2 | reserved 2 | id 8 | offset 4 | len 4
 //! ```
 //!
-//! Key type: [`Image`], bytes that were found to be one. The control plane makes it of sections, and says whose each is; the switch makes it of
-//! what came, and hands sections out. The reader of a section knows what it means; this module checks bounds only. [`Hasher`] makes the digest while parts come.
+//! Key type: [`Image`], validated bytes. The control plane builds an image from sections. The switch parses
+//! the bytes that it received, and looks sections up. This module checks bounds only; the reader of a section
+//! interprets its bytes. [`Hasher`] computes the digest while parts arrive.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,25 +18,25 @@ use sha2::{Digest as _, Sha256};
 
 /// Most sections of an image.
 pub const SECTIONS_MAX: usize = 4096;
-/// The version of the form.
+/// Version of the format.
 const VERSION: u16 = 2;
 /// Bytes before the rows.
 const HEAD_LEN: usize = 8;
 /// Bytes of a row.
 const ROW_LEN: usize = 24;
 
-/// What a section is found by.
+/// The key of a section.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SectionKey {
-    /// Whose it is.
+    /// Domain that owns the section.
     pub domain: Domain,
-    /// What its bytes are.
+    /// Kind of the section's bytes.
     pub kind: u16,
-    /// Which one of that domain and kind.
+    /// Id of the section within domain and kind.
     pub id: u64,
 }
 
-/// Bytes of an image whose sections have these lengths; none when that is more than a number has.
+/// Returns the length of an image whose sections have these lengths; none on overflow.
 #[must_use]
 pub fn image_len(mut sections: impl Iterator<Item = usize>) -> Option<usize> {
     sections.try_fold(HEAD_LEN, |sum: usize, section| {
@@ -43,17 +44,17 @@ pub fn image_len(mut sections: impl Iterator<Item = usize>) -> Option<usize> {
     })
 }
 
-/// The digest of bytes that come part by part.
+/// A digest of bytes that arrive part by part.
 #[derive(Clone, Default)]
 pub struct Hasher(Sha256);
 
 impl Hasher {
-    /// Takes the bytes behind those it has taken.
+    /// Adds the next bytes.
     pub fn take(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The digest of all that it has taken.
+    /// Returns the digest of all bytes added so far.
     #[must_use]
     pub fn digest(&self) -> ImageDigest {
         let whole: [u8; 32] = self.0.clone().finalize().into();
@@ -76,19 +77,20 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image without sections.
+    /// Creates an image without sections.
     ///
     /// # Panics
-    /// Never: it breaks no rule.
+    /// Never: an empty image breaks no rule.
     #[must_use]
     pub fn empty() -> Self {
         Self::of(&[]).expect("no section breaks a rule")
     }
 
-    /// The image of these sections, in whatever order they come.
+    /// Creates an image of these sections, in any order.
     ///
     /// # Errors
-    /// [`ImageFault`] when there are too many, two have one key, or they are too long together. The row is that of the sorted sections.
+    /// [`ImageFault`] if there are too many sections, two have the same key, or their total is too long. The
+    /// row is that of the sorted sections.
     pub fn of(sections: &[(SectionKey, &[u8])]) -> Result<Self, ImageFault> {
         let fault = |rule| Err(ImageFault { rule, row: 0 });
         if sections.len() > SECTIONS_MAX {
@@ -119,53 +121,53 @@ impl Image {
         Self::parse(bytes)
     }
 
-    /// The image that these bytes are.
+    /// Parses an image.
     ///
     /// # Errors
-    /// [`ImageFault`] when they are none.
+    /// [`ImageFault`] if the bytes are not a valid image.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, ImageFault> {
         let mut hasher = Hasher::default();
         hasher.take(&bytes);
         Self::parse_hashed(bytes, &hasher)
     }
 
-    /// The same of bytes that `hasher` has taken already.
+    /// Parses bytes that were already added to `hasher`.
     ///
     /// # Errors
-    /// As [`Image::parse`].
+    /// The errors of [`Image::parse`].
     pub fn parse_hashed(bytes: Vec<u8>, hasher: &Hasher) -> Result<Self, ImageFault> {
         check(&bytes)?;
         Ok(Self { bytes, digest: hasher.digest() })
     }
 
-    /// All of its bytes.
+    /// Returns the bytes of the image.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many they are.
+    /// Returns the length of the image in bytes.
     ///
     /// # Panics
-    /// Never: they are at most [`SOFT_IMAGE_MAX`].
+    /// Never: the length is at most [`SOFT_IMAGE_MAX`].
     #[must_use]
     pub fn len(&self) -> u32 {
         u32::try_from(self.bytes.len()).expect("it was checked")
     }
 
-    /// True when it has no sections.
+    /// Returns true if the image has no sections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         rows(&self.bytes).is_empty()
     }
 
-    /// Its digest.
+    /// Returns the digest of the image.
     #[must_use]
     pub const fn digest(&self) -> ImageDigest {
         self.digest
     }
 
-    /// The bytes of a section.
+    /// Returns the bytes of a section.
     #[must_use]
     pub fn section(&self, key: SectionKey) -> Option<&[u8]> {
         let rows = rows(&self.bytes);
@@ -174,7 +176,7 @@ impl Image {
         self.bytes.get(offset..)?.get(..len)
     }
 
-    /// The keys of all sections, in order.
+    /// Returns the keys of all sections, in order.
     pub fn keys(&self) -> impl Iterator<Item = SectionKey> + '_ {
         rows(&self.bytes).iter().map(|row| Row::read(row).key)
     }
@@ -211,7 +213,7 @@ impl Row {
     }
 }
 
-/// The rows of an image that was checked.
+/// Returns the rows of a validated image.
 fn rows(bytes: &[u8]) -> &[[u8; ROW_LEN]] {
     let Some((head, rest)) = bytes.split_first_chunk::<HEAD_LEN>() else { return &[] };
     let [.., a, b, c, d] = *head;
@@ -220,8 +222,9 @@ fn rows(bytes: &[u8]) -> &[[u8; ROW_LEN]] {
     rows.get(..count).unwrap_or(&[])
 }
 
-/// Row number `row` of an image whose first bytes these are, once all rows have come: the section's key, and which bytes of the image it says to be. Nothing of it is
-/// checked: [`Image::parse_hashed`] does that when the image is whole.
+/// Reads row `row` of an image that is still arriving, once all rows are there: the section's key, and the
+/// range of its bytes in the image. Validates nothing: [`Image::parse_hashed`] does so when the image is
+/// complete.
 #[must_use]
 pub fn arriving(bytes: &[u8], row: usize) -> Option<(SectionKey, Range<usize>)> {
     let Row { key, offset, len, .. } = Row::read(rows(bytes).get(row)?);
@@ -277,7 +280,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every section is found, with its bytes, and no other; and the bytes make the same image again.
+        /// Every section is found with its bytes, a missing one is not, and the bytes parse to the same
+        /// image.
         #[test]
         fn an_image_holds_its_sections(
             sections in prop::collection::btree_map((0..4_u16, 0..40_u64), prop::collection::vec(any::<u8>(), 0..50), 0..20)
@@ -296,7 +300,7 @@ mod tests {
             }
         }
 
-        /// Whatever a damaged image says, it is refused, or its sections lie in it.
+        /// A damaged image is refused, or its sections lie within it.
         #[test]
         fn a_damaged_image_is_refused_or_sound(at in 0..150_usize, with in any::<u8>(), cut in 0..160_usize) {
             let list = [(key(1, 1), &[1; 20][..]), (key(1, 2), &[2; 0]), (key(2, 0), &[3; 30])];
@@ -313,7 +317,7 @@ mod tests {
         }
     }
 
-    /// PROTOCOL 13.3: each rule refuses what breaks it.
+    /// PROTOCOL 13.3: the parser refuses an image that breaks a rule, for each rule.
     #[test]
     fn what_is_no_image_is_refused() {
         let good = Image::of(&[(key(1, 1), &[5; 3]), (key(1, 2), &[6; 4])]).unwrap().bytes().to_vec();
@@ -342,7 +346,8 @@ mod tests {
         assert_eq!(Image::of(&[(key(1, 1), &long)]).unwrap_err().rule, ImageRule::Length);
     }
 
-    /// The digest is the first half of SHA-256, however the bytes come (FIPS 180-4, the message "abc").
+    /// The digest is the first half of SHA-256, whatever the sizes of the parts (FIPS 180-4, the message
+    /// "abc").
     #[test]
     fn the_digest_is_that_of_sha256() {
         let mut hasher = Hasher::default();

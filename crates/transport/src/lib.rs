@@ -1,10 +1,13 @@
-//! The two RoCEv2 transport services farmem uses, as pure state machines.
+//! The two RoCEv2 transport services that farmem uses, as pure state machines.
 //!
-//! [`rc`]: reliable connections, where the endpoint is known: READ, WRITE, CMP_SWAP, FETCH_ADD between a host and a memory
-//! node. [`ud`]: datagrams, where the network decides: requests with ids, the requester's timers, and de-duplication at the server.
-//! [`image`]: what travels in many datagrams and stands as one, the switch's soft state.
+//! - [`rc`]: reliable connections between fixed endpoints, for READ, WRITE, CMP_SWAP and FETCH_ADD between a
+//!   host and a memory node.
+//! - [`ud`]: datagrams that the switch routes: request ids, the requester's timers, and de-duplication at the
+//!   server.
+//! - [`image`]: the switch's soft state, which many datagrams transfer and which takes effect as one.
 //!
-//! These are parts that roles own, not roles: frames go straight into the role's outbox. No memory, socket or clock is here.
+//! These state machines are parts of roles and not roles themselves: frames go straight into the role's
+//! outbox. This crate has no memory, socket or clock.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -20,11 +23,11 @@ pub use memory::{Access, AccessError, Memory};
 use farmem_machine::Port;
 use farmem_wire::Gid;
 
-/// What every role tells its driver: where a port is, or that it is gone.
+/// A change of the peer list, which a role reports to its driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerChange {
     /// The port.
     pub port: Port,
-    /// Its address; `None` when it left.
+    /// Network address of the port; `None` if the port left.
     pub gid: Option<Gid>,
 }

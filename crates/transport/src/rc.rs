@@ -1,4 +1,5 @@
-//! Reliable connections (docs/protocol/04-reliable-connections.md): one [`Requester`] or [`Responder`] is one half of a queue pair.
+//! Reliable connections (docs/protocol/04-reliable-connections.md): a [`Requester`] or [`Responder`] is one
+//! half of a queue pair.
 
 mod job;
 mod landing;
@@ -18,32 +19,33 @@ use alloc::vec::Vec;
 use farmem_machine::{Duration, Port};
 use farmem_wire::{Domain, Pmtu, Psn, Qpn, Rkey, VirtAddr};
 
-/// The requester half of a queue pair, as the control plane set it up.
+/// The configuration of a requester half. The control plane sets it.
 #[derive(Clone, Copy, Debug)]
 pub struct RequesterConfig {
-    /// Our queue pair number.
+    /// Queue pair number of the requester.
     pub qpn: Qpn,
-    /// The responder's.
+    /// Queue pair number of the responder.
     pub peer_qpn: Qpn,
-    /// Where the responder is.
+    /// Port of the responder.
     pub port: Port,
-    /// The PSN of our first request.
+    /// PSN of the first request.
     pub first_psn: Psn,
-    /// The key our requests show.
+    /// Key that the requests show.
     pub rkey: Rkey,
     /// Path MTU, the same at both ends.
     pub pmtu: Pmtu,
     /// Most unacknowledged PSNs; 1 to [`WINDOW_MAX`] (PROTOCOL 4.7).
     pub window_psns: u32,
-    /// Most READ requests and atomics outstanding; 1 to what the responder remembers ([`RESPONDER_DEPTH`]).
+    /// Most outstanding READ requests and atomics; 1 to [`RESPONDER_DEPTH`], the responder's memory of
+    /// duplicates.
     pub depth: u32,
     /// Requests that may wait for the window.
     pub queue_max: usize,
-    /// Time without progress after which everything unacknowledged is sent again; more than zero.
+    /// Time without progress after which all unacknowledged packets are retransmitted; more than zero.
     pub timeout: Duration,
-    /// Times it is sent again before the connection is given up.
+    /// Retransmissions before the connection fails.
     pub retries_max: u32,
-    /// RNR NAKs in a row before the connection is given up.
+    /// Consecutive RNR NAKs before the connection fails.
     pub rnr_retries_max: u32,
 }
 
@@ -53,34 +55,35 @@ pub const RESPONDER_DEPTH: u32 = 16;
 /// Most unacknowledged PSNs of a connection (PROTOCOL 4.7).
 pub const WINDOW_MAX: u32 = 128;
 
-/// Packets of one WRITE after which one asks for an acknowledgement at the latest (PROTOCOL 4.6).
+/// Most packets of one WRITE between acknowledgement requests (PROTOCOL 4.6).
 pub const ACK_REQ_EVERY: u32 = 64;
 
-/// Bytes that one READ request packet asks for at most. A longer READ is several of them (PROTOCOL 4.8).
+/// Bytes that one READ request packet asks for at most. A longer READ is split into several requests
+/// (PROTOCOL 4.8).
 pub const READ_SEGMENT_MAX: u32 = 64 * 1024;
 
-/// Bytes that a responder answers one READ request packet with at most: the bound on the burst that 28 bytes can set
-/// off. More than [`READ_SEGMENT_MAX`], because other requesters do not split their READs (PROTOCOL 4.24).
+/// Most bytes with which a responder answers one READ request packet: bounds the burst that 28 bytes can
+/// cause. More than [`READ_SEGMENT_MAX`], because other requesters do not split their READs (PROTOCOL 4.24).
 pub const READ_LEN_MAX: u32 = 1024 * 1024;
 
-// The PSNs of a split READ are those of the whole only when every part but the last fills its packets.
+// The PSNs of a split READ are those of the whole READ only if every segment but the last fills its packets.
 const _: () =
     assert!(READ_SEGMENT_MAX.is_multiple_of(Pmtu::B4096 as u32) && READ_SEGMENT_MAX <= READ_LEN_MAX);
 
-/// The responder half of a queue pair, as the control plane set it up.
+/// The configuration of a responder half. The control plane sets it.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponderConfig {
-    /// Our queue pair number.
+    /// Queue pair number of the responder.
     pub qpn: Qpn,
-    /// The requester's.
+    /// Queue pair number of the requester.
     pub peer_qpn: Qpn,
-    /// Where the requester is.
+    /// Port of the requester.
     pub port: Port,
-    /// The PSN of its first request.
+    /// PSN of the first request.
     pub expected_psn: Psn,
-    /// The key its requests must show.
+    /// Key that the requests must show.
     pub rkey: Rkey,
-    /// The domain its requests are in.
+    /// Domain of the requests.
     pub domain: Domain,
     /// Path MTU, the same at both ends.
     pub pmtu: Pmtu,
@@ -91,67 +94,71 @@ pub struct ResponderConfig {
 pub enum Work {
     /// Reads `buf.len()` bytes at `addr` into `buf`. At most 2^31 bytes.
     Read {
-        /// First byte.
+        /// Address of the first byte.
         addr: VirtAddr,
-        /// Where the bytes go; its length is the read's.
+        /// Buffer for the bytes; its length is the length of the READ.
         buf: Vec<u8>,
     },
-    /// Reads as many bytes at `addr` as `to` has, and puts them there as they come. At most 2^31 bytes.
+    /// Reads `to.len()` bytes at `addr` into `to` as they arrive. At most 2^31 bytes.
     ReadTo {
-        /// First byte.
+        /// Address of the first byte.
         addr: VirtAddr,
-        /// Where the bytes go.
+        /// Destination of the bytes.
         to: Spot,
     },
-    /// Reads as many bytes as `buf` has of the node that a switch on the way finds for `key`: 1 byte to one path MTU (PROTOCOL 15.9).
+    /// Reads `buf.len()` bytes of the node that a switch on the path finds for `key`: 1 byte to one path MTU
+    /// (PROTOCOL 15.9).
     KeyedRead {
         /// The key.
         key: u64,
-        /// Where the bytes go; its length is the read's.
+        /// Buffer for the bytes; its length is the length of the READ.
         buf: Vec<u8>,
     },
-    /// Reads pieces of one length, each at an address of its own, into `buf`, one behind the other: 1 to [`PIECES_MAX`](farmem_wire::gather::PIECES_MAX) of them, whose addresses fit one packet.
-    /// Only of peers that are memory nodes of farmem (PROTOCOL 4.30).
+    /// Reads pieces of equal length at several addresses into `buf`, one behind the other. The number of
+    /// pieces is 1 to [`PIECES_MAX`](farmem_wire::gather::PIECES_MAX), and their addresses must fit one
+    /// packet. Only farmem memory nodes support this (PROTOCOL 4.30).
     Gather {
-        /// Where they begin.
+        /// Addresses of the pieces.
         addrs: Vec<VirtAddr>,
-        /// Where the bytes go; its length is that of all pieces together.
+        /// Buffer for the bytes; its length is the total length of the pieces.
         buf: Vec<u8>,
     },
     /// Writes `buf` at `addr`. At most 2^31 bytes.
     Write {
-        /// First byte.
+        /// Address of the first byte.
         addr: VirtAddr,
         /// The bytes.
         buf: Vec<u8>,
     },
-    /// Writes as many bytes as `from` has at `addr`, and takes them from there as they leave. At most 2^31 bytes.
+    /// Writes `from.len()` bytes at `addr`, and reads them from `from` as packets are sent. At most 2^31
+    /// bytes.
     WriteFrom {
-        /// First byte.
+        /// Address of the first byte.
         addr: VirtAddr,
-        /// Where the bytes are until it has ended.
+        /// Source of the bytes; must stay valid until the request completes.
         from: Stretch,
     },
     /// Compares and swaps the word at `addr`.
     CmpSwap {
-        /// The word; a multiple of 8.
+        /// Address of the word; a multiple of 8.
         addr: VirtAddr,
-        /// What must be there.
+        /// Value that must be there.
         compare: u64,
-        /// What replaces it.
+        /// Value that replaces it.
         swap: u64,
     },
     /// Adds to the word at `addr`, wrapping.
     FetchAdd {
-        /// The word; a multiple of 8.
+        /// Address of the word; a multiple of 8.
         addr: VirtAddr,
-        /// What is added.
+        /// Value to add.
         add: u64,
     },
 }
 
 impl Work {
-    /// The first byte that it is about; of a keyed READ, which knows none, the key; of a gather READ that of its first piece.
+    /// Returns the address of the first byte; for a keyed READ the key, for a gather READ the address of the
+    /// first piece.
     #[must_use]
     pub fn addr(&self) -> VirtAddr {
         match self {
@@ -166,7 +173,7 @@ impl Work {
         }
     }
 
-    /// Where it is about bytes: an address and a length for each piece.
+    /// Returns the accessed ranges: an address and a length for each piece.
     pub fn places(&self) -> impl Iterator<Item = (VirtAddr, u64)> {
         let (one, many, each) = match self {
             Self::Gather { addrs, buf } => (None, &addrs[..], buf.len() / addrs.len().max(1)),
@@ -175,7 +182,7 @@ impl Work {
         one.into_iter().chain(many.iter().map(move |addr| (*addr, each as u64)))
     }
 
-    /// Bytes that it is about.
+    /// Returns the total length in bytes.
     #[must_use]
     pub const fn span(&self) -> u64 {
         match self {
@@ -189,20 +196,20 @@ impl Work {
         }
     }
 
-    /// True when it compares and swaps, or adds.
+    /// Returns true for a compare-and-swap or a fetch-and-add.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
         matches!(self, Self::CmpSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// True for an atomic whose word is no multiple of 8. The node would answer with a NAK, and the connection would be gone with all that is under way on it
-    /// (PROTOCOL 11.2).
+    /// Returns true for an atomic whose address is not a multiple of 8. The node would answer with a NAK,
+    /// which breaks the connection with all its outstanding requests (PROTOCOL 11.2).
     #[must_use]
     pub fn is_misaligned(&self) -> bool {
         self.is_atomic() && !self.addr().0.is_multiple_of(8)
     }
 
-    /// The buffer of a READ or WRITE; empty where there is none.
+    /// Returns the buffer of a READ or WRITE; empty if there is none.
     #[must_use]
     pub fn buf(&self) -> &[u8] {
         match self {
@@ -216,7 +223,7 @@ impl Work {
         }
     }
 
-    /// The buffer, back for reuse; an empty one where there is none.
+    /// Returns the buffer for reuse; an empty one if there is none.
     #[inline]
     #[must_use]
     pub fn into_buf(self) -> Vec<u8> {
@@ -232,48 +239,51 @@ impl Work {
     }
 }
 
-/// How a request ended. Every posted request ends exactly once.
+/// The outcome of a request. Every posted request completes exactly once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The id it was posted with.
+    /// Id of the request.
     pub id: u64,
-    /// The old value for an atomic, 0 for a READ or WRITE; or why it failed.
+    /// The old value for an atomic, 0 for a READ or WRITE; or the failure.
     pub result: Result<u64, Failure>,
-    /// What was posted, with its buffer: a READ's is filled when it succeeded.
+    /// The posted request with its buffer. After a successful READ the buffer is filled.
     pub work: Work,
 }
 
-/// Why a request failed.
+/// The cause of a failed request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// NAK 0x62: wrong key, unknown address, or no permission; or it leaves the address space and was never sent.
+    /// NAK 0x62: wrong key, unknown address, or no permission. Also a request that exceeds the address space;
+    /// it was never sent.
     RemoteAccess,
-    /// NAK 0x61: the responder does not take this request (a misaligned atomic, say), or it is longer than 2^31 bytes and was never sent.
+    /// NAK 0x61: the responder does not support this request (a misaligned atomic, say). Also a request of
+    /// more than 2^31 bytes; it was never sent.
     InvalidRequest,
-    /// NAK 0x63: the responder could not do it.
+    /// NAK 0x63: the responder could not carry out the request.
     RemoteOperational,
-    /// No answer after `retries_max` tries: the peer or the path is gone.
+    /// No answer after `retries_max` retransmissions: the peer or the path failed.
     RetriesExceeded,
     /// The responder was not ready `rnr_retries_max` times in a row.
     RnrRetriesExceeded,
-    /// An earlier request failed and took the connection with it; this one may or may not have been executed.
+    /// An earlier request failed and broke the connection. This request may or may not have been executed.
     Flushed,
 }
 
-/// What happened on a connection: trace line, metric and coverage mark in one.
+/// An event on a connection: trace line, metric and coverage mark in one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Note {
-    /// A packet was not for this state of the connection and was dropped.
+    /// A packet did not match the state of the connection and was dropped.
     Dropped(DropReason),
-    /// Requester: sent again from the oldest unacknowledged PSN, after a timeout.
+    /// Requester: retransmits from the oldest unacknowledged PSN, after a timeout.
     TimedOut,
     /// Requester: went back to this PSN after a NAK 0x60.
     WentBack,
-    /// Requester: a READ response or atomic answer was overtaken; asked again.
+    /// Requester: a later answer overtook a READ response or atomic answer, and the requester repeats the
+    /// request.
     ImpliedNak,
     /// Requester: waits because the responder is not ready.
     RnrWait,
-    /// Requester: the connection is in error, with everything outstanding flushed.
+    /// Requester: the connection is in error, and all outstanding requests are flushed.
     Broken(Failure),
     /// Responder: a gap; NAK 0x60 sent.
     NakSequence,
@@ -287,27 +297,27 @@ pub enum Note {
     DuplicateRead,
     /// Responder: a duplicate READ was executed on other addresses than the first time (PROTOCOL 15.8), or a duplicate gather READ.
     DuplicateElsewhere,
-    /// Responder: a duplicate atomic was answered from memory, not executed.
+    /// Responder: a duplicate atomic was answered with its saved result, not executed.
     DuplicateAtomic,
-    /// Responder: a duplicate READ or atomic too old to answer.
+    /// Responder: a duplicate READ or atomic was too old to answer.
     DuplicateForgotten,
-    /// Memory was not ready for a READ: it comes again later.
+    /// Responder: memory was not ready for a request; RNR NAK sent.
     NotReady,
 }
 
-/// Why a packet was dropped without an answer.
+/// The reason why a packet was dropped without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DropReason {
-    /// Not from the port the connection is with.
+    /// The packet is not from the connection's peer port.
     WrongPort,
-    /// A response the requester does not wait for: old, repeated or ahead.
+    /// A response that the requester does not expect: old, duplicate or ahead.
     Unexpected,
-    /// A response with the wrong opcode or length for its place.
+    /// A response with the wrong opcode or length for its PSN.
     Misshapen,
     /// The connection is in error.
     Broken,
-    /// Ahead of the gap that a NAK was already sent for.
+    /// The packet is ahead of a gap for which a NAK was already sent.
     AfterGap,
-    /// An opcode this half does not handle.
+    /// This half does not handle the opcode.
     Opcode,
 }

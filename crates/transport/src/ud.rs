@@ -1,4 +1,5 @@
-//! Datagrams: requests with ids, the requester's timers and bounded retransmission, de-duplication of requests that write.
+//! Datagrams: request ids, the requester's timers and bounded retransmission, and de-duplication of requests
+//! that write.
 
 mod dedup;
 mod inbox;
@@ -18,34 +19,36 @@ use farmem_wire::{Bth, Deth, Extension, Message, Opcode, Packet, Psn, Qkey, Qpn}
 pub struct Endpoint {
     /// The queue pair.
     pub qpn: Qpn,
-    /// The key a datagram to it must show.
+    /// Key that a datagram to the queue pair must show.
     pub qkey: Qkey,
 }
 
-/// A peer's UD endpoint and where it is.
+/// The UD endpoint of a peer and its port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Where.
+    /// Port of the peer.
     pub port: Port,
-    /// What.
+    /// UD endpoint of the peer.
     pub endpoint: Endpoint,
 }
 
-/// What a role knows at its start: its own endpoint, and that of the control plane, which alone may change its tables.
+/// The endpoints that a role knows at its start: its own, and that of the control plane, which alone may
+/// change the role's tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Home {
     /// The role's own UD endpoint, handed out by the control plane at the join.
     pub endpoint: Endpoint,
-    /// The control plane's, for answers to its updates.
+    /// Endpoint of the control plane, for responses to its updates.
     pub control: Peer,
 }
 
-/// Sends `message` to `peer` from our queue pair `src_qp`. UD does not look at `psn`; a counter helps readers of traces.
+/// Sends `message` to `peer` from the queue pair `src_qp`. Receivers ignore a UD packet's `psn`; a counter
+/// helps readers of traces.
 pub fn send<O, N>(out: &mut Outbox<O, N>, peer: Peer, src_qp: Qpn, psn: Psn, message: &Message<'_>) {
     send_bytes(out, peer, src_qp, psn, message.len(), |bytes| message.emit(bytes));
 }
 
-/// The same of a message that `emit` appends, in `len` bytes.
+/// Sends a message that `emit` appends, in `len` bytes.
 pub fn send_bytes<O, N>(
     out: &mut Outbox<O, N>,
     peer: Peer,

@@ -19,7 +19,7 @@ fn at(micros: u64) -> Instant {
     Instant::ZERO + Duration::from_micros(micros)
 }
 
-/// The frames an outbox held, with their receivers.
+/// Returns the frames of an outbox with their receivers.
 fn frames(out: &mut Outbox<(), ()>) -> Vec<(Port, Vec<u8>)> {
     let mut frames = Vec::new();
     out.drain(|action| match action {
@@ -29,8 +29,8 @@ fn frames(out: &mut Outbox<(), ()>) -> Vec<(Port, Vec<u8>)> {
     frames
 }
 
-/// A message leaves as a UD SEND to the peer's queue pair, showing its key and naming ours, and can be read there.
-/// PROTOCOL 5.1.
+/// A message leaves as a UD SEND to the peer's queue pair, with the peer's key and the sender's queue pair,
+/// and parses again. PROTOCOL 5.1.
 #[test]
 fn a_message_shows_the_peers_key() {
     let endpoint = Endpoint { qpn: Qpn::new(0x44), qkey: Qkey(0xfeed) };
@@ -51,7 +51,7 @@ fn a_message_shows_the_peers_key() {
     assert_eq!(Message::parse(packet.payload), Ok(message));
 }
 
-/// No answer comes. The request goes again after 1, 2, 4, 8 and 8 times the timeout; then it is given up,
+/// No answer comes. The request is retransmitted after 1, 2, 4, 8 and 8 times the timeout; then it expires,
 /// once, and its context comes back. PROTOCOL 5.2, 5.3.
 #[test]
 fn a_silent_server_is_asked_ever_more_slowly() {
@@ -76,7 +76,8 @@ fn a_silent_server_is_asked_ever_more_slowly() {
     assert_eq!(requester.finish(id(1)), None, "the answer comes now: late");
 }
 
-/// Who bears so much silence gives a request up then, at most one wait later: the waits grow, so they are fewer than timeouts fit into it. PROTOCOL 5.2, 5.3.
+/// A requester that tolerates this much silence gives a request up then, at most one wait later. Waits grow,
+/// so there are fewer of them than timeouts. PROTOCOL 5.2, 5.3.
 #[test]
 fn repetitions_last_for_the_silence_that_is_borne() {
     let moments = [0, 1, 39, 40, 41, 300, 4000, 60_000].map(Duration::from_millis);
@@ -97,7 +98,8 @@ fn repetitions_last_for_the_silence_that_is_borne() {
     }
 }
 
-/// An answer ends its request; a second copy of it, and an answer to no request, end nothing. PROTOCOL 5.1.
+/// An answer completes its request. A second copy, and an answer to no request, complete nothing. PROTOCOL
+/// 5.1.
 #[test]
 fn an_answer_counts_once() {
     let mut requester = Requester::new(4, TIMEOUT, 3);
@@ -113,7 +115,7 @@ fn an_answer_counts_once() {
     requester.check();
 }
 
-/// One request too many: its owner hears of it. An answer makes room. PROTOCOL 5.4.
+/// One request too many: its owner gets it back. An answer makes room. PROTOCOL 5.4.
 #[test]
 fn outstanding_requests_are_bounded() {
     let mut requester = Requester::new(2, TIMEOUT, 3);
@@ -125,8 +127,8 @@ fn outstanding_requests_are_bounded() {
     assert_eq!(requester.start(at(0), id(2), ()), Ok(()));
 }
 
-/// Several requests expire at one moment: each call hands out one, until there are none; those that are only due are
-/// sent on the way. PROTOCOL 5.3.
+/// Several requests expire at once: each call returns one, until there are none. Requests that are only due
+/// are retransmitted. PROTOCOL 5.3.
 #[test]
 fn expired_requests_come_one_by_one() {
     let mut requester = Requester::new(8, TIMEOUT, 0);
@@ -138,8 +140,8 @@ fn expired_requests_come_one_by_one() {
     assert_eq!(expired, [0, 1, 2]);
 }
 
-/// One request is stuck while millions come and go behind it: the timers of the finished ones must not pile up.
-/// PROTOCOL 5.4.
+/// One request stays outstanding while millions complete behind it: the timers of completed requests must not
+/// pile up. PROTOCOL 5.4.
 #[test]
 fn timers_of_finished_requests_do_not_pile_up() {
     let mut requester = Requester::new(4, Duration::from_secs(1), 3);
@@ -206,8 +208,8 @@ fn the_requester_equals_its_model() {
     assert!(expirations > 100, "{expirations}");
 }
 
-/// The answer to a write was lost and the write comes again. It is not executed; the same answer goes out again. A
-/// request never seen is new, also one overtaken by its successors. PROTOCOL 5.5.
+/// The answer to a write was lost and the write is repeated. It is not executed; the stored answer is sent
+/// again. A request never seen is new, also if later ones overtook it. PROTOCOL 5.5.
 #[test]
 fn a_repeated_write_gets_its_answer_again() {
     let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
@@ -223,8 +225,8 @@ fn a_repeated_write_gets_its_answer_again() {
     assert!(executed_twice.is_err(), "a broken invariant of ours");
 }
 
-/// Three answers are remembered. An older write may have been executed, so it is dropped, not executed again; that
-/// holds for one that never came before, too: the server cannot tell. PROTOCOL 5.6.
+/// Three answers are stored. An older write may have been executed, so it is dropped. This holds even for a
+/// write that never arrived before: the server cannot tell. PROTOCOL 5.6.
 #[test]
 fn what_is_forgotten_is_not_executed() {
     let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
@@ -234,14 +236,14 @@ fn what_is_forgotten_is_not_executed() {
     assert_eq!(dedup.look(id(10)), Seen::Forgotten);
     assert_eq!(dedup.look(id(9)), Seen::Forgotten);
     assert_eq!(dedup.look(id(11)), Seen::New);
-    // A straggler below all that are remembered is executed, answered, and forgotten at once.
+    // A late request below all stored ones is executed, answered, and forgotten at once.
     dedup.remember(id(15), 0, b"b");
     assert_eq!(dedup.look(id(15)), Seen::Forgotten);
     assert_eq!([20, 30, 40].map(|c| dedup.look(id(c))), [Seen::Answered(b"a"); 3]);
 }
 
-/// A host restarts and counts from the beginning. Its new requests are new; what its former life left in the network
-/// is dropped, however many lives it had in between without a write. PROTOCOL 5.7.
+/// A host restarts and counts from the beginning. Its new requests are new. Packets of its earlier lives are
+/// dropped, whatever the number of lives without a write in between. PROTOCOL 5.7.
 #[test]
 fn a_restarted_host_starts_afresh() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
@@ -257,7 +259,8 @@ fn a_restarted_host_starts_afresh() {
     }
 }
 
-/// A host has left. What it wrote is not executed again, nothing is kept of its answers, and its next life is heard. PROTOCOL 5.7.
+/// A host has left. Its writes are not executed again, its answers are dropped, and its next life is
+/// accepted. PROTOCOL 5.7.
 #[test]
 fn the_answers_of_a_host_that_left_are_not_kept() {
     let request = |generation, counter| RequestId::new(HostId(3), generation, counter);
@@ -275,8 +278,9 @@ fn the_answers_of_a_host_that_left_are_not_kept() {
     assert_eq!(dedup.look(request(2, 1)), Seen::Answered(b"new"));
 }
 
-/// Hosts that are there ask for long answers, to have the server keep them: it keeps what there is room for, and behind that the share of each, of the latest answers. What
-/// it gave up is not executed again. A host with short answers, which had them before, loses none of its own; one that leaves makes room. PROTOCOL 5.13.
+/// Hosts request long answers to fill the server's memory. Within its room the server keeps all answers,
+/// beyond it each host's share of the latest. Requests with dropped answers are not executed again. A host
+/// with short answers loses none. A host that leaves frees room. PROTOCOL 5.13.
 #[test]
 fn answers_take_no_more_than_their_room() {
     const DEPTH: usize = 64;
@@ -298,7 +302,7 @@ fn answers_take_no_more_than_their_room() {
     }
     assert!(dedup.taken() > room.all, "it was full");
     assert!((0..count).all(|n| dedup.look(request(1, n)) == Seen::Answered(&[7; 60])));
-    // Answered from the last to the first: those before are given up, and finish for nobody.
+    // Answered from the last to the first: the earlier ones are dropped, so finishing them has no effect.
     (0..count).for_each(|n| dedup.begin(request(50, n), 0, 0));
     (0..count).rev().for_each(|n| dedup.finish(request(50, n), 0, &long));
     let kept = (0..count).filter(|&n| dedup.look(request(50, n)) == Seen::Answered(&long)).count();
@@ -311,8 +315,8 @@ fn answers_take_no_more_than_their_room() {
     assert_eq!(dedup.taken(), 0);
 }
 
-/// Two hosts fit. A third takes the place of the one that wrote longest ago; the other is remembered as before.
-/// PROTOCOL 5.8.
+/// Two hosts fit. A third replaces the host that wrote longest ago; the other keeps its answers. PROTOCOL
+/// 5.8.
 #[test]
 fn the_host_silent_longest_is_forgotten() {
     let of = |host, counter| RequestId::new(HostId(host), 1, counter);
@@ -326,8 +330,9 @@ fn the_host_silent_longest_is_forgotten() {
     assert_eq!(dedup.look(of(2, 1)), Seen::New);
 }
 
-/// A request comes to a server, leaves it, and comes again with fewer hops left. Copies of it come at any moment: none is executed, and
-/// each gets what came of the last visit, for that one proves that the others were answered. PROTOCOL 5.5, 7.36.
+/// A request visits a server, leaves it, and returns with fewer hops left. Copies arrive at any moment: none
+/// is executed, and each gets the outcome of the last visit, because that visit proves that the others were
+/// answered. PROTOCOL 5.5, 7.36.
 #[test]
 fn visits_of_a_request_are_remembered_by_the_last() {
     let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
@@ -348,8 +353,8 @@ fn visits_of_a_request_are_remembered_by_the_last() {
     assert!(executed_twice.is_err(), "a broken invariant of ours");
 }
 
-/// Three visits are remembered, and a fourth request comes while they are under way: the oldest is not executed again, whatever comes of it,
-/// and one that ends when it is forgotten does no harm. PROTOCOL 5.6.
+/// Three visits are stored, and a fourth request arrives while they are in progress: the oldest is never
+/// executed again. A visit that finishes after it was forgotten has no effect. PROTOCOL 5.6.
 #[test]
 fn a_visit_may_be_forgotten_while_it_is_under_way() {
     let mut dedup = Dedup::new(4, 3, Room::UNBOUNDED);
@@ -365,8 +370,8 @@ fn a_visit_may_be_forgotten_while_it_is_under_way() {
     assert_eq!(dedup.look_visit(id(20), 9), Seen::Answered(b"twenty"));
 }
 
-/// Random writes of a few hosts, repeated and out of order, beside a model that remembers everything: nothing is
-/// executed twice, and a right answer comes from the last `depth` ids at least. PROTOCOL 5.5, 5.6.
+/// Random writes of a few hosts, repeated and out of order, against a model that stores everything: nothing
+/// is executed twice, and at least the last `depth` ids get the right answer. PROTOCOL 5.5, 5.6.
 #[test]
 fn dedup_executes_nothing_twice() {
     const DEPTH: usize = 8;
@@ -406,8 +411,8 @@ fn dedup_executes_nothing_twice() {
     assert!(counts.iter().all(|&n| n > 1000), "each outcome is reached: {counts:?}");
 }
 
-/// The control plane's batches: each is applied once and in order. The last one coming again gets the same answer;
-/// one from before or from the future gets none. PROTOCOL 5.9.
+/// The control plane's batches: each is applied once and in order. The last one again gets the same response;
+/// an earlier or a later one gets none. PROTOCOL 5.9.
 #[test]
 fn batches_are_applied_in_order() {
     let mut inbox = Inbox::default();
@@ -429,13 +434,14 @@ fn batches_are_applied_in_order() {
 const GONE: [u8; 5] = [2, 0, 0, 0, 5];
 const OTHER: [u8; 5] = [2, 0, 0, 0, 6];
 
-/// A batch of one update.
+/// Returns a batch of one update.
 fn batch(seq: u64, update: &[u8]) -> Updates<'_> {
     Updates::request(seq, 1, update).expect("an update")
 }
 
-/// A thief of the control plane's keys was faster by one batch: the control plane's own comes as the last one again, with other bytes. What was
-/// applied is not what the control plane takes for applied: the role stops, and nothing makes it go on. PROTOCOL 5.11.
+/// An attacker with the control plane's keys is one batch ahead: the control plane's own batch repeats the
+/// last number with other bytes. The control plane would be wrong about the applied batch, so the role stops
+/// for good. PROTOCOL 5.11.
 #[test]
 fn a_batch_that_repeats_a_number_with_other_bytes_ends_the_order() {
     let mut inbox = Inbox::default();
@@ -451,8 +457,8 @@ fn a_batch_that_repeats_a_number_with_other_bytes_ends_the_order() {
     );
 }
 
-/// A batch whose third update found a table full: the answer says so each time it is asked for, and the next batch has
-/// the next number. PROTOCOL 5.10.
+/// The third update of a batch found a table full: each repetition of the batch gets this response, and the
+/// next batch has the next number. PROTOCOL 5.10.
 #[test]
 fn a_refused_batch_is_answered_alike_again() {
     let mut inbox = Inbox::default();
@@ -462,9 +468,9 @@ fn a_refused_batch_is_answered_alike_again() {
     assert_eq!(inbox.turn(&batch(2, &GONE)), Turn::Apply);
 }
 
-/// Memory moves to another server, and with it what was executed there: a copy that comes to the new one is answered, also when that one
-/// knows the request from an earlier visit, and what the old one forgot is not executed at the new one either. What the new one knows
-/// better stays. PROTOCOL 7.41.
+/// Memory moves to another server with its records of executed requests. A copy that arrives at the new
+/// server is answered, also if that server knows an earlier visit. A request that the old server forgot is
+/// not executed at the new one. Better local records stay. PROTOCOL 7.41.
 #[test]
 fn what_was_executed_elsewhere_is_learned() {
     let (mut old, mut new) = (Dedup::new(4, 3, Room::UNBOUNDED), Dedup::new(4, 3, Room::UNBOUNDED));

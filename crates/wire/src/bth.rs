@@ -135,7 +135,8 @@ impl Bth {
 
     /// Reads the header at the front of a frame; also returns the number of pad bytes at the frame's end.
     ///
-    /// # Errors [`WireError`] naming the field, as [`View::new_checked`] and [`View::opcode`].
+    /// # Errors
+    /// [`WireError`] naming the field, as [`View::new_checked`] and [`View::opcode`].
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, u8), WireError> {
         let Some(bytes) = frame.first_chunk::<LEN>() else { return Err(short(frame)) };
@@ -153,7 +154,8 @@ impl Bth {
 
     /// Appends the 12 bytes. MigReq is sent as 1, as hardware does, and ignored on arrival (PROTOCOL 2.2).
     ///
-    /// # Panics If `pad` is more than 3.
+    /// # Panics
+    /// If `pad` is more than 3.
     #[inline]
     pub fn emit(&self, pad: u8, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bytes(pad));
@@ -185,7 +187,8 @@ impl<T: AsRef<[u8]>> View<T> {
     /// FECN, BECN and the six bits beside them are ignored, because the network may change them (PROTOCOL
     /// 2.7).
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     #[inline]
     pub fn new_checked(bytes: T) -> Result<Self, WireError> {
         let b = bytes.as_ref();
@@ -210,7 +213,8 @@ impl<T: AsRef<[u8]>> View<T> {
 
     /// Returns the opcode.
     ///
-    /// # Errors [`WireError::Unknown`] for an opcode that farmem does not support.
+    /// # Errors
+    /// [`WireError::Unknown`] for an opcode that farmem does not support.
     #[inline]
     pub fn opcode(&self) -> Result<Opcode, WireError> {
         let bits = self.0.as_ref()[field::OPCODE];

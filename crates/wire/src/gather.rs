@@ -39,7 +39,8 @@ impl<'a> Gather<'a> {
     /// Reads the payload that came with `reth`. Together they name one piece to [`PIECES_MAX`], each with a
     /// requested byte.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(reth: &Reth, payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(WHAT, payload);
         let (each, skip) = (r.u32()?, r.u32()?);

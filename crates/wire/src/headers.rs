@@ -115,7 +115,8 @@ impl Syndrome {
 
     /// Returns the syndrome with this byte.
     ///
-    /// # Errors [`WireError::Unknown`] for a reserved type or an unknown NAK.
+    /// # Errors
+    /// [`WireError::Unknown`] for a reserved type or an unknown NAK.
     pub const fn from_bits(bits: u8) -> Result<Self, WireError> {
         Ok(match bits {
             0x00..=0x1f => Self::Ack,

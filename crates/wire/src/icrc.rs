@@ -57,7 +57,8 @@ impl Route {
 
 /// Computes the ICRC of `frame` for `route`. The wire has it in little-endian order.
 ///
-/// # Panics If the frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
+/// # Panics
+/// If the frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
 #[must_use]
 pub fn compute(route: &Route, frame: &[u8]) -> u32 {
     assert!(frame.len() <= FRAME_LEN_MAX, "a frame fits an IP packet");
@@ -98,7 +99,8 @@ pub fn compute(route: &Route, frame: &[u8]) -> u32 {
 
 /// Appends the ICRC of the frame that starts at `frame_start` of `packet`.
 ///
-/// # Panics If this frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
+/// # Panics
+/// If this frame is shorter than a BTH or longer than [`FRAME_LEN_MAX`].
 pub fn seal(route: &Route, packet: &mut Vec<u8>, frame_start: usize) {
     let icrc = compute(route, &packet[frame_start..]);
     packet.extend_from_slice(&icrc.to_le_bytes());
@@ -106,8 +108,9 @@ pub fn seal(route: &Route, packet: &mut Vec<u8>, frame_start: usize) {
 
 /// Checks the ICRC of `packet` and returns the frame without it.
 ///
-/// # Errors [`WireError::Icrc`] if the ICRC does not match; [`WireError::Short`] and [`WireError::Long`] if
-/// no frame has this length.
+/// # Errors
+/// [`WireError::Icrc`] if the ICRC does not match; [`WireError::Short`] and [`WireError::Long`] if no frame
+/// has this length.
 pub fn check<'a>(route: &Route, packet: &'a [u8]) -> Result<&'a [u8], WireError> {
     let (frame, found) = split(packet)?;
     if compute(route, frame) == found { Ok(frame) } else { Err(WireError::Icrc) }
@@ -120,7 +123,8 @@ pub fn check<'a>(route: &Route, packet: &'a [u8]) -> Result<&'a [u8], WireError>
 /// check solves for the identification that would make it match. A corrupted packet then passes with
 /// probability 2^-16 (PROTOCOL 2.10).
 ///
-/// # Errors The errors of [`check`]; [`WireError::Icrc`] if no identification makes the ICRC match.
+/// # Errors
+/// The errors of [`check`]; [`WireError::Icrc`] if no identification makes the ICRC match.
 pub fn check_any_id<'a>(route: &Route, packet: &'a [u8]) -> Result<(&'a [u8], u16), WireError> {
     let (frame, found) = split(packet)?;
     let difference = compute(route, frame) ^ found;
@@ -147,7 +151,8 @@ pub fn check_any_id<'a>(route: &Route, packet: &'a [u8]) -> Result<(&'a [u8], u1
 /// The span may be any run of bytes that the ICRC covers, with masked bytes as ones in both. So a switch
 /// rewrites headers without reading the payload (PROTOCOL 2.8).
 ///
-/// # Panics If the spans differ in length, or `tail_len` is more than an IP packet holds.
+/// # Panics
+/// If the spans differ in length, or `tail_len` is more than an IP packet holds.
 #[must_use]
 pub fn patch(old_icrc: u32, tail_len: usize, old_span: &[u8], new_span: &[u8]) -> u32 {
     assert_eq!(old_span.len(), new_span.len(), "a rewrite keeps the length");

@@ -93,9 +93,10 @@ impl<'a> KeyedFrame<'a> {
 
     /// Reads a frame for which [`KeyedFrame::is`] is true.
     ///
-    /// # Errors The errors of [`Packet::parse`] for the bytes in front of the header, and [`WireError`]
-    /// naming the field of the header. An rkey other than 0 and a READ of no bytes are errors, because no
-    /// keyed READ has them (PROTOCOL 15.4).
+    /// # Errors
+    /// The errors of [`Packet::parse`] for the bytes in front of the header, and [`WireError`] naming the
+    /// field of the header. An rkey other than 0 and a READ of no bytes are errors, because no keyed READ has
+    /// them (PROTOCOL 15.4).
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("keyed READ", frame);
         let read = r.fixed::<READ_LEN>()?;
@@ -119,7 +120,8 @@ impl<'a> KeyedFrame<'a> {
 
     /// Appends a READ REQUEST with the header behind it. BTH bits that the network changed stay as they are.
     ///
-    /// # Panics If `keyed.hops` is above [`Keyed::HOPS_MAX`].
+    /// # Panics
+    /// If `keyed.hops` is above [`Keyed::HOPS_MAX`].
     pub fn emit(read: &[u8; READ_LEN], keyed: &Keyed, out: &mut Vec<u8>) {
         out.extend_from_slice(read);
         keyed.emit(out);

@@ -357,8 +357,9 @@ pub struct Message<'a> {
 impl<'a> Message<'a> {
     /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors [`WireError`] naming the field. Version and kind are checked first, so that a receiver can
-    /// answer both.
+    /// # Errors
+    /// [`WireError`] naming the field. Version and kind are checked first, so that a receiver can answer
+    /// both.
     #[inline]
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let raw = RawMessage::parse(payload)?;
@@ -367,8 +368,9 @@ impl<'a> Message<'a> {
 
     /// Appends the message.
     ///
-    /// # Panics If header or body break a rule that their types document: a request with a status, a region's
-    /// data of another length than `len`, code in a response, lengths above their bounds.
+    /// # Panics
+    /// If header or body break a rule that their types document: a request with a status, a region's data of
+    /// another length than `len`, code in a response, lengths above their bounds.
     #[inline]
     pub fn emit(&self, out: &mut Vec<u8>) {
         let header = &self.header;
@@ -460,9 +462,11 @@ impl<'a> RawMessage<'a> {
 
     /// Reads the body of a message whose kind is [`Kind::Traverse`].
     ///
-    /// # Errors The errors of [`Message::parse`].
+    /// # Errors
+    /// The errors of [`Message::parse`].
     ///
-    /// # Panics If the kind is another one.
+    /// # Panics
+    /// If the kind is another one.
     #[inline(always)]
     pub fn traverse(&self) -> Result<Traverse<'a>, WireError> {
         assert!(self.kind == Kind::Traverse, "a traversal is read of a traversal's message");

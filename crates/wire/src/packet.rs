@@ -45,7 +45,8 @@ impl<'a> Packet<'a> {
     /// The valid payload lengths of an opcode depend on the connection's PMTU, and a wrong length is answered
     /// with a NAK. So the transport checks them (PROTOCOL 2.6).
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad) = Bth::parse(frame)?;
@@ -61,7 +62,8 @@ impl<'a> Packet<'a> {
 
     /// Appends the frame, padded.
     ///
-    /// # Panics If `ext` does not fit the opcode, or there is a payload and the opcode has none.
+    /// # Panics
+    /// If `ext` does not fit the opcode, or there is a payload and the opcode has none.
     pub fn emit(&self, out: &mut Vec<u8>) {
         Self::emit_with(&self.bth, &self.ext, self.payload.len(), out, |out| {
             out.extend_from_slice(self.payload)
@@ -70,8 +72,9 @@ impl<'a> Packet<'a> {
 
     /// Appends a frame whose payload of exactly `len` bytes `fill` appends, without a copy in between.
     ///
-    /// # Panics If `ext` does not fit the opcode, `len` is not 0 and the opcode has no payload, or `fill`
-    /// does not append `len` bytes.
+    /// # Panics
+    /// If `ext` does not fit the opcode, `len` is not 0 and the opcode has no payload, or `fill` does not
+    /// append `len` bytes.
     #[inline]
     pub fn emit_with(
         bth: &Bth,
@@ -98,7 +101,8 @@ pub struct OpenFrame {
 impl OpenFrame {
     /// Appends the headers of a frame with a payload of exactly `len` bytes.
     ///
-    /// # Panics If `ext` does not fit the opcode, or `len` is not 0 and the opcode has no payload.
+    /// # Panics
+    /// If `ext` does not fit the opcode, or `len` is not 0 and the opcode has no payload.
     #[inline(always)]
     pub fn begin(bth: &Bth, ext: &Extension, len: usize, out: &mut Vec<u8>) -> Self {
         assert!(ext.fits(bth.opcode), "{:?} does not carry {ext:?}", bth.opcode);
@@ -120,7 +124,8 @@ impl OpenFrame {
 
     /// Appends the pad. The payload must have been appended.
     ///
-    /// # Panics If the caller appended another number of bytes than announced.
+    /// # Panics
+    /// If the caller appended another number of bytes than announced.
     #[inline(always)]
     pub fn end(self, out: &mut Vec<u8>) {
         assert_eq!(out.len() - self.start, self.len, "the payload has the length it was announced with");
@@ -152,7 +157,8 @@ impl<'a> Datagram<'a> {
 
     /// Reads a frame for which [`Datagram::is`] is true.
     ///
-    /// # Errors The errors of [`Packet::parse`]; [`WireError::Unknown`] for another opcode.
+    /// # Errors
+    /// The errors of [`Packet::parse`]; [`WireError::Unknown`] for another opcode.
     #[inline(always)]
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         let Some((headers, rest)) = frame.split_first_chunk::<DATAGRAM_LEN>() else {

@@ -43,7 +43,8 @@ pub struct Id(u16);
 impl Id {
     /// Creates the id `n`.
     ///
-    /// # Panics If `n` is [`IDS`] or more.
+    /// # Panics
+    /// If `n` is [`IDS`] or more.
     #[must_use]
     pub const fn new(n: u16) -> Self {
         assert!(n < IDS, "numbers of requests have 14 bits");
@@ -156,7 +157,8 @@ impl Front {
     /// Reads the header at the front of `bytes`, which has the first [`Request::LEN`] bytes of a request, or
     /// a whole shorter one.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         Self::read(&mut Reader::new("the front of a request to the DPU", bytes))
     }
@@ -190,7 +192,8 @@ impl<'a> Request<'a> {
 
     /// Takes the request at the front of a batch; also returns the bytes behind it.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn take(batch: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let mut r = Reader::new("a request to the DPU", batch);
         let request = match Front::read(&mut r)? {
@@ -221,8 +224,8 @@ impl<'a> Request<'a> {
 
     /// Appends the request.
     ///
-    /// # Panics If the range is invalid, the data of a write differ from its size, or a key is empty or too
-    /// long.
+    /// # Panics
+    /// If the range is invalid, the data of a write differ from its size, or a key is empty or too long.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Read { id, place } => {
@@ -272,7 +275,8 @@ pub enum Head {
 impl Head {
     /// Reads the header.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(bytes: [u8; Response::LEN]) -> Result<Self, WireError> {
         let mut r = Reader::new("the front of an answer of the DPU", &bytes);
         let (op, id) = Id::read(&mut r)?;
@@ -293,7 +297,8 @@ impl Head {
 
     /// Returns the bytes of the header.
     ///
-    /// # Panics If a size is invalid, or the cause of a failure is [`Ended::Done`].
+    /// # Panics
+    /// If a size is invalid, or the cause of a failure is [`Ended::Done`].
     #[must_use]
     pub fn emit(self) -> [u8; Response::LEN] {
         let mut out = Vec::with_capacity(Response::LEN);
@@ -353,7 +358,8 @@ impl<'a> Response<'a> {
 
     /// Takes the response at the front of a batch; also returns the bytes behind it.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn take(batch: &'a [u8]) -> Result<(Self, &'a [u8]), WireError> {
         let mut r = Reader::new("an answer of the DPU", batch);
         let (op, id) = Id::read(&mut r)?;
@@ -392,8 +398,8 @@ impl<'a> Response<'a> {
 
     /// Appends the response.
     ///
-    /// # Panics If a size is invalid, a key is empty or too long, or the cause of a failure is
-    /// [`Ended::Done`].
+    /// # Panics
+    /// If a size is invalid, a key is empty or too long, or the cause of a failure is [`Ended::Done`].
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Read { id, data } => {

@@ -166,7 +166,8 @@ impl<'a> Request<'a> {
 
     /// Reads a record.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(record: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("a request to the DPU", record);
         let kind = r.u32()?;
@@ -194,8 +195,9 @@ impl<'a> Request<'a> {
 
     /// Appends the record.
     ///
-    /// # Panics If the span is invalid, the data of a write differ from its size, or the key of registered
-    /// memory is 0.
+    /// # Panics
+    /// If the span is invalid, the data of a write differ from its size, or the key of registered memory is
+    /// 0.
     pub fn emit(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Read { span, dest } => {
@@ -242,7 +244,8 @@ impl<'a> Answer<'a> {
 
     /// Reads a record.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(record: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("an answer of the DPU", record);
         match r.u32()? {
@@ -269,7 +272,8 @@ impl<'a> Answer<'a> {
 
     /// Appends the record.
     ///
-    /// # Panics If the span is invalid, or the data are not the bytes of a successful read.
+    /// # Panics
+    /// If the span is invalid, or the data are not the bytes of a successful read.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let whole = !self.write && self.ended == Ended::Done && self.data.len() == self.span.size as usize;
         assert!(self.data.is_empty() || whole, "an answer has the bytes that were asked for, or none");

@@ -23,7 +23,8 @@ fn read(host: HostId, access: Access, seq: u64, clean: bool) -> Read {
     }
 }
 
-/// Handed out to be written, a page is lent until it is written back; late copies of the write-back change nothing.
+/// A page that is granted for writing is lent until it is written back; late copies of the write-back have no
+/// effect.
 #[test]
 fn a_page_is_lent_until_it_comes_back() {
     let mut states = PageStates::default();
@@ -40,7 +41,8 @@ fn a_page_is_lent_until_it_comes_back() {
     assert!(states.write_back(page(), A, Seq(2)));
 }
 
-/// A read that overtakes the write-back it was sent behind changes nothing; behind it, it is as any other (PROTOCOL 12.26).
+/// A Read that overtakes the write-back before it has no effect; after the write-back it succeeds (PROTOCOL
+/// 12.26).
 #[test]
 fn a_read_behind_a_write_back_waits_for_it() {
     let mut states = PageStates::default();
@@ -56,7 +58,7 @@ fn a_read_behind_a_write_back_waits_for_it() {
     assert_eq!(states.read(&behind), Handed::Nothing, "a copy comes when the page is lent to the asker");
 }
 
-/// Whom the page was not lent to has nothing to write back, whatever number it guesses.
+/// A host to which the page was not lent cannot write it back, whatever number it guesses.
 #[test]
 fn another_host_writes_nothing_back() {
     let mut states = PageStates::default();
@@ -67,7 +69,7 @@ fn another_host_writes_nothing_back() {
     assert!(states.write_back(page(), A, Seq(4)));
 }
 
-/// A late copy of a read lends a page that no host has; the next clean news corrects that.
+/// A late copy of a Read lends a page that no host has; the next Clean corrects this.
 #[test]
 fn clean_news_ends_a_loan_that_never_was() {
     let mut states = PageStates::default();
@@ -79,7 +81,7 @@ fn clean_news_ends_a_loan_that_never_was() {
     assert!(!states.write_back(page(), A, Seq(3)));
 }
 
-/// A sweep: what a fenced host had is lost, and said to be; what a live one had is not.
+/// A sweep: the pages of a fenced host are lost and reported as lost; those of a live host are not.
 #[test]
 fn a_sweep_marks_what_died() {
     let region = Region::around(page(), 3);

@@ -12,7 +12,7 @@ fn addr(a: u64) -> VirtAddr {
     VirtAddr(a)
 }
 
-/// A store of 0x4000 bytes with 0x1000..0x3000 of the address space at its front.
+/// Returns regions over a store of 0x4000 bytes, with 0x1000..0x3000 of the address space at its front.
 fn one_range() -> Regions {
     let mut regions = Regions::new(0x4000, 4, 8, 8);
     assert_eq!(regions.add_range(addr(0x1000), 0x2000, 0), Ok(()));
@@ -24,7 +24,8 @@ fn ask(regions: &Regions, domain: Domain, at: u64, len: u32, perm: Perm) -> Resu
     regions.check_access(&Access { domain, addr: addr(at), len, perm })
 }
 
-/// What a domain was granted it may use, up to the last byte; everything beside that is refused with the reason (PROTOCOL 7.14).
+/// A domain may access granted memory up to the last byte. Any other access is refused with its reason
+/// (PROTOCOL 7.14).
 #[test]
 fn an_access_needs_a_range_and_a_grant() {
     let mut regions = one_range();
@@ -61,7 +62,8 @@ fn an_access_needs_a_range_and_a_grant() {
     );
 }
 
-/// A vma is freed: the grant is taken back, and the same address that was fine is unknown, in the middle of others that stay.
+/// A vma is freed: the grant is revoked, and the same address is now unknown. Its neighbours keep their
+/// grants.
 #[test]
 fn a_freed_vma_is_not_mapped_and_its_neighbours_are() {
     let mut regions = one_range();
@@ -74,7 +76,7 @@ fn a_freed_vma_is_not_mapped_and_its_neighbours_are() {
     assert_eq!(regions.grant_count, 2);
 }
 
-/// An address near 2^64 with a length that wraps round to small addresses must not look like an access to those.
+/// An address near 2^64 with a length that wraps must not look like an access to small addresses.
 #[test]
 fn an_access_past_the_end_of_the_address_space_is_out_of_bounds() {
     let mut regions = Regions::new(0x1000, 4, 8, 8);
@@ -88,7 +90,8 @@ fn an_access_past_the_end_of_the_address_space_is_out_of_bounds() {
     assert_eq!(ask(&regions, ALICE, u64::MAX, 1, Perm::Read), Err(AccessError::NotMapped));
 }
 
-/// Two ranges whose addresses touch lie apart in the store, so an access over the seam is refused even when both are granted.
+/// Two ranges with touching addresses lie apart in the store, so an access across the border is refused even
+/// if both are granted.
 #[test]
 fn an_access_over_the_seam_of_two_ranges_is_out_of_bounds() {
     let mut regions = Regions::new(0x4000, 4, 8, 8);
@@ -100,7 +103,7 @@ fn an_access_over_the_seam_of_two_ranges_is_out_of_bounds() {
     assert_eq!(ask(&regions, ALICE, 0x2000, 8, Perm::Read), Ok(()));
 }
 
-/// Touching grants of different classes: reading goes over both, writing stops at the weaker one.
+/// Touching grants of different classes: a read crosses both, a write stops at the weaker one.
 #[test]
 fn an_access_may_go_over_touching_grants_when_each_allows_it() {
     let mut regions = one_range();
@@ -111,7 +114,7 @@ fn an_access_may_go_over_touching_grants_when_each_allows_it() {
     assert_eq!(ask(&regions, ALICE, 0x10f0, 0x200, Perm::Read), Err(AccessError::OutOfBounds));
 }
 
-/// An access of no bytes touches nothing, so nothing is checked (IBA 9.7.4), and nothing must break behind it.
+/// An access of no bytes touches nothing: it is not checked (IBA 9.7.4), and later code must cope with it.
 #[test]
 fn an_access_of_no_bytes_is_allowed_anywhere_and_does_nothing() {
     let regions = one_range();
@@ -125,7 +128,8 @@ fn an_access_of_no_bytes_is_allowed_anywhere_and_does_nothing() {
     assert!(out.is_empty());
 }
 
-/// Each range that must not be is refused by name, and leaves the table as it was (PROTOCOL 7.8).
+/// Each invalid range is refused, with an error that names the reason, and leaves the table unchanged
+/// (PROTOCOL 7.8).
 #[test]
 fn a_range_that_cannot_be_is_refused() {
     let mut regions = one_range();
@@ -150,7 +154,7 @@ fn a_range_that_cannot_be_is_refused() {
     assert_eq!(regions.ranges, before);
 }
 
-/// A range is taken back only as it was given; one that was never here is gone already (PROTOCOL 7.9).
+/// A range is removed only with its exact bounds; removing an unknown one is no error (PROTOCOL 7.9).
 #[test]
 fn a_range_goes_as_it_came() {
     let mut regions = one_range();
@@ -162,7 +166,7 @@ fn a_range_goes_as_it_came() {
     assert_eq!(regions.add_range(addr(0x9000), 0x2000, 0), Ok(()), "its bytes are free for another address");
 }
 
-/// Both tables have a size; the update that would exceed it is refused and changes nothing.
+/// Both tables have a size; an update that would exceed it is refused and changes nothing.
 #[test]
 fn full_tables_refuse_by_name() {
     let mut regions = Regions::new(0x1_0000, 2, 3, 8);
@@ -185,7 +189,7 @@ fn full_tables_refuse_by_name() {
     assert_eq!(regions.protect(BOB, addr(0x1000), 0x80, Perm::Read, 64), Ok(()));
 }
 
-/// Domain 0 is no domain, and can be granted nothing (PROTOCOL 7.10).
+/// Domain 0 is no domain and gets no grant (PROTOCOL 7.10).
 #[test]
 fn domain_zero_is_granted_nothing() {
     let mut regions = one_range();
@@ -203,7 +207,7 @@ fn domain_zero_is_granted_nothing() {
     regions.check();
 }
 
-/// Clearing goes over the seam of two ranges to the right bytes, and does nothing at all when one byte is not here.
+/// Clearing crosses the border of two ranges to the right bytes, and does nothing if one byte is not here.
 #[test]
 fn clear_is_all_or_nothing() {
     let mut regions = Regions::new(0x400, 4, 8, 8);
@@ -224,7 +228,7 @@ fn clear_is_all_or_nothing() {
     assert_eq!(zeros, expected);
 }
 
-/// One step of the property: a change of the tables or an access, over a space of 256 addresses from 0x100 on.
+/// A step of the property test: a change of the tables or an access, over 256 addresses from 0x100 on.
 #[derive(Clone, Debug)]
 enum Op {
     Add { base: u64, len: u64, offset: u64 },
@@ -250,7 +254,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (word(SPACE), 1..0x60_u64).prop_map(|(base, len)| Op::Remove { base: SPACE + base, len }),
         4 => (domain.clone(), at(), 1..0x80_u64, perm, prop_oneof![5..8_u8, Just(64)])
             .prop_map(|(domain, base, len, perm, vma_log2)| {
-                // What the control plane grants is a part of one vma.
+                // The control plane grants parts of one vma.
                 let vma_end = 1_u64.checked_shl(vma_log2.into()).map_or(u64::MAX, |size| (base / size + 1) * size);
                 Op::Protect { domain, base, len: len.min(vma_end - base), perm, vma_log2 }
             }),
@@ -264,12 +268,12 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..80)
 }
 
-/// The model: for each address which byte of the store it is and in which range; for each address and domain a class.
+/// The model: for each address its byte of the store and its range; for each address and domain a class.
 #[derive(Default)]
 struct Model {
     place: BTreeMap<u64, (u64, u64)>,
     perm: BTreeMap<(Domain, u64), Perm>,
-    /// Of each address and domain: the first address and the size of the vma that the grant is a part of.
+    /// For each address and domain: the first address and the size of the grant's vma.
     vma: BTreeMap<(Domain, u64), (u64, u8)>,
     bytes: BTreeMap<u64, u8>,
 }
@@ -312,7 +316,8 @@ impl Model {
     }
 }
 
-/// Refusals may name the first or the worst of several reasons; that there is one, and what a first byte's is, they agree on.
+/// Compares results. With several reasons for a refusal, both sides must refuse, and must agree on a first
+/// byte's reason.
 fn same(real: Result<(), AccessError>, model: Result<(), AccessError>) -> bool {
     match (real, model) {
         (Ok(()), Ok(())) => true,
@@ -324,7 +329,7 @@ fn same(real: Result<(), AccessError>, model: Result<(), AccessError>) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever the updates, the tables allow what the model allows, and every byte is the model's.
+    /// For any updates, the tables allow exactly what the model allows, and every byte equals the model's.
     #[test]
     fn the_tables_behave_like_a_table_of_bytes(ops in ops()) {
         let mut regions = Regions::new(STORE, 8, 16, 8);

@@ -1,4 +1,4 @@
-//! Batches: several traversals in one datagram, each as if it had come alone (PROTOCOL 7.46 to 7.48).
+//! Batches: several traversals in one datagram, with the results of separate ones (PROTOCOL 7.46 to 7.48).
 
 use super::traversals::{find, list, node, pad};
 use super::*;
@@ -7,7 +7,7 @@ use alloc::string::String;
 use farmem_traversal::Program;
 use farmem_wire::message::{Batch, PAIRS_MAX, Pair, Traverse};
 
-/// A look-up: its counter, where it begins, its scratch pad.
+/// A lookup: its counter, its first pointer, its scratch pad.
 type LookUp = (u32, VirtAddr, Vec<u8>);
 
 fn message(
@@ -29,12 +29,12 @@ fn message(
     each(&Message { header, body: Body::Batch(batch) })
 }
 
-/// As the switch passes it on.
+/// Returns a batch as the switch forwards it.
 fn frame(header: Header, program: &Program, with_code: bool, look_ups: &[LookUp]) -> Vec<u8> {
     message(header, program, with_code, look_ups, datagram)
 }
 
-/// What a host is told of a traversal.
+/// The answer to a traversal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Report {
     counter: u32,
@@ -44,7 +44,7 @@ struct Report {
     scratch: Vec<u8>,
 }
 
-/// All that the host was told, by counter, and in how many datagrams.
+/// Returns all answers by counter, and the number of datagrams.
 fn told(bench: &Bench) -> (Vec<Report>, usize) {
     let mut told = vec![];
     let mut datagrams = 0;
@@ -73,7 +73,8 @@ fn told(bench: &Bench) -> (Vec<Report>, usize) {
     (told, datagrams)
 }
 
-/// Look-ups with every end: found at each depth, at a null pointer, at another domain's bytes, beyond the range, twice the same.
+/// Lookups with every outcome: found at each depth, a null pointer, another domain's bytes, beyond the range,
+/// the same twice.
 fn look_ups() -> Vec<LookUp> {
     vec![
         (10, addr(0), pad(1, 0)),
@@ -87,8 +88,7 @@ fn look_ups() -> Vec<LookUp> {
     ]
 }
 
-/// The two ways to ask, beside each other: what the host is told of each traversal is the same to the byte, in one datagram in the place of
-/// eight.
+/// Batched and separate requests get the same answers to the byte: one datagram instead of eight.
 #[test]
 fn a_batch_is_as_many_traversals() {
     let (mut alone, mut together) = (Bench::ready(), Bench::ready());
@@ -110,12 +110,13 @@ fn a_batch_is_as_many_traversals() {
     together.hear(Port::SWITCH, &frame(header(ALICE, 0), &program, true, &look_ups()));
     let (told, datagrams) = told(&together);
     assert_eq!(told, expected);
-    // The pad that is too long is refused before the turn, what is run is answered behind it.
+    // The oversized pad is refused before the turn; the traversals that run are answered after it.
     assert_eq!(datagrams, 2);
     assert_eq!(together.node.stats().visits, alone.node.stats().visits);
 }
 
-/// A pair whose pointer is elsewhere goes back to the switch alone, as an ordinary traversal of its own id; the others are answered (7.47).
+/// A pair whose pointer is elsewhere returns to the switch alone, as a traversal of its own id; the others
+/// are answered (7.47).
 #[test]
 fn what_is_elsewhere_goes_on_alone() {
     let mut bench = Bench::ready();
@@ -136,7 +137,7 @@ fn what_is_elsewhere_goes_on_alone() {
     assert_eq!(went.len(), 2);
 }
 
-/// A batch without code for a program that the node does not know: each pair is told so, with its state.
+/// A batch without code for an unknown program: each pair gets this answer, with its state.
 #[test]
 fn an_unknown_program_is_said_of_each_pair() {
     let mut bench = Bench::ready();
@@ -150,11 +151,12 @@ fn an_unknown_program_is_said_of_each_pair() {
     }
 }
 
-/// A full batch whose answers are longer than its requests, because these left zeros out: as many datagrams as it takes, none beyond the PMTU.
+/// A full batch whose answers are longer than its requests, because the requests omitted zeros: as many
+/// datagrams as needed, none beyond the PMTU.
 #[test]
 fn answers_take_as_many_datagrams_as_they_need() {
     let mut bench = Bench::ready();
-    // Fills the scratch pad with what is not zero.
+    // Fills the scratch pad with bytes other than zero.
     let fill: String = (0..16).map(|n| format!(" st8 scratch[{}], r2\n", n * 8)).collect();
     let program = Program::assemble(&format!(".window 8\n.scratch 128\n mov r2, 1\n{fill} ret")).unwrap();
     let asked: Vec<LookUp> = (0..u32::from(PAIRS_MAX) / 2).map(|n| (n, addr(0), vec![])).collect();
@@ -165,7 +167,8 @@ fn answers_take_as_many_datagrams_as_they_need() {
     assert!(bench.sent.iter().all(|(_, frame)| frame.len() <= Pmtu::B1024.bytes() + 20));
 }
 
-/// Pairs of a program that stores are executed once each, whether their copies come in a batch again, or alone as a host repeats them (7.36).
+/// Each pair of a storing program is executed once, whether its copies arrive in a batch again or alone
+/// (7.36).
 #[test]
 fn a_pair_that_stores_runs_once() {
     let text = ".stores\n.window 8\n.scratch 8\n ld8 r2, window[0]\n add r2, 1\n st8 window[0], r2\n st8 scratch[0], r2\n ret";
@@ -188,7 +191,7 @@ fn a_pair_that_stores_runs_once() {
     assert_eq!(bench.bytes(addr(0), 8), 2_u64.to_le_bytes(), "twice, not five times");
 }
 
-/// Hosts, domains and programs are not mixed up in answers: each goes to the host that asked, in a batch of its own.
+/// Answers do not mix hosts, domains or programs: each goes to its host, in a separate batch.
 #[test]
 fn answers_of_different_hosts_do_not_mix() {
     let mut bench = Bench::ready();

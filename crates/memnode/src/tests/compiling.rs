@@ -1,4 +1,5 @@
-//! Compilers: one that cannot compile, with which the node serves all the same and says so, and one that counts what is kept of its work.
+//! Compilers: one that always fails, so that the node interprets and notes it; and one that counts the
+//! programs that are kept.
 
 use super::traversals::{find, pad, request};
 use super::*;
@@ -8,7 +9,7 @@ use alloc::sync::Arc;
 use farmem_traversal::{Program, Step};
 use farmem_wire::message::{Kind, Traverse};
 
-/// Gives up on every program.
+/// A compiler that fails for every program.
 struct Failing;
 
 #[derive(Debug)]
@@ -36,7 +37,7 @@ impl Logic for Fallback {
     }
 }
 
-/// Interprets; each of its programs holds a copy of the token.
+/// An interpreter whose programs each hold a copy of the token.
 struct Counting(Arc<()>);
 
 #[derive(Debug)]
@@ -60,7 +61,7 @@ impl Logic for Counted {
     }
 }
 
-/// A node at which Alice may read a page, and what it noted of a burst of frames.
+/// Creates a node at which Alice may read a page.
 fn ready<C: Compile>(compile: C) -> MemNode<VecStore, C> {
     let config = Config { home: HOME, pmtu: Pmtu::B1024, budget: Budget::default() };
     let mut store = VecStore::new(STORE_LEN);
@@ -103,8 +104,8 @@ fn hear_at<C: Compile>(
     notes
 }
 
-/// A program comes that cannot be compiled. It is interpreted: its traversals are answered, and the node notes it once, when it learns
-/// the program.
+/// A program cannot be compiled. The node interprets it and answers its traversals, and notes this once, when
+/// it learns the program.
 #[test]
 fn what_cannot_be_compiled_is_interpreted() {
     let mut node = ready(Failing);
@@ -119,8 +120,9 @@ fn what_cannot_be_compiled_is_interpreted() {
     assert_eq!(hear(&mut node, Port::SWITCH, &[message(2, &[])]), [answered], "said once");
 }
 
-/// Three traversals of a program run side by side, and then as many other programs as the node keeps, one after the other in one workspace.
-/// The first is forgotten, and the workspaces that ran it do not keep its code.
+/// Three traversals of a program run side by side. Then as many other programs as the node keeps run one
+/// after the other in one workspace. The first program is evicted, and the workspaces that ran it do not keep
+/// its code.
 #[test]
 fn what_was_forgotten_is_not_kept_by_workspaces() {
     let token = Arc::new(());
@@ -142,9 +144,10 @@ fn what_was_forgotten_is_not_kept_by_workspaces() {
     assert_eq!(kept(), PROGRAMS_MAX, "and not the first one's code as well");
 }
 
-/// A domain brings a new program with each request, as fast as it can: after 128 it is told to come later, and each millisecond one more is
-/// verified, so what verifying costs the others has a bound (PROTOCOL 7.49). Programs that the node knows, and other domains', are served all the while. Code
-/// that is no program costs the same as one that is.
+/// A domain brings a new program with each request, as fast as possible. After 128 it gets `Busy`, and one
+/// more program each millisecond is verified. So verification costs the others a bounded time (PROTOCOL
+/// 7.49). Known programs, and other domains, are served meanwhile. Code that is no program costs the same as
+/// a valid one.
 #[test]
 fn hundreds_of_new_programs_are_told_to_come_later() {
     let mut node = ready(Interpreted);

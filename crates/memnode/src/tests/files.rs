@@ -1,11 +1,11 @@
-//! Objects by file at the node: what it asks of its driver's files, and when bytes may be used (PROTOCOL 20.6 to 20.11).
+//! Objects by file at the node: its requests for files, and when bytes may be used (PROTOCOL 20.6 to 20.11).
 
 use super::moves::region_read;
 use super::*;
 use crate::{FILE_PART, FileCame, FileDone, FileWant, TASKS_KEPT, TASKS_MAX};
 use farmem_wire::message::{FileBody, FileCause, FileFault, FileMessage, FileState, FileTask};
 
-/// The vma: four pages, of which Alice may read the first two, with something in the store.
+/// Size of the vma: four pages, of which Alice may read the first two, with some bytes in the store.
 const SIZE: u64 = 0x4000;
 const LENGTH: u64 = 0x1801;
 const TASK: FileTask<'static> = FileTask {
@@ -33,7 +33,7 @@ impl Bench {
         Self { node: bench.node.with_files(), ..bench }
     }
 
-    /// One whose vma is lost, with something else in the store.
+    /// Creates a node whose vma is lost, with other bytes in the store.
     fn lost() -> Self {
         let mut bench = Self::with_files();
         bench.put(BASE, &[0xee; 0x4000]);
@@ -41,7 +41,7 @@ impl Bench {
         bench
     }
 
-    /// The control plane asks; answers what the node says at once.
+    /// Sends a request of the control plane; returns the node's immediate answer.
     fn task(&mut self, token: u64, body: FileBody<'_>) -> Option<(u64, FileState)> {
         self.hear(Port::CONTROL, &message(token, body));
         self.said().map(|(answered, number, state)| {
@@ -50,7 +50,7 @@ impl Bench {
         })
     }
 
-    /// What it said to the control plane last: the question's number, the task's and its state.
+    /// Returns the last answer to the control plane: token, task number, state.
     fn said(&self) -> Option<(u64, u64, FileState)> {
         let [(Port::CONTROL, frame)] = &self.sent[..] else {
             assert_eq!(self.sent, [], "nothing else is said");
@@ -62,7 +62,7 @@ impl Bench {
         Some((token.0, number, state))
     }
 
-    /// The driver has done something.
+    /// Delivers the driver's answer.
     fn done(&mut self, id: u64, came: FileCame) {
         let done = FileDone { id, came };
         self.node.handle(Instant::ZERO, Event::Local(done), &mut self.out);
@@ -70,7 +70,7 @@ impl Bench {
         self.collect();
     }
 
-    /// The one thing that is asked of the driver.
+    /// Returns the only request to the driver.
     fn wants(&self) -> (u64, &FileWant) {
         let [FileAsk { id, what }] = &self.asked[..] else { panic!("one thing, not {:?}", self.asked) };
         (*id, what)
@@ -80,7 +80,7 @@ impl Bench {
         self.ask(header(ALICE, counter), region_read(8, 64)).header.status
     }
 
-    /// Begins a load, and has the file opened with this length; answers its number at the driver.
+    /// Begins a load and opens its file with this length; returns the file's number at the driver.
     fn opens(&mut self, task: FileTask<'_>, length: u64, stamp: u64) -> u64 {
         let busy = FileState::Busy { done: 0, length: task.length };
         assert_eq!(self.task(1, FileBody::Task(task)), Some((task.task, busy)));
@@ -95,7 +95,8 @@ impl Bench {
     }
 }
 
-/// PROTOCOL 20.7, 20.9: a load reads the file part by part, and not before all is there and unchanged may a byte be read.
+/// PROTOCOL 20.7, 20.9: a load reads the file part by part. No byte may be read before the file is complete
+/// and unchanged.
 #[test]
 fn a_file_is_loaded_and_usable_all_at_once() {
     let mut bench = Bench::lost();
@@ -121,7 +122,7 @@ fn a_file_is_loaded_and_usable_all_at_once() {
     assert_eq!(bench.asked, []);
 }
 
-/// PROTOCOL 20.11: a long file comes in parts, two of which are under way at a time; what is done is said.
+/// PROTOCOL 20.11: a long file is read in parts, two in progress at a time; the state reports the progress.
 #[test]
 fn a_long_file_comes_in_parts() {
     const PART: u64 = FILE_PART as u64;
@@ -156,8 +157,8 @@ fn a_long_file_comes_in_parts() {
     assert_eq!(store[3 * part..][..6], [4, 4, 4, 4, 4, 0]);
 }
 
-/// PROTOCOL 20.11: a disk gives nothing for as long as it likes, before each part of a file of nine. The node answers whoever reads other memory meanwhile, fifty reads each time, and says of what is being
-/// loaded that it is lost; the load goes on where it stood.
+/// PROTOCOL 20.11: a slow disk delays each part of a file of nine. Meanwhile the node serves fifty reads of
+/// other memory per part, and answers `Lost` for the memory that is being loaded. The load then continues.
 #[test]
 fn reads_are_answered_while_a_load_stands_still() {
     const PART: u64 = FILE_PART as u64;
@@ -188,7 +189,7 @@ fn reads_are_answered_while_a_load_stands_still() {
         }
         lost += u64::from(bench.read_status(part * 100 + 50) == Status::Lost);
         assert_eq!(bench.asked, [], "nothing more is asked of the disk");
-        // The disk gives the next part.
+        // The disk delivers the next part.
         let FileAsk { what: FileWant::Read { offset, len }, .. } = asked.remove(0) else { panic!("a part") };
         bench.done(id, FileCame::Read { offset, bytes: vec![0xab; len as usize] });
         asked.append(&mut bench.asked);
@@ -199,11 +200,11 @@ fn reads_are_answered_while_a_load_stands_still() {
     assert_eq!(bench.read_status(999), Status::Ok);
 }
 
-/// PROTOCOL 20.8: what is wrong with a file is said, the task is over, and every byte stays lost.
+/// PROTOCOL 20.8: a fault of the file is reported, the task ends, and every byte stays lost.
 #[test]
 fn a_load_that_fails_leaves_all_lost() {
     let fault = |cause, at| FileFault { cause, errno: 0, at };
-    // Another length, and another stamp than is asked for.
+    // Another length, and another stamp, than requested.
     for (task, length, stamp, cause, at) in [
         (TASK, LENGTH - 1, 5, FileCause::Length, LENGTH - 1),
         (FileTask { stamp: 4, ..TASK }, LENGTH, 5, FileCause::Changed, 0),
@@ -214,7 +215,7 @@ fn a_load_that_fails_leaves_all_lost() {
         assert_eq!(bench.wants(), (id, &FileWant::Drop));
         assert_eq!(bench.read_status(1), Status::Lost);
     }
-    // The driver finds it while it opens, reads or looks at it again.
+    // The driver finds the fault while it opens, reads or checks the file.
     for step in 0..3 {
         let mut bench = Bench::lost();
         bench.task(1, FileBody::Task(TASK));
@@ -232,7 +233,8 @@ fn a_load_that_fails_leaves_all_lost() {
     }
 }
 
-/// Nothing is asked of a driver without files, for a name that leads elsewhere, or for memory that is not lost, or not here (PROTOCOL 20.1, 20.9).
+/// The driver gets no request if it has no files, for a name that leads elsewhere, or for memory that is not
+/// lost or not here (PROTOCOL 20.1, 20.9).
 #[test]
 fn what_cannot_be_is_refused_before_a_file_is_touched() {
     let failed = |cause| FileState::Failed(FileFault { cause, errno: 0, at: 0 });
@@ -257,10 +259,10 @@ fn what_cannot_be_is_refused_before_a_file_is_touched() {
     assert_eq!(bench.update(&[lose, clear]), (Status::Ok, 0));
     let task = FileTask { task: 12, ..TASK };
     assert_eq!(bench.task(1, FileBody::Task(task)), Some((12, failed(FileCause::Memory))));
-    // To save lost bytes would be to write whatever is in their place.
+    // Saving lost bytes would write arbitrary contents.
     let task = FileTask { task: 13, saves: true, ..TASK };
     assert_eq!(bench.task(1, FileBody::Task(task)), Some((13, failed(FileCause::Memory))));
-    // Only the control plane is heard.
+    // Requests of other ports are ignored.
     let other = message(1, FileBody::Task(FileTask { task: 14, ..TASK }));
     bench.hear_nothing(Port::SWITCH, &other, DropReason::WrongPort);
     bench.hear_nothing(Port::host(HOST.0), &other, DropReason::WrongPort);
@@ -268,7 +270,8 @@ fn what_cannot_be_is_refused_before_a_file_is_touched() {
     bench.hear_nothing(Port::CONTROL, &said, DropReason::WrongPort);
 }
 
-/// PROTOCOL 20.10: memory that is cleared is another's: a load that was under way writes nothing more there, a save takes nothing more from there.
+/// PROTOCOL 20.10: cleared memory has another owner: a running load writes nothing more there, and a running
+/// save reads nothing more.
 #[test]
 fn cleared_memory_ends_tasks() {
     let clear = Update::Clear { base: BASE, len: 0x1000 };
@@ -288,7 +291,7 @@ fn cleared_memory_ends_tasks() {
     }
 }
 
-/// A save writes what is there, and is over when the driver has the file on the disk.
+/// A save writes the bytes in memory, and ends when the driver has the file on disk.
 #[test]
 fn a_save_writes_what_is_there() {
     let mut bench = Bench::with_files();
@@ -307,7 +310,8 @@ fn a_save_writes_what_is_there() {
     assert!(bench.notes.contains(&Note::FileSaved));
 }
 
-/// A look is answered with the file's length; a copy of it asks the driver once; looks and tasks are bounded, and what is over is kept for long (PROTOCOL 20.7).
+/// A lookup returns the file's length; a copy of it asks the driver once. Lookups and tasks are bounded, and
+/// finished tasks are remembered (PROTOCOL 20.7).
 #[test]
 fn looks_and_tasks_are_bounded() {
     let mut bench = Bench::lost();
@@ -327,7 +331,7 @@ fn looks_and_tasks_are_bounded() {
     }
     let one_more = FileTask { task: most + 1, ..TASK };
     bench.hear_nothing(Port::CONTROL, &message(1, FileBody::Task(one_more)), DropReason::Busy);
-    // As many tasks that fail as are kept, and one more: the first one is forgotten, and not begun again.
+    // One more failed task than are remembered: the first one is forgotten, and not begun again.
     let mut bench = Bench::with_files();
     let kept = u64::try_from(TASKS_KEPT).unwrap();
     let failed = |cause| FileState::Failed(FileFault { cause, errno: 0, at: 0 });

@@ -1,7 +1,9 @@
-//! Hostile input: frames of every kind, whole, broken, repeated and misdirected, from every port (PROTOCOL 7.4).
+//! Hostile input: frames of every kind, whole, broken, repeated and misdirected, from every port (PROTOCOL
+//! 7.4).
 //!
-//! Each frame is a valid one, or one with a few bits or bytes wrong, or noise. Behind each the store is compared with a
-//! [`Model`] that applies only what parses and is authorised, and the node's invariants are checked. `FARMEM_FUZZ_CASES` sets how many.
+//! Each frame is valid, or has a few wrong bits or bytes, or is noise. After each frame the store is compared
+//! with a [`Model`] that applies only valid and authorised requests, and the node's invariants are checked.
+//! `FARMEM_FUZZ_CASES` sets the number of frames.
 
 extern crate std;
 
@@ -16,7 +18,7 @@ use farmem_wire::message::Traverse;
 use farmem_wire::{AtomicEth, Nak, Reth, Syndrome};
 use model::{Model, Tally};
 
-/// Frames one node gets before a new one takes its place.
+/// Frames for one node before a new one replaces it.
 const CASES_PER_NODE: u32 = 2_000;
 const CASES_DEFAULT: u32 = 200_000;
 /// Valid frames kept for repetition.
@@ -26,7 +28,7 @@ const PMTU: usize = 256;
 const PAIRS: [(u32, HostId, Domain, Rkey); 3] =
     [(0x100, HOST, ALICE, Rkey(0x11)), (0x101, OTHER_HOST, BOB, Rkey(0x22)), (0x102, HOST, BOB, Rkey(0x33))];
 
-/// Makes frames, and follows the connections' PSNs so that many of them are in their turn.
+/// A source of frames. It follows the connections' PSNs, so that many frames are in sequence.
 struct Source {
     rng: Rng,
     counter: u32,
@@ -67,7 +69,7 @@ impl Source {
         (0..1 + self.rng.below(most)).map(|_| self.rng.next_u32().to_le_bytes()[0]).collect()
     }
 
-    /// The next frame and the port it comes from, as an honest rack would send it.
+    /// Returns the next frame and its port, as an honest rack would send it.
     fn honest(&mut self, seq: u64) -> (Port, Vec<u8>) {
         if let Some(next) = self.pending.pop_front() {
             return next;
@@ -110,7 +112,7 @@ impl Source {
             7 => Update::Lose { base: addr(0x1000 * u64::from(self.rng.below(4))), len: 0x1000 },
             _ => Update::Protect { domain, base, len, perm, vma_log2: 64 },
         };
-        // Grants that keep the rest busy: what was taken away comes back.
+        // Grants that restore what earlier updates revoked.
         let domain = self.pick(&[ALICE, BOB]);
         let base = addr(if domain == ALICE { 0 } else { 0x2000 });
         let again = Update::Protect { domain, base, len: 0x1000, perm: Perm::ReadWrite, vma_log2: 64 };
@@ -141,7 +143,7 @@ impl Source {
         datagram(&Message { header, body })
     }
 
-    /// One request on one of the connections; a long WRITE leaves its other packets for later.
+    /// Returns a request on one of the connections; the other packets of a long WRITE come later.
     fn verb(&mut self) -> (Port, Vec<u8>) {
         let (qpn, host, domain, rkey) = self.pick(&PAIRS);
         let psn = self.psns.get(&qpn).copied().unwrap_or(0);
@@ -178,7 +180,8 @@ impl Source {
         self.pending.pop_front().expect("at least one packet")
     }
 
-    /// The frame as it arrives: mostly as it was sent, else broken, repeated, misdirected or replaced by noise.
+    /// Returns the frame as it arrives: mostly unchanged, else broken, repeated, misdirected or replaced by
+    /// noise.
     fn arriving(&mut self, seq: u64) -> (Port, Vec<u8>) {
         let (mut port, mut frame) = self.honest(seq);
         if self.kept.len() == KEPT_MAX {
@@ -215,7 +218,7 @@ impl Source {
         }
     }
 
-    /// Learns from the answers which PSN a connection expects.
+    /// Learns the PSN that a connection expects from the answers.
     fn listen(&mut self, sent: &[(Port, Vec<u8>)]) {
         for (_, frame) in sent {
             let packet = Packet::parse(frame).unwrap();
@@ -238,8 +241,9 @@ impl Source {
     }
 }
 
-/// One node's life under fire, of so many frames, or until a batch comes again with other bytes, at which a node stops (PROTOCOL 5.11). Answers how
-/// many it lived through. Panics with the seed and the number of the frame that broke it.
+/// Runs a node for this many frames, or until a batch is repeated with other bytes, which stops a node
+/// (PROTOCOL 5.11). Returns the number of frames. Panics with the seed and the number of the frame that broke
+/// the node.
 fn under_fire(seed: u64, cases: u32) -> (Tally, u32) {
     let mut source = Source::new(seed);
     let (mut bench, mut model) = (Bench::empty(Budget::default()), Model::new());
@@ -276,7 +280,8 @@ fn under_fire(seed: u64, cases: u32) -> (Tally, u32) {
     (model.tally, cases)
 }
 
-/// No frame ends the node, and no byte of the store changes unless a valid, authorised request asked for it (PROTOCOL 7.4).
+/// No frame stops the node, and no byte of the store changes without a valid, authorised request (PROTOCOL
+/// 7.4).
 #[test]
 fn no_frame_does_what_it_may_not() {
     let cases =

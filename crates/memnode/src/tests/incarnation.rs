@@ -1,5 +1,5 @@
-//! Bytes that an earlier incarnation of the node had: refused by whatever way they are asked for, until they are cleared or accepted
-//! (PROTOCOL 7.42 to 7.44); and accesses that would go from one vma into the next (PROTOCOL 7.45).
+//! Bytes of an earlier incarnation of the node: every access is refused until they are cleared or accepted
+//! (PROTOCOL 7.42 to 7.44). Also accesses from one vma into the next (PROTOCOL 7.45).
 
 use super::moves::region_read;
 use super::pages::{frame, read, sent};
@@ -10,7 +10,8 @@ use farmem_transport::rc::{Failure, Work};
 use farmem_traversal::Program;
 use farmem_wire::message::{Page, PageBody};
 
-/// A node that was told that its first two pages are lost, with a connection of Alice. There is something in the store all the same.
+/// Creates a node whose first two pages are lost, with a connection of Alice. The store has other bytes
+/// there.
 fn lossy() -> (Bench, Client) {
     let mut bench = Bench::ready();
     bench.put(addr(0), &[0xee; 0x2000]);
@@ -19,7 +20,7 @@ fn lossy() -> (Bench, Client) {
     (bench, Client::new(0x100, 5, RKEY))
 }
 
-/// A fresh connection in the place of one that a NAK ended.
+/// Replaces a connection that a NAK broke.
 fn reconnect(bench: &mut Bench) -> Client {
     assert_eq!(bench.update(&[queue_pair(0x100, 5)]), (Status::Ok, 0));
     Client::new(0x100, 5, RKEY)
@@ -29,7 +30,8 @@ fn status(bench: &mut Bench, counter: u32, body: Body<'_>) -> Status {
     bench.ask(header(ALICE, counter), body).header.status
 }
 
-/// PROTOCOL 7.43: every verb is refused with NAK 0x62, nothing is read and nothing changes. Permission is asked for first (PROTOCOL 7.14).
+/// PROTOCOL 7.43: every verb is refused with NAK 0x62, reads nothing and changes nothing. The permission is
+/// checked first (PROTOCOL 7.14).
 #[test]
 fn verbs_to_lost_bytes_are_refused() {
     let (mut bench, mut client) = lossy();
@@ -51,7 +53,8 @@ fn verbs_to_lost_bytes_are_refused() {
     assert_eq!(client.read(&mut bench, 0, 0), Ok(vec![]), "no bytes are none that are lost");
 }
 
-/// Region requests and traversals, those that store among them, are answered with `Lost`; of a page that hosts ask for its loss is told.
+/// Region requests and traversals, including storing ones, are answered with `Lost`. A host that requests
+/// such a page gets the notice of its loss.
 #[test]
 fn requests_to_lost_bytes_are_refused() {
     let (mut bench, _) = lossy();
@@ -81,7 +84,8 @@ fn requests_to_lost_bytes_are_refused() {
     assert_eq!(bench.node.page_states().record(Page::of(addr(0x1000))).lent(), None, "no host has it");
 }
 
-/// A traversal comes to lost bytes from others: it ends before the iteration that would read them, also when its turn has found the pages around.
+/// A traversal reaches lost bytes: it ends before the iteration that would read them, also if its turn has
+/// cached the span around them.
 #[test]
 fn a_traversal_stops_before_lost_bytes() {
     let mut bench = Bench::ready();
@@ -96,7 +100,7 @@ fn a_traversal_stops_before_lost_bytes() {
     assert_eq!((lost, state.iterations), (Status::Lost, 0));
 }
 
-/// PROTOCOL 7.44: what is accepted, or cleared, is there again, page by page; what touches it is not.
+/// PROTOCOL 7.44: accepted or cleared pages are accessible again, page by page; their neighbours are not.
 #[test]
 fn accepted_and_cleared_pages_are_there() {
     let (mut bench, _) = lossy();
@@ -113,13 +117,14 @@ fn accepted_and_cleared_pages_are_there() {
     assert_eq!(bench.node.page_states().lost().count(), 0);
 }
 
-/// PROTOCOL 7.45: two vmas of Alice's that touch, with the same rights. Inside each all is as ever; what goes on in the next is out of bounds.
+/// PROTOCOL 7.45: two touching vmas of Alice with the same rights. Accesses within each succeed; accesses
+/// that cross are out of bounds.
 #[test]
 fn no_access_goes_from_one_vma_into_the_next() {
     let mut bench = Bench::ready();
     let grant =
         |at, len| Update::Protect { domain: ALICE, base: addr(at), len, perm: Perm::ReadWrite, vma_log2: 12 };
-    // The first vma's grant came in two parts: they are one vma's all the same.
+    // The first vma's grant came in two parts, which are still one vma's.
     let updates = [grant(0, 0x800), grant(0x800, 0x800), grant(0x1000, 0x1000), queue_pair(0x100, 5)];
     assert_eq!(bench.update(&updates), (Status::Ok, 0));
     let mut client = Client::new(0x100, 5, RKEY);
@@ -132,7 +137,7 @@ fn no_access_goes_from_one_vma_into_the_next() {
     let program =
         Program::assemble("ld8 r2, window[0]\njne r2, 0, on\nld8 r3, window[8]\nret\non:\nnext r2\n")
             .unwrap();
-    // From a pointer inside, in the same turn: the span that was checked ends with the vma.
+    // From a pointer inside, in the same turn: the checked span ends with the vma.
     bench.put(addr(0x100), &addr(0xff8).0.to_le_bytes());
     let request = farmem_wire::message::Traverse {
         cur_ptr: addr(0x100),
@@ -141,7 +146,7 @@ fn no_access_goes_from_one_vma_into_the_next() {
     };
     let answer = bench.ask(header(ALICE, 3), Body::Traverse(request));
     assert_eq!(answer.header.status, Status::OutOfBounds);
-    // A grant that the next one follows in another class, in the same vma, is gone on from where that allows it.
+    // An access may continue into a grant of another class in the same vma, if that class allows it.
     let read =
         Update::Protect { domain: ALICE, base: addr(0x800), len: 0x800, perm: Perm::Read, vma_log2: 12 };
     assert_eq!(bench.update(&[read]), (Status::Ok, 0));

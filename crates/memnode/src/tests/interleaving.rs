@@ -1,4 +1,5 @@
-//! Many traversals at once: each ends as it would alone, none waits for a long one, and there is a bound.
+//! Many traversals at once: each ends as it would alone, none waits for a long one, and their number is
+//! bounded.
 
 use super::traversals::{FIND, find, list, node, pad, request};
 use super::*;
@@ -11,7 +12,7 @@ use farmem_wire::message::Traverse;
 use proptest::prelude::*;
 
 impl Bench {
-    /// Gives the node a traversal of Alice's and does not wake it.
+    /// Delivers a traversal of Alice's without waking the node.
     fn bring(&mut self, counter: u32, traverse: &Traverse<'_>) {
         let message = Message { header: header(ALICE, counter), body: Body::Traverse(*traverse) };
         let frame = datagram(&message);
@@ -19,7 +20,7 @@ impl Bench {
         self.node.check();
     }
 
-    /// Wakes the node once; answers which requests were answered, in order, and how.
+    /// Wakes the node once; returns the answered requests in order, with their status.
     fn turn(&mut self) -> Vec<(u32, Status)> {
         assert!(self.node.next_wake().is_some(), "a turn is due");
         self.node.handle(Instant::ZERO, Event::Wake, &mut self.out);
@@ -38,13 +39,13 @@ fn counter_and_status(frame: &[u8]) -> (u32, Status) {
     (number(&message), message.header.status)
 }
 
-/// A request that goes round in the ring until its visit is over.
+/// Returns a request that circles in the ring until its visit is over.
 fn endless<'a>(program: &'a Program, scratch: &'a [u8]) -> Traverse<'a> {
     Traverse { limit: u32::MAX, ..request(program, scratch) }
 }
 
-/// A long traversal comes first and short ones behind it, in one batch. Nothing is done in the events that bring them; in the turn
-/// the short ones are answered first, though they came later (PROTOCOL 7.31, 7.32).
+/// A long traversal arrives before short ones, in one batch. The events that bring them run nothing. In the
+/// turn the short ones are answered first (PROTOCOL 7.31, 7.32).
 #[test]
 fn short_traversals_overtake_a_long_one() {
     let mut bench = Bench::ready();
@@ -60,8 +61,9 @@ fn short_traversals_overtake_a_long_one() {
     assert_eq!(bench.node.stats().iterations, 1000 + 3 + 1);
 }
 
-/// More traversals than take part in a turn go round at a node of which the first 64 bytes are granted, and their window has 256. Between two turns more is granted, and
-/// all of them find the byte that they look at in the end: none has kept what was there in the turn before.
+/// More traversals than take part in a turn circle at a node that grants the first 64 bytes of a window of
+/// 256. Between two turns more is granted, and all of them find the byte they look for: none uses the earlier
+/// check.
 #[test]
 fn what_is_there_of_a_window_is_asked_for_each_turn() {
     let text = ".window 256\n .scratch 8\n ld8 r2, scratch[0]\n sub r2, 1\n st8 scratch[0], r2\n jeq r2, 0, last\n ld1 r3, window[0]\n next r1\n\
@@ -91,8 +93,8 @@ fn what_is_there_of_a_window_is_asked_for_each_turn() {
     assert!(ended.values().all(|&status| status == Status::Ok), "{ended:?}");
 }
 
-/// The same on a node with one workspace: each runs to its end before the next begins, so they are answered in the order in which they
-/// came. A turn is as long as one traversal's part of a turn of many.
+/// With one workspace, each traversal runs to its end before the next begins: answers are in order of
+/// arrival. A turn has as many iterations as one traversal's share of a turn of many.
 #[test]
 fn with_one_workspace_they_run_one_after_the_other() {
     let mut bench = Bench::ready_with(Budget { workspaces: 1, ..Budget::default() });
@@ -107,8 +109,8 @@ fn with_one_workspace_they_run_one_after_the_other() {
     assert!(bench.node.next_wake().is_some(), "the endless one goes on");
 }
 
-/// All workspaces are taken by long traversals when a short one comes. It waits for one turn of theirs, not for their end
-/// (PROTOCOL 7.33).
+/// Long traversals occupy all workspaces when a short one arrives. It waits for one turn of theirs, not for
+/// their end (PROTOCOL 7.33).
 #[test]
 fn one_that_waits_gets_its_turn_before_the_others_end() {
     let mut bench = Bench::ready();
@@ -130,8 +132,8 @@ fn one_that_waits_gets_its_turn_before_the_others_end() {
     assert_eq!(ended, all);
 }
 
-/// A host sends more than the node has places for. What does not fit is answered with `Busy` and its state, at once, and everything
-/// else as ever (PROTOCOL 7.33).
+/// A host sends more than the node has room for. Surplus requests are answered with `Busy` and their state at
+/// once; all others as usual (PROTOCOL 7.33).
 #[test]
 fn the_queue_has_a_bound() {
     let mut bench = Bench::ready();
@@ -162,8 +164,8 @@ fn the_queue_has_a_bound() {
     assert_eq!(bench.turn(), [(places + 1, Status::Ok)], "there is room again");
 }
 
-/// Between two turns the control plane takes the memory away, the switch or the host. The traversals under way stop where they
-/// are; not one more window is read (PROTOCOL 7.15, 7.34).
+/// Between two turns the control plane takes away the memory, the switch or the host. The traversals in
+/// progress stop where they are; no further window is read (PROTOCOL 7.15, 7.34).
 #[test]
 fn what_is_taken_back_between_turns_is_gone() {
     let cases = [
@@ -211,7 +213,7 @@ fn what_is_taken_back_between_turns_is_gone() {
             (_, Some(status)) => {
                 assert_eq!(ended.len() as u64, u64::from(long) + 1);
                 assert!(ended.iter().all(|end| end.1 == status), "{update:?}: {ended:?}");
-                // The iteration that comes to the gap in its window counts (PROTOCOL 10.14).
+                // The iteration that reaches the gap in its window counts (PROTOCOL 10.14).
                 assert!(
                     after.iterations <= before.iterations + 3 * (u64::from(long) + 1),
                     "to the gap at most"
@@ -222,7 +224,7 @@ fn what_is_taken_back_between_turns_is_gone() {
     }
 }
 
-/// A program is forgotten for others while traversals of it are under way: they go on.
+/// A program is evicted while traversals of it are in progress: they continue.
 #[test]
 fn a_program_that_is_forgotten_still_ends_what_it_began() {
     let mut bench = Bench::ready();
@@ -247,10 +249,10 @@ fn a_program_that_is_forgotten_still_ends_what_it_began() {
     assert_eq!(ended, (0..=64).map(|n| (n, Status::Ok)).collect::<Vec<_>>());
 }
 
-/// Places of list nodes: three quarters of them Alice's to read, some of Bob's, and some of no domain.
+/// Slots of list nodes: three quarters are readable for Alice, some are Bob's, and some of no domain.
 const PLACES: u64 = 0x2800 / 0x40;
 
-/// A request of the property: where from, which program, how far, and whether it may leave the node.
+/// A request of the property test: first pointer, program, limit, and whether it may leave the node.
 #[derive(Clone, Debug)]
 struct Asked {
     place: u64,
@@ -267,21 +269,22 @@ fn asked() -> impl Strategy<Value = Asked> {
         .prop_map(|(place, program, key, limit, hops, bob)| Asked { place, program, key, limit, hops, bob })
 }
 
-/// Where a node's next pointer leads: to a place, a little beside one, or away.
+/// Generates next pointers: to a slot, near one, or away.
 fn pointers() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let skip = prop_oneof![20 => Just(0_u64), 1 => 0..0x40_u64];
     prop::collection::vec((0..PLACES + 1, skip), usize::try_from(PLACES).unwrap())
 }
 
 fn programs() -> [Program; 3] {
-    // The second sums keys and faults where it finds one it cannot index with; the third takes the whole 256 bytes.
+    // The second sums keys and faults on one that is no valid index; the third reads the whole 256 bytes.
     let sum = ".window 24\n .scratch 16\n ld8 r2, window[0]\n ld8 r3, window[16]\n ld8 r4, scratch[0]\n add r4, r2\n \
                st8 scratch[0], r4\n and r2, 31\n ld8 r5, window[r2]\n next r3";
     let wide = FIND.replace(".scratch", ".window 256\n    .scratch");
     [find(), Program::assemble(sum).unwrap(), Program::assemble(&wide).unwrap()]
 }
 
-/// What a traversal comes to when it has the node for itself, by the reference interpreter and the tables' own answer for each window.
+/// Computes a traversal's outcome in isolation, by the reference interpreter and by the tables' own check of
+/// each window.
 fn alone(
     bench: &Bench,
     header: &Header,
@@ -301,7 +304,7 @@ fn alone(
             bench.node.regions.check_access(&Access { domain: header.domain, addr, len, perm: Perm::Read })
         };
         let there = match check(1) {
-            // As far as it goes (PROTOCOL 7.50).
+            // The accessible length (PROTOCOL 7.50).
             Ok(()) => (1..=program.window_len()).rev().find(|&len| check(len).is_ok()).unwrap(),
             Err(_) if bench.node.regions.is_local(addr) => break to_host(Status::NotMapped),
             Err(_) if header.hops > 0 => break (Port::SWITCH, Status::Ok),
@@ -322,7 +325,7 @@ fn alone(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Random lists, random batches: interleaved, every traversal comes to what it comes to alone, and each is answered once.
+    /// Random lists, random batches: interleaved traversals end as in isolation, and each is answered once.
     #[test]
     fn interleaved_is_one_at_a_time(
         pointers in pointers(),

@@ -14,17 +14,17 @@ const OLD: Port = Port::node(1);
 const NEW: Port = Port::node(2);
 /// The new node's own range.
 const THERE: u64 = 0x2000_0000;
-/// Where in its store the pages come to lie.
+/// Offset of the pages in the new node's store.
 const PLACE: u64 = 0x3000;
 const PAGE: u64 = PAGE_LEN as u64;
 const NUMBER: u64 = 77;
 
-/// A node with the pages, and one that they move to.
+/// A node with the pages, and the node that they move to.
 struct Pair {
     old: Bench,
     new: Bench,
     now: Instant,
-    /// Frames between the two so far, and which of them are lost: every so many.
+    /// Number of frames between the two so far; every n-th is lost.
     carried: u32,
     lose_every: u32,
 }
@@ -55,7 +55,7 @@ impl Pair {
         assert_eq!(self.new.peers.last(), Some(&PeerChange { port: OLD, gid: Some(gid) }));
     }
 
-    /// Has the first pages pushed until all are.
+    /// Pushes the first pages until all are pushed.
     fn leave(&mut self, size_log2: u8) {
         let ud::Endpoint { qpn, qkey } = HOME.endpoint;
         let (gid, number, port) = (Gid::from_v4([10, 0, 0, 22]), NUMBER, NEW.0);
@@ -67,7 +67,8 @@ impl Pair {
         assert_eq!(self.left(), 0, "all is pushed");
     }
 
-    /// Carries frames between the two, and lets time pass when there are none, until nothing is left to push or so many were lost.
+    /// Carries frames between the two and advances time when there are none, until nothing is left to push or
+    /// too many were lost.
     fn carry(&mut self, wakes_max: u32) {
         let mut wakes = 0;
         loop {
@@ -98,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// The old node hears the new one; what it sends then is carried at once.
+    /// Delivers a frame of the new node to the old one, and carries its outputs at once.
     fn hear_at_old(&mut self, frame: &[u8]) {
         self.old.node.handle(self.now, Event::Frame { port: NEW, bytes: frame }, &mut self.old.out);
         self.old.node.check();
@@ -113,7 +114,7 @@ impl Pair {
         }
     }
 
-    /// What the old node says is left.
+    /// Returns the remainder that the old node reports.
     fn left(&mut self) -> u32 {
         let question = DirectoryMessage { token: RequestId(5), body: DirectoryBody::Moving(NUMBER) };
         let mut bytes = vec![];
@@ -132,7 +133,7 @@ impl Pair {
         left
     }
 
-    /// The new node may be used from now on, and the old one is not asked any more.
+    /// Assigns the addresses to the new node.
     fn settle(&mut self, size_log2: u8) {
         let place = Update::Place { base: BASE, size_log2, offset: PLACE };
         assert_eq!(self.new.update(&[place]), (Status::Ok, 0));
@@ -164,8 +165,9 @@ fn status(bench: &mut Bench, counter: u32, body: Body<'_>) -> Status {
     bench.ask(header(ALICE, counter), body).header.status
 }
 
-/// Four pages move, whatever is lost on the way. Meanwhile no access uses them, at neither node; what comes is to come again. Then they are at the new
-/// node, with their bytes and what was known of them, and no more at the old one (PROTOCOL 7.38, 7.39, 7.40).
+/// Four pages move, despite lost frames. Meanwhile no access uses them at either node, and requests are
+/// retried. Then the new node has them, with their bytes and states, and the old node does not (PROTOCOL
+/// 7.38, 7.39, 7.40).
 #[test]
 fn pages_move_with_all_that_is_known_of_them() {
     for lose_every in [0, 3, 5, 7] {
@@ -215,7 +217,7 @@ fn pages_move_with_all_that_is_known_of_them() {
         let record = pair.new.node.page_states().state(page);
         let known = PageState { min_seq: Seq(12), lent: Seq(9), holder: HOST, lost: true, coherent: true };
         assert_eq!(record, known);
-        // What an earlier incarnation of the old node lost is lost here too (PROTOCOL 7.44).
+        // Bytes that an earlier incarnation of the old node lost are lost here too (PROTOCOL 7.44).
         assert!(pair.new.node.page_states().state(Page::of(addr(3 * PAGE))).lost);
         assert!(!pair.new.node.page_states().state(Page::of(addr(2 * PAGE))).lost);
         let record = pair.old.node.page_states();
@@ -228,7 +230,7 @@ fn pages_move_with_all_that_is_known_of_them() {
     }
 }
 
-/// More pages than may be pushed at once: never more than that are under way.
+/// More pages than may be pushed at once: the number in flight stays bounded.
 #[test]
 fn a_push_keeps_within_its_window() {
     let mut old = Bench::empty(Budget::default());
@@ -270,8 +272,9 @@ fn a_push_keeps_within_its_window() {
     assert_eq!((old.sent[0].0, told.body), (Port::CONTROL, DirectoryBody::Moved(NUMBER, 0)));
 }
 
-/// A region write was executed at the old node and its answer lost. Its copy comes to the new node, is answered there, and not executed: a
-/// later write stands. One that comes in between is neither executed nor refused (PROTOCOL 7.38, 7.41).
+/// A region write was executed at the old node and its answer lost. Its copy reaches the new node, is
+/// answered there, and not executed: a later write stands. A copy that arrives in between is neither executed
+/// nor refused (PROTOCOL 7.38, 7.41).
 #[test]
 fn what_was_executed_is_not_executed_again_where_it_moved() {
     let mut pair = Pair::new(3);
@@ -295,8 +298,8 @@ fn what_was_executed_is_not_executed_again_where_it_moved() {
     assert_eq!(byte, [3]);
 }
 
-/// Verbs wait while their bytes leave, also one that only ends there. A READ that was executed before is answered once more, from the bytes
-/// as they left; a new one is refused (PROTOCOL 4.21, 4.29).
+/// Verbs wait while their bytes leave, also a verb that only ends there. A READ that was executed before is
+/// answered again from the bytes as they left; a new one is refused (PROTOCOL 4.21, 4.29).
 #[test]
 fn verbs_wait_while_their_bytes_leave() {
     let mut pair = Pair::new(0);
@@ -335,7 +338,8 @@ fn verbs_wait_while_their_bytes_leave() {
     assert_eq!(client.read(&mut pair.old, 0, 9), Err(rc::Failure::RemoteAccess));
 }
 
-/// A node without a part in a move says nothing that counts, and nothing counts that is about no page of it (PROTOCOL 7.40).
+/// Messages of a node that takes no part in a move, and messages about other pages, are ignored (PROTOCOL
+/// 7.40).
 #[test]
 fn only_the_ends_of_a_move_are_heard() {
     let mut pair = Pair::new(0);
@@ -365,7 +369,7 @@ fn only_the_ends_of_a_move_are_heard() {
     );
     pair.new.hear(OLD, &pushed(page(0)));
     assert_eq!(pair.new.notes.last(), Some(&Note::PageArrived));
-    // A copy that comes when the page may be used already changes nothing.
+    // A copy that arrives after the page became usable changes nothing.
     assert_eq!(
         pair.new.update(&[Update::Place { base: BASE, size_log2: 12, offset: PLACE }]),
         (Status::Ok, 0)
@@ -373,7 +377,8 @@ fn only_the_ends_of_a_move_are_heard() {
     pair.new.hear_nothing(OLD, &pushed(page(0)), DropReason::NoMove);
 }
 
-/// One address is at one place, and one place has one address (PROTOCOL 7.37); what is not there is gone already (PROTOCOL 7.39).
+/// An address has one offset, and an offset one address (PROTOCOL 7.37); removing an unknown outlier is no
+/// error (PROTOCOL 7.39).
 #[test]
 fn outliers_share_no_address_and_no_place() {
     let mut node = Bench::ready();
@@ -393,7 +398,7 @@ fn outliers_share_no_address_and_no_place() {
     ] {
         assert_eq!(node.update(&[wrong]), (status, 0), "{wrong:?}");
     }
-    // The second and third page of the range lie where the outlier is now: they are nowhere.
+    // The outlier now uses the bytes of the range's second and third page: those pages map nowhere.
     assert_eq!(status(&mut node, 0, region_read(0, 8)), Status::Ok);
     node.not_here(header(ALICE, 0x1000), region_read(0x1000, 8));
     node.not_here(header(BOB, 0x2000), region_read(0x2000, 8));
@@ -408,7 +413,7 @@ fn outliers_share_no_address_and_no_place() {
     node.not_here(header(ALICE, 11), region_read(0xff8, 16));
 }
 
-/// A push that is given up: the old node goes on as it was, and so does what was known of its pages.
+/// A push is abandoned: the old node and the states of its pages are as before.
 #[test]
 fn a_move_that_is_taken_back_leaves_no_trace() {
     let mut pair = Pair::new(0);

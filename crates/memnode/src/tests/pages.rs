@@ -1,4 +1,4 @@
-//! Pages out to hosts and back, as the switch passes them on.
+//! Pages out to hosts and back, as the switch forwards them.
 
 use super::*;
 use crate::Counted;
@@ -34,13 +34,13 @@ pub(super) fn read(seq: u64) -> Read {
     }
 }
 
-/// The page messages that the node sent last.
+/// Returns the page messages that the node sent last.
 pub(super) fn sent(bench: &Bench) -> Vec<(Port, PageMessage<'_>)> {
     let message = |frame| PageMessage::parse(Packet::parse(frame).unwrap().payload).unwrap();
     bench.sent.iter().map(|(port, frame)| (*port, message(frame))).collect()
 }
 
-/// A page goes out in parts as long as the path MTU, stamped as the switch said, and is lent from then on.
+/// A page leaves in parts as long as the path MTU, with the switch's number, and is lent from then on.
 #[test]
 fn a_page_goes_out_in_parts() {
     let mut bench = Bench::ready();
@@ -60,7 +60,8 @@ fn a_page_goes_out_in_parts() {
     assert_eq!(bench.node.page_states().record(page()).lent(), Some((Seq(4), HOST)));
 }
 
-/// A write-back counts when all its parts are there, once; the acknowledgement in it goes to the switch then, and not before.
+/// A write-back counts once, when all its parts are here. Only then is its acknowledgement forwarded to the
+/// switch.
 #[test]
 fn a_write_back_comes_in_parts() {
     let mut bench = Bench::ready();
@@ -91,7 +92,7 @@ fn a_write_back_comes_in_parts() {
     assert_eq!(bench.bytes(addr(0x1000), 4096), bytes, "written once, and acknowledged each time");
 }
 
-/// A grant that no host was given: it must not count, nor close the page to the grants that were.
+/// A write-back of a grant that no host got: it must not count, nor void the write-backs of real grants.
 #[test]
 fn a_grant_from_nowhere_does_not_count() {
     let mut bench = Bench::ready();
@@ -106,7 +107,7 @@ fn a_grant_from_nowhere_does_not_count() {
     assert_eq!(bench.notes.last(), Some(&Note::PageWritten(Counted::Yes)));
 }
 
-/// Unfinished write-backs are few: the oldest begins anew, which is as if a part were lost.
+/// Incomplete write-backs are bounded: the oldest begins again, as if a part were lost.
 #[test]
 fn unfinished_write_backs_are_bounded() {
     let mut bench = Bench::ready();
@@ -119,7 +120,7 @@ fn unfinished_write_backs_are_bounded() {
     }
 }
 
-/// Only the switch passes pages on, and only of addresses that are here, to hosts that are known.
+/// Only the switch forwards pages, and only of local addresses, to known hosts.
 #[test]
 fn pages_from_elsewhere_go_nowhere() {
     let mut bench = Bench::ready();
@@ -137,7 +138,7 @@ fn pages_from_elsewhere_go_nowhere() {
     bench.hear_nothing(Port::SWITCH, &frame(PageBody::WriteBackAck(answer)), DropReason::WrongPort);
 }
 
-/// A page of Alice's that she may write, lent to a host under number 4.
+/// Creates a node with a page of Alice that is lent to a host under number 4.
 fn lent() -> Bench {
     let mut bench = Bench::ready();
     let body = PageBody::Read(Read { page: Page::of(addr(0)), ..read(4) });
@@ -166,7 +167,8 @@ fn directory(port: Port, body: DirectoryBody<'_>, bench: &mut Bench) {
     bench.hear(port, &frame);
 }
 
-/// Reading a lent page otherwise than by Read: not now, and the switch is told; once it says that no host has the page, yes (PROTOCOL 12.28).
+/// A read of a lent page past the caches is deferred, and the switch is told. Once the switch reports that no
+/// host has the page, the read succeeds (PROTOCOL 12.28).
 #[test]
 fn a_lent_page_is_not_read() {
     use super::traversals::{find, list, pad, request};
@@ -194,7 +196,7 @@ fn a_lent_page_is_not_read() {
     assert_eq!(asked(&mut bench, 4), (Status::Ok, 3));
 }
 
-/// What hosts were handed out only they write, until the page is cleared (PROTOCOL 12.46).
+/// Only hosts write the pages that they were granted, until the page is cleared (PROTOCOL 12.46).
 #[test]
 fn a_coherent_page_is_only_written_back() {
     let mut bench = lent();
@@ -213,7 +215,8 @@ fn a_coherent_page_is_only_written_back() {
     assert_eq!((status(&bench), bench.bytes(addr(8), 1)), (Status::Ok, vec![9]));
 }
 
-/// A sweep of all memory marks what fenced hosts had, and says how much; only then is the next epoch's page served, and the last one's no more.
+/// A sweep of all memory marks the pages of fenced hosts as lost and reports their number. Only then are
+/// pages of the next epoch served, and those of the last one no more.
 #[test]
 fn a_sweep_begins_an_epoch() {
     let mut bench = lent();

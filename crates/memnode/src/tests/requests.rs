@@ -1,4 +1,4 @@
-//! Region reads and writes, and what a datagram must be to be heard at all.
+//! Region reads and writes, and the conditions under which a datagram is accepted.
 
 use super::*;
 use crate::{DEDUP_DEPTH, region_read_len_max};
@@ -12,7 +12,8 @@ fn write(at: u64, data: &[u8]) -> Body<'_> {
     Body::RegionWrite { addr: addr(at), len: u32::try_from(data.len()).unwrap(), data }
 }
 
-/// A host writes and reads back. The request comes from the switch, the answer goes to the host (PROTOCOL 7.18).
+/// A host writes and reads back. The switch forwards the request, and the answer goes to the host (PROTOCOL
+/// 7.18).
 #[test]
 fn a_write_is_read_back() {
     let mut bench = Bench::ready();
@@ -26,8 +27,9 @@ fn a_write_is_read_back() {
     assert_eq!(bench.bytes(addr(0x10), 10), b"far memory");
 }
 
-/// A host writes in the last generation of its number and leaves. A host of the first generation, which comes later, is not heard: what it writes may be of long ago. When
-/// the control plane has said that the number begins anew, it is, and what it writes is executed once (PROTOCOL 5.7). Of a host that is there that is refused.
+/// A host writes in the last generation of its number and leaves. A later host of the first generation is
+/// ignored, because its writes may be old copies. After the control plane restarts the number's generations,
+/// its write is executed once (PROTOCOL 5.7). Restarting the number of a present host is refused.
 #[test]
 fn a_number_that_begins_anew_is_heard() {
     let mut bench = Bench::ready();
@@ -50,7 +52,7 @@ fn a_number_that_begins_anew_is_heard() {
     assert_eq!(bench.bytes(addr(0x10), 4), b"then");
 }
 
-/// Every bad request gets its own answer, and no byte moves (PROTOCOL 7.14, 7.19, 7.20).
+/// Every bad request gets its own answer, and no byte changes (PROTOCOL 7.14, 7.19, 7.20).
 #[test]
 fn a_refusal_says_why() {
     let mut bench = Bench::ready();
@@ -89,7 +91,7 @@ fn a_refusal_says_why() {
     assert_eq!(*bench.node.store(), before);
 }
 
-/// A vma is freed: the very request that was fine a moment ago is refused (PROTOCOL 7.15).
+/// A vma is freed: a request that was valid before is refused (PROTOCOL 7.15).
 #[test]
 fn a_freed_vma_is_refused() {
     let mut bench = Bench::ready();
@@ -107,8 +109,8 @@ fn a_freed_vma_is_refused() {
     bench.not_here(header(ALICE, 4), read(0x1000, 8));
 }
 
-/// The answer to a write is lost and the host asks again; meanwhile another host wrote there. The repeated request is answered
-/// and must not write over it (PROTOCOL 7.20).
+/// The answer to a write is lost and the host repeats the request; meanwhile another host wrote the same
+/// bytes. The copy is answered and must not overwrite them (PROTOCOL 7.20).
 #[test]
 fn a_repeated_write_is_executed_once() {
     let mut bench = Bench::ready();
@@ -122,8 +124,8 @@ fn a_repeated_write_is_executed_once() {
     assert_eq!(bench.node.stats().region_writes, 2);
 }
 
-/// A copy of a write turns up after so many later ones that its answer is forgotten. Whether it was executed is not known any
-/// more, so it must not be (PROTOCOL 7.20).
+/// A copy of a write arrives after so many later ones that its answer is forgotten. The node cannot tell
+/// whether it was executed, so it must not be (PROTOCOL 7.20).
 #[test]
 fn a_forgotten_write_is_dropped() {
     let mut bench = Bench::ready();
@@ -137,8 +139,8 @@ fn a_forgotten_write_is_dropped() {
     assert_eq!(bench.notes.last(), Some(&Note::DuplicateWrite), "the next one is still remembered");
 }
 
-/// A write is refused, then the domain is granted more, then a late copy of the write arrives: the host believes it refused, so
-/// it must not happen now (PROTOCOL 7.20).
+/// A write is refused, then the domain gets a grant, then a late copy of the write arrives. The host believes
+/// the write refused, so it must not be executed (PROTOCOL 7.20).
 #[test]
 fn a_refused_write_stays_refused() {
     let mut bench = Bench::ready();
@@ -160,8 +162,8 @@ fn a_refused_write_stays_refused() {
     );
 }
 
-/// A host writes under an id of another host, so that the other one's own request with that id would look repeated
-/// (PROTOCOL 7.21).
+/// A host writes under an id of another host, so that the other one's request with this id would look
+/// repeated (PROTOCOL 7.21).
 #[test]
 fn a_host_cannot_use_up_the_ids_of_another() {
     let mut bench = Bench::ready();
@@ -172,7 +174,8 @@ fn a_host_cannot_use_up_the_ids_of_another() {
     assert_eq!(bench.bytes(addr(0), 4), b"good");
 }
 
-/// The node does not know the host that a request came from: it could not be answered, so it is not executed either (PROTOCOL 7.18).
+/// The node does not know the host of a request: it could not answer, so it does not execute the request
+/// (PROTOCOL 7.18).
 #[test]
 fn a_request_of_an_unknown_host_is_dropped() {
     let mut bench = Bench::ready();
@@ -183,8 +186,8 @@ fn a_request_of_an_unknown_host_is_dropped() {
     bench.hear_nothing(Port::SWITCH, &frame, DropReason::UnknownPeer);
 }
 
-/// A host knows the node's queue pair and key and sends a request itself, with the domain it would like to have written into the
-/// header. Only the switch is believed (PROTOCOL 7.3).
+/// A host knows the node's queue pair and key and sends a request directly, with a domain of its choice in
+/// the header. Only the switch is trusted (PROTOCOL 7.3).
 #[test]
 fn a_host_cannot_claim_a_domain() {
     let mut bench = Bench::ready();
@@ -197,7 +200,8 @@ fn a_host_cannot_claim_a_domain() {
     }
 }
 
-/// The right port and the wrong door: a datagram must show the endpoint's key and number, and be a plain UD SEND (PROTOCOL 7.2).
+/// The right port and a wrong endpoint: a datagram must show the endpoint's key and number, and be a plain UD
+/// SEND (PROTOCOL 7.2).
 #[test]
 fn a_datagram_needs_the_right_queue_pair_key_and_opcode() {
     let mut bench = Bench::ready();

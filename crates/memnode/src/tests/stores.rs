@@ -1,4 +1,4 @@
-//! Traversals whose programs store: what becomes of memory, and that it becomes so once (PROTOCOL 7.35, 7.36).
+//! Traversals of storing programs: their effect on memory, and that it happens once (PROTOCOL 7.35, 7.36).
 
 use super::traversals::{ask, request};
 use super::*;
@@ -8,14 +8,14 @@ use farmem_wire::message::Traverse;
 
 /// Adds to the first word of each node of a chain of {value, next}, and counts the nodes.
 const LIST_ADD: &str = include_str!("../../../../testdata/programs/list_add.pulse");
-/// Its scratch pad: it adds one, and has come by no node.
+/// Scratch pad of the program: add one, no nodes counted yet.
 const ADD_ONE: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn count() -> Program {
     Program::assemble(LIST_ADD).unwrap()
 }
 
-/// Puts nodes of {0, next} at these places, each leading to the one behind it, and the last one to `end`.
+/// Writes nodes of {0, next} at these offsets. Each leads to the next one, and the last one to `end`.
 fn chain(bench: &mut Bench, places: &[u64], end: VirtAddr) {
     for (number, at) in places.iter().enumerate() {
         let next = places.get(number + 1).map_or(end, |next| addr(*next));
@@ -33,8 +33,8 @@ fn visit(header: Header, state: Traverse<'_>) -> Vec<u8> {
 
 const PLACES: [u64; 3] = [0, 0x800, 0x7c0];
 
-/// A traversal counts every node of a chain up, once. Its copies are answered and count nothing, also when they come much later and the code
-/// with them; a new request counts again. The second time the node knows the program.
+/// A traversal increments every node of a chain, once. Its copies are answered and increment nothing, even
+/// much later and with code. A new request increments again. The second time the node knows the program.
 #[test]
 fn a_storing_traversal_runs_once() {
     let mut bench = Bench::ready();
@@ -54,7 +54,8 @@ fn a_storing_traversal_runs_once() {
     assert_eq!((copies, bench.node.stats().visits, bench.node.stats().iterations), (3, 2, 6));
 }
 
-/// What an iteration changes it changes as a whole or not at all: a fault takes its stores back, and not those of the iterations before.
+/// The changes of an iteration happen completely or not at all: a fault reverts its stores, and not those of
+/// earlier iterations.
 #[test]
 fn a_fault_stores_nothing() {
     let text = ".stores\n.scratch 8\n st8 window[0], 7\n ld8 r2, window[8]\n jne r2, 0, on\n mov r3, 99\n\
@@ -67,7 +68,7 @@ fn a_fault_stores_nothing() {
     assert_eq!(counts(&bench, &PLACES), [7, 7, 0]);
 }
 
-/// Only bytes of the window that the program stored to change, wherever the window lies.
+/// Only bytes of the window that the program stored to change, whatever the window's alignment.
 #[test]
 fn other_bytes_stay() {
     let text = ".stores\n.window 16\n st1 window[3], 1\n st2 window[9], 0x0202\n ret";
@@ -81,8 +82,9 @@ fn other_bytes_stay() {
     assert_eq!(bench.bytes(addr(0), 64), expected);
 }
 
-/// Alice may read the next 0x1000 bytes, and not write them: a program that stores ends there, before the iteration, with the pointer. One
-/// that does not store goes on. A window that begins where she may write and ends where she may not is refused as well.
+/// Alice may read the next 0x1000 bytes, and not write them: a storing program ends there, before the
+/// iteration, with the pointer. A program that only reads continues. A window that crosses into the read-only
+/// bytes is refused as well.
 #[test]
 fn storing_needs_leave_to_write() {
     let mut bench = Bench::ready();
@@ -101,8 +103,9 @@ fn storing_needs_leave_to_write() {
     assert_eq!((status, answer.iterations), (Status::Ok, 3));
 }
 
-/// A window goes over the end of what Alice may write. At every distance from it, the last byte that is there is stored to, and not one byte of an
-/// iteration that stores to the first one behind; what is behind stays in either case (PROTOCOL 7.50).
+/// A window crosses the end of Alice's writable memory, at every distance. A store to the last accessible
+/// byte succeeds. An iteration that stores to the first byte behind changes nothing. The bytes behind never
+/// change (PROTOCOL 7.50).
 #[test]
 fn stores_behind_the_end_are_refused() {
     let text =
@@ -140,8 +143,9 @@ fn stores_behind_the_end_are_refused() {
     }
 }
 
-/// A traversal leaves for another node, comes back, and leaves again: two visits at this one. Copies of either get what came of the last one:
-/// the state goes to the switch again, and nothing is counted twice. When the traversal ends here, copies get the answer.
+/// A traversal leaves for another node, returns, and leaves again: two visits here. Copies of either visit
+/// get the outcome of the last one: the state goes to the switch again, and nothing is counted twice. When
+/// the traversal ends here, copies get the answer.
 #[test]
 fn each_visit_runs_once() {
     let mut bench = Bench::ready();
@@ -182,8 +186,9 @@ fn each_visit_runs_once() {
     assert_eq!(counts(&bench, &all), [1; 5]);
 }
 
-/// A copy that was long on its way comes when its bytes are at another node, where the request was executed meanwhile. Sent on to the switch it
-/// would be a later visit there, and be executed again. It is dropped, and nothing is remembered: should the bytes come here, so may the request.
+/// A late copy arrives when its bytes are at another node, where the request was executed meanwhile.
+/// Forwarded to the switch, it would be a later visit there and be executed again. The node drops it and
+/// records nothing, so that it may be executed if the bytes return.
 #[test]
 fn what_begins_elsewhere_is_dropped() {
     let mut bench = Bench::ready();
@@ -196,7 +201,7 @@ fn what_begins_elsewhere_is_dropped() {
     assert_eq!(counts(&bench, &PLACES), [1; 3]);
 }
 
-/// Copies that come while the first one has not had its turn, or is in the middle of it, are dropped: there is one answer.
+/// Copies that arrive before or during the first one's turn are dropped: there is one answer.
 #[test]
 fn a_copy_of_what_is_under_way_is_dropped() {
     let mut bench = Bench::ready();
@@ -213,8 +218,8 @@ fn a_copy_of_what_is_under_way_is_dropped() {
     assert_eq!(bench.notes.iter().filter(|note| **note == dropped).count(), 2);
 }
 
-/// What was refused stays refused: the host goes on under another id, and a late copy must not run beside that. Unknown programs, bad scratch
-/// pads, missing leave.
+/// A refusal is final: the host continues under another id, and a late copy must not run beside that. Unknown
+/// programs, bad scratch pads, missing permission.
 #[test]
 fn a_refusal_is_remembered() {
     let mut bench = Bench::ready();
@@ -244,8 +249,8 @@ fn a_refusal_is_remembered() {
     assert_eq!(counts(&bench, &PLACES), [1; 3]);
 }
 
-/// A host has more requests behind one than a node remembers: that one is not run any more, and no host is told, for it may have been
-/// (PROTOCOL 5.6). Region writes are counted with them.
+/// A host has more requests behind one than a node remembers: that one is not executed and not answered,
+/// because it may have been executed (PROTOCOL 5.6). Region writes count too.
 #[test]
 fn what_is_older_than_memory_is_dropped() {
     let mut bench = Bench::ready();
@@ -267,13 +272,14 @@ fn what_is_older_than_memory_is_dropped() {
     assert_eq!(counts(&bench, &PLACES), [1; 3]);
 }
 
-/// Traversals and atomics that add to one word, all at once: nothing is lost, for an iteration is one step (PROTOCOL 7.35).
+/// Traversals and atomics that add to one word, concurrently: no update is lost, because an iteration is one
+/// step (PROTOCOL 7.35).
 #[test]
 fn additions_of_traversals_and_atomics_add_up() {
     let mut bench = Bench::ready();
     bench.update(&[queue_pair(0x200, 0)]);
     let (program, pad) = (count(), ADD_ONE);
-    // A ring of two nodes: each traversal comes by 50 times.
+    // A ring of two nodes: each traversal passes 50 times.
     chain(&mut bench, &[0, 0x40], addr(0));
     for counter in 1..=40 {
         let state = Traverse { limit: 100, ..request(&program, &pad) };

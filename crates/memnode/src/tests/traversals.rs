@@ -1,4 +1,4 @@
-//! Traversals at one node: where they end, where they leave, and what the host is told.
+//! Traversals at one node: where they end, where they leave, and their answers.
 
 use super::*;
 use crate::{ITERATIONS_PER_VISIT_MAX, PROGRAMS_MAX};
@@ -25,14 +25,14 @@ pub(super) fn find() -> Program {
     Program::assemble(FIND).unwrap()
 }
 
-/// Puts a list node at `at`; `next` is an address.
+/// Writes a list node at `at`; `next` is an address.
 pub(super) fn node(bench: &mut Bench, at: u64, key: u64, value: u64, next: VirtAddr) {
     for (i, word) in (0..).zip([key, value, next.0]) {
         bench.put(addr(at + i * 8), &word.to_le_bytes());
     }
 }
 
-/// Three nodes of Alice's: keys 1, 2, 3 with values 10, 20, 30. The last one's next pointer is `end`.
+/// Writes three nodes of Alice's: keys 1, 2, 3 with values 10, 20, 30. The last one's next pointer is `end`.
 pub(super) fn list(bench: &mut Bench, end: VirtAddr) {
     node(bench, 0x000, 1, 10, addr(0x800));
     node(bench, 0x800, 2, 20, addr(0x400));
@@ -43,14 +43,15 @@ pub(super) fn pad(key: u64, value: u64) -> Vec<u8> {
     [key.to_le_bytes(), value.to_le_bytes()].concat()
 }
 
-/// A request to find `scratch`'s key from the list's head on, with the code.
+/// Returns a request to find `scratch`'s key from the list's head on, with the code.
 pub(super) fn request<'a>(program: &'a Program, scratch: &'a [u8]) -> Traverse<'a> {
     let cur_ptr = addr(0);
     let (program, code) = (program.hash(), program.encoded());
     Traverse { program, cur_ptr, iterations: 0, limit: 100, scratch, code }
 }
 
-/// Asks, and answers status and traversal of the response, which must be in its one form (PROTOCOL 7.29).
+/// Sends a request; returns status and traversal of the response, which must have the one valid form
+/// (PROTOCOL 7.29).
 pub(super) fn ask<'a>(
     bench: &'a mut Bench,
     header: Header,
@@ -63,8 +64,8 @@ pub(super) fn ask<'a>(
     (message.header.status, traverse)
 }
 
-/// The host looks a key up: three nodes are visited, the answer is in the scratch pad, and nothing changed (PROTOCOL 7.28, 7.30).
-/// The second time the node knows the program.
+/// The host looks a key up: the traversal visits three nodes, the answer is in the scratch pad, and memory is
+/// unchanged (PROTOCOL 7.28, 7.30). The second time the node knows the program.
 #[test]
 fn a_traversal_finds_its_key() {
     let mut bench = Bench::ready();
@@ -87,8 +88,8 @@ fn a_traversal_finds_its_key() {
     assert_eq!((bench.node.stats().visits, bench.node.stats().iterations), (3, 9));
 }
 
-/// The list goes on at another node: the traversal goes back to the switch as a request, with its state, and when it comes back
-/// to a node with that memory it ends there (PROTOCOL 7.26; PULSE 5).
+/// The list continues at another node: the traversal goes back to the switch as a request, with its state. At
+/// a node with that memory it ends (PROTOCOL 7.26; PULSE 5).
 #[test]
 fn a_pointer_elsewhere_goes_back_to_the_switch() {
     let (mut here, mut there) = (Bench::ready(), Bench::empty(Budget::default()));
@@ -112,14 +113,16 @@ fn a_pointer_elsewhere_goes_back_to_the_switch() {
     assert_eq!(message.body, Body::Traverse(Traverse { cur_ptr: far, iterations: 3, ..request }));
     assert_eq!(here.notes.last(), Some(&Note::Continued));
 
-    // The switch counts the hop and routes by the pointer. The code came along, so the next node can learn it.
+    // The switch counts the hop and routes by the pointer. The code is forwarded, so the next node can learn
+    // the program.
     let Body::Traverse(moved) = message.body else { unreachable!() };
     let (status, answer) = ask(&mut there, Header { hops: 0, ..asked }, &moved);
     assert_eq!(status, Status::Ok);
     assert_eq!((answer.scratch, answer.iterations, answer.cur_ptr), (&pad(4, 40)[..], 4, far));
 }
 
-/// The last hop of a FatTree sends traversals too, and nothing else; one that leaves goes to the rack's switch all the same (PROTOCOL 7.3, 16.2, 16.7).
+/// The last hop of a FatTree forwards traversals, and nothing else. A traversal that leaves goes to the
+/// rack's switch nevertheless (PROTOCOL 7.3, 16.2, 16.7).
 #[test]
 fn an_index_switch_sends_traversals() {
     let mut bench = Bench::ready();
@@ -150,7 +153,7 @@ fn an_index_switch_sends_traversals() {
     bench.hear_nothing(Port::index(5), &of(4, write), DropReason::WrongPort);
 }
 
-/// The same with no hop left: the host gets the state and may go on from there (PROTOCOL 7.26).
+/// No hop is left: the host gets the state and may continue from there (PROTOCOL 7.26).
 #[test]
 fn a_traversal_without_hops_ends_where_it_would_leave() {
     let mut bench = Bench::ready();
@@ -163,7 +166,8 @@ fn a_traversal_without_hops_ends_where_it_would_leave() {
     assert_eq!((answer.cur_ptr, answer.iterations, answer.scratch), (far, 3, &scratch[..]));
 }
 
-/// The end of a list is the null pointer, which no node has: the switch gets it and answers (PROTOCOL 7.26).
+/// A list ends with the null pointer, which is at no node: the traversal goes to the switch, which answers
+/// (PROTOCOL 7.26).
 #[test]
 fn a_null_pointer_goes_to_the_switch() {
     let mut bench = Bench::ready();
@@ -176,7 +180,7 @@ fn a_null_pointer_goes_to_the_switch() {
     assert_eq!((moved.cur_ptr, moved.iterations), (VirtAddr::NULL, 3));
 }
 
-/// A node that does not know the switch yet can not send anything back to it.
+/// A node without a switch cannot send anything back to it.
 #[test]
 fn without_a_switch_a_traversal_cannot_leave() {
     let mut bench = Bench::ready();
@@ -188,8 +192,8 @@ fn without_a_switch_a_traversal_cannot_leave() {
     bench.hear_nothing(Port::SWITCH, &frame, DropReason::UnknownPeer);
 }
 
-/// Code that fills the datagram to its last byte goes along; code that came over a path with longer ones stays behind
-/// (PROTOCOL 7.26).
+/// Code that fits the datagram exactly is forwarded; code that arrived over a path with longer datagrams is
+/// not (PROTOCOL 7.26).
 #[test]
 fn code_that_does_not_fit_stays_behind() {
     let mut bench = Bench::ready();
@@ -211,8 +215,8 @@ fn code_that_does_not_fit_stays_behind() {
     }
 }
 
-/// The host thinks the node knows the program. It does not, says so with the state as it came, and learns it from the next
-/// request (PROTOCOL 7.22).
+/// The host sends no code, but the node does not know the program. The node answers so with the unchanged
+/// state, and learns the program from the next request (PROTOCOL 7.22).
 #[test]
 fn an_unknown_program_is_asked_for() {
     let mut bench = Bench::ready();
@@ -228,7 +232,7 @@ fn an_unknown_program_is_asked_for() {
     assert_eq!(status, Status::Ok);
 }
 
-/// Code under a wrong name would be run for every host that asks for that name (PROTOCOL 7.23).
+/// Code under a wrong name would run for every host that uses the name (PROTOCOL 7.23).
 #[test]
 fn code_must_be_the_program_it_is_named_for() {
     let mut bench = Bench::ready();
@@ -258,7 +262,7 @@ fn code_must_be_the_program_it_is_named_for() {
     }
 }
 
-/// A longer scratch pad than the program's (PROTOCOL 7.24).
+/// A scratch pad longer than the program's (PROTOCOL 7.24).
 #[test]
 fn a_scratch_pad_is_not_longer_than_the_programs() {
     let mut bench = Bench::ready();
@@ -272,8 +276,9 @@ fn a_scratch_pad_is_not_longer_than_the_programs() {
     }
 }
 
-/// A large scratch pad is mostly zeros: what is not sent is filled in, whatever the pad before it held, and zeros are not sent back
-/// (PROTOCOL 7.24). With no iteration to do and no pad at all, the code alone fits a datagram that it would not fit with the pad.
+/// A large scratch pad is mostly zeros. Omitted bytes are zeros, whatever the workspace's last pad held, and
+/// zeros are not sent back (PROTOCOL 7.24). Code and a full pad do not fit one datagram; code without a pad
+/// does.
 #[test]
 fn zeros_of_a_scratch_pad_are_not_sent() {
     let mut bench = Bench::ready();
@@ -295,16 +300,18 @@ fn zeros_of_a_scratch_pad_are_not_sent() {
     }
 }
 
-/// A node of 16 bytes, of which the second word leads on, and a window of 256: the length is the first word's.
+/// Assembles a program for nodes of 16 bytes with a window of 256. The first word is the length, the second
+/// the next pointer.
 fn measuring() -> Program {
     let text =
         ".window 256\n .scratch 16\n ld8 r2, scratch[0]\n ld1 r3, window[r2]\n st8 scratch[8], r3\n ret";
     Program::assemble(text).unwrap()
 }
 
-/// A window goes over the end of what its domain may use: of a grant, with another domain's bytes behind it; of a grant, with another vma of the same
-/// domain behind it; of the node's range. At every distance from the end, the program reads the last byte that is there, and ends with `OutOfBounds` and
-/// the pointer where it reads the first one that is not (PROTOCOL 7.50, 10.23). Nothing behind is seen: not the 0xff that is there, and no zeros.
+/// A window crosses the end of accessible memory: of a grant before another domain's bytes; of a grant before
+/// another vma of the same domain; of the node's range. At every distance, the program reads the last
+/// accessible byte. A read of the next byte ends it with `OutOfBounds` and the pointer (PROTOCOL 7.50,
+/// 10.23). The program sees none of the bytes behind: neither the 0xff there, nor zeros.
 #[test]
 fn a_window_ends_where_the_memory_ends() {
     let program = measuring();
@@ -341,8 +348,8 @@ fn a_window_ends_where_the_memory_ends() {
     }
 }
 
-/// What is there of a window is loaded as any other access: with a pointer that is not the domain's, or bytes in front of the end that it may not use,
-/// the traversal ends before the iteration (PROTOCOL 7.25).
+/// The accessible part of a window is checked like any access. With a pointer to another domain's bytes, or a
+/// forbidden byte before the end, the traversal ends before the iteration (PROTOCOL 7.25).
 #[test]
 fn what_is_there_of_a_window_is_checked() {
     let mut bench = Bench::ready();
@@ -363,14 +370,14 @@ fn what_is_there_of_a_window_is_checked() {
             assert_eq!(answer.scratch, &scratch[..], "{why}");
         }
     }
-    // The window goes over the end of the grant, and the page before the end is lost.
+    // The window crosses the end of the grant, and the page before the end is lost.
     bench.update(&[Update::Lose { base: addr(0x1000), len: 0x1000 }]);
     let asked = Traverse { cur_ptr: addr(0x1fe9), ..request(&program, &scratch) };
     let (got, answer) = ask(&mut bench, header(ALICE, 2), &asked);
     assert_eq!((got, answer.iterations), (Status::Lost, 0));
 }
 
-/// What is granted ends in the window, goes on, and ends there again: a traversal sees what is there by then.
+/// The grant ends within the window, is extended, and ends again: a traversal sees the present grant.
 #[test]
 fn what_is_there_is_asked_for_each_hop() {
     let mut bench = Bench::ready();
@@ -387,7 +394,8 @@ fn what_is_there_is_asked_for_each_hop() {
     }
 }
 
-/// A list leads from Alice's memory into Bob's. The traversal stops at the border, with the pointer that leads over it.
+/// A list leads from Alice's memory into Bob's. The traversal stops at the border, with the pointer across
+/// it.
 #[test]
 fn a_traversal_does_not_follow_a_pointer_into_another_domain() {
     let mut bench = Bench::ready();
@@ -399,7 +407,7 @@ fn a_traversal_does_not_follow_a_pointer_into_another_domain() {
     assert_eq!(answer.scratch, scratch, "no value of Bob's");
 }
 
-/// A list that is a ring never ends by itself. The host's limit stops it, the response's state goes on from there
+/// A circular list never ends. The host's limit stops the traversal, and the response's state continues it
 /// (PROTOCOL 7.27).
 #[test]
 fn the_iteration_limit_stops_and_the_state_goes_on() {
@@ -426,7 +434,7 @@ fn the_iteration_limit_stops_and_the_state_goes_on() {
     }
 }
 
-/// A host asks for four billion iterations in a ring. It gets a bounded number for one visit (PROTOCOL 7.27).
+/// A host asks for four billion iterations in a ring. One visit executes a bounded number (PROTOCOL 7.27).
 #[test]
 fn one_visit_is_bounded_whatever_the_limit() {
     let mut bench = Bench::ready();
@@ -440,7 +448,7 @@ fn one_visit_is_bounded_whatever_the_limit() {
     assert_eq!((status, answer.iterations), (Status::IterationLimit, u32::MAX), "the count does not wrap");
 }
 
-/// A program computes an index from what it finds in memory and leaves its window (PROTOCOL 7.28).
+/// A program computes an index from data in memory and leaves its window (PROTOCOL 7.28).
 #[test]
 fn a_program_fault_is_told() {
     let text = "
@@ -463,8 +471,7 @@ fn a_program_fault_is_told() {
     assert_eq!((status, answer.cur_ptr, answer.iterations), (Status::ProgramFault, addr(0), 1));
 }
 
-/// One more program than the node remembers: the one not used for longest is forgotten, not the one used just now
-/// (PROTOCOL 7.1, 7.22).
+/// One more program than the node keeps: the least recently used one is evicted (PROTOCOL 7.1, 7.22).
 #[test]
 fn the_program_not_used_for_longest_is_forgotten() {
     let mut bench = Bench::ready();

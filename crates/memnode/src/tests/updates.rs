@@ -4,7 +4,7 @@ use super::*;
 use crate::Budget;
 use farmem_machine::Halt;
 
-/// A node has just started and the control plane has not spoken: it serves no host (PROTOCOL 7.1).
+/// A node has just started, without any update: it serves no host (PROTOCOL 7.1).
 #[test]
 fn a_node_without_tables_refuses_everything() {
     let mut bench = Bench::empty(Budget::default());
@@ -21,8 +21,8 @@ fn a_node_without_tables_refuses_everything() {
     );
 }
 
-/// A batch is lost and repeated, an old one comes late, a later one overtakes: each is applied once, in order, and only what
-/// can be waited for is answered (PROTOCOL 7.5).
+/// A batch is lost and repeated, an old one arrives late, a later one overtakes: each is applied once, in
+/// order. Only batches whose answer may still be awaited are answered (PROTOCOL 7.5).
 #[test]
 fn a_batch_is_applied_once_and_in_order() {
     let mut bench = Bench::empty(Budget::default());
@@ -43,7 +43,8 @@ fn a_batch_is_applied_once_and_in_order() {
     assert_eq!(bench.node.stats().updates, 2, "each once");
 }
 
-/// The second of three updates cannot be: the first stays, the third is not looked at, and the answer says which (PROTOCOL 7.5).
+/// The second of three updates is refused: the first stays, the third is not applied, and the answer has the
+/// index (PROTOCOL 7.5).
 #[test]
 fn a_batch_stops_at_the_first_refusal() {
     let mut bench = Bench::empty(Budget::default());
@@ -78,7 +79,8 @@ fn updates_count_only_from_the_control_plane() {
     assert_eq!(bench.response(), (Status::Ok, 0), "the same frame from the right port");
 }
 
-/// A peer joins, moves and leaves; the driver hears of each, and the control plane cannot be lost (PROTOCOL 7.6, 7.12).
+/// A peer joins, moves and leaves; the driver learns of each change, and the control plane cannot be removed
+/// (PROTOCOL 7.6, 7.12).
 #[test]
 fn peers_come_move_and_go() {
     let mut bench = Bench::empty(Budget::default());
@@ -101,7 +103,7 @@ fn peers_come_move_and_go() {
     assert_eq!(parse(frame, endpoint(6)).header.status, Status::Ok, "the answer goes where it is now");
 }
 
-/// Each table has a size; the update that does not fit is refused by name and everything before it is kept (PROTOCOL 7.1).
+/// Each table has a size; an update beyond it is refused, and all earlier ones stay (PROTOCOL 7.1).
 #[test]
 fn full_tables_refuse() {
     let budget = Budget { ranges: 1, grants: 1, queue_pairs: 1, peers: 1, ..Budget::default() };
@@ -133,8 +135,8 @@ fn full_tables_refuse() {
     }
 }
 
-/// A rack with as many hosts as a control plane takes (PROTOCOL 8.8): a node knows all of them, with the switch and the switches of the index, as it was told
-/// of each when it joined.
+/// A rack with as many hosts as a control plane accepts (PROTOCOL 8.8): a node knows all of them, and the
+/// switch and the index switches.
 #[test]
 fn as_many_hosts_as_a_rack_takes_are_peers() {
     let mut bench = Bench::empty(Budget::default());
@@ -183,7 +185,8 @@ fn a_connection_that_must_not_be_is_refused() {
     );
 }
 
-/// Before bytes go to another owner they become zero: exactly those, and only when all of them are here (PROTOCOL 7.11).
+/// Bytes become zero before they get another owner: exactly those, and only if all of them are here (PROTOCOL
+/// 7.11).
 #[test]
 fn clear_really_clears() {
     let mut bench = Bench::ready();
@@ -199,7 +202,7 @@ fn clear_really_clears() {
     assert_eq!(*bench.node.store(), before);
 }
 
-/// What the switch's tables hold is not for a node (PROTOCOL 7.13).
+/// Updates of the switch's tables are unsupported at a node (PROTOCOL 7.13).
 #[test]
 fn updates_for_another_role_are_unsupported() {
     let mut bench = Bench::empty(Budget::default());
@@ -214,8 +217,9 @@ fn updates_for_another_role_are_unsupported() {
     }
 }
 
-/// A thief of the control plane's keys was faster: the control plane's own batch comes as a repetition with other bytes. The node stops, answers
-/// no host any more and changes nothing, since it cannot know what its tables should be (PROTOCOL 5.11).
+/// An attacker with the control plane's keys is one batch ahead: the control plane's own batch is a
+/// repetition with other bytes. The node stops, answers no host and changes nothing, because it cannot know
+/// what its tables should be (PROTOCOL 5.11).
 #[test]
 fn a_batch_that_repeats_a_number_with_other_bytes_stops_the_node() {
     let mut bench = Bench::ready();

@@ -5,7 +5,7 @@ use farmem_machine::Duration;
 use farmem_transport::rc::{self, Completion, Failure, Requester, RequesterConfig, Work};
 use farmem_transport::{AccessError, ud::Endpoint};
 
-/// A host's end of a connection to the bench's node.
+/// A host's half of a connection to the bench's node.
 pub(super) struct Client {
     requester: Requester,
     port: Port,
@@ -13,7 +13,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// The other end of [`queue_pair`].
+    /// Creates the other half of [`queue_pair`].
     pub(super) fn new(qpn: u32, first_psn: u32, rkey: Rkey) -> Self {
         let config = RequesterConfig {
             qpn: Qpn::new(0x900),
@@ -32,7 +32,7 @@ impl Client {
         Self { requester: Requester::new(config), port: Port::host(HOST.0), out: Outbox::new() }
     }
 
-    /// Posts a request and carries packets to and fro until none is under way.
+    /// Posts a request and carries packets in both directions until none is in flight.
     pub(super) fn finish(&mut self, bench: &mut Bench, work: Work) -> Completion {
         self.requester.post(1, work).unwrap();
         self.requester.pump(Instant::ZERO, &mut self.out);
@@ -74,7 +74,8 @@ fn connected() -> (Bench, Client) {
     (bench, Client::new(0x100, 0xff_fffe, RKEY))
 }
 
-/// A READ of a page that a host has is put off until it is back (PROTOCOL 4.29, 12.28); a WRITE of it is refused (12.46).
+/// A READ of a page that a host has is deferred until the page is written back (PROTOCOL 4.29, 12.28); a
+/// WRITE of it is refused (12.46).
 #[test]
 fn a_read_waits_for_what_a_host_has() {
     use farmem_wire::message::{Access, FetchId, Page, PageBody, PageMessage, Part, Read, Seq, WriteBack};
@@ -150,7 +151,7 @@ fn a_connection_reads_writes_and_does_atomics() {
     assert_eq!(bench.node.stats().verbs, 3 + 1 + 3, "packets: WRITE, READ, atomics");
 }
 
-/// Each way to reach for what is not one's own ends the connection with a refusal, and no byte moves (PROTOCOL 7.14, 7.17).
+/// Each forbidden access breaks the connection with a refusal, and no byte changes (PROTOCOL 7.14, 7.17).
 #[test]
 fn a_connection_is_held_to_its_domain_and_key() {
     let word = |at| Work::FetchAdd { addr: addr(at), add: 1 };
@@ -186,7 +187,7 @@ fn a_connection_is_held_to_its_domain_and_key() {
     }
 }
 
-/// A packet for a connection that is not open, or is not the sender's, is not answered (PROTOCOL 7.17).
+/// A packet for an unknown connection, or from another port than its peer's, gets no answer (PROTOCOL 7.17).
 #[test]
 fn a_stranger_gets_no_answer() {
     let (mut bench, mut client) = connected();
@@ -213,8 +214,8 @@ fn a_stranger_gets_no_answer() {
     bench.hear_nothing(Port::host(HOST.0), &frame, DropReason::NoQueuePair);
 }
 
-/// A host comes back after a crash and is given the same queue pair anew: the new connection starts from its own PSN and key,
-/// and packets of the old one do not write any more (PROTOCOL 7.7).
+/// A host returns after a crash and gets the same queue pair again. The new connection starts from its own
+/// PSN and key, and packets of the old one no longer write (PROTOCOL 7.7).
 #[test]
 fn a_connection_is_replaced_by_a_new_one() {
     let (mut bench, mut old) = connected();
@@ -232,8 +233,8 @@ fn a_connection_is_replaced_by_a_new_one() {
     assert_eq!(bench.bytes(addr(0), 4), b"new\0");
 }
 
-/// A WRITE of three packets is under way when its vma is freed and given to another domain. What has arrived has arrived; the
-/// rest must not be written (PROTOCOL 7.15).
+/// A WRITE of three packets is in progress when its vma is freed and given to another domain. Packets that
+/// arrived stay; the rest must not be written (PROTOCOL 7.15).
 #[test]
 fn a_grant_taken_back_stops_a_write_in_the_middle() {
     let (mut bench, mut client) = connected();

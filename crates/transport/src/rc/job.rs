@@ -1,4 +1,4 @@
-//! One posted request as packets: which PSNs it takes, what each of them carries, how it ends.
+//! A posted request as packets: its PSNs, the contents of each packet, and its completion.
 
 use super::{Completion, Failure, READ_SEGMENT_MAX, RequesterConfig, Work};
 use farmem_machine::Outbox;
@@ -6,27 +6,27 @@ use farmem_wire::gather::PIECES_MAX;
 use farmem_wire::headers::DMA_LEN_MAX;
 use farmem_wire::{AtomicEth, Bth, Extension, Gather, Opcode, Packet, Pmtu, Psn, Reth, Rkey, VirtAddr};
 
-/// Packets whose bytes are taken from an origin at once, at most.
+/// Most packets whose payloads are taken from an origin in one call.
 pub(super) const PACKETS_MAX: u32 = 32;
 
-/// Bytes of the word an atomic works on.
+/// Bytes of an atomic's word.
 const WORD_LEN: u32 = 8;
 
-/// A posted request and its place in the sequence of packets.
+/// A posted request with its position in the sequence of packets.
 ///
-/// Sequence numbers are 64 bits and never wrap; a PSN is one of them modulo 2^24 (PROTOCOL 4.2).
+/// Sequence numbers have 64 bits and never wrap; a PSN is a sequence number modulo 2^24 (PROTOCOL 4.2).
 #[derive(Debug)]
 pub(super) struct Job {
     id: u64,
     pub(super) work: Work,
     /// Sequence number of the first packet.
     pub(super) first: u64,
-    /// PSNs it takes.
+    /// Number of PSNs.
     pub(super) packets: u32,
 }
 
 impl Job {
-    /// Gives `work` its PSNs; the caller has checked it with [`refusal`].
+    /// Assigns PSNs to `work`; the caller has checked it with [`refusal`].
     pub(super) fn new(id: u64, work: Work, first: u64, config: &RequesterConfig) -> Self {
         let packets = match work {
             Work::Read { .. }
@@ -39,32 +39,32 @@ impl Job {
         Self { id, work, first, packets }
     }
 
-    /// The sequence number after the last packet.
+    /// Returns the sequence number after the last packet.
     pub(super) fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
     }
 
-    /// The number of packet `seq` within this request.
+    /// Returns the index of packet `seq` within this request.
     ///
     /// # Panics
-    /// When `seq` is not one of its packets.
+    /// If `seq` is not one of the packets.
     pub(super) fn index_of(&self, seq: u64) -> u32 {
         let index = seq.checked_sub(self.first).and_then(|k| u32::try_from(k).ok());
         let index = index.filter(|&k| k < self.packets);
         index.expect("a packet of this request")
     }
 
-    /// True for what only its own response ends: READ and atomics (PROTOCOL 4.9).
+    /// Returns true if only its own response completes the request: READs and atomics (PROTOCOL 4.9).
     pub(super) fn needs_response(&self) -> bool {
         !matches!(self.work, Work::Write { .. } | Work::WriteFrom { .. })
     }
 
-    /// True for what changes memory.
+    /// Returns true if the request changes memory.
     pub(super) fn writes(&self) -> bool {
         !self.reads()
     }
 
-    /// True for a READ of any kind.
+    /// Returns true for a READ of any kind.
     pub(super) const fn reads(&self) -> bool {
         matches!(
             self.work,
@@ -72,7 +72,7 @@ impl Job {
         )
     }
 
-    /// The packet number after the last one that the request packet starting at `index` asks for or carries.
+    /// Returns the index after the last packet that the request packet at `index` asks for or carries.
     #[inline]
     pub(super) fn request_end(&self, index: u32, segment_packets: u32) -> u32 {
         match self.work {
@@ -84,7 +84,7 @@ impl Job {
         }
     }
 
-    /// First byte and bytes of packet `index`: its place in the buffer.
+    /// Returns offset and length of packet `index` in the buffer.
     #[inline]
     pub(super) fn span(&self, index: u32, config: &RequesterConfig) -> (usize, usize) {
         let pmtu = config.pmtu.bytes();
@@ -92,11 +92,12 @@ impl Job {
         (offset, (len_of(&self.work) as usize).saturating_sub(offset).min(pmtu))
     }
 
-    /// True when this WRITE or atomic would change bytes that the earlier request `read` reads (PROTOCOL 4.16).
+    /// Returns true if this WRITE or atomic would change bytes that the earlier request `read` reads
+    /// (PROTOCOL 4.16).
     pub(super) fn must_follow(&self, read: &Self) -> bool {
         let theirs = match read.work {
             Work::Read { addr, .. } | Work::ReadTo { addr, .. } => addr,
-            // It may read any address (PROTOCOL 15.9), or reads many (4.31).
+            // Such a READ may read any address (PROTOCOL 15.9), or many (4.31).
             Work::KeyedRead { .. } | Work::Gather { .. } => return self.writes(),
             _ => return false,
         };
@@ -109,12 +110,13 @@ impl Job {
             | Work::CmpSwap { addr, .. }
             | Work::FetchAdd { addr, .. } => addr,
         };
-        // Neither leaves the address space ([`refusal`]), so that one starts inside the other when they overlap.
+        // Neither range exceeds the address space ([`refusal`]), so overlapping ranges contain the start of
+        // one another.
         ours.0.wrapping_sub(theirs.0) < u64::from(len_of(&read.work))
             || theirs.0.wrapping_sub(ours.0) < u64::from(len_of(&self.work))
     }
 
-    /// Writes the request packet for packets `index..end` of this request.
+    /// Emits the request packet for packets `index..end` of this request.
     pub(super) fn emit<O, N>(
         &self,
         index: u32,
@@ -139,12 +141,13 @@ impl Job {
         Packet { bth, ext, payload }.emit(out.frame(config.port).bytes());
     }
 
-    /// True for a WRITE whose packets are made where its bytes are: [`Job::emit_from`].
+    /// Returns true for a WRITE whose payloads come from an origin: [`Job::emit_from`].
     pub(super) const fn is_from(&self) -> bool {
         matches!(self.work, Work::WriteFrom { .. })
     }
 
-    /// Writes packets `index..end` of a WRITE that takes its bytes as they leave, [`PACKETS_MAX`] at most: they are taken for all of these at once. False, and nothing is sent, when they cannot be had.
+    /// Emits packets `index..end` of a WRITE from an origin, at most [`PACKETS_MAX`], whose payloads are
+    /// taken in one call. If the origin fails, returns false and sends nothing.
     #[inline(never)] // its list of pieces would stand in the frame of every other request
     pub(super) fn emit_from<O, N>(
         &self,
@@ -179,7 +182,8 @@ impl Job {
         is_taken
     }
 
-    /// Asks for packets `index..end` of a gather READ: only the pieces that have bytes in these are named (PROTOCOL 4.30).
+    /// Emits the request for packets `index..end` of a gather READ. Only pieces with bytes in these packets
+    /// are named (PROTOCOL 4.30).
     fn emit_gather<O, N>(
         &self,
         addrs: &[VirtAddr],
@@ -213,7 +217,7 @@ impl Job {
                 let dma_len = byte_count(last + last_len - from);
                 (Opcode::ReadRequest, Extension::Reth(Reth { va: at(*addr, from), rkey, dma_len }))
             }
-            // Its addresses come behind (`emit_gather`).
+            // The addresses follow (`emit_gather`).
             Work::Gather { .. } => (Opcode::GatherRequest, Extension::None),
             Work::KeyedRead { key, buf } => {
                 let reth = Reth { va: VirtAddr(*key), rkey: Rkey(0), dma_len: byte_count(buf.len()) };
@@ -245,18 +249,18 @@ impl Job {
         }
     }
 
-    /// The request's end, with its buffer back.
+    /// Completes the request and returns its buffer.
     pub(super) fn finish(self, result: Result<u64, Failure>) -> Completion {
         finish(self.id, self.work, result)
     }
 }
 
-/// The end of request `id`, posted or not.
+/// Completes request `id`, posted or not.
 pub(super) fn finish(id: u64, work: Work, result: Result<u64, Failure>) -> Completion {
     Completion { id, result, work }
 }
 
-/// Why no packet could carry this request, if none could (PROTOCOL 4.17, 15.9).
+/// Returns the reason why no packet can carry this request, if none can (PROTOCOL 4.17, 15.9).
 pub(super) fn refusal(work: &Work, pmtu: Pmtu) -> Option<Failure> {
     let (addr, len) = match work {
         Work::Gather { addrs, buf } => return gather_refusal(addrs, buf.len(), pmtu),
@@ -278,7 +282,7 @@ pub(super) fn refusal(work: &Work, pmtu: Pmtu) -> Option<Failure> {
     }
 }
 
-/// The same of a gather READ (PROTOCOL 4.31).
+/// Returns the reason why no packet can carry this gather READ (PROTOCOL 4.31).
 fn gather_refusal(addrs: &[VirtAddr], len: usize, pmtu: Pmtu) -> Option<Failure> {
     let pieces = addrs.len();
     let is_right = (1..=PIECES_MAX).contains(&pieces)
@@ -292,12 +296,13 @@ fn gather_refusal(addrs: &[VirtAddr], len: usize, pmtu: Pmtu) -> Option<Failure>
     addrs.iter().any(leaves).then_some(Failure::RemoteAccess)
 }
 
-/// PSNs that one READ request packet takes at most: a burst that leaves room for others in the window (PROTOCOL 4.8).
+/// Returns the most PSNs of one READ request packet: a burst that leaves room for others in the window
+/// (PROTOCOL 4.8).
 pub(super) fn segment_packets(config: &RequesterConfig) -> u32 {
     (READ_SEGMENT_MAX / config.pmtu as u32).min(config.window_psns / 4).max(1)
 }
 
-/// The PSN of packet `seq`.
+/// Returns the PSN of packet `seq`.
 pub(super) fn psn_of(config: &RequesterConfig, seq: u64) -> Psn {
     #[expect(clippy::cast_possible_truncation, reason = "a PSN is the sequence number modulo 2^24")]
     let low = seq as u32;
@@ -321,7 +326,7 @@ fn byte_count(len: usize) -> u32 {
     u32::try_from(len).expect("post refuses what is longer than DMA_LEN_MAX")
 }
 
-/// The address `offset` bytes into a request; [`refusal`] has made sure that it exists.
+/// Returns the address `offset` bytes into a request; [`refusal`] made sure that it exists.
 fn at(addr: VirtAddr, offset: usize) -> VirtAddr {
     VirtAddr(addr.0 + offset as u64)
 }

@@ -1,14 +1,16 @@
-//! Where the bytes of a WRITE are taken from as the packets that carry them are made.
+//! Source memory for WRITEs without a buffer: payloads are read from there as packets are made.
 //!
-//! Key types: [`Origin`], memory that gives them; [`Stretch`], the part of one that a WRITE carries. A WRITE with a stretch has no buffer: a packet that is lost is made again from there, so whoever posts one leaves
-//! the bytes where they are until it has ended. What changes there meanwhile may be written or not, packet by packet.
+//! Key types: [`Origin`], the memory; [`Stretch`], the part of it that a WRITE carries. A retransmitted
+//! packet is made from the origin again, so the bytes must stay in place until the WRITE completes. If the
+//! bytes change meanwhile, each packet may carry the old or the new bytes.
 
 use super::part::Part;
 use core::fmt::Debug;
 
-/// Memory that gives bytes when they leave.
+/// Memory that WRITE payloads are copied from as packets leave.
 pub trait Origin: Debug + Send + Sync {
-    /// Fills `pieces`, one behind the other, with the bytes from the `offset`-th on: those of packets in a row. False when it cannot.
+    /// Fills `pieces`, one behind the other, with the bytes from `offset` on: the payloads of consecutive
+    /// packets. Returns false on failure.
     fn take(&self, offset: u64, pieces: &mut [&mut [u8]]) -> bool;
 }
 
@@ -16,10 +18,11 @@ pub trait Origin: Debug + Send + Sync {
 pub type Stretch = Part<dyn Origin>;
 
 impl Stretch {
-    /// Fills `pieces`, one behind the other, with its bytes from the `offset`-th on; false when they cannot be had.
+    /// Fills `pieces`, one behind the other, with the bytes from `offset` of the part on; returns false on
+    /// failure.
     ///
     /// # Panics
-    /// In a build with debug assertions, when it has fewer.
+    /// With debug assertions, if the part has fewer bytes.
     pub fn take(&self, offset: usize, pieces: &mut [&mut [u8]]) -> bool {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         self.memory.take(self.place(offset, len), pieces)

@@ -1,11 +1,11 @@
-//! A part of memory that bytes of a READ or WRITE go to or come from without a buffer.
+//! A range of memory that a READ fills or a WRITE carries without a buffer.
 //!
-//! Key type: [`Part`]; [`Spot`](super::Spot) and [`Stretch`](super::Stretch) are what a READ fills and what a WRITE carries.
+//! Key type: [`Part`]. A READ fills a [`Spot`](super::Spot); a WRITE carries a [`Stretch`](super::Stretch).
 
 use alloc::sync::Arc;
 use core::fmt::{self, Debug, Formatter};
 
-/// A part of `M`, counted from where it begins.
+/// A range of a memory `M`.
 pub struct Part<M: ?Sized> {
     pub(super) memory: Arc<M>,
     pub(super) from: u64,
@@ -13,28 +13,28 @@ pub struct Part<M: ?Sized> {
 }
 
 impl<M: ?Sized> Part<M> {
-    /// The first `len` bytes.
+    /// Creates a range of the first `len` bytes.
     #[must_use]
     pub fn new(memory: Arc<M>, len: usize) -> Self {
         Self { memory, from: 0, len }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True of no bytes.
+    /// Returns true if the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `len` bytes of it, from the `skip`-th on.
+    /// Returns the sub-range of `len` bytes from `skip` on.
     ///
     /// # Panics
-    /// When it has fewer.
+    /// If the range has fewer bytes.
     #[must_use]
     pub fn part(&self, skip: u64, len: usize) -> Self {
         let end = skip.checked_add(len as u64);
@@ -42,7 +42,7 @@ impl<M: ?Sized> Part<M> {
         Self { memory: Arc::clone(&self.memory), from: self.from + skip, len }
     }
 
-    /// Where the `offset`-th of `len` bytes is in the memory.
+    /// Returns the position in the memory of `len` bytes at `offset` of the range.
     pub(super) fn place(&self, offset: usize, len: usize) -> u64 {
         debug_assert!(offset + len <= self.len, "{len} bytes at {offset} of {}", self.len);
         self.from + offset as u64
@@ -62,7 +62,7 @@ impl<M: ?Sized + Debug> Debug for Part<M> {
     }
 }
 
-/// The same bytes of the same memory.
+/// Compares memory, offset and length, not the bytes.
 impl<M: ?Sized> PartialEq for Part<M> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.memory, &other.memory) && (self.from, self.len) == (other.from, other.len)

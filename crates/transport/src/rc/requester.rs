@@ -1,6 +1,7 @@
-//! The requester half: sends requests in order, takes their answers, and ends every one exactly once.
+//! The requester half of a reliable connection: sends requests in order, and completes each exactly once.
 //!
-//! Key type: [`Requester`]. All of its state is three places in one sequence of packets, and what was posted:
+//! Key type: [`Requester`]. The state is a list of posted requests and three positions in one sequence of
+//! packets:
 //!
 //! ```text
 //!        acknowledged      sent, not acknowledged     to send (again)      to send        posted
@@ -8,8 +9,8 @@
 //!                      una                       next                sent            posted
 //! ```
 //!
-//! Going back is `next = una`. What a packet carries follows from its place alone, so nothing is kept per packet.
-//! It does not choose PSNs, keys or peers: the control plane does.
+//! Going back sets `next = una`. The position of a packet determines its contents, so there is no state per
+//! packet. The control plane chooses PSNs, keys and peers.
 
 use super::job::{self, Job};
 use super::rnr;
@@ -25,15 +26,15 @@ use farmem_wire::{Extension, Nak, Opcode, Packet, Syndrome};
 #[derive(Debug)]
 pub struct Requester {
     config: RequesterConfig,
-    /// PSNs one READ request takes at most.
+    /// Most PSNs of one READ request.
     segment_packets: u32,
-    /// Packets after which one asks for an acknowledgement at the latest.
+    /// Most packets between acknowledgement requests.
     ack_every: u64,
-    /// Everything posted and not finished, oldest first. `una` is a packet of the front one.
+    /// Requests that are posted and not complete, oldest first. `una` is a packet of the front one.
     jobs: VecDeque<Job>,
-    /// How many of them, at the tail, nothing was ever sent of.
+    /// Number of requests, at the tail, of which nothing was sent yet.
     unsent: usize,
-    /// The job that `next` is a packet of; `jobs.len()` when there is nothing left to send.
+    /// Index of the request that `next` is a packet of; `jobs.len()` if there is nothing to send.
     cursor: usize,
     una: u64,
     next: u64,
@@ -41,11 +42,11 @@ pub struct Requester {
     posted: u64,
     /// READ requests and atomics between `una` and `next`.
     responses_due: u32,
-    /// No implied NAK sends anything again before `una` has come this far (PROTOCOL 4.10).
+    /// Implied NAKs are ignored until `una` reaches this position (PROTOCOL 4.10).
     recovered_at: u64,
-    /// Where the last NAK 0x60 made us go back to (PROTOCOL 4.12).
+    /// The position of the last NAK 0x60 (PROTOCOL 4.12).
     nak_at: Option<u64>,
-    /// The end of the RNR wait when there is one, else of the time without progress.
+    /// The end of the RNR wait if there is one, otherwise of the time without progress.
     timer: Option<Instant>,
     rnr_wait: bool,
     retries: u32,
@@ -55,10 +56,11 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// A connection with nothing outstanding.
+    /// Creates a connection with nothing outstanding.
     ///
     /// # Panics
-    /// When `window_psns` is not in 1..=[`WINDOW_MAX`], `depth` not in 1..=[`RESPONDER_DEPTH`], or `timeout` is zero.
+    /// If `window_psns` is not in 1..=[`WINDOW_MAX`], `depth` not in 1..=[`RESPONDER_DEPTH`], or `timeout` is
+    /// zero.
     #[must_use]
     pub fn new(config: RequesterConfig) -> Self {
         assert!((1..=WINDOW_MAX).contains(&config.window_psns), "a window of 1 to {WINDOW_MAX} PSNs");
@@ -87,13 +89,14 @@ impl Requester {
         }
     }
 
-    /// Queues a request under `id`. Nothing is sent before [`Requester::pump`].
+    /// Queues a request under `id`. [`Requester::pump`] sends it.
     ///
-    /// A request that no packet can carry (longer than 2^31 bytes, or leaving the address space) ends at once and
-    /// leaves the connection whole; on a broken connection every request ends at once as [`Failure::Flushed`].
+    /// A request that no packet can carry (longer than 2^31 bytes, or beyond the address space) fails at once
+    /// and leaves the connection intact. On a broken connection every request fails at once with
+    /// [`Failure::Flushed`].
     ///
     /// # Errors
-    /// The request, when `queue_max` requests wait already or too many completions were not taken.
+    /// The request, if `queue_max` requests wait already, or too many completions were not taken.
     pub fn post(&mut self, id: u64, work: Work) -> Result<(), Work> {
         let bound = self.config.queue_max.saturating_add(self.config.window_psns as usize);
         if self.unsent >= self.config.queue_max || self.jobs.len() + self.completions.len() >= bound {
@@ -112,7 +115,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Sends what the window allows.
+    /// Sends as many packets as the window allows.
     pub fn pump<O, N: From<Note>>(&mut self, now: Instant, out: &mut Outbox<O, N>) {
         if self.broken || self.rnr_wait {
             return;
@@ -123,7 +126,7 @@ impl Requester {
         }
     }
 
-    /// Takes a response packet (dest QPN already matched), then pumps.
+    /// Handles a response packet (destination QPN already matched), then pumps.
     pub fn on_packet<O, N: From<Note>>(
         &mut self,
         now: Instant,
@@ -134,7 +137,8 @@ impl Requester {
         self.on_packet_among(now, port, packet, &mut Arrivals::new(&NoLender), out);
     }
 
-    /// As [`Requester::on_packet`], of a packet among others that came with it: bytes that have a spot are there when `arrivals` is dropped.
+    /// Handles a response packet that arrived together with others, as [`Requester::on_packet`]. Payloads for
+    /// a spot are copied when `arrivals` is dropped.
     pub fn on_packet_among<'p, O, N: From<Note>>(
         &mut self,
         now: Instant,
@@ -150,7 +154,7 @@ impl Requester {
         self.pump(now, out);
     }
 
-    /// Time has come (or not): retransmits, gives up.
+    /// Checks the timer; if it has expired, retransmits or fails the connection.
     pub fn on_wake<O, N: From<Note>>(&mut self, now: Instant, out: &mut Outbox<O, N>) {
         if self.timer.is_none_or(|at| at > now) {
             return;
@@ -168,42 +172,44 @@ impl Requester {
         self.pump(now, out);
     }
 
-    /// When [`Requester::on_wake`] is due.
+    /// Returns the time at which [`Requester::on_wake`] is due.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         self.timer
     }
 
-    /// Gives the connection up: everything posted ends as [`Failure::Flushed`]. For an owner that sets up a new one.
+    /// Breaks the connection: every posted request completes with [`Failure::Flushed`]. For an owner that
+    /// sets up a new connection.
     pub fn abandon<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) {
         if !self.broken {
             self.fail(Failure::Flushed, out);
         }
     }
 
-    /// Takes the next finished request, oldest first.
+    /// Takes the next completion, oldest first.
     pub fn pop_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
 
-    /// Requests posted and not finished.
+    /// Returns the number of requests that are posted and not complete.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.jobs.len()
     }
 
-    /// What is posted and not finished, oldest first.
+    /// Returns the requests that are posted and not complete, oldest first.
     pub fn works(&self) -> impl Iterator<Item = &Work> {
         self.jobs.iter().map(|job| &job.work)
     }
 
-    /// PSNs of what is posted and not acknowledged.
+    /// Returns the number of PSNs that are posted and not acknowledged.
     #[must_use]
     pub const fn load(&self) -> u64 {
         self.posted - self.una
     }
 
-    /// True when a READ of so many bytes would be sent at once: nothing waits, and the window has room for it.
+    /// Returns true if a READ of `len` bytes would be sent at once: no request waits, and the window has
+    /// room.
     #[must_use]
     pub fn has_room_for(&self, len: u64) -> bool {
         let packets = len.div_ceil(self.config.pmtu.bytes() as u64).max(1);
@@ -214,13 +220,14 @@ impl Requester {
             && u64::from(self.responses_due) + requests <= u64::from(self.config.depth)
     }
 
-    /// True when packets can carry this request; one that they cannot ends at once when it is posted.
+    /// Returns true if packets can carry this request. A request that fails this test completes at once when
+    /// posted.
     #[must_use]
     pub fn carries(&self, work: &Work) -> bool {
         job::refusal(work, self.config.pmtu).is_none()
     }
 
-    /// True when the connection is in error; every further post is flushed.
+    /// Returns true if the connection is in error; further requests are flushed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken
@@ -229,7 +236,7 @@ impl Requester {
     /// Asserts every invariant.
     ///
     /// # Panics
-    /// When one is broken.
+    /// If an invariant is broken.
     pub fn check(&self) {
         if self.broken {
             assert!(self.jobs.is_empty() && self.timer.is_none(), "a broken connection has flushed all");
@@ -266,7 +273,7 @@ impl Requester {
 
 /// Sending.
 impl Requester {
-    /// Sends one packet, unless there is none or window, depth or an earlier READ forbid it.
+    /// Sends one packet. Returns false if there is none, or if window, depth or an earlier READ forbid it.
     fn send_next<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) -> bool {
         let Some(job) = self.jobs.get(self.cursor) else { return false };
         let index = job.index_of(self.next);
@@ -284,7 +291,7 @@ impl Requester {
             return false;
         }
         if index == 0 && job.writes() && self.responses_due > 0 {
-            // A READ that is asked for again must not find what was posted after it (PROTOCOL 4.16).
+            // A repeated READ must not see the effects of later requests (PROTOCOL 4.16).
             if self.jobs.range(..self.cursor).any(|earlier| job.must_follow(earlier)) {
                 return false;
             }
@@ -293,7 +300,7 @@ impl Requester {
         if !job.is_from() {
             job.emit(index, index_end, asks(end), &self.config, out);
         } else if !job.emit_from((index, index_end), asks, &self.config, out) {
-            // The node has no packet of it, or too few: nothing that follows would make sense to it.
+            // The node has no packet of the request, or too few. Later packets would be out of sequence.
             self.fail(Failure::Flushed, out);
             return false;
         }
@@ -311,7 +318,7 @@ impl Requester {
         true
     }
 
-    /// Everything from `una` will be sent again, and the time without progress starts anew.
+    /// Goes back to `una` and restarts the timer.
     fn go_back(&mut self) {
         self.next = self.una;
         self.cursor = 0;
@@ -321,7 +328,7 @@ impl Requester {
     }
 }
 
-/// Taking answers.
+/// Responses.
 impl Requester {
     fn take<'p, O, N: From<Note>>(
         &mut self,
@@ -353,7 +360,8 @@ impl Requester {
         }
     }
 
-    /// PROTOCOL 4.9 (ACK), 4.12 (NAK 0x60), 4.13 (RNR), 4.15 (the NAKs that end the connection).
+    /// Handles an ACKNOWLEDGE: PROTOCOL 4.9 (ACK), 4.12 (NAK 0x60), 4.13 (RNR), 4.15 (NAKs that break the
+    /// connection).
     fn take_ack<O, N: From<Note>>(
         &mut self,
         now: Instant,
@@ -415,7 +423,8 @@ impl Requester {
         Ok(())
     }
 
-    /// PROTOCOL 4.11. A response restarted in the middle may say FIRST and ONLY, or MIDDLE and LAST.
+    /// Handles a READ response (PROTOCOL 4.11). A response restarted in the middle may say FIRST and ONLY, or
+    /// MIDDLE and LAST.
     fn take_read<'p, O, N: From<Note>>(
         &mut self,
         now: Instant,
@@ -457,13 +466,13 @@ impl Requester {
         Ok(())
     }
 
-    /// The request that packet `seq`, sent and not acknowledged, belongs to.
+    /// Returns the request of packet `seq`, which is sent and not acknowledged.
     fn job_at(&self, seq: u64) -> &Job {
         self.jobs.iter().find(|job| seq < job.end()).expect("what was sent was posted")
     }
 
-    /// Acknowledges WRITE packets before `to`. False when a READ or atomic stands in between: only its own response
-    /// ends it (PROTOCOL 4.9).
+    /// Acknowledges WRITE packets before `to`. Returns false at a READ or atomic, which only its own response
+    /// completes (PROTOCOL 4.9).
     fn acknowledge(&mut self, now: Instant, to: u64) -> bool {
         while self.una < to {
             let job = self.jobs.front().expect("what was sent was posted");
@@ -476,8 +485,8 @@ impl Requester {
         true
     }
 
-    /// A later answer overtook the response to the request at `una` (PROTOCOL 4.10). Asks again, but once for all
-    /// that is under way: each stray response would cost a whole window otherwise.
+    /// Handles an answer that overtook the response to the request at `una` (PROTOCOL 4.10). Repeats the
+    /// requests once per window; otherwise each stray response would retransmit a whole window.
     fn implied_nak<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) -> Result<(), DropReason> {
         if self.rnr_wait || self.una < self.recovered_at {
             return Err(DropReason::Unexpected);
@@ -487,16 +496,16 @@ impl Requester {
         Ok(())
     }
 
-    /// The response to a READ request or atomic is complete with the packet before `end`.
+    /// Completes the READ request or atomic that ends before `end`.
     fn responded(&mut self, now: Instant, end: u64, value: u64) {
-        // One that was gone back over and not sent again yet is not counted.
+        // A request that is to be retransmitted is not counted.
         if end <= self.next {
             self.responses_due -= 1;
         }
         self.advance(now, end, value);
     }
 
-    /// Progress: everything of the front job before `to` is done.
+    /// Advances `una` to `to` within the front request.
     fn advance(&mut self, now: Instant, to: u64, value: u64) {
         debug_assert!(self.una < to && to <= self.sent);
         self.una = to;
@@ -513,7 +522,7 @@ impl Requester {
         }
     }
 
-    /// The request at `una` fails, and with it the connection; what was posted later is flushed (PROTOCOL 4.15).
+    /// Fails the request at `una` and breaks the connection; later requests are flushed (PROTOCOL 4.15).
     fn fail<O, N: From<Note>>(&mut self, failure: Failure, out: &mut Outbox<O, N>) {
         self.broken = true;
         self.timer = None;

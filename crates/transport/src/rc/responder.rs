@@ -1,7 +1,7 @@
-//! The responder half: executes requests in order, once, and answers them.
+//! The responder half of a reliable connection: executes requests in order, once, and answers them.
 //!
-//! Key type: [`Responder`]. It has no timer and keeps no payload: what a WRITE carries goes to memory packet by packet,
-//! what a READ asks for goes from memory into the frame. It does not decide what is allowed: [`Memory::check`] does.
+//! Key type: [`Responder`]. There is no timer and no payload buffer. WRITE payloads go to memory packet by
+//! packet, and READ responses go from memory into the frame. [`Memory::check`] decides about access.
 
 use super::{DropReason, Note, READ_LEN_MAX, RESPONDER_DEPTH, ResponderConfig};
 use crate::{Access, AccessError, Memory};
@@ -11,7 +11,7 @@ use farmem_wire::{
     Aeth, AtomicEth, Bth, Extension, Gather, Nak, Opcode, Packet, Perm, Psn, Reth, Syndrome, VirtAddr,
 };
 
-/// The first wait asked for while memory is not ready: 160 us; each further one is about three times as long, up to 82 ms (PROTOCOL 4.29).
+/// The first RNR wait: 160 us. Each further wait is about three times as long, up to 82 ms (PROTOCOL 4.29).
 const RNR_CODE_FIRST: u8 = 8;
 const RNR_CODE_STEP: u8 = 3;
 const RNR_CODE_MAX: u8 = 26;
@@ -20,19 +20,19 @@ const RNR_CODE_MAX: u8 = 26;
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
-    /// The PSN of the next request packet to execute.
+    /// PSN of the next request packet.
     expected: Psn,
     /// Messages completed, modulo 2^24.
     msn: Psn,
-    /// The WRITE whose LAST has not come yet.
+    /// The WRITE whose LAST has not arrived.
     writing: Option<Writing>,
-    /// A NAK 0x60 is out for the gap before what came last.
+    /// True if a NAK 0x60 was sent for the current gap.
     nak_sent: bool,
-    /// The NAK that ended the connection, and is sent again for each request that comes again (PROTOCOL 4.27).
+    /// The NAK that broke the connection; repeated for each repeated request (PROTOCOL 4.27).
     fault: Option<Nak>,
-    /// An acknowledgement is held back for [`Responder::flush`].
+    /// True if an acknowledgement waits for [`Responder::flush`].
     ack_due: bool,
-    /// Times in a row that memory was not ready for what is expected.
+    /// Consecutive times that memory was not ready for the expected request.
     not_ready: u8,
     saved: Saved,
 }
@@ -40,17 +40,17 @@ pub struct Responder {
 /// A WRITE between its FIRST and its LAST.
 #[derive(Clone, Copy, Debug)]
 struct Writing {
-    /// Where the next packet's bytes go.
+    /// Address of the next packet's bytes.
     at: VirtAddr,
     /// Bytes still to come.
     left: u32,
 }
 
-/// Why a request in its turn is not executed.
+/// The reason why an expected request is not executed.
 enum Fault {
-    /// Opcode order, length, or an opcode that is not served.
+    /// Wrong opcode order, wrong length, or an unsupported opcode.
     Invalid,
-    /// Memory said no.
+    /// Memory refused the access.
     Refused(AccessError),
 }
 
@@ -61,7 +61,7 @@ impl From<AccessError> for Fault {
 }
 
 impl Responder {
-    /// A connection that expects its first request.
+    /// Creates a connection that expects its first request.
     #[must_use]
     pub fn new(config: ResponderConfig) -> Self {
         Self {
@@ -77,8 +77,8 @@ impl Responder {
         }
     }
 
-    /// Takes a request packet (dest QPN already matched), touches `memory`, answers. ACKs that may wait are kept for
-    /// [`Responder::flush`].
+    /// Handles a request packet (destination QPN already matched): accesses `memory` and answers. ACKs that
+    /// may wait are kept for [`Responder::flush`].
     pub fn on_packet<M: Memory, O, N: From<Note>>(
         &mut self,
         port: Port,
@@ -100,7 +100,7 @@ impl Responder {
         }
     }
 
-    /// Sends the ACK that was held back, if any. The role calls it after every event, or after a batch of events.
+    /// Sends the pending ACK, if any. The role calls this after every event, or after a batch of events.
     pub fn flush<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) {
         if core::mem::take(&mut self.ack_due) {
             self.acknowledge(Syndrome::Ack, self.expected.minus(1), out);
@@ -110,7 +110,7 @@ impl Responder {
     /// Asserts every invariant.
     ///
     /// # Panics
-    /// When one is broken.
+    /// If an invariant is broken.
     pub fn check(&self) {
         if let Some(writing) = self.writing {
             assert!(writing.left > 0, "a WRITE without bytes to come is over");
@@ -120,7 +120,7 @@ impl Responder {
     }
 }
 
-/// What a packet's place in the sequence calls for.
+/// Dispatch by the packet's position in the sequence.
 impl Responder {
     fn on_expected<M: Memory, O, N: From<Note>>(
         &mut self,
@@ -137,7 +137,7 @@ impl Responder {
             Ok(()) => self.not_ready = 0,
             Err(Fault::Invalid) => self.refuse(Nak::InvalidRequest, Note::InvalidRequest, out),
             Err(Fault::Refused(AccessError::Lent(_) | AccessError::Moving)) => {
-                // What came behind it is dropped, and needs no NAK of its own.
+                // Later packets are dropped and need no NAK of their own.
                 self.nak_sent = true;
                 self.not_ready(self.expected, out);
             }
@@ -145,7 +145,7 @@ impl Responder {
         }
     }
 
-    /// PROTOCOL 4.19: one NAK per gap, which also acknowledges everything before it.
+    /// Handles a gap (PROTOCOL 4.19): one NAK per gap, which also acknowledges everything before it.
     fn on_gap<O, N: From<Note>>(&mut self, out: &mut Outbox<O, N>) {
         if self.fault.is_some() {
             return drop_packet(DropReason::Broken, out);
@@ -159,7 +159,7 @@ impl Responder {
         self.acknowledge(Syndrome::Nak(Nak::PsnSequence), self.expected, out);
     }
 
-    /// PROTOCOL 4.20 to 4.22. What was executed is never executed again, except a READ.
+    /// Handles a duplicate (PROTOCOL 4.20 to 4.22). Only READs are executed again.
     fn on_duplicate<M: Memory, O, N: From<Note>>(
         &mut self,
         packet: &Packet<'_>,
@@ -178,14 +178,15 @@ impl Responder {
                 if !same && !self.saved.has_keyed(psn, &reth, &self.config) {
                     return out.note(Note::DuplicateForgotten.into());
                 }
-                // What it did not read the first time may have been written between there and here: it is read as by a new READ (PROTOCOL 15.8).
+                // The first READ did not cover all of these bytes: a new READ's check applies (PROTOCOL
+                // 15.8).
                 let allowed =
                     if same { self.may_again(memory, &reth) } else { self.may(memory, &reth, Perm::Read) };
                 if let Err(AccessError::Lent(_) | AccessError::Moving) = allowed {
                     return self.not_ready(psn, out);
                 }
                 if let Err(refusal) = allowed {
-                    // Not the NAK that says that nothing from here on was executed: all of it may have been (PROTOCOL 4.27).
+                    // NAK 0x63: the other NAKs say that nothing from here on was executed (PROTOCOL 4.27).
                     out.note(Note::Refused(refusal).into());
                     return self.acknowledge(Syndrome::Nak(Nak::RemoteOperational), psn, out);
                 }
@@ -206,7 +207,7 @@ impl Responder {
         }
     }
 
-    /// PROTOCOL 4.33: it is looked at as a new one, wherever its pieces are.
+    /// Handles a duplicate gather READ (PROTOCOL 4.33): checked as a new one, wherever its pieces are.
     fn on_duplicate_gather<M: Memory, O, N: From<Note>>(
         &mut self,
         psn: Psn,
@@ -232,7 +233,7 @@ impl Responder {
         }
     }
 
-    /// PROTOCOL 4.29: the request comes again, later each time.
+    /// Answers with an RNR NAK (PROTOCOL 4.29). Each wait is longer than the one before.
     fn not_ready<O, N: From<Note>>(&mut self, psn: Psn, out: &mut Outbox<O, N>) {
         let code = (RNR_CODE_FIRST + RNR_CODE_STEP * self.not_ready).min(RNR_CODE_MAX);
         self.not_ready = self.not_ready.saturating_add(1).min(RNR_CODE_MAX);
@@ -241,7 +242,7 @@ impl Responder {
         self.acknowledge(Syndrome::Rnr(code), psn, out);
     }
 
-    /// PROTOCOL 4.27: the connection is in error from here on.
+    /// Refuses a request and breaks the connection (PROTOCOL 4.27).
     fn refuse<O, N: From<Note>>(&mut self, nak: Nak, note: Note, out: &mut Outbox<O, N>) {
         self.fault = Some(nak);
         self.writing = None;
@@ -251,7 +252,7 @@ impl Responder {
     }
 }
 
-/// Executing what is expected (PROTOCOL 4.18).
+/// Execution of expected requests (PROTOCOL 4.18).
 impl Responder {
     fn execute<M: Memory, O, N: From<Note>>(
         &mut self,
@@ -276,7 +277,7 @@ impl Responder {
         }
     }
 
-    /// WRITE FIRST or ONLY: the whole message is checked before its first byte is written (PROTOCOL 4.25).
+    /// Starts a WRITE. The whole message is checked before its first byte is written (PROTOCOL 4.25).
     fn write_start<M: Memory>(
         &mut self,
         packet: &Packet<'_>,
@@ -302,7 +303,7 @@ impl Responder {
         Ok(())
     }
 
-    /// WRITE MIDDLE or LAST. Its bytes are checked again: a grant may have been taken away since the FIRST.
+    /// Continues a WRITE. The bytes are checked again: the grant may have been revoked since the FIRST.
     fn write_more<M: Memory>(
         &mut self,
         packet: &Packet<'_>,
@@ -350,7 +351,7 @@ impl Responder {
         Ok(())
     }
 
-    /// PROTOCOL 4.32: all pieces are checked before a byte of any is read.
+    /// Executes a gather READ (PROTOCOL 4.32). All pieces are checked before any byte is read.
     fn gather<M: Memory, O, N: From<Note>>(
         &mut self,
         reth: &Reth,
@@ -370,7 +371,7 @@ impl Responder {
         Ok(())
     }
 
-    /// PROTOCOL 4.26.
+    /// Executes an atomic (PROTOCOL 4.26).
     fn atomic<M: Memory, O, N: From<Note>>(
         &mut self,
         opcode: Opcode,
@@ -393,14 +394,14 @@ impl Responder {
         Ok(())
     }
 
-    /// A READ or atomic is executed; its response acknowledges what an ACK was held back for (PROTOCOL 4.23).
+    /// Advances past a READ or atomic. Its response acknowledges what a pending ACK would (PROTOCOL 4.23).
     fn executed(&mut self, psns: u32) {
         self.expected = self.expected.plus(psns);
         self.msn = self.msn.plus(1);
         self.ack_due = false;
     }
 
-    /// Key and memory; a message without bytes touches nothing and needs neither (PROTOCOL 4.25).
+    /// Checks key and memory. A message without bytes accesses nothing and needs neither (PROTOCOL 4.25).
     fn may<M: Memory>(&self, memory: &M, reth: &Reth, perm: Perm) -> Result<(), AccessError> {
         if reth.dma_len == 0 {
             return Ok(());
@@ -411,7 +412,7 @@ impl Responder {
         memory.check(&Access { domain: self.config.domain, addr: reth.va, len: reth.dma_len, perm })
     }
 
-    /// The same for the pieces of a gather READ.
+    /// Checks key and memory for the pieces of a gather READ.
     fn may_gather<M: Memory>(&self, memory: &M, reth: &Reth, gather: &Gather<'_>) -> Result<(), AccessError> {
         if reth.rkey != self.config.rkey {
             return Err(AccessError::WrongKey(reth.rkey));
@@ -422,7 +423,7 @@ impl Responder {
             .try_for_each(|(addr, len)| memory.check(&Access { domain, addr, len, perm: Perm::Read }))
     }
 
-    /// The same for a READ that was executed before.
+    /// Checks a READ that was executed before.
     fn may_again<M: Memory>(&self, memory: &M, reth: &Reth) -> Result<(), AccessError> {
         if reth.dma_len == 0 {
             return Ok(());
@@ -436,7 +437,7 @@ impl Responder {
     }
 }
 
-/// Answers.
+/// Responses.
 impl Responder {
     fn acknowledge<O, N>(&self, syndrome: Syndrome, psn: Psn, out: &mut Outbox<O, N>) {
         let bth = Bth::new(Opcode::Acknowledge, self.config.peer_qpn, psn);
@@ -450,7 +451,7 @@ impl Responder {
         Packet { bth, ext, payload: &[] }.emit(out.frame(self.config.port).bytes());
     }
 
-    /// PROTOCOL 4.24: packets of PMTU bytes, PSNs from the request's on, AETH on all but the middle ones.
+    /// Answers a READ (PROTOCOL 4.24): packets of PMTU bytes, AETH on all but the middle ones.
     fn respond_read<M: Memory, O, N>(&self, psn: Psn, reth: &Reth, memory: &M, out: &mut Outbox<O, N>) {
         self.respond(psn, reth.dma_len, out, |offset, len, bytes| {
             memory.read(VirtAddr(reth.va.0.wrapping_add(u64::from(offset))), len, bytes);
@@ -470,7 +471,7 @@ impl Responder {
         });
     }
 
-    /// The packets of a response of so many bytes; `fill` appends those from an offset on.
+    /// Sends the packets of a response of `len` bytes; `fill` appends the bytes from an offset on.
     fn respond<O, N>(
         &self,
         psn: Psn,
@@ -505,7 +506,7 @@ impl Responder {
 #[derive(Debug, Default)]
 struct Saved {
     ring: [Option<Answered>; RESPONDER_DEPTH as usize],
-    /// Where the next one goes.
+    /// Index of the next entry to replace.
     next: usize,
 }
 
@@ -529,13 +530,13 @@ impl Saved {
         self.next = (self.next + 1) % self.ring.len();
     }
 
-    /// Newest first: after 2^24 packets an old one may have the PSN of a new one.
+    /// Returns the entries, newest first: after 2^24 packets an old one may have the PSN of a new one.
     fn newest_first(&self) -> impl Iterator<Item = &Answered> {
         let (newer, older) = self.ring.split_at(self.next);
         newer.iter().rev().chain(older.iter().rev()).flatten()
     }
 
-    /// True when this is a remembered READ, or a part of one that starts at a packet boundary of it.
+    /// Returns true if a saved READ covers this one, from one of its packet boundaries on.
     fn has_read(&self, psn: Psn, reth: &Reth, config: &ResponderConfig) -> bool {
         let pmtu = config.pmtu as u32;
         self.newest_first().any(|answered| {
@@ -547,7 +548,8 @@ impl Saved {
         })
     }
 
-    /// True when a READ of as many bytes, of one packet, had this PSN: a keyed one may be led elsewhere when it comes again (PROTOCOL 15.8).
+    /// Returns true if a READ of the same length, of one packet, had this PSN. A repeated keyed READ may be
+    /// routed elsewhere (PROTOCOL 15.8).
     fn has_keyed(&self, psn: Psn, reth: &Reth, config: &ResponderConfig) -> bool {
         let one_packet = |len: u32| (1..=config.pmtu as u32).contains(&len) && len == reth.dma_len;
         self.newest_first().any(|answered| {
@@ -556,7 +558,8 @@ impl Saved {
         })
     }
 
-    /// True when this is a remembered gather READ, or as many bytes as a part of one has that starts at a packet boundary of it (PROTOCOL 4.33).
+    /// Returns true if a saved gather READ has this PSN and length, or a packet boundary with this PSN and so
+    /// many bytes left (PROTOCOL 4.33).
     fn has_gather(&self, psn: Psn, dma_len: u32, config: &ResponderConfig) -> bool {
         let pmtu = config.pmtu as u32;
         self.newest_first().any(|answered| {
@@ -567,7 +570,7 @@ impl Saved {
         })
     }
 
-    /// What was there before the atomic with this PSN.
+    /// Returns the value before the atomic with this PSN.
     fn original(&self, psn: Psn) -> Option<u64> {
         self.newest_first().find_map(|answered| match answered.op {
             AnsweredOp::Atomic { original } if answered.psn == psn => Some(original),

@@ -1,4 +1,4 @@
-//! How long a requester waits after "receiver not ready".
+//! The time that a requester waits after "receiver not ready".
 
 use farmem_machine::Duration;
 
@@ -8,7 +8,7 @@ const WAITS_10US: [u64; 32] = [
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// The wait that the low 5 bits of an RNR NAK's syndrome ask for (PROTOCOL 4.13).
+/// Returns the wait of an RNR NAK's 5-bit timer code (PROTOCOL 4.13).
 pub(super) fn wait(code: u8) -> Duration {
     Duration::from_micros(10).times(WAITS_10US[usize::from(code & 0x1f)])
 }
@@ -18,8 +18,8 @@ mod tests {
     use super::wait;
     use farmem_machine::Duration;
 
-    /// A receiver asks for a wait by a 5-bit code. The table is not a formula: it starts with its longest wait, then
-    /// grows by half and by a third in turn. PROTOCOL 4.13, IBA table 45.
+    /// A receiver chooses a wait by a 5-bit code. The table is not a formula: it starts with its longest
+    /// wait, then grows by half and by a third in turn. PROTOCOL 4.13, IBA table 45.
     #[test]
     fn codes_stand_for_the_waits_of_the_table() {
         let ms = |hundredths: u64| Duration::from_micros(hundredths * 10);

@@ -1,53 +1,54 @@
 //! De-duplication at the server: a request that writes is executed at most once.
 //!
-//! Key type: [`Dedup`]. It remembers answers as bytes and does not know what they say. Requests that only read need
-//! none of this: they are executed again.
+//! Key type: [`Dedup`]. It stores answers as opaque bytes. Requests that only read bypass it: they are
+//! executed again.
 //!
-//! A request may visit a server more than once, as a traversal does that crosses memory nodes: each visit has fewer hops left than the
-//! one before. Only what came of the last visit is remembered: a later visit proves that the ones before were answered.
+//! A request may visit a server more than once, for example a traversal that crosses memory nodes. Each visit
+//! has fewer hops left than the one before. Only the outcome of the last visit is stored, because a later
+//! visit proves that the earlier ones were answered.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use farmem_wire::{HostId, RequestId};
 
-/// Remembers the answers of the last requests that wrote, per requesting host (PROTOCOL 5.5 to 5.8).
+/// The stored answers of the last writing requests of each host (PROTOCOL 5.5 to 5.8).
 #[derive(Debug)]
 pub struct Dedup {
     hosts_max: usize,
     depth: usize,
     room: Room,
-    /// Bytes of memory that all answers take.
+    /// Bytes of all stored answers.
     taken: usize,
     hosts: BTreeMap<HostId, Host>,
-    /// Counts what was remembered: the clock that says which host was silent longest.
+    /// Number of stored answers so far: the clock that finds the host that was silent longest.
     remembered: u64,
 }
 
-/// How much memory answers may take.
+/// Limits for the memory of stored answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// Bytes that the answers of all hosts together take before those with the most of them have to forget some.
+    /// Bytes of all hosts' answers, beyond which hosts that exceed their share lose answers.
     pub all: usize,
-    /// Bytes that the answers of each host may take in any case.
+    /// Bytes that the answers of each host may always take.
     pub share: usize,
 }
 
 impl Room {
-    /// As many bytes as there are answers.
+    /// No limit.
     pub const UNBOUNDED: Self = Self { all: usize::MAX, share: usize::MAX };
 }
 
-/// What is remembered of one host's current generation.
+/// The state of one host's current generation.
 #[derive(Debug)]
 struct Host {
     generation: u16,
-    /// Sorted by counter, at most `depth`.
+    /// Answers sorted by counter, at most `depth`.
     answers: VecDeque<Answer>,
-    /// The highest counter whose answer was given up: whatever is not above it may have been executed.
+    /// The highest counter whose answer was dropped. Requests up to it may have been executed.
     floor: Option<u32>,
     heard: u64,
-    /// Bytes of memory that its answers take.
+    /// Bytes of this host's answers.
     taken: usize,
 }
 
@@ -56,52 +57,53 @@ struct Answer {
     counter: u32,
     /// Hops left in the last visit.
     hops: u8,
-    /// That visit is not over.
+    /// True while that visit is in progress.
     under_way: bool,
-    /// The lowest and the highest place in memory where a visit began, to find what began in a part of it: a copy of any of
-    /// them may still come, to the host that has that place by then.
+    /// The lowest and the highest address at which a visit began. A copy of any visit may still arrive at the
+    /// node that holds its address by then, so requests are found by address range.
     places: (u64, u64),
     bytes: Vec<u8>,
 }
 
-/// What the server knows of a request.
+/// The server's knowledge of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen<'a> {
-    /// Never seen: execute it, then [`Dedup::remember`]; or [`Dedup::begin`], execute it, [`Dedup::finish`].
+    /// Never seen. Execute it, then [`Dedup::remember`]; or [`Dedup::begin`], execute, [`Dedup::finish`].
     New,
-    /// Executed before: send this answer again.
+    /// Executed before. Repeat this answer.
     Answered(&'a [u8]),
-    /// Begun and not finished: drop it, an answer will come.
+    /// Execution in progress. Drop the copy; an answer will follow.
     UnderWay,
-    /// So old that its answer is forgotten: drop it.
+    /// Too old: the answer was dropped. Drop the copy.
     Forgotten,
 }
 
 impl Dedup {
-    /// Remembers up to `depth` answers for each of up to `hosts_max` hosts; beyond that the host silent longest is
-    /// forgotten, and beyond `room` the earliest answers of the host that is just being answered.
+    /// Creates a store of up to `depth` answers for each of up to `hosts_max` hosts. When a further host
+    /// arrives, the host silent longest is forgotten. Beyond `room`, the host being answered loses its
+    /// earliest answers.
     ///
     /// # Panics
-    /// When one of the numbers is zero.
+    /// If one of the numbers is zero.
     #[must_use]
     pub fn new(hosts_max: usize, depth: usize, room: Room) -> Self {
         assert!(hosts_max > 0 && depth > 0, "room for one answer of one host at least");
         Self { hosts_max, depth, room, taken: 0, hosts: BTreeMap::new(), remembered: 0 }
     }
 
-    /// Bytes of memory that all answers take.
+    /// Returns the bytes of all stored answers.
     #[must_use]
     pub const fn taken(&self) -> usize {
         self.taken
     }
 
-    /// What is known of `request`, which visits a server once.
+    /// Looks up `request`, which visits a server once.
     #[must_use]
     pub fn look(&self, request: RequestId) -> Seen<'_> {
         self.look_visit(request, 0)
     }
 
-    /// What is known of the visit of `request` with so many hops left, or of a later one.
+    /// Looks up the visit of `request` with `hops` left, or a later one.
     #[must_use]
     pub fn look_visit(&self, request: RequestId, hops: u8) -> Seen<'_> {
         let Some(host) = self.hosts.get(&request.host()) else { return Seen::New };
@@ -116,19 +118,19 @@ impl Dedup {
         }
     }
 
-    /// Remembers that `request`, which began at `place`, was executed and answered by the frame `answer`.
+    /// Stores that `request`, which began at `place`, was executed, with its answer.
     ///
     /// # Panics
-    /// When [`Dedup::look`] does not call it [`Seen::New`]: it would have been executed twice.
+    /// If [`Dedup::look`] does not return [`Seen::New`]: the request would have been executed twice.
     pub fn remember(&mut self, request: RequestId, place: u64, answer: &[u8]) {
         self.begin(request, 0, place);
         self.finish(request, 0, answer);
     }
 
-    /// Remembers that the visit of `request` with so many hops left is under way, and began at `place`.
+    /// Stores that the visit of `request` with `hops` left has begun, at `place`.
     ///
     /// # Panics
-    /// When [`Dedup::look_visit`] does not call it [`Seen::New`]: it would be executed twice.
+    /// If [`Dedup::look_visit`] does not return [`Seen::New`]: the request would be executed twice.
     pub fn begin(&mut self, request: RequestId, hops: u8, place: u64) {
         assert_eq!(self.look_visit(request, hops), Seen::New, "a request that writes is executed once");
         self.remembered += 1;
@@ -148,8 +150,7 @@ impl Dedup {
         host.insert(counter_of(request), hops, place, self.depth);
     }
 
-    /// Remembers what came of a visit that was begun. One that others have overtaken meanwhile, so that it would not be remembered any
-    /// more, stays forgotten.
+    /// Stores the outcome of a visit that was begun. If the visit was already forgotten, it stays forgotten.
     pub fn finish(&mut self, request: RequestId, hops: u8, answer: &[u8]) {
         let Some(host) = self.hosts.get_mut(&request.host()) else { return };
         if host.generation != generation_of(request) {
@@ -166,7 +167,7 @@ impl Dedup {
         let more = entry.bytes.capacity() - had;
         host.taken += more;
         self.taken += more;
-        // Whoever has more than its share makes room, and nobody else: what came of others' requests is kept.
+        // Only a host above its share drops answers; those of other hosts stay.
         for _ in 0..at {
             if self.taken <= self.room.all || host.taken <= self.room.share {
                 return;
@@ -177,7 +178,8 @@ impl Dedup {
         }
     }
 
-    /// The host left: whatever it wrote may have been executed, and no answer goes to it any more. Its next life has another generation.
+    /// Marks that the host left. Its earlier requests may have been executed, and get no answer any more. Its
+    /// next life has another generation.
     pub fn gone(&mut self, host: HostId) {
         if let Some(row) = self.hosts.get_mut(&host) {
             row.answers = VecDeque::new();
@@ -186,13 +188,14 @@ impl Dedup {
         }
     }
 
-    /// The generations of the host's number begin anew, since none of its requests is in the network any more: nothing of it is known.
+    /// Forgets the host, because the control plane restarts its generations. None of its requests is in the
+    /// network any more.
     pub fn anew(&mut self, host: HostId) {
         self.taken -= self.hosts.remove(&host).map_or(0, |row| row.taken);
     }
 
-    /// Requests of which a visit may have begun at a place from `first` to `last`, with the hops of the last one, wherever that began: what came
-    /// of it answers copies of all.
+    /// Returns the requests of which a visit may have begun from `first` to `last`, with the hops of their
+    /// last visit. The outcome of the last visit answers copies of all visits.
     pub fn begun_in(&self, first: u64, last: u64) -> impl Iterator<Item = (RequestId, u8)> + '_ {
         self.hosts.iter().flat_map(move |(&host, row)| {
             let meets = move |(lowest, highest): (u64, u64)| lowest <= last && highest >= first;
@@ -201,13 +204,13 @@ impl Dedup {
         })
     }
 
-    /// The last forgotten request of each host that has one.
+    /// Returns the last forgotten request of each host that has one.
     pub fn forgotten(&self) -> impl Iterator<Item = RequestId> + '_ {
         let last = |(&host, row): (&HostId, &Host)| Some(RequestId::new(host, row.generation, row.floor?));
         self.hosts.iter().filter_map(last)
     }
 
-    /// Another server says that it executed this visit, and gave this answer. What is known of it here stays as it is.
+    /// Imports another server's record of an executed visit and its answer. A local record takes precedence.
     pub fn learn(&mut self, request: RequestId, hops: u8, place: u64, answer: &[u8]) {
         if self.look_visit(request, hops) == Seen::New {
             self.begin(request, hops, place);
@@ -223,7 +226,7 @@ impl Dedup {
         }
     }
 
-    /// Another server says that it forgot what it executed of this host up to `request`.
+    /// Imports another server's record that all requests of the host up to `request` are forgotten.
     pub fn learn_forgotten(&mut self, request: RequestId) {
         let generation = generation_of(request);
         let full = self.hosts.len() == self.hosts_max;
@@ -268,7 +271,7 @@ impl Host {
         Self { generation, answers: VecDeque::new(), floor: None, heard: 0, taken: 0 }
     }
 
-    /// Gives up the answer with the lowest counter, if there is one. Answers its memory, which still counts.
+    /// Drops the answer with the lowest counter, if there is one. Returns its memory, which still counts.
     fn forget_lowest(&mut self) -> Option<Vec<u8>> {
         let lowest = self.answers.pop_front()?;
         self.floor = self.floor.max(Some(lowest.counter));
@@ -279,8 +282,8 @@ impl Host {
         self.answers.binary_search_by_key(&counter, |answer| answer.counter)
     }
 
-    /// Takes in a visit that begins: in the place of the request's visit before, or making room by giving up the lowest counter, whose
-    /// memory is used again.
+    /// Stores a visit that begins. Replaces the request's earlier visit, or drops the lowest counter to make
+    /// room and reuses its memory.
     fn insert(&mut self, counter: u32, hops: u8, place: u64, depth: usize) {
         if let Ok(at) = self.find(counter) {
             let entry = &mut self.answers[at];
@@ -304,14 +307,15 @@ impl Host {
     }
 }
 
-/// A request beside the generation of its host that was heard last.
+/// The generation of a request, relative to the last known generation of its host.
 enum Age {
     Earlier,
     Current(u32),
     Later,
 }
 
-/// Generations only grow: the control plane gives none behind the last one (PROTOCOL 8.8). So a host that did not write in many thousand lives is heard, too.
+/// Compares the generation of a request with `current`. Generations only grow: the control plane never issues
+/// an earlier one (PROTOCOL 8.8). So a host that did not write in many thousand lives is accepted too.
 fn age(current: u16, request: RequestId) -> Age {
     match generation_of(request).cmp(&current) {
         Ordering::Equal => Age::Current(counter_of(request)),

@@ -1,6 +1,7 @@
-//! The receiving end of the control plane's table updates: batches in order, each applied once, the last one answered again.
+//! The receiver of the control plane's table updates: applies batches in order, each once, and repeats the
+//! last response.
 //!
-//! Key type: [`Inbox`]. It keeps the order, not the tables: the role applies the updates.
+//! Key type: [`Inbox`]. It tracks the order only; the role applies the updates.
 
 use alloc::vec::Vec;
 use farmem_machine::Halt;
@@ -10,7 +11,8 @@ use farmem_wire::message::Updates;
 /// The order of batches (PROTOCOL 5.9 to 5.11).
 #[derive(Clone, Debug, Default)]
 pub struct Inbox {
-    /// The last batch that was applied, 0 before the first, with its updates as they came, at most [`Updates::BYTES_MAX`] bytes; and its answer.
+    /// Number of the last applied batch, 0 before the first; its updates as received, at most
+    /// [`Updates::BYTES_MAX`] bytes; and its response.
     last: u64,
     updates: Vec<u8>,
     status: Status,
@@ -18,22 +20,22 @@ pub struct Inbox {
     halt: Option<Halt>,
 }
 
-/// What to do with a batch.
+/// The receiver's action for a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// It is the next one: apply it, then [`Inbox::applied`], then answer.
+    /// The batch is the next one. Apply it, call [`Inbox::applied`], then respond.
     Apply,
-    /// It is the last one again: answer this.
+    /// The batch is the last one again. Repeat this response.
     Again(Status, u16),
-    /// Older or ahead: no answer.
+    /// The batch is older or ahead. Send no response.
     Ignore,
-    /// The last one's number with other updates: two senders have the control plane's keys, and what was applied need not be its own. No answer:
-    /// the role has stopped ([`Inbox::halted`]).
+    /// The batch has the last number and other updates: two senders have the control plane's keys, so the
+    /// applied batch may be forged. Send no response: the role has stopped ([`Inbox::halted`]).
     Halt,
 }
 
 impl Inbox {
-    /// What to do with a batch. The first is number 1.
+    /// Decides about a batch. The first batch has number 1.
     pub fn turn(&mut self, batch: &Updates<'_>) -> Turn {
         if self.halt.is_some() {
             Turn::Halt
@@ -49,10 +51,10 @@ impl Inbox {
         }
     }
 
-    /// The batch was applied up to `refused`, or wholly when the status is `Ok`.
+    /// Records that the batch was applied up to `refused`, or completely if the status is `Ok`.
     ///
     /// # Panics
-    /// When [`Inbox::turn`] did not say [`Turn::Apply`].
+    /// If [`Inbox::turn`] did not return [`Turn::Apply`].
     pub fn applied(&mut self, batch: &Updates<'_>, status: Status, refused: u16) {
         assert_eq!(self.turn(batch), Turn::Apply, "batches are applied in order");
         self.last = batch.seq;
@@ -61,7 +63,7 @@ impl Inbox {
         (self.status, self.refused) = (status, refused);
     }
 
-    /// Why the role has stopped for good, once it has (PROTOCOL 5.11).
+    /// Returns the reason why the role has stopped for good, if it has (PROTOCOL 5.11).
     #[must_use]
     pub const fn halted(&self) -> Option<Halt> {
         self.halt

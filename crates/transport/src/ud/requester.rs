@@ -1,72 +1,74 @@
-//! The requester's side: outstanding requests by id, each with a timer and a bounded number of retransmissions.
+//! The requester's side: outstanding requests by id, each with a timer and a bounded number of
+//! retransmissions.
 //!
-//! Key type: [`Requester`]. It says when a request is sent again. Its owner sends the request, unchanged (PROTOCOL 5.2), matches an answer
-//! to its request, and checks the sender.
+//! Key type: [`Requester`]. It decides when a request is retransmitted. Its owner sends the request,
+//! unchanged (PROTOCOL 5.2), matches responses to requests, and checks the sender.
 
 use super::table::Table;
 use alloc::collections::VecDeque;
 use farmem_machine::{Duration, Instant};
 use farmem_wire::RequestId;
 
-/// How often the wait doubles: 1, 2, 4 and then 8 times the timeout (PROTOCOL 5.2).
+/// Number of times that the wait doubles: 1, 2, 4 and then 8 times the timeout (PROTOCOL 5.2).
 const DOUBLINGS_MAX: u32 = 3;
 const WAITS: usize = DOUBLINGS_MAX as usize + 1;
 
-/// Outstanding requests; `T` is what the owner keeps for each, so that it can send it again.
+/// The outstanding requests; `T` is the owner's context, from which it can send a request again.
 #[derive(Debug)]
 pub struct Requester<T> {
     outstanding_max: usize,
     timeout: Duration,
     retries_max: u32,
     requests: Table<Outstanding<T>>,
-    /// One queue per length of wait, so that each is in order of time without sorting. Rows of finished requests stay
-    /// until they come to the front or are swept; the front row of each is always alive.
+    /// One queue per length of wait, so that each is ordered by time without sorting. Rows of finished
+    /// requests stay until they reach the front or are swept. The front row of each queue is always alive.
     queues: [VecDeque<Row>; WAITS],
 }
 
 #[derive(Debug)]
 struct Outstanding<T> {
     context: T,
-    /// Times it was sent again.
+    /// Number of retransmissions.
     retries: u32,
     due: Instant,
 }
 
-/// A timer: alive while the request is outstanding and due at this moment.
+/// A timer: alive if the request is outstanding and due at this time.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     due: Instant,
     request: RequestId,
 }
 
-/// A request that was given up.
+/// A request whose retransmissions are exhausted.
 #[derive(Debug)]
 pub struct Expired<T> {
-    /// Its id.
+    /// Id of the request.
     pub request: RequestId,
-    /// What the owner kept.
+    /// Context of the request.
     pub context: T,
 }
 
 impl<T> Requester<T> {
-    /// At most `outstanding_max` requests at once; each is sent again every `timeout` (doubling up to 8 times it), at
-    /// most `retries_max` times.
+    /// Creates a table of at most `outstanding_max` requests. Each is retransmitted every `timeout` (doubling
+    /// up to 8 times it), at most `retries_max` times.
     ///
     /// # Panics
-    /// When `timeout` is zero.
+    /// If `timeout` is zero.
     #[must_use]
     pub fn new(outstanding_max: usize, timeout: Duration, retries_max: u32) -> Self {
         assert!(timeout.as_nanos() > 0, "a timeout that lets time pass");
         Self { outstanding_max, timeout, retries_max, requests: Table::default(), queues: Default::default() }
     }
 
-    /// Takes in a request that its owner sends now, alone or together with others. It is outstanding until [`Requester::finish`].
+    /// Adds a request that its owner sends now, alone or with others. The request is outstanding until
+    /// [`Requester::finish`].
     ///
     /// # Errors
-    /// The context, when too many requests are outstanding.
+    /// The context, if too many requests are outstanding.
     ///
     /// # Panics
-    /// When `request` is outstanding already: ids are used once.
+    /// If `request` is outstanding already: ids are used once.
     #[inline]
     pub fn start(&mut self, now: Instant, request: RequestId, context: T) -> Result<(), T> {
         if self.requests.len() >= self.outstanding_max {
@@ -79,18 +81,20 @@ impl<T> Requester<T> {
         Ok(())
     }
 
-    /// The context of an outstanding request.
+    /// Returns the context of an outstanding request.
     #[must_use]
     pub fn get(&self, request: RequestId) -> Option<&T> {
         self.requests.get(request).map(|outstanding| &outstanding.context)
     }
 
-    /// Ends a request: its answer came. `None` for one that is not outstanding (a late or repeated answer).
+    /// Removes a request whose response arrived. Returns `None` for a request that is not outstanding (a late
+    /// or repeated response).
     #[inline]
     pub fn finish(&mut self, request: RequestId) -> Option<T> {
         let Outstanding { context, retries, .. } = self.requests.remove(request)?;
         let queue = queue_of(retries);
-        // The row in front is another one's, and alive as before; or this one's, as when answers come in the order of their requests.
+        // The front row belongs to another request and stays alive; or to this one, if responses arrive in
+        // order.
         if self.queues[queue].front().is_some_and(|row| row.request == request) {
             self.queues[queue].pop_front();
             self.clean_front(queue);
@@ -98,16 +102,17 @@ impl<T> Requester<T> {
         Some(context)
     }
 
-    /// Gives a request up, whatever its timer says: the oldest id first. `None` when none is outstanding.
+    /// Removes the request with the lowest id, whatever its timer. Returns `None` if none is outstanding.
     pub fn give_up(&mut self) -> Option<Expired<T>> {
         let request = self.requests.lowest()?;
         self.finish(request).map(|context| Expired { request, context })
     }
 
-    /// Has `send` send again what is due; answers one given-up request per call, `None` when there is no more to do.
+    /// Calls `send` for each due request. Returns one exhausted request per call, and `None` when there are
+    /// no more.
     pub fn on_wake(&mut self, now: Instant, mut send: impl FnMut(RequestId, &T)) -> Option<Expired<T>> {
-        // Longest wait first: what is sent again goes into a queue that was looked at already, or to the end of its own
-        // with a time that has not come.
+        // Longest wait first: a retransmitted request enters a queue that was already processed, or the end
+        // of its own with a later time.
         for queue in (0..WAITS).rev() {
             while let Some(&Row { due, request }) = self.queues[queue].front()
                 && due <= now
@@ -123,7 +128,8 @@ impl<T> Requester<T> {
         None
     }
 
-    /// A request was sent again for another reason than its timer: it waits anew, as long as it has waited since that sent it last. So what is given up was sent a whole wait before.
+    /// Restarts the wait of a request that was retransmitted for another reason than its timer. The length of
+    /// the wait stays, so that a request is sent a whole wait before it expires.
     pub fn wait_anew(&mut self, now: Instant, request: RequestId) {
         let Some(outstanding) = self.requests.get_mut(request) else { return };
         let retries = outstanding.retries;
@@ -136,19 +142,19 @@ impl<T> Requester<T> {
         self.clean_front(queue_of(retries));
     }
 
-    /// When [`Requester::on_wake`] is due.
+    /// Returns the time at which [`Requester::on_wake`] is due.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         self.queues.iter().filter_map(|queue| queue.front()).map(|row| row.due).min()
     }
 
-    /// Requests outstanding.
+    /// Returns the number of outstanding requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// True when none is.
+    /// Returns true if no request is outstanding.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.len() == 0
@@ -157,7 +163,7 @@ impl<T> Requester<T> {
     /// Asserts every invariant.
     ///
     /// # Panics
-    /// When one is broken.
+    /// If an invariant is broken.
     pub fn check(&self) {
         assert!(self.requests.len() <= self.outstanding_max);
         for queue in &self.queues {
@@ -171,7 +177,7 @@ impl<T> Requester<T> {
 }
 
 impl<T> Requester<T> {
-    /// Sends a due request again, or takes it out when it was sent often enough.
+    /// Retransmits a due request, or removes it if its retransmissions are exhausted.
     fn send_again(
         &mut self,
         now: Instant,
@@ -199,7 +205,8 @@ impl<T> Requester<T> {
         self.queues[queue].push_back(row);
     }
 
-    /// Rows a queue may have: twice the requests, so that a sweep frees at least half and costs little per request.
+    /// Returns the most rows of a queue: twice the requests, so that a sweep frees at least half and costs
+    /// little per request.
     fn rows_max(&self) -> usize {
         self.outstanding_max.saturating_mul(2)
     }
@@ -219,10 +226,11 @@ fn is_alive<T>(requests: &Table<Outstanding<T>>, row: Row) -> bool {
     requests.get(row.request).is_some_and(|request| request.due == row.due)
 }
 
-/// How often a request is to be sent again so that it is given up when nothing came for `silence`, and not before (PROTOCOL 5.2, 5.3).
+/// Returns the number of retransmissions after which a request expires `silence` after it was sent, and not
+/// before (PROTOCOL 5.2, 5.3).
 ///
 /// # Panics
-/// When `timeout` is zero.
+/// If `timeout` is zero.
 #[must_use]
 pub fn retries_in(silence: Duration, timeout: Duration) -> u32 {
     assert!(timeout > Duration::ZERO, "a timeout takes time");
@@ -234,12 +242,12 @@ pub fn retries_in(silence: Duration, timeout: Duration) -> u32 {
     retries
 }
 
-/// How long to wait for an answer to a request that was sent again so often.
+/// Returns the wait after this number of retransmissions.
 fn wait(timeout: Duration, retries: u32) -> Duration {
     timeout.times(1 << retries.min(DOUBLINGS_MAX))
 }
 
-/// The queue of those that were sent again so often.
+/// Returns the queue for this number of retransmissions.
 fn queue_of(retries: u32) -> usize {
     retries.min(DOUBLINGS_MAX) as usize
 }

@@ -1,7 +1,7 @@
-//! What is kept of outstanding requests, found by id in constant time.
+//! A table of outstanding requests with constant-time lookup by id.
 //!
-//! Key type: [`Table`]. The ids are the owner's own, counted up one by one, so their low bits spread over the table by themselves: nothing is hashed,
-//! and a peer cannot choose them. What is kept stays in its place until it is taken out.
+//! Key type: [`Table`]. The ids are the owner's own and count up one by one, so their low bits spread over
+//! the table without a hash, and a peer cannot choose them. A value does not move until it is removed.
 
 use alloc::vec::Vec;
 use farmem_wire::RequestId;
@@ -14,10 +14,11 @@ const CHAINS_MIN: usize = 16;
 /// Values by request id.
 #[derive(Debug)]
 pub(super) struct Table<V> {
-    /// The first slot of each chain, by the low bits of the counter. A power of two of them, at least as many as there are values.
+    /// The first slot of each chain, by the low bits of the counter. The number of chains is a power of two,
+    /// at least the number of values.
     chains: Vec<u32>,
     slots: Vec<Slot<V>>,
-    /// The first of the chain of slots without a value.
+    /// The first slot in the chain of free slots.
     free: u32,
     len: usize,
 }
@@ -36,12 +37,12 @@ impl<V> Default for Table<V> {
 }
 
 impl<V> Table<V> {
-    /// Values in it.
+    /// Returns the number of values.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Takes a value in. Answers false, and drops it, when there is one of this id.
+    /// Inserts a value. Returns false and drops the value if the id is taken.
     #[inline]
     pub(super) fn insert(&mut self, request: RequestId, value: V) -> bool {
         if self.find(request).is_some() {
@@ -66,20 +67,20 @@ impl<V> Table<V> {
         true
     }
 
-    /// The value of this id.
+    /// Returns the value of this id.
     #[inline]
     pub(super) fn get(&self, request: RequestId) -> Option<&V> {
         self.slots[self.find(request)?].value.as_ref()
     }
 
-    /// The value of this id, to change it.
+    /// Returns the value of this id, mutably.
     #[inline]
     pub(super) fn get_mut(&mut self, request: RequestId) -> Option<&mut V> {
         let at = self.find(request)?;
         self.slots[at].value.as_mut()
     }
 
-    /// Takes the value of this id out.
+    /// Removes the value of this id.
     #[inline]
     pub(super) fn remove(&mut self, request: RequestId) -> Option<V> {
         if self.chains.is_empty() {
@@ -105,12 +106,12 @@ impl<V> Table<V> {
         value
     }
 
-    /// The lowest id. Looks at all of them.
+    /// Returns the lowest id. Scans all values.
     pub(super) fn lowest(&self) -> Option<RequestId> {
         self.used().map(|(request, _)| request).min()
     }
 
-    /// All ids and values, in no order.
+    /// Returns all ids and values, in no order.
     pub(super) fn used(&self) -> impl Iterator<Item = (RequestId, &V)> {
         self.slots.iter().filter_map(|slot| Some((slot.request, slot.value.as_ref()?)))
     }
@@ -127,13 +128,13 @@ impl<V> Table<V> {
         }
     }
 
-    /// The number of an id's chain; nothing to rely on while there are none.
+    /// Returns the chain of an id; meaningless while there are no chains.
     #[inline]
     fn chain(&self, request: RequestId) -> usize {
         request.counter() as usize & self.chains.len().wrapping_sub(1)
     }
 
-    /// Twice as many chains.
+    /// Doubles the number of chains.
     #[cold]
     fn grow(&mut self) {
         let count = (self.chains.len() * 2).max(CHAINS_MIN);
@@ -157,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is put in and taken out, of ids that share chains and of other generations, it answers as a map does.
+        /// The table behaves as a map, for ids that share chains and for ids of other generations.
         #[test]
         fn it_equals_a_map(acts in prop::collection::vec((any::<bool>(), 0..3_u16, 0..200_u32), 1..400)) {
             let (mut table, mut map) = (Table::default(), BTreeMap::new());

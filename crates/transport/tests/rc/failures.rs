@@ -1,4 +1,4 @@
-//! How a requester waits, asks again, gives up and fails; the test plays the responder.
+//! The requester waits, retransmits, gives up and fails; the test plays the responder.
 
 use crate::support::{Host, TIMEOUT, dropped, fetch_add, read, requester_config, write};
 use farmem_machine::{Duration, Instant};
@@ -7,8 +7,9 @@ use farmem_wire::{Nak, Syndrome};
 
 use farmem_wire::Opcode::ReadResponseOnly as Only;
 
-/// "Receiver not ready": silence for the time it asked for, then the same packets again. A copy of the NAK meanwhile,
-/// or a NAK 0x60 for what came too early, changes nothing. PROTOCOL 4.13, IBA 9.7.5.2.8.
+/// "Receiver not ready": the requester is silent for the requested time, then repeats its packets. A copy of
+/// the NAK meanwhile, or a NAK 0x60 for a packet that came too early, changes nothing. PROTOCOL 4.13, IBA
+/// 9.7.5.2.8.
 #[test]
 fn a_receiver_that_is_not_ready_is_given_time() {
     let mut host = Host::new(requester_config());
@@ -23,8 +24,8 @@ fn a_receiver_that_is_not_ready_is_given_time() {
     assert_eq!(host.results(), [(0, Ok(0)), (1, Ok(0))]);
 }
 
-/// The responder says "not ready" for a READ and answers it all the same: it contradicts itself, or the packets crossed.
-/// The answer counts, the wait is over, and nothing is counted twice. PROTOCOL 4.9, 4.13.
+/// The responder answers a READ after it said "not ready": it contradicts itself, or the packets crossed. The
+/// answer counts, the wait ends, and nothing is counted twice. PROTOCOL 4.9, 4.13.
 #[test]
 fn an_answer_ends_the_wait() {
     let mut host = Host::new(requester_config());
@@ -36,7 +37,7 @@ fn an_answer_ends_the_wait() {
     assert_eq!(host.requester.next_wake(), None);
 }
 
-/// Silence, then "not ready": the peer is there, so that the count of silent times starts anew. PROTOCOL 4.13, 4.14.
+/// Silence, then "not ready": the peer is alive, so the count of timeouts starts again. PROTOCOL 4.13, 4.14.
 #[test]
 fn not_ready_is_a_sign_of_life() {
     let mut host = Host::new(requester_config());
@@ -52,8 +53,8 @@ fn not_ready_is_a_sign_of_life() {
     assert_eq!(host.wake().notes, [Note::Broken(Failure::RetriesExceeded)]);
 }
 
-/// A receiver that is never ready: two waits are granted, the third "not ready" in a row ends the connection.
-/// Progress in between starts the count anew. PROTOCOL 4.13.
+/// A receiver that is never ready: two waits are granted, the third "not ready" in a row breaks the
+/// connection. Progress in between restarts the count. PROTOCOL 4.13.
 #[test]
 fn patience_with_a_receiver_ends() {
     let mut host = Host::new(requester_config());
@@ -71,8 +72,8 @@ fn patience_with_a_receiver_ends() {
     assert_eq!(host.results(), [(0, Ok(0)), (1, Err(Failure::RnrRetriesExceeded))]);
 }
 
-/// No answer at all: everything goes again, three times, then the connection is given up with a typed failure.
-/// PROTOCOL 4.14, IBA 9.9.2.4.1.
+/// No answer at all: all packets are retransmitted three times, then the connection fails with a typed
+/// failure. PROTOCOL 4.14, IBA 9.9.2.4.1.
 #[test]
 fn silence_is_given_up() {
     let mut host = Host::new(requester_config());
@@ -88,8 +89,8 @@ fn silence_is_given_up() {
     assert_eq!((host.requester.is_broken(), host.requester.next_wake()), (true, None));
 }
 
-/// Progress, even by one packet of many, starts both the timer and the count anew; a wake that comes early does
-/// nothing. PROTOCOL 4.14.
+/// Progress, even by one packet of many, restarts the timer and the count. A wake that comes early has no
+/// effect. PROTOCOL 4.14.
 #[test]
 fn progress_starts_the_timer_anew() {
     let mut host = Host::new(requester_config());
@@ -107,8 +108,9 @@ fn progress_starts_the_timer_anew() {
     assert!(out.is_empty());
 }
 
-/// The three NAKs that end a connection. The refused request fails with its reason, what is before it has succeeded,
-/// what is after it is flushed, and so is what comes later; nothing is sent any more. PROTOCOL 4.15, IBA 9.9.3.
+/// The three NAKs that break a connection. The refused request fails with its reason, earlier requests have
+/// succeeded, and later ones are flushed, also those posted afterwards. Nothing is sent any more. PROTOCOL
+/// 4.15, IBA 9.9.3.
 #[test]
 fn a_refusal_ends_the_connection() {
     let cases = [
@@ -130,8 +132,8 @@ fn a_refusal_ends_the_connection() {
     }
 }
 
-/// The owner gives the connection up, to set up a new one: everything posted is flushed, once, sent or not, and no
-/// timer is left. Giving it up again does nothing. PROTOCOL 4.17.
+/// The owner abandons the connection to set up a new one: every posted request is flushed once, sent or not,
+/// and no timer runs. Abandoning it again has no effect. PROTOCOL 4.17.
 #[test]
 fn an_abandoned_connection_flushes_everything() {
     let mut host = Host::new(RequesterConfig { window_psns: 1, ..requester_config() });
@@ -142,8 +144,8 @@ fn an_abandoned_connection_flushes_everything() {
     assert!(host.abandon().notes.is_empty() && host.results().is_empty());
 }
 
-/// A WRITE is refused, but the response to the READ before it was lost. The READ did succeed and shall say so: it is
-/// asked for first, and the WRITE is refused again after it. PROTOCOL 4.10, 4.15, 4.27.
+/// A WRITE is refused, but the response to the READ before it was lost. The READ did succeed and must
+/// complete so: it is repeated first, and the WRITE is refused again after it. PROTOCOL 4.10, 4.15, 4.27.
 #[test]
 fn what_is_before_a_refusal_succeeds() {
     let mut host = Host::new(requester_config());

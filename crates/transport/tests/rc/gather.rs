@@ -1,4 +1,4 @@
-//! Gather READs at both ends: one request for pieces here and there, answered as one READ of all their bytes.
+//! Gather READs at both halves: one request for scattered pieces, answered as one READ of all their bytes.
 
 use crate::support::{
     Host, Node, RKEY, fetch_add, numbered, payloads, read, requester_config, reth, va, write,
@@ -17,7 +17,7 @@ fn gather(offsets: &[u64], each: usize) -> Work {
     Work::Gather { addrs, buf: vec![0; each * offsets.len()] }
 }
 
-/// What the pieces of [`Node::usual`] have.
+/// Returns the bytes of these pieces of [`Node::usual`].
 fn bytes(offsets: &[u64], each: usize) -> Vec<u8> {
     let piece = |offset: &u64| numbered(usize::try_from(*offset).unwrap(), each);
     offsets.iter().flat_map(piece).collect()
@@ -30,7 +30,7 @@ fn payload(each: u32, skip: u32, others: &[u64]) -> Vec<u8> {
     payload
 }
 
-/// The places that a request asks for: offset and length of each.
+/// Returns the ranges that a request asks for: offset and length of each.
 fn places(frame: &[u8]) -> Vec<(u64, u32)> {
     let packet = Packet::parse(frame).unwrap();
     let Extension::Reth(reth) = packet.ext else { panic!("a request: {packet:?}") };
@@ -39,7 +39,8 @@ fn places(frame: &[u8]) -> Vec<(u64, u32)> {
     gather.places(0, reth.dma_len).map(|(addr, len)| (addr.0 - va(0).0, len)).collect()
 }
 
-/// PROTOCOL 4.30, 4.31, 4.32: three pieces of 300 bytes come in four packets of 256, in the order in which they were asked for.
+/// PROTOCOL 4.30, 4.31, 4.32: three pieces of 300 bytes arrive in four packets of 256, in the order of the
+/// request.
 #[test]
 fn pieces_come_one_behind_the_other() {
     let offsets = [1000, 0, 3000];
@@ -67,7 +68,8 @@ fn pieces_come_one_behind_the_other() {
     assert_eq!(node.read(104, 0, 8).lines(), ["ReadResponseOnly 104 msn=2 [8]"]);
 }
 
-/// PROTOCOL 4.8, 4.11, 4.30: a long one is several requests, and one is asked for again from its first missing packet; each names the pieces that it has bytes of, and no others.
+/// PROTOCOL 4.8, 4.11, 4.30: a long gather READ is split into several requests, and a request is repeated
+/// from its first missing packet. Each names only the pieces of which it has bytes.
 #[test]
 fn each_request_names_its_own_pieces() {
     let config = RequesterConfig { window_psns: 16, ..requester_config() };
@@ -84,7 +86,7 @@ fn each_request_names_its_own_pieces() {
     assert_eq!(again.lines()[0], "GatherRequest 102 A @612+512 [16]");
 }
 
-/// PROTOCOL 4.31: no packet carries it: nothing of it is sent, and the connection stays whole.
+/// PROTOCOL 4.31: no packet can carry the request. Nothing is sent, and the connection stays intact.
 #[test]
 fn what_no_packet_carries_ends_at_once() {
     let most: Vec<u64> = (0..PIECES_MAX as u64).map(|n| n * 8).collect();
@@ -121,7 +123,7 @@ fn what_no_packet_carries_ends_at_once() {
     );
 }
 
-/// PROTOCOL 4.31, 4.16: what changes memory waits for its answer; what reads does not.
+/// PROTOCOL 4.31, 4.16: requests that change memory wait for its answer; requests that read do not.
 #[test]
 fn what_changes_memory_waits_for_a_gather_read() {
     for (second, waits) in
@@ -135,7 +137,8 @@ fn what_changes_memory_waits_for_a_gather_read() {
     }
 }
 
-/// PROTOCOL 4.32: a piece that is not allowed, a wrong key, a request that makes no sense: all of it is refused, and not a byte is sent.
+/// PROTOCOL 4.32: a forbidden piece, a wrong key and a malformed request each refuse the whole request, and
+/// no byte is sent.
 #[test]
 fn a_gather_read_is_refused_as_a_whole() {
     let key = |va: u64, dma_len| Extension::Reth(Reth { va: VirtAddr(va), rkey: Rkey(1), dma_len });
@@ -152,7 +155,7 @@ fn a_gather_read_is_refused_as_a_whole() {
         (reth(0, 100), vec![0, 0, 0, 100], "InvalidRequest"),
         (reth(0, long), payload(long, 0, &[]), "InvalidRequest"),
         (reth(0, 8 * 65), crowd, "InvalidRequest"),
-        // Sixty-four pieces are right, but no packet of this connection carries them.
+        // Sixty-four pieces are allowed, but no packet of this connection carries them.
         (reth(0, 8 * 64), payload(8, 0, &[0; PIECES_MAX - 1]), "InvalidRequest"),
     ];
     for (ext, payload, nak) in cases {
@@ -162,8 +165,8 @@ fn a_gather_read_is_refused_as_a_whole() {
     }
 }
 
-/// PROTOCOL 4.33: it comes again, or a part of it from a packet on, and is looked at as a new one; what it may not read any more costs a NAK 0x63, and what is no part of one that was
-/// executed is not answered.
+/// PROTOCOL 4.33: a repeated gather READ, or its rest from a packet on, is checked as a new one. Access that
+/// is no longer allowed costs a NAK 0x63. A request that is no part of an executed one is not answered.
 #[test]
 fn a_gather_read_that_comes_again_is_executed_again() {
     let mut node = Node::usual();
@@ -180,7 +183,7 @@ fn a_gather_read_that_comes_again_is_executed_again() {
     let forgotten = [
         (100, reth(1000, 901), payload(301, 0, &[0, 3000])),
         (102, reth(212, 400), payload(400, 0, &[])),
-        // A READ was there.
+        // That PSN belonged to a READ.
         (104, reth(0, 300), payload(300, 0, &[])),
         (99, reth(1000, 900), whole.clone()),
         (100, reth(1000, 900), vec![0; 3]),
@@ -201,7 +204,7 @@ fn a_gather_read_that_comes_again_is_executed_again() {
     assert_eq!(node.read(106, 8, 8).lines(), ["ReadResponseOnly 106 msn=3 [8]"]);
 }
 
-/// PROTOCOL 4.29, 4.32: of memory that is about to be elsewhere it is not executed, and comes again.
+/// PROTOCOL 4.29, 4.32: a gather READ of memory that moves is not executed, and is retried.
 #[test]
 fn a_gather_read_waits_for_memory_that_moves() {
     let mut node = Node::usual();

@@ -1,7 +1,7 @@
-//! Random and damaged packets at both halves: no panic, and no byte changes that a valid request did not ask for.
+//! Random and damaged packets at both halves: no panic, and no byte changes without a valid request.
 //!
-//! Panic contract under test: no packet that `Packet::parse` lets through makes a half panic or break its invariants
-//! (PROTOCOL 4.1 to 4.28; the frames that do not parse are `wire`'s).
+//! Panic contract under test: no packet that `Packet::parse` accepts makes a half panic or break its
+//! invariants (PROTOCOL 4.1 to 4.28). The crate `wire` tests frames that do not parse.
 
 use crate::support::{
     HOST, Host, ModelMemory, NODE, NODE_QPN, Node, Sent, numbered, requester_config, responder_config, va,
@@ -17,7 +17,7 @@ fn byte(rng: &mut Rng) -> u8 {
     rng.next_u32().to_le_bytes()[0]
 }
 
-/// What a well-behaved requester sends for random requests at the first 1024 bytes.
+/// Returns the packets of a well-behaved requester, for random requests at the first 1024 bytes.
 fn requests(rng: &mut Rng) -> Vec<Vec<u8>> {
     let mut host = Host::new(requester_config());
     let works = (0..8).map(|_| {
@@ -32,7 +32,7 @@ fn requests(rng: &mut Rng) -> Vec<Vec<u8>> {
     host.post(works.collect::<Vec<_>>()).frames
 }
 
-/// A frame with some bytes changed, its length kept; mostly in the headers, where it hurts.
+/// Returns a frame with some bytes changed and the same length; mostly in the headers.
 fn damaged(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for _ in 0..=rng.below(3) {
@@ -46,7 +46,7 @@ fn damaged(rng: &mut Rng, frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame of random bytes behind a base header that is good enough to get it past the first look.
+/// Returns a frame of random bytes behind a base header that passes the first checks.
 fn random(rng: &mut Rng, near: u32) -> Vec<u8> {
     let opcode = (0..).find_map(|_| Opcode::from_bits(byte(rng) & 0x1f)).expect("most are known");
     let psn = Psn::new(near).plus(rng.below(40)).minus(20);
@@ -57,14 +57,15 @@ fn random(rng: &mut Rng, near: u32) -> Vec<u8> {
     frame
 }
 
-/// True when the connection is in error: the test goes on with a new one, and so it does after the last good packet.
+/// Returns true if the connection is in error. The test then continues with a new one, as after the last good
+/// packet.
 fn broke(sent: &Sent) -> bool {
     sent.notes.iter().any(|note| matches!(note, Note::Refused(_) | Note::InvalidRequest))
 }
 
-/// Damaged and invented requests at a responder whose domain may write only the first half of its memory. The second
-/// half never changes; the first half changes only by packets whose payload is what was written, or by an atomic.
-/// PROTOCOL 4.5, 4.18, 4.25, 4.27.
+/// Damaged and invented requests at a responder whose domain may write only the first half of its memory. The
+/// second half never changes. The first half changes only by packets whose payload was written, or by an
+/// atomic. PROTOCOL 4.5, 4.18, 4.25, 4.27.
 #[test]
 fn a_responder_survives_anything() {
     let mut executed = 0;
@@ -104,7 +105,7 @@ fn a_responder_survives_anything() {
     assert!(executed > 10_000, "the test reaches execution: {executed}");
 }
 
-/// The same with a key that is never right: nothing at all may change. PROTOCOL 4.25.
+/// Damaged and invented requests with a wrong key: no byte changes. PROTOCOL 4.25.
 #[test]
 fn without_the_key_no_byte_changes() {
     for seed in 0..SEEDS {
@@ -126,9 +127,9 @@ fn without_the_key_no_byte_changes() {
     }
 }
 
-/// Damaged and invented answers at a requester. It may come to wrong results, as a peer can always lie, but it never
-/// panics, never writes outside a buffer, keeps its invariants, and ends every request exactly once.
-/// PROTOCOL 4.9 to 4.15, 4.17.
+/// Damaged and invented answers at a requester. Results may be wrong, because a peer can always lie. The
+/// requester never panics, never writes outside a buffer, keeps its invariants, and completes every request
+/// exactly once. PROTOCOL 4.9 to 4.15, 4.17.
 #[test]
 fn a_requester_survives_anything() {
     let mut broken = 0;

@@ -1,4 +1,5 @@
-//! Keyed READs at both ends: a requester that knows a key and no address, and a responder whose READ comes again with another address.
+//! Keyed READs at both halves: a requester that knows a key and no address, and a responder whose READ is
+//! repeated with another address.
 
 use crate::support::{
     DOMAIN, Host, ModelMemory, Node, RKEY, dropped, fetch_add, numbered, payloads, read, requester_config,
@@ -20,7 +21,8 @@ fn headers(frame: &[u8]) -> (Opcode, Reth) {
     (packet.bth.opcode, reth)
 }
 
-/// PROTOCOL 15.4, 15.9: every key is one, the first and the last of all too; the rkey is 0, and one packet answers.
+/// PROTOCOL 15.4, 15.9: every key is valid, also the first and the last; the rkey is 0, and one packet
+/// answers.
 #[test]
 fn a_keyed_read_is_one_request_with_rkey_0() {
     for key in [0, 1, va(0).0, u64::MAX - 1, u64::MAX] {
@@ -34,7 +36,7 @@ fn a_keyed_read_is_one_request_with_rkey_0() {
     }
 }
 
-/// PROTOCOL 15.9: none of no bytes, none of more than a packet; the others go on.
+/// PROTOCOL 15.9: a READ of no bytes or of more than a packet is refused; other requests continue.
 #[test]
 fn a_keyed_read_asks_for_one_packet() {
     for pmtu in [Pmtu::B256, Pmtu::B4096] {
@@ -46,7 +48,8 @@ fn a_keyed_read_asks_for_one_packet() {
     }
 }
 
-/// PROTOCOL 15.9, 4.16: it may read any address, so nothing that changes memory is sent before its answer; what reads is.
+/// PROTOCOL 15.9, 4.16: a keyed READ may read any address, so requests that change memory wait for its
+/// answer; requests that read do not.
 #[test]
 fn what_changes_memory_waits_for_a_keyed_read() {
     for (second, waits) in
@@ -57,12 +60,12 @@ fn what_changes_memory_waits_for_a_keyed_read() {
         assert_eq!(sent.frames.len() == 1, waits, "{second:?}");
         assert_eq!(host.read_response(Only, 100, &[0; 8]).frames.is_empty(), !waits, "{second:?}");
     }
-    // And it goes beside a WRITE that is under way: that is in order as it is.
+    // A keyed READ may be sent while an earlier WRITE is in flight: the order is right.
     let mut host = Host::new(requester_config());
     assert_eq!(host.post([write(0, 8), keyed(7, 8)]).frames.len(), 2);
 }
 
-/// PROTOCOL 4.14, 4.15: it comes again as it was; a refusal ends it, and the connection.
+/// PROTOCOL 4.14, 4.15: the request is repeated unchanged; a refusal ends it and the connection.
 #[test]
 fn a_keyed_read_comes_again_and_is_refused_as_any_other() {
     let mut host = Host::new(requester_config());
@@ -75,8 +78,9 @@ fn a_keyed_read_comes_again_and_is_refused_as_any_other() {
     assert_eq!(host.results(), [(0, Ok(0)), (1, Err(Failure::RemoteAccess)), (2, Err(Failure::Flushed))]);
 }
 
-/// PROTOCOL 15.8: the same PSN and length with another address, as when the switch's tables changed in between: it is executed there. What has another length, or
-/// is longer than a packet, is none of it.
+/// PROTOCOL 15.8: a duplicate with the same PSN and length but another address, because the switch's tables
+/// changed, is executed at the new address. A duplicate with another length, or of more than a packet, does
+/// not match.
 #[test]
 fn a_repeated_read_may_be_led_elsewhere() {
     let mut node = Node::usual();
@@ -86,7 +90,7 @@ fn a_repeated_read_may_be_led_elsewhere() {
     let moved = node.read(100, 1024, 200);
     assert_eq!(moved.lines(), ["ReadResponseOnly 100 msn=3 [200]"]);
     assert_eq!((payloads(&moved.frames), moved.notes), (numbered(1024, 200), vec![Note::DuplicateElsewhere]));
-    // Again where it was first: as any READ that comes again.
+    // At its first address again, as any repeated READ.
     assert_eq!(node.read(100, 0, 200).notes, [Note::DuplicateRead]);
     for (psn, offset, len) in
         [(100, 1024, 201), (101, 1024, 300), (102, 1024, 44), (103, 1024, 8), (99, 0, 200)]
@@ -98,7 +102,8 @@ fn a_repeated_read_may_be_led_elsewhere() {
             "{psn} {offset} {len}"
         );
     }
-    // What it may not do there, a new READ may not do either: NAK 0x63, and what comes behind is not touched by it.
+    // An access that is forbidden to a new READ is forbidden here too: NAK 0x63, and later requests are
+    // unaffected.
     let refused = |sent: crate::support::Sent| (sent.lines(), sent.notes);
     assert_eq!(
         refused(node.read(100, 4000, 200)),
@@ -118,7 +123,7 @@ fn a_repeated_read_may_be_led_elsewhere() {
     assert_eq!(node.read(104, 8, 8).lines(), ["ReadResponseOnly 104 msn=4 [8]"]);
 }
 
-/// Memory whose bytes have left: they may be read again where they were read before, and nowhere else.
+/// Memory whose bytes moved away: they may be read again where they were read before, and nowhere else.
 struct Left(ModelMemory);
 
 impl Memory for Left {
@@ -146,8 +151,8 @@ impl Memory for Left {
     }
 }
 
-/// PROTOCOL 15.8: bytes that moved to another node are as they were when they left, which may be before the READ was asked for: they answer no READ that did not
-/// read them the first time.
+/// PROTOCOL 15.8: bytes that moved to another node are as they were then, possibly before the READ was
+/// posted. They answer only READs that read them the first time.
 #[test]
 fn what_has_left_answers_no_read_that_is_led_there_later() {
     use farmem_machine::Outbox;

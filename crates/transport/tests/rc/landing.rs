@@ -1,4 +1,4 @@
-//! READs whose bytes go where they belong from the very packets that bring them (SODA IV-B).
+//! READs whose payloads go to their destination straight from the packets (SODA IV-B).
 
 use crate::support::{Host, numbered, requester_config, va};
 use Opcode::{ReadResponseFirst as First, ReadResponseLast as Last, ReadResponseMiddle as Middle};
@@ -6,7 +6,7 @@ use farmem_transport::rc::{Landing, Spot, Work};
 use farmem_wire::Opcode;
 use std::sync::{Arc, Mutex};
 
-/// What it was given: from which byte on, where those bytes were, and what they were.
+/// A landing that records offset, source address and bytes of each piece.
 #[derive(Debug, Default)]
 struct Given(Mutex<Vec<(u64, usize, Vec<u8>)>>);
 
@@ -16,8 +16,9 @@ impl Landing for Given {
     }
 }
 
-/// A READ of three packets in the middle of a landing. What is put there are the payloads themselves, where the link has them: there is no buffer in between, neither here nor in what ends. The second one is
-/// lost and asked for again, and the third that overtook it is not put anywhere before.
+/// A READ of three packets into the middle of a landing. The landing gets the payloads in the link's own
+/// buffer, without a copy in between. The second packet is lost and repeated; the third, which overtook it,
+/// is not copied before.
 #[test]
 fn bytes_land_from_the_packets_that_bring_them() {
     let given = Arc::new(Given::default());
@@ -40,13 +41,14 @@ fn bytes_land_from_the_packets_that_bring_them() {
     let done = host.completions();
     assert_eq!((done.len(), done[0].result, done[0].work.buf().len()), (1, Ok(0), 0));
     assert_eq!(done[0].work, Work::ReadTo { addr: va(8), to });
-    // A response of several packets that is none of this READ's puts nothing anywhere.
+    // A response of several packets that belongs to no READ is not copied.
     host.read_response(Middle, 101, packets[1]);
     assert_eq!(given.0.lock().unwrap().len(), 3);
 }
 
-/// The packets of three READs come together, as one receive brings them: those of each go where they go by one call, also where one of them comes twice, and where one is lost: what follows it is not put anywhere. The
-/// bytes are there when the requester has taken all of them, and before anybody hears that a READ has ended.
+/// The packets of three READs arrive together. One call copies the payloads of each READ, also if one packet
+/// is duplicated. Behind a lost packet nothing is copied. The bytes are in place when the requester has
+/// handled all packets, before any completion is reported.
 #[test]
 fn packets_in_a_row_are_put_at_once() {
     let given = Arc::new(Given::default());
@@ -77,7 +79,7 @@ fn packets_in_a_row_are_put_at_once() {
     assert_eq!(given.0.lock().unwrap().len(), 4);
 }
 
-/// An answer of more packets than are put at once goes by as few calls as may be.
+/// A response with more packets than one call takes is copied with the fewest possible calls.
 #[test]
 fn a_long_answer_is_put_in_few_calls() {
     let given = Arc::new(Given::default());
@@ -89,7 +91,8 @@ fn a_long_answer_is_put_in_few_calls() {
     let packets = (0..64).map(|at| (opcode(at % 16), 100 + at, &bytes[at as usize % 16 * 256..][..256]));
     host.take_together(&packets.collect::<Vec<_>>());
     assert_eq!(host.completions().len(), 4);
-    // The same spot four times: what goes where the last READ ended is another READ's, and begins anew.
+    // Four READs into one spot: bytes behind the end of the last READ belong to another READ and start a new
+    // call.
     let given = given.0.lock().unwrap();
     assert_eq!(given.iter().map(|(at, ..)| *at).collect::<Vec<_>>(), [0; 4]);
     assert!(given.iter().all(|(.., it)| *it == bytes));

@@ -1,4 +1,5 @@
-//! Reliable connections: every rule of docs/protocol/04-reliable-connections.md, and both halves together over a bad channel.
+//! Reliable connections: every rule of docs/protocol/04-reliable-connections.md, and both halves together
+//! over a bad channel.
 
 mod failures;
 mod gather;

@@ -1,11 +1,11 @@
-//! WRITEs whose bytes are taken from where they are as they leave (SODA IV-B).
+//! WRITEs whose payloads are copied from their source as packets are made (SODA IV-B).
 
 use crate::support::{HOST, Host, ModelMemory, Node, numbered, requester_config, responder_config, va};
 use farmem_transport::rc::{Completion, Failure, Origin, Stretch, Work};
 use farmem_wire::Packet;
 use std::sync::{Arc, Mutex};
 
-/// Memory, what was taken of it (from which byte on, and how many for each packet), and after so many times nothing is.
+/// Memory that records each call (offset, and bytes per packet), and fails after a number of calls.
 #[derive(Debug)]
 struct Memory {
     bytes: Mutex<Vec<u8>>,
@@ -45,8 +45,8 @@ fn write_from(memory: &Arc<Memory>, addr: u64, skip: u64, len: usize) -> Work {
     Work::WriteFrom { addr: va(addr), from: whole.part(skip, len) }
 }
 
-/// A WRITE of three packets out of the middle of a memory, the last of them with a pad: their bytes are taken by one call, right into the packets. They are lost, and taken again: what was changed meanwhile is what the node
-/// gets.
+/// A WRITE of three packets from the middle of a memory, the last with a pad. One call copies their bytes
+/// into the packets. The packets are lost and made again; the node gets bytes that changed meanwhile.
 #[test]
 fn bytes_are_taken_into_the_packets_that_carry_them() {
     let memory = Memory::new(2000, 2);
@@ -67,7 +67,8 @@ fn bytes_are_taken_into_the_packets_that_carry_them() {
     assert_eq!(node.memory.bytes[607..], [0; 4096 - 607]);
 }
 
-/// A WRITE of more packets than the window has, or than are taken at once: it leaves in as few calls as may be, and asks for acknowledgements as any other does.
+/// A WRITE of more packets than the window or one call takes: it needs the fewest possible calls, and
+/// requests acknowledgements as any other.
 #[test]
 fn a_long_one_is_taken_in_few_calls() {
     let memory = Memory::new(80 * 256, 100);
@@ -82,7 +83,8 @@ fn a_long_one_is_taken_in_few_calls() {
     );
 }
 
-/// Its bytes cannot be had when they are to leave again: nothing is sent in their place, and the connection, of whose packets one is missing now, is broken. Whoever posted them is told.
+/// The origin fails at a retransmission. Nothing is sent instead, and the connection breaks, because a packet
+/// is missing. The poster gets a failed completion.
 #[test]
 fn what_cannot_be_taken_breaks_the_connection() {
     let memory = Memory::new(1000, 1);

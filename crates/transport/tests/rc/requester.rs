@@ -1,4 +1,5 @@
-//! The requester alone; the test plays the responder, packet by packet. Packets are written as in `support::line`.
+//! The requester alone; the test plays the responder, packet by packet. `support::line` describes the
+//! notation of packets.
 
 use crate::support::{
     HOST, HOST_QPN, Host, NODE, NODE_QPN, aeth, dropped, fetch_add, numbered, payloads, read,
@@ -17,8 +18,8 @@ fn original(value: u64) -> Extension {
     Extension::AtomicAck(Aeth { syndrome: Syndrome::Ack, msn: Psn::new(1) }, value)
 }
 
-/// The smallest conversation: one READ of one packet, one response, one completion with the bytes in the buffer that
-/// was posted. Nothing is left to wait for. PROTOCOL 4.3, 4.6, 4.11.
+/// The smallest exchange: one READ of one packet, one response, one completion with the bytes in the posted
+/// buffer. No timer is left. PROTOCOL 4.3, 4.6, 4.11.
 #[test]
 fn a_small_read_is_one_packet_each_way() {
     let mut host = Host::new(requester_config());
@@ -30,7 +31,7 @@ fn a_small_read_is_one_packet_each_way() {
     assert_eq!((done.len(), host.requester.outstanding(), host.requester.next_wake()), (1, 0, None));
 }
 
-/// A READ takes as many PSNs as its response has packets, one even when it has no bytes. PROTOCOL 4.3, IBA 9.7.2.
+/// A READ takes as many PSNs as its response has packets; without bytes, one. PROTOCOL 4.3, IBA 9.7.2.
 #[test]
 fn a_read_takes_the_psns_of_its_response() {
     let mut host = Host::new(requester_config());
@@ -47,8 +48,9 @@ fn a_read_takes_the_psns_of_its_response() {
     );
 }
 
-/// A READ of 10,000 bytes would take 40 PSNs of a window of 64 at once. It goes as requests of a quarter of the window,
-/// whose PSNs together are those of one READ. With a PMTU of 4096 the limit is 64 KiB. PROTOCOL 4.8.
+/// A READ of 10,000 bytes would take 40 PSNs of a window of 64 at once. It is sent as requests of a quarter
+/// of the window, whose PSNs together are those of one READ. With a PMTU of 4096 the limit is 64 KiB.
+/// PROTOCOL 4.8.
 #[test]
 fn a_long_read_is_split_into_requests() {
     let mut host = Host::new(requester_config());
@@ -100,7 +102,8 @@ fn a_long_write_asks_in_between() {
     }
 }
 
-/// The window counts PSNs, also those a READ reserves; what does not fit waits for progress, in order. PROTOCOL 4.7.
+/// The window counts PSNs, including those a READ reserves. Requests beyond it wait for progress, in order.
+/// PROTOCOL 4.7.
 #[test]
 fn the_window_holds() {
     let mut host = Host::new(RequesterConfig { window_psns: 4, ..requester_config() });
@@ -112,8 +115,8 @@ fn the_window_holds() {
     );
 }
 
-/// The responder remembers so many READs and atomics; one more outstanding could not be answered again. WRITEs behind
-/// them wait too: requests go in order. PROTOCOL 4.7.
+/// The responder remembers a bounded number of READs and atomics, so no more may be outstanding. WRITEs
+/// behind them wait too: requests go in order. PROTOCOL 4.7.
 #[test]
 fn the_depth_holds() {
     let mut host = Host::new(RequesterConfig { depth: 2, ..requester_config() });
@@ -125,7 +128,7 @@ fn the_depth_holds() {
     );
 }
 
-/// The user may run ahead of the window only so far; then the request comes back as it was. PROTOCOL 4.7.
+/// The queue in front of the window is bounded; beyond it, a request comes back unchanged. PROTOCOL 4.7.
 #[test]
 fn the_queue_is_bounded() {
     let mut host = Host::new(RequesterConfig { queue_max: 2, window_psns: 1, ..requester_config() });
@@ -153,8 +156,7 @@ fn one_ack_ends_many_writes() {
     assert_eq!(host.requester.outstanding(), 1);
 }
 
-/// The value that was there comes back with the atomic's own response, which acknowledges the WRITE before it too.
-/// PROTOCOL 4.9.
+/// An atomic's response carries the old value and also acknowledges the WRITE before it. PROTOCOL 4.9.
 #[test]
 fn a_response_acknowledges_what_is_before_it() {
     let mut host = Host::new(requester_config());
@@ -167,8 +169,8 @@ fn a_response_acknowledges_what_is_before_it() {
     assert_eq!(host.results(), [(2, Ok(0)), (3, Ok(0))]);
 }
 
-/// Answers to what is done already, to what was never sent, and from half a PSN space away: nothing changes, and no
-/// request ends twice. PROTOCOL 4.9, 4.17.
+/// Answers to completed requests, to requests never sent, and from half a PSN space away: nothing changes,
+/// and no request completes twice. PROTOCOL 4.9, 4.17.
 #[test]
 fn answers_out_of_place_are_dropped() {
     let mut host = Host::new(requester_config());
@@ -195,7 +197,7 @@ fn answers_out_of_place_are_dropped() {
     assert!(host.results().is_empty() && !host.requester.is_broken());
 }
 
-/// Frames that are no answers of our peer: from another port, a request, a datagram. PROTOCOL 4.1.
+/// Frames that are not the peer's answers: from another port, a request, a datagram. PROTOCOL 4.1.
 #[test]
 fn strangers_are_not_heard() {
     let mut host = Host::new(requester_config());
@@ -235,7 +237,7 @@ fn an_overtaken_response_is_asked_for_again() {
     assert_eq!(host.results(), [(0, Ok(0)), (1, Ok(0))]);
 }
 
-/// The first response of sixteen is lost, the other fifteen arrive. If each of them made the requester ask again, one
+/// The first response of sixteen is lost, the other fifteen arrive. If each of them caused a repetition, one
 /// loss would cost fifteen windows. PROTOCOL 4.10.
 #[test]
 fn one_gap_is_asked_for_once() {
@@ -247,9 +249,9 @@ fn one_gap_is_asked_for_once() {
     }
 }
 
-/// A READ of four packets; the third response is lost. The requester asks from there: PSN + 2, VA + 2 PMTU, what is
-/// left. The answer may start with FIRST, as the specification says, or go on with MIDDLE, as Soft-RoCE does.
-/// PROTOCOL 4.11.
+/// A READ of four packets; the third response is lost. The requester asks from there: PSN + 2, VA + 2 PMTU,
+/// the remaining length. The answer may start with FIRST, as the specification says, or continue with MIDDLE,
+/// as Soft-RoCE does. PROTOCOL 4.11.
 #[test]
 fn a_read_is_continued_from_the_first_missing_packet() {
     let bytes = numbered(0, 1000);
@@ -281,8 +283,8 @@ fn a_read_is_continued_from_the_first_missing_packet() {
     }
 }
 
-/// The part that is asked for again ends where its READ request ended: the responder remembers requests, and takes
-/// only parts of them. PROTOCOL 4.8, 4.11, 4.21.
+/// A repeated part ends where its READ request ended: the responder remembers requests, and accepts only
+/// parts of them. PROTOCOL 4.8, 4.11, 4.21.
 #[test]
 fn a_continued_read_stays_within_its_request() {
     let mut host = Host::new(requester_config());
@@ -294,8 +296,8 @@ fn a_continued_read_stays_within_its_request() {
     );
 }
 
-/// Responses that do not fit their place: too short, too long, ending early, not ending, refusing, or for a request of
-/// another kind. Each is dropped, and the buffer is not touched. PROTOCOL 4.11.
+/// Responses with a wrong shape: too short, too long, ending early, not ending, refusing, or for a request of
+/// another kind. Each is dropped, and the buffer stays as it is. PROTOCOL 4.11.
 #[test]
 fn misshapen_responses_are_dropped() {
     let mut host = Host::new(requester_config());
@@ -333,8 +335,8 @@ fn misshapen_responses_are_dropped() {
     assert_eq!(host.completions()[0].work.buf(), [vec![1; 256], vec![2; 44]].concat());
 }
 
-/// Packet 102 of a WRITE was lost; the responder says so. What is before it is acknowledged, and the WRITE goes on in
-/// its middle: MIDDLE and LAST, no address again. PROTOCOL 4.12, IBA 9.7.5.2.2.
+/// Packet 102 of a WRITE was lost, and the responder reports it. Earlier packets are acknowledged, and the
+/// WRITE continues in its middle: MIDDLE and LAST, without an address. PROTOCOL 4.12, IBA 9.7.5.2.2.
 #[test]
 fn a_write_goes_on_in_its_middle() {
     let mut host = Host::new(requester_config());
@@ -351,15 +353,15 @@ fn a_write_goes_on_in_its_middle() {
     );
     assert_eq!(payloads(&sent.frames[..3]), numbered(256, 744));
     assert_eq!((host.results(), sent.notes), (vec![(0, Ok(0))], vec![Note::WentBack]));
-    // The network doubles the NAK: a second copy of everything would not help.
+    // The network duplicates the NAK: a second retransmission would not help.
     let again = host.ack(102, Syndrome::Nak(Nak::PsnSequence));
     assert_eq!((again.frames.len(), again.notes), (0, dropped(DropReason::Unexpected)));
-    // Another gap is another matter.
+    // Another gap is handled on its own.
     assert_eq!(host.ack(104, Syndrome::Nak(Nak::PsnSequence)).frames.len(), 2);
 }
 
-/// An ACK comes after everything was sent again: the repeated packets crossed it. What it acknowledges is not sent a
-/// third time. PROTOCOL 4.9, 4.14.
+/// An ACK arrives after everything was retransmitted: the packets crossed. Acknowledged packets are not sent
+/// a third time. PROTOCOL 4.9, 4.14.
 #[test]
 fn a_late_ack_counts() {
     let mut host = Host::new(RequesterConfig { window_psns: 2, ..requester_config() });
@@ -369,9 +371,9 @@ fn a_late_ack_counts() {
     assert_eq!(host.results().len(), 2);
 }
 
-/// READ, then WRITE to the same place, and the READ's response is lost. Were the WRITE on its way already, the READ
-/// asked for again would find it: bytes from the future. So an overlapping WRITE or atomic waits for the READ; one
-/// beside it does not. PROTOCOL 4.16.
+/// READ, then WRITE of the same bytes, and the READ's response is lost. If the WRITE were in flight already,
+/// the repeated READ would return bytes from the future. So an overlapping WRITE or atomic waits for the
+/// READ; another one does not. PROTOCOL 4.16.
 #[test]
 fn a_write_waits_for_a_read_of_the_same_bytes() {
     let cases = [
@@ -392,7 +394,7 @@ fn a_write_waits_for_a_read_of_the_same_bytes() {
     }
 }
 
-/// Requests that no packet can carry: they end at once and do no harm to others. PROTOCOL 4.17.
+/// Requests that no packet can carry fail at once and do not affect others. PROTOCOL 4.17.
 #[test]
 fn impossible_requests_end_at_once() {
     let mut host = Host::new(requester_config());
@@ -411,7 +413,8 @@ fn impossible_requests_end_at_once() {
     assert_eq!(host.results(), results);
 }
 
-/// PSNs wrap in the middle of a WRITE, of a READ and between an ACK and what it acknowledges. PROTOCOL 4.2.
+/// PSNs wrap within a WRITE, within a READ, and between an ACK and the packets that it acknowledges. PROTOCOL
+/// 4.2.
 #[test]
 fn psns_wrap() {
     let mut host = Host::new(RequesterConfig { first_psn: Psn::new(0xff_fffe), ..requester_config() });
@@ -432,8 +435,8 @@ fn psns_wrap() {
     assert_eq!(host.results(), [(0, Ok(0))]);
 }
 
-/// A connection with a window that cannot be filled, or a timer that never runs, is a mistake of ours, not of a peer.
-/// PROTOCOL 4.7, 4.14.
+/// A configuration with a useless window or a timer that never runs is a bug of the owner, not a fault of a
+/// peer. PROTOCOL 4.7, 4.14.
 #[test]
 fn impossible_connections_are_refused() {
     let good = requester_config();

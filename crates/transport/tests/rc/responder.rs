@@ -1,4 +1,5 @@
-//! The responder alone; the test plays the requester, packet by packet. Packets are written as in `support::line`.
+//! The responder alone; the test plays the requester, packet by packet. `support::line` describes the
+//! notation of packets.
 
 use crate::support::{
     DOMAIN, HOST, HOST_QPN, ModelMemory, NODE_QPN, Node, RKEY, Sent, aeth, dropped, le, numbered, payloads,
@@ -11,14 +12,14 @@ use farmem_wire::{AtomicEth, Bth, Extension, Opcode, Packet, Perm, Psn, Reth, Rk
 
 use Opcode::{ReadRequest, WriteFirst, WriteLast, WriteMiddle, WriteOnly};
 
-/// A packet of a WRITE of `total` bytes at 0.
+/// Delivers a packet of a WRITE of `total` bytes at 0.
 fn part(node: &mut Node, opcode: Opcode, psn: u32, total: u32, data: &[u8]) -> Sent {
     let ext = if matches!(opcode, WriteFirst | WriteOnly) { reth(0, total) } else { Extension::None };
     node.take(opcode, psn, ext, data)
 }
 
-/// A WRITE of 600 bytes arrives in three packets; each goes to memory when it comes, and one ACK with the last PSN
-/// answers the message. PROTOCOL 4.18, 4.23.
+/// A WRITE of 600 bytes arrives in three packets. Each goes to memory on arrival, and one ACK with the last
+/// PSN answers the message. PROTOCOL 4.18, 4.23.
 #[test]
 fn a_write_is_placed_packet_by_packet() {
     let mut node = Node::new(responder_config(), ModelMemory::new(1000));
@@ -47,7 +48,7 @@ fn acks_are_coalesced() {
     assert!(node.flush().lines().is_empty(), "nothing was asked");
 }
 
-/// An ACK that is held back must not stay behind the response to a later READ; the response says the same, so the ACK
+/// A pending ACK must not follow the response to a later READ. The response acknowledges the same, so the ACK
 /// is not sent at all. PROTOCOL 4.9, 4.23.
 #[test]
 fn a_response_takes_the_place_of_a_held_ack() {
@@ -60,7 +61,7 @@ fn a_response_takes_the_place_of_a_held_ack() {
     assert!(node.flush().lines().is_empty());
 }
 
-/// Credits are for a flow control that farmem does not have: the byte on the wire is 0x1f. PROTOCOL 4.28.
+/// Credits belong to a flow control that farmem does not have: the byte on the wire is 0x1f. PROTOCOL 4.28.
 #[test]
 fn no_credits_are_given() {
     let mut node = Node::usual();
@@ -92,7 +93,8 @@ fn a_read_is_answered_in_packets_of_the_pmtu() {
     assert_eq!(node.read(105, 0, 256).lines(), ["ReadResponseOnly 105 msn=3 [256]"]);
 }
 
-/// Messages without bytes touch no memory, so that neither key nor address matters. PROTOCOL 4.3, 4.25, IBA 9.7.4.1.
+/// Messages without bytes access no memory, so neither key nor address matters. PROTOCOL 4.3, 4.25, IBA
+/// 9.7.4.1.
 #[test]
 fn no_bytes_need_no_key() {
     let mut node = Node::usual();
@@ -103,8 +105,8 @@ fn no_bytes_need_no_key() {
     assert_eq!((node.flush().lines(), node.memory.changes), (vec!["Acknowledge 101 msn=2".into()], 0));
 }
 
-/// Atomics answer with what was there. The word is little-endian in memory and big-endian on the wire; adding wraps.
-/// PROTOCOL 4.26.
+/// Atomics return the old value. The word is little-endian in memory and big-endian on the wire; addition
+/// wraps. PROTOCOL 4.26.
 #[test]
 fn atomics_work_on_little_endian_words() {
     let mut node = Node::new(responder_config(), ModelMemory::new(64));
@@ -123,8 +125,9 @@ fn atomics_work_on_little_endian_words() {
     assert_eq!(node.memory.bytes[8..10], [0x0b, 0x0a]);
 }
 
-/// A packet is lost. The first one behind the gap is answered with NAK 0x60 and what is missing; the others only made
-/// noise. When the missing one has come, the next gap is told again. PROTOCOL 4.19, IBA 9.7.5.2.2.
+/// A packet is lost. The first one behind the gap causes a NAK 0x60 with the missing PSN; the others only
+/// cause notes. When the missing packet has arrived, the next gap causes a NAK again. PROTOCOL 4.19, IBA
+/// 9.7.5.2.2.
 #[test]
 fn a_gap_is_told_once() {
     let mut node = Node::usual();
@@ -143,8 +146,8 @@ fn a_gap_is_told_once() {
     assert_eq!(node.write(103, 0, b"d").notes, [Note::NakSequence]);
 }
 
-/// The ACK was lost and the WRITE comes again, after another WRITE to the same place. Executing it would bring the old
-/// bytes back. PROTOCOL 4.18, 4.20, IBA 9.7.5.1.4.
+/// The ACK was lost and the WRITE is repeated, after another WRITE to the same address. Executing it would
+/// restore the old bytes. PROTOCOL 4.18, 4.20, IBA 9.7.5.1.4.
 #[test]
 fn a_repeated_write_is_acknowledged_not_executed() {
     let mut node = Node::usual();
@@ -158,7 +161,7 @@ fn a_repeated_write_is_acknowledged_not_executed() {
     );
 }
 
-/// A copy of the FIRST of a WRITE that is under way: acknowledged, and the WRITE goes on. PROTOCOL 4.20.
+/// A duplicate of the FIRST of a WRITE in progress is acknowledged, and the WRITE continues. PROTOCOL 4.20.
 #[test]
 fn a_repeated_first_does_not_start_over() {
     let mut node = Node::usual();
@@ -169,9 +172,9 @@ fn a_repeated_first_does_not_start_over() {
     assert_eq!(node.memory.bytes[..300], [vec![1; 256], vec![3; 44]].concat());
 }
 
-/// A READ comes again because its response was lost: it is answered with what memory holds now, wholly or from one of
-/// its packets on. What is not part of it is not answered: another place, one byte too many, a start between packets.
-/// PROTOCOL 4.21.
+/// A READ is repeated because its response was lost: the present bytes answer it, from the start or from one
+/// of its packets on. A request that is not part of it gets no answer: another address, one byte too many, a
+/// start between packets. PROTOCOL 4.21.
 #[test]
 fn a_repeated_read_is_executed_again() {
     let mut node = Node::usual();
@@ -194,8 +197,8 @@ fn a_repeated_read_is_executed_again() {
     assert_eq!(node.flush().lines(), ["Acknowledge 104 msn=2"], "the held ACK is not lost");
 }
 
-/// An atomic comes again because its response was lost. It must not be executed twice: the saved result is sent.
-/// The last sixteen are remembered, older ones get no answer. PROTOCOL 4.22, IBA 9.7.5.1.5.
+/// An atomic is repeated because its response was lost. It must not be executed twice: the saved result is
+/// sent. The last sixteen are saved, older ones get no answer. PROTOCOL 4.22, IBA 9.7.5.1.5.
 #[test]
 fn a_repeated_atomic_is_answered_from_memory() {
     let mut node = Node::new(responder_config(), ModelMemory::new(64));
@@ -212,8 +215,8 @@ fn a_repeated_atomic_is_answered_from_memory() {
     assert_eq!(le(&node.memory.bytes[..8]), u64::from(RESPONDER_DEPTH) + 1, "each was executed once");
 }
 
-/// PSNs wrap all the way round: 2^24 packets later an atomic has the PSN of an old one that is still remembered, since
-/// there were only WRITEs in between. Its copy must get its own result, not the old one's. PROTOCOL 4.2, 4.22.
+/// PSNs wrap completely: 2^24 packets later an atomic has the PSN of an old one that is still saved, because
+/// only WRITEs came in between. Its duplicate must get its own result, not the old one's. PROTOCOL 4.2, 4.22.
 #[test]
 fn a_result_from_the_last_round_is_not_mixed_up() {
     let mut node = Node::new(responder_config(), ModelMemory::new(64));
@@ -233,7 +236,7 @@ fn a_result_from_the_last_round_is_not_mixed_up() {
     );
 }
 
-/// Packets in the wrong order: a message's middle without its start, something else in its middle. Each is refused
+/// Packets out of order: a message's middle without its start, another opcode in its middle. Each is refused
 /// with NAK 0x61 and changes nothing. PROTOCOL 4.18, IBA 9.7.4.1.2.
 #[test]
 fn opcodes_out_of_order_are_refused() {
@@ -267,7 +270,7 @@ fn opcodes_out_of_order_are_refused() {
     }
 }
 
-/// A memory node posts no receives: SENDs, and WRITEs that would wake one, are refused. PROTOCOL 4.4.
+/// A memory node posts no receives: SENDs, and WRITEs with immediate, are refused. PROTOCOL 4.4.
 #[test]
 fn sends_are_refused() {
     let reth_imm = |len| Extension::RethImm(Reth { va: va(0), rkey: RKEY, dma_len: len }, 1);
@@ -355,8 +358,8 @@ fn memory_that_is_not_granted_is_refused() {
     }
 }
 
-/// A WRITE that starts inside and ends outside: its first packet alone would be fine, and must not be written.
-/// PROTOCOL 4.25.
+/// A WRITE that starts inside and ends outside: its first packet alone would be allowed, and must not be
+/// written. PROTOCOL 4.25.
 #[test]
 fn a_write_is_checked_whole_before_its_first_byte() {
     let mut node = Node::new(responder_config(), ModelMemory::new(512));
@@ -364,8 +367,8 @@ fn a_write_is_checked_whole_before_its_first_byte() {
     assert_eq!((sent.notes, node.memory.changes), (vec![Note::Refused(AccessError::OutOfBounds)], 0));
 }
 
-/// The grant is taken away between two packets of a WRITE, or between a READ and its repetition. Memory would rightly
-/// panic if it were touched unchecked; the request is refused instead. PROTOCOL 4.21, 4.25.
+/// The grant is revoked between two packets of a WRITE, or between a READ and its repetition. Memory would
+/// rightly panic at an unchecked access; the request is refused instead. PROTOCOL 4.21, 4.25.
 #[test]
 fn a_grant_taken_away_stops_at_once() {
     let mut node = Node::usual();
@@ -394,8 +397,8 @@ fn a_misaligned_atomic_is_an_invalid_request() {
     }
 }
 
-/// After a refusal nothing new is executed. The refused packet gets its NAK again, because the first may have been
-/// lost, and so do duplicates their answers; what follows is dropped. PROTOCOL 4.15, 4.27.
+/// After a refusal no new request is executed. The refused packet gets its NAK again, because the first may
+/// have been lost, and duplicates get their answers; later packets are dropped. PROTOCOL 4.15, 4.27.
 #[test]
 fn after_a_refusal_nothing_new_is_executed() {
     let mut node = Node::usual();
@@ -404,7 +407,7 @@ fn after_a_refusal_nothing_new_is_executed() {
     assert_eq!(nak, ["Acknowledge 101 Nak(RemoteAccess) msn=1"]);
     let sent = node.write(102, 0, b"y");
     assert_eq!((sent.frames.len(), sent.notes), (0, dropped(DropReason::Broken)));
-    // Even when the next try would be allowed.
+    // Even if the next request would be allowed.
     let sent = node.write(101, 0, b"x");
     assert_eq!((sent.lines(), sent.notes), (nak, dropped(DropReason::Broken)));
     assert_eq!(node.fetch_add(100, 0, 1).notes, [Note::DuplicateAtomic]);
@@ -412,8 +415,9 @@ fn after_a_refusal_nothing_new_is_executed() {
     assert_eq!(node.memory.changes, 1);
 }
 
-/// Memory that leaves puts off what comes, and a READ that was answered before and comes again; that one is no gap: what is missing behind it is
-/// told as ever, and a connection in error has none. PROTOCOL 4.19, 4.21, 4.29.
+/// Memory that moves defers new requests, and a repeated READ that was answered before. The repeated READ is
+/// no gap: a real gap behind it still causes a NAK, and a connection in error has none. PROTOCOL 4.19, 4.21,
+/// 4.29.
 #[test]
 fn memory_that_leaves_is_no_gap() {
     let mut node = Node::usual();
@@ -445,7 +449,8 @@ fn memory_that_leaves_is_no_gap() {
     assert_eq!(node.memory.changes, 1);
 }
 
-/// One small packet must not set off gigabytes: a READ has a bound, checked before memory is. PROTOCOL 4.24.
+/// One small packet must not cause gigabytes of responses: a READ has a bound, checked before memory is.
+/// PROTOCOL 4.24.
 #[test]
 fn a_huge_read_is_refused() {
     let mut node = Node::new(responder_config(), ModelMemory::new(READ_LEN_MAX as usize * 2));
@@ -454,7 +459,7 @@ fn a_huge_read_is_refused() {
     assert_eq!(sent.lines(), ["Acknowledge 4196 Nak(InvalidRequest) msn=1"]);
 }
 
-/// Packets that are not our requester's: from another port, responses, datagrams. PROTOCOL 4.1.
+/// Packets that are not the requester's: from another port, responses, datagrams. PROTOCOL 4.1.
 #[test]
 fn strangers_are_not_heard() {
     let mut node = Node::usual();
@@ -472,7 +477,7 @@ fn strangers_are_not_heard() {
     assert!(node.take_from(HOST, &write).notes.is_empty(), "and the connection is as it was");
 }
 
-/// The expected PSN wraps inside a READ; before and after mean the same on both sides. PROTOCOL 4.2.
+/// The expected PSN wraps inside a READ; both sides still agree on before and after. PROTOCOL 4.2.
 #[test]
 fn psns_wrap() {
     let config = ResponderConfig { expected_psn: Psn::new(0xff_ffff), ..responder_config() };
@@ -492,14 +497,14 @@ fn psns_wrap() {
     assert_eq!(node.flush().lines(), ["Acknowledge 2 msn=2"]);
 }
 
-/// Answers go to the requester's queue pair, and memory is asked in the connection's domain, whatever a packet says.
-/// PROTOCOL 4.1.
+/// Answers go to the requester's queue pair, and memory is accessed in the connection's domain, whatever a
+/// packet contains. PROTOCOL 4.1.
 #[test]
 fn a_connection_has_one_peer_and_one_domain() {
     let mut node = Node::usual();
     let sent = node.read(100, 0, 1);
     assert_eq!(Packet::parse(&sent.frames[0]).expect("readable").bth.dest_qp, HOST_QPN);
-    // The model memory panics when it is asked in any other domain.
+    // The model memory panics if it is accessed in any other domain.
     let access = Access { domain: DOMAIN, addr: va(0), len: 1, perm: Perm::Read };
     assert_eq!(node.memory.check(&access), Ok(()));
 }

@@ -1,7 +1,7 @@
-//! Both halves over a channel that loses, doubles and reorders, in virtual time; one seed is one world.
+//! Both halves over a channel that loses, duplicates and reorders, in virtual time; one seed is one world.
 //!
-//! The model is a plain byte array that executes the requests in the order they are posted: that is all a user of a
-//! connection may see (PROTOCOL 4.16, 4.17, 4.18), whatever the channel does.
+//! The model is a plain byte array that executes the requests in the order in which they are posted. A user
+//! of a connection must see exactly this (PROTOCOL 4.16, 4.17, 4.18), whatever the channel does.
 
 use crate::support::{BASE, HOST, ModelMemory, NODE, le, requester_config, responder_config, va};
 use farmem_machine::{Action, Duration, Instant, Outbox, Port, Rng};
@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const MEMORY_LEN: usize = 8192;
 
-/// How bad the channel is.
+/// The faults of the channel.
 #[derive(Clone, Copy)]
 struct Weather {
     loss_percent: u32,
     double_percent: u32,
-    /// Delays are drawn from here, so that packets overtake each other.
+    /// Delays are random below this, so that packets overtake one another.
     delay_ns_max: u32,
 }
 
@@ -28,12 +28,12 @@ struct World {
     requester: Requester,
     responder: Responder,
     memory: ModelMemory,
-    /// Packets under way by arrival time; the second number keeps them apart.
+    /// Packets in flight by arrival time; the second number makes the key unique.
     channel: BTreeMap<(Instant, u64), (Port, Vec<u8>)>,
     sent: u64,
     out: Outbox<(), Note>,
     model: Vec<u8>,
-    /// What each request has to end with, by id.
+    /// The expected outcome of each request, by id.
     expected: BTreeMap<u64, (u64, Vec<u8>)>,
     posted: u64,
     notes: BTreeSet<String>,
@@ -81,7 +81,7 @@ impl World {
     fn post(&mut self) {
         let id = self.posted;
         self.posted += 1;
-        // Few places, so that requests overlap.
+        // Few offsets, so that requests overlap.
         let offset = self.rng.below(16) as usize * 64;
         let longest = if self.rng.chance(1, 4) { 6000 } else { 300 };
         let len = self.rng.below(longest) as usize;
@@ -134,7 +134,7 @@ impl World {
         self.carry();
     }
 
-    /// Moves what was sent into the channel, as the weather will have it.
+    /// Moves sent frames into the channel and applies its faults.
     fn carry(&mut self) {
         let mut frames = Vec::new();
         let notes = &mut self.notes;
@@ -159,7 +159,7 @@ impl World {
         self.responder.check();
     }
 
-    /// The next arrival or timer. False when nothing will ever happen again.
+    /// Runs the next arrival or timer. Returns false when no event is left.
     fn step(&mut self) -> bool {
         let arrival = self.channel.first_key_value().map(|(&(at, _), _)| at);
         let wake = self.requester.next_wake();
@@ -170,7 +170,7 @@ impl World {
             let packet = Packet::parse(&frame).expect("what we send can be read");
             if port == NODE {
                 self.responder.on_packet(HOST, &packet, &mut self.memory, &mut self.out);
-                // A role flushes after an event or after several.
+                // A role flushes after one event or after several.
                 if self.rng.chance(1, 2) || !self.channel.values().any(|(port, _)| *port == NODE) {
                     self.responder.flush(&mut self.out);
                 }
@@ -184,7 +184,7 @@ impl World {
         true
     }
 
-    /// Takes what ended; every request ends once, in order, as in the model.
+    /// Takes the completions; every request completes once, in order, as in the model.
     fn collect(&mut self) {
         while let Some(completion) = self.requester.pop_completion() {
             let (&oldest, _) = self.expected.first_key_value().expect("it was posted and did not end before");
@@ -196,7 +196,7 @@ impl World {
     }
 }
 
-/// Runs one world to its end and answers the notes that were made.
+/// Runs one world to its end and returns its notes.
 fn run(seed: u64, weather: Weather, requests: u64) -> BTreeSet<String> {
     let mut world = World::new(seed, weather);
     let mut steps = 0;
@@ -210,7 +210,7 @@ fn run(seed: u64, weather: Weather, requests: u64) -> BTreeSet<String> {
         steps += 1;
         assert!(steps < 1_000_000, "progress");
     }
-    // Late copies of requests and answers find everything done.
+    // Late copies of requests and answers arrive after all requests completed.
     while world.step() {}
     world.collect();
     assert!(world.expected.is_empty(), "every request ended");
@@ -233,8 +233,8 @@ fn run_seeds(seeds: std::ops::Range<u64>, weather: Weather, requests: u64) -> BT
     notes
 }
 
-/// The everyday case of a rack: a good channel. Nothing is ever sent twice, and neither end has anything to note.
-/// PROTOCOL 4.17, 4.18.
+/// The common case of a rack: a good channel. No packet is sent twice, and neither end makes a note. PROTOCOL
+/// 4.17, 4.18.
 #[test]
 fn on_a_good_channel_nothing_is_sent_twice() {
     let weather = Weather { loss_percent: 0, double_percent: 0, delay_ns_max: 1 };
@@ -242,9 +242,9 @@ fn on_a_good_channel_nothing_is_sent_twice() {
     assert!(notes.is_empty(), "{notes:?}");
 }
 
-/// The channel of the issue: 5 % lost, 5 % doubled, packets overtaking each other, PSNs around the wrap. Each request
-/// ends exactly once with what the model says, atomics are executed exactly once, and memory equals the model.
-/// PROTOCOL 4.2, 4.9 to 4.14, 4.16 to 4.23.
+/// A bad channel: 5 % lost, 5 % duplicated, reordering, PSNs around the wrap. Each request completes exactly
+/// once with the model's outcome, atomics are executed exactly once, and memory equals the model. PROTOCOL
+/// 4.2, 4.9 to 4.14, 4.16 to 4.23.
 #[test]
 fn a_bad_channel_changes_nothing_but_time() {
     let weather = Weather { loss_percent: 5, double_percent: 5, delay_ns_max: 4000 };
@@ -268,15 +268,16 @@ fn a_bad_channel_changes_nothing_but_time() {
     }
 }
 
-/// A storm: a third of everything is lost, a third doubled. Slow, and still right. PROTOCOL 4.14.
+/// A very bad channel: a third of all packets is lost, a third duplicated. Requests are slow and still right.
+/// PROTOCOL 4.14.
 #[test]
 fn a_storm_is_survived() {
     let weather = Weather { loss_percent: 33, double_percent: 33, delay_ns_max: 8000 };
     run_seeds(5000..5300, weather, 30);
 }
 
-/// The node dies in the middle. The oldest request fails because of that, all others are flushed, each once, and what
-/// had succeeded before stays so. PROTOCOL 4.14, 4.17.
+/// The node dies. The oldest request fails for this reason, all others are flushed, each once. Earlier
+/// successes stay. PROTOCOL 4.14, 4.17.
 #[test]
 fn a_dead_node_ends_every_request_once() {
     for seed in 0..300 {
@@ -303,7 +304,7 @@ fn a_dead_node_ends_every_request_once() {
     }
 }
 
-/// The simulated memory starts where the addresses do: without this the model would test itself.
+/// The simulated memory starts at the base address. Otherwise the model would test itself.
 #[test]
 fn the_model_is_at_its_address() {
     assert_eq!(va(0).0, BASE);

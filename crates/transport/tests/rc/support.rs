@@ -1,4 +1,4 @@
-//! What the stories need: plain memory, two connected halves, and packets as lines to read.
+//! Fixtures of the tests: plain memory, the two halves of a connection, and packets as lines of text.
 
 use farmem_machine::{Action, Duration, Instant, NoLender, Outbox, Port};
 use farmem_transport::rc::{
@@ -24,13 +24,13 @@ pub(crate) const TIMEOUT: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(crate) struct ModelMemory {
     pub(crate) bytes: Vec<u8>,
-    /// What the domain may do with it.
+    /// Permission of the domain.
     pub(crate) perm: Perm,
-    /// Bytes from the first on that may be written at all.
+    /// Number of bytes from the first on that may be written at all.
     pub(crate) writable: usize,
-    /// WRITE packets and atomics executed.
+    /// Number of WRITE packets and atomics executed.
     pub(crate) changes: usize,
-    /// All of it is about to be at another node.
+    /// True if all of the memory moves to another node.
     pub(crate) moving: bool,
 }
 
@@ -39,7 +39,7 @@ impl ModelMemory {
         Self { bytes: vec![0; len], perm: Perm::ReadWrite, writable: len, changes: 0, moving: false }
     }
 
-    /// Bytes that tell their place.
+    /// Creates memory whose bytes encode their offset.
     pub(crate) fn numbered(len: usize) -> Self {
         Self { bytes: numbered(0, len), ..Self::new(len) }
     }
@@ -112,12 +112,12 @@ pub(crate) fn le(word: &[u8]) -> u64 {
     u64::from_le_bytes(word.try_into().expect("8 bytes"))
 }
 
-/// Bytes that tell their place: no two within 251 are equal.
+/// Returns bytes that encode their offset: no two within 251 are equal.
 pub(crate) fn numbered(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|i| u8::try_from(i % 251).expect("below 251")).collect()
 }
 
-/// The address `offset` bytes into every model memory.
+/// Returns the address `offset` bytes into every model memory.
 pub(crate) fn va(offset: u64) -> VirtAddr {
     VirtAddr(BASE + offset)
 }
@@ -151,7 +151,7 @@ pub(crate) fn responder_config() -> ResponderConfig {
     }
 }
 
-/// What an outbox held.
+/// The contents of an outbox.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) frames: Vec<Vec<u8>>,
@@ -159,7 +159,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Takes everything out; every frame has to be for `port`.
+    /// Empties the outbox; every frame must be for `port`.
     pub(crate) fn drain(out: &mut Outbox<(), Note>, port: Port) -> Self {
         let mut sent = Self::default();
         out.drain(|action| match action {
@@ -173,14 +173,14 @@ impl Sent {
         sent
     }
 
-    /// The frames, one line each; see [`line`].
+    /// Returns the frames, one line each; see [`line`].
     pub(crate) fn lines(&self) -> Vec<String> {
         self.frames.iter().map(|frame| line(frame)).collect()
     }
 }
 
-/// A frame to read: opcode, PSN, `A` when it asks for an acknowledgement, headers, payload length. Addresses are
-/// offsets from [`BASE`].
+/// Formats a frame: opcode, PSN, `A` if it requests an acknowledgement, headers, payload length. Addresses
+/// are offsets from [`BASE`].
 pub(crate) fn line(frame: &[u8]) -> String {
     let packet = Packet::parse(frame).expect("what we send can be read");
     let Bth { opcode, psn, ack_req, .. } = packet.bth;
@@ -203,7 +203,7 @@ pub(crate) fn line(frame: &[u8]) -> String {
     format!("{opcode:?} {}{ask}{ext}{payload}", psn.get())
 }
 
-/// A requester, and its peer played by the test.
+/// A requester whose peer the test plays.
 pub(crate) struct Host {
     pub(crate) requester: Requester,
     pub(crate) now: Instant,
@@ -260,14 +260,14 @@ impl Host {
         self.sent()
     }
 
-    /// Lets time pass up to the requester's own wake, and wakes it.
+    /// Advances the time to the requester's next wake, and wakes it.
     pub(crate) fn wake(&mut self) -> Sent {
         self.now = self.requester.next_wake().expect("a timer runs");
         self.requester.on_wake(self.now, &mut self.out);
         self.sent()
     }
 
-    /// Gives the connection up.
+    /// Abandons the connection.
     pub(crate) fn abandon(&mut self) -> Sent {
         self.requester.abandon(&mut self.out);
         self.sent()
@@ -282,13 +282,13 @@ impl Host {
         std::iter::from_fn(|| self.requester.pop_completion()).collect()
     }
 
-    /// Completions without their buffers: id and result.
+    /// Returns the completions without their buffers: id and result.
     pub(crate) fn results(&mut self) -> Vec<(u64, Result<u64, farmem_transport::rc::Failure>)> {
         self.completions().into_iter().map(|completion| (completion.id, completion.result)).collect()
     }
 }
 
-/// A responder with memory behind it, and its peer played by the test.
+/// A responder with its memory; the test plays the peer.
 pub(crate) struct Node {
     pub(crate) responder: Responder,
     pub(crate) memory: ModelMemory,
@@ -300,17 +300,17 @@ impl Node {
         Self { responder: Responder::new(config), memory, out: Outbox::new() }
     }
 
-    /// A new connection to the same memory.
+    /// Creates a new connection to the same memory.
     pub(crate) fn reconnect(&mut self, config: ResponderConfig) {
         self.responder = Responder::new(config);
     }
 
-    /// The usual one: 4096 numbered bytes.
+    /// Creates a node with 4096 numbered bytes.
     pub(crate) fn usual() -> Self {
         Self::new(responder_config(), ModelMemory::numbered(4096))
     }
 
-    /// Delivers a request packet that asks for an acknowledgement; what is held back stays so.
+    /// Delivers a request packet that asks for an acknowledgement; pending ACKs stay pending.
     pub(crate) fn take(&mut self, opcode: Opcode, psn: u32, ext: Extension, payload: &[u8]) -> Sent {
         let bth = Bth { ack_req: true, ..Bth::new(opcode, NODE_QPN, Psn::new(psn)) };
         self.take_from(HOST, &Packet { bth, ext, payload })
@@ -351,27 +351,27 @@ pub(crate) fn aeth(syndrome: Syndrome) -> Extension {
     Extension::Aeth(Aeth { syndrome, msn: Psn::new(1) })
 }
 
-/// The payloads of frames, joined.
+/// Joins the payloads of frames.
 pub(crate) fn payloads(frames: &[Vec<u8>]) -> Vec<u8> {
     frames.iter().flat_map(|frame| Packet::parse(frame).expect("readable").payload.to_vec()).collect()
 }
 
-/// A READ of `len` bytes.
+/// Returns a READ of `len` bytes.
 pub(crate) fn read(offset: u64, len: usize) -> Work {
     Work::Read { addr: va(offset), buf: vec![0; len] }
 }
 
-/// A WRITE of `len` numbered bytes.
+/// Returns a WRITE of `len` numbered bytes.
 pub(crate) fn write(offset: u64, len: usize) -> Work {
     Work::Write { addr: va(offset), buf: numbered(0, len) }
 }
 
-/// Adds 5.
+/// Returns a FETCH_ADD of 5.
 pub(crate) fn fetch_add(offset: u64) -> Work {
     Work::FetchAdd { addr: va(offset), add: 5 }
 }
 
-/// The note of a packet that was dropped.
+/// Returns the note of a dropped packet.
 pub(crate) fn dropped(reason: DropReason) -> Vec<Note> {
     vec![Note::Dropped(reason)]
 }

@@ -157,7 +157,8 @@ pub struct Aeth<T>(pub(super) T);
 impl<T: AsRef<[u8]>> Aeth<T> {
     /// Checks the length. The syndrome may still be unknown.
     ///
-    /// # Errors [`WireError::Short`].
+    /// # Errors
+    /// [`WireError::Short`].
     pub fn new_checked(bytes: T) -> Result<Self, WireError> {
         long_enough("AETH", super::Aeth::LEN, bytes.as_ref())?;
         Ok(Self(bytes))
@@ -165,7 +166,8 @@ impl<T: AsRef<[u8]>> Aeth<T> {
 
     /// Returns the syndrome.
     ///
-    /// # Errors [`WireError::Unknown`] for a reserved type or an unknown NAK.
+    /// # Errors
+    /// [`WireError::Unknown`] for a reserved type or an unknown NAK.
     pub fn syndrome(&self) -> Result<Syndrome, WireError> {
         Syndrome::from_bits(self.0.as_ref()[field::aeth::SYNDROME])
     }

@@ -66,7 +66,8 @@ impl<'a> Pair<'a> {
 
     /// Appends the pair.
     ///
-    /// # Panics If the scratch pad is longer than [`SCRATCH_LEN_MAX`].
+    /// # Panics
+    /// If the scratch pad is longer than [`SCRATCH_LEN_MAX`].
     #[inline(always)]
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(self.scratch.len() <= SCRATCH_LEN_MAX, "a scratch pad is within its bound");
@@ -122,7 +123,8 @@ pub struct PairBuf {
 impl PairBuf {
     /// Appends a pair.
     ///
-    /// # Panics If there are [`PAIRS_MAX`] already, or the scratch pad is longer than [`SCRATCH_LEN_MAX`].
+    /// # Panics
+    /// If there are [`PAIRS_MAX`] already, or the scratch pad is longer than [`SCRATCH_LEN_MAX`].
     #[inline]
     pub fn push(&mut self, pair: &Pair<'_>) {
         assert!(self.count < PAIRS_MAX, "a batch has at most {PAIRS_MAX} pairs");
@@ -163,7 +165,8 @@ impl<'a> Batch<'a> {
     /// Creates a batch of the pairs in a buffer, for a message with this header. Does not validate the pairs
     /// again.
     ///
-    /// # Panics If [`Batch::new`] would refuse the batch.
+    /// # Panics
+    /// If [`Batch::new`] would refuse the batch.
     #[must_use]
     pub fn of(header: &Header, program: ProgramHash, code: &'a [u8], pairs: &'a PairBuf) -> Self {
         assert!(pairs.count > 0, "a batch has a pair");
@@ -177,9 +180,9 @@ impl<'a> Batch<'a> {
 
     /// Creates a batch of `count` encoded pairs, for a message with this header.
     ///
-    /// # Errors The [`WireError`] of [`super::Message::parse`] for such a batch: no pair or more than
-    /// [`PAIRS_MAX`], a status or no code in a request, code in a response, or a header that does not match
-    /// the first pair.
+    /// # Errors
+    /// The [`WireError`] of [`super::Message::parse`] for such a batch: no pair or more than [`PAIRS_MAX`], a
+    /// status or no code in a request, code in a response, or a header that does not match the first pair.
     pub fn new(
         header: &Header,
         program: ProgramHash,

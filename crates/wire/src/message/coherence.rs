@@ -90,7 +90,8 @@ impl Part {
 
     /// Returns the parts of a page, in order, on a path that carries `bytes` of it in one message.
     ///
-    /// # Panics If `bytes` is no path MTU.
+    /// # Panics
+    /// If `bytes` is no path MTU.
     pub fn all(bytes: usize) -> impl Iterator<Item = Self> {
         let count = u8::try_from(PAGE_LEN.div_ceil(bytes)).ok().filter(|count| *count <= Self::COUNT_MAX);
         let count = count.expect("a page travels in few parts");
@@ -105,7 +106,8 @@ impl Part {
 
     /// Returns the range of the page's bytes in this part.
     ///
-    /// # Panics If the count is 0 or the index is not below it.
+    /// # Panics
+    /// If the count is 0 or the index is not below it.
     #[must_use]
     pub fn range(self) -> Range<usize> {
         assert!(self.index < self.count, "a part is one of those there are");

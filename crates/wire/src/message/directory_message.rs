@@ -132,7 +132,8 @@ impl<'a> Rows<'a> {
 
     /// Creates a view of rows that were appended to `bytes` with [`Row::emit`].
     ///
-    /// # Errors [`WireError`] if the bytes are not a whole number of valid rows, or more than [`ROWS_MAX`].
+    /// # Errors
+    /// [`WireError`] if the bytes are not a whole number of valid rows, or more than [`ROWS_MAX`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         let most = ROWS_MAX * Self::ROW_LEN;
         if bytes.len() > most {
@@ -198,7 +199,8 @@ impl<'a> DirectoryMessage<'a> {
 
     /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, token, mut r) = read_numbered("directory message", payload)?;
         let body = read(&mut r, kind)?;

@@ -161,7 +161,8 @@ impl<'a> FileMessage<'a> {
     /// Reads a message. Checks every length, number and reserved field. Accepts any text as a name;
     /// [`is_file_name`] validates one.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, token, mut r) = read_numbered("file message", payload)?;
         let body = match kind {

@@ -65,7 +65,8 @@ impl<'a> Lead<'a> {
 
     /// Reads a message.
     ///
-    /// # Errors [`WireError`] naming the field; also for a response.
+    /// # Errors
+    /// [`WireError`] naming the field; also for a response.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("lead", payload);
         let (header, kind) =
@@ -88,7 +89,8 @@ impl<'a> Lead<'a> {
 
     /// Appends the message.
     ///
-    /// # Panics If [`Message::emit`] panics, and if the header is a response's.
+    /// # Panics
+    /// If [`Message::emit`] panics, and if the header is a response's.
     pub fn emit(&self, out: &mut Vec<u8>) {
         assert!(!self.header.response, "only requests are led");
         let kind = if matches!(self.led, Led::Batch(_)) { KIND_BATCH } else { KIND };

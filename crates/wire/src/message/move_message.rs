@@ -70,7 +70,8 @@ impl<'a> MoveMessage<'a> {
 
     /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, number, mut r) = read_numbered("move message", payload)?;
         let body = match kind {
@@ -99,7 +100,8 @@ impl<'a> MoveMessage<'a> {
 
     /// Appends the message.
     ///
-    /// # Panics If the bytes of a part have the wrong length.
+    /// # Panics
+    /// If the bytes of a part have the wrong length.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let kind = match self.body {
             MoveBody::Page(..) => 0x50,

@@ -165,7 +165,8 @@ impl Region {
 
     /// Returns the region of 2^`order` pages that holds `page`.
     ///
-    /// # Panics If the order is above [`REGION_ORDER_MAX`].
+    /// # Panics
+    /// If the order is above [`REGION_ORDER_MAX`].
     #[must_use]
     pub const fn around(page: Page, order: u8) -> Self {
         assert!(order <= REGION_ORDER_MAX, "a region has at most 2 MiB");
@@ -215,7 +216,8 @@ impl Region {
 
     /// Returns the page at this index.
     ///
-    /// # Panics If the region has no such page.
+    /// # Panics
+    /// If the region has no such page.
     #[must_use]
     pub const fn page(self, index: u16) -> Page {
         assert!((index as u64) < self.len(), "a region has a page of that index");
@@ -224,7 +226,8 @@ impl Region {
 
     /// Returns the index of the page in the region.
     ///
-    /// # Panics If the page is not in the region.
+    /// # Panics
+    /// If the page is not in the region.
     #[must_use]
     pub const fn index(self, page: Page) -> u16 {
         assert!(self.contains(page), "the page is in the region");
@@ -276,7 +279,8 @@ impl HostSet {
 
     /// Creates a set of one host.
     ///
-    /// # Panics If the host's number is [`CACHING_HOSTS_MAX`] or more.
+    /// # Panics
+    /// If the host's number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
     pub const fn only(host: HostId) -> Self {
         Self::EMPTY.with(host)
@@ -284,7 +288,8 @@ impl HostSet {
 
     /// Returns the set with `host` added.
     ///
-    /// # Panics If the host's number is [`CACHING_HOSTS_MAX`] or more.
+    /// # Panics
+    /// If the host's number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
     pub const fn with(mut self, host: HostId) -> Self {
         assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");
@@ -294,7 +299,8 @@ impl HostSet {
 
     /// Returns the set with `host` removed.
     ///
-    /// # Panics If the host's number is [`CACHING_HOSTS_MAX`] or more.
+    /// # Panics
+    /// If the host's number is [`CACHING_HOSTS_MAX`] or more.
     #[must_use]
     pub const fn without(mut self, host: HostId) -> Self {
         assert!(host.0 < CACHING_HOSTS_MAX, "a host that takes part has a small number");

@@ -83,7 +83,8 @@ impl<'a> PageMessage<'a> {
 
     /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let mut r = Reader::new("page message", payload);
         let [version, kind, status, flags] = r.array()?;
@@ -110,8 +111,9 @@ impl<'a> PageMessage<'a> {
 
     /// Appends the message.
     ///
-    /// # Panics If the bytes of a part have the wrong length, or a write-back's page is not in the region of
-    /// its acknowledgement.
+    /// # Panics
+    /// If the bytes of a part have the wrong length, or a write-back's page is not in the region of its
+    /// acknowledgement.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let status = if let PageBody::Refusal(refusal) = self.body { refusal.status } else { Status::Ok };
         out.extend_from_slice(&[VERSION, self.kind(), status as u8, 0]);

@@ -253,7 +253,8 @@ impl<'a> SoftMessage<'a> {
 
     /// Reads a message. Checks every length, number and reserved field.
     ///
-    /// # Errors [`WireError`] naming the field.
+    /// # Errors
+    /// [`WireError`] naming the field.
     pub fn parse(payload: &'a [u8]) -> Result<Self, WireError> {
         let (kind, token, mut r) = read_numbered("soft-state message", payload)?;
         let body = match kind {

@@ -83,7 +83,8 @@ impl<'a> Traverse<'a> {
     /// Appends the message of this header and traversal, as [`super::Message::emit`] does. Appends both fixed
     /// parts in one piece.
     ///
-    /// # Panics If [`super::Message::emit`] would panic.
+    /// # Panics
+    /// If [`super::Message::emit`] would panic.
     #[inline(always)]
     pub fn emit(&self, header: &Header, out: &mut Vec<u8>) {
         let mut bytes = [0; Header::LEN + FIXED_LEN];

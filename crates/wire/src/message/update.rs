@@ -505,7 +505,8 @@ impl<'a> Updates<'a> {
 
     /// Creates a batch of updates that were appended to `bytes` with [`Update::emit`].
     ///
-    /// # Errors [`WireError`] if `bytes` does not hold exactly `count` updates or is longer than
+    /// # Errors
+    /// [`WireError`] if `bytes` does not hold exactly `count` updates or is longer than
     /// [`Updates::BYTES_MAX`].
     pub fn request(seq: u64, count: u16, bytes: &'a [u8]) -> Result<Self, WireError> {
         let batch = Self { seq, refused: 0, count, bytes };

@@ -1,10 +1,11 @@
-//! What the store must hold, said the slow way: every frame is judged byte by byte against lists of what the control plane said.
+//! The expected store, by a slow model: every frame is judged byte by byte against the lists of the control
+//! plane's updates.
 
 use super::super::*;
 use alloc::collections::{BTreeMap, BTreeSet};
 use farmem_wire::AtomicEth;
 
-/// How often each kind of change happened, so that a run that changes nothing does not pass for a good one.
+/// Counts of each kind of change, so that a run without changes does not pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) updates: u32,
@@ -33,7 +34,7 @@ impl Tally {
     }
 }
 
-/// A connection as the control plane set it up, and where the WRITEs go that were begun on it.
+/// A connection with the destinations of WRITEs in progress.
 struct Pair {
     port: Port,
     rkey: Rkey,
@@ -42,13 +43,14 @@ struct Pair {
     begun: Vec<(VirtAddr, u64)>,
 }
 
-/// The model: the bytes, and everything the control plane said, in the order it was said.
+/// The model: the bytes, and all updates of the control plane in order.
 pub(super) struct Model {
     bytes: Vec<u8>,
     next_seq: u64,
     ranges: Vec<(VirtAddr, u64, u64)>,
     grants: Vec<(Domain, VirtAddr, u64, Perm)>,
-    /// Whether pages were lost with an earlier incarnation: what was said last of one counts. First byte and end.
+    /// Ranges that were lost with an earlier incarnation, or found again: the last entry of a byte counts.
+    /// First byte and end.
     lost: Vec<(bool, u64, u64)>,
     hosts: BTreeSet<Port>,
     pairs: BTreeMap<Qpn, Pair>,
@@ -71,12 +73,13 @@ impl Model {
         }
     }
 
-    /// The batch the control plane sends next.
+    /// Returns the number of the next batch.
     pub(super) fn next_seq(&self) -> u64 {
         self.next_seq
     }
 
-    /// Judges what the node made of a frame: its store must be what this frame from this port allows, and nothing else.
+    /// Judges the node's handling of a frame: its store must be exactly what this frame from this port
+    /// allows.
     pub(super) fn judge(&mut self, bench: &Bench, port: Port, frame: &[u8]) {
         let now = bench.node.store().bytes();
         match Packet::parse(frame) {
@@ -130,7 +133,7 @@ impl Model {
         }
     }
 
-    /// Takes over an update that the node says it applied.
+    /// Applies an update that the node applied.
     fn apply(&mut self, update: &Update) {
         self.tally.updates += 1;
         match *update {
@@ -158,7 +161,8 @@ impl Model {
         }
     }
 
-    /// The store changed at a packet of a connection: the packet must be allowed to, and the change must be all it asks for.
+    /// Justifies a change by a packet of a connection: the packet must be allowed, and the change must be all
+    /// it asks for.
     fn explain(&mut self, port: Port, packet: &Packet<'_>, now: &[u8]) {
         let pair = self.pairs.get(&packet.bth.dest_qp).expect("a change comes over an open connection");
         assert_eq!(port, pair.port, "a change comes from the connection's peer");
@@ -185,7 +189,8 @@ impl Model {
         }
     }
 
-    /// A packet that names no address: one of the WRITEs begun on its connection must go where the change is.
+    /// Justifies a change by a packet without an address: a WRITE in progress on its connection must cover
+    /// the change.
     fn explain_rest(&mut self, packet: &Packet<'_>, now: &[u8]) {
         let pair = &self.pairs[&packet.bth.dest_qp];
         let (domain, pmtu, len) = (pair.domain, pair.pmtu, packet.payload.len() as u64);
@@ -227,7 +232,7 @@ impl Model {
         }
     }
 
-    /// Whether the domain may do this with every one of these bytes, all in one range.
+    /// Returns whether the domain has this access to all of these bytes, in one range.
     fn may(&self, domain: Domain, addr: VirtAddr, len: u64, perm: Perm) -> bool {
         let inside = |base: VirtAddr, all: u64, a: u64| a >= base.0 && a - base.0 < all;
         let Some(end) = addr.0.checked_add(len) else { return false };
@@ -246,7 +251,7 @@ impl Model {
             })
     }
 
-    /// Where in the store the byte `skip` behind `addr` is.
+    /// Returns the offset in the store of the byte `skip` behind `addr`.
     fn place(&self, addr: VirtAddr, skip: u64) -> usize {
         let at = addr.0 + skip;
         let (base, _, offset) =
@@ -255,7 +260,7 @@ impl Model {
     }
 }
 
-/// The node's answer to a batch.
+/// Returns the node's answer to a batch.
 fn answer(bench: &Bench, seq: u64) -> (Status, u16) {
     let [(Port::CONTROL, frame)] = &bench.sent[..] else {
         panic!("one answer to control, not {:?}", bench.sent)
@@ -266,7 +271,7 @@ fn answer(bench: &Bench, seq: u64) -> (Status, u16) {
     (message.header.status, updates.refused)
 }
 
-/// Of the whole pages around these bytes it is said that they are not lost.
+/// Returns an entry that the whole pages around these bytes are not lost.
 fn found(base: VirtAddr, len: u64) -> (bool, u64, u64) {
     (false, base.0 & !0xfff, (base.0 + len).checked_next_multiple_of(0x1000).unwrap_or(u64::MAX))
 }
